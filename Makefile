@@ -4,11 +4,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 EXTANT := $(TARGET)/release/extant
 IMAGE  := volume.img
 DIR    := mnt
-# seconds that `make fuzz` gives each target
+# seconds that `make fuzz` runs each target
 SECONDS_EACH := 60
 # of the workloads that `make crash` and `make night` draw, and the volumes that `make night` mutates
 SEED := 1
-# of all workloads of two operations, which part `make night` explores: with 0/50 to 49/50 all
+# the part of all workloads of two operations that `make night` explores: with 0/50 to 49/50 all
 SLICE := 0/50
 # the modes that volumes with space maps have
 SPACEMAP := --format spacemap --mode none --mode dirty-bit --mode journal --mode journal-data --mode journal-writeback
@@ -18,19 +18,19 @@ CAMPAIGN := 20
 # also true where the program behind the mount is gone
 MOUNTED = grep -qs ' $(CURDIR)/$(DIR) ' /proc/self/mounts
 
-# where Debian keeps mke2fs and its kin, also for those who are not root
+# where Debian installs mke2fs and related programs, also for users other than root
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .PHONY: help setup build run stop test fuzz crash night long
 
 help:
-	@echo "make run     install what is missing, build, make $(IMAGE), mount it at ./$(DIR)"
+	@echo "make run     install missing packages, build, make $(IMAGE), mount it at ./$(DIR)"
 	@echo "make stop    unmount ./$(DIR)"
 	@echo "make test    everything that must hold before a change lands"
 	@echo "make build   the optimised program: $(EXTANT)"
-	@echo "make setup   install what is missing, and nothing else"
+	@echo "make setup   only install missing packages"
 	@echo "make fuzz    every fuzz target for $(SECONDS_EACH) s (SECONDS_EACH=N)"
-	@echo "make crash   every state a loss of power can leave, against what each mode promises"
+	@echo "make crash   explore power-loss states, verify each mode's guarantees"
 	@echo "make night   the same for hours: slice SLICE=I/N of two operations, longer ones, every request failing, mutated volumes"
 	@echo "make long    all tests, with $(CAMPAIGN) times the random cases (CAMPAIGN=N)"
 
@@ -71,7 +71,7 @@ crash: build
 	$(EXTANT) crash --ops papers --count 22 --most 100 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops full --count 48 --most 100 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops one --count 20 --faults 6
-	cargo test --release --locked -p extant-crash --test canaries -- --show-output
+	cargo test --release --locked -p extant-crash --test mutants -- --show-output
 	cargo test --release --locked -p extant-crash
 
 night: build

@@ -17,9 +17,9 @@ use tar::Reader;
 /// Bytes in a block of an archive.
 const BLOCK: usize = 512;
 
-/// A tar archive. The checksums of headers are put right where the first byte says so. Promise: reading ends, gives no more
-/// data than there is, and a member's name, attributes and map take no more memory than the archive has bytes, but for the
-/// records that hold for all.
+/// A tar archive. The checksums of headers are set right where the first byte says so. Promise: reading ends, returns
+/// no more data than there is, and a member's name, attributes and map take no more memory than the archive has bytes,
+/// but for the records that are for all.
 pub fn archive(data: &[u8]) {
     let Some((&flags, data)) = data.split_first() else { return };
     let mut bytes = data.to_vec();
@@ -32,7 +32,7 @@ pub fn archive(data: &[u8]) {
         assert!(member.path.len() <= bytes.len() && member.target.len() <= bytes.len());
         assert!(member.pieces.len() <= bytes.len() && member.xattrs.len() <= bytes.len());
         let mut content = Vec::new();
-        // what is cut short is an error, and all before it was given
+        // a truncated archive is an error, and all before the cut was returned
         let whole = reader.read_to_end(&mut content);
         data += content.len();
         assert!(data <= bytes.len());
@@ -42,8 +42,8 @@ pub fn archive(data: &[u8]) {
     }
 }
 
-/// A tar archive comes into a volume, as with `mkfs -d`; the first byte says into which one, and whether checksums of headers
-/// are put right. Promise: it ends, and whatever was in the archive, the volume is sound.
+/// A tar archive comes into a volume, as with `mkfs -d`; the first byte says into which one, and whether checksums of
+/// headers are set right. Promise: it ends, and whatever was in the archive, the volume is consistent.
 pub fn fill(data: &[u8]) {
     let Some((&flags, data)) = data.split_first() else { return };
     let mut bytes = data.to_vec();
@@ -53,16 +53,16 @@ pub fn fill(data: &[u8]) {
     let volume = volumes()[usize::from(flags >> 1) % volumes().len()].clone();
     let device = Arc::new(MemoryDevice::from_vec(volume));
     let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
-    let volume = Volume::open(as_device, &writing()).expect("a sound volume");
+    let volume = Volume::open(as_device, &writing()).expect("a consistent volume");
     let mut filler = Filler::new(&volume, "volume", flags & 128 != 0, Arc::default());
     let outcome = unpack(&mut filler, &bytes[..], b"archive", InodeNo::ROOT);
     let (status, _) = filler.finish(outcome, true);
     assert!(status <= 1);
-    volume.unmount().expect("a sound volume in memory");
+    volume.unmount().expect("a consistent volume in memory");
     drop(volume);
     let options = check::Options { threads: 1, ..check::Options::default() };
     let after = MemoryDevice::from_vec(contents(&*device));
-    let report = check::check("volume", &after, &options, &()).expect("a volume that was sound");
+    let report = check::check("volume", &after, &options, &()).expect("a volume that was consistent");
     assert!(report.clean, "{:?}", report.problems);
 }
 

@@ -1,4 +1,4 @@
-//! Stands where the program has what says its sentences: whatever is said here is made, and nobody hears it.
+//! Replaces the module of the program that prints its messages: they are formatted, and discarded.
 
 use check::render::escape;
 
@@ -6,7 +6,7 @@ use check::render::escape;
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A sentence for the user.
-    #[allow(dead_code, reason = "it is said to nobody")]
+    #[allow(dead_code, reason = "it is discarded")]
     Message(String),
 }
 

@@ -1,5 +1,6 @@
-//! Kero's layer. An input is a byte of flags and then changes to the blocks that the layer has for itself, 5 bytes each: a
-//! block, a byte of it, and what to write there. Checksums are put right afterwards, and the chain of the records with them.
+//! Kero's layer. An input is a byte of flags and then changes to the blocks that the layer has for itself, 5 bytes
+//! each: a block, a byte of it, and what to write there. Checksums are put right afterwards, and the chain of the
+//! records with them.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use kero::bytes::{PLACEHOLDER_MAGIC, RECORD_MAGIC, SUPERBLOCK_MAGIC};
@@ -112,8 +113,8 @@ pub(crate) fn changes() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Any changes to a layer. Promise: no panic, and what is written and flushed behind an opening that succeeded is read then
-/// and after the next one.
+/// Any changes to a layer. Promise: no panic, and what is written and flushed behind an opening that succeeded is read
+/// then and after the next one.
 pub fn layer(data: &[u8]) {
     let Some((flags, changes)) = data.split_first() else { return };
     let mut bytes = device().to_vec();

@@ -3,8 +3,8 @@
 //! The functions are plain Rust: the programs in `fuzz_targets/` hand them to libFuzzer, and the tests here run them on
 //! every seed and on random changes of the seeds, so that `make test` notices a target that has gone stale.
 //!
-//! Parts of the program that are no library are compiled in here: `fill.rs`, `fill/` and `trail.rs` are links to its files, and
-//! `failure.rs`, `output.rs` and `progress.rs` stand where it has what speaks to people.
+//! Parts of the program that are no library are compiled in here: `fill.rs`, `fill/` and `path_stack.rs` are links to
+//! its files, and `failure.rs`, `output.rs` and `progress.rs` replace its modules that print.
 //!
 //! A checksum stops a random change at the door. So each target repairs, or does without, the checksums that stand
 //! before what it is after; the tests of the crates see to it that wrong checksums are refused.
@@ -20,13 +20,13 @@ mod linked_list;
 mod made;
 mod nbd;
 mod output;
+#[allow(dead_code, reason = "the program uses what the target does not")]
+mod path_stack;
 mod progress;
 mod reading;
 mod seeds;
 mod session;
 mod space_map;
-#[allow(dead_code, reason = "the program uses what the target does not")]
-mod trail;
 mod undo;
 mod volumes;
 mod words;
@@ -92,18 +92,18 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "text", run: text, seeds: words::texts },
 ];
 
-/// The 1 024 bytes of a superblock. Promise: an accepted shape places every group, descriptor and inode table inside
-/// what its numbers can hold, whatever group or inode is asked for.
+/// The 1 024 bytes of a superblock. Promise: an accepted geometry has every group, descriptor and inode table inside
+/// what its numbers can express, whatever group or inode is asked for.
 pub fn superblock(data: &[u8]) {
     let mut bytes = data.to_vec();
     bytes.resize(DiskSuperblock::SIZE, 0);
     let disk = DiskSuperblock::read_from_bytes(&bytes).expect("1 024 bytes");
     std::hint::black_box((disk.label(), disk.last_mounted(), disk.features().names(), disk.hash_seed()));
-    let shape = Geometry::of(&disk);
+    let geometry = Geometry::of(&disk);
     let mut repaired = disk;
     repaired.s_checksum = disk.checksum().into();
     let Ok(accepted) = Superblock::parse(repaired.as_bytes()) else { return };
-    assert_eq!(shape.as_ref(), Ok(&accepted.geometry));
+    assert_eq!(geometry.as_ref(), Ok(&accepted.geometry));
     let g = &accepted.geometry;
     assert!(g.groups > 0 && g.inodes == g.groups * g.inodes_per_group);
     let last = GroupNo(g.groups - 1);
@@ -155,7 +155,7 @@ pub fn directory_block(data: &[u8]) {
         for hash in [0, 1, 0x8000_0000, u32::MAX] {
             let at = index.position(hash);
             assert!(at < index.len() && index.hash(at).is_some_and(|lowest| lowest <= hash));
-            std::hint::black_box(index.next_holds(at, hash));
+            std::hint::black_box(index.next_may_contain(at, hash));
         }
     }
 }
@@ -170,7 +170,7 @@ pub fn extent_tree(data: &[u8]) {
     let depth = (flags & 9 == 0).then_some(u16::from(flags >> 1 & 3));
     std::hint::black_box(format::extent::block_checksum_matches(0, bytes));
     let Some(raw) = RawNode::from_bytes(bytes) else { return };
-    assert!(raw.extents().len() <= usize::from(raw.room()) && raw.indexes().len() <= usize::from(raw.room()));
+    assert!(raw.extents().len() <= usize::from(raw.capacity()) && raw.indexes().len() <= usize::from(raw.capacity()));
     match Node::parse(bytes, depth, BLOCKS) {
         Ok(Node::Leaf(extents)) => {
             let mut next = 0;
@@ -188,8 +188,8 @@ pub fn extent_tree(data: &[u8]) {
     }
 }
 
-/// Extended attributes: a whole block, or with bit 0 of the first byte what an inode has room for. Promise: every name
-/// and every value that is said to be here lies inside, and what is listed is found.
+/// Extended attributes: a whole block, or with bit 0 of the first byte the space in an inode. Promise: every name
+/// and every value that is marked as here lies inside, and what is listed is found.
 pub fn xattr(data: &[u8]) {
     let Some((&flags, bytes)) = data.split_first() else { return };
     std::hint::black_box(format::xattr::block_checksum(bytes, FsBlock(7), 1));
@@ -245,8 +245,8 @@ fn recover(data: &[u8]) -> Option<Recovered> {
     store::recovery::recover(&journal, VOLUME_BLOCKS).ok()
 }
 
-/// A message of the kernel to a FUSE server. Its first byte says what the session agreed on. Promise: what is read from it
-/// lies inside it, and names have no zero byte.
+/// A message of the kernel to a FUSE server. Its first byte says what the session agreed on. Promise: what is read from
+/// it lies inside it, and names have no zero byte.
 pub fn fuse_request(data: &[u8]) {
     let Some((&flags, message)) = data.split_first() else { return };
     let features = if flags & 1 != 0 { Features::SETXATTR_EXT } else { Features::empty() };
@@ -310,7 +310,7 @@ mod tests {
         assert!(peak.is_some_and(|kib: u64| kib < MOST_MEMORY), "{name}: {peak:?} KiB of memory");
     }
 
-    /// What a target is after is among its seeds; else it would only ever see the door.
+    /// The structures that a target reads are among its seeds; else it would only ever refuse its input.
     #[test]
     fn seeds_hold_what_they_should() {
         if !need(&["mke2fs", "debugfs", "e2image"]) {
@@ -331,7 +331,7 @@ mod tests {
         ];
         assert!(found.iter().all(|&n| n > 0), "directories, roots, leaves, attributes in inodes, in blocks: {found:?}");
         for seed in seeds::journals() {
-            let recovered = recover(&seed).expect("a sound journal");
+            let recovered = recover(&seed).expect("a consistent journal");
             assert!(recovered.transactions >= 2 && !recovered.is_empty() && recovered.damage.is_empty());
         }
     }

@@ -21,7 +21,7 @@ pub(crate) fn new(kind: FileKind) -> NewFile {
     NewFile { kind, mode: 0o755, umask: 0, uid: 0, gid: 0, device: (1, 3) }
 }
 
-/// Everything that a device in memory holds.
+/// The whole content of a device in memory.
 pub(crate) fn contents(device: &dyn BlockDevice) -> Vec<u8> {
     let mut bytes = vec![0; device.geometry().len as usize];
     device.read(0, &mut bytes).expect("memory can be read");
@@ -39,7 +39,7 @@ pub(crate) fn volume(kind: Kind, len: u64, block_size: Option<u32>, features: &s
     make(&*device, &options).expect("a volume");
     let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
     let volume = Volume::open(as_device, &writing()).expect("a volume that was just made");
-    populate(&volume).expect("room for files");
+    populate(&volume).expect("space for files");
     volume.unmount().expect("a volume in memory");
     contents(&*device)
 }

@@ -53,7 +53,8 @@ pub(crate) fn talks() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Any bytes from a client. Promise: no panic, no waiting for more than there is, and a read-only export does not change.
+/// Any bytes from a client. Promise: no panic, no waiting for more than there is, and a read-only export does not
+/// change.
 pub fn nbd(data: &[u8]) {
     let Some((flags, mut input)) = data.split_first() else { return };
     let (read_only, requests, structured) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);

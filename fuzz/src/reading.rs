@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ENTRIES: usize = 5_000;
 /// Bytes of content that are read.
 const CONTENT: u64 = 32 << 20;
-/// Bytes that the device may be asked for, for each byte of the volume, for each entry looked at, and for each byte read.
+/// Bytes that the device may be asked for, for each byte of the volume, for each entry looked at, and for each byte
+/// read.
 const DEVICE: (u64, u64, u64) = (8, 64 << 10, 4);
 
 /// Counts what is read.
@@ -48,9 +49,9 @@ struct Budget {
     content: u64,
 }
 
-/// A changed volume is opened for reading, its tree walked, and everything in it read, up to a limit. Promise: it ends, writes
-/// nothing, and asks the device for no more than a few times the bytes that the volume has and that were read; errors are
-/// those of single files. A volume that nobody changed gives no error.
+/// A changed volume is opened for reading, its tree walked, and everything in it read, up to a limit. Promise: it ends,
+/// writes nothing, and asks the device for no more than a few times the bytes that the volume has and that were read;
+/// errors are those of single files. An unchanged volume causes no error.
 pub fn read(data: &[u8]) {
     let Some((bytes, unchanged)) = changed(data) else { return };
     let len = bytes.len() as u64;
@@ -61,10 +62,10 @@ pub fn read(data: &[u8]) {
     match Volume::open(Arc::clone(&as_device), &options) {
         Ok(volume) => {
             let errors = tree(&volume, unchanged, &mut budget);
-            assert!(errors == 0 || !unchanged, "{errors} errors on a sound volume");
+            assert!(errors == 0 || !unchanged, "{errors} errors on an unchanged volume");
             for snapshot in volume.snapshots().unwrap_or_default().iter().take(4) {
-                if let Ok(kept) = volume.open_snapshot(&snapshot.name, 4 << 20) {
-                    tree(&kept, unchanged, &mut budget);
+                if let Ok(view) = volume.open_snapshot(&snapshot.name, 4 << 20) {
+                    tree(&view, unchanged, &mut budget);
                 }
                 let _ = std::hint::black_box(volume.snapshot_space(&snapshot.name));
             }

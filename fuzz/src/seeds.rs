@@ -23,19 +23,19 @@ impl Volume {
     /// A volume of a format that other programs know.
     fn known(image: &Image) -> Self {
         let bytes = image.bytes();
-        let structures = Structures::of(&bytes).expect("a sound volume");
+        let structures = Structures::of(&bytes).expect("a consistent volume");
         Self { bytes, metadata: metadata_ranges(image.path(), 1024), structures }
     }
 
     /// One of this project's own formats.
     fn own(bytes: Vec<u8>) -> Self {
-        let structures = Structures::of(&bytes).expect("a sound volume");
+        let structures = Structures::of(&bytes).expect("a consistent volume");
         Self { bytes, metadata: structures.ranges(), structures }
     }
 }
 
-/// Volumes that between them hold every structure mke2fs writes, and those of this project's own formats; made when they are
-/// first asked for.
+/// Volumes that between them hold every structure mke2fs writes, and those of this project's own formats; made when
+/// they are first asked for.
 pub(crate) fn volumes() -> &'static [Volume] {
     const KINDS: [&[&str]; 7] = [
         &["-t", "ext2", "-b", "1024"],
@@ -123,7 +123,7 @@ pub(crate) fn blocks() -> Vec<Vec<u8>> {
 
 /// Journals of 64 blocks: each version of the checksums, narrow and wide.
 pub(crate) fn journals() -> Vec<Vec<u8>> {
-    const KEPT: u32 = 64;
+    const BLOCKS: u32 = 64;
     let mut seeds = Vec::new();
     for (features, open) in [
         ("^64bit", "jo"),
@@ -137,8 +137,8 @@ pub(crate) fn journals() -> Vec<Vec<u8>> {
         let out = image.beside("journal");
         image.debugfs(&[&format!("dump <8> {}", out.display())]);
         let mut journal = std::fs::read(&out).expect("debugfs dumps the journal");
-        journal.truncate(KEPT as usize * 1024);
-        journal[16..20].copy_from_slice(&KEPT.to_be_bytes()); // s_maxlen
+        journal.truncate(BLOCKS as usize * 1024);
+        journal[16..20].copy_from_slice(&BLOCKS.to_be_bytes()); // s_maxlen
         seeds.push(journal);
     }
     seeds

@@ -1,6 +1,6 @@
-//! Sequences of requests to a mounted volume, as bytes, with snapshots and transactions. An input is two bytes (which volume;
-//! what the session agrees on) and then requests of ten bytes each; what the kernel can only know from an answer comes from
-//! the answers.
+//! Sequences of requests to a mounted volume, as bytes, with snapshots and transactions. An input is two bytes (which
+//! volume; what the session agrees on) and then requests of ten bytes each; what the kernel can only know from an
+//! answer comes from the answers.
 
 use crate::made;
 use blockdev::{BlockDevice, MemoryDevice};
@@ -21,7 +21,7 @@ const REQUEST: usize = 10;
 const MOST: usize = 120;
 /// Requests of others that may wait for a transaction at once.
 const WAITING: usize = 6;
-/// How long whoever waited may take to be answered when nobody keeps it waiting any more.
+/// How long a request that waited may take to be answered when nothing blocks it any more.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// What a header and an answer's header take.
 const HEADER: usize = 40;
@@ -140,8 +140,8 @@ pub(crate) fn sequences() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A session of many requests. Promise: each is answered by what fits the request, nobody waits for ever, nothing panics, the
-/// session ends well, and the volume is sound then.
+/// A session of many requests. Promise: each is answered by what fits the request, no request waits for ever, nothing
+/// panics, the session ends well, and the volume is consistent then.
 pub fn session(data: &[u8]) {
     run(data);
 }
@@ -154,7 +154,7 @@ fn run(data: &[u8]) -> (BTreeSet<u32>, usize) {
     let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
     let lists = ["", "sync", "strictatime", "allow_other", "dirsync", "writeback_cache", "snapdir=all", "noatime"];
     let options = MountOptions::parse(&[lists[usize::from(how % 8)]]).expect("options");
-    let opened = Arc::new(Volume::open(as_device, &made::writing()).expect("a sound volume"));
+    let opened = Arc::new(Volume::open(as_device, &made::writing()).expect("a consistent volume"));
     let broken = Arc::new(AtomicBool::new(false));
     let hear = {
         let broken = Arc::clone(&broken);
@@ -176,14 +176,14 @@ fn run(data: &[u8]) -> (BTreeSet<u32>, usize) {
     for request in requests.as_chunks::<REQUEST>().0.iter().take(MOST) {
         session.request(request);
     }
-    session.messages.finish().expect("a sound volume in memory");
+    session.messages.finish().expect("a consistent volume in memory");
     session.join();
     assert!(!broken.load(Ordering::SeqCst), "a panic in a request");
     let done = (std::mem::take(&mut session.done), session.waited);
     drop((session, opened));
     let options = check::Options { threads: 1, ..check::Options::default() };
     let after = MemoryDevice::from_vec(made::contents(&*device));
-    let report = check::check("volume", &after, &options, &()).expect("a volume that was sound");
+    let report = check::check("volume", &after, &options, &()).expect("a volume that was consistent");
     assert!(report.clean, "{:?}", report.problems);
     done
 }
@@ -197,7 +197,8 @@ struct Session {
     /// A transaction may be running.
     running: bool,
     waiting: Vec<JoinHandle<()>>,
-    /// Kinds of requests that were not refused: those of the kernel, and the numbers that ends of transactions have here.
+    /// Kinds of requests that were not refused: those of the kernel, and the numbers that ends of transactions have
+    /// here.
     done: BTreeSet<u32>,
     waited: usize,
 }
@@ -324,9 +325,9 @@ impl Session {
                     (0x8008_7601, 0, 8),
                     (0x1234, 4, 4),
                 ];
-                let (command, taken, given) = COMMANDS[usize::from(a) % COMMANDS.len()];
+                let (command, taken, returned) = COMMANDS[usize::from(a) % COMMANDS.len()];
                 let input = [words(&[number & 0x00FF_0000]), vec![0; 24]].concat();
-                let head = [longs(&[0]), words(&[0, command]), longs(&[0]), words(&[taken, given])].concat();
+                let head = [longs(&[0]), words(&[0, command]), longs(&[0]), words(&[taken, returned])].concat();
                 (kind::IOCTL, with(head, &input[..taken as usize]))
             }
             30 => (
@@ -369,9 +370,9 @@ impl Session {
             return self.aside(opcode, message);
         }
         let answer = self.messages.answer(&message);
-        let value = judge(opcode, self.unique, answer, &body);
+        let value = verify(opcode, self.unique, answer, &body);
         self.learn(opcode, value.as_deref());
-        // a command that was refused says why in its value
+        // the value of a refused command is the reason
         let done = value.as_ref().is_some_and(|value| !ends || value.is_empty());
         if done {
             self.done.insert(if ends { ENDS + u32::from(what % 37) } else { opcode });
@@ -395,14 +396,14 @@ impl Session {
         [&head[..], body].concat()
     }
 
-    /// Whoever is no member may have to wait until the transaction is over.
+    /// A process that is no member may have to wait until the transaction is over.
     fn aside(&mut self, opcode: u32, message: Vec<u8>) {
         if self.waiting.len() < WAITING {
             let (messages, unique) = (Arc::clone(&self.messages), self.unique);
             self.waited += 1;
             self.waiting.push(std::thread::spawn(move || {
                 let answer = messages.answer(&message);
-                judge(opcode, unique, answer, &message[HEADER..]);
+                verify(opcode, unique, answer, &message[HEADER..]);
             }));
         }
     }
@@ -412,14 +413,14 @@ impl Session {
         let until = Instant::now() + PATIENCE;
         for thread in self.waiting.drain(..) {
             while !thread.is_finished() {
-                assert!(Instant::now() < until, "somebody waits for ever");
+                assert!(Instant::now() < until, "a request waits for ever");
                 std::thread::sleep(Duration::from_millis(1));
             }
             thread.join().expect("a request that waited");
         }
     }
 
-    /// The kernel lets go of a node that it will not ask for again.
+    /// The kernel forgets a node that it will not ask for again.
     fn forget(&mut self, which: u8) {
         let at = usize::from(which) % self.nodes.len();
         if at > 0 {
@@ -448,8 +449,8 @@ impl Session {
     }
 }
 
-/// Whether an answer is one to such a request; what is in it, where it is no error.
-fn judge(opcode: u32, unique: u64, answer: Option<Vec<u8>>, body: &[u8]) -> Option<Vec<u8>> {
+/// Verifies that an answer is one to such a request; returns its value, where it is no error.
+fn verify(opcode: u32, unique: u64, answer: Option<Vec<u8>>, body: &[u8]) -> Option<Vec<u8>> {
     if opcode == kind::INTERRUPT {
         assert!(answer.is_none());
         return None;
@@ -476,7 +477,7 @@ fn judge(opcode: u32, unique: u64, answer: Option<Vec<u8>>, body: &[u8]) -> Opti
 mod tests {
     use super::*;
 
-    /// Else sequences would be of refusals only.
+    /// Else sequences would consist of refusals only.
     #[test]
     fn seeds_do_what_they_should() {
         let (mut done, mut waited) = (BTreeSet::new(), 0);

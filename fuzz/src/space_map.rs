@@ -30,7 +30,7 @@ fn maps() -> SpaceMaps {
     sb.x_map_log = 16.into();
     sb.set_blocks_count(1 + 7 * 8192 + 100);
     let sb = Superblock::parse(sb.as_bytes()).expect("a superblock");
-    SpaceMaps::of(&sb).expect("sound").expect("space maps")
+    SpaceMaps::of(&sb).expect("consistent").expect("space maps")
 }
 
 fn written(maps: &SpaceMaps) -> (Head, Vec<u8>) {
@@ -64,8 +64,8 @@ pub fn space_maps() -> Vec<Vec<u8>> {
     (0u8..).zip([heads, logged, tree]).map(|(kind, bytes)| [&[kind], &bytes[..]].concat()).collect()
 }
 
-/// Promise: what is accepted is as its type promises, and is written back as it was. Checksums are put right first, so
-/// that what they cover is looked at.
+/// Promise: what is accepted is as its type guarantees, and is written back as it was. Checksums are set right first,
+/// so that what they cover is read.
 pub fn space_map(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else { return };
     let maps = maps();

@@ -1,5 +1,5 @@
-//! Undo files. An input is one byte, what was done to the device and whether the file's checksum is put right, and then the
-//! bytes of an undo file.
+//! Undo files. An input is one byte, what was done to the device and whether the file's checksum is set right, and then
+//! the bytes of an undo file.
 
 use blockdev::{BlockDevice, MemoryDevice, undo as file};
 use std::fs;
@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of the device.
 const LEN: usize = 16 << 10;
-/// What it held, and what was written to it: offsets and lengths in sectors.
+/// The writes to it: offsets and lengths in sectors.
 const CHANGES: [(u64, usize); 3] = [(0, 1), (3, 4), (5, 2)];
 
 fn before() -> Vec<u8> {
@@ -39,8 +39,8 @@ pub(crate) fn files() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Any bytes as an undo file, for a device to which the first of three changes were made. Promise: a file that is refused
-/// changes nothing, and one that was not forged puts back what was there before.
+/// Any bytes as an undo file, for a device to which the first of three changes were made. Promise: a file that is
+/// refused changes nothing, and one that was not forged restores the content from before.
 pub fn undo(data: &[u8]) {
     let Some((flags, bytes)) = data.split_first() else { return };
     let (done, forged) = (flags & 3, flags & 4 != 0);

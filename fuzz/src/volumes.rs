@@ -1,8 +1,9 @@
 //! The whole checker, and its repair. Their inputs are not volumes but changes to one: a few bytes that libFuzzer can
 //! mutate with effect, where a volume is megabytes of which nearly none matter.
 //!
-//! An input is two bytes (which volume; whether checksums are put right afterwards, and which) and then changes of eight
-//! bytes each: three for the place among the bytes of the volume's metadata, one for what to do, four for a value.
+//! An input is two bytes (which volume; whether checksums are set right afterwards, and which) and then changes of
+//! eight bytes each: three for the place among the bytes of the volume's metadata, one for what to do, four for a
+//! value.
 
 use crate::made::contents;
 use crate::seeds::{Volume, volumes};
@@ -14,21 +15,22 @@ use testkit::Rng;
 
 /// Bytes of a change.
 pub(crate) const CHANGE: usize = 8;
-/// In the second byte of an input: the checksums that sum up others are put right where the changed volume says they are.
+/// In the second byte of an input: the checksums that sum up others are set right where the changed volume says they
+/// are.
 const REPAIR: u8 = 1;
 /// All of them are, where they are on the unchanged volume.
-const SEAL: u8 = 2;
+const SET_CHECKSUMS: u8 = 2;
 /// In what a change does: it is one by chance, to a field of a structure.
 const FIELD: u8 = 0x80;
 
-/// Inputs to start from: each volume unchanged, and with one to eight changes and its checksums put right.
+/// Inputs to start from: each volume unchanged, and with one to eight changes and its checksums set right.
 pub(crate) fn patches() -> Vec<Vec<u8>> {
     let mut rng = Rng::new(1);
     let mut seeds = Vec::new();
     for number in 0..volumes().len() as u8 {
         seeds.push(vec![number, 0]);
         for n in 0..24 {
-            let mut seed = vec![number, if n % 4 == 0 { REPAIR } else { SEAL }];
+            let mut seed = vec![number, if n % 4 == 0 { REPAIR } else { SET_CHECKSUMS }];
             let changes = rng.between(1, 8) as usize;
             seed.extend(rng.bytes(changes * CHANGE));
             if n % 2 == 0 {
@@ -58,15 +60,15 @@ pub(crate) fn changed(data: &[u8]) -> Option<(Vec<u8>, bool)> {
     if flags & REPAIR != 0 {
         testkit::repair_checksums(&mut bytes);
     }
-    if flags & SEAL != 0 {
-        volume.structures.seal(&mut bytes);
+    if flags & SET_CHECKSUMS != 0 {
+        volume.structures.set_checksum(&mut bytes);
     }
     let unchanged = bytes == volume.bytes;
     Some((bytes, unchanged))
 }
 
-/// A volume with some of its metadata changed. Promise: the checker comes to an end and says what it found; a volume
-/// that nobody changed is sound.
+/// A volume with some of its metadata changed. Promise: the checker comes to an end and reports what it found; an
+/// unchanged volume has no errors.
 pub fn check(data: &[u8]) {
     let Some((bytes, unchanged)) = changed(data) else { return };
     let options = check::Options { threads: 1, ..check::Options::default() };
@@ -81,8 +83,9 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// A volume with some of its metadata changed is repaired. Promise: the repair comes to an end; where it says that all is
-/// repaired a check finds nothing, and where it refuses it has written nothing but what an unfinished repair left to do.
+/// A volume with some of its metadata changed is repaired. Promise: the repair comes to an end; where it says that all
+/// is repaired a check finds nothing, and where it refuses it has written nothing but what an unfinished repair left to
+/// do.
 pub fn repair(data: &[u8]) {
     let Some((bytes, unchanged)) = changed(data) else { return };
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
@@ -102,15 +105,16 @@ fn options() -> check::Options {
     check::Options { threads: 1, repair: check::Repair::All, now: Some(1_760_000_000), ..check::Options::default() }
 }
 
-/// Repairs these bytes; the report, and what the device holds then.
+/// Repairs these bytes; the report, and the content of the device then.
 fn repaired(bytes: Vec<u8>) -> (Result<check::report::Report, check::Refusal>, Vec<u8>) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
     let report = check::repair("volume", &device, &options(), &(), None);
     (report, contents(&*device))
 }
 
-/// A repair is cut. The first four bytes say where: behind which write, and how much of the next one is there. Promise: where
-/// the whole repair leaves a sound volume, and had room for its redo log, the next one ends at the very same bytes.
+/// A repair is interrupted. The first four bytes say where: behind which write, and how much of the next one is there.
+/// Promise: where the whole repair leaves a consistent volume, and had space for its redo log, the next one ends at the
+/// very same bytes.
 pub fn repair_cut(data: &[u8]) {
     let Some((&[w0, w1, s0, s1], input)) = data.split_first_chunk() else { return };
     let Some((bytes, _)) = changed(input) else { return };
@@ -146,7 +150,7 @@ fn writes(log: &Log) -> Vec<usize> {
     (0..log.entries().len()).filter(|n| matches!(log.entries()[*n].what, Logged::Write { .. })).collect()
 }
 
-/// What the device held when the repair was cut.
+/// The content of the device when the repair was cut.
 fn as_of(before: &[u8], log: &Log, at: usize, sectors: u64) -> Vec<u8> {
     let mut state = before.to_vec();
     let writes = writes(log);
@@ -162,7 +166,7 @@ fn as_of(before: &[u8], log: &Log, at: usize, sectors: u64) -> Vec<u8> {
     state
 }
 
-/// A repair with an undo file. Promise: the file puts back every byte, and without a file nothing was changed.
+/// A repair with an undo file. Promise: the file restores every byte, and without a file nothing was changed.
 pub fn repair_undo(data: &[u8]) {
     let Some((bytes, _)) = changed(data) else { return };
     let folder = tempdir().expect("a temporary folder");

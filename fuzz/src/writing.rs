@@ -1,5 +1,5 @@
-//! Work on a changed volume. An input is a byte for how it is opened, a count of changes, those changes as for the checker,
-//! and then operations of six bytes each.
+//! Work on a changed volume. An input is a byte for how it is opened, a count of changes, those changes as for the
+//! checker, and then operations of six bytes each.
 
 use crate::made::{contents, new, writing};
 use crate::seeds::volumes;
@@ -62,8 +62,9 @@ fn is_clean(device: &MemoryDevice) -> bool {
     check::check("volume", device, &options, &()).is_ok_and(|report| report.clean)
 }
 
-/// A changed volume is opened for writing and worked on. Promise: it ends; and where the checker finds nothing wrong before,
-/// every operation is done or refused, the volume can be unmounted, and the checker finds nothing wrong behind it.
+/// A changed volume is opened for writing and worked on. Promise: it ends; and where the checker finds nothing wrong
+/// before, every operation is done or refused, the volume can be unmounted, and the checker finds nothing wrong behind
+/// it.
 pub fn write(data: &[u8]) {
     let Some((&[how, changes], input)) = data.split_first_chunk() else { return };
     let Some((head, operations)) = input.split_at_checked((2 + usize::from(changes & 15) * CHANGE).min(input.len()))
@@ -84,31 +85,31 @@ pub fn write(data: &[u8]) {
     }
     if how & 32 == 0 {
         for number in work.known.drain(1..) {
-            let released = volume.release(number, 1);
-            assert!(!was_clean || released.is_ok(), "{released:?}");
+            let forgotten = volume.forget(number, 1);
+            assert!(!was_clean || forgotten.is_ok(), "{forgotten:?}");
         }
     }
     let ended = volume.unmount();
     drop(volume);
     if was_clean {
-        ended.expect("a sound volume in memory");
+        ended.expect("a consistent volume in memory");
         let options = check::Options { threads: 1, ..check::Options::default() };
         let after = MemoryDevice::from_vec(contents(&*device));
-        let report = check::check("volume", &after, &options, &()).expect("a volume that was sound");
+        let report = check::check("volume", &after, &options, &()).expect("a volume that was consistent");
         assert!(report.clean, "{:?}", report.problems);
     }
 }
 
 struct Work<'v> {
     volume: &'v Arc<Volume>,
-    /// Inodes that were seen and are held, the root first.
+    /// Inodes that were seen and are looked up, the root first.
     known: Vec<InodeNo>,
 }
 
 impl Work<'_> {
-    /// Holds an inode, as whoever opens a file does.
+    /// Looks an inode up, as the kernel does before a file is opened.
     fn know(&mut self, number: InodeNo) {
-        self.volume.hold(number);
+        self.volume.add_lookup(number);
         self.known.push(number);
     }
 
@@ -195,10 +196,10 @@ impl Work<'_> {
                 let _ = std::hint::black_box(volume.read_at(&inode, place, &mut buf)?);
             }
             23 => {
-                let held = volume.tmpfile(one, &new(FileKind::Regular))?.number;
-                volume.write_at(held, 0, &[b; 3000])?;
-                let linked = if a & 1 != 0 { volume.link(held, one, &name).map(|_| self.know(held)) } else { Ok(()) };
-                volume.release(held, 1)?;
+                let made = volume.tmpfile(one, &new(FileKind::Regular))?.number;
+                volume.write_at(made, 0, &[b; 3000])?;
+                let linked = if a & 1 != 0 { volume.link(made, one, &name).map(|_| self.know(made)) } else { Ok(()) };
+                volume.forget(made, 1)?;
                 linked?;
             }
             24 => match a % 3 {

@@ -1,16 +1,16 @@
 //! Volumes that have been in use for years, made in minutes: as Ma and others age theirs (*ffsck: The Fast File System
 //! Checker*, section 3.2), without writing what is in the files.
 //!
-//! 1. A directory for each group; in each, files of 1 to 512 blocks until they fill a fifth of a group. (512 or as asked for:
-//!    section 7.3 measures on a volume of large files.)
-//! 2. Until the volume is as full as asked for: in some directory a new file, or up to half as many blocks for a file that is
-//!    there.
-//! 3. Rounds: in each directory one of these, or a file cut off at a random block, or removed, each as likely as the others.
-//!    After each round it is filled again as in 2. (The paper throws away volumes that ended up under 90 %.)
+//! 1. A directory for each group; in each, files of 1 to 512 blocks until they fill a fifth of a group. (512 or as
+//!    asked for: section 7.3 measures on a volume of large files.)
+//! 2. Until the volume is as full as asked for: in some directory a new file, or up to half as many blocks for a file
+//!    that is there.
+//! 3. Rounds: in each directory one of these, or a file cut off at a random block, or removed, each as likely as the
+//!    others. After each round it is filled again as in 2. (The paper throws away volumes that ended up under 90 %.)
 //!
-//! Blocks get their place one operation after the other, in order, as with a program that syncs each file. What was freed
-//! in a round is free for all from the next one on: between rounds there is time for a commit. Nothing is
-//! written into them: what a check, an allocation or a layout costs does not depend on it. All follows from the seed.
+//! Blocks get their place one operation after the other, in order, as with a program that syncs each file. What was
+//! freed in a round is free for all from the next one on: between rounds there is time for a commit. Nothing is written
+//! into them: what a check, an allocation or a layout costs does not depend on it. All follows from the seed.
 
 use crate::{Error, Result};
 use fs::{FileKind, InodeNo, NewFile, Volume};
@@ -52,7 +52,7 @@ pub struct Aged {
     pub rounds: u32,
     /// Blocks in use at the end, of all blocks of the volume.
     pub fill: f64,
-    /// It was told to stop before the end.
+    /// It was stopped before the end.
     pub stopped: bool,
 }
 
@@ -83,15 +83,15 @@ struct Ager<'a> {
     parts: (u64, u64),
 }
 
-/// Ages a volume that is open for writing, and best empty. Now and then `progress` is told how much of how much is done; it
-/// ends early, and in order, where that answers false.
+/// Ages a volume that is open for writing, and best empty. Now and then `progress` gets how much of how much is done;
+/// it ends early, and in order, where that returns false.
 ///
 /// # Errors
 /// [`Error::Failed`] with what went wrong on the volume. What was done until then stays.
 pub fn age(volume: &Volume, options: &Options, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Aged> {
     let geometry = &volume.superblock().geometry;
-    // half the groups of a native volume hold numbers for its metadata, and no room
-    let native = volume.native_facts().map_err(failed)?;
+    // half the groups of a native volume hold numbers for its metadata, and no space
+    let native = volume.native_summary().map_err(failed)?;
     let blocks = native.map_or(geometry.blocks, |native| native.shape().blocks());
     let groups = u64::from(geometry.groups);
     let mut ager = Ager {
@@ -130,8 +130,8 @@ impl Ager<'_> {
         (self.progress)(self.parts.0, self.parts.1)
     }
 
-    /// Does `work`; where there is no room, once more when what was freed can be used. Whether it could be done.
-    fn with_room(&self, work: impl Fn() -> fs::Result<()>) -> Result<bool> {
+    /// Does `work`; where there is no space, once more when what was freed can be used. Whether it could be done.
+    fn with_space(&self, work: impl Fn() -> fs::Result<()>) -> Result<bool> {
         match work() {
             Err(fs::Error::NoSpace) => self.volume.sync().map_err(failed)?,
             Err(e) => return Err(failed(e)),
@@ -206,7 +206,7 @@ impl Ager<'_> {
         Ok(true)
     }
 
-    /// Makes a file; gives its blocks, and `None` where there is no room.
+    /// Makes a file; returns its blocks, and `None` where there is no space.
     fn create(&mut self, at: usize) -> Result<Option<u64>> {
         let blocks = self.random.u64(1..=self.largest);
         let name = self.next;
@@ -235,9 +235,9 @@ impl Ager<'_> {
     fn truncate(&mut self, at: usize) -> Result<()> {
         let Some(which) = self.pick(at) else { return Ok(()) };
         let (number, blocks) = (self.dirs[at].files[which].number, self.dirs[at].files[which].blocks);
-        let kept = self.random.u64(..=blocks);
-        self.volume.truncate(number, kept * self.block_size).map_err(failed)?;
-        self.dirs[at].files[which].blocks = kept;
+        let left = self.random.u64(..=blocks);
+        self.volume.truncate(number, left * self.block_size).map_err(failed)?;
+        self.dirs[at].files[which].blocks = left;
         self.done.truncated += 1;
         Ok(())
     }
@@ -256,12 +256,12 @@ impl Ager<'_> {
         (count > 0).then(|| self.random.usize(..count))
     }
 
-    /// Makes a file longer by so many blocks; false where there was no room for all of them.
+    /// Makes a file longer by so many blocks; false where there was no space for all of them.
     fn grow(&mut self, at: usize, which: usize, blocks: u64) -> Result<bool> {
         let file = &self.dirs[at].files[which];
         let (number, start, len) = (file.number, file.blocks * self.block_size, blocks * self.block_size);
-        let room = self.with_room(|| self.volume.allocate_stale(number, start, len))?;
+        let fits = self.with_space(|| self.volume.allocate_stale(number, start, len))?;
         self.dirs[at].files[which].blocks += blocks;
-        Ok(room)
+        Ok(fits)
     }
 }

@@ -5,7 +5,7 @@ use crate::error::Trying;
 use std::fs::File;
 use std::path::Path;
 
-/// Drops what the system keeps of `path`, so that its next reader goes to the device. Needs no root, and leaves the rest
+/// Drops the cached pages of `path`, so that its next reader goes to the device. Needs no root, and leaves the rest
 /// of the cache, programs among it, as it is.
 pub(crate) fn drop_cached(path: &Path) -> Result<()> {
     let file = File::open(path).trying("open", path)?;

@@ -1,7 +1,8 @@
 //! A FUSE file system in memory: names, types and sizes, and nothing behind them. Content reads as zeroes, and what is
-//! written is forgotten. What takes time here is FUSE itself, so no FUSE file system with the same front end can be faster.
+//! written is forgotten. What takes time here is FUSE itself, so no FUSE file system with the same front end can be
+//! faster.
 //!
-//! It is mounted by Extant's own front end, through the same transport, and lets the kernel keep as much.
+//! It is mounted by Extant's own front end, through the same transport, and lets the kernel cache as much.
 
 use crate::Result;
 use crate::error::Trying;
@@ -9,18 +10,19 @@ use fuse_wire::{
     Answer, AttachOptions, Attr, Entry, Errno, Features, Filesystem, Operation, Reply, Request, Session, StatFs,
     Unmounter,
 };
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// How long the kernel may keep what it was told: ten years, in seconds.
+/// Timeout of attributes and names in the kernel: ten years, in seconds.
 const ALWAYS: u64 = 10 * 365 * 24 * 3600;
-/// The number of `..` in a listing: nobody asks for it.
+/// The number of `..` in a listing: no caller asks for it.
 const PARENT: u64 = 1;
 /// Directories, as the type in a mode.
 const DIRECTORY: u32 = 0o040_000;
@@ -98,11 +100,11 @@ impl Tree {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Node>> {
-        self.nodes.read().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Vec<Node>> {
-        self.nodes.write().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.write()
     }
 
     /// Looks at a node.

@@ -10,7 +10,7 @@ use crate::floor::{self, Floor};
 use crate::modelled::Modelled;
 use crate::picture::{self, Panel};
 use crate::process::{self, Program};
-use crate::runner::{Peer, Sample, Series, Told, Watch, interleave, turns};
+use crate::runner::{Peer, Reported, Sample, Series, Watch, interleave, turns};
 use crate::strace;
 use crate::table::{Table, grouped, maybe, mib, spread};
 use crate::{Error, Reads, Result, Spread};
@@ -38,7 +38,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Where to draw the reads of both checkers on the last volume, as SVG; needs strace.
     pub picture: Option<PathBuf>,
-    /// A modelled disk on which the reads of both are timed, `hdd`, `ssd` or a file of parameters; e2fsck's need strace.
+    /// A modelled disk on which the reads of both are timed, `hdd`, `ssd` or a file of parameters; e2fsck's need
+    /// strace.
     pub model: Option<String>,
 }
 
@@ -62,7 +63,7 @@ pub struct OnVolume {
     pub bytes: u64,
     /// Inodes in use.
     pub used_inodes: u64,
-    /// Whether Extant found the volume sound.
+    /// Whether Extant found no problem.
     pub clean: bool,
     /// Whether the page cache was empty of the volume before each turn.
     pub cold: bool,
@@ -164,7 +165,7 @@ const PEERS: usize = 3;
 /// The formats that e2fsck checks.
 const KNOWN_TO_E2FSCK: [&str; 3] = ["ext2", "ext3", "ext4"];
 
-/// Measures. `watch` is told what is done next.
+/// Measures. `watch` is called before each step.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without e2fsck; otherwise the first thing that went wrong, with its volume or program.
@@ -176,8 +177,8 @@ pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     let environment = Environment::here().with("extant", &options.extant, "--version").with("e2fsck", &e2fsck, "-V");
     let named = |model| Ok::<_, Error>((model, Parameters::named(model)?));
     let model = options.model.as_deref().map(named).transpose()?;
-    let told = Told::new(watch, turns(PEERS, options.runs) * options.volumes.len() as u64);
-    let on_volume = |volume: &PathBuf| on_volume(volume, &e2fsck, model.as_ref(), options, &told);
+    let reported = Reported::new(watch, turns(PEERS, options.runs) * options.volumes.len() as u64);
+    let on_volume = |volume: &PathBuf| on_volume(volume, &e2fsck, model.as_ref(), options, &reported);
     Ok(Bench { environment, volumes: options.volumes.iter().map(on_volume).collect::<Result<_>>()? })
 }
 
@@ -186,12 +187,12 @@ fn on_volume(
     e2fsck: &Path,
     model: Option<&(&str, Parameters)>,
     options: &Options,
-    told: &Told<'_>,
+    reported: &Reported<'_>,
 ) -> Result<OnVolume> {
-    // the statuses of a verdict: sound, or damage found
+    // the statuses of a verdict: consistent, or damage found
     const VERDICTS: &[i32] = &[0, 4];
     let name = volume.display();
-    told.say(&format!("{name}: tracing a check"));
+    reported.say(&format!("{name}: tracing a check"));
     let mut how = check::Options::default();
     how.threads = options.threads.unwrap_or(how.threads);
     let device = Trace::new(FileDevice::open(volume, blockdev::OpenOptions::default())?);
@@ -199,7 +200,7 @@ fn on_volume(
     let traced = Reads::from(device.snapshot().reads);
     let bytes = device.geometry().len;
     // without what is read only because it lies between
-    let device = Trace::keeping(device.into_inner(), usize::MAX);
+    let device = Trace::with_events(device.into_inner(), usize::MAX);
     checked(volume, &device, &check::Options { gap: 0, ..how })?;
     let mut floor = FloorPeer { floor: Floor::new(volume, floor::ranges(&device.events())), cold: None };
     let (floor_bytes, floor_pieces) = (floor.floor.bytes(), floor.floor.pieces());
@@ -215,33 +216,14 @@ fn on_volume(
         Checker { name: "e2fsck", program, cold: None }
     });
 
-    let mut reads = vec![ReadFigures { peer: "extant".into(), witness: Witness::Trace, reads: traced }];
-    let mut memory = Vec::new();
-    let mut events = Vec::new();
-    let mut e2fsck_in_turn = None;
-    for checker in std::iter::once(&extant).chain(&e2fsck) {
-        told.say(&format!("{name}: memory and reads of {}", checker.name));
-        // the cache is warm from here on
-        memory.push(checker.program.peak_memory()?);
-        if let Some(seen) = strace::watch(&checker.program, volume)? {
-            reads.push(ReadFigures { peer: checker.name.into(), witness: Witness::Strace, reads: seen.reads });
-            events.push((checker.name, seen.events));
-            if checker.name == "e2fsck" {
-                e2fsck_in_turn = Some(seen.in_turn);
-            }
-        }
-    }
-
+    let Watched { mut reads, memory, events, e2fsck_in_turn } =
+        watch(std::iter::once(&extant).chain(&e2fsck), volume, reported)?;
+    reads.insert(0, ReadFigures { peer: "extant".into(), witness: Witness::Trace, reads: traced });
     if let Some(file) = &options.picture {
-        let drawn = |(peer, events): &(&str, Vec<Event>)| {
-            (format!("{peer}: {} reads", events.len()), events.iter().map(|event| event.offset).collect::<Vec<_>>())
-        };
-        let drawn: Vec<_> = events.iter().map(drawn).collect();
-        let panels = drawn.iter().map(|(title, offsets)| Panel { title, offsets });
-        std::fs::write(file, picture::svg(&panels.collect::<Vec<_>>(), bytes)).trying("write", file)?;
+        draw(file, &events, bytes)?;
     }
     let modelled = model.map(|(model, parameters)| {
-        told.say(&format!("{name}: the reads on the modelled disk {model}"));
+        reported.say(&format!("{name}: the reads on the modelled disk {model}"));
         Modelled::of(model, parameters, volume, e2fsck_in_turn.as_deref())
     });
     let modelled = modelled.transpose()?;
@@ -253,7 +235,7 @@ fn on_volume(
         peers.push(e2fsck);
     }
     peers.push(&mut floor);
-    let series = interleave(&mut peers, options.runs, &|what| told.turn(&format!("{name}: {what}")))?;
+    let series = interleave(&mut peers, options.runs, &|what| reported.turn(&format!("{name}: {what}")))?;
     Ok(OnVolume {
         volume: volume.to_owned(),
         format: report.format,
@@ -268,6 +250,49 @@ fn on_volume(
         modelled,
         resident_bytes_per_inode: memory[0] as f64 / report.counts.inodes.max(1) as f64,
     })
+}
+
+/// What strace and the kernel say of the checkers, each run once.
+#[derive(Default)]
+struct Watched {
+    reads: Vec<ReadFigures>,
+    /// Most memory, in the checkers' order.
+    memory: Vec<u64>,
+    events: Vec<(&'static str, Vec<Event>)>,
+    /// e2fsck's reads, one thread after the other.
+    e2fsck_in_turn: Option<Vec<Event>>,
+}
+
+fn watch<'c>(
+    checkers: impl Iterator<Item = &'c Checker<'c>>,
+    volume: &Path,
+    reported: &Reported<'_>,
+) -> Result<Watched> {
+    let mut watched = Watched::default();
+    for checker in checkers {
+        reported.say(&format!("{}: memory and reads of {}", volume.display(), checker.name));
+        // the cache is warm from here on
+        watched.memory.push(checker.program.peak_memory()?);
+        if let Some(seen) = strace::watch(&checker.program, volume)? {
+            let peer = checker.name.into();
+            watched.reads.push(ReadFigures { peer, witness: Witness::Strace, reads: seen.reads });
+            watched.events.push((checker.name, seen.events));
+            if checker.name == "e2fsck" {
+                watched.e2fsck_in_turn = Some(seen.in_turn);
+            }
+        }
+    }
+    Ok(watched)
+}
+
+/// A picture of the order of reads, a panel a checker.
+fn draw(file: &Path, events: &[(&str, Vec<Event>)], bytes: u64) -> Result<()> {
+    let drawn = |(peer, events): &(&str, Vec<Event>)| {
+        (format!("{peer}: {} reads", events.len()), events.iter().map(|event| event.offset).collect::<Vec<_>>())
+    };
+    let drawn: Vec<_> = events.iter().map(drawn).collect();
+    let panels = drawn.iter().map(|(title, offsets)| Panel { title, offsets });
+    std::fs::write(file, picture::svg(&panels.collect::<Vec<_>>(), bytes)).trying("write", file)
 }
 
 fn checked(volume: &Path, device: &dyn BlockDevice, how: &check::Options) -> Result<Report> {

@@ -15,7 +15,7 @@ pub struct Measured {
     pub unit: String,
     /// How much is done in a turn.
     pub amount: u64,
-    /// Each peer, in the order given.
+    /// Each peer, in the order specified.
     pub peers: Vec<PeerFigures>,
 }
 

@@ -26,7 +26,7 @@
 //! | `environment` | the machine and the programs that a figure belongs to |
 //! | `table` | results for people; as JSON they serialise themselves |
 //!
-//! Nothing here is judged: a figure is reported, with its spread, and the reader decides.
+//! Nothing here is rated: a figure is reported, with its spread, and the reader decides.
 #![forbid(unsafe_code)]
 
 pub mod age;

@@ -1,16 +1,16 @@
-//! The experiments of *Taking Linux Filesystems to the Space Age: Space Maps in Ext4* (section 4): space maps beside block
-//! bitmaps, on a modelled disk.
+//! The experiments of *Taking Linux Filesystems to the Space Age: Space Maps in Ext4* (section 4): space maps beside
+//! block bitmaps, on a modelled disk.
 //!
 //! 1. *Small files* (4.1): PostMark with more files each time.
 //! 2. *Small and large files at once* (4.2): five trees of small files beside five large files, five times.
 //! 3. *Free space* (4.3): where it lies after seven rounds of that.
-//! 4. *Mount*, the paper's own first limitation: a volume 160 times as long, with 2 000 holes in each metablockgroup, is opened
-//!    until a block was allocated, and until a GiB in one piece was found behind metablockgroups without one.
+//! 4. *Mount*, the paper's own first limitation: a volume 160 times as long, with 2 000 holes in each metablockgroup,
+//!    is opened until a block was allocated, and until a GiB in one piece was found behind metablockgroups without one.
 //!
-//! What counts is what was asked of the disk for allocation metadata, and how often such a request began elsewhere than the
-//! one before it ended: what an arm has to travel for. There are two columns of bitmaps: as mke2fs lays them out, and with
-//! flexible groups as large as a metablockgroup, so that what the layout gains is not credited to the maps. Content has its
-//! blocks but is not written. All follows from the seed.
+//! What counts is what was asked of the disk for allocation metadata, and how often such a request began elsewhere than
+//! the one before it ended: what an arm has to travel for. There are two columns of bitmaps: as mke2fs lays them out,
+//! and with flexible groups as large as a metablockgroup, so that what the layout gains is not credited to the maps.
+//! Content has its blocks but is not written. All follows from the seed.
 
 use crate::error::Trying;
 use crate::table::{Table, grouped};
@@ -19,7 +19,7 @@ use blockdev::{BlockDevice, FileDevice, Op};
 use format::space_map::SpaceMaps;
 use format::{FileBlock, GroupNo};
 use fs::mkfs::{FeatureEdits, Kind, MkfsOptions, make};
-use fs::{AllocateMode, FileKind, InodeNo, NewFile, OpenOptions, Place, Timestamp, Volume, WriteOptions};
+use fs::{AllocateMode, FileKind, InodeNo, Mapping, NewFile, OpenOptions, Timestamp, Volume, WriteOptions};
 use serde::Serialize;
 use simdev::{Model, Parameters, Trace};
 use std::collections::BTreeMap;
@@ -236,7 +236,7 @@ impl Disk {
             made.groups_per_flex = Some((METABLOCKGROUP / (8 * u64::from(block_size(options)).pow(2))) as u32);
         }
         make(model.as_ref(), &made).map_err(|e| Error::Failed(e.to_string()))?;
-        let device = Arc::new(Trace::keeping(Arc::clone(&model), usize::MAX));
+        let device = Arc::new(Trace::with_events(Arc::clone(&model), usize::MAX));
         let mut disk = Self { device, model, lies: BTreeMap::new(), seed: options.seed };
         disk.find()?;
         Ok(disk)
@@ -285,7 +285,7 @@ impl Disk {
         let (mut at, end) = (0, journal.size / size);
         while at < end {
             let run = volume.map(&journal, FileBlock(at)).map_err(failed)?;
-            if let Place::Data(block) = run.place {
+            if let Mapping::Data(block) = run.mapping {
                 add(block.get()..block.get() + run.len, Lies::Journal);
             }
             at = run.end().get();
@@ -440,8 +440,8 @@ impl Job<'_> {
 
 const FILE: NewFile = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
 
-/// PostMark as the paper runs it, by its defaults: files of 500 bytes to 10 KB, half as many transactions as files, each of
-/// which reads or appends, and makes or removes a file.
+/// PostMark as the paper runs it, by its defaults: files of 500 bytes to 10 KB, half as many transactions as files,
+/// each of which reads or appends, and makes or removes a file.
 fn postmark(job: &mut Job<'_>, files: u64, seed: u64) -> fs::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut dirs = Vec::new();

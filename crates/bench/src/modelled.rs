@@ -5,9 +5,9 @@
 //!    itself has it in its buffer.
 //! 2. Each read of a peer waits for the one before it. Extant hands reads over in batches, which a disk with a queue
 //!    serves in the order that suits it: that is a peer of its own, `extant, batches`. e2fsck has none.
-//! 3. Extant reads with one thread here, for only then the order of its reads is always the same. e2fsck reads the bitmaps
-//!    with several threads at once, in an order that the system's scheduler makes: its reads are timed one thread after
-//!    the other, each from where it was begun to its end, as a machine does that runs one at a time.
+//! 3. Extant reads with one thread here, for only then the order of its reads is always the same. e2fsck reads the
+//!    bitmaps with several threads at once, in an order that the system's scheduler makes: its reads are timed one
+//!    thread after the other, each from where it was begun to its end, as a machine does that runs one at a time.
 //! 4. So the figures of both are the same in each run, to the last digit.
 
 use crate::table::{Table, grouped};
@@ -50,7 +50,7 @@ impl Modelled {
     /// [`Error::Device`] where the disk does not hold the volume, or the volume cannot be read;
     /// [`Error::Failed`] where it cannot be checked.
     pub(crate) fn of(model: &str, parameters: &Parameters, volume: &Path, e2fsck: Option<&[Event]>) -> Result<Self> {
-        let device = Trace::keeping(FileDevice::open(volume, OpenOptions::default())?, usize::MAX);
+        let device = Trace::with_events(FileDevice::open(volume, OpenOptions::default())?, usize::MAX);
         let bytes = device.geometry().len;
         let device = Model::new(device, parameters)?;
         let how = check::Options { threads: 1, ..Default::default() };

@@ -1,10 +1,11 @@
 //! The experiments of *ffsck: The Fast File System Checker* (section 5): rext3 beside ext3, on a modelled disk.
 //!
-//! 1. *Checks by utilisation and by age*: volumes that are filled and aged as in section 3.2, nearly empty to full and fresh to
-//!    oldest; what a check of each takes, how fast it reads, in parts of what the disk gives in order, and what was foretold.
+//! 1. *Checks by utilisation and by age*: volumes that are filled and aged as in section 3.2, nearly empty to full and
+//!    fresh to oldest; what a check of each takes, how fast it reads, in parts of what the disk reads in order, and the
+//!    estimate.
 //! 2. *A block allocated doubly*: what the same check takes once a file has a block of another one's.
-//! 3. *Ordinary work*: what the same work takes on ext3, on ext3 with checksums and on rext3, by the disk's clock. A volume is
-//!    opened anew before it is read, with little memory, so that what is read comes from the disk.
+//! 3. *Ordinary work*: what the same work takes on ext3, on ext3 with checksums and on rext3, by the disk's clock. A
+//!    volume is opened anew before it is read, with little memory, so that what is read comes from the disk.
 //!
 //! All times are the disk's, and follow from the reads and writes alone.
 
@@ -30,7 +31,7 @@ const PIECE: usize = 128 << 10;
 const FILLS: [f64; 4] = [0.1, 0.3, 0.5, 0.7];
 /// How full those are that age.
 const FULL: f64 = 0.9;
-/// Bytes that are kept in memory while reading.
+/// Bytes that are cached in memory while reading.
 const CACHE: usize = 4 << 20;
 /// The damage by which a block is allocated doubly.
 const SHARED: &str = "inode.shared";
@@ -74,7 +75,7 @@ pub struct Checked {
     pub bytes: u64,
     /// How often the arm went to another cylinder.
     pub seeks: u64,
-    /// Bytes a second, in parts of those that the disk gives in order.
+    /// Bytes a second, in parts of those that the disk reads in order.
     pub of_bandwidth: f64,
     /// The estimate in parts of the time.
     pub estimate: f64,
@@ -95,7 +96,7 @@ pub struct Worked {
     pub to_ext3: f64,
 }
 
-/// Measures. `say` is told what is done next.
+/// Measures. `say` is called before each step.
 ///
 /// # Errors
 /// The first thing that went wrong.
@@ -186,7 +187,7 @@ fn check_on(disk: &Parameters, path: &Path, files: u64) -> Result<Checked> {
     };
     let (clean, report) = checked()?;
     if !clean {
-        return Err(Error::Failed(format!("{} is not sound", path.display())));
+        return Err(Error::Failed(format!("{} is damaged", path.display())));
     }
     let seconds = report.time.as_secs_f64();
     let device = open()?;
@@ -307,8 +308,8 @@ fn file() -> NewFile {
     NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) }
 }
 
-/// The paper's shape at a tenth: 500 files in 5 directories, half of the transactions read and half append, half create and
-/// half delete.
+/// The paper's shape at a tenth: 500 files in 5 directories, half of the transactions read and half append, half create
+/// and half delete.
 fn postmark(volume: &Volume, seed: u64) -> fs::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let content = vec![3; 4 << 20];

@@ -1,5 +1,5 @@
-//! A picture of where reads fall on a volume: one panel a program, its reads from left to right in the order in which they
-//! were made, from bottom to top by their place on the volume. SVG, readable in black and white.
+//! A picture of where reads fall on a volume: one panel a program, its reads from left to right in the order in which
+//! they were made, from bottom to top by their place on the volume. SVG, readable in black and white.
 
 use std::fmt::Write as _;
 

@@ -40,9 +40,9 @@ impl Program {
         }
     }
 
-    /// Runs it once, and gives the largest resident memory it had, in bytes.
+    /// Runs it once, and returns the largest resident memory it had, in bytes.
     ///
-    /// It is asked while it runs, because what the system tells after the end (`ru_maxrss`) is at least what *this*
+    /// It is asked while it runs, because what the system reports after the end (`ru_maxrss`) is at least what *this*
     /// process had when it started the other.
     pub(crate) fn peak_memory(&self) -> Result<u64> {
         let mut command = self.command();
@@ -74,11 +74,11 @@ fn peak_in(status: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The full path of `name`, in the PATH or where system programs are kept.
+/// The full path of `name`, in the PATH or where system programs are.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let kept = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(kept).map(|dir| dir.join(name)).find(|file| file.is_file())
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 /// As [`find`].
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_timed_and_its_status_judged() {
+    fn a_child_is_timed_and_its_status_checked() {
         let sample = shell("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 4", &[0, 4]).run().unwrap();
         assert!(sample.cpu.is_some_and(|cpu| cpu > Duration::ZERO && cpu <= sample.wall * 2), "{sample:?}");
         let error = shell("echo first >&2; echo the reason >&2; exit 8", &[0]).run().unwrap_err().to_string();

@@ -5,7 +5,7 @@ use crate::ceiling::Tree;
 use crate::environment::Environment;
 use crate::figures::Measured;
 use crate::mount::{Attached, FileSystem};
-use crate::runner::{Peer, Sample, Told, Watch, Worker, interleave, timed, turns};
+use crate::runner::{Peer, Reported, Sample, Watch, Worker, interleave, timed, turns};
 use crate::volumes::{self, Kind};
 use crate::{Error, Result, SequentialRead, Walk, Workload};
 use serde::Serialize;
@@ -81,7 +81,7 @@ impl Peer for OnMount<'_> {
 /// Extant, the kernel and the ceiling.
 const PEERS: usize = 3;
 
-/// Measures. `watch` is told what is done next.
+/// Measures. `watch` is called before each step.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without root; otherwise the first thing that went wrong.
@@ -101,14 +101,14 @@ pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
 fn on_volume(volume: &Path, options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     let kernel = FileSystem::Kernel { volume };
     let extant = FileSystem::Extant { program: &options.extant, volume };
-    let told = Told::new(watch, turns(PEERS, options.runs) * 3);
-    told.say(&format!("{}: what is in it", volume.display()));
+    let reported = Reported::new(watch, turns(PEERS, options.runs) * 3);
+    reported.say(&format!("{}: what is in it", volume.display()));
     let attached = kernel.attach()?;
     let tree = Arc::new(Tree::of(attached.path())?);
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
     match largest_file(attached.path())? {
         Some((size, file)) if size >= LARGE => workloads.push(Box::new(SequentialRead { file })),
-        _ => told.skip(turns(PEERS, options.runs)),
+        _ => reported.skip(turns(PEERS, options.runs)),
     }
     workloads.extend([false, true].map(|warm| Box::new(Walk { warm }) as Box<dyn Workload>));
     let amounts: Vec<u64> = workloads.iter().map(|workload| workload.run(attached.path())).collect::<Result<_>>()?;
@@ -119,7 +119,7 @@ fn on_volume(volume: &Path, options: &Options, watch: &Watch<'_>) -> Result<Benc
         let peer = |file_system| OnMount { file_system, volume, workload: &**workload, amount, attached: None };
         let (mut extant, mut kernel) = (peer(extant), peer(kernel));
         let mut ceiling = peer(FileSystem::Ceiling { tree: &tree });
-        let turn = |what: &str| told.turn(&format!("{}: {what}", workload.name()));
+        let turn = |what: &str| reported.turn(&format!("{}: {what}", workload.name()));
         let series = interleave(&mut [&mut extant, &mut kernel, &mut ceiling], options.runs, &turn)?;
         let walls: Vec<_> = series.into_iter().map(|series| (series.name, series.wall)).collect();
         let (what, unit) = (workload.name().to_owned(), workload.unit());

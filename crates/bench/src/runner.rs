@@ -1,6 +1,6 @@
 //! Peers that take turns.
 //!
-//! 1. Every round gives each peer one turn, so that all see the same weather.
+//! 1. Every round has one turn for each peer, so that all see the same weather.
 //! 2. The peer that begins a round is another each time: who comes after whom must not decide.
 //! 3. Nothing that [`Peer::prepare`] does is timed, and nothing outside of what a peer itself times counts.
 
@@ -19,7 +19,7 @@ pub trait Peer {
     /// Brings about the state that a turn starts from.
     ///
     /// # Errors
-    /// Whatever keeps it from doing so; the whole measurement ends.
+    /// Whatever prevents that; the whole measurement ends.
     fn prepare(&mut self) -> Result<()> {
         Ok(())
     }
@@ -27,7 +27,7 @@ pub trait Peer {
     /// Does the work once, and says what it cost.
     ///
     /// # Errors
-    /// Whatever keeps it from doing so; the whole measurement ends.
+    /// Whatever prevents that; the whole measurement ends.
     fn turn(&mut self) -> Result<Sample>;
 }
 
@@ -52,7 +52,7 @@ pub struct Series {
     pub cpu: Option<Spread>,
 }
 
-/// Where a measurement is: told before each step.
+/// Progress of a measurement, reported before each step.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// What is done next.
@@ -63,17 +63,17 @@ pub struct Step<'a> {
     pub of: u64,
 }
 
-/// Whoever wants to know where a measurement is.
+/// Receives the progress of a measurement.
 pub type Watch<'a> = dyn Fn(&Step<'_>) + 'a;
 
-/// Counts the steps of a measurement for whoever watches.
-pub(crate) struct Told<'a> {
+/// Counts the steps of a measurement and reports them.
+pub(crate) struct Reported<'a> {
     watch: &'a Watch<'a>,
     done: Cell<u64>,
     of: u64,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Reported<'a> {
     /// Of `of` turns.
     pub(crate) fn new(watch: &'a Watch<'a>, of: u64) -> Self {
         Self { watch, done: Cell::new(0), of }
@@ -101,19 +101,19 @@ pub(crate) fn turns(peers: usize, runs: usize) -> u64 {
     (peers * (runs.max(1) + 1)) as u64
 }
 
-/// Gives each peer `runs` turns, after one for each that does not count. At least one run is made. `tell` is told of each
-/// turn before it: which round it belongs to, and whose it is.
+/// Runs `runs` turns of each peer, after one for each that does not count. At least one run is made. `report` is called
+/// before each turn, with its round and its peer.
 ///
 /// # Errors
 /// The first of a peer.
-pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize, tell: &dyn Fn(&str)) -> Result<Vec<Series>> {
+pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize, report: &dyn Fn(&str)) -> Result<Vec<Series>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
     let rounds = runs.max(1) + 1;
     for round in 0..rounds {
         for turn in 0..peers.len() {
             let which = (round + turn) % peers.len();
             let peer = &mut peers[which];
-            tell(&format!("round {} of {rounds}, {}", round + 1, peer.name()));
+            report(&format!("round {} of {rounds}, {}", round + 1, peer.name()));
             peer.prepare()?;
             let sample = peer.turn()?;
             if round > 0 {

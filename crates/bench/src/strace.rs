@@ -1,10 +1,10 @@
-//! What a process reads from a volume, told by strace(1): one witness for all, whatever program it is.
+//! What a process reads from a volume, as strace(1) reports it: one witness for all, whatever program it is.
 //!
 //! Reads are in the order in which they were made, whichever thread made them; that order is the system's, and another
-//! in each run of a program with threads. Beside it stands the order in which they would have been made one thread after
-//! the other, each from where it was begun to its end: that one is the program's own, and always the same if what each
-//! thread reads is. What goes through io_uring is not seen,
-//! only how many requests were handed over; with the volume in the page cache Extant hands over none.
+//! in each run of a program with threads. Beside it stands the order in which they would have been made one thread
+//! after the other, each from where it was begun to its end: that one is the program's own, and always the same if what
+//! each thread reads is. What goes through io_uring is not seen, only how many requests were handed over; with the
+//! volume in the page cache Extant hands over none.
 
 use crate::error::Trying;
 use crate::process::{Program, find};
@@ -163,7 +163,7 @@ fn parse(log: &str, volume: &str) -> Seen {
     Seen { reads, events, in_turn: in_turn(first, threads) }
 }
 
-/// The lines of a log, each with its thread; a call during which another thread's was told is put together
+/// The lines of a log, each with its thread; a call during which another thread's was logged is put together
 /// again, in the place where it began.
 fn whole_calls(log: &str) -> Vec<(u64, String)> {
     const RESUMED: &str = " resumed>";

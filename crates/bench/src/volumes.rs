@@ -1,7 +1,7 @@
 //! Volumes as users have them, made by mke2fs and filled by the kernel: what is compared with the kernel and e2fsck
 //! should be what they made themselves. Needs root and loop devices.
 //!
-//! The same kind, number of files and seed give the same names, sizes and order of operations; where the kernel puts
+//! The same kind, number of files and seed make the same names, sizes and order of operations; where the kernel puts
 //! the blocks is its own affair and differs a little from run to run.
 
 use crate::error::Trying;
@@ -81,7 +81,7 @@ impl Kind {
 }
 
 /// Makes a volume of `kind` with about `files` files, from 10 to 100 million, in the file `path`, which is replaced.
-/// `watch` is told of it.
+/// `watch` gets the progress.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without root or mke2fs; [`Error::Io`] where the disk below is full, among others.
@@ -273,7 +273,7 @@ impl<'a> Ageing<'a> {
         fs::remove_file(file.path)
     }
 
-    /// Writes `piece` bytes at a file's end; now and then down to the device, so that blocks are given out in the order
+    /// Writes `piece` bytes at a file's end; now and then down to the device, so that blocks are allocated in the order
     /// of the writes.
     fn grow(&mut self, which: usize, piece: u64) -> io::Result<()> {
         static ZEROS: [u8; 128 << 10] = [0; 128 << 10];

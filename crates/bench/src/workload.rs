@@ -17,7 +17,7 @@ pub trait Workload {
     /// Whether it is done once, not timed, before it is timed: the system then has all names and attributes.
     fn warm(&self) -> bool;
 
-    /// Does it once, and says how much was done. The same tree always gives the same amount.
+    /// Does it once, and says how much was done. The same tree always yields the same amount.
     ///
     /// # Errors
     /// Whatever the file system refuses.

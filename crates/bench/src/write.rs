@@ -2,10 +2,10 @@
 
 mod bare;
 mod clients;
+mod file_ops;
 mod load;
 mod sets;
 mod target;
-mod venue;
 mod written;
 
 use crate::environment::Environment;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 pub use load::Load;
 pub use sets::{SETS, Set};
-pub use venue::Spec;
+pub use target::Spec;
 pub use written::Written;
 
 /// What to measure, and how.
@@ -59,11 +59,11 @@ type Times = BTreeMap<usize, Vec<Turns>>;
 /// Of a peer's turns, the wall times, and what was written where that was counted.
 type Turns = (Vec<f64>, Vec<Written>);
 
-/// Measures. `watch` is told what is done next.
+/// Measures. `watch` is called before each step.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without root or a program that a peer needs; otherwise the first thing that went wrong, a
-/// volume that e2fsck finds unsound among them.
+/// volume that e2fsck finds damaged among them.
 pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     if options.peers.is_empty() || options.sets.is_empty() {
         return Err(Error::Failed("name at least one peer and one set".into()));
@@ -99,7 +99,7 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
                 what: format!("cannot make a folder in {}", options.dir.display()),
                 source,
             })?;
-            let mut stage = venue::Stage::fresh(spec, &options.extant, folder.path())?;
+            let mut stage = target::Stage::fresh(spec, &options.extant, folder.path())?;
             let phases = set.run(&mut stage, Size { scale: options.scale, load: options.load.as_ref() })?;
             stage.finish().map_err(|e| Error::Failed(format!("{spec}, after {}: {e}", set.name())))?;
             for (number, phase) in phases.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Volumes that are aged: sound, as full as asked for, and the same each time.
+//! Volumes that are aged: consistent, as full as asked for, and the same each time.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_bench::age::{Aged, LARGEST, Options, age};
@@ -58,7 +58,7 @@ fn an_aged_volume_is_sound_and_full() {
 }
 
 #[test]
-fn it_ends_in_order_when_it_is_told_to() {
+fn it_ends_in_order_when_it_is_stopped() {
     if !need(&["e2fsck"]) {
         return;
     }

@@ -1,4 +1,4 @@
-//! The checker on volumes with metadata regions: they are read in one pass, and judged as if they had been walked tree
+//! The checker on volumes with metadata regions: they are read in one pass, and checked as if they had been walked tree
 //! by tree.
 
 use blockdev::{BlockDevice, MemoryDevice};
@@ -101,7 +101,7 @@ fn a_sound_volume_is_read_once_and_forwards() {
             let report = look(&bytes, &options(threads));
             assert!(report.clean && report.problems.is_empty(), "{extents} {threads}: {:?}", names(&report));
         }
-        let device = Trace::keeping(MemoryDevice::from_vec(bytes), usize::MAX);
+        let device = Trace::with_events(MemoryDevice::from_vec(bytes), usize::MAX);
         check("volume", &device, &options(1), &()).expect("a volume");
         let reads: Vec<_> = device.events().iter().map(|event| event.offset).collect();
         // phase 0 looks at the superblock, the descriptors, and in one sweep at their copies in front of later groups
@@ -120,11 +120,11 @@ fn a_sound_volume_is_read_once_and_forwards() {
 
 #[test]
 fn a_block_that_does_not_say_whose_it_is_sends_its_file_to_its_tree() {
-    let (sound, _) = volume(false);
-    let all = indirect_blocks(&sound);
+    let (intact, _) = volume(false);
+    let all = indirect_blocks(&intact);
     assert!([1, 2, 3].iter().all(|level| all.iter().any(|(_, _, l)| l == level)), "{all:?}");
     for (block, owner, level) in all.iter().step_by(7).copied() {
-        let mut bytes = sound.clone();
+        let mut bytes = intact.clone();
         bytes[(block + 1) * BLOCK - 1] ^= 1;
         for threads in [1, 3] {
             let report = look(&bytes, &options(threads));
@@ -140,17 +140,17 @@ fn a_block_that_does_not_say_whose_it_is_sends_its_file_to_its_tree() {
 
 #[test]
 fn a_bitmap_that_hides_a_tree_block_hides_nothing_else() {
-    let (sound, _) = volume(false);
-    let superblock = format::superblock::Superblock::parse(&sound[1024..2048]).expect("a superblock");
+    let (intact, _) = volume(false);
+    let superblock = format::superblock::Superblock::parse(&intact[1024..2048]).expect("a superblock");
     let geometry = superblock.geometry;
-    for (block, ..) in indirect_blocks(&sound).into_iter().step_by(9) {
+    for (block, ..) in indirect_blocks(&intact).into_iter().step_by(9) {
         let group = geometry.group_of(FsBlock(block as u64)).expect("a group");
         let at = geometry.group_blocks(group).start;
         // the block bitmap follows the group's superblock and descriptors, if it has any
         let descriptor = geometry.descriptor_block(0).get() as usize * BLOCK + group.get() as usize * 64;
-        let bitmap = u32::from_le_bytes(sound[descriptor..descriptor + 4].try_into().expect("four bytes")) as usize;
+        let bitmap = u32::from_le_bytes(intact[descriptor..descriptor + 4].try_into().expect("four bytes")) as usize;
         let place = block - at as usize;
-        let mut bytes = sound.clone();
+        let mut bytes = intact.clone();
         bytes[bitmap * BLOCK + place / 8] &= !(1 << (place % 8));
         let report = look(&bytes, &options(2));
         assert!(report.errors > 0);
@@ -160,12 +160,12 @@ fn a_bitmap_that_hides_a_tree_block_hides_nothing_else() {
 
 #[test]
 fn who_shares_a_block_does_not_depend_on_the_snapshots() {
-    let (sound, _) = volume(false);
-    let seed = format::superblock::Superblock::parse(&sound[1024..2048]).expect("a superblock").geometry.checksum_seed;
-    let level1: Vec<_> = indirect_blocks(&sound).into_iter().filter(|(_, _, level)| *level == 1).collect();
+    let (intact, _) = volume(false);
+    let seed = format::superblock::Superblock::parse(&intact[1024..2048]).expect("a superblock").geometry.checksum_seed;
+    let level1: Vec<_> = indirect_blocks(&intact).into_iter().filter(|(_, _, level)| *level == 1).collect();
     let (first, last) = (level1[1], level1[level1.len() - 2]);
     assert_ne!(first.1, last.1);
-    let mut bytes = sound;
+    let mut bytes = intact;
     let word = |bytes: &[u8], block: usize| {
         let words = bytes[block * BLOCK..][..254 * 4].chunks_exact(4);
         words.map(|w| u32::from_le_bytes(w.try_into().expect("four bytes"))).position(|w| w != 0).expect("a pointer")
@@ -174,7 +174,7 @@ fn who_shares_a_block_does_not_depend_on_the_snapshots() {
     let shared: Vec<u8> = bytes[first.0 * BLOCK + from * 4..][..4].to_vec();
     bytes[last.0 * BLOCK + to * 4..][..4].copy_from_slice(&shared);
     let block = &mut bytes[last.0 * BLOCK..][..BLOCK];
-    IndirectTail::seal(block, FsBlock(last.0 as u64), seed).expect("room");
+    IndirectTail::set_checksum(block, FsBlock(last.0 as u64), seed).expect("space");
     let owners = |snapshots| {
         let report = look(&bytes, &Options { snapshots, ..options(2) });
         let shares = report.problems.iter().filter(|p| p.name == "FileSharesBlocks");

@@ -1,4 +1,4 @@
-//! Memory that starts at a multiple of a given number, made without unsafe code: a little more is taken than asked
+//! Memory that starts at a multiple of a certain number, made without unsafe code: a little more is taken than asked
 //! for, and the part that begins at the right address is shown.
 
 use std::ops::{Deref, DerefMut};

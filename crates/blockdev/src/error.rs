@@ -57,8 +57,8 @@ pub enum Error {
     /// A change was asked of a device that is read-only.
     #[error("{0} refused: the device is read-only")]
     ReadOnly(Op),
-    /// The device could not be opened. The source's kind tells why: `NotFound`, `IsADirectory`, `PermissionDenied`,
-    /// `ResourceBusy` (in use by another program), `Unsupported`, or what the system said.
+    /// The device could not be opened. The source's kind says why: `NotFound`, `IsADirectory`, `PermissionDenied`,
+    /// `ResourceBusy` (locked by another process), `Unsupported`, or what the system said.
     #[error("cannot open {device}: {source}")]
     Open {
         /// The device as the user wrote it.
@@ -67,7 +67,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A text that should be a size is none, or is more than 64 bits count.
-    #[error("`{0}` is not a size: give a number of bytes, or a number followed by K, M, G, T, P or E (powers of 1024)")]
+    #[error("invalid size `{0}`: use a number of bytes, or a number followed by K, M, G, T, P or E (powers of 1024)")]
     Size(String),
     /// Bytes that should describe something, the log of a recorded device, do not.
     #[error("corrupt: {what} at byte {offset}")]

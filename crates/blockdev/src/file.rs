@@ -1,6 +1,6 @@
 //! Regular files and block devices of the system.
 //!
-//! 1. Length and kind are those at opening. A file that is cut short later gives `UnexpectedEof`, never short or
+//! 1. Length and kind are those at opening. A file that is cut short later returns `UnexpectedEof`, never short or
 //!    invented bytes; one that grows shows no more than before.
 //! 2. Opened for writing, a volume is locked against every other program ([`crate::Error::Open`], `ResourceBusy`), also
 //!    against those that come to the same bytes in another way: by another name, through a loop device or a partition.
@@ -30,17 +30,17 @@
 //! equal, within what differs from run to run, with large ones; where all is cached nothing beats plain reads. Hence a
 //! batch first takes from the page cache what is there (RWF_NOWAIT, in the calling thread), and hands the rest to
 //! io_uring. That costs what plain reads cost when all is cached (run again, the second row: 15.5 against 16.8, the
-//! first: 50.8 against 50.8, its cache by then in smaller pieces), and keeps the gain when nothing is (the fourth: 45
+//! first: 50.8 against 50.8, its cache by then in smaller pieces), and retains the gain when nothing is (the fourth: 45
 //! against 230).
 //! Writes through the page cache are copies into memory, made one by one; the queue that counts for them is the
 //! kernel's own, at the flush.
 
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ pub struct OpenOptions {
     pub write: bool,
     /// Go around the page cache (O_DIRECT).
     pub direct: bool,
-    /// Keep writers away while it is open for reading: a shared lock, and what is mounted for writing is refused. With
+    /// Lock writers out while it is open for reading: a shared lock, and what is mounted for writing is refused. With
     /// `write` the lock is exclusive anyway.
     pub exclusive: bool,
     /// Reads come in batches, in an order of the reader's own: the kernel is asked not to read ahead of them. It would
@@ -72,7 +72,8 @@ pub struct OpenOptions {
     /// With `write`: also a block device that the kernel has mounted. Only for who knows that the mount is read-only,
     /// as that of the root is while it is checked at boot.
     pub mounted: bool,
-    /// How long to wait for another program that is about to let go of the volume, as one does that has just unmounted it.
+    /// How long to wait for another program that is about to let go of the volume, as one does that has just unmounted
+    /// it.
     pub patience: Duration,
 }
 
@@ -102,7 +103,7 @@ pub struct FileDevice {
     geometry: Geometry,
     direct: Option<Alignment>,
     strategy: Strategy,
-    /// Held for writing by a write that covers a part of a sector, for reading by all others; with O_DIRECT only.
+    /// Locked for writing by a write that covers a part of a sector, for reading by all others; with O_DIRECT only.
     sectors: RwLock<()>,
     synced: AtomicBool,
     flush_failed: AtomicBool,
@@ -272,9 +273,9 @@ impl FileDevice {
         !offset.is_multiple_of(step as u64) || !data.len().is_multiple_of(step)
     }
 
-    /// Held while writes of whole sectors are in flight.
+    /// Locked while writes of whole sectors are in flight.
     fn whole_sectors(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        self.direct.map(|_| self.sectors.read().unwrap_or_else(PoisonError::into_inner))
+        self.direct.map(|_| self.sectors.read())
     }
 
     fn read_part(&self, reads: &mut [&mut Read<'_>]) {
@@ -314,7 +315,7 @@ impl FileDevice {
 
     /// A write that covers a part of a sector: point 3 of the module's header.
     fn write_split(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let _alone = self.sectors.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.sectors.write();
         let flags = fcntl_getfl(&self.file)?;
         fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
         let written = Job::write(offset, data, 1).finish(&self.file);
@@ -447,7 +448,7 @@ impl BlockDevice for FileDevice {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.geometry.admit(Op::Discard, offset, len)?;
-        // a block device takes whole sectors only; the rest of the range is kept, which a discard may
+        // a block device takes whole sectors only; the rest of the range stays, which a discard may leave
         let sector = u64::from(self.geometry.sector);
         let start = offset.next_multiple_of(sector);
         let end = (offset + len) / sector * sector;
@@ -498,7 +499,8 @@ impl Bounce {
     }
 }
 
-/// Calls `make` for all of `requests` in parts, each of which needs at most [`BOUNCE_BYTES`] of buffers, or is one request.
+/// Calls `make` for all of `requests` in parts, each of which needs at most [`BOUNCE_BYTES`] of buffers, or is one
+/// request.
 fn in_parts<T>(mut requests: &mut [T], bounced: impl Fn(&T) -> usize, mut make: impl FnMut(&mut [T])) {
     while !requests.is_empty() {
         let mut bytes = 0_usize;
@@ -532,7 +534,7 @@ fn in_words(error: io::Error) -> io::Error {
         io::ErrorKind::NotFound => "no such file",
         io::ErrorKind::IsADirectory => "it is a directory",
         io::ErrorKind::PermissionDenied => "permission denied",
-        io::ErrorKind::ResourceBusy => return lock::in_use("it is in use by another program"),
+        io::ErrorKind::ResourceBusy => return lock::in_use("locked by another process"),
         _ => return error,
     };
     io::Error::new(error.kind(), why)
@@ -586,7 +588,7 @@ mod tests {
             (Errno::ISDIR, "it is a directory"),
             (Errno::ACCESS, "permission denied"),
             (Errno::PERM, "permission denied"),
-            (Errno::BUSY, "it is in use by another program"),
+            (Errno::BUSY, "locked by another process"),
         ] {
             assert_eq!(in_words(errno.into()).to_string(), words);
         }
@@ -594,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_keep_to_the_bound_and_to_the_order() {
+    fn parts_respect_the_bound_and_the_order() {
         let mut requests = [BOUNCE_BYTES + 1, 1, BOUNCE_BYTES - 1, 1, 0, BOUNCE_BYTES, usize::MAX];
         let mut parts = Vec::new();
         in_parts(&mut requests, |&len| len, |part| parts.push(part.to_vec()));

@@ -1,5 +1,6 @@
 //! A reference, a `Box` and an `Arc` of a device are devices: every method is passed on, the batches too, so that a
-//! wrapper around an `Arc<dyn BlockDevice>` keeps the queue of the device below as deep as a wrapper around the device.
+//! wrapper around an `Arc<dyn BlockDevice>` leaves the queue of the device below as deep as a wrapper around the
+//! device.
 
 use std::sync::Arc;
 

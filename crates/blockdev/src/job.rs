@@ -14,7 +14,7 @@ pub(crate) enum Buffer<'a> {
     Drain(&'a [u8]),
 }
 
-/// One request, kept until it has ended.
+/// One request, until it has ended.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     offset: u64,
@@ -65,9 +65,9 @@ impl<'a> Job<'a> {
             self.outcome = Some(Ok(()));
             return;
         }
-        let kept = done - done % self.step;
-        if kept > self.done {
-            self.done = kept;
+        let whole = done - done % self.step;
+        if whole > self.done {
+            self.done = whole;
             return;
         }
         self.outcome = Some(Err(match self.buffer {
@@ -96,7 +96,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Does what is left, and tells how it ended.
+    /// Does what is left, and returns how it ended.
     pub(crate) fn finish(mut self, file: &File) -> io::Result<()> {
         self.run(file);
         self.outcome.unwrap_or(Ok(()))

@@ -1,7 +1,7 @@
 //! Block devices, and devices that wrap a device.
 //!
 //! Everything above speaks to storage through [`BlockDevice`]: byte offsets, whole reads and writes, and batches that
-//! keep many requests in flight. A device knows nothing of ext.
+//! have many requests in flight. A device knows nothing of ext.
 //!
 //! | device | what it is |
 //! | --- | --- |
@@ -10,8 +10,8 @@
 //! | [`ReadOnly`] | a device that refuses every change |
 //! | [`Overlay`] | memory over a base that is only read; a clone and a comparison cost nothing |
 //!
-//! Devices that measure, record and fail on purpose are crate `simdev`'s. [`undo`] keeps what a device held before a change,
-//! and puts it back. [`open`] makes one from what a user writes on a
+//! Devices that measure, record and fail on purpose are crate `simdev`'s. [`undo`] saves what a device contained before
+//! a change, and restores it. [`open`] makes one from what a user writes on a
 //! command line. Wrappers take any `D: BlockDevice`; a reference, a `Box` and an `Arc` of a device, of known type or
 //! `dyn`, are devices too.
 
@@ -53,9 +53,9 @@ pub struct Geometry {
     pub sector: u32,
     /// Writes, flushes and discards fail with [`Error::ReadOnly`].
     pub read_only: bool,
-    /// All writes since the last flush survive a loss of power together or not at all, as long as there is no discard among
-    /// them, and they are no more bytes than this, each of them counted in whole [sectors](Self::sector). 0 where nothing of the
-    /// kind is promised, as of most devices.
+    /// All writes since the last flush survive a loss of power together or not at all, as long as there is no discard
+    /// among them, and they are no more bytes than this, each of them counted in whole [sectors](Self::sector). 0 where
+    /// nothing of the kind is promised, as of most devices.
     pub group: u64,
 }
 
@@ -131,16 +131,16 @@ pub trait BlockDevice: Send + Sync {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
     /// Makes all reads, many in flight at once, and returns when each has its `result`.
-    /// The order given is the order in which they are handed to the device. One that fails does not stop the others.
+    /// They are handed to the device in the order of the slice. One that fails does not stop the others.
     fn read_many(&self, reads: &mut [Read<'_>]) {
         for r in reads {
             r.result = self.read(r.offset, r.buf);
         }
     }
 
-    /// Makes as many of the first reads as need no waiting, because the system has their bytes in memory, and returns how
-    /// many; each of these has its `result`. One that it cannot make is the caller's to make. A device that cannot tell
-    /// makes none.
+    /// Makes as many of the first reads as need no waiting, because the system has their bytes in memory, and returns
+    /// how many; each of these has its `result`. One that it cannot make is the caller's to make. A device that does
+    /// not know makes none.
     fn read_cached(&self, _reads: &mut [Read<'_>]) -> usize {
         0
     }
@@ -148,9 +148,9 @@ pub trait BlockDevice: Send + Sync {
     /// Writes `data` at `offset`. When it returns, later reads see it; a crash may still lose it, whole or by sectors.
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// As [`write`](Self::write), where nothing counts that was there before: no durable content leads to these bytes. If a
-    /// loss of power takes this write they read as anything, also on a device that promises [groups](Geometry::group),
-    /// which has to write them only once then.
+    /// As [`write`](Self::write), where nothing counts that was there before: no durable content leads to these bytes.
+    /// If a loss of power takes this write they read as anything, also on a device that promises
+    /// [groups](Geometry::group), which has to write them only once then.
     fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.write(offset, data)
     }
@@ -162,8 +162,8 @@ pub trait BlockDevice: Send + Sync {
         }
     }
 
-    /// Makes `len` bytes from `offset` read as zeroes: as a write of zeroes does, but in the cheapest way the device has.
-    /// A device that has none of its own writes them.
+    /// Makes `len` bytes from `offset` read as zeroes: as a write of zeroes does, but in the cheapest way the device
+    /// has. A device that has none of its own writes them.
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         const STEP: u64 = 1 << 20;
         self.geometry().admit(Op::Write, offset, len)?;
@@ -178,17 +178,19 @@ pub trait BlockDevice: Send + Sync {
     }
 
     /// Returns when every write that had returned before this call began would survive a loss of power.
-    /// After an error nothing is promised about any of them, and trying again proves nothing: the caller must stop writing.
+    /// After an error nothing is promised about any of them, and trying again proves nothing: the caller must stop
+    /// writing.
     fn flush(&self) -> Result<()>;
 
-    /// What is known, without reading them, of the first of `len` bytes from `offset`, and of as many behind it as are of
-    /// the same kind: `len` at most, and one at least unless `len` is 0. A device that does not know of holes has none.
+    /// What is known, without reading them, of the first of `len` bytes from `offset`, and of as many behind it as are
+    /// of the same kind: `len` at most, and one at least unless `len` is 0. A device that does not know of holes has
+    /// none.
     fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
         self.geometry().admit(Op::Read, offset, len)?;
         Ok(Extent { len, hole: false })
     }
 
-    /// Tells the device that these bytes are no longer needed; they may read as anything until written again.
+    /// Notifies the device that these bytes are no longer needed; they may read as anything until written again.
     /// A device that cannot discard does nothing and says `Ok`.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 }

@@ -1,15 +1,15 @@
-//! Whether a volume is in use, so that two programs never write to it at once, and none shows one that another changes as
-//! if it stood still.
+//! Whether a volume is in use, so that two programs never write to it at once, and none shows one that another changes
+//! as if it stood still.
 //!
-//! The lock is flock(2): advisory, released with the file, kept by every program that opens volumes through this crate,
-//! and honoured by udev, which does not probe a locked disk. What the kernel has mounted from a block device it claims
-//! itself, and a program that writes to a block device does so too (O_EXCL).
+//! The lock is flock(2): advisory, released with the file, respected by every program that opens volumes through this
+//! crate, and honoured by udev, which does not probe a locked disk. What the kernel has mounted from a block device it
+//! claims itself, and a program that writes to a block device does so too (O_EXCL).
 //!
-//! The same bytes can be reached by several ways, which neither lock knows of: through loop devices over a file or a device,
-//! and through what is made of these. So whoever locks a volume also locks what loop devices on the way down lie on, and
-//! then looks whether anybody has claimed another device that shows the same bytes. As each locks first and looks then,
-//! of two that come at the same time at most one goes on. The kernel asks for no lock when it mounts, so who writes claims
-//! those devices on which it would find the same volume, as long as he writes.
+//! The same bytes can be reached by several ways, which neither lock knows of: through loop devices over a file or a
+//! device, and through what is made of these. So a process that locks a volume also locks what loop devices on the way
+//! down lie on, and then looks whether anybody has claimed another device that shows the same bytes. As each locks
+//! first and looks then, of two that come at the same time at most one goes on. The kernel asks for no lock when it
+//! mounts, so who writes claims those devices on which it would find the same volume, as long as he writes.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,18 +19,18 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, major, minor};
 use rustix::io::Errno;
 
 use crate::mounts;
-use crate::stack::{self, Base, Device, Layer, System, Way};
+use crate::stack::{self, Base, Device, Layer, LayerKind, System};
 
-/// Takes the lock that writing needs (`write`) or the one that only keeps writers away, without waiting.
+/// Takes the lock that writing needs (`write`) or the one that only locks writers out, without waiting.
 ///
 /// # Errors
-/// `ResourceBusy` if another program has a lock against it. A file system without locks counts as free.
+/// `ResourceBusy` if another process has a lock against it. A file system without locks counts as free.
 pub(crate) fn take(file: &File, write: bool) -> io::Result<()> {
     let operation =
         if write { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
     match flock(file, operation) {
         Ok(()) | Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(in_use("it is in use by another program")),
+        Err(Errno::WOULDBLOCK) => Err(in_use("locked by another process")),
         Err(e) => Err(e.into()),
     }
 }
@@ -39,8 +39,8 @@ pub(crate) fn take(file: &File, write: bool) -> io::Result<()> {
 #[derive(Debug, Default)]
 pub(crate) struct Below(Vec<File>);
 
-/// Keeps others from the bytes of an open file or block device of `len` bytes that is locked itself, whatever way they
-/// come; `write` as for [`take`].
+/// Locks others out of the bytes of an open file or block device of `len` bytes that is locked itself, whatever way
+/// they come; `write` as for [`take`].
 ///
 /// # Errors
 /// `ResourceBusy`, with what has it: for `write` anybody, else who may change it.
@@ -50,16 +50,16 @@ pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<Below> {
     let mut below = lock_below(&layers, write)?;
     let mut devices = system.others(&layers);
     // for the device itself and what its mapping or disk is made of the kernel sees to it, if it is to be written
-    devices.extend(system.devices(layers.iter().filter(|layer| !write || layer.way == Way::Loop)));
-    // of a disk with partitions each tells for itself
+    devices.extend(system.devices(layers.iter().filter(|layer| !write || layer.kind == LayerKind::Loop)));
+    // of a disk with partitions each is asked for itself
     for device in devices.iter().filter(|device| !device.parted) {
         let mounted = mounts::through(&[], std::slice::from_ref(device), None);
         match &mounted {
-            // whoever serves one of our own mounts would have the volume locked
+            // the process that serves one of our own mounts would have the volume locked
             Some(mounted) if !write && (mounted.read_only || mounted.ours) => continue,
             Some(mounted) if !write => {
-                let why = format!("mounted for writing {}, so that it does not stand still", mounted.place());
-                return Err(in_use(&format!("it is in use by another program: {why}")));
+                let why = format!("mounted for writing {}, so that it may change while it is read", mounted.place());
+                return Err(in_use(&format!("locked by another process: {why}")));
             }
             None if !write && !system.holders(device).is_empty() => continue,
             _ => {}
@@ -69,7 +69,7 @@ pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<Below> {
             Claim::Taken(_) | Claim::Unknown => {}
             Claim::Others => {
                 let way = if mounted.is_some() { "mounted as" } else { "through" };
-                return Err(in_use(&format!("it is in use by another program: {way} /dev/{}", device.name)));
+                return Err(in_use(&format!("locked by another process: {way} /dev/{}", device.name)));
             }
         }
     }
@@ -77,12 +77,12 @@ pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<Below> {
 }
 
 /// Locks what loop devices on the way down lie on. Who writes to all of it, or to its start where a volume would be, is
-/// alone there. Those who write to other parts of it, as to partitions of the image of a disk, get on with each other; that
-/// these parts do not overlap their claims tell.
+/// alone there. Those who write to other parts of it, as to partitions of the image of a disk, get on with each other;
+/// that these parts do not overlap is shown by their claims.
 fn lock_below(layers: &[Layer], write: bool) -> io::Result<Below> {
-    let mut held: Vec<File> = Vec::new();
+    let mut files: Vec<File> = Vec::new();
     let mut locked: Vec<Base> = Vec::new();
-    for layer in layers.iter().filter(|layer| layer.way == Way::Loop) {
+    for layer in layers.iter().filter(|layer| layer.kind == LayerKind::Loop) {
         if locked.contains(&layer.base) {
             continue;
         }
@@ -94,23 +94,23 @@ fn lock_below(layers: &[Layer], write: bool) -> io::Result<Below> {
                     Err(e) if e.raw_os_error() == Some(Errno::BADF.raw_os_error()) => {}
                     taken => taken?,
                 }
-                held.push(file);
+                files.push(file);
             }
-            // deleted, or in another mount namespace: whoever had it open before may have it locked
+            // deleted, or in another mount namespace: a process that had it open before may have it locked
             None => {
                 if let Base::File { dev, ino } = layer.base
                     && is_locked(&fs::read_to_string("/proc/locks").unwrap_or_default(), (dev, ino), write)
                 {
-                    return Err(in_use("it is in use by another program, which has the file below it open"));
+                    return Err(in_use("locked by another process, which has the file beneath it open"));
                 }
             }
         }
     }
-    Ok(Below(held))
+    Ok(Below(files))
 }
 
-/// Whether the kernel's list of locks has one on a file that is against one of ours. proc(5): number, kind, sort, READ or
-/// WRITE, process, `MAJOR:MINOR:INODE`, the first two in hexadecimal digits.
+/// Whether the kernel's list of locks has one on a file that is against one of ours. proc(5): number, kind, sort, READ
+/// or WRITE, process, `MAJOR:MINOR:INODE`, the first two in hexadecimal digits.
 fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {
     let file = format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev));
     list.lines().any(|line| {
@@ -121,9 +121,9 @@ fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {
 
 /// What came of claiming a device.
 enum Claim {
-    /// Nobody else can claim it while this is open.
+    /// No one else can claim it while this is open.
     Taken(File),
-    /// Somebody has: a file system, a mapping, a program that writes to it.
+    /// Another has: a file system, a mapping, a program that writes to it.
     Others,
     /// It may not be opened, and nothing speaks for anybody having claimed it.
     Unknown,

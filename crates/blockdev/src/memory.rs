@@ -1,11 +1,11 @@
 //! A device in memory: for tests, for volumes built before they are sent somewhere, and for `mem:SIZE`.
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::io;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{BlockDevice, Error, Geometry, Op, Result};
 
-/// Bytes in memory. Nothing survives the process, so a flush is kept without doing anything; a discard zeroes.
+/// Bytes in memory. Nothing survives the process, so a flush does nothing; a discard zeroes.
 #[derive(Debug)]
 pub struct MemoryDevice {
     bytes: RwLock<Vec<u8>>,
@@ -16,7 +16,7 @@ impl MemoryDevice {
     /// A device of `len` zero bytes. The system hands out the memory page by page as it is written.
     ///
     /// # Errors
-    /// [`Error::Open`] if the system would not give that much memory.
+    /// [`Error::Open`] if the system would not allocate that much memory.
     pub fn zeroed(len: u64) -> Result<Self> {
         let refused =
             || Error::Open { device: format!("{len} bytes of memory"), source: io::ErrorKind::OutOfMemory.into() };
@@ -33,16 +33,16 @@ impl MemoryDevice {
 
     /// What the device holds.
     pub fn into_vec(self) -> Vec<u8> {
-        self.bytes.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.bytes.into_inner()
     }
 
     // A thread that panicked inside a copy leaves bytes as an interrupted write does: usable.
     fn shared(&self) -> RwLockReadGuard<'_, Vec<u8>> {
-        self.bytes.read().unwrap_or_else(PoisonError::into_inner)
+        self.bytes.read()
     }
 
     fn exclusive(&self) -> RwLockWriteGuard<'_, Vec<u8>> {
-        self.bytes.write().unwrap_or_else(PoisonError::into_inner)
+        self.bytes.write()
     }
 }
 

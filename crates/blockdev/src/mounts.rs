@@ -71,7 +71,8 @@ pub(crate) fn through(layers: &[Layer], devices: &[Device], path: Option<&Path>)
     here.into_iter().chain(elsewhere).reduce(Mounted::and)
 }
 
-/// What is mounted on the file system that a folder lies on: a device or a file; `None` where nothing can be learnt of it.
+/// What is mounted on the file system that a folder lies on: a device or a file; `None` where nothing can be learnt of
+/// it.
 #[must_use]
 pub fn mount_source(dir: &Path) -> Option<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -81,7 +82,7 @@ pub fn mount_source(dir: &Path) -> Option<PathBuf> {
         (mount.split(' ').nth(2)? == device).then_some(())?;
         Some(unescaped(below.split(' ').nth(1)?))
     })?;
-    // who mounts a file writes to the file, and a loop device over it keeps what it was read once
+    // who mounts a file writes to the file, and a loop device over it caches what was read once
     let number = source.strip_prefix("/dev/").filter(|name| name.starts_with("loop"));
     let backing = number.and_then(|name| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok());
     let backing = backing.map(|file| file.trim_end_matches('\n').to_owned());
@@ -94,9 +95,9 @@ fn by_ext4(device: &Device) -> Option<Mounted> {
     Some(Mounted { at: None, root: false, read_only: options.lines().next() == Some("ro"), ours: false })
 }
 
-/// Looks devices up by their numbers or, as for mounts through FUSE without a block device, by what `by_source` makes of
-/// the mount's type and source. The lines are proc(5)'s: number of the mount and of its parent, of the device, its root,
-/// the mount point, options, optional fields, `-`, type, source, options of the superblock.
+/// Looks devices up by their numbers or, as for mounts through FUSE without a block device, by what `by_source` makes
+/// of the mount's type and source. The lines are proc(5)'s: number of the mount and of its parent, of the device, its
+/// root, the mount point, options, optional fields, `-`, type, source, options of the superblock.
 fn among(table: &str, devices: &[Device], by_source: impl Fn(&str, &Path) -> bool) -> Option<Mounted> {
     let numbers: Vec<_> = devices.iter().map(Device::numbers).collect();
     let row = |line: &str| {

@@ -5,13 +5,14 @@
 //!
 //! 1. A clone shares everything with its original and costs nothing until one of them is written; then a map of
 //!    pointers is copied, and every page that is not written stays shared.
-//! 2. Only pages that differ from the base are held. A page that is written back to what the base holds is let go.
+//! 2. Only pages that differ from the base are stored. A page that is written back to what the base holds is freed.
 //! 3. So the fingerprint depends on nothing but the content: it is the sum, over the pages that differ, of a hash of
 //!    the page and its position. A write changes it by the pages it touches.
 
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -47,7 +48,7 @@ impl Changes {
     }
 }
 
-/// Copy-on-write memory over a base that is only read. A flush is kept without doing anything; a discard zeroes.
+/// Copy-on-write memory over a base that is only read. A flush does nothing; a discard zeroes.
 pub struct Overlay {
     base: Arc<dyn BlockDevice>,
     geometry: Geometry,
@@ -56,7 +57,7 @@ pub struct Overlay {
 
 impl Overlay {
     /// A device that holds what `base` holds and can be written even where the base is read-only. While an overlay
-    /// lives, nobody may change the base.
+    /// lives, no one may change the base.
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         let geometry = Geometry { read_only: false, group: 0, ..base.geometry() };
         Self { base, geometry, changes: RwLock::default() }
@@ -69,7 +70,7 @@ impl Overlay {
         self.changes().fingerprint
     }
 
-    /// How many pages of 4 KiB differ from the base and are held in memory, shared or not.
+    /// How many pages of 4 KiB differ from the base and are stored in memory, shared or not.
     pub fn pages(&self) -> usize {
         self.changes().pages.len()
     }
@@ -85,12 +86,13 @@ impl Overlay {
     }
 
     fn changes(&self) -> Arc<Changes> {
-        self.changes.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.changes.read().clone()
     }
 
-    /// Puts `len` bytes at `offset`, which the geometry has admitted; `fill` gets each piece and where it begins in them.
+    /// Puts `len` bytes at `offset`, which the geometry has admitted; `fill` gets each piece and where it begins in
+    /// them.
     fn change(&self, offset: u64, len: u64, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
-        let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = self.changes.write();
         let end = offset + len;
         let mut at = offset;
         while at < end {

@@ -46,8 +46,8 @@ pub fn open(spec: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn Blo
 ///
 /// # Errors
 /// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE, and those of the
-/// table. `nbd://`, `nbd+unix://`, `s3://`, `kero:` and `model:` are refused with the kind `Unsupported` where the table
-/// does not have them.
+/// table. `nbd://`, `nbd+unix://`, `s3://`, `kero:` and `model:` are refused with the kind `Unsupported` where the
+/// table does not have them.
 pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
     let spec = spec.as_ref();
     match spec.to_str() {
@@ -121,7 +121,7 @@ mod tests {
             ["", "M", "-1", "+1", " 1", "1 ", "1.5G", "64X", "1KB", "16E", "18446744073709551616", "0x10", "1Kk", "é"]
         {
             let message = parse_size(text).unwrap_err().to_string();
-            assert!(message.starts_with(&format!("`{text}` is not a size")), "{message}");
+            assert!(message.starts_with(&format!("invalid size `{text}`")), "{message}");
         }
     }
 

@@ -1,8 +1,9 @@
 //! What a file or block device lies on, and which other devices show the same bytes: loop devices, partitions, and what
-//! device-mapper and md make of others. All of it is read from sysfs, which tells every user the same in every mount
+//! device-mapper and md make of others. All of it is read from sysfs, which shows every user the same in every mount
 //! namespace, but for one thing: the file below a loop device is named there by a path, which may be deleted, or be
-//! another file's in the namespace of whoever made the device. So losetup(8) is asked too, which learns the file's
-//! inode number from the device, where it may open that: about paths that lead nowhere, and before a path is believed.
+//! another file's in the namespace of the process that made the device. So losetup(8) is asked too, which learns the
+//! file's inode number from the device, where it may open that: about paths that lead nowhere, and before a path is
+//! believed.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -15,7 +16,8 @@ use rustix::fs::{major, makedev, minor};
 
 /// Where sysfs is mounted.
 const SYSFS: &str = "/sys";
-/// Devices stacked above each other, at most: loop devices and mappings do not form rings, but sysfs changes while it is read.
+/// Devices stacked above each other, at most: loop devices and mappings do not form rings, but sysfs changes while it
+/// is read.
 const DEEPEST: usize = 32;
 /// What sysfs counts starts and sizes in, whatever the device's sectors are.
 const SECTOR: u64 = 512;
@@ -31,14 +33,14 @@ pub(crate) enum Base {
 
 /// How a layer is reached from the one above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum LayerKind {
     /// It is what was asked for.
     Itself,
     /// The one above is a loop device. The kernel lets anybody else use what lies below.
     Loop,
     /// The one above is a partition. The kernel knows of both.
     Partition,
-    /// The one above is made of this and others, which the kernel keeps everybody from meanwhile.
+    /// The one above is made of this and others, from which the kernel locks all others out meanwhile.
     Mapping,
 }
 
@@ -46,7 +48,7 @@ pub(crate) enum Way {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layer {
     pub(crate) base: Base,
-    pub(crate) way: Way,
+    pub(crate) kind: LayerKind,
     /// Where it can be opened; that may be something else by now.
     pub(crate) path: Option<PathBuf>,
     /// Its first byte that is meant, and the end.
@@ -89,7 +91,8 @@ pub(crate) fn numbers(device: u64) -> String {
 /// The block devices that the system has.
 pub(crate) struct System {
     sysfs: PathBuf,
-    /// The device and inode number of the files below loop devices, by the loop devices' names; empty until it is asked for.
+    /// The device and inode number of the files below loop devices, by the loop devices' names; empty until it is asked
+    /// for.
     backing: OnceLock<HashMap<String, (u64, u64)>>,
 }
 
@@ -113,9 +116,9 @@ impl System {
             Base::File { dev: metadata.dev(), ino: metadata.ino() }
         };
         // a loop device over an empty file has no bytes to share, but will have some when the file grows
-        let top = Layer { base, way: Way::Itself, path: None, start: 0, end: len.max(1), exact: true };
+        let top = Layer { base, kind: LayerKind::Itself, path: None, start: 0, end: len.max(1), exact: true };
         let found = self.with_those_below(top.clone());
-        if self.backing.get().is_none() && found.iter().any(|layer| layer.way == Way::Loop) {
+        if self.backing.get().is_none() && found.iter().any(|layer| layer.kind == LayerKind::Loop) {
             self.ask();
             return self.with_those_below(top);
         }
@@ -140,11 +143,11 @@ impl System {
             if layers.iter().any(|layer| layer.base == Base::Device(number)) {
                 continue;
             }
-            let theirs = self.with_those_below(Self::whole(&dir, number, Way::Itself, true));
+            let theirs = self.with_those_below(Self::whole(&dir, number, LayerKind::Itself, true));
             // what a mapping is made of it has claimed itself, with all partitions of that
             let of_mapping = |their: &Layer| {
-                their.way == Way::Partition
-                    && layers.iter().any(|layer| layer.way == Way::Mapping && layer.base == their.base)
+                their.kind == LayerKind::Partition
+                    && layers.iter().any(|layer| layer.kind == LayerKind::Mapping && layer.base == their.base)
             };
             if theirs.iter().any(of_mapping) {
                 continue;
@@ -194,10 +197,10 @@ impl System {
     }
 
     /// All of a device.
-    fn whole(dir: &Path, number: u64, way: Way, exact: bool) -> Layer {
+    fn whole(dir: &Path, number: u64, kind: LayerKind, exact: bool) -> Layer {
         let sectors = number_from(&dir.join("size")).unwrap_or(u64::MAX / SECTOR);
         let end = sectors.saturating_mul(SECTOR).max(1);
-        Layer { base: Base::Device(number), way, path: None, start: 0, end, exact }
+        Layer { base: Base::Device(number), kind, path: None, start: 0, end, exact }
     }
 
     fn with_those_below(&self, top: Layer) -> Vec<Layer> {
@@ -217,9 +220,9 @@ impl System {
     /// What lies directly below the bytes of a device.
     fn below(&self, number: u64, above: &Layer) -> Vec<Layer> {
         let dir = self.by_number(number);
-        let moved = |base, way, path, by: u64| Layer {
+        let moved = |base, kind, path, by: u64| Layer {
             base,
-            way,
+            kind,
             path,
             start: above.start.saturating_add(by),
             end: above.end.saturating_add(by),
@@ -229,27 +232,27 @@ impl System {
             // the folder of a partition lies in that of its disk
             let disk = fs::canonicalize(&dir).ok().and_then(|dir| number_in(dir.parent()?));
             let start = number_from(&dir.join("start")).unwrap_or(0).saturating_mul(SECTOR);
-            return disk.map(|disk| moved(Base::Device(disk), Way::Partition, None, start)).into_iter().collect();
+            return disk.map(|disk| moved(Base::Device(disk), LayerKind::Partition, None, start)).into_iter().collect();
         }
         if let Ok(path) = fs::read_to_string(dir.join("loop/backing_file")) {
             let path = PathBuf::from(path.strip_suffix('\n').unwrap_or(&path));
             let offset = number_from(&dir.join("loop/offset")).unwrap_or(0);
             let base = self.backing_of(number, &path);
-            return base.map(|base| moved(base, Way::Loop, Some(path), offset)).into_iter().collect();
+            return base.map(|base| moved(base, LayerKind::Loop, Some(path), offset)).into_iter().collect();
         }
         let slaves = dir.join("slaves");
         let slaves = names_in(&slaves).into_iter().map(|name| slaves.join(name));
-        // which parts of them the device is made of nobody tells
-        slaves.filter_map(|dir| Some(Self::whole(&dir, number_in(&dir)?, Way::Mapping, false))).collect()
+        // which parts of them the device is made of is unknown
+        slaves.filter_map(|dir| Some(Self::whole(&dir, number_in(&dir)?, LayerKind::Mapping, false))).collect()
     }
 
     /// What a loop device lies on.
     fn backing_of(&self, number: u64, path: &Path) -> Option<Base> {
         let found = fs::metadata(path).ok();
-        let told = if found.is_some() { self.backing.get() } else { Some(self.ask()) };
-        let told = told.and_then(|told| told.get(&self.device(number).name)).copied();
-        match (told, found) {
-            (told, Some(found)) if told.is_none_or(|told| told == (found.dev(), found.ino())) => {
+        let reported = if found.is_some() { self.backing.get() } else { Some(self.ask()) };
+        let reported = reported.and_then(|files| files.get(&self.device(number).name)).copied();
+        match (reported, found) {
+            (reported, Some(found)) if reported.is_none_or(|inode| inode == (found.dev(), found.ino())) => {
                 Some(if found.file_type().is_block_device() {
                     Base::Device(found.rdev())
                 } else {
@@ -370,7 +373,7 @@ mod tests {
 
         /// The names of the devices that share bytes with another.
         fn beside(&self, number: u64) -> Vec<String> {
-            let whole = System::whole(&self.system.by_number(number), number, Way::Itself, true);
+            let whole = System::whole(&self.system.by_number(number), number, LayerKind::Itself, true);
             let layers = self.system.with_those_below(whole);
             let mut names: Vec<_> = self.system.others(&layers).into_iter().map(|device| device.name).collect();
             names.sort();

@@ -1,8 +1,8 @@
 //! Many requests in flight without io_uring: a few threads, each of which takes the next request of the batch when its
 //! last has ended. For kernels without io_uring, and where a sandbox forbids it.
 
+use parking_lot::Mutex;
 use std::fs::File;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::job::Job;
@@ -16,7 +16,7 @@ pub(crate) fn run(file: &File, jobs: &mut [Job<'_>]) {
     let queue = Mutex::new(jobs.iter_mut());
     let work = || {
         loop {
-            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let next = queue.lock().next();
             let Some(job) = next else { return };
             job.run(file);
         }

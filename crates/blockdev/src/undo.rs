@@ -1,8 +1,8 @@
-//! Undo files: what a device held before a change that is known as a whole, so that every byte can be put back.
+//! Undo files: what a device contained before a change that is known as a whole, so that every byte can be restored.
 //!
-//! The file is complete and flushed before the first change is made. It says of every sector what it held and what it may
-//! hold during and after the change, so that a device that is another one, or that was changed since, is told from the
-//! right one in any state that a change broken off can leave. Its format is in FORMAT.md.
+//! The file is complete and flushed before the first change is made. It says of every sector what it contained and what
+//! it may contain during and after the change, so that a device that is another one, or that was changed since, is
+//! distinguished from the right one in any state that a change broken off can leave. Its format is in FORMAT.md.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use crate::{BlockDevice, Error, Result};
 
 /// The first bytes of the file.
 const MAGIC: &[u8; 8] = b"ExtUndo1";
-/// Bytes that are told apart.
+/// Bytes that are distinguished.
 const SECTOR: usize = 512;
 /// Bytes of a record at most.
 const RECORD: usize = 1 << 20;
@@ -33,8 +33,8 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
     move |source| Error::Open { device: format!("the undo file {}", path.display()), source }
 }
 
-/// Writes a new undo file for changes that are about to be made to `device`. One place may be planned to change more than
-/// once. When this returns, the file is safe on its own device.
+/// Writes a new undo file for changes that are about to be made to `device`. One place may be planned to change more
+/// than once. When this returns, the file is safe on its own device.
 ///
 /// # Errors
 /// [`Error::Open`] with the file's name where it exists already or cannot be written; those of the device.
@@ -87,12 +87,12 @@ struct Record {
     before: Vec<u8>,
 }
 
-/// Puts back everything that an undo file of `device` holds, and makes sure that it stays; how many bytes that are. Broken
-/// off, it can be run again.
+/// Puts back everything that an undo file of `device` holds, and makes sure that it stays; how many bytes that are.
+/// Broken off, it can be run again.
 ///
 /// # Errors
-/// [`Error::Open`] with the file's name where it cannot be read or is no whole undo file, or where the device is another
-/// one or was changed since; nothing is written then. Those of the device.
+/// [`Error::Open`] with the file's name where it cannot be read or is not a whole undo file, or where the device is
+/// another one or was changed since; nothing is written then. Those of the device.
 pub fn restore(path: &Path, device: &dyn BlockDevice) -> Result<u64> {
     let refuse = |why: &str| failed(path)(io::Error::new(io::ErrorKind::InvalidData, why));
     // of each sector: what it may hold
@@ -110,7 +110,7 @@ pub fn restore(path: &Path, device: &dyn BlockDevice) -> Result<u64> {
     for (offset, allowed) in places {
         device.read(*offset, &mut sector)?;
         if !allowed.contains(&xxh3_64(&sector)) {
-            return Err(refuse("it belongs to another device, or the device was changed since; nothing was put back"));
+            return Err(refuse("it belongs to another device, or the device was changed since; nothing was restored"));
         }
     }
     let mut total = 0;
@@ -145,11 +145,11 @@ fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> R
     };
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     if take(MAGIC.len())? != MAGIC {
-        return Err(refuse("it is no undo file of this program"));
+        return Err(refuse("it is not an undo file of this program"));
     }
     let len = device.geometry().len;
     if number(&take(8)?) != len {
-        return Err(refuse("it belongs to another device, of another size; nothing was put back"));
+        return Err(refuse("it belongs to another device, of another size; nothing was restored"));
     }
     loop {
         let (offset, size) = (number(&take(8)?), number(&take(8)?));

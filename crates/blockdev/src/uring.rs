@@ -1,10 +1,10 @@
-//! Many requests in flight through io_uring. The one file with unsafe code: the kernel is given addresses of buffers
+//! Many requests in flight through io_uring. The one file with unsafe code: the kernel gets addresses of buffers
 //! that are borrowed from the caller, and may read or write them until it has reported the request's completion.
 //!
-//! What keeps this sound:
-//! 1. A buffer's address goes to the kernel only inside [`transfer`], whose `Flight` counts the requests that the kernel
-//!    has taken and not yet completed. `Flight` waits in `drop` until there are none, so `transfer` ends, by return or
-//!    by panic, only when the kernel has let go of every buffer.
+//! Why this is sound:
+//! 1. A buffer's address goes to the kernel only inside [`transfer`], whose `Flight` counts the requests that the
+//!    kernel has taken and not yet completed. `Flight` waits in `drop` until there are none, so `transfer` ends, by
+//!    return or by panic, only when the kernel has let go of every buffer.
 //! 2. A request that was put into the submission queue and not taken by the kernel (a submission that failed midway)
 //!    is never taken later: such a ring is closed, not used again. The kernel takes requests only when it is entered,
 //!    for no ring here has a polling thread.
@@ -14,9 +14,9 @@
 //! so that a failing ring costs speed and nothing else. Doing a request twice is harmless: it moves the same bytes.
 #![allow(unsafe_code)]
 
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use std::{fmt, io};
@@ -72,7 +72,7 @@ impl Rings {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<IoUring>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner) // every ring in it is whole
+        self.idle.lock() // every ring in it is whole
     }
 }
 
@@ -159,10 +159,10 @@ impl Flight<'_> {
         self.pushed - self.reaped
     }
 
-    /// Queues a request, if there is room.
+    /// Queues a request, if there is space.
     ///
     /// # Safety
-    /// The buffer that `entry` names must stay valid, and be accessed by nobody else, until this `Flight` has reaped
+    /// The buffer that `entry` names must stay valid, and be accessed by no one else, until this `Flight` has reaped
     /// the completion or has been dropped.
     unsafe fn push(&mut self, entry: &squeue::Entry) {
         // SAFETY: the caller's promise covers the time until the kernel completes the request: see `drop`.
@@ -200,7 +200,7 @@ mod tests {
     /// A ring, or the reason why these tests have nothing to test.
     fn ring(builder: impl FnOnce(&mut io_uring::Builder)) -> Option<IoUring> {
         if let Err(e) = Rings::new() {
-            eprintln!("skipped: this kernel gives us no io_uring ({e})");
+            eprintln!("skipped: this kernel has no io_uring for us ({e})");
             return None;
         }
         let mut parameters = IoUring::builder();
@@ -251,16 +251,16 @@ mod tests {
         assert_eq!(&buffers[0], b"01234567");
     }
 
-    /// Leaves `transfer` by `fail` while the kernel holds a request, and tells what its buffer has at that moment.
+    /// Leaves `transfer` by `fail` while the kernel holds a request, and returns what its buffer has at that moment.
     fn leave_midway(ring: &mut IoUring, fail: fn() -> io::Error) -> [u8; 8] {
         let (read_end, mut write_end) = io::pipe().unwrap();
         let pipe = File::from(OwnedFd::from(read_end));
         let mut buffers = [[0; 8]];
         let mut jobs = jobs(&mut buffers, 0..1);
-        let (submitted, told) = mpsc::channel();
+        let (submitted, received) = mpsc::channel();
         // completes the request some time after the failure
         let completing = thread::spawn(move || {
-            told.recv().unwrap();
+            received.recv().unwrap();
             thread::sleep(Duration::from_millis(30));
             write_end.write_all(b"arrived.").unwrap();
         });

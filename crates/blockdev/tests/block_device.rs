@@ -20,13 +20,13 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// A loop device over a file of its own, given back when dropped.
+/// A loop device over a file of its own, detached when dropped.
 struct Loop {
     device: PathBuf,
     file: NamedTempFile,
 }
 
-/// A loop device over something that exists, given back when dropped.
+/// A loop device over something that exists, detached when dropped.
 struct Over(PathBuf);
 
 impl Over {
@@ -124,9 +124,9 @@ fn what_the_kernel_has_mounted_is_in_use() {
         return;
     }
     let mount = Mount(dir);
-    assert_eq!(refusal(&disk.device), (ErrorKind::ResourceBusy, "it is in use by another program".into()));
+    assert_eq!(refusal(&disk.device), (ErrorKind::ResourceBusy, "locked by another process".into()));
     let name = disk.device.file_name().unwrap().to_str().unwrap();
-    let why = format!("it is in use by another program: mounted as /dev/{name}");
+    let why = format!("locked by another process: mounted as /dev/{name}");
     assert_eq!(refusal(disk.file.path()), (ErrorKind::ResourceBusy, why));
     // looking is allowed
     open(&disk.device, OpenOptions::default()).unwrap();
@@ -135,7 +135,7 @@ fn what_the_kernel_has_mounted_is_in_use() {
     open(&disk.device, WRITE).unwrap();
 }
 
-/// Keeps others away while it reads.
+/// Locks others out while it reads.
 const ALONE: OpenOptions = OpenOptions {
     write: false,
     direct: false,
@@ -148,10 +148,10 @@ const ALONE: OpenOptions = OpenOptions {
 fn is_refused(path: &Path) {
     let (kind, why) = refusal(path);
     assert_eq!(kind, ErrorKind::ResourceBusy, "{}: {why}", path.display());
-    assert!(why.starts_with("it is in use by another program"), "{}: {why}", path.display());
+    assert!(why.starts_with("locked by another process"), "{}: {why}", path.display());
 }
 
-/// While each of these is open for writing all others are refused, also to who keeps writers away.
+/// While each of these is open for writing all others are refused, also to one that locks writers out.
 fn exclude_each_other(paths: &[&Path]) {
     for opened in paths {
         let device = open(opened, WRITE).expect("page cache");
@@ -261,7 +261,7 @@ fn what_the_kernel_writes_does_not_stand_still() {
                 assert_eq!(alone(path).is_ok(), free, "{options} {}: {:?}", path.display(), alone(path));
             }
             if !free {
-                let found = extant_blockdev::mounted(&file).expect("ext4 tells of it");
+                let found = extant_blockdev::mounted(&file).expect("ext4 shows it");
                 assert!(!found.read_only && found.at.is_none(), "{found:?}");
             }
         } else {
@@ -281,5 +281,5 @@ fn what_the_kernel_writes_does_not_stand_still() {
         assert!(why.contains("mounted for writing at /"), "{why}");
     }
     drop(mount);
-    alone(&file).expect("nobody writes to it");
+    alone(&file).expect("no process writes to it");
 }

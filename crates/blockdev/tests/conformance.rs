@@ -24,7 +24,7 @@ fn memory() {
 
 #[test]
 fn files() {
-    // the second length is no multiple of a sector: O_DIRECT alone could neither read nor write its last bytes
+    // the second length is not a multiple of a sector: O_DIRECT alone could neither read nor write its last bytes
     for len in [512 << 10, (300 << 10) + 700] {
         for options in [WRITE, DIRECT] {
             for batching in BATCHINGS {
@@ -44,7 +44,7 @@ fn files() {
 fn wrapped_and_pointed_to() {
     let memory = || MemoryDevice::zeroed(256 << 10).unwrap();
     conforms(&Trace::new(memory()));
-    conforms(&Trace::keeping(&memory(), 10));
+    conforms(&Trace::with_events(&memory(), 10));
     let shared: Arc<dyn BlockDevice> = Arc::new(Trace::new(memory()));
     conforms(&Trace::new(shared.clone()));
     let boxed: Box<dyn BlockDevice> = Box::new(memory());
@@ -98,7 +98,7 @@ fn a_file_opened_for_reading_is_not_changed() {
 }
 
 #[test]
-fn memory_that_nobody_has_is_refused() {
+fn memory_that_the_system_lacks_is_refused() {
     for len in [u64::MAX, 1 << 62] {
         assert!(matches!(MemoryDevice::zeroed(len), Err(Error::Open { .. })));
     }

@@ -64,7 +64,7 @@ fn an_empty_file_is_a_device_of_no_bytes() {
 #[test]
 fn a_volume_in_use_is_refused() {
     let file = file(&[0; 512]);
-    let in_use = (ErrorKind::ResourceBusy, "it is in use by another program".to_owned());
+    let in_use = (ErrorKind::ResourceBusy, "locked by another process".to_owned());
 
     let writer = open(file.path(), WRITE).unwrap();
     assert_eq!(refusal(file.path(), WRITE), in_use);
@@ -93,7 +93,7 @@ fn who_is_patient_gets_a_volume_when_it_is_let_go() {
 }
 
 #[test]
-fn a_file_that_shrinks_gives_an_error_and_no_bytes() {
+fn a_file_that_shrinks_returns_an_error_and_no_bytes() {
     for options in [WRITE, DIRECT] {
         for batching in BATCHINGS {
             let file = file(&[1; 65_536]);

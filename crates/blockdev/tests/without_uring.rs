@@ -1,4 +1,4 @@
-//! Where the kernel gives no io_uring: here because no file descriptor is left, for all that a program can arrange.
+//! Where the kernel has no io_uring: here because no file descriptor is left, for all that a program can arrange.
 //! A program of its own, for the limit is that of the process.
 
 use std::thread;

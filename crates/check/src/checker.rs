@@ -1,4 +1,4 @@
-//! One check from beginning to end: phase 0 opens the volume, the rounds read it, the phases after compare what was kept.
+//! One check from beginning to end: phase 0 opens the volume, the rounds read it, the phases after compare the records.
 
 use crate::context::Context;
 use crate::estimate;
@@ -45,8 +45,9 @@ pub fn check(
     Run { name, device, options, progress }.check()
 }
 
-/// Checks a native volume that is in use, as it was when a snapshot was made for the check, with all other snapshots. What the
-/// report says was [not looked at](Report::not_looked_at) can be had by another snapshot and another check. Nothing is written.
+/// Checks a native volume that is in use, as it was when a snapshot was made for the check, with all other snapshots.
+/// What the report says was [not looked at](Report::not_looked_at) can be had by another snapshot and another check.
+/// Nothing is written.
 ///
 /// # Errors
 /// [`Refusal`] where the device has no such snapshot, or it is gone in the end.
@@ -63,6 +64,7 @@ pub fn check_in_use(
     let mut left_out: Vec<String> = layer.left_out.iter().map(|name| format!("the snapshot {name}")).collect();
     let gone = native::gone_of(device, &layer, what).map_err(missing)?;
     left_out.extend(gone.iter().map(|name| format!("the snapshot {name}, which was deleted while the check ran")));
+    report.mounted = true;
     if !left_out.is_empty() {
         left_out.push("what all snapshots hold together".to_owned());
         report.leave_out(left_out);
@@ -70,7 +72,7 @@ pub fn check_in_use(
     Ok(report)
 }
 
-/// One check: of which volume, how, and who is told how far it has come.
+/// One check: of which volume, how, and where its progress is reported.
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     /// What the report calls the volume.
@@ -278,7 +280,7 @@ impl<'a> Run<'a> {
 /// The report on a snapshot above whose map there is no volume to be checked.
 fn no_volume(snapshot: &Version, refusal: &Refusal) -> Report {
     let problems = Problems::new(Limits::default());
-    let at = FsBlock(snapshot.root.place);
+    let at = FsBlock(snapshot.root.physical);
     problems.report(Problem::new(Code::NativeStructureWrong).block(at).name(refusal.to_string()));
     Report::new(String::new(), String::new(), &problems.finish(), Scan::default(), Counts::default())
 }
@@ -341,7 +343,7 @@ fn check_size_features(ctx: &Context<'_>, large_file: Option<InodeNo>, large_dir
     }
 }
 
-/// The largest resident set this process had so far, in bytes, where the system tells.
+/// The largest resident set this process had so far, in bytes, where the system reports it.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

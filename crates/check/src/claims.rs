@@ -1,23 +1,24 @@
 //! Which blocks are in use, and which are claimed twice.
 //!
-//! One bit a cluster (a block, where there is no bigalloc), in a bitmap per group that is made when something in the group
-//! is first claimed. A claim that meets a bit already set is kept as a conflict; who the owners are is found afterwards,
-//! see [`crate::phases::multiply_claimed`].
+//! One bit a cluster (a block, where there is no bigalloc), in a bitmap per group that is made when something in the
+//! group is first claimed. A claim that meets a bit already set is recorded as a conflict; who the owners are is found
+//! afterwards, see [`crate::phases::multiply_claimed`].
 //!
-//! The scan is divided into segments, and what was claimed by the end of each is kept as a *snapshot*: a block of which
-//! one needs to know who claimed it first was claimed in the segment before the first snapshot that has it. Groups that
-//! nothing was claimed in since the last snapshot are not copied, so in a scan in disk order all snapshots together take
-//! little more than one bitmap.
+//! The scan is divided into segments, and what was claimed by the end of each is saved as a *snapshot*: a block of
+//! which one needs to know who claimed it first was claimed in the segment before the first snapshot that has it.
+//! Groups that nothing was claimed in since the last snapshot are not copied, so in a scan in disk order all snapshots
+//! together take little more than one bitmap.
 //!
 //! The words are atomic, and there is no lock: threads claim in the same few groups all the time, and a lock for each
 //! group was an eighth of the whole check, most of it spent on waiting for the other processor's cache.
 
 use format::superblock::Geometry;
 use format::{GroupNo, InodeNo};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The blocks in use.
 pub(crate) struct Claims {
@@ -95,8 +96,8 @@ impl Claims {
         self.cluster_of(blocks.start).min(end)..end.min(self.clusters)
     }
 
-    /// Claims clusters for the volume's own metadata; `true` where some were claimed before. Those outside the volume are
-    /// passed over.
+    /// Claims clusters for the volume's own metadata; `true` where some were claimed before. Those outside the volume
+    /// are passed over.
     pub(crate) fn claim(&self, clusters: Range<u64>) -> bool {
         self.claim_for(InodeNo(0), clusters)
     }
@@ -118,7 +119,7 @@ impl Claims {
             }
             if set_bits(bits, at - base..stop - base, |double| {
                 let segment = self.segment.load(Ordering::Relaxed);
-                lock(&self.conflicts).push(Again { clusters: base + double.start..base + double.end, inode, segment });
+                self.conflicts.lock().push(Again { clusters: base + double.start..base + double.end, inode, segment });
             }) {
                 conflict = true;
             }
@@ -144,7 +145,7 @@ impl Claims {
 
     /// The clusters that were claimed more than once: ascending, disjoint.
     pub(crate) fn conflicts(&self) -> Vec<Range<u64>> {
-        let mut all: Vec<_> = lock(&self.conflicts).iter().map(|again| again.clusters.clone()).collect();
+        let mut all: Vec<_> = self.conflicts.lock().iter().map(|again| again.clusters.clone()).collect();
         all.sort_unstable_by_key(|r| r.start);
         let mut merged: Vec<Range<u64>> = Vec::new();
         for range in all {
@@ -156,17 +157,17 @@ impl Claims {
         merged
     }
 
-    /// Ends a segment and keeps what was claimed until now; the number of the segment that ended. Nobody claims meanwhile.
+    /// Ends a segment and saves what was claimed until now; returns its number. No thread claims meanwhile.
     pub(crate) fn end_segment(&self) -> u32 {
         let segment = self.segment.fetch_add(1, Ordering::Relaxed);
-        let mut snapshots = lock(&self.snapshots);
+        let mut snapshots = self.snapshots.lock();
         snapshots.groups.resize_with(self.groups.len(), Vec::new);
         for (n, claimed) in self.groups.iter().enumerate() {
             if let Some(bits) = claimed.bits.get().filter(|_| claimed.changed.swap(false, Ordering::Relaxed)) {
                 snapshots.bytes += bits.len() as u64 * 8;
                 let copy = bits.iter().map(|word| word.load(Ordering::Relaxed)).collect();
-                if let Some(kept) = snapshots.groups.get_mut(n) {
-                    kept.push((segment, copy));
+                if let Some(saved) = snapshots.groups.get_mut(n) {
+                    saved.push((segment, copy));
                 }
             }
         }
@@ -175,7 +176,7 @@ impl Claims {
 
     /// Bytes that the snapshots take.
     pub(crate) fn snapshot_bytes(&self) -> u64 {
-        lock(&self.snapshots).bytes
+        self.snapshots.lock().bytes
     }
 
     /// Whether a cluster was claimed in the first segment, which is the volume's own metadata.
@@ -186,12 +187,12 @@ impl Claims {
     /// The segment in which a cluster was claimed first; the one under way where no snapshot has it.
     fn first_claimed(&self, cluster: u64) -> u32 {
         let place = cluster % self.clusters_per_group;
-        let snapshots = lock(&self.snapshots);
-        let kept = snapshots.groups.get((cluster / self.clusters_per_group) as usize).map_or(&[][..], |kept| kept);
+        let snapshots = self.snapshots.lock();
+        let saved = snapshots.groups.get((cluster / self.clusters_per_group) as usize).map_or(&[][..], |saved| saved);
         let has = |bits: &[u64]| bits.get((place / 64) as usize).is_some_and(|word| word >> (place % 64) & 1 == 1);
         // bits are only ever added
-        let at = kept.partition_point(|(_, bits)| !has(bits));
-        kept.get(at).map_or_else(|| self.segment.load(Ordering::Relaxed), |(segment, _)| *segment)
+        let at = saved.partition_point(|(_, bits)| !has(bits));
+        saved.get(at).map_or_else(|| self.segment.load(Ordering::Relaxed), |(segment, _)| *segment)
     }
 
     /// The segments in which clusters were claimed first that were claimed more than once.
@@ -201,17 +202,17 @@ impl Claims {
 
     /// The claims that met others in other segments than these.
     pub(crate) fn claimed_again_outside(&self, segments: &BTreeSet<u32>) -> Vec<Again> {
-        lock(&self.conflicts).iter().filter(|again| !segments.contains(&again.segment)).cloned().collect()
+        self.conflicts.lock().iter().filter(|again| !segments.contains(&again.segment)).cloned().collect()
     }
 
-    /// Forgets all claims, conflicts and snapshots. Nobody claims meanwhile.
+    /// Forgets all claims, conflicts and snapshots. No thread claims meanwhile.
     pub(crate) fn clear(&self) {
         for claimed in &self.groups {
             claimed.changed.store(false, Ordering::Relaxed);
             claimed.bits.get().into_iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
         }
-        lock(&self.conflicts).clear();
-        *lock(&self.snapshots) = Snapshots::default();
+        self.conflicts.lock().clear();
+        *self.snapshots.lock() = Snapshots::default();
         self.segment.store(0, Ordering::Relaxed);
     }
 
@@ -226,11 +227,7 @@ fn word(claimed: &Claimed, n: usize) -> u64 {
     claimed.bits.get().and_then(|bits| bits.get(n)).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sets a range of bits; tells of each run that was set before, and returns whether there was one.
+/// Sets a range of bits; reports each run that was set before, and returns whether there was one.
 fn set_bits(bits: &[AtomicU64], range: Range<u64>, mut double: impl FnMut(Range<u64>)) -> bool {
     let mut conflict = false;
     let mut at = range.start;
@@ -292,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_claim_is_found_in_its_stretch() {
+    fn the_first_claim_is_found_in_its_segment() {
         let claims = Claims::new(&geometry());
         claims.claim(0..10);
         assert_eq!(claims.end_segment(), 0);

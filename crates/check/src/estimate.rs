@@ -1,8 +1,8 @@
 //! How much a check will read and how long that may take, from the superblock, the group descriptors and a sample.
 //!
-//! Known exactly: the descriptors, the bitmaps that were ever written, the used parts of the inode tables, and the blocks
-//! of the resize inode. With metadata regions the rest is nearly known, too: it is what is in use of them, which is
-//! counted in the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions.
+//! Known exactly: the descriptors, the bitmaps that were ever written, the used parts of the inode tables, and the
+//! blocks of the resize inode. With metadata regions the rest is nearly known, too: it is what is in use of them, which
+//! is counted in the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions.
 //!
 //! Elsewhere no descriptor says what hangs below the inodes, nor how far a volume has aged. So the check itself is run
 //! over the inodes of a few *whole rows of groups* ([`sample`]), one group in [`SAMPLED`] but one row at least, where
@@ -21,8 +21,8 @@
 //! - The directory blocks of a group lie together. Of tree blocks about [`TREE_RUN`] lie so near each other that
 //!   one request reads them all, and [`TREE_GAP`] bytes between each two. They are *scattered* over the volume.
 //!
-//! The time is as good as the device's figures: those measured here on a device whose blocks the system has in memory are
-//! memory's.
+//! The time is as good as the device's figures: those measured here on a device whose blocks the system has in memory
+//! are memory's.
 
 use crate::context::Context;
 use crate::inode_records::Directory;
@@ -75,7 +75,8 @@ pub struct DeviceSpeed {
     pub bytes_per_second: f64,
     /// Seconds that it takes to come from one group to the next.
     pub seek_seconds: f64,
-    /// Seconds that one request takes of a batch of requests for what lies here and there, without the time of its bytes.
+    /// Seconds that one request takes of a batch of requests for what lies here and there, without the time of its
+    /// bytes.
     pub scattered_seconds: f64,
 }
 
@@ -105,7 +106,7 @@ pub struct Estimate {
     pub work: Work,
     /// What the device can do.
     pub speed: DeviceSpeed,
-    /// The speed was measured just now, not given.
+    /// The speed was measured just now, not specified.
     pub measured: bool,
     /// Seconds for reading.
     pub seconds: f64,
@@ -121,7 +122,7 @@ impl Work {
 }
 
 /// Foretells a check of the volume on `device`. Reads the superblock, the descriptors and what a check reads of a few
-/// groups; without a given speed also a few MiB to measure it.
+/// groups; where `speed` is `None`, also a few MiB to measure it.
 ///
 /// # Errors
 /// [`Refusal`] as for a check.
@@ -130,7 +131,7 @@ pub fn estimate(device: &dyn BlockDevice, options: &Options, speed: Option<Devic
     estimate_by(device, options, speed, &|| start.elapsed())
 }
 
-/// As [`estimate()`], with the time that `clock` tells: for devices with a clock of their own.
+/// As [`estimate()`], with the time that `clock` returns: for devices with a clock of their own.
 ///
 /// # Errors
 /// [`Refusal`] as for a check.
@@ -145,9 +146,9 @@ pub fn estimate_by(
         Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let volume = superblock::open(&scanner, options, false, &Problems::default())?;
     let (only, all) = sampled_groups(&volume);
-    // what is kept for growth belongs to an inode of the first group
-    let kept_for_growth = has_own_regions(&volume) || !only.contains(&GroupNo(0));
-    let mut plan = known(&volume, kept_for_growth);
+    // what is reserved for growth belongs to an inode of the first group
+    let reserved_for_growth = has_own_regions(&volume) || !only.contains(&GroupNo(0));
+    let mut plan = known(&volume, reserved_for_growth);
     let regions = count_regions(&scanner, &volume, &mut plan);
     let measured = speed.is_none();
     let mut speed = speed.unwrap_or_else(|| measure(device, &volume, &plan, clock));
@@ -164,7 +165,7 @@ pub fn estimate_by(
     Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) })
 }
 
-/// What a check of an open volume will read, as far as the descriptors tell.
+/// What a check of an open volume will read, as far as the descriptors show.
 pub(crate) fn of_volume(volume: &Volume) -> Work {
     of_plan(volume, &known(volume, true), Below::Guessed)
 }
@@ -248,8 +249,8 @@ fn has_own_regions(volume: &Volume) -> bool {
     volume.geometry.has_regions() && volume.geometry.is_owned()
 }
 
-/// What will be read whatever the files are; the descriptor blocks kept for growth if these are asked for.
-fn known(volume: &Volume, kept_for_growth: bool) -> Plan {
+/// What will be read whatever the files are; the descriptor blocks reserved for growth if these are asked for.
+fn known(volume: &Volume, reserved_for_growth: bool) -> Plan {
     let geometry = &volume.geometry;
     let block_size = u64::from(geometry.block_size);
     let mut first_pass = Vec::new();
@@ -268,8 +269,8 @@ fn known(volume: &Volume, kept_for_growth: bool) -> Plan {
             second_pass.push((offset, u64::from(*used) * u64::from(geometry.inode_size)));
         }
     }
-    // the resize inode's own blocks are those kept for growth
-    let reserved = if kept_for_growth { u64::from(geometry.reserved_descriptor_blocks) } else { 0 };
+    // the resize inode's own blocks are those reserved for growth
+    let reserved = if reserved_for_growth { u64::from(geometry.reserved_descriptor_blocks) } else { 0 };
     let after_table = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
     let third_pass = vec![(after_table.saturating_mul(block_size), reserved * block_size)];
     let mut work = Work::default();
@@ -284,8 +285,8 @@ fn known(volume: &Volume, kept_for_growth: bool) -> Plan {
     Plan { work, stops }
 }
 
-/// What is in use of the regions, by the block bitmaps of some of the groups that have any; where it begins becomes a stop.
-/// `None` on volumes without regions, and where a bitmap cannot be read.
+/// What is in use of the regions, by the block bitmaps of some of the groups that have any; where it begins becomes a
+/// stop. `None` on volumes without regions, and where a bitmap cannot be read.
 fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Option<Work> {
     let geometry = &volume.geometry;
     if !has_own_regions(volume) {
@@ -358,7 +359,7 @@ impl Visitor for Start<'_> {
     fn bitmap(&self, _: GroupNo, _: BitmapKind, _: Result<&[u8], &blockdev::Error>) {}
 
     fn directories(&self, _: Vec<Directory>, _: Vec<InlineDirectory>) {
-        // nobody else sets it
+        // nothing else sets it
         let _ = self.below.set((self.counters.totals(), (self.clock)()));
     }
 
@@ -437,7 +438,7 @@ impl Work {
     }
 }
 
-/// Neighbours become one run, as the reader joins them; what is given ascends.
+/// Neighbours become one run, as the reader joins them; `parts` ascend.
 fn joined(parts: impl Iterator<Item = (u64, u64)>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for (start, len) in parts {
@@ -453,7 +454,7 @@ fn joined(parts: impl Iterator<Item = (u64, u64)>) -> Vec<Range<u64>> {
 /// Reads as the check of such a volume will, and takes the time.
 fn measure(device: &dyn BlockDevice, volume: &Volume, plan: &Plan, clock: &dyn Fn() -> Duration) -> DeviceSpeed {
     let len = device.geometry().len;
-    // a device that cannot be read will tell the check so
+    // the check reports a device that cannot be read
     let timed = |batch: usize, offsets: &mut dyn Iterator<Item = u64>, size: u64| {
         let size = size.min(len);
         let offsets: Vec<u64> = offsets.filter(|at| at.checked_add(size).is_some_and(|end| end <= len)).collect();
@@ -498,7 +499,7 @@ impl fmt::Display for Estimate {
             self.seconds,
             self.speed.bytes_per_second / f64::from(1 << 20),
             self.speed.seek_seconds * 1e3,
-            if self.measured { "measured just now" } else { "as given" }
+            if self.measured { "measured just now" } else { "as specified" }
         )
     }
 }
@@ -524,6 +525,6 @@ mod tests {
         assert!((work.seconds(&disk) - 2.8).abs() < 1e-9);
         assert!((Work { scattered: 50, ..work }.seconds(&disk) - 2.5).abs() < 1e-9);
         let text = Estimate { work, speed: disk, measured: false, seconds: work.seconds(&disk) }.to_string();
-        assert!(text.contains("286.1 MiB") && text.contains("about 2.80 s") && text.contains("as given"), "{text}");
+        assert!(text.contains("286.1 MiB") && text.contains("about 2.80 s") && text.contains("as specified"), "{text}");
     }
 }

@@ -1,11 +1,12 @@
-//! What the checker keeps of each inode: six bytes for those that may be in use, and a record for each directory.
+//! What the checker records of each inode: six bytes for those that may be in use, and a record for each directory.
 
 use format::inode::FileKind;
 use format::superblock::Geometry;
 use format::{GroupNo, InodeNo};
+use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 bitflags::bitflags! {
     /// What is known of an inode beyond its type.
@@ -135,7 +136,7 @@ impl Inodes {
         let Some(slot) = self.slot(inode) else { return };
         let counted = slot.counted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1));
         if counted.is_err() {
-            let mut overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut overflow = self.overflow.lock();
             let more = overflow.entry(inode).or_insert(0);
             *more = more.saturating_add(1);
         }
@@ -148,7 +149,7 @@ impl Inodes {
         if counted < u16::MAX {
             return u32::from(counted);
         }
-        let overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
+        let overflow = self.overflow.lock();
         u32::from(counted).saturating_add(overflow.get(&inode).copied().unwrap_or(0))
     }
 
@@ -161,8 +162,8 @@ impl Inodes {
         })
     }
 
-    /// The used inodes of a group as bits, the lowest first and without those at the end that were never opened; and how
-    /// many of them are directories.
+    /// The used inodes of a group as bits, the lowest first and without those at the end that were never opened; and
+    /// how many of them are directories.
     pub(crate) fn used_in_group(&self, group: GroupNo) -> (Vec<u64>, u32) {
         let directory = u16::from(kind_number(Some(FileKind::Directory)));
         let mut directories = 0;
@@ -209,7 +210,7 @@ fn number_kind(number: u16) -> Option<FileKind> {
     })
 }
 
-/// What is kept of a directory until its place in the tree is known.
+/// The record of a directory until its place in the tree is known.
 #[derive(Debug)]
 pub(crate) struct Directory {
     /// Its inode.

@@ -1,15 +1,16 @@
 //! Native volumes: a reading of the map that is this crate's own, and what must be so below the ext4 volume above it.
 //!
-//! 1. The map of the newest generation and of each snapshot is walked; nodes that several share are read and checked once.
-//! 2. Every block that one of them leads to is read once, in the order of the device, and compared with the checksum in its
-//!    entry.
-//! 3. The places that a generation uses must be exactly those that its place table names ([`used_blocks`]), and what snapshots
-//!    hold must be neither anybody else's nor counted wrong ([`pinned`]).
-//! 4. Then the volume above each map is checked as any ext4 volume; that its bitmaps show the chunks of the regions as used
-//!    is told to that check beforehand, and what it finds each block to be is compared with what the map says
+//! 1. The map of the newest generation and of each snapshot is walked; nodes that several share are read and checked
+//!    once.
+//! 2. Every block that one of them leads to is read once, in the order of the device, and compared with the checksum in
+//!    its entry.
+//! 3. The physical blocks that a generation uses must be exactly those in its chunk table ([`used_blocks`]), and what
+//!    snapshots hold must be neither anybody else's nor counted wrong ([`pinned`]).
+//! 4. Then the volume above each map is checked as any ext4 volume; that its bitmaps show the chunks of the regions as
+//!    used is passed to that check beforehand, and what it finds each block to be is compared with what the map says
 //!    ([`identity`]).
 //!
-//! On a volume in use all of that is done for the generation that a snapshot keeps ([`online`]).
+//! On a volume in use all of that is done for the generation that a snapshot pins ([`online`]).
 
 mod copies;
 mod identity;
@@ -67,8 +68,8 @@ pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperb
     read_listed(device, superblock, listed, &|_| true)
 }
 
-/// As [`read_generation`], with those of its snapshots that are `wanted`: what others hold is not looked at, nor, where any are
-/// left out, what all of them hold together. The list has `listed` records, where that is known.
+/// As [`read_generation`], with those of its snapshots that are `wanted`: what others hold is not looked at, nor, where
+/// any are left out, what all of them hold together. The list has `listed` records, where that is known.
 fn read_listed(
     device: &dyn BlockDevice,
     superblock: NativeSuperblock,
@@ -81,7 +82,7 @@ fn read_listed(
     }
     let start = Start {
         root: superblock.root,
-        late: superblock.late.iter().copied().collect(),
+        map_log: superblock.map_log.iter().copied().collect(),
         generation: superblock.generation,
         records: superblock.chunks,
     };
@@ -91,7 +92,7 @@ fn read_listed(
     for snapshot in list {
         let name = crate::render::escape(&snapshot.name);
         if snapshots.iter().any(|other| other.name.as_ref() == Some(&name)) {
-            reader.wrong(snapshot.root.place, format!("the snapshot {name} stands in the list twice"));
+            reader.wrong(snapshot.root.physical, format!("the snapshot {name} stands in the list twice"));
         }
         snapshots.push(reader.snapshot(name, &snapshot, superblock.generation));
     }

@@ -1,4 +1,4 @@
-//! How to check, who is told how far it has come, and why there may be nothing to check.
+//! How to check, where progress is reported, and why there may be nothing to check.
 
 use crate::problem::Limits;
 use crate::problem_rules::Rules;
@@ -11,16 +11,16 @@ use crate::table::Phase;
 pub struct Options {
     /// The block of the superblock to use instead of the primary, in blocks of `block_size`.
     pub superblock: Option<u64>,
-    /// Bytes in a block, where `superblock` is given; else every size is tried.
+    /// Bytes in a block, where `superblock` is set; else every size is tried.
     pub block_size: Option<u32>,
     /// Threads that read and check; at least 1.
     pub threads: usize,
     /// Bytes between two things to read that are read too, and thrown away, where that saves a seek.
     pub gap: u64,
-    /// Snapshots of the block map that are taken of a pass, so that who owns a block claimed twice is found by reading only
-    /// parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
+    /// Snapshots of the block map that are taken of a pass, so that who owns a block claimed twice is found by reading
+    /// only parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
     pub snapshots: Option<u32>,
-    /// How many problems are kept.
+    /// How many problems are recorded.
     pub limits: Limits,
     /// What is repaired; only [`repair`](crate::repair()) looks at it.
     pub repair: Repair,
@@ -66,7 +66,7 @@ impl Default for Options {
     }
 }
 
-/// Who is told how far a check has come.
+/// Receives the progress of a check.
 pub trait Progress: Sync {
     /// A phase begins.
     fn phase(&self, _phase: Phase) {}
@@ -80,7 +80,7 @@ pub trait Progress: Sync {
     }
 }
 
-/// Nobody is told.
+/// Ignores the progress.
 impl Progress for () {}
 
 /// Why there is nothing to check.

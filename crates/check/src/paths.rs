@@ -1,8 +1,8 @@
 //! Paths of inodes, for people to read: found after the check, by reading once more what names the inodes in question.
 //!
 //! A directory's parent is known from phase 2, so that only the directories between it and the root are read. Who names
-//! any other inode is not known: to keep that in memory would take more than all the rest. So where such an inode is in
-//! question, all directories are read once more, in disk order. A sound volume costs nothing.
+//! any other inode is not known: to store that in memory would take more than all the rest. So where such an inode is
+//! in question, all directories are read once more, in disk order. A consistent volume costs nothing.
 
 use crate::context::Context;
 use crate::inode_records::{Directories, Directory, Marks};
@@ -14,14 +14,14 @@ use format::feature::Incompat;
 use format::inline::{DATA_XATTR, InlineDir};
 use format::inode::RawInode;
 use format::xattr::{Value, XattrArea};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
 
 /// Names of inodes, and of the directories that lead to them.
 #[derive(Debug, Default)]
 pub(crate) struct Paths(HashMap<InodeNo, Name>);
 
-/// An entry that names an inode. Of several the first by directory, block and place is kept.
+/// An entry that names an inode. Of several the first by directory, block and place is recorded.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     dir: InodeNo,
@@ -55,15 +55,15 @@ impl Paths {
             }
             search.forget_found();
         }
-        let dirs = search.holders();
+        let dirs = search.parents();
         if !dirs.is_empty() {
             search.read(scanner, runs, |dir| dirs.contains(&dir));
         }
-        Self(search.found.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Self(search.found.into_inner())
     }
 
-    /// The path of an inode, lossy where names are not UTF-8. One that the root does not reach starts with the number of
-    /// the topmost directory, as `<12>/name`; `None` for an inode that nothing names.
+    /// The path of an inode, lossy where names are not UTF-8. One that the root does not reach starts with the number
+    /// of the topmost directory, as `<12>/name`; `None` for an inode that nothing names.
     pub(crate) fn get(&self, inode: InodeNo) -> Option<String> {
         if inode == InodeNo::ROOT {
             return Some("/".to_owned());
@@ -98,8 +98,8 @@ enum Part {
 }
 
 impl Search<'_> {
-    fn found(&self) -> std::sync::MutexGuard<'_, HashMap<InodeNo, Name>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    fn found(&self) -> parking_lot::MutexGuard<'_, HashMap<InodeNo, Name>> {
+        self.found.lock()
     }
 
     /// Asks for the names of a directory and of all above it.
@@ -112,12 +112,12 @@ impl Search<'_> {
 
     /// What was found need not be looked for again.
     fn forget_found(&mut self) {
-        let found = self.found.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found.get_mut();
         self.wanted.retain(|inode| !found.contains_key(inode));
     }
 
     /// The directories that name the directories in question.
-    fn holders(&self) -> HashSet<InodeNo> {
+    fn parents(&self) -> HashSet<InodeNo> {
         let parents = self.wanted.iter().filter_map(|inode| self.directories.get(*inode)?.parent());
         parents.collect()
     }

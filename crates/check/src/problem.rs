@@ -1,33 +1,33 @@
-//! What the checker found: one [`Problem`] a finding, and [`Problems`], where all threads put theirs.
+//! The checker's findings: one [`Problem`] each, and [`Problems`], to which all threads report.
 //!
 //! Invariants
-//! 1. What is kept, counted and said depends on the volume alone, never on which thread came first.
-//! 2. Memory is bounded by [`Limits`], however damaged the volume is; what is not kept is still counted.
-//! 3. The verdict ([`Findings::worst`]) comes from the counts, so that it sees what was not kept.
-//! 4. Once a check is cancelled nothing is taken in: reads may have been left out, and what was not read can look like damage.
+//! 1. Lists, counts and texts depend on the volume alone, never on the order of threads.
+//! 2. Memory is bounded by [`Limits`], however damaged the volume is; what is not listed is still counted.
+//! 3. The verdict ([`Findings::worst`]) comes from the counts, so that it sees what was not listed.
+//! 4. Once a check is cancelled no problem is accepted: reads may have been left out, which can look like damage.
 
 use crate::table::{Code, Severity};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::atomic::{AtomicBool, Ordering as Memory};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Longest name a problem holds, in bytes: `EXT2_NAME_LEN` of the ext formats.
+/// Longest name in a problem, in bytes: `EXT2_NAME_LEN` of the ext formats.
 const NAME_MAX: usize = 255;
 
-/// One finding: which problem, where, and the values its text speaks of.
+/// One finding: which problem, where, and the values in its text.
 ///
-/// Only the fields the text of its [`Code`] names need to be set; the rest says more to a reader of the JSON report.
-/// Problems order as they are shown: by phase, group, owner (the directory, else the inode), block of the file, block of
-/// the volume, code.
+/// Only the fields in the text of its [`Code`] need to be set; the others add detail to the JSON report.
+/// Problems order as they are shown: by phase, group, owner (the directory, else the inode), block of the file, block
+/// of the volume, code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Which row of the problem table.
     pub code: Code,
-    /// The inode that is wrong, or that a directory entry points to.
+    /// The inode that is wrong, or that a directory entry refers to.
     pub inode: Option<InodeNo>,
-    /// The directory the problem lies in.
+    /// The directory that contains the problem.
     pub dir: Option<InodeNo>,
     /// Block of the volume.
     pub block: Option<FsBlock>,
@@ -39,16 +39,16 @@ pub struct Problem {
     pub found: Option<u64>,
     /// The value it should have.
     pub expected: Option<u64>,
-    /// How many: blocks of a range, files that share, problems not listed.
+    /// A number: blocks of a range, files that share, problems not listed.
     pub count: Option<u64>,
-    /// Name of an entry, attribute, field or feature, as it lies on the device; at most 255 bytes.
+    /// Name of an entry, attribute, field or feature, as on the device; at most 255 bytes.
     pub name: Option<Box<[u8]>>,
     /// Path of the inode, where one is known.
     pub path: Option<String>,
 }
 
 impl Problem {
-    /// A problem of which only the kind is known yet.
+    /// A problem without details.
     #[must_use]
     pub const fn new(code: Code) -> Self {
         Self {
@@ -66,63 +66,63 @@ impl Problem {
         }
     }
 
-    /// Says which inode.
+    /// Sets the inode.
     #[must_use]
     pub const fn inode(mut self, inode: InodeNo) -> Self {
         self.inode = Some(inode);
         self
     }
 
-    /// Says in which directory.
+    /// Sets the directory.
     #[must_use]
     pub const fn dir(mut self, dir: InodeNo) -> Self {
         self.dir = Some(dir);
         self
     }
 
-    /// Says which block of the volume.
+    /// Sets the block of the volume.
     #[must_use]
     pub const fn block(mut self, block: FsBlock) -> Self {
         self.block = Some(block);
         self
     }
 
-    /// Says which block of the file.
+    /// Sets the block of the file.
     #[must_use]
     pub const fn file_block(mut self, block: FileBlock) -> Self {
         self.file_block = Some(block);
         self
     }
 
-    /// Says which group.
+    /// Sets the group.
     #[must_use]
     pub const fn group(mut self, group: GroupNo) -> Self {
         self.group = Some(group);
         self
     }
 
-    /// Says what the device holds.
+    /// Sets the value on the device.
     #[must_use]
     pub const fn found(mut self, value: u64) -> Self {
         self.found = Some(value);
         self
     }
 
-    /// Says what it should hold.
+    /// Sets the value it should have.
     #[must_use]
     pub const fn expected(mut self, value: u64) -> Self {
         self.expected = Some(value);
         self
     }
 
-    /// Says how many.
+    /// Sets the number.
     #[must_use]
     pub const fn count(mut self, count: u64) -> Self {
         self.count = Some(count);
         self
     }
 
-    /// Gives the name of an entry, attribute, field or feature; bytes beyond 255 are dropped.
+    /// Sets the name of an entry, attribute, field or feature; bytes beyond 255 are dropped.
     #[must_use]
     pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
         let name = name.as_ref();
@@ -130,20 +130,20 @@ impl Problem {
         self
     }
 
-    /// Gives the path.
+    /// Sets the path.
     #[must_use]
     pub fn path(mut self, path: impl Into<String>) -> Self {
         self.path = Some(path.into());
         self
     }
 
-    /// The inode whose problem this is: the directory it lies in, else the inode itself.
+    /// The inode that the problem belongs to: the directory that contains it, else the inode itself.
     #[must_use]
     pub fn owner(&self) -> Option<InodeNo> {
         self.dir.or(self.inode)
     }
 
-    /// Everything, in the order that sorts.
+    /// All fields, in the order of sorting.
     #[expect(clippy::type_complexity, reason = "a sort key, used once")]
     fn key(
         &self,
@@ -171,12 +171,12 @@ impl PartialOrd for Problem {
     }
 }
 
-/// How many problems are kept; the others are counted.
+/// How many problems are listed; the others are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Problems kept in all; a little more where there are more codes than this.
+    /// Problems listed in all; a little more where there are more codes than this.
     pub total: usize,
-    /// Problems kept of one code.
+    /// Problems listed of one code.
     pub per_code: usize,
 }
 
@@ -187,25 +187,25 @@ impl Default for Limits {
     }
 }
 
-/// Collects the problems all threads find.
+/// Collects the problems of all threads.
 ///
 /// The limit per code halves each time the total is exceeded, and of each code the smallest problems stay. Both depend
-/// on the set of reports only: a limit is passed during the scan exactly if the whole set passes it.
+/// on the set of reports only: a limit is exceeded during the scan exactly if the whole set exceeds it.
 #[derive(Debug)]
 pub struct Problems {
     total: usize,
-    kept: Mutex<Kept>,
+    listed: Mutex<Listed>,
     closed: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Listed {
     per_code: usize,
-    held: usize,
+    len: usize,
     of: BTreeMap<Code, OfCode>,
 }
 
-/// The problems of one code: how many came, and the smallest of them, largest on top.
+/// The problems of one code: their number, and the smallest of them, largest on top.
 #[derive(Debug, Default)]
 struct OfCode {
     count: u64,
@@ -222,15 +222,15 @@ impl Problems {
     /// An empty collection.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        let kept = Kept { per_code: limits.per_code.max(1), held: 0, of: BTreeMap::new() };
-        Self { total: limits.total, kept: Mutex::new(kept), closed: AtomicBool::new(false) }
+        let listed = Listed { per_code: limits.per_code.max(1), len: 0, of: BTreeMap::new() };
+        Self { total: limits.total, listed: Mutex::new(listed), closed: AtomicBool::new(false) }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listed(&self) -> MutexGuard<'_, Listed> {
+        self.listed.lock()
     }
 
-    /// Takes in nothing from now on: the check is cancelled.
+    /// Accepts no problem from now on: the check is cancelled.
     pub(crate) fn close(&self) {
         self.closed.store(true, Memory::SeqCst);
     }
@@ -239,20 +239,20 @@ impl Problems {
         self.closed.load(Memory::SeqCst)
     }
 
-    /// Takes in one problem.
+    /// Adds one problem.
     pub fn report(&self, problem: Problem) {
-        let mut guard = self.kept();
+        let mut guard = self.listed();
         if self.is_closed() {
             return;
         }
-        let kept = &mut *guard;
-        let of_code = kept.of.entry(problem.code).or_default();
+        let listed = &mut *guard;
+        let of_code = listed.of.entry(problem.code).or_default();
         of_code.count = of_code.count.saturating_add(1);
-        if of_code.smallest.len() < kept.per_code {
+        if of_code.smallest.len() < listed.per_code {
             of_code.smallest.push(problem);
-            kept.held += 1;
-            while kept.held > self.total && kept.per_code > 1 {
-                kept.halve();
+            listed.len += 1;
+            while listed.len > self.total && listed.per_code > 1 {
+                listed.halve();
             }
         } else if let Some(mut largest) = of_code.smallest.peek_mut()
             && problem < *largest
@@ -264,54 +264,54 @@ impl Problems {
     /// How many problems of this code were reported so far.
     #[must_use]
     pub fn count(&self, code: Code) -> u64 {
-        self.kept().of.get(&code).map_or(0, |of_code| of_code.count)
+        self.listed().of.get(&code).map_or(0, |of_code| of_code.count)
     }
 
-    /// The gravest severity reported so far; `None` where nothing was.
+    /// The highest severity reported so far, if any.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
-        self.kept().of.keys().map(|code| code.severity()).max()
+        self.listed().of.keys().map(|code| code.severity()).max()
     }
 
-    /// Whether the volume is not sound.
+    /// Whether there are errors.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.worst() >= Some(Severity::Error)
     }
 
-    /// Whether something was found that ends the check.
+    /// Whether a problem was found that aborts the check.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.worst() >= Some(Severity::Fatal)
     }
 
-    /// The problems kept so far, in order.
+    /// The problems listed so far, in order.
     pub(crate) fn snapshot(&self) -> Vec<Problem> {
-        let mut all: Vec<Problem> = self.kept().of.values().flat_map(|of_code| &of_code.smallest).cloned().collect();
+        let mut all: Vec<Problem> = self.listed().of.values().flat_map(|of_code| &of_code.smallest).cloned().collect();
         all.sort_unstable();
         all
     }
 
-    /// The inodes whose problems are kept.
+    /// The inodes whose problems are listed.
     pub(crate) fn owners(&self) -> BTreeSet<InodeNo> {
-        self.kept().of.values().flat_map(|of_code| &of_code.smallest).filter_map(Problem::owner).collect()
+        self.listed().of.values().flat_map(|of_code| &of_code.smallest).filter_map(Problem::owner).collect()
     }
 
-    /// Gives the problems kept the paths of their owners.
+    /// Sets the paths of the listed problems to those of their owners.
     pub(crate) fn set_paths(&self, path: impl Fn(InodeNo) -> Option<String>) {
-        for of_code in self.kept().of.values_mut() {
+        for of_code in self.listed().of.values_mut() {
             let problems = std::mem::take(&mut of_code.smallest).into_iter();
             of_code.smallest = problems.map(|p| Problem { path: p.owner().and_then(&path), ..p }).collect();
         }
     }
 
-    /// Ends the collection: all that was kept, in order, and a [`Code::TooManyProblems`] for each code of which more came.
+    /// Ends the collection: all listed problems, in order, and a [`Code::TooManyProblems`] for each code with more.
     #[must_use]
     pub fn finish(self) -> Findings {
-        let kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut problems = Vec::with_capacity(kept.held);
+        let listed = self.listed.into_inner();
+        let mut problems = Vec::with_capacity(listed.len);
         let mut counts = BTreeMap::new();
-        for (code, OfCode { count, smallest }) in kept.of {
+        for (code, OfCode { count, smallest }) in listed.of {
             let dropped = count.saturating_sub(smallest.len() as u64);
             problems.extend(smallest);
             counts.insert(code, count);
@@ -324,31 +324,31 @@ impl Problems {
     }
 }
 
-impl Kept {
+impl Listed {
     fn halve(&mut self) {
         self.per_code /= 2;
-        self.held = 0;
+        self.len = 0;
         for of_code in self.of.values_mut() {
             while of_code.smallest.len() > self.per_code {
                 of_code.smallest.pop();
             }
             of_code.smallest.shrink_to(self.per_code);
-            self.held += of_code.smallest.len();
+            self.len += of_code.smallest.len();
         }
     }
 }
 
-/// All that a check found.
+/// The findings of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// In the order they are shown; at most as many as [`Limits`] allows, and one for each code of which more came.
+    /// In the order they are shown; at most as many as [`Limits`] allows, and one for each code with more.
     pub problems: Vec<Problem>,
-    /// How often each code was reported, kept or not.
+    /// How often each code was reported, listed or not.
     pub counts: BTreeMap<Code, u64>,
 }
 
 impl Findings {
-    /// The gravest severity; `None` where nothing was found.
+    /// The highest severity, if any problem was found.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.counts.keys().map(|code| code.severity()).max()

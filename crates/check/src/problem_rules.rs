@@ -1,14 +1,14 @@
-//! What an administrator has laid down for single problems, as the `[problems]` stanzas of e2fsck.conf do.
+//! The administrator's rules for single problems, as in the `[problems]` stanzas of e2fsck.conf.
 
 use crate::table::{Code, Fixer, Preen, Severity};
 use std::collections::BTreeMap;
 
-/// What is laid down for one problem; nothing in it leaves the matter to the table.
+/// The rule for one problem; where it is empty, the table decides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Whether `-p` may repair it (`preen_ok`).
     pub preen: Option<bool>,
-    /// It is never repaired, whatever was asked for (`force_no`).
+    /// It is never repaired, whatever the options (`force_no`).
     pub never: bool,
     /// Whether repairing it leaves the exit status as it is (`not_a_fix`).
     pub not_a_fix: Option<bool>,
@@ -28,7 +28,7 @@ impl Rules {
         self.0.get(&code).copied().unwrap_or_default()
     }
 
-    /// What `-p` does on meeting it.
+    /// Action of `-p` on it.
     #[must_use]
     pub fn preen(&self, code: Code) -> Preen {
         match self.get(code).preen {
@@ -38,11 +38,11 @@ impl Rules {
         }
     }
 
-    /// Whether `-p` passes it by: it is none of its business, and the volume is sound with it.
+    /// Whether `-p` skips it, and the volume counts as clean with it.
     pub(crate) fn preen_leaves(&self, code: Code) -> bool {
-        let told = self.get(code).preen.is_some();
-        code.preen() == Preen::Leaves && !told
-            || self.preen(code) == Preen::Stops && code.severity() == Severity::Advice && !told
+        let has_rule = self.get(code).preen.is_some();
+        code.preen() == Preen::Leaves && !has_rule
+            || self.preen(code) == Preen::Stops && code.severity() == Severity::Advice && !has_rule
     }
 
     /// Whether it is never repaired.
@@ -51,8 +51,8 @@ impl Rules {
         self.get(code).never
     }
 
-    /// Whether repairing it is counted, so that the exit status says 1. As with e2fsck, what a mount does as well is not: it
-    /// replays the journal and works off the orphans; nor are dates and the volume's number.
+    /// Whether its repair counts, so that the exit status is 1. As with e2fsck, repairs that a mount does as well do
+    /// not (replaying the journal, processing orphans), nor do dates and the volume's UUID.
     pub(crate) fn is_fix(&self, code: Code) -> bool {
         let of_itself = !matches!(
             code,
@@ -69,7 +69,7 @@ impl Rules {
         self.get(code).not_a_fix.map_or(of_itself, |not| !not)
     }
 
-    /// Whether any of what was repaired counts. With orphans, so are the blocks and inodes that they held.
+    /// Whether any of the repairs counts. With orphans, freeing their blocks and inodes does not.
     pub(crate) fn any_fix(&self, repaired: &[Code]) -> bool {
         let orphans = repaired.iter().any(|code| matches!(code, Code::OrphanPending | Code::OrphanFileBlockNotClean));
         repaired.iter().any(|code| self.is_fix(*code) && !(orphans && code.fixer() == Fixer::Bitmaps))
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_decides_where_nothing_is_laid_down() {
+    fn the_table_decides_where_there_is_no_rule() {
         let rules = Rules::default();
         for &code in Code::ALL {
             assert_eq!((rules.preen(code), rules.never(code)), (code.preen(), false), "{code}");
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_laid_down_goes_before_the_table() {
+    fn a_rule_takes_precedence_over_the_table() {
         let mut rules = Rules::default();
         *rules.of(Code::LinkCountWrong) = Rule { preen: Some(false), never: true, not_a_fix: Some(true) };
         rules.of(Code::DirectoryUnconnected).preen = Some(true);
         assert_eq!(rules.preen(Code::LinkCountWrong), Preen::Stops);
         assert_eq!(rules.preen(Code::DirectoryUnconnected), Preen::Fixes);
         assert!(rules.never(Code::LinkCountWrong) && !rules.any_fix(&[Code::LinkCountWrong]));
-        // advice is passed by unless somebody asked to stop there
+        // advice is skipped unless a rule says to stop there
         assert!(rules.preen_leaves(Code::MinExtraSizeWrong));
         rules.of(Code::MinExtraSizeWrong).preen = Some(false);
         assert!(!rules.preen_leaves(Code::MinExtraSizeWrong));

@@ -1,15 +1,16 @@
 //! The redo log: a set of changed blocks reaches a device so that a cut at any write is harmless.
 //!
 //! 1. Blocks that nothing used are written at once: until the superblock says otherwise they hold nothing.
-//! 2. What all other blocks are to hold goes into other free blocks first, the redo log; with an index that says where each
-//!    belongs. Then a flush.
+//! 2. What all other blocks are to hold goes into other free blocks first, the redo log; with an index that says where
+//!    each belongs. Then a flush.
 //! 3. One sector of the superblock is written: with a pointer to the log. It is there or not. Then a flush.
-//! 4. The blocks are written where they belong, a flush; the superblock's first sector, a flush; its second one, without
-//!    the pointer, a flush.
+//! 4. The blocks are written where they belong, a flush; the superblock's first sector, a flush; its second one,
+//!    without the pointer, a flush.
 //!
-//! Cut before 3 is done, the volume is as it was but for free blocks; cut later, whoever finds the pointer repeats 4. The
-//! pointer says what the superblock's first sector must hold for it to be meant: what it held before, or what it holds
-//! after. Anybody else who writes the volume changes a time there, and so the log is never played over their work.
+//! Cut before 3 is done, the volume is as it was but for free blocks; cut later, the next to find the pointer repeats
+//! step 4. The pointer says what the superblock's first sector must contain for it to be meant: what it contained
+//! before, or what it contains after. Any other writer of the volume changes a time there, and so the log is never
+//! played over its work.
 //!
 //! Where there are not enough free blocks, or not even the shape of the volume is known, the blocks are written as they
 //! come and the superblock last: what is cut has then to be repeated, as a repair by e2fsck has.
@@ -100,8 +101,9 @@ impl Plan<'_> {
     }
 }
 
-/// Writes the blocks that the overlay holds to the device below it, which must be `device`: all of them or none, where the
-/// free blocks are known and have space for a log. `undo` names a file that receives the old content of all that is written.
+/// Writes the blocks that the overlay holds to the device below it, which must be `device`: all of them or none, where
+/// the free blocks are known and have space for a log. `undo` names a file that receives the old content of all that is
+/// written.
 ///
 /// # Errors
 /// What the device or the undo file fails with.
@@ -232,7 +234,7 @@ fn clear_pointer(superblock: &mut [u8]) {
     }
     pointer.fill(0);
     if let Ok(disk) = DiskSuperblock::mut_from_bytes(superblock) {
-        disk.seal();
+        disk.set_checksum();
     }
 }
 
@@ -257,7 +259,7 @@ fn log_bytes(plan: &Plan<'_>, from: &Logged) -> Result<Vec<u8>> {
     }
 }
 
-/// Lays out a log of what has to be logged; `None` where nothing has to, or there is no room.
+/// Lays out a log of what has to be logged; `None` where nothing has to, or there is no space.
 fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> Result<Option<Log>> {
     let block_size = plan.block_size as usize;
     let sectors = plan.before.chunks(SECTOR as usize).zip(plan.after.chunks(SECTOR as usize));
@@ -267,8 +269,8 @@ fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> 
     };
     // the blocks, the superblock, and the indexes of both
     let copies = plan.homes.len() + 1;
-    let room = DiskRedoIndex::room(block_size).max(1);
-    let wanted = copies + copies.div_ceil(room);
+    let capacity = DiskRedoIndex::capacity(block_size).max(1);
+    let wanted = copies + copies.div_ceil(capacity);
     let taken: BTreeSet<u64> = plan.fresh.iter().copied().collect();
     let end = spare.geometry.blocks.min(device.geometry().len / plan.block_size);
     let free: Vec<u64> =
@@ -295,7 +297,7 @@ fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> 
     }
     // from the last index to the first, as each names the next
     let (mut next, mut next_checksum) = (0, 0);
-    for (place, chunk) in indexes.iter().zip(entries.chunks(room)).rev() {
+    for (place, chunk) in indexes.iter().zip(entries.chunks(capacity)).rev() {
         let head = DiskRedoIndex {
             ri_magic: INDEX_MAGIC.into(),
             ri_count: (chunk.len() as u32).into(),
@@ -324,13 +326,13 @@ fn pointer_sector(plan: &Plan<'_>, first: u64, checksum: u32) -> Vec<u8> {
         rp_index: checksum.into(),
         rp_checksum: 0.into(),
     };
-    pointer.seal();
+    pointer.set_checksum();
     let mut superblock = plan.before.clone();
     let right = DiskSuperblock::from_slice(&superblock).is_some_and(|disk| disk.checksum() == disk.s_checksum.get());
     if let Some(place) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) {
         place.copy_from_slice(pointer.as_bytes());
     }
-    // for everyone else the superblock is as sound as it was
+    // for everyone else the superblock's checksum is as right as it was
     if let (true, Ok(disk)) = (right, DiskSuperblock::mut_from_bytes(&mut superblock)) {
         disk.s_checksum = disk.checksum().into();
     }
@@ -345,7 +347,7 @@ struct Pending {
     superblock: Vec<u8>,
 }
 
-/// Whether a writing of the volume was broken off and can be finished. Where the device cannot tell, there is none.
+/// Whether a writing of the volume was broken off and can be finished. Where the device cannot be read, there is none.
 #[must_use]
 pub fn unfinished(device: &dyn BlockDevice) -> bool {
     matches!(read_log(device), Ok(Some(_)))
@@ -407,7 +409,7 @@ fn read_log(device: &dyn BlockDevice) -> Result<Option<Pending>> {
         let Some(bytes) = read(next, checksum)? else { return Ok(None) };
         let Ok((head, rest)) = DiskRedoIndex::ref_from_prefix(&bytes) else { return Ok(None) };
         let count = head.ri_count.get() as usize;
-        if head.ri_magic.get() != INDEX_MAGIC || count > DiskRedoIndex::room(bytes.len()) {
+        if head.ri_magic.get() != INDEX_MAGIC || count > DiskRedoIndex::capacity(bytes.len()) {
             return Ok(None);
         }
         let Ok((entries, _)) = <[DiskRedoEntry]>::ref_from_prefix_with_elems(rest, count) else { return Ok(None) };

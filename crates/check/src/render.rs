@@ -1,17 +1,17 @@
-//! The report as text for people. Three shapes are e2fsck's, because scripts look for them: `Pass N:` at the start of a
-//! heading, the summary line, and the warning that errors are left.
+//! The report as text for people. Three shapes are e2fsck's, because scripts search for them: `Pass N:` at the start of
+//! a heading, the summary line, and the warning that errors are left.
 
 use crate::problem::Problem;
-use crate::report::Report;
-use crate::table::Phase;
+use crate::report::{Report, exit};
+use crate::table::{Code, Fixer, Phase, Severity};
 use std::fmt::{self, Display, Write as _};
 use std::io;
 
-/// What stands in a sentence for a value that the problem does not say; no check should leave one out.
-pub const UNKNOWN: &str = "(not known)";
+/// Stands in a sentence for a value that the problem lacks; no check should leave one out.
+pub const UNKNOWN: &str = "(unknown)";
 
-/// The sentence a problem's text makes with its values. What the problem does not say reads as [`UNKNOWN`]; bytes from the
-/// device are escaped, so that no name can forge a line or drive a terminal.
+/// The text of a problem with its values. Missing values read as [`UNKNOWN`]; bytes from the device are escaped, so
+/// that no name can forge a line or drive a terminal.
 #[must_use]
 pub fn sentence(problem: &Problem) -> String {
     let mut out = String::new();
@@ -57,7 +57,7 @@ fn write_or_unknown(out: &mut String, value: Option<impl Display>) -> fmt::Resul
     }
 }
 
-/// The type that a directory entry says of its inode, in words.
+/// The file type of a directory entry, in words.
 fn type_name(number: u64) -> String {
     let name = match number {
         0 => "unknown",
@@ -68,7 +68,7 @@ fn type_name(number: u64) -> String {
         5 => "named pipe",
         6 => "socket",
         7 => "symbolic link",
-        _ => return format!("{number}, which does not exist"),
+        _ => return format!("{number} (invalid)"),
     };
     name.to_owned()
 }
@@ -127,7 +127,7 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
                 write!(out, " Path: {}", escape(path.as_bytes()))?;
             }
             match problem.fixed {
-                true => writeln!(out, " REPAIRED: {}", problem.code.repair())?,
+                true => writeln!(out, " FIXED: {}", problem.code.repair())?,
                 false => writeln!(out)?,
             }
         }
@@ -144,15 +144,15 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
     writeln!(out, "{device}: {}", verdict(report))
 }
 
-/// e2fsck's summary: `I/N files (x% non-contiguous), B/T blocks`. Of a native volume these are the blocks of the device, with
-/// all of its metadata regions in use.
+/// e2fsck's summary: `I/N files (x% non-contiguous), B/T blocks`. Of a native volume these are the blocks of the
+/// device, with all of its metadata regions in use.
 #[must_use]
 pub fn summary(report: &Report) -> String {
     let counts = &report.counts;
-    let pieces = counts.fragmented_files.saturating_add(counts.fragmented_directories);
+    let fragmented = counts.fragmented_files.saturating_add(counts.fragmented_directories);
     // in tenths of a per cent, rounded to the nearest
     let used = u128::from(counts.inodes.max(1));
-    let tenths = (u128::from(pieces) * 1000 + used / 2) / used;
+    let tenths = (u128::from(fragmented) * 1000 + used / 2) / used;
     format!(
         "{}/{} files ({}.{}% non-contiguous), {}/{} blocks",
         counts.inodes,
@@ -164,34 +164,57 @@ pub fn summary(report: &Report) -> String {
     )
 }
 
-/// One sentence that says how the volume is.
+/// The result of the check in one sentence, with the next step where there is one.
 #[must_use]
 pub fn verdict(report: &Report) -> String {
-    let number = |n: u64, one: &str, more: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {more}") };
-    let errors = number(report.errors, "error", "errors");
-    if report.repaired {
-        let advice = number(report.advice, "thing", "things");
-        return match report.clean {
-            true if report.errors == 0 && report.advice == 0 => {
-                "The volume is sound; that it was not unmounted is forgotten.".into()
-            }
-            true => format!("The volume was repaired and is sound ({errors} and {advice} more)."),
-            false => format!("The volume was repaired in part and is not sound ({errors} found)."),
+    let number = |n: u64, one: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") };
+    let errors = number(report.errors, "error");
+    let notes = if report.advice == 0 { String::new() } else { format!("; {}", number(report.advice, "note")) };
+    if report.exit & exit::CANCELLED != 0 {
+        return format!("Check cancelled; {errors} found so far, nothing was changed.");
+    }
+    if report.clean {
+        return match (report.repaired, report.errors, report.advice) {
+            (true, 0, 0) => "No errors found; the \"not cleanly unmounted\" flag was cleared.".into(),
+            (_, 0, _) => format!("No errors found{notes}."),
+            (true, ..) => format!("Repaired: {errors} fixed; no errors remain{notes}."),
+            (false, ..) => format!("{errors} found, ignored as configured{notes}."),
         };
     }
     if !report.not_looked_at.is_empty() {
-        let what = report.not_looked_at.join("; ");
-        return match report.errors {
-            0 => format!("No error was found, but not everything was looked at. Left out: {what}."),
-            _ => format!("The volume is not sound: {errors} found, nothing was changed. Not looked at: {what}."),
+        let found = match report.errors {
+            0 => "No errors found, but".to_owned(),
+            _ => format!("{errors} found, none repaired, and"),
         };
+        let parts = report.not_looked_at.join("; ");
+        return format!(
+            "{found} the check is incomplete. Not checked: {parts}. Unmount the volume and run `extant check`."
+        );
     }
-    match (report.clean, report.cut_short(), report.advice) {
-        (true, _, 0) => "The volume is sound.".into(),
-        (true, _, advice) => {
-            format!("The volume is sound; {} worth knowing.", number(advice, "thing is", "things are"))
+    if report.cut_short() {
+        return format!("Check aborted after {errors}; nothing was changed; {}.", after_abort(report));
+    }
+    let next = match report.mounted {
+        true => "unmount the volume and run `extant check`",
+        false => "run with -p or -y to repair",
+    };
+    let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
+    match report.errors {
+        0 => format!("No errors found{notes}; run with -y to repair."),
+        _ if report.repaired => format!("{errors} found, not all repaired; run again with -y."),
+        _ if left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None) => {
+            format!("{errors} found that cannot be repaired; back up the data.")
         }
-        (false, true, _) => format!("The check could not go on ({errors} found); nothing was changed."),
-        (false, false, _) => format!("The volume is not sound: {errors} found, nothing was changed."),
+        _ => format!("{errors} found, none repaired; {next}."),
     }
+}
+
+/// The next step after an aborted check.
+fn after_abort(report: &Report) -> &'static str {
+    let next = |code| match code {
+        Code::SuperblockFieldWrong | Code::FirstDataBlockWrong => Some("try a backup superblock with -b"),
+        Code::JournalDeviceNotFound => Some("use e2fsck -j for a journal on another device"),
+        _ => None,
+    };
+    report.problems.iter().find_map(|problem| next(problem.code)).unwrap_or("run with -y to repair")
 }

@@ -1,13 +1,14 @@
-//! Repair: repairs what the checker finds, in memory first, and then on the device so that a cut at any write is harmless.
+//! Repair: repairs what the checker finds, in memory first, and then on the device so that a cut at any write is
+//! harmless.
 //!
-//! 1. An iteration checks the volume as it stands in an [`Overlay`] and lets the first [`Fixer`] that has something to do
-//!    work, and those after it as long as nothing they look at has changed. Fixers write into the overlay alone.
-//! 2. Iterations follow until a check finds nothing that can be repaired. So a second run is clean by construction, and no
-//!    fixer has to know what its work means for others: the next check finds it.
-//! 3. It ends: a fixer that changed nothing is not asked again before another has changed something, and one that led back
-//!    to a state that was there before is never asked again. What is left then is said, and the exit status is 4.
-//! 4. Only then is the device written, through the redo log ([`redo`]). With [`Repair::Safe`] a problem that a person has
-//!    to decide stops everything, and nothing but the journal's replay is written.
+//! 1. An iteration checks the volume as it stands in an [`Overlay`] and lets the first [`Fixer`] that has something to
+//!    do work, and those after it as long as nothing they look at has changed. Fixers write into the overlay alone.
+//! 2. Iterations follow until a check finds nothing that can be repaired. So a second run is clean by construction, and
+//!    no fixer has to know what its work means for others: the next check finds it.
+//! 3. It ends: a fixer that changed nothing is not asked again before another has changed something, and one that led
+//!    back to a state that was there before is never asked again. What is left then is said, and the exit status is 4.
+//! 4. Only then is the device written, through the redo log ([`redo`]). With [`Repair::Safe`] a problem that a person
+//!    has to decide stops everything, and nothing but the journal's replay is written.
 //!
 //! | module | repairs |
 //! | --- | --- |
@@ -69,11 +70,12 @@ const ITERATIONS: u32 = 200;
 /// Problems that are repaired in one iteration: the rest waits for the next.
 const LIMITS: Limits = Limits { total: 400_000, per_code: 200_000 };
 
-/// Checks the volume on `device` and repairs what [`Options::repair`] allows. `undo` names a file that takes in what the
-/// changed places hold before the first of them is written; it must not exist.
+/// Checks the volume on `device` and repairs what [`Options::repair`] allows. `undo` names a file that takes in what
+/// the changed places hold before the first of them is written; it must not exist.
 ///
-/// The report lists what was found over all iterations, and what of it was repaired. Its exit status is 0 where nothing was to
-/// be done, 1 where all was repaired, 4 where errors are left, or 32 where the check was cancelled: nothing is changed then.
+/// The report lists what was found over all iterations, and what of it was repaired. Its exit status is 0 where nothing
+/// was to be done, 1 where all was repaired, 4 where errors are left, or 32 where the check was cancelled: nothing is
+/// changed then.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume to check, and where the device or the undo file fails.
@@ -99,7 +101,7 @@ pub fn repair(
         mode: options.repair,
         rules: &options.rules,
         now,
-        given_up: BTreeSet::new(),
+        ineffective: BTreeSet::new(),
         oscillating: BTreeSet::new(),
         repaired: Vec::new(),
         stopped: None,
@@ -132,10 +134,10 @@ pub fn repair(
         };
         let after = overlay.fingerprint();
         if after == before {
-            iterations.given_up.insert(fixer);
+            iterations.ineffective.insert(fixer);
         } else {
             // what could not be repaired before may be possible now
-            iterations.given_up.clear();
+            iterations.ineffective.clear();
             if !seen.insert(after) {
                 iterations.oscillating.insert(fixer);
             }
@@ -154,8 +156,8 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
     let opened = open(&scanner, options, false, &problems);
-    // nobody but us asks about the copies, and what is no fix is no reason to look further
-    // but a volume that nobody can mount as it is
+    // only we ask about the copies, and a problem without a fix is no reason to look further
+    // unless the volume cannot be mounted as it is
     let matters = |p: &Problem| {
         let unusable =
             matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeElsewhere | Code::JournalInodeRestorable);
@@ -179,8 +181,8 @@ pub enum Replay {
 }
 
 /// Replays the journal of the volume on `device`, where it asks for that, and checks nothing: what `-p` does before it
-/// takes a volume at its word. A cut at any moment leaves the journal to be replayed again. One that is damaged is left to a
-/// whole [`repair`], and nothing is written.
+/// takes a volume at its word. A cut at any moment leaves the journal to be replayed again. One that is damaged is left
+/// to a whole [`repair`], and nothing is written.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume, and where the device fails.
@@ -212,9 +214,9 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
     Ok(Replay::Whole)
 }
 
-/// Frees what waits on the orphan list of the volume on `device`, which says of itself that it is clean, and checks nothing
-/// else: what e2fsck does before it takes a volume at its word. How many there were; 0 too where that takes a check. After
-/// a cut the list is still there, and the next run finds that it takes one.
+/// Frees what waits on the orphan list of the volume on `device`, which says of itself that it is clean, and checks
+/// nothing else: what e2fsck does before it takes a volume at its word. How many there were; 0 too where that takes a
+/// check. After a cut the list is still there, and the next run finds that it takes one.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume, and where the device fails.
@@ -258,7 +260,7 @@ struct Iterations<'a> {
     rules: &'a Rules,
     now: u64,
     /// Fixers that changed nothing.
-    given_up: BTreeSet<Fixer>,
+    ineffective: BTreeSet<Fixer>,
     /// Fixers that led back to where the volume had been.
     oscillating: BTreeSet<Fixer>,
     /// What was worked on.
@@ -283,7 +285,7 @@ enum Unclaimed {
     #[default]
     NothingChecked,
     Known(FreeBlocks),
-    /// Not all checks went so far as to tell, or they saw volumes of different geometries.
+    /// Not all checks went so far as to know, or they saw volumes of different geometries.
     Unknown,
 }
 
@@ -408,8 +410,8 @@ impl Iterations<'_> {
         }
     }
 
-    /// Whether `-p` goes no further: that another table of groups is the right one is for a person to say, and so is which is
-    /// newer, the volume or a log that it does not ask for.
+    /// Whether `-p` goes no further: that another table of groups is the right one is for a person to say, and so is
+    /// which is newer, the volume or a log that it does not ask for.
     fn is_for_a_person(&self, problem: &Problem) -> bool {
         match problem.code {
             Code::GroupDescriptorsTryBackup => true,
@@ -428,7 +430,7 @@ impl Iterations<'_> {
         !forbidden
             && !self.rules.never(code)
             && code.fixer() != Fixer::None
-            && !self.given_up.contains(&code.fixer())
+            && !self.ineffective.contains(&code.fixer())
             && !self.oscillating.contains(&code.fixer())
     }
 
@@ -476,15 +478,15 @@ impl Iterations<'_> {
         let mut listed = HashSet::new();
         let mut all = Vec::new();
         for problem in &repaired {
-            let told = Reported::from(problem);
-            let fixed = !still.contains(&told.text);
-            if fixed && listed.insert(told.text.clone()) {
-                if told.severity >= Severity::Error {
+            let reported = Reported::from(problem);
+            let fixed = !still.contains(&reported.text);
+            if fixed && listed.insert(reported.text.clone()) {
+                if reported.severity >= Severity::Error {
                     report.errors = report.errors.saturating_add(1);
                 } else {
                     report.advice = report.advice.saturating_add(1);
                 }
-                all.push(Reported { fixed, ..told });
+                all.push(Reported { fixed, ..reported });
             }
         }
         if finished {

@@ -1,4 +1,4 @@
-//! What a check says in the end: for programs as JSON (this module), for people as text ([`crate::render`]).
+//! The result of a check: for programs as JSON (this module), for people as text ([`crate::render`]).
 
 use crate::problem::{Findings, Problem};
 use crate::render;
@@ -9,13 +9,13 @@ use std::ops::AddAssign;
 
 /// Exit statuses of `fsck`, to be combined with `|`; the same as e2fsck's.
 pub mod exit {
-    /// The volume is sound.
+    /// No errors were found.
     pub const CLEAN: u8 = 0;
     /// Problems were found and repaired.
     pub const REPAIRED: u8 = 1;
-    /// Problems are left.
+    /// Errors remain.
     pub const LEFT: u8 = 4;
-    /// The check could not be done, or not to its end.
+    /// The check could not be done, or was aborted.
     pub const OPERATIONAL: u8 = 8;
     /// The command line was wrong.
     pub const USAGE: u8 = 16;
@@ -26,11 +26,11 @@ pub mod exit {
 /// The result of one check. Serialises to the JSON of `extant check --json`; fields may be added, never renamed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// The device as it was named.
+    /// The device as named by the caller.
     pub device: String,
     /// The format of the volume: `ext2`, `ext3`, `ext4`, ….
     pub format: String,
-    /// Whether the volume is sound; advice alone leaves it so.
+    /// Whether no errors are left; advice alone leaves the volume clean.
     pub clean: bool,
     /// The exit status, see [`exit`].
     pub exit: u8,
@@ -38,15 +38,19 @@ pub struct Report {
     pub repaired: bool,
     /// How many errors were found, listed or not.
     pub errors: u64,
-    /// How many things worth knowing were found, listed or not.
+    /// How many notes there are, listed or not.
     pub advice: u64,
-    /// What was found, by phase.
+    /// The problems, by phase.
     pub problems: Vec<Reported>,
-    /// What could not be looked at, each in words: of that the report says nothing, and the volume does not count as clean.
+    /// Parts that were not checked, each in words: the report does not cover them, and the volume does not count as
+    /// clean.
     pub not_looked_at: Vec<String>,
-    /// What the check cost.
+    /// The volume was mounted during the check, so that a repair requires unmounting it.
+    #[serde(skip)]
+    pub mounted: bool,
+    /// Cost of the check.
     pub scan: Scan,
-    /// What is on the volume.
+    /// Contents of the volume.
     pub counts: Counts,
 }
 
@@ -57,13 +61,13 @@ pub struct Reported {
     pub code: Code,
     /// The name of the code.
     pub name: String,
-    /// When it was found.
+    /// The phase that found it.
     pub phase: Phase,
-    /// What it means for the volume.
+    /// Its severity.
     pub severity: Severity,
-    /// The inode that is wrong, or that an entry names.
+    /// The inode that is wrong, or that an entry refers to.
     pub inode: Option<u32>,
-    /// The directory it lies in.
+    /// The directory that contains it.
     pub dir: Option<u32>,
     /// Block of the volume.
     pub block: Option<u64>,
@@ -75,11 +79,11 @@ pub struct Reported {
     pub found: Option<u64>,
     /// The value it should have.
     pub expected: Option<u64>,
-    /// How many the problem is about.
+    /// How many items the problem is about.
     pub count: Option<u64>,
     /// Path of the inode, where one is known.
     pub path: Option<String>,
-    /// One sentence in words.
+    /// The problem in one sentence.
     pub text: String,
     /// Whether it was repaired.
     pub fixed: bool,
@@ -107,7 +111,7 @@ impl From<&Problem> for Reported {
     }
 }
 
-/// What a check cost.
+/// Cost of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Scan {
     /// Bytes read from the device.
@@ -118,14 +122,14 @@ pub struct Scan {
     pub seeks: u64,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// The wall time foretold before the check, in seconds.
+    /// The estimated wall time, in seconds.
     pub estimate_seconds: Option<f64>,
-    /// Largest resident memory of the process, in bytes, where the system tells.
+    /// Largest resident memory of the process, in bytes, where the system reports it.
     pub peak_rss_bytes: Option<u64>,
 }
 
 impl Scan {
-    /// What two checks cost one after the other.
+    /// The cost of two checks one after the other.
     #[must_use]
     pub(crate) fn and(&self, next: &Self) -> Self {
         Self {
@@ -139,7 +143,7 @@ impl Scan {
     }
 }
 
-/// What is on the volume. Threads count for themselves and add up.
+/// Contents of the volume. Each thread counts for itself, and the counts are added.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Inodes in use, the reserved ones included.
@@ -160,7 +164,7 @@ pub struct Counts {
     pub sockets: u64,
     /// Symbolic links, fast ones included.
     pub symlinks: u64,
-    /// Symbolic links whose target lies in the inode.
+    /// Symbolic links with the target in the inode.
     pub fast_symlinks: u64,
     /// Directory entries, `.` and `..` left out.
     pub links: u64,
@@ -170,9 +174,9 @@ pub struct Counts {
     pub blocks_total: u64,
     /// Listed as bad.
     pub bad_blocks: u64,
-    /// Regular files in more than one piece.
+    /// Regular files in more than one extent.
     pub fragmented_files: u64,
-    /// Directories in more than one piece.
+    /// Directories in more than one extent.
     pub fragmented_directories: u64,
     /// Inodes with an extent tree, by its depth: `[0]` has its extents in the inode.
     pub extent_depths: [u64; 6],
@@ -201,7 +205,7 @@ impl Counts {
         }
     }
 
-    /// Counts a file that lies in so many pieces.
+    /// Counts a file of so many extents.
     pub(crate) fn count_runs(&mut self, kind: Option<FileKind>, runs: u32) {
         match kind {
             Some(FileKind::Regular) if runs > 1 => self.fragmented_files += 1,
@@ -264,7 +268,7 @@ impl AddAssign<&Counts> for Counts {
 }
 
 impl Report {
-    /// Puts a report together; nothing was repaired.
+    /// A report on a check that repaired nothing.
     #[must_use]
     pub fn new(device: String, format: String, findings: &Findings, scan: Scan, counts: Counts) -> Self {
         let exit = match findings.worst() {
@@ -282,12 +286,13 @@ impl Report {
             advice: findings.count(Severity::Advice),
             problems: findings.problems.iter().map(Reported::from).collect(),
             not_looked_at: Vec::new(),
+            mounted: false,
             scan,
             counts,
         }
     }
 
-    /// Adds what was found in the volume of a snapshot, each sentence with the snapshot's name.
+    /// Adds the problems of a snapshot's volume, each sentence with the snapshot's name.
     pub(crate) fn add_snapshot(&mut self, name: &str, checked: Self) {
         self.clean &= checked.clean;
         self.exit |= checked.exit;
@@ -300,20 +305,20 @@ impl Report {
         }));
     }
 
-    /// Says that the check was ended early: what was not looked at may be anything, so the volume does not count as clean.
+    /// Marks the check as cancelled: the unchecked part may be damaged, so the volume does not count as clean.
     pub fn cancel(&mut self) {
         self.exit |= exit::CANCELLED;
         self.clean = false;
     }
 
-    /// Says that parts of the volume were not looked at: they may be anything, so it does not count as clean.
-    pub(crate) fn leave_out(&mut self, what: Vec<String>) {
+    /// Marks parts of the volume as not checked: they may be damaged, so it does not count as clean.
+    pub(crate) fn leave_out(&mut self, parts: Vec<String>) {
         self.exit |= exit::OPERATIONAL;
         self.clean = false;
-        self.not_looked_at.extend(what);
+        self.not_looked_at.extend(parts);
     }
 
-    /// Whether the check ended early, so that more may be wrong than was found.
+    /// Whether the check was aborted, so that more may be wrong than was found.
     #[must_use]
     pub fn cut_short(&self) -> bool {
         self.exit & exit::OPERATIONAL != 0 && self.not_looked_at.is_empty()

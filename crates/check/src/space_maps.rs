@@ -1,7 +1,7 @@
 //! The space maps of a volume as they stand: heads, trees and log, read once, in phase 0.
 //!
-//! What they say of each group is compared with the claims in phase 5, as a block bitmap is. The log is applied to the trees
-//! here, by the rules of FORMAT.md; what contradicts itself on the way becomes problems that phase 5 reports.
+//! What they say of each group is compared with the claims in phase 5, as a block bitmap is. The log is applied to the
+//! trees here, by the rules of FORMAT.md; what contradicts itself on the way becomes problems that phase 5 reports.
 
 use crate::problem::Problem;
 use crate::scan::{Item, REQUEST, Scanner};
@@ -13,9 +13,9 @@ use format::space_map::ring::{Record, RingBlock};
 use format::space_map::tree::Tree;
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// What was read of a volume's space maps.
 #[derive(Debug)]
@@ -53,7 +53,8 @@ impl Recorded {
         self.used.get(group.get() as usize)?.as_deref()
     }
 
-    /// The first block of the places of the tree that a group's free space is in; `None` for a group that does not exist.
+    /// The first block of the places of the tree that a group's free space is in; `None` for a group that does not
+    /// exist.
     pub(crate) fn bitmap_block(&self, group: GroupNo) -> Option<FsBlock> {
         let map = self.maps.map_of(group);
         let first = self.places.get(map as usize)?;
@@ -248,12 +249,12 @@ fn read(scanner: &Scanner<'_>, geometry: &Geometry, blocks: &Range<u64>) -> Vec<
     debug_assert!(u64::from(size) <= REQUEST);
     let all = Mutex::new(vec![Vec::new(); (blocks.end - blocks.start) as usize]);
     scanner.pass(&items, |item, bytes| {
-        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = all.lock();
         if let (Ok(bytes), Some(place)) = (bytes, all.get_mut(item.tag)) {
             *place = bytes.to_vec();
         }
     });
-    all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    all.into_inner()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The volume's own files (journal, orphan file, quota), read before or after everything else: an inode and its whole map.
+//! The volume's own files (journal, orphan file, quota), read before or after everything else: an inode and its whole
+//! map.
 //!
 //! The rounds check these inodes like any other. Here they are only followed, so that their content can be checked.
 
@@ -8,8 +9,8 @@ use crate::volume::Volume;
 use format::InodeNo;
 use format::extent::{self, RawNode};
 use format::inode::{FileKind, InodeFlags, RawInode};
+use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 
 /// Blocks of a map that are read at most. A map of more belongs to no file of the volume's own.
 const MAP_BLOCKS: usize = 1 << 16;
@@ -128,7 +129,7 @@ impl SystemInode {
             items.sort_by_key(|item| item.offset);
             let state = Mutex::new((&mut *self, Vec::new()));
             scanner.pass(&items, |item, bytes| {
-                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = state.lock();
                 let (file, next) = &mut *state;
                 match bytes {
                     Ok(bytes) if item.tag.levels & EXTENTS != 0 => {
@@ -138,7 +139,7 @@ impl SystemInode {
                     Err(_) => file.sound = false,
                 }
             });
-            level = state.into_inner().unwrap_or_else(PoisonError::into_inner).1;
+            level = state.into_inner().1;
         }
         self.runs.sort_unstable();
     }
@@ -148,7 +149,7 @@ impl SystemInode {
         let Some(node) = RawNode::from_bytes(bytes) else { return self.sound = false };
         let depth = node.header.eh_depth.get();
         let fits = levels.is_none_or(|levels| levels == u32::from(depth)) && depth <= extent::MAX_DEPTH;
-        if node.header.eh_magic.get() != extent::MAGIC || !fits || node.header.eh_entries.get() > node.room() {
+        if node.header.eh_magic.get() != extent::MAGIC || !fits || node.header.eh_entries.get() > node.capacity() {
             return self.sound = false;
         }
         if depth == 0 {
@@ -159,7 +160,7 @@ impl SystemInode {
         }
         for index in node.indexes() {
             let block = index.child().get();
-            if volume.holds(block) {
+            if volume.contains(block) {
                 let levels = u32::from(depth - 1) | EXTENTS;
                 next.push(MapBlock { block, first: index.ei_block.get().into(), levels });
             } else {
@@ -191,7 +192,7 @@ impl SystemInode {
         if node.block == 0 {
             return;
         }
-        if !volume.holds(node.block) {
+        if !volume.contains(node.block) {
             self.sound = false;
         } else if node.levels == 0 {
             self.run(volume, node.first, node.block, 1);
@@ -201,7 +202,7 @@ impl SystemInode {
     }
 
     fn run(&mut self, volume: &Volume, first: u64, block: u64, len: u64) {
-        if !volume.holds(block) || block.checked_add(len).is_none_or(|end| end > volume.geometry.blocks) {
+        if !volume.contains(block) || block.checked_add(len).is_none_or(|end| end > volume.geometry.blocks) {
             return self.sound = false;
         }
         match self.runs.last_mut() {
@@ -228,5 +229,5 @@ pub(crate) fn is_extent_root(root: &[u8; 60]) -> bool {
     RawNode::from_bytes(root).is_some_and(|node| node.header.eh_magic.get() == extent::MAGIC)
 }
 
-/// Marks the levels of a node of an extent tree, to tell it from an indirect block.
+/// Marks the levels of a node of an extent tree, to distinguish it from an indirect block.
 const EXTENTS: u32 = 1 << 31;

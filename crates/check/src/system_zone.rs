@@ -46,7 +46,7 @@ fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> +
     let maps = volume.space_maps.iter().flat_map(Recorded::own_blocks);
     let maps = maps.map(|(group, blocks)| (group, Part::SpaceMap, blocks));
     groups.chain(mmp).chain(maps).filter(move |(_, part, blocks)| {
-        !blocks.is_empty() && (*part == Part::Head || volume.holds(blocks.start)) && blocks.end <= geometry.blocks
+        !blocks.is_empty() && (*part == Part::Head || volume.contains(blocks.start)) && blocks.end <= geometry.blocks
     })
 }
 
@@ -57,15 +57,16 @@ pub(crate) fn space_maps_lie_alone(volume: &Volume) -> bool {
     lie_alone(volume, own, others)
 }
 
-/// Whether table and log of the volume's space maps lie inside the volume, and on none of its superblocks and descriptors:
-/// both by numbers of the superblock alone.
+/// Whether table and log of the volume's space maps lie inside the volume, and on none of its superblocks and
+/// descriptors: both by numbers of the superblock alone.
 pub(crate) fn space_map_log_lies_alone(volume: &Volume) -> bool {
     let own = volume.space_maps.iter().flat_map(|maps| [maps.maps.table(), maps.maps.ring()]);
     let heads = parts(volume).filter(|(_, part, _)| *part == Part::Head).map(|(_, _, blocks)| blocks);
     lie_alone(volume, own, heads)
 }
 
-/// Whether each range of `own` lies inside the volume, and no two of them, and none of them and of `others`, share a block.
+/// Whether each range of `own` lies inside the volume, and no two of them, and none of them and of `others`, share a
+/// block.
 fn lie_alone(volume: &Volume, own: impl Iterator<Item = Range<u64>>, others: impl Iterator<Item = Range<u64>>) -> bool {
     let geometry = &volume.geometry;
     let inside = |blocks: &Range<u64>| blocks.start > geometry.first_data_block.into() && blocks.end <= geometry.blocks;

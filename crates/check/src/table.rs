@@ -1,13 +1,16 @@
 //! The problem table: one row a problem, and from the same rows the enum, the texts and the documentation.
 //!
 //! The numbers are those of e2fsck, so that `[problems]` stanzas of `e2fsck.conf` and programs that read its problem
-//! log keep their meaning; names and texts are our own. Numbers from `0x0E0000` on are ours.
+//! log remain valid; names and texts are our own. Numbers from `0x0E0000` on are ours.
 //!
-//! What of e2fsck's numbers is left out, and why, is in [`NOT_USED`].
+//! e2fsck's numbers that are not used, and why, are in [`NOT_USED`].
 //!
-//! A row reads `number Name Severity preen by Fixer "text" => "repair" [follow-ups];`. The severity follows what
-//! e2fsck does with the problem under `-n`: it exits 4 (`Error`), 0 (`Advice`) or gives up (`Fatal`). Where its own
-//! flags and what it was seen to do disagree, what was seen decides; such a row carries the word "seen".
+//! A row reads `number Name Severity preen by Fixer "text" => "repair" [follow-ups];`. The severity follows e2fsck's
+//! behaviour under `-n`: it exits 4 (`Error`), 0 (`Advice`) or aborts (`Fatal`). Where its flags and its observed
+//! behaviour disagree, the observed one decides; such a row carries the word "seen".
+//!
+//! A text names its subject, what is wrong, the value found and the value that it should be. A repair is in the past
+//! tense, without a capital: it is printed after `FIXED:`.
 
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Write as _};
@@ -31,19 +34,19 @@ mod space_maps;
 pub enum Phase {
     /// Superblock, group descriptors, journal, orphan list.
     Superblock,
-    /// Every inode for itself: fields, block map, extended attributes.
+    /// Each inode by itself: fields, block map, extended attributes.
     Inodes,
-    /// Blocks that more than one file claims.
+    /// Multiply-claimed blocks.
     MultiplyClaimed,
     /// Directory blocks, their entries and hash trees.
     Directories,
-    /// Whether the root reaches every directory.
+    /// Connection of every directory to the root.
     Connectivity,
-    /// Link counts, and inodes no entry names.
+    /// Link counts and unattached inodes.
     Links,
-    /// Bitmaps and the counts of what is free.
+    /// Bitmaps and free counts.
     Bitmaps,
-    /// Quota, orphan file, and what the check says of itself.
+    /// Quota, orphan file, and problems that are not listed.
     After,
 }
 
@@ -75,84 +78,84 @@ impl Phase {
         }
     }
 
-    /// What is looked at, as the end of a sentence or a heading.
+    /// The subject of the pass, as the end of a heading.
     #[must_use]
     pub const fn subject(self) -> &'static str {
         match self {
             Phase::Superblock => "superblock, group descriptors and journal",
-            Phase::Inodes => "inodes, their block maps and attributes",
-            Phase::MultiplyClaimed => "blocks claimed more than once",
-            Phase::Directories => "directories and their entries",
-            Phase::Connectivity => "whether the root reaches every directory",
+            Phase::Inodes => "inodes, block maps and attributes",
+            Phase::MultiplyClaimed => "multiply-claimed blocks",
+            Phase::Directories => "directories and entries",
+            Phase::Connectivity => "directory connectivity",
             Phase::Links => "link counts",
             Phase::Bitmaps => "bitmaps and free counts",
-            Phase::After => "quota, orphan file and closing remarks",
+            Phase::After => "quota and orphan file",
         }
     }
 }
 
-/// What a problem means for the volume; the gravest decides the exit status.
+/// Severity of a problem; the highest decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Worth knowing; the volume is sound all the same (exit status 0).
+    /// A note; the volume counts as clean (exit status 0).
     Advice,
-    /// The volume is not sound (exit status 4).
+    /// The volume is damaged (exit status 4).
     Error,
-    /// The volume is not sound and the check cannot go on (exit status 12).
+    /// The volume is damaged and the check is aborted (exit status 12).
     Fatal,
 }
 
-/// What `-p` does on meeting a problem.
+/// Action of `-p` on a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preen {
-    /// Repairs it unasked: nothing of the user's can be lost.
+    /// Repairs it without asking: no user data can be lost.
     Fixes,
-    /// Leaves it and goes on.
+    /// Leaves it and continues.
     Leaves,
-    /// Stops: a person has to decide.
+    /// Stops: the administrator must decide.
     Stops,
 }
 
-/// Which part of repair repairs a problem, in the order in which they work: each finds the volume as the ones before it
-/// left it, so that none repairs what another is going to drop.
+/// The part of repair that fixes a problem, in the order in which they run: each works on the result of the ones
+/// before, so that none repairs what another is going to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fixer {
     /// Replays the journal.
     Replay,
-    /// Superblock, and its copies.
+    /// Superblock and its backups.
     Superblock,
-    /// Group descriptors, and the places of bitmaps and inode tables.
+    /// Group descriptors, and the locations of bitmaps and inode tables.
     Descriptors,
     /// The journal's inode and superblock.
     Journal,
-    /// What else is the volume's own: resize inode, orphan file, multiple-mount protection.
+    /// Other system inodes and blocks: resize inode, orphan file, multiple mount protection.
     SystemInodes,
     /// Frees or truncates orphans.
     Orphans,
     /// Inodes, block maps, attributes.
     Inodes,
-    /// Blocks claimed more than once.
+    /// Multiply-claimed blocks.
     Sharing,
     /// Directory blocks and hash trees.
     Directories,
     /// Root, parents, lost+found.
     Connections,
-    /// Link counts, and inodes no entry names.
+    /// Link counts and unattached inodes.
     Links,
     /// Bitmaps, counts, descriptors, their checksums.
     Bitmaps,
     /// Quota files.
     Quota,
-    /// Copies of the superblock and of the descriptors, once these are right.
+    /// Backups of the superblock and of the descriptors, once these are right.
     Copies,
-    /// None: it cannot be repaired, or need not be.
+    /// None: no repair is possible or needed.
     None,
 }
 
-/// Numbers of e2fsck that no check here raises, and why. Numbers of one pass follow its first without their upper part.
+/// e2fsck's numbers that no check here reports, and why. Numbers of one pass follow its first without their upper part.
 pub const NOT_USED: &[(&str, &str)] = &[
     (
         "pass rows 0, 0x00003e, 0x010010 13 37, 0x011001 03, 0x013004, 0x050003 06 07 0a",
@@ -161,52 +164,49 @@ pub const NOT_USED: &[(&str, &str)] = &[
     (
         "0x00004c, 0x010024-27 2a 2b 38 3b 3d 3f 57 61 7c 7e, 0x011004-07, 0x02001c 1e 1f 21-23 3b 4f, 0x030009-16 but 0e, \
          0x040004, 0x050010-13, 0x060003-06 08 0a 0b",
-        "what befalls e2fsck itself: memory, writing, its own state",
+        "errors of e2fsck itself: memory, writing, its own state",
     ),
     (
         "0x00000a 19 28 29 2b 2c 33, 0x010014 16 18 1d-23 2d 4e 87, 0x013005-08, 0x014001-05, 0x030002 06-08 0e 19 1a, 3A, \
          0x060001 0f 10",
-        "questions, steps and hints of repair, options, findings said twice",
+        "questions, steps and hints of repair, options, problems reported twice",
     ),
     (
         "0x000004 06 07 0c 0d 50",
-        "no volume is described there: the check is refused with one sentence, or a copy is read (0x000044)",
+        "no usable superblock: the check is refused with one sentence, or a backup is used (0x000044)",
     ),
     (
         "0x00001a 33, 0x010033",
-        "revision 0 of the format is read with the features it names; nothing follows from its number",
+        "revision 0 of the format is read with the features it names; the number itself has no effect",
     ),
-    (
-        "0x000012 13 14 4a",
-        "the journal's device is not read: a volume whose journal lies elsewhere is refused (0x000011)",
-    ),
+    ("0x000012 13 14 4a", "the journal's device is not read: a volume with an external journal is refused (0x000011)"),
     (
         "0x000027 2d",
         "any version of a journal's superblock is read as version 2; its copy in the superblock is written unasked",
     ),
-    ("0x000021 22", "an orphan is freed with the blocks that are its own, whatever else its map says"),
-    ("0x000041, 0x010064 90", "said of the inode as of any other: 0x010003, 0x010063, 0x040002"),
-    ("0x00003a", "a log ends before its first transaction that is not whole; 0x0e0004 counts those before"),
-    ("0x00003f 40", "said with 0x05000d and 0x05000f"),
+    ("0x000021 22", "an orphan is freed with the blocks that belong to it alone, whatever else its map contains"),
+    ("0x000041, 0x010064 90", "reported as for any other inode: 0x010003, 0x010063, 0x040002"),
+    ("0x00003a", "a log ends before its first incomplete transaction; 0x0e0004 counts those before"),
+    ("0x00003f 40", "reported as 0x05000d and 0x05000f"),
     (
         "0x01000a 0b 0f 15 17 19-1c 4d 71 7b, 0x011002 08, 0x013002, 0x020005",
-        "two that claim a block are said with 0x013001 and 0x013003, whoever they are; the volume's own structures with \
-         0x010007 to 09",
+        "owners of a multiply-claimed block are reported as 0x013001 and 0x013003, whatever they are; the volume's own \
+         structures as 0x010007 to 09",
     ),
-    ("0x010011 12 43", "said block by block with 0x01000e"),
-    ("0x010028 29 2c 56", "said with 0x0e0000"),
-    ("0x010051 52", "said with 0x010053"),
-    ("0x010067", "an inode is checked by each of its fields, besides 0x010068"),
-    ("0x010070 77 79", "said with 0x01006f, 0x010075 and 0x010078"),
-    ("0x010072", "said with 0x020015"),
-    ("0x01007f, 0x014006 07", "a tree that could be smaller is sound"),
-    ("0x010082", "a time after 2310 is taken at its word"),
-    ("0x010085", "said with 0x010086"),
-    ("0x02000e", "said with 0x020032"),
-    ("0x02000f, 0x020010 11", "fields that no system uses"),
-    ("0x020014 1d 45 4e", "said with 0x020013, 0x020034 and 0x01000c"),
-    ("0x020041 42 54", "said with 0x020043"),
-    ("0x030017 18 1b", "said with 0x030004, where it is to take something in"),
+    ("0x010011 12 43", "reported block by block as 0x01000e"),
+    ("0x010028 29 2c 56", "reported as 0x0e0000"),
+    ("0x010051 52", "reported as 0x010053"),
+    ("0x010067", "each field of an inode is checked by itself, besides 0x010068"),
+    ("0x010070 77 79", "reported as 0x01006f, 0x010075 and 0x010078"),
+    ("0x010072", "reported as 0x020015"),
+    ("0x01007f, 0x014006 07", "a tree that could be smaller is valid"),
+    ("0x010082", "a time after 2310 is taken as valid"),
+    ("0x010085", "reported as 0x010086"),
+    ("0x02000e", "reported as 0x020032"),
+    ("0x02000f, 0x020010 11", "fields that are not in use on any system"),
+    ("0x020014 1d 45 4e", "reported as 0x020013, 0x020034 and 0x01000c"),
+    ("0x020041 42 54", "reported as 0x020043"),
+    ("0x030017 18 1b", "reported as 0x030004, where lost+found is needed"),
 ];
 
 /// One row of the table.
@@ -277,43 +277,43 @@ impl Code {
         self.row().number
     }
 
-    /// When it is found.
+    /// The phase that finds it.
     #[must_use]
     pub const fn phase(self) -> Phase {
         self.row().phase
     }
 
-    /// What it means for the volume.
+    /// Its severity.
     #[must_use]
     pub const fn severity(self) -> Severity {
         self.row().severity
     }
 
-    /// What `-p` does on meeting it.
+    /// Action of `-p` on it.
     #[must_use]
     pub const fn preen(self) -> Preen {
         self.row().preen
     }
 
-    /// Whether it may be repaired unasked.
+    /// Whether it may be repaired without asking.
     #[must_use]
     pub const fn preen_safe(self) -> bool {
         matches!(self.preen(), Preen::Fixes)
     }
 
-    /// Which part of repair repairs it.
+    /// The part of repair that fixes it.
     #[must_use]
     pub const fn fixer(self) -> Fixer {
         self.row().fixer
     }
 
-    /// The sentence that says it, with placeholders in braces: see [`PLACEHOLDERS`].
+    /// The sentence that reports it, with placeholders in braces: see [`PLACEHOLDERS`].
     #[must_use]
     pub const fn text(self) -> &'static str {
         self.row().text
     }
 
-    /// What repair does about it.
+    /// The repair in the past tense, as printed after `FIXED:`.
     #[must_use]
     pub const fn repair(self) -> &'static str {
         self.row().repair
@@ -326,9 +326,9 @@ impl Code {
     }
 }
 
-/// The placeholders a text may hold. Each is a field of [`crate::problem::Problem`]; `{found:x}` and `{expected:x}` are
-/// the same numbers in hexadecimal, `{found:o}` in octal, `{found:date}` a time in seconds since 1970 as a date, `{found:type}`
-/// and `{expected:type}` the number of a file type in a directory entry as a word.
+/// The placeholders a text may contain. Each is a field of [`crate::problem::Problem`]; `{found:x}` and `{expected:x}`
+/// are the same numbers in hexadecimal, `{found:o}` in octal, `{found:date}` a time in seconds since 1970 as a date,
+/// `{found:type}` and `{expected:type}` the number of a file type in a directory entry as a word.
 pub const PLACEHOLDERS: &[&str] = &[
     "inode",
     "dir",
@@ -368,8 +368,8 @@ pub fn markdown() -> String {
         "# Problems the checker knows\n\
          \n\
          Generated from the problem table of `crates/check`; do not edit. Numbers are e2fsck's, from `0x0e0000` on Extant's own.\n\
-         *Severity*: an error makes `extant check -n` exit with 4, advice leaves the verdict clean, fatal ends the check (12).\n\
-         *-p*: what preening does; it repairs unasked, leaves the matter, or stops for a person to decide.\n",
+         *Severity*: an error makes `extant check -n` exit with 4, advice leaves the verdict clean, fatal aborts the check (12).\n\
+         *-p*: preening fixes the problem without asking, leaves it, or stops for the administrator to decide.\n",
     );
     let mut phase = None;
     for &code in Code::ALL {
@@ -380,7 +380,7 @@ pub fn markdown() -> String {
             let _ = write!(
                 out,
                 "\n## Pass {label}: {subject}\n\n\
-                 | code | name | severity | -p | says | repair | often with |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+                 | code | name | severity | -p | text | repair | often with |\n| --- | --- | --- | --- | --- | --- | --- |\n"
             );
         }
         let with: Vec<String> = code.follow_ups().iter().map(|follow| format!("`{follow:?}`")).collect();

@@ -8,7 +8,7 @@ use crate::problem::Problems;
 use crate::scan::Scanner;
 use crate::volume::Volume;
 
-/// What one check knows when it is done, for whoever repairs what it found.
+/// What one check knows when it is done, for the repair of what it found.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) volume: &'a Volume,

@@ -22,7 +22,8 @@ pub(crate) struct Volume {
     /// For each group, how many inodes at the start of its table may be in use: fewer than the table has only where a
     /// checksummed descriptor says so.
     pub(crate) used_inodes: Vec<u32>,
-    /// Groups whose descriptor carries a wrong checksum, ascending: that their bitmaps were never written is not believed.
+    /// Groups whose descriptor carries a wrong checksum, ascending: that their bitmaps were never written is not
+    /// believed.
     pub(crate) distrusted: Vec<GroupNo>,
     /// Inodes without a name that stay as they are: those that were open when a snapshot was made.
     pub(crate) orphans: BTreeSet<InodeNo>,
@@ -38,13 +39,13 @@ impl Volume {
 
     /// Whether file data or metadata of a file may lie at `block`.
     #[inline]
-    pub(crate) fn holds(&self, block: u64) -> bool {
+    pub(crate) fn contains(&self, block: u64) -> bool {
         block >= u64::from(self.geometry.first_data_block).max(1) && block < self.geometry.blocks
     }
 
     /// Whether the superblock names the inode as a file of quota or orphans; e2fsck asks no feature in this.
     #[inline]
-    pub(crate) fn keeps_for_itself(&self, inode: InodeNo) -> bool {
+    pub(crate) fn is_quota_or_orphan_file(&self, inode: InodeNo) -> bool {
         let disk = &self.disk;
         [disk.s_usr_quota_inum, disk.s_grp_quota_inum, disk.s_prj_quota_inum, disk.s_orphan_file_inum]
             .iter()

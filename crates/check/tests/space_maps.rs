@@ -77,7 +77,7 @@ impl Mapped {
         let (bytes, done, _) = converted(&image(args).bytes(), MAPS).expect("converted");
         assert!(done);
         let sb = Superblock::parse(&bytes[OFFSET as usize..][..1024]).expect("a superblock");
-        let maps = SpaceMaps::of(&sb).expect("sound").expect("space maps");
+        let maps = SpaceMaps::of(&sb).expect("valid").expect("space maps");
         let size = maps.geometry().block_size as usize;
         let head = |map| {
             let block = maps.head_at(map).0.get() as usize;
@@ -236,9 +236,9 @@ fn the_log_is_applied_to_the_trees() {
     let record = |allocated| Record { start, blocks: 40, allocated };
     let next = volume.heads[0].sequence + 1;
     // what came and went, and a generation that a fold has taken in already
-    let sound =
+    let intact =
         volume.with_log(&[(next - 1, vec![record(true)]), (next, vec![record(true)]), (next + 1, vec![record(false)])]);
-    let report = look(&sound);
+    let report = look(&intact);
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 
     let unused = volume.with_log(&[(next, vec![record(true)])]);

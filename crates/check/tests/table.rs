@@ -1,7 +1,7 @@
-//! The problem table is whole, its texts can be filled in, and what is kept of many problems depends on nothing but them.
+//! The problem table is complete, its texts can be filled in, and of many problems those listed depend on nothing else.
 
 use extant_check::problem::{Limits, Problem, Problems};
-use extant_check::render::{UNKNOWN, escape, sentence, write_text};
+use extant_check::render::{UNKNOWN, escape, sentence, verdict, write_text};
 use extant_check::report::{Counts, Report, Scan};
 use extant_check::table::{Code, PLACEHOLDERS, Phase, Severity, markdown};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// The pass that stands in the numbers of Extant's own problems.
+/// The pass in the numbers of Extant's own problems.
 const OWN: u32 = 0x0E;
 
 fn placeholders(text: &str) -> Vec<&str> {
@@ -64,9 +64,11 @@ fn texts_are_sentences_with_known_placeholders() {
     for &code in Code::ALL {
         let text = code.text();
         assert!(seen.insert(text), "{code}: another row says the same: {text}");
+        assert!(text.starts_with(|c: char| c.is_uppercase() || c == '{'), "{code}: {text}");
+        // it follows `FIXED:`
+        assert!(code.repair().starts_with(char::is_lowercase), "{code}: {}", code.repair());
         for sentence in [text, code.repair()] {
             assert!(sentence.ends_with('.'), "{code}: no full stop: {sentence}");
-            assert!(sentence.starts_with(|c: char| c.is_uppercase() || c == '{'), "{code}: {sentence}");
             // the Markdown document shows it in a table
             assert!(!sentence.contains(['|', '\n']), "{code}: {sentence}");
         }
@@ -85,9 +87,9 @@ fn every_text_can_be_filled_in() {
         assert!(!text.contains(['{', '}', '?']), "{code}: {text}");
     }
     let hex = sentence(&Problem::new(Code::GroupChecksumWrong).group(GroupNo(3)).found(0xbe4b).expected(0x1a));
-    assert_eq!(hex, "The descriptor of group 3 has checksum 0xbe4b, computed is 0x1a; the kernel will not mount this.");
+    assert_eq!(hex, "Group 3: descriptor checksum is 0xbe4b, should be 0x1a; the kernel will not mount.");
     let octal = sentence(&Problem::new(Code::InodeModeWrong).inode(InodeNo(12)).found(0o170_644));
-    assert_eq!(octal, "Inode 12 has mode 0170644, which is no kind of file.");
+    assert_eq!(octal, "Inode 12: mode 0170644 is invalid.");
 }
 
 /// No value known: a sentence all the same, without a question mark in the place of each.
@@ -104,9 +106,9 @@ fn every_text_can_do_without_its_values() {
 #[test]
 fn types_and_dates_are_words() {
     let entry = Problem::new(Code::EntryTypeWrong).dir(InodeNo(2)).inode(InodeNo(803)).name("x").found(1).expected(2);
-    let said = "Entry 'x' of directory 2 says type regular file, its inode 803 is of type directory.";
+    let said = "Entry 'x' in directory 2 (inode 803): file type is regular file, should be directory.";
     assert_eq!(sentence(&entry), said);
-    assert!(sentence(&entry.found(9)).contains("says type 9, which does not exist,"));
+    assert!(sentence(&entry.found(9)).contains("file type is 9 (invalid), should be"));
     for (seconds, date) in [
         (0, "1970-01-01 00:00:00 UTC"),
         (951_782_399, "2000-02-28 23:59:59 UTC"),
@@ -116,7 +118,7 @@ fn types_and_dates_are_words() {
         (1 << 34, "2514-05-30 01:53:04 UTC"),
     ] {
         let said = sentence(&Problem::new(Code::LastMountInFuture).found(seconds));
-        assert_eq!(said, format!("The last mount is dated {date}, which is in the future."));
+        assert_eq!(said, format!("Superblock: last mount time {date} is in the future."));
     }
     // the superblock's dates have 40 bits, the report's fields 64
     assert!(!sentence(&Problem::new(Code::LastMountInFuture).found(u64::MAX)).is_empty());
@@ -216,7 +218,7 @@ fn text(report: &Report) -> String {
 }
 
 #[test]
-fn exit_status_follows_the_gravest() {
+fn exit_status_follows_the_highest_severity() {
     let of = |codes: &[Code]| report(codes.iter().map(|&code| Problem::new(code))).exit;
     assert_eq!(of(&[]), 0);
     assert_eq!(of(&[Code::UuidMissing]), 0);
@@ -226,23 +228,56 @@ fn exit_status_follows_the_gravest() {
 
 #[test]
 fn text_for_people_and_scripts() {
-    let sound = text(&report([]));
+    let clean = text(&report([]));
     for pass in 1..=5 {
-        assert!(sound.contains(&format!("Pass {pass}: ")), "{sound}");
+        assert!(clean.contains(&format!("Pass {pass}: ")), "{clean}");
     }
-    assert!(!sound.contains("Pass 0") && !sound.contains("WARNING"), "{sound}");
+    assert!(!clean.contains("Pass 0") && !clean.contains("WARNING"), "{clean}");
     // 1 of 11, as e2fsck rounds it
-    assert!(sound.contains("\nv.img: 11/2048 files (9.1% non-contiguous), 1618/8192 blocks\n"), "{sound}");
-    assert!(sound.ends_with("v.img: The volume is sound.\n"), "{sound}");
+    assert!(clean.contains("\nv.img: 11/2048 files (9.1% non-contiguous), 1618/8192 blocks\n"), "{clean}");
+    assert!(clean.ends_with("v.img: No errors found.\n"), "{clean}");
 
     let link = Problem::new(Code::LinkCountWrong).inode(InodeNo(12)).found(2).expected(1).path("/a\nb");
     let broken = text(&report([link, Problem::new(Code::UuidMissing)]));
-    assert!(broken.contains("Inode 12 counts 2 links, but has 1. Path: /a\\nb\n"), "{broken}");
+    assert!(broken.contains("Inode 12: link count is 2, should be 1. Path: /a\\nb\n"), "{broken}");
     assert!(broken.contains("\nv.img: ********** WARNING: Filesystem still has errors **********\n"), "{broken}");
-    assert!(broken.ends_with("v.img: The volume is not sound: 1 error found, nothing was changed.\n"), "{broken}");
+    assert!(broken.ends_with("v.img: 1 error found, none repaired; run with -p or -y to repair.\n"), "{broken}");
     let order = ["Pass 0", "no UUID", "Pass 1", "Pass 4", "Inode 12", "Pass 5", "WARNING", "files ("];
     assert!(order.map(|part| broken.find(part)).is_sorted(), "{broken}");
     assert!(order.iter().all(|part| broken.contains(part)), "{broken}");
+}
+
+/// A verdict ends with the next step.
+#[test]
+fn verdicts() {
+    let link = || Problem::new(Code::LinkCountWrong).inode(InodeNo(12));
+    let note = || Problem::new(Code::UuidMissing);
+    let repaired = |clean: bool, problems: Vec<Problem>| Report { repaired: true, clean, ..report(problems) };
+    for (report, said) in [
+        (report([]), "No errors found."),
+        (report([note()]), "No errors found; 1 note."),
+        (report([link(), note()]), "1 error found, none repaired; run with -p or -y to repair."),
+        (
+            Report { mounted: true, ..report([link(), link()]) },
+            "2 errors found, none repaired; unmount the volume and run `extant check`.",
+        ),
+        (report([Problem::new(Code::ReadError)]), "1 error found that cannot be repaired; back up the data."),
+        (
+            report([Problem::new(Code::SuperblockFieldWrong)]),
+            "Check aborted after 1 error; nothing was changed; try a backup superblock with -b.",
+        ),
+        (
+            Report { clean: false, exit: 8, not_looked_at: vec!["the snapshot s0".into()], ..report([]) },
+            "No errors found, but the check is incomplete. Not checked: the snapshot s0. \
+             Unmount the volume and run `extant check`.",
+        ),
+        (repaired(true, vec![link()]), "Repaired: 1 error fixed; no errors remain."),
+        (repaired(true, vec![link(), note()]), "Repaired: 1 error fixed; no errors remain; 1 note."),
+        (repaired(true, Vec::new()), "No errors found; the \"not cleanly unmounted\" flag was cleared."),
+        (repaired(false, vec![link(), link()]), "2 errors found, not all repaired; run again with -y."),
+    ] {
+        assert_eq!(verdict(&report), said);
+    }
 }
 
 #[test]
@@ -257,7 +292,7 @@ fn json_has_the_documented_fields() {
     assert_eq!(problem["phase"], "inodes");
     assert_eq!(problem["severity"], "error");
     assert_eq!(problem["inode"], 12);
-    assert_eq!(problem["text"], "Inode 12 has size 1, but its blocks need 2.");
+    assert_eq!(problem["text"], "Inode 12: size is 1, should be 2.");
     for (part, fields) in [
         (problem, &["block", "path", "fixed"][..]),
         (&json["scan"], &["bytes", "reads", "seeks", "seconds", "estimate_seconds", "peak_rss_bytes"]),
@@ -278,7 +313,7 @@ fn counts_add_up() {
 }
 
 #[test]
-fn what_is_not_kept_is_counted() {
+fn problems_not_listed_are_counted() {
     let problems = Problems::new(Limits { total: 100, per_code: 10 });
     for inode in (1..=1000).rev() {
         problems.report(Problem::new(Code::LinkCountWrong).inode(InodeNo(inode)));
@@ -289,7 +324,7 @@ fn what_is_not_kept_is_counted() {
     assert_eq!(found.problems.len(), 11);
     assert!(found.problems.iter().take(10).map(|problem| problem.inode).eq((1..=10).map(|n| Some(InodeNo(n)))));
     let rest = found.problems.last().map(sentence);
-    let said = "990 more problems of kind 0x040003 LinkCountWrong were found and are not listed.";
+    let said = "990 more 0x040003 LinkCountWrong not listed.";
     assert_eq!(rest.as_deref(), Some(said));
 }
 
@@ -342,9 +377,9 @@ proptest! {
         for &code in one.counts.keys() {
             let mut all: Vec<_> = problems.iter().filter(|problem| problem.code == code).collect();
             all.sort();
-            let kept: Vec<_> = one.problems.iter().filter(|problem| problem.code == code).collect();
-            prop_assert_eq!(&all[..kept.len()], &kept[..]);
-            prop_assert!(!kept.is_empty());
+            let shown: Vec<_> = one.problems.iter().filter(|problem| problem.code == code).collect();
+            prop_assert_eq!(&all[..shown.len()], &shown[..]);
+            prop_assert!(!shown.is_empty());
         }
     }
 }

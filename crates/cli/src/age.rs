@@ -14,25 +14,24 @@ use std::sync::atomic::Ordering;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Age a volume: fill it, then make, lengthen, cut and remove files",
+    about = "Age a volume: fill it, then create, append to, truncate and delete files",
     after_help = "Examples:
   extant mkfs -t ext3 old.img 64G && extant age --fill 95 --rounds 100 old.img
   extant age --seed 7 --fill 80 new.img        filled, not aged
   extant age --placement hint old.img
   extant age --largest 65536 --fill 75 old.img   large files
 
-It does what the paper on ffsck does (FAST '13, section 3.2): a directory for each block group, with files of 1 to \
-    512 blocks (--largest) that fill a fifth of a group; then new files and up to 256 blocks more for others, until the volume \
-    is as full as --fill says; then rounds, in each of which each directory sees one operation: a file is made, \
-    lengthened, cut off at a random block or removed. After each round the volume is filled again. All follows \
-    from the seed.
+The workload is that of the ffsck paper (FAST '13, section 3.2): a directory for each block group, with files of 1 to \
+    512 blocks (--largest) that fill a fifth of the group; then new files, and up to 256 more blocks for existing ones, until the \
+    volume is as full as --fill says; then rounds, each with one operation in each directory: a file is created, \
+    appended to, truncated at a random block or deleted. After each round the volume is filled again. The seed \
+    determines everything.
 
-File content is not written. Files have all their blocks, and what a check or the allocator meets is what it would \
-    meet otherwise, but what is read from the files is whatever the device held: use such a volume for \
-    measurements only. An image file stays sparse.
+File content is not written. Files have all their blocks, so checkers and allocators meet ordinary metadata, but reading \
+    a file returns whatever was on the device before: use such a volume for measurements only. An image file stays sparse.
 
-The volume must not be mounted, and best is empty. No journal and no order of writes protects it while it is aged: \
-    make it anew after a crash. On SIGINT and SIGTERM it ends, and the volume is sound.
+The volume must not be mounted, and should be empty. No journal and no write ordering protects it meanwhile: after a \
+    crash, recreate it. SIGINT and SIGTERM stop the aging and leave the volume consistent.
 
 Exit status: 0 done, 1 not done or interrupted, 2 wrong usage."
 )]
@@ -40,7 +39,7 @@ pub(crate) struct Age {
     #[command(flatten)]
     source: Source,
 
-    /// What everything follows from
+    /// Random seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
@@ -56,11 +55,11 @@ pub(crate) struct Age {
     #[arg(long, value_name = "BLOCKS", default_value_t = age::LARGEST, value_parser = clap::value_parser!(u64).range(2..))]
     largest: u64,
 
-    /// Where blocks go: usual, or hint, with metadata at the front of each group for the sake of checks
+    /// Block placement: usual, or hint: metadata at the front of each group, to make later checks faster
     #[arg(long, value_name = "WHERE", default_value = "usual")]
     placement: Placement,
 
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +76,7 @@ impl Age {
         let interrupted = on_signals()?;
         let time = Timestamp { seconds: 1_700_000_000, nanos: 0 };
         let opened = self.source.open_for_writing(WriteOptions {
-            // what a crash leaves is made anew
+            // after a crash the volume is recreated
             consistency: Some(Consistency::None),
             clock: Arc::new(move || time),
             seed: Some(self.seed),
@@ -101,7 +100,7 @@ impl Age {
         } else {
             writeln!(
                 stdout()?,
-                "{} files in {} directories, {:.1} % in use; {} made, {} lengthened, {} cut, {} removed",
+                "{} files in {} directories, {:.1} % in use; {} created, {} appended to, {} truncated, {} deleted",
                 aged.files,
                 aged.directories,
                 aged.fill * 100.0,
@@ -112,7 +111,7 @@ impl Age {
             )?;
         }
         if aged.stopped {
-            say("interrupted: the volume is sound, and not as old as it was to be");
+            say("interrupted: the volume is consistent, but aging is not complete");
         }
         Ok(aged.stopped.into())
     }

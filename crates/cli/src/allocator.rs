@@ -1,9 +1,9 @@
 //! Where the program's memory comes from.
 //!
-//! A server runs for months, and memory that is in use once, as while many files are made, has to go back to the system.
-//! The allocator of the C library gives back what lies at the end of its heaps, so that one block that is still in use
-//! keeps all before it. jemalloc gives back each page that nobody uses. Into how many arenas it divides memory and after
-//! which time it gives pages back is said where it is built, in `.cargo/config.toml`.
+//! A server runs for months, and memory that was in use once, as while many files are made, has to go back to the
+//! system. The allocator of the C library returns what lies at the end of its heaps, so that one block in use pins all
+//! before it. jemalloc returns each unused page. The number of its arenas, and the time after which it returns pages,
+//! are set where it is built, in `.cargo/config.toml`.
 
 use tikv_jemallocator::Jemalloc;
 
@@ -18,7 +18,7 @@ mod tests {
     /// Resident memory of this process that no file is behind, in KiB.
     fn resident() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").expect("the process's status");
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("what is resident");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the resident memory");
         line.split_whitespace().next().expect("a number").parse().expect("a number")
     }
 

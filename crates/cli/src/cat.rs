@@ -20,7 +20,7 @@ const BUFFER: usize = 1 << 20;
   extant cat backup.img /disk.raw | head -c 512 | hexdump -C
 
 PATH may also be an inode's number in angle brackets, '<12>', as in debugfs. Symbolic links are followed, inside \
-    the volume. Holes are written as zeroes; `extant get` keeps them.
+    the volume. Holes are written as zeroes; `extant get` preserves them.
 
 Exit status: 0 all was printed, 1 something could not be read, 2 wrong usage."
 )]

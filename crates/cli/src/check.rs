@@ -1,4 +1,4 @@
-//! `extant check`, and e2fsck's names for it: finds what is wrong with a volume, and repairs it.
+//! `extant check`, and e2fsck's names for it: checks a volume and repairs it.
 
 use crate::device::{Device, open_volume};
 use crate::failure::{Failure, say};
@@ -33,89 +33,89 @@ use watch::Watch;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Find what is wrong with a volume, and repair it",
+    about = "Check a file system and repair it",
     after_help = "Examples:
   extant check -fn volume.img             check it, change nothing
-  extant check volume.img                 the same, unless it was left clean
+  extant check volume.img                 the same, unless it is marked clean
   extant check --estimate /dev/sdb1       how long a check would take
-  extant check -fn -b 32768 volume.img    with a copy of the superblock
+  extant check -fn -b 32768 volume.img    with a backup superblock
   extant check --online /mnt              while it is mounted and in use (native volumes)
   extant check -fn --json volume.img | jq -r '.problems[].text'
-  extant check -fy -z before volume.img   repair everything, and keep a way back
+  extant check -fy -z before volume.img   repair everything, with an undo file
   fsck.ext4 -a -C0 /dev/sdb1              as fsck(8) calls it at boot
 
 Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a person has to decide, it \
-    changes nothing but replays the journal. -z keeps what is changed for `extant undo`. A repair that is cut at any \
-    moment is finished by the next one. A volume that is mounted is only read.
+    changes nothing but replays the journal. -z records the old content for `extant undo`. A repair that is interrupted at any \
+    moment is finished by the next one. A mounted volume is only read.
 
-Problems have e2fsck's numbers, and /etc/e2fsck.conf (or the file that E2FSCK_CONFIG names) is heeded. With -C FD, lines \
-    'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 stands for the bar on the terminal; where FD \
-    is negative they begin with SIGUSR1. SIGUSR2 ends them.
+Problem codes are the same as e2fsck's, and /etc/e2fsck.conf (or the file that E2FSCK_CONFIG names) is read. With -C FD, lines \
+    'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 shows a bar on the terminal; a negative FD writes \
+    nothing at first. SIGUSR1 starts, SIGUSR2 stops progress output.
 
 Called as fsck.ext2, fsck.ext3, fsck.ext4, fsck.rext3, fsck.extant or e2fsck, the program reads its command line as e2fsck \
     does, and without -n, -p or -y it asks on the terminal whether to repair.
 
-Exit status, the sum of: 0 sound, 1 repaired, 2 reboot (the root was repaired), 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
+Exit status, the sum of: 0 no errors, 1 errors repaired, 2 reboot (the root was repaired), 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
 )]
 pub(crate) struct Check {
     /// Volume: a path, or `mem:SIZE`
     #[arg(value_name = "DEVICE")]
     device: Device,
 
-    /// Change nothing
+    /// Check only, change nothing
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no_change: bool,
 
-    /// Repair what is safe to repair
+    /// Repair only what is safe, without asking
     #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "yes")]
     preen: bool,
 
-    /// Repair everything
+    /// Answer yes to all repairs
     #[arg(short = 'y')]
     yes: bool,
 
-    /// Write what the changed places held to the new file UNDO first, for `extant undo`
+    /// Save the old content of changed blocks to the new file UNDO first, for `extant undo`
     #[arg(short = 'z', long, value_name = "UNDO")]
     undo: Option<PathBuf>,
 
-    /// Check even where the volume says that it was left clean
+    /// Check even if the volume is marked clean
     #[arg(short, long)]
     force: bool,
 
-    /// Use the copy of the superblock in block SB
+    /// Use the backup superblock in block SB
     #[arg(short = 'b', long, value_name = "SB")]
     superblock: Option<u64>,
 
-    /// Block size by which SB is counted; without it every size is tried
+    /// Block size for -b; all sizes are tried if omitted
     #[arg(short = 'B', long, value_name = "BYTES")]
     block_size: Option<u32>,
 
-    /// Tell how far the check is on file descriptor FD; 0 is the bar on the terminal, a negative one is none
+    /// Write progress to file descriptor FD; 0 shows a bar, negative disables it
     #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true)]
     completion: Option<i32>,
 
-    /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others that
-    /// change nothing; snapshots=N, of the block map in a pass; unshare_blocks: with -y, files that share blocks on purpose
-    /// get blocks of their own; and empty_tables: where an inode table cannot be found, -y makes an empty one, and its files
-    /// are lost
+    /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others
+    /// that change nothing; scan_segments=N, the number of saved block maps in a pass; unshare_blocks: with -y, files
+    /// that share blocks on purpose get blocks of their own; and empty_tables: where an inode table cannot be found, -y
+    /// makes an empty one, and its files are lost
     #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended::parse)]
     extended: Vec<Extended>,
 
-    /// Call the volume NAME in what is said
+    /// Use NAME for the volume in messages
     #[arg(short = 'N', long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Check a native volume that is mounted, while it is in use: a snapshot of it, made for that and deleted afterwards, and
-    /// all other snapshots. What could not be looked at is named, and the volume is not called sound then. DEVICE may be a folder
-    /// on it
+    /// Check a mounted native volume while it is in use: a snapshot of it, taken for the check and deleted afterwards,
+    /// and all other snapshots. Parts that could not be checked are listed, and the volume is not reported as clean
+    /// then. DEVICE may be a folder on it
     #[arg(long, conflicts_with_all = ["preen", "yes", "undo", "superblock", "block_size", "estimate"])]
     online: bool,
 
-    /// Say how long a check would take, and check nothing
+    /// Print how long a check would take, and check nothing
     #[arg(long)]
     estimate: bool,
 
-    /// Threads that read and judge
+    /// Number of worker threads
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     threads: Option<usize>,
 
@@ -123,11 +123,11 @@ pub(crate) struct Check {
     #[arg(long)]
     json: bool,
 
-    /// Say what is on the volume and what the check cost
+    /// Print what is on the volume, and time, reads, seeks and memory
     #[arg(short, long)]
     verbose: bool,
 
-    /// Say what the check cost
+    /// Print time, reads, seeks and memory
     #[arg(short, action = ArgAction::Count)]
     times: u8,
 
@@ -141,19 +141,19 @@ pub(crate) struct Check {
 struct Printed<'a> {
     #[serde(flatten)]
     report: &'a Report,
-    /// The volume was taken at its word and not read.
+    /// The volume is marked clean and was not checked.
     skipped: bool,
 }
 
 /// An estimate as JSON.
 #[derive(Serialize)]
-struct Foretold<'a> {
+struct Estimated<'a> {
     device: &'a str,
     #[serde(flatten)]
     estimate: Estimate,
 }
 
-/// What is said in place of a report where there is nothing to check.
+/// The JSON in place of a report where nothing can be checked.
 #[derive(Serialize)]
 struct Refused<'a> {
     device: &'a str,
@@ -164,7 +164,7 @@ struct Refused<'a> {
     error: &'a str,
 }
 
-/// What is said of a journal of which not all can be replayed, where nothing but that is asked for.
+/// The message about a journal of which not all can be replayed, where the replay alone was requested.
 const DAMAGED_JOURNAL: &str = "the journal is damaged and nothing was changed; check -fy recovers what can be";
 
 impl Check {
@@ -186,13 +186,10 @@ impl Check {
         }
         let asks = self.as_fsck && repair == Repair::No && !self.no_change && !self.estimate;
         if asks && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
-            return Err(Failure::on(
-                &self.device,
-                "there is no terminal to ask on whether to repair: give -n, -p or -y",
-            ));
+            return Err(Failure::on(&self.device, "stdin or stdout is not a terminal: use -n, -p or -y"));
         }
         if self.undo.is_some() && repair == Repair::No && !asks {
-            self.say("-z: nothing is changed without -p or -y, so no undo file is made");
+            self.say("-z: no undo file is written without -p or -y");
         }
         let watch = Watch::new(self.called(), self.completion)?;
         if self.online {
@@ -223,7 +220,7 @@ impl Check {
             unshare_blocks: self.extended.contains(&Extended::UnshareBlocks),
             rules: settings.rules.clone(),
             snapshots: self.extended.iter().find_map(|option| match option {
-                Extended::Snapshots(n) => Some(*n),
+                Extended::ScanSegments(n) => Some(*n),
                 _ => None,
             }),
             ..Options::default()
@@ -234,9 +231,10 @@ impl Check {
         if self.estimate {
             return self.estimate(&*device, &options);
         }
+        let is_mounted = mounted.is_some() && !root;
         if let Some(mounted) = mounted.filter(|_| !root) {
             let place = escape(mounted.place().as_bytes());
-            self.say(&format!("it is mounted {place}: what is being changed there can look like damage"));
+            self.say(&format!("it is mounted {place}; results are unreliable while it is mounted"));
         }
         if self.extended.contains(&Extended::JournalOnly) {
             return self.only_replay(&device, &options);
@@ -252,10 +250,10 @@ impl Check {
             }
         }
         if !self.no_change && repair == Repair::No && !asks {
-            self.say("checking as with -n, nothing will be changed; -p or -y repairs");
+            self.say("read-only check; add -p or -y to repair");
         }
         if self.undo.is_some() && repair != Repair::No && check::is_native(&*device) {
-            self.say("-z: there is no way back from a repair of a native volume, so nothing is changed; leave -z out");
+            self.say("-z: undo is not supported for native volumes, so nothing is changed; omit -z");
         }
         let name = self.called();
         let outcome = match repair {
@@ -265,7 +263,10 @@ impl Check {
         watch.finish();
         let forgives = || settings.allow_cancellation && !skip::is_marked(&*device);
         let mut report = match outcome {
-            Ok(report) => report,
+            Ok(mut report) => {
+                report.mounted = is_mounted;
+                report
+            }
             Err(refusal) => {
                 let status = self.refused(&refusal)?;
                 return Ok(if refusal.is_cancelled() && forgives() { exit::CLEAN } else { status });
@@ -282,13 +283,13 @@ impl Check {
         Ok(if status == exit::CANCELLED && report.problems.is_empty() && forgives() { exit::CLEAN } else { status })
     }
 
-    /// Says how a check that could not go on may do so with a copy of the superblock, where there is one.
+    /// Suggests a backup superblock for a check that was aborted, where there is one.
     fn hint_at_copy(&self, device: &dyn BlockDevice) {
         if self.superblock.is_some() || check::is_native(device) {
             return;
         }
         if let Some((block, size)) = skip::copy_of_superblock(device) {
-            self.say(&format!("a copy of the superblock may lead further: -b {block} -B {size}"));
+            self.say(&format!("try a backup superblock: -b {block} -B {size}"));
         }
     }
 
@@ -299,7 +300,7 @@ impl Check {
             Some(Mounted { root: true, read_only: true, .. }) => Ok(true),
             Some(mounted) => {
                 let place = escape(mounted.place().as_bytes());
-                let sentence = format!("is mounted {place}; unmount it first, or look at it with -n");
+                let sentence = format!("is mounted {place}; unmount it, or use -n to check without repairing");
                 Err(Failure::Message(format!("{} {sentence}", self.shown_name())))
             }
         }
@@ -308,7 +309,7 @@ impl Check {
     /// Whether the user wants what was found to be repaired.
     fn agreed(&self) -> Result<bool, Failure> {
         let mut out = io::stdout().lock();
-        write!(out, "\nRepair all of this? (y/n) ")?;
+        write!(out, "\nRepair these problems? [y/N] ")?;
         out.flush()?;
         let mut answer = String::new();
         let read = io::stdin().read_line(&mut answer);
@@ -318,7 +319,7 @@ impl Check {
     /// Replays the journal and checks nothing.
     fn only_replay(&self, device: &Arc<dyn BlockDevice>, options: &Options) -> Result<u8, Failure> {
         if options.repair == Repair::No {
-            return Err(Failure::on(self.called(), "-E journal_only writes to the volume: give -p or -y"));
+            return Err(Failure::on(self.called(), "-E journal_only writes to the volume: use -p or -y"));
         }
         match check::replay(device, options) {
             Ok(check::Replay::Whole) => self.say("recovered the journal"),
@@ -332,8 +333,8 @@ impl Check {
         Ok(exit::CLEAN)
     }
 
-    /// Whether the volume can be taken at its word; else why not, where it says that. With -p and -y a journal is replayed
-    /// first, and that is often all.
+    /// Whether the volume is marked clean and the mark can be trusted; else the reason why not, where it records one.
+    /// With -p and -y a journal is replayed first, and that is often all.
     fn left_clean(
         &self,
         device: &Arc<dyn BlockDevice>,
@@ -344,12 +345,12 @@ impl Check {
             Ok(_) if !check::first_sight(&**device, options) => Err(None),
             word => word,
         };
-        // who changes nothing leaves the list to who does
+        // a check that changes nothing leaves the orphan list to one that does
         let mut clean = word(options.repair == Repair::No);
         if clean.is_ok() || options.repair == Repair::No || self.undo.is_some() {
             return clean;
         }
-        // what is wrong with a volume that cannot be opened is for the check to say
+        // errors of a volume that cannot be opened are reported by the check
         let replayed = check::replay(device, options).unwrap_or(check::Replay::Nothing);
         match replayed {
             check::Replay::Nothing => {}
@@ -375,7 +376,7 @@ impl Check {
         say(&format!("{}: {sentence}", self.shown_name()));
     }
 
-    /// What the volume is called in what is said.
+    /// The volume's name in messages.
     fn called(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.device)
     }
@@ -388,12 +389,12 @@ impl Check {
     fn estimate(&self, device: &dyn BlockDevice, options: &Options) -> Result<u8, Failure> {
         match check::estimate(device, options, None) {
             Err(_) if check::is_native(device) => {
-                let why = "an estimate is not available for native volumes: check -fn checks it";
+                let why = "--estimate is not available for native volumes; use check -fn";
                 Err(Failure::on(self.called(), why))
             }
             Err(refusal) => self.refused(&refusal),
             Ok(estimate) if self.json => {
-                print_json(&Foretold { device: self.called(), estimate })?;
+                print_json(&Estimated { device: self.called(), estimate })?;
                 Ok(exit::CLEAN)
             }
             Ok(estimate) => {
@@ -405,7 +406,7 @@ impl Check {
         }
     }
 
-    /// A volume that was left clean is taken at its word, as e2fsck takes it.
+    /// Reports a volume that is marked clean, without a check, as e2fsck does.
     fn skipped(&self, clean: &skip::LeftClean) -> Result<u8, Failure> {
         if self.json {
             let format = clean.format.to_owned();
@@ -423,12 +424,12 @@ impl Check {
         writeln!(out, "{}: clean, {inodes}/{inodes_total} files, {blocks}/{blocks_total} blocks", self.shown_name())?;
         out.flush()?;
         if self.verbose {
-            self.say("the volume says that it was left clean, so nothing else was read; -f checks it all the same");
+            self.say("marked clean, check skipped; use -f to force");
         }
         Ok(exit::CLEAN)
     }
 
-    /// Prints the report; its status is the program's even where nobody read it to the end.
+    /// Prints the report; its status is the program's even if the output is not read to the end.
     fn report(&self, report: &Report, settings: &Settings) -> Result<u8, Failure> {
         let manner = Manner {
             settings,
@@ -477,12 +478,12 @@ fn print_text(text: &[u8]) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// What the configuration lets be counts for nothing: with `no_ok`, a volume is sound with it.
+/// Applies `no_ok` of the configuration: a volume whose only errors are tolerated counts as clean.
 fn declined(report: &mut Report, settings: &Settings) {
-    let lets_be = |code| settings.shown.get(code).is_some_and(|shown| shown.sound_with_it);
+    let tolerated = |code| settings.shown.get(code).is_some_and(|shown| shown.clean_with_it);
     let mut errors = report.problems.iter().filter(|p| p.severity >= Severity::Error && !p.fixed).peekable();
     let all = report.exit & (exit::OPERATIONAL | exit::CANCELLED) == 0;
-    if all && report.exit & exit::LEFT != 0 && errors.peek().is_some() && errors.all(|p| lets_be(&p.code)) {
+    if all && report.exit & exit::LEFT != 0 && errors.peek().is_some() && errors.all(|p| tolerated(&p.code)) {
         report.exit &= !exit::LEFT;
         report.clean = true;
     }

@@ -1,4 +1,4 @@
-//! `extant completions`: what a shell needs to complete the command line.
+//! `extant completions`: shell completions.
 
 use crate::failure::Result;
 use crate::output::stdout;
@@ -8,7 +8,7 @@ use std::io::Write;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Print what a shell needs to complete the command line",
+    about = "Generate shell completions",
     after_help = "Examples:
   extant completions bash > /etc/bash_completion.d/extant
   extant completions zsh > ~/.zfunc/_extant
@@ -33,7 +33,7 @@ impl Completions {
     }
 }
 
-/// A command without what `--help` does not show of it: shells would offer it.
+/// A command without its hidden arguments and subcommands: shells would offer them.
 fn shown(command: &Command) -> Command {
     // names are static: a few bytes, of a program that ends when it has printed them
     let name: &'static str = command.get_name().to_owned().leak();
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_help_hides_is_offered_by_no_shell() {
+    fn shells_do_not_offer_hidden_arguments() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut shown(&crate::Cli::command()), "extant", &mut script);
@@ -58,7 +58,7 @@ mod tests {
             for hidden in ["watchdog", "as-fsck", "rollback-on-failure"] {
                 assert!(!script.contains(hidden), "{shell}: {hidden}");
             }
-            for offered in ["snapshot", "rollback", "keep-on-failure", "online", "version"] {
+            for offered in ["snapshot", "rollback", "commit-on-failure", "online", "version"] {
                 assert!(script.contains(offered), "{shell}: {offered}");
             }
         }

@@ -17,9 +17,9 @@ use std::io::Write;
   extant convert --to spacemap volume.img   free space as extents and a log, not as bitmaps
   extant convert --to ext4 volume.img       back again, for any kernel and e2fsprogs
 
-The volume is checked first, and must be sound. Only the records of free space are written, files stay where they are. \
-    Space maps need free blocks in one piece: one run for the table and the log, and one for each metablockgroup; where \
-    there is none, a sentence says how long it should be. A conversion that is cut at any moment is finished by the next \
+The volume is checked first, and must have no errors. Only the records of free space are written, files stay where they are. \
+    Space maps need contiguous free blocks: one run for the table and the log, and one for each metablockgroup; where one is \
+    missing, a message says how long it should be. A conversion that is interrupted at any moment is finished by the next \
     one, or by `extant check`.
 
 A volume with space maps is mounted read-only by the kernel, and not read by e2fsck.
@@ -31,7 +31,7 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "FORMAT")]
     to: Format,
 
-    /// Groups in a metablockgroup, a power of two: as many as make 8 GiB unless given
+    /// Groups in a metablockgroup, a power of two; by default as many as make 8 GiB
     #[arg(long, value_name = "GROUPS", value_parser = clap::value_parser!(u32).range(1..=i64::from(format::space_map::MOST_GROUPS)))]
     metablockgroup: Option<u32>,
 
@@ -53,7 +53,7 @@ impl Convert {
         let to = match self.to {
             Format::Spacemap => FreeSpaceForm::SpaceMaps { groups: self.metablockgroup },
             Format::Ext4 if self.metablockgroup.is_some() => {
-                return Err(Failure::Usage("extant: --metablockgroup is for --to spacemap alone".to_owned()));
+                return Err(Failure::Usage("extant: --metablockgroup requires --to spacemap".to_owned()));
             }
             Format::Ext4 => FreeSpaceForm::Bitmaps,
         };

@@ -1,4 +1,4 @@
-//! `extant crash`: what a loss of power can leave, state by state, against what each mode promises.
+//! `extant crash`: the states that a loss of power can leave, compared with the guarantees of each mode.
 
 use crate::failure::{Failure, Result};
 use crate::output::{human, print_json, stdout};
@@ -19,60 +19,60 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Try every state that a loss of power can leave, against what a mode promises",
-    long_about = "Runs workloads on small volumes in memory, records what is written and flushed, and makes every state in \
-                  which a loss of power could have left the device: all writes before the last flush, and of those after \
-                  it any, in any order, torn or not. Each state is recovered as its mode recovers, checked, and compared \
-                  with what the mode promises; some are worked on, some are cut again during recovery. What breaks a \
-                  promise is made small and printed with the command that repeats it.",
+    about = "Explore power-loss states and verify each mode's guarantees",
+    long_about = "Run workloads on small volumes in memory, record what is written and flushed, and construct every state in \
+                  which a loss of power could have left the device: all writes before the last flush, and any of those after \
+                  it, in any order, torn or not. Each state is recovered as its mode recovers, checked, and compared \
+                  with the mode's guarantees; some are worked on, some lose power again during recovery. A workload that \
+                  breaks a guarantee is minimized and printed with the command that repeats it.",
     after_help = "Examples:
   extant crash                                       every workload of one operation, in every mode
   extant crash --mode journal --ops two --count 300 --seed 7
   extant crash --mode none --format ext4 --ops random --length 40
   extant crash --ops papers                          samples of PostMark, dbench, unpacking, mail …
-  extant crash --ops full                            with no more room on the volume
+  extant crash --ops full                            on a volume that is nearly full
   extant crash --ops two --slice 17/1000             a part of all of two operations
   extant crash --mode dirty-bit --ops two --count 20 --faults 12
   extant crash --mode journal --workload 'create a | append a 5000 =1; fsync a; rename a b'
 
-A workload is operations parted by `;`, those before `|` done and durable before: create, mkdir, \
+A workload is operations separated by `;`, those before `|` done and durable before: create, mkdir, \
     rmdir and unlink P; symlink TARGET P; link P P; rename P P [noreplace|exchange]; write P OFFSET \
     LEN =N; append P LEN =N; read P; truncate P SIZE; fallocate P \
     plain|keep|zero|zero-keep|punch|collapse|insert OFFSET LEN; setxattr P NAME LEN =N; removexattr P \
     NAME; chmod P MODE; open P; close P; tmpfile DIR P; fsync P; fdatasync P; sync; wait SECONDS; \
     snapshot create|delete NAME; begin; commit; rollback. N chooses the bytes; @P is an open file.
 
-Exit status: 0 every promise was kept, 1 one was broken or nothing could be explored, 2 wrong \
+Exit status: 0 all guarantees were met, 1 one was broken or nothing could be explored, 2 wrong \
     usage."
 )]
 pub(crate) struct Crash {
-    /// The mode. May be given more than once; every mode unless given
+    /// A mode; may be repeated. All modes by default
     #[arg(long = "mode", value_name = "MODE", value_parser = PossibleValuesParser::new(MODES.map(|mode| mode.name)).try_map(|name| name.parse::<Mode>()))]
     modes: Vec<Mode>,
 
-    /// The format of the volumes in the modes without snapshots. ext2 where there is no journal and ext4 where there is one,
-    /// unless given; the modes snapshot and snapshot-cow have native volumes
+    /// Format of the volumes in the modes without snapshots; by default ext2 without a journal and ext4 with one. The
+    /// modes snapshot and snapshot-cow have native volumes
     #[arg(long, value_name = "ext2|ext3|ext4", value_parser = format)]
     format: Option<&'static str>,
 
-    /// The length of the volumes, at least 1M, and 16M in the modes snapshot and snapshot-cow. Unless given 9M, there 24M; with
+    /// Size of the volumes, at least 1M, and 16M in the modes snapshot and snapshot-cow. By default 9M, there 24M; with
     /// --ops full 2560K, there 16M
     #[arg(long, value_name = "SIZE", value_parser = blockdev::parse_size)]
     size: Option<u64>,
 
-    /// What the workloads consist of
+    /// Kind of workloads
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = Ops::One)]
     ops: Ops,
 
-    /// Explore this workload alone
+    /// Explore only this workload
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["ops", "count", "length"])]
     workload: Option<Workload>,
 
-    /// How many workloads: those of one operation all, others 300, unless given
+    /// Number of workloads; by default all of one operation, and 300 of the others
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     count: Option<usize>,
 
-    /// Of all workloads of two operations those of slice I, from 0, of N slices
+    /// Of all workloads of two operations, only slice I, from 0, of N slices
     #[arg(long, value_name = "I/N", value_parser = slice, conflicts_with_all = ["count", "workload"])]
     slice: Option<(u64, u64)>,
 
@@ -80,52 +80,52 @@ pub(crate) struct Crash {
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
     length: u16,
 
-    /// The seed of everything random
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Make every subset of up to N writes between two flushes, and samples of more
+    /// Construct every subset of up to N writes between two flushes, and samples of more
     #[arg(long = "states", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=16))]
     subsets: u32,
 
-    /// Make at most N states between two flushes; of more, draw so many
+    /// Construct at most N states between two flushes; of more, a random sample of N
     #[arg(long, value_name = "N", default_value_t = 3000)]
     most: usize,
 
-    /// Let every N-th state bear more work; 0 for none
+    /// Continue work on every N-th state; 0 for none
     #[arg(long, value_name = "N", default_value_t = 20)]
     work_on: u64,
 
-    /// Cut the recovery of every N-th state; 0 for none
+    /// Interrupt the recovery of every N-th state; 0 for none
     #[arg(long, value_name = "N", default_value_t = 50)]
     nested: u64,
 
-    /// Of every N-th state that such a cut leaves, cut the recovery once more; 0 for none
+    /// Interrupt the recovery once more in every N-th state that such an interruption leaves; 0 for none
     #[arg(long, value_name = "N", default_value_t = 20)]
     deeper: u64,
 
-    /// Let the power of every N-th state go once more after some work; 0 for none
+    /// Lose power once more after some work on every N-th state; 0 for none
     #[arg(long = "again", value_name = "N", default_value_t = 50)]
     again: u64,
 
-    /// No loss of power: instead let every read, write and flush fail, once and for ever, at most N of each kind in a
-    /// workload, evenly spread
+    /// No loss of power: instead let every read, write and flush fail, once and permanently, at most N of each kind in
+    /// a workload, evenly spread
     #[arg(long, value_name = "N", conflicts_with_all = ["subsets", "most", "work_on", "nested", "deeper", "again", "e2fsck_every"])]
     faults: Option<usize>,
 
-    /// Show every N-th recovered state to e2fsck; 0 for none
+    /// Check every N-th recovered state with e2fsck; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     e2fsck_every: u64,
 
-    /// The e2fsck to ask
+    /// The e2fsck to use
     #[arg(long, value_name = "PATH", default_value = "e2fsck")]
     e2fsck: PathBuf,
 
-    /// Stop a mode after so many findings
+    /// Stop a mode after N findings
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     findings: u16,
 
-    /// Threads; as many as the machine runs at once, unless given
+    /// Number of threads; by default as many as the machine runs at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
@@ -139,7 +139,7 @@ pub(crate) struct Crash {
 enum Ops {
     /// Every operation, with every placement of fsync, fdatasync and sync
     One,
-    /// Two such, drawn by the seed
+    /// Two such, chosen by the seed
     Two,
     /// Longer ones from the seed
     Random,
@@ -147,20 +147,20 @@ enum Ops {
     Versions,
     /// Longer ones from the seed, with snapshots and transactions; for the mode snapshot
     RandomVersions,
-    /// Short samples of what the papers measured, from the seed
+    /// Short samples of the workloads that papers measured, from the seed
     Papers,
-    /// On a volume that has next to no room, from the seed
+    /// On a volume that is nearly full, from the seed
     Full,
 }
 
 fn slice(text: &str) -> std::result::Result<(u64, u64), String> {
     let parts = text.split_once('/').and_then(|(slice, of)| Some((slice.parse().ok()?, of.parse().ok()?)));
-    parts.filter(|(slice, of)| slice < of).ok_or_else(|| "a slice is I/N, I from 0 to N - 1".to_owned())
+    parts.filter(|(slice, of)| slice < of).ok_or_else(|| "expected I/N, with I from 0 to N - 1".to_owned())
 }
 
 fn format(text: &str) -> std::result::Result<&'static str, String> {
     let found = FORMATS.iter().find(|format| format.name == text);
-    found.map(|format| format.name).ok_or_else(|| format!("the formats are {}", FORMATS.map(|f| f.name).join(", ")))
+    found.map(|format| format.name).ok_or_else(|| format!("expected one of {}", FORMATS.map(|f| f.name).join(", ")))
 }
 
 /// One mode as JSON.
@@ -207,7 +207,7 @@ impl Crash {
             (self.modes.iter().find(|mode| native(mode)).map(|mode| mode.name), self.format)
             && format != "extant"
         {
-            return Err(Failure::Usage(format!("--format {format}: mode {mode} is of native volumes alone")));
+            return Err(Failure::Usage(format!("--format {format}: mode {mode} requires native volumes")));
         }
         let systems = modes.filter_map(|mode| Some((mode.name, Ext::new(mode.name, self.format)?)));
         let systems = systems.map(|(mode, ext)| Ok((mode, self.sized(mode, ext)?))).collect::<Result<Vec<_>>>()?;
@@ -219,7 +219,7 @@ impl Crash {
         Ok(u8::from(found))
     }
 
-    /// Volumes of the length that was asked for.
+    /// Volumes of the requested length.
     fn sized(&self, mode: &str, mut ext: Ext) -> Result<Ext> {
         let least = ext.shortest();
         if let Some(size) = self.size.filter(|size| *size < least) {
@@ -241,8 +241,8 @@ impl Crash {
         let mut explored = Vec::new();
         for (mode, ext) in systems {
             let bar = Bar::new(mode, workloads.len() as u64, Unit::Share);
-            let told = |_| bar.advance(1);
-            let report = campaign::run(&ext, workloads, &self.options(), threads, usize::from(self.findings), &told);
+            let advance = |_| bar.advance(1);
+            let report = campaign::run(&ext, workloads, &self.options(), threads, usize::from(self.findings), &advance);
             bar.finish();
             if !self.json {
                 self.print(&report)?;
@@ -272,8 +272,8 @@ impl Crash {
         let mut reports = Vec::new();
         for (mode, ext) in systems {
             let bar = Bar::new(mode, workloads.len() as u64, Unit::Share);
-            let told = |_| bar.advance(1);
-            let report = campaign::fail(&ext, workloads, limit, threads, usize::from(self.findings), &told);
+            let advance = |_| bar.advance(1);
+            let report = campaign::fail(&ext, workloads, limit, threads, usize::from(self.findings), &advance);
             bar.finish();
             if !self.json {
                 self.print_faults(&report)?;
@@ -344,7 +344,7 @@ impl Crash {
                 / report.seconds.max(0.001)
                 / report.threads as f64,
             self.seed,
-            told(report.findings.len(), "every promise kept"),
+            verdict(report.findings.len(), "all guarantees met"),
         )?;
         for finding in &report.findings {
             for line in finding.to_string().lines() {
@@ -360,7 +360,7 @@ impl Crash {
         let seconds = explored.iter().map(|mode| mode.report.seconds).sum();
         let findings = explored.iter().map(|mode| mode.findings.len()).sum();
         let mut out = stdout()?;
-        let what = told(findings, "every promise kept");
+        let what = verdict(findings, "all guarantees met");
         writeln!(out, "all {} modes: {}; seed {}: {what}", explored.len(), counted(&counts, seconds), self.seed)?;
         Ok(out.flush()?)
     }
@@ -370,18 +370,18 @@ impl Crash {
         let c = &report.counts;
         writeln!(
             out,
-            "{}: {} workloads; {} reads, {} writes and {} flushes failed, {} runs answered with an error, after {} \
-             the volume was put away, in {} s; seed {}: {}",
+            "{}: {} workloads; {} reads, {} writes and {} flushes failed, {} runs returned an error, after {} \
+             the volume was unmounted, in {} s; seed {}: {}",
             report.mode,
             c.workloads,
             c.reads,
             c.writes,
             c.flushes,
             c.answered,
-            c.put_away,
+            c.unmounted,
             report.seconds,
             self.seed,
-            told(report.findings.len(), "every answer right"),
+            verdict(report.findings.len(), "all answers correct"),
         )?;
         for line in report.findings.iter().flat_map(|finding| finding.lines()) {
             writeln!(out, "  {}", escape(line.as_bytes()))?;
@@ -392,11 +392,11 @@ impl Crash {
 
 fn counted(c: &Counts, seconds: f64) -> String {
     format!(
-        "{} workloads, {} operations ({} without room), {} writes, {} flushes; {} states, {} of them different, {} worked \
-         on, {} and {} of recoveries cut once and twice, {} of second crashes, {} seen by e2fsck, in {seconds:.1} s",
+        "{} workloads, {} operations ({} out of space), {} writes, {} flushes; {} states, {} of them distinct, {} worked \
+         on, {} and {} of recoveries interrupted once and twice, {} of second crashes, {} checked by e2fsck, in {seconds:.1} s",
         c.workloads,
         c.operations,
-        c.no_room,
+        c.no_space,
         c.writes,
         c.flushes,
         c.states,
@@ -409,7 +409,7 @@ fn counted(c: &Counts, seconds: f64) -> String {
     )
 }
 
-fn told(findings: usize, none: &str) -> String {
+fn verdict(findings: usize, none: &str) -> String {
     match findings {
         0 => none.to_owned(),
         1 => "1 finding".to_owned(),

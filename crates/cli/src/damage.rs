@@ -1,4 +1,4 @@
-//! `extant damage`: writes damage that is known into a volume, for those who try checkers.
+//! `extant damage`: writes known damage into a volume, to test checkers.
 
 use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result};
@@ -15,30 +15,30 @@ use std::sync::Arc;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Write known damage into a volume, to try a checker",
-    long_about = "Writes damage of these kinds into a sound volume, one after the other, and says which structures were \
+    about = "Write known damage into a volume, to test a checker",
+    long_about = "Write damage of these kinds into a volume without errors, one after the other, and print which structures were \
                   changed. A kind is a problem of the checker, by its name or by e2fsck's number, or a corruption of the \
-                  ffsck paper's Table II. All else stays sound: what is changed gets the checksum it should have, unless \
-                  the checksum is what is damaged. The same volume, kinds and seed give the same damage.",
+                  ffsck paper's Table II. Everything else stays consistent: what is changed gets the checksum it should have, \
+                  unless the checksum is what is damaged. The same volume, kinds and seed cause the same damage.",
     after_help = "Examples:
   extant damage --list                               every kind
   extant damage volume.img LinkCountWrong            by name
   extant damage volume.img 0x040003 --seed 7         the same, elsewhere
-  extant damage volume.img inode.shared inode.links  both, or nothing where one does not fit
+  extant damage volume.img inode.shared inode.links  both, or neither if one is not possible
   extant damage volume.img inode.size && extant check -fy volume.img
 
 Exit status: 0 damaged or listed, 1 refused or failed, 2 wrong usage."
 )]
 pub(crate) struct Damage {
-    /// Volume: a path. It is spoilt
+    /// The volume to damage: a path (its content is destroyed)
     #[arg(value_name = "DEVICE", required_unless_present = "list")]
     device: Option<Device>,
 
-    /// What to write: a problem's name or number, or a corruption of Table II
+    /// The damage to write: a problem's name or number, or a corruption of Table II
     #[arg(value_name = "KIND", required_unless_present = "list")]
     kinds: Vec<Named>,
 
-    /// Chooses the file, block or group where there is a choice
+    /// Random seed: chooses the file, block or group where there is a choice
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
@@ -67,7 +67,7 @@ impl FromStr for Named {
         match (Kind::named(text), code) {
             (Some(kind), _) => Ok(Self { kind, name: text.to_owned() }),
             (None, Some(code)) => Ok(Self { kind: Kind::Problem(code.number()), name: format!("{code:?}") }),
-            (None, None) => Err("no such kind; --list shows all".to_owned()),
+            (None, None) => Err("unknown kind; --list shows all".to_owned()),
         }
     }
 }
@@ -80,7 +80,7 @@ struct Listed {
     does: String,
 }
 
-/// What was done, as JSON.
+/// One kind of damage that was written, as JSON.
 #[derive(Serialize)]
 struct Done<'a> {
     kind: &'a str,
@@ -95,10 +95,10 @@ impl Damage {
         let name = &self.device.clone().unwrap_or_default();
         let device = open_volume(name, crate::source::for_writing(name))?;
         if check::is_native(&*device) {
-            let why = "it is a native volume, and only ext2, ext3, ext4 and rext3 volumes are damaged by kinds";
+            let why = "native volumes are not supported: use an ext2, ext3, ext4 or rext3 volume";
             return Err(Failure::on(name, why));
         }
-        // all of it in memory first: a kind that does not fit must not come after one that was written
+        // all of it in memory first: a kind that is not possible must not come after one that was written
         let overlay = Overlay::new(Arc::clone(&device));
         self.kinds.iter().try_for_each(|kind| self.write(&overlay, kind).map(drop))?;
         drop(overlay);

@@ -15,7 +15,8 @@ pub(crate) fn open(device: impl AsRef<OsStr>, options: OpenOptions) -> blockdev:
     blockdev::open_with(device, options, SCHEMES)
 }
 
-/// Opens a device with a volume, or for one. What stands beneath a Kero layer is none, however much it looks like one.
+/// Opens a device with a volume, or for one. The device beneath a Kero layer is refused, however much it looks like a
+/// volume.
 pub(crate) fn open_volume(device: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
     let opened = open(&device, options)?;
     if ::kero::is_layered(&*opened) {
@@ -26,20 +27,20 @@ pub(crate) fn open_volume(device: impl AsRef<OsStr>, options: OpenOptions) -> Re
     Ok(opened)
 }
 
-/// A device: to be opened by its own bytes, and a text for sentences.
+/// A device: its own bytes, by which it is opened, and a text for messages.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Device {
-    given: OsString,
+    raw: OsString,
     shown: String,
 }
 
 impl From<OsString> for Device {
-    fn from(given: OsString) -> Self {
-        Self { shown: given.to_string_lossy().into_owned(), given }
+    fn from(raw: OsString) -> Self {
+        Self { shown: raw.to_string_lossy().into_owned(), raw }
     }
 }
 
-/// What it is called in sentences. Not for opening it.
+/// Its name in messages. Not for opening it.
 impl Deref for Device {
     type Target = str;
 
@@ -50,12 +51,12 @@ impl Deref for Device {
 
 impl AsRef<OsStr> for Device {
     fn as_ref(&self) -> &OsStr {
-        &self.given
+        &self.raw
     }
 }
 
 impl AsRef<Path> for Device {
     fn as_ref(&self) -> &Path {
-        Path::new(&self.given)
+        Path::new(&self.raw)
     }
 }

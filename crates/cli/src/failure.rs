@@ -1,4 +1,4 @@
-//! How a command says that it could not do what was asked: one sentence to standard error, and an exit status.
+//! How a command reports that it could not do what was asked: one sentence to standard error, and an exit status.
 
 use crate::device::Device;
 use check::render::escape;
@@ -9,11 +9,12 @@ use std::io::{self, Write};
 pub(crate) enum Failure {
     /// A sentence for the user, without `extant: ` before it.
     Message(String),
-    /// A sentence as well: what was asked for contradicts the volume, or others use it, so that less is no answer either.
+    /// A sentence as well: the request contradicts the volume, or others use it, so that doing less is no option
+    /// either.
     Refused(String),
-    /// A sentence as well: the command line asks for what is not known, or for what does not go together.
+    /// A sentence as well: the command line has unknown words, or words that cannot be combined.
     Usage(String),
-    /// Whoever read the output wants no more of it (`| head`): no failure, nothing to say.
+    /// The reader of the output has gone (`| head`): not a failure, and no message.
     ReaderGone,
 }
 
@@ -49,12 +50,12 @@ impl From<blockdev::Error> for Failure {
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Says one sentence on standard error. There is nobody to tell where that fails.
+/// Prints one sentence to standard error. A failure to do so is ignored.
 pub(crate) fn say(sentence: &str) {
     let _ = writeln!(io::stderr().lock(), "extant: {sentence}");
 }
 
-/// Names where a volume that is in use is mounted, for whoever has to unmount it.
+/// Adds where a volume that is in use is mounted, so that the user can unmount it.
 pub(crate) fn with_place(device: &Device, failure: Failure) -> Failure {
     match (failure, blockdev::mounted(device)) {
         (Failure::Refused(why), Some(mounted)) => {
@@ -75,7 +76,7 @@ pub(crate) fn without_errno(sentence: &str) -> String {
     out + rest
 }
 
-/// A path for a sentence: of one that nobody would read, as a hostile volume may have it, the beginning and the end.
+/// A path for a message: of a very long one, as a hostile volume may have it, the beginning and the end.
 pub(crate) fn short(path: &[u8]) -> String {
     const SHOWN: usize = 1024;
     match (path.get(..SHOWN), path.get(path.len().saturating_sub(SHOWN)..)) {

@@ -1,8 +1,8 @@
 //! Files that come into a volume: what `mkfs -d` and `put` share.
 //!
 //! A [`Filler`] makes them one by one. What is wrong with one file is a complaint, and the others follow; what is wrong
-//! with the volume or its device ends the work ([`Stop`]), as a signal does. Either way the volume is left sound: who
-//! opened it unmounts it.
+//! with the volume or its device ends the work ([`Stop`]), as a signal does. Either way the volume is left consistent:
+//! the caller, who opened it, unmounts it.
 
 use crate::failure::{Complaints, say, short, without_errno};
 use crate::output::{counted, human};
@@ -47,7 +47,7 @@ pub(crate) enum Stop {
     Failed(String),
 }
 
-/// What a file is beside its content.
+/// The metadata of a file beside its content.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileAttributes {
     pub(crate) mode: u16,
@@ -59,8 +59,8 @@ pub(crate) struct FileAttributes {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Whether a file system or a device that the volume lies on has no space: that the volume has is another matter. What was
-/// met before is there as a sentence only.
+/// Whether a file system or a device below the volume has no space: that the volume has is another matter. An error
+/// that was met before is there as a sentence only.
 pub(crate) fn is_full_below(error: &Error) -> bool {
     matches!(error, Error::ReadOnly(_) | Error::Io(_)) && error.to_string().contains("(os error 28)")
 }
@@ -93,7 +93,7 @@ pub(crate) struct Filler<'a> {
     replacing: Option<Replacing>,
 }
 
-/// A file that gets the name of another when it is whole.
+/// A file that gets the name of another when it is complete.
 struct Replacing {
     number: InodeNo,
     dir: InodeNo,
@@ -107,7 +107,7 @@ struct Replacing {
 /// Set by the signals that ask a program to end, which do nothing else from now on; the second one ends it at once, in
 /// case it waits for something that never comes.
 ///
-/// Those that this process was told to ignore (`nohup`, or `&` in a script) stay ignored.
+/// Those that this process ignores (`nohup`, or `&` in a script) stay ignored.
 pub(crate) fn on_signals() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in heard([SIGINT, SIGTERM, SIGHUP]) {
@@ -125,13 +125,13 @@ pub(crate) fn heard<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i
     signals.into_iter().filter(move |signal| ignored >> (signal - 1) & 1 == 0)
 }
 
-/// The mode of a file that comes without its access control list: where the group's permissions stand it has the most that the
-/// list grants, and gets what the list grants to the group, if that is less.
+/// The mode of a file that is copied without its access control list: where the group's permissions are it has the
+/// upper bound of the list, and gets the permissions that the list grants to the group, if those are less.
 fn without_list(mode: u16, group: u16) -> u16 {
     mode & (!0o070 | group << 3)
 }
 
-/// What may have nothing to read for long: a signal ends the wait for it.
+/// A source that may have nothing to read for long: a signal ends the wait for it.
 pub(crate) struct Input<F> {
     file: F,
     interrupted: Arc<AtomicBool>,
@@ -202,8 +202,8 @@ impl<'a> Filler<'a> {
         if self.interrupted.load(Ordering::Relaxed) { Err(Stop::Interrupted) } else { Ok(()) }
     }
 
-    /// What the file system answered: a value, a complaint about this file, or the end.
-    fn judge<T>(&mut self, path: &[u8], outcome: fs::Result<T>) -> Result<Option<T>, Stop> {
+    /// The result of the file system: a value, a complaint about this file, or the end.
+    fn checked<T>(&mut self, path: &[u8], outcome: fs::Result<T>) -> Result<Option<T>, Stop> {
         match outcome {
             Ok(value) => Ok(Some(value)),
             Err(Error::NoSpace) => Err(Stop::Full(short(path))),
@@ -221,18 +221,18 @@ impl<'a> Filler<'a> {
         let found = self.volume.inode(dir).and_then(|dir| self.volume.lookup(&dir, name));
         match found {
             Err(Error::NotFound) => Ok(None),
-            other => self.judge(path, other),
+            other => self.checked(path, other),
         }
     }
 
-    /// The name under which a file can be made for a place: its own where nothing is there, else another, under which it
-    /// is until it is whole.
+    /// The name under which a file can be made for a place: its own where nothing is there, else a temporary one, which
+    /// it has until it is complete.
     fn name_for(&mut self, place: Place<'_>, path: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
         self.go_on()?;
         let Some(number) = self.at(place, path)? else { return Ok(Some(place.1.to_vec())) };
         let kind = self.volume.inode(number).map(|inode| inode.kind);
         if kind.is_ok_and(|kind| kind == FileKind::Directory) {
-            self.complain(path, "there is a directory of that name");
+            self.complain(path, "a directory of that name exists");
             return Ok(None);
         }
         if !self.force {
@@ -248,7 +248,7 @@ impl<'a> Filler<'a> {
         Ok(None)
     }
 
-    /// Notes under which name a file was made for a place; its number.
+    /// Records under which name a file was made for a place; returns its number.
     fn made(&mut self, (dir, name): Place<'_>, temporary: Vec<u8>, made: Option<InodeNo>) -> Option<InodeNo> {
         self.count_file(made.is_some());
         self.making = made.map(|_| (dir, temporary.clone(), self.copied.bytes));
@@ -265,22 +265,22 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// A file is as it is to be: it takes the place of the one that it replaces, which stays where the new one is not whole.
+    /// A file is complete: it takes the place of the one that it replaces, which stays if the new one is incomplete.
     fn replace(&mut self, number: InodeNo, path: &[u8]) -> Result<(), Stop> {
         self.making = None;
         let Some(new) = self.replacing.take_if(|replacing| replacing.number == number) else { return Ok(()) };
         if new.broken {
-            self.complain(path, "the file that was there stays");
+            self.complain(path, "the existing file is left unchanged");
             self.copied.files = self.copied.files.saturating_sub(1);
             let removed = self.volume.unlink(new.dir, &new.temporary);
-            return self.judge(path, removed).map(drop);
+            return self.checked(path, removed).map(drop);
         }
         let flags = fs::RenameFlags::default();
         let renamed = self.volume.rename(new.dir, &new.temporary, new.dir, &new.name, flags);
         if renamed.is_err() {
             self.replacing = Some(new);
         }
-        self.judge(path, renamed)?;
+        self.checked(path, renamed)?;
         self.abandon();
         Ok(())
     }
@@ -293,19 +293,19 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Makes a directory, or joins one that exists; the flag says that it is new. It gets its looks last
+    /// Makes a directory, or joins one that exists; the flag says that it is new. Its attributes come last
     /// ([`set_attributes`](Self::set_attributes)), so that its files inherit nothing.
     pub(crate) fn directory(&mut self, place: Place<'_>, path: &[u8]) -> Result<Option<(InodeNo, bool)>, Stop> {
         self.go_on()?;
         if let Some(number) = self.at(place, path)? {
             let inode = self.volume.inode(number);
-            return match self.judge(path, inode)? {
+            return match self.checked(path, inode)? {
                 Some(inode) if inode.kind == FileKind::Directory => {
                     self.copied.directories += 1;
                     Ok(Some((number, false)))
                 }
                 Some(_) => {
-                    self.complain(path, "exists already, and is no directory");
+                    self.complain(path, "exists already and is not a directory");
                     Ok(None)
                 }
                 None => Ok(None),
@@ -313,7 +313,7 @@ impl<'a> Filler<'a> {
         }
         let new = NewFile { kind: FileKind::Directory, mode: 0o700, umask: 0, uid: 0, gid: 0, device: (0, 0) };
         let made = self.volume.create(place.0, place.1, &new);
-        let made = self.judge(path, made)?;
+        let made = self.checked(path, made)?;
         self.copied.directories += u64::from(made.is_some());
         Ok(made.map(|inode| (inode.number, true)))
     }
@@ -329,25 +329,25 @@ impl<'a> Filler<'a> {
         let Some(name) = self.name_for(place, path)? else { return Ok(None) };
         let new = NewFile { kind, mode: 0o600, umask: 0, uid: 0, gid: 0, device };
         let made = self.volume.create(place.0, &name, &new);
-        let made = self.judge(path, made)?.map(|inode| inode.number);
+        let made = self.checked(path, made)?.map(|inode| inode.number);
         Ok(self.made(place, name, made))
     }
 
     pub(crate) fn symlink(&mut self, place: Place<'_>, path: &[u8], target: &[u8]) -> Result<Option<InodeNo>, Stop> {
         let Some(name) = self.name_for(place, path)? else { return Ok(None) };
         let made = self.volume.symlink(place.0, &name, target, 0, 0);
-        let made = self.judge(path, made)?.map(|inode| inode.number);
+        let made = self.checked(path, made)?.map(|inode| inode.number);
         Ok(self.made(place, name, made))
     }
 
-    /// Gives a file one more name.
+    /// Adds one more name to a file.
     pub(crate) fn link(&mut self, number: InodeNo, place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
         if self.at(place, path)? == Some(number) {
             return Ok(());
         }
         let Some(name) = self.name_for(place, path)? else { return Ok(()) };
         let made = self.volume.link(number, place.0, &name);
-        let made = self.judge(path, made)?.map(|_| number);
+        let made = self.checked(path, made)?.map(|_| number);
         self.made(place, name, made);
         self.replace(number, path)
     }
@@ -356,47 +356,47 @@ impl<'a> Filler<'a> {
         self.copied.files += u64::from(made);
     }
 
-    /// Gives a file its owner, permissions, attributes and times, which is the last that is done with it.
+    /// Sets owner, permissions, attributes and times of a file, which is the last that is done with it.
     pub(crate) fn set_attributes(
         &mut self,
         number: InodeNo,
         path: &[u8],
         attributes: &FileAttributes,
     ) -> Result<(), Stop> {
-        self.put_on(number, path, attributes)?;
+        self.apply(number, path, attributes)?;
         self.replace(number, path)
     }
 
-    fn put_on(&mut self, number: InodeNo, path: &[u8], attributes: &FileAttributes) -> Result<(), Stop> {
+    fn apply(&mut self, number: InodeNo, path: &[u8], attributes: &FileAttributes) -> Result<(), Stop> {
         let inode = self.volume.inode(number);
-        let Some(inode) = self.judge(path, inode)? else {
+        let Some(inode) = self.checked(path, inode)? else {
             self.incomplete();
             return Ok(());
         };
         let mode = (inode.kind != FileKind::Symlink).then_some(attributes.mode & 0o7777);
-        let looks =
+        let owner_and_mode =
             SetAttributes { mode, uid: Some(attributes.uid), gid: Some(attributes.gid), ..SetAttributes::default() };
         let inherited = self.volume.list_xattrs(&inode);
-        for name in self.judge(path, inherited)?.unwrap_or_default() {
+        for name in self.checked(path, inherited)?.unwrap_or_default() {
             if !attributes.xattrs.iter().any(|(other, _)| *other == name) {
                 let removed = self.volume.remove_xattr(number, &name);
-                self.judge(path, removed)?;
+                self.checked(path, removed)?;
             }
         }
-        let set = self.volume.set_attributes(number, &looks);
-        self.judge(path, set)?;
+        let set = self.volume.set_attributes(number, &owner_and_mode);
+        self.checked(path, set)?;
         for (name, value) in &attributes.xattrs {
             let set = match self.volume.set_xattr(number, name, value, XattrMode::Any) {
-                // no room beside the others: that is so for this file alone
+                // no space beside the others: that is so for this file alone
                 Err(e @ Error::NoSpace) => {
                     self.complain(path, format!("{}: {e}", escape(name)));
                     None
                 }
                 Err(Error::Unsupported(_)) => {
-                    self.complain(path, format!("{}: no volume keeps it", escape(name)));
+                    self.complain(path, format!("{}: attribute not supported", escape(name)));
                     None
                 }
-                other => self.judge(path, other)?,
+                other => self.checked(path, other)?,
             };
             if set.is_none() && name == b"system.posix_acl_access" && mode.is_some() {
                 let mode = Some(without_list(attributes.mode, acl::group_of(value)));
@@ -414,12 +414,12 @@ impl<'a> Filler<'a> {
         let times =
             SetAttributes { atime: Some(attributes.atime), mtime: Some(attributes.mtime), ..SetAttributes::default() };
         let set = self.volume.set_attributes(number, &times);
-        self.judge(path, set)?;
+        self.checked(path, set)?;
         Ok(())
     }
 
-    /// Writes what a stream gives, up to its end or to `most` bytes, into a file from `start` on; the place behind it.
-    /// A stream that breaks is a complaint.
+    /// Writes a stream, up to its end or to `most` bytes, into a file from `start` on; returns the offset behind it.
+    /// A read error of the stream is a complaint.
     pub(crate) fn stream(
         &mut self,
         number: InodeNo,
@@ -433,13 +433,13 @@ impl<'a> Filler<'a> {
             if let Err(stop) = self.go_on() {
                 break Err(stop);
             }
-            let room = (most - (at - start)).min(BUFFER as u64) as usize;
-            let filled = match fill(from, &mut buffer[..room]) {
+            let len = (most - (at - start)).min(BUFFER as u64) as usize;
+            let filled = match fill(from, &mut buffer[..len]) {
                 Ok(0) => break Ok(at),
                 Ok(filled) => filled,
                 Err(_) if self.go_on().is_err() => break Err(Stop::Interrupted),
                 Err(e) => {
-                    self.complain(path, format!("copied up to byte {at} only: {e}"));
+                    self.complain(path, format!("copy stopped at byte {at}: {e}"));
                     self.incomplete();
                     break Ok(at);
                 }
@@ -460,7 +460,7 @@ impl<'a> Filler<'a> {
     /// Writes into a file; the flag says that all of it was.
     fn write(&mut self, number: InodeNo, path: &[u8], at: u64, data: &[u8]) -> Result<bool, Stop> {
         let written = self.volume.write_at(number, at, data);
-        let Some(written) = self.judge(path, written)? else { return Ok(false) };
+        let Some(written) = self.checked(path, written)? else { return Ok(false) };
         if written < data.len() {
             return Err(Stop::Full(short(path)));
         }
@@ -469,10 +469,10 @@ impl<'a> Filler<'a> {
         Ok(true)
     }
 
-    /// Gives a file its length, where it ends with a hole.
+    /// Sets the length of a file, where it ends with a hole.
     pub(crate) fn set_len(&mut self, number: InodeNo, path: &[u8], len: u64) -> Result<(), Stop> {
         let set = self.volume.truncate(number, len);
-        if self.judge(path, set)?.is_none() {
+        if self.checked(path, set)?.is_none() {
             self.incomplete();
         }
         Ok(())
@@ -486,16 +486,16 @@ impl<'a> Filler<'a> {
             return format!("all {} inodes are in use", there.files);
         }
         match self.total.as_ref().map(|total| total().saturating_sub(self.copied.bytes)) {
-            Some(more) => format!("{} of data are left, and {free} are free", human(more)),
-            None => format!("{free} are free"),
+            Some(more) => format!("{} of data left to copy, {free} free", human(more)),
+            None => format!("{free} free"),
         }
     }
 
-    /// Says with how it ended what was copied: the exit status, and the figures for JSON.
+    /// Reports the outcome and the amounts copied; returns the exit status, and the figures for JSON.
     pub(crate) fn finish(mut self, outcome: Result<(), Stop>, verbose: bool) -> (u8, serde_json::Value) {
         self.bar.finish();
         if let (Err(Stop::Full(_)), Some((dir, name, bytes))) = (&outcome, self.making.take()) {
-            // what is there of it is nothing to anybody
+            // an incomplete file is of no use
             if self.volume.unlink(dir, &name).is_ok() {
                 self.copied.files = self.copied.files.saturating_sub(1);
                 self.copied.bytes = bytes;
@@ -507,7 +507,7 @@ impl<'a> Filler<'a> {
         let status = match outcome {
             Ok(()) => u8::from(self.failed > 0).max(self.complaints.exit()),
             Err(Stop::Interrupted) => {
-                say("interrupted: the volume is sound, and not all was copied");
+                say("interrupted: not all was copied; the volume is consistent");
                 1
             }
             Err(Stop::Full(path)) => {
@@ -515,7 +515,7 @@ impl<'a> Filler<'a> {
                 1
             }
             Err(Stop::FullBelow(path)) => {
-                say(&format!("{path}: no space is left on the disk below the volume; not all was copied"));
+                say(&format!("{path}: no space left on the disk below the volume; not all was copied"));
                 1
             }
             Err(Stop::Failed(why)) => {

@@ -1,4 +1,4 @@
-//! `extant frag`: in how many pieces the free space of a volume lies, and its files.
+//! `extant frag`: the fragmentation of the free space of a volume, and of its files.
 
 use crate::failure::{Complaints, Failure, Result};
 use crate::output::{counted, human, print_json, stdout};
@@ -25,12 +25,12 @@ mod picture;
   extant frag --svg space.svg volume.img     a picture of the volume: where free space lies
   extant frag --json volume.img | jq .free.extents
 
-Free extents are joined over the borders of groups. What a snapshot uses is not free. A fragment of a file ends where the \
-    next block of the file does not follow on the device; a hole ends none, if the blocks behind it lie next to those \
+Free extents are merged over the borders of groups. Blocks that a snapshot uses are not free. A fragment of a file ends where \
+    the next block of the file does not follow on the device; a hole does not end it, if the blocks behind it lie next to those \
     before it, or where they would lie without the hole.
 
-The volume is not changed, and is shown as it stands on the device with its journal's content. Free space of a group \
-    whose record contradicts the volume is not known, and said so.
+The volume is not changed, and is shown as on the device, with its journal replayed in memory. Free space of a group \
+    whose record contradicts the volume is reported as unknown.
 
 Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
 )]
@@ -38,7 +38,7 @@ pub(crate) struct Frag {
     #[command(flatten)]
     source: Source,
 
-    /// Files and directories of the volume; without any the free space and all files are summed up
+    /// Files and directories of the volume; if omitted, a summary of free space and all files
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
 
@@ -125,7 +125,7 @@ fn print_free(free: &FreeExtents, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  free       {} of {} ({:.1} %)", size(free.free), size(all), share(free.free, all))?;
     if free.unknown_groups > 0 {
         let groups = counted(free.unknown_groups, "group", "groups");
-        writeln!(out, "  not known  of {groups}, which a check should look at")?;
+        writeln!(out, "  unknown    in {groups}; run `extant check`")?;
     }
     let extents = counted(free.extents, "extent", "extents");
     if let Some(mean) = free.free.checked_div(free.extents) {

@@ -1,15 +1,16 @@
 //! `extant get`: copies files of a volume to this machine.
 //!
-//! What arrives is what `cp -a` would have copied from a mounted volume: holes stay holes, hard links stay one file, modes
-//! and times are kept, and as root owners and device nodes. How names are kept inside the destination: [`below`].
+//! The result is what `cp -a` would have copied from a mounted volume: holes stay holes, hard links stay one file,
+//! modes and times are preserved, and as root owners and device nodes. How names stay inside the destination:
+//! [`beneath`].
 
 use crate::failure::{Complaints, Failure, Result, say, short, without_errno};
 use crate::fill::on_signals;
 use crate::output::{counted, human};
+use crate::path_stack::{Folders, PathStack};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::{Opened, Source};
-use crate::trail::{Folders, Trail};
-use below::{Below, Dress, Undressed, dress_open};
+use beneath::{Beneath, FileAttributes, UnsetXattr, set_open_attributes};
 use check::render::escape;
 use clap::Args;
 use fs::{Attributes, FileKind, Inode, InodeNo, ReadDir, Volume};
@@ -23,12 +24,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-mod below;
+mod beneath;
 
 /// Bytes read at once.
 const BUFFER: usize = 1 << 20;
-/// How many times the volume's size may be copied of one PATH. Once is all that a sound volume holds; on a damaged one many
-/// files may have one map, and would fill any disk.
+/// How many times the volume's size may be copied of one PATH. A consistent volume holds no more than once its size; on
+/// a damaged one many files may have one map, and would fill any disk.
 const SHARED: u64 = 2;
 
 #[derive(Debug, Args)]
@@ -40,13 +41,13 @@ const SHARED: u64 = 2;
   extant get -r volume.img / restored            the whole volume
   extant get volume.img /a /b /c some-directory
 
-Where DEST is a directory, files land in it under their own names; else it is the new name of the one that is \
-    copied. Files that exist are left alone unless --force is given, and then stay until the new one is \
-    whole: there must be room for both. Directories are joined. Device nodes and pipes of this machine are replaced by \
-    their like alone. Symbolic links are \
-    copied as they are, except the one that PATH itself may be, which is followed inside the volume. Nothing is \
+Where DEST is a directory, files go into it under their own names; otherwise DEST is the new name of the one that is \
+    copied. Existing files are left alone unless --force is used, and then stay until the new one is \
+    complete: there must be space for both. Directories are merged. Device nodes and pipes of this machine are replaced only by \
+    nodes of the same kind. Symbolic links are \
+    copied as they are, except PATH itself, which is followed inside the volume. Nothing is \
     written outside DEST, whatever the names on the volume are, and of each PATH at most twice the volume's size. Owners, device nodes and the \
-    set-user-id bits of other owners are kept only for root. PATH may also be an inode's number in angle brackets, '<12>'.
+    set-user-id bits of other owners are preserved only for root. PATH may also be an inode's number in angle brackets, '<12>'.
 
 Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
 )]
@@ -54,7 +55,7 @@ pub(crate) struct Get {
     #[command(flatten)]
     source: Source,
 
-    /// Files of the volume, then the place for them on this machine
+    /// Files of the volume, then the destination on this machine
     #[arg(value_names = ["PATH", "DEST"], num_args = 2.., required = true)]
     paths: Vec<OsString>,
 
@@ -69,11 +70,11 @@ pub(crate) struct Get {
 
 /// A directory that is being copied.
 struct Level<'a> {
-    into: Below,
+    into: Beneath,
     /// Its number among the directories that were made.
     folder: usize,
     entries: ReadDir<'a>,
-    /// What it is dressed as at the end, where it is to be.
+    /// Its attributes are set at the end, from this inode; nothing where it stays as it is.
     inode: Option<Arc<Inode>>,
 }
 
@@ -81,23 +82,23 @@ struct Copier<'a> {
     opened: &'a Opened,
     complaints: Complaints<'a>,
     is_root: bool,
-    /// Where the copy begins: links to files copied before start here.
-    base: Below,
+    /// Where the copy begins: the paths of files copied before, for hard links, start here.
+    base: Beneath,
     /// Directories that were made below it.
     folders: Folders,
     /// Files with several names, and where the first of them was copied to: a directory, and the name there.
     linked: HashMap<InodeNo, (usize, Vec<u8>)>,
-    /// How many bytes of data may still be copied of this PATH: no two files of a sound volume share blocks.
+    /// How many bytes of data may still be copied of this PATH: no two files of a consistent volume share blocks.
     left: u64,
     /// Attributes that could not be set, and the first of them.
-    undressed: (u64, Option<String>),
+    unset: (u64, Option<String>),
     buffer: Vec<u8>,
     copied: Copied,
     bar: Bar,
     interrupted: Arc<AtomicBool>,
     /// A signal came before all was copied.
     cut: bool,
-    /// The destination takes no more: why, and the path that was the first to be left out.
+    /// The destination is full: the reason, and the first path that was not copied.
     full: Option<(String, String)>,
 }
 
@@ -111,9 +112,9 @@ struct Copied {
 impl Get {
     pub(crate) fn run(&self) -> Result<u8> {
         let Some((dest, paths)) = self.paths.split_last() else {
-            return Err(Failure::Message("give a PATH of the volume and a DEST".into()));
+            return Err(Failure::Message("specify a PATH of the volume and a DEST".into()));
         };
-        below::more_descriptors();
+        beneath::more_descriptors();
         let opened = self.source.open()?;
         let (base, name) = self.destination(dest, paths)?;
         // modes are set as they are on the volume
@@ -126,7 +127,7 @@ impl Get {
             folders: Folders::default(),
             linked: HashMap::new(),
             left: 0,
-            undressed: (0, None),
+            unset: (0, None),
             buffer: vec![0; BUFFER],
             copied: Copied::default(),
             bar: Bar::hidden(),
@@ -138,14 +139,14 @@ impl Get {
         for path in paths {
             match opened.find(path, true) {
                 Ok(inode) if inode.kind == FileKind::Directory && !self.recursive => {
-                    copier.complaints.about(path.as_bytes(), "is a directory: -r copies it with all that is below it");
+                    copier.complaints.about(path.as_bytes(), "is a directory: use -r to copy it recursively");
                 }
                 Ok(inode) => sources.push((path.as_bytes(), inode)),
                 Err(e) => copier.complaints.about(path.as_bytes(), e),
             }
         }
         if on_terminal() {
-            let counting = Bar::new("looking at what there is to copy", 0, Unit::Files);
+            let counting = Bar::new("counting files", 0, Unit::Files);
             let each = sources.iter().map(|(_, inode)| data_below(&opened.volume, inode, &counting));
             let total = each.fold(0, u64::saturating_add);
             counting.finish();
@@ -164,33 +165,32 @@ impl Get {
             let free = human(copier.base.free());
             let dest = escape(dest.as_bytes());
             say(&format!(
-                "{dest}: {why}: {left} of data are left, and {free} are free; {first} and what follows is left out"
+                "{dest}: {why}: {left} of data left to copy, {free} free; {first} and all that follows was not copied"
             ));
         }
         Ok(copier.finish(self.source.verbose))
     }
 
-    /// The directory to copy into, and the name to give there where it is not the file's own.
-    fn destination(&self, dest: &OsString, paths: &[OsString]) -> Result<(Below, Option<Vec<u8>>)> {
+    /// The directory to copy into, and the file's name there where it is not its own.
+    fn destination(&self, dest: &OsString, paths: &[OsString]) -> Result<(Beneath, Option<Vec<u8>>)> {
         let path = Path::new(dest);
         let failure = |why: &dyn ToString| Failure::on(&path.display().to_string(), why.to_string());
         if let Ok(there) = rustix::fs::stat(path)
-            && let Some(what) = below::node_name(rustix::fs::FileType::from_raw_mode(there.st_mode))
+            && let Some(what) = beneath::node_name(rustix::fs::FileType::from_raw_mode(there.st_mode))
         {
-            let why =
-                format!("it is {what}, in whose place no file is made: `extant cat` writes what a file holds into it");
+            let why = format!("it is {what}, which is not replaced by a file: use `extant cat` to write a file to it");
             return Err(failure(&why));
         }
         if path.is_dir() {
-            return Ok((Below::open(path, self.force).map_err(|e| failure(&e))?, None));
+            return Ok((Beneath::open(path, self.force).map_err(|e| failure(&e))?, None));
         }
         if paths.len() > 1 {
-            return Err(failure(&"several files need a directory to go to, and this is none"));
+            return Err(failure(&"not a directory: several files need one as their destination"));
         }
-        let Some(name) = path.file_name() else { return Err(failure(&"there is no such directory")) };
+        let Some(name) = path.file_name() else { return Err(failure(&"no such directory")) };
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.map_or(PathBuf::from("."), Path::to_path_buf);
-        let base = Below::open(&parent, self.force).map_err(|e| Failure::on(&parent.display().to_string(), e))?;
+        let base = Beneath::open(&parent, self.force).map_err(|e| Failure::on(&parent.display().to_string(), e))?;
         Ok((base, Some(name.as_bytes().to_vec())))
     }
 }
@@ -202,7 +202,8 @@ impl<'a> Copier<'a> {
         self.cut || self.full.is_some()
     }
 
-    /// Something could not be made. Where there is no room for it there is none for the rest either: that is said at the end.
+    /// Something could not be made. If there is no space for it, there is none for the rest either: reported at the
+    /// end.
     fn failed(&mut self, path: &[u8], why: Trouble) {
         match why {
             Trouble::Full(why) => self.full = Some((why, short(path))),
@@ -222,7 +223,7 @@ impl<'a> Copier<'a> {
             return self.leaf((&base, Folders::START), path, name, inode);
         }
         let mut entered = HashSet::from([inode.number]);
-        let mut trail = Trail::new(path);
+        let mut stack = PathStack::new(path);
         let first = if name.is_empty() {
             self.open_level((base, Folders::START), false, path, inode)
         } else {
@@ -234,27 +235,26 @@ impl<'a> Copier<'a> {
                 return;
             }
             if self.left == 0 {
-                let why =
-                    "files share blocks, and more was copied than the volume has: check it first. The rest is left out";
+                let why = "files share blocks, and more was copied than the volume's size: check it first. The rest was not copied";
                 return self.complaints.about(path, why);
             }
             let entry = match level.entries.next() {
                 Some(Ok(entry)) if matches!(&entry.name[..], b"." | b"..") => continue,
                 Some(Ok(entry)) => entry,
                 Some(Err(e)) => {
-                    self.complaints.about(trail.path(), e);
+                    self.complaints.about(stack.path(), e);
                     continue;
                 }
                 None => {
                     if let Some(done) = levels.pop() {
-                        self.close(&done, trail.path());
+                        self.close(&done, stack.path());
                     }
-                    trail.leave();
+                    stack.leave();
                     continue;
                 }
             };
-            trail.enter(&entry.name);
-            let (path, into) = (trail.path(), (&level.into, level.folder));
+            stack.enter(&entry.name);
+            let (path, into) = (stack.path(), (&level.into, level.folder));
             match self.opened.volume.inode(entry.inode) {
                 Err(e) => self.complaints.about(path, e),
                 Ok(inode) if inode.kind != FileKind::Directory => self.leaf(into, path, &entry.name, &inode),
@@ -269,26 +269,26 @@ impl<'a> Copier<'a> {
                     }
                 }
             }
-            trail.leave();
+            stack.leave();
         }
     }
 
     /// Makes a directory, or joins one that exists, and begins to copy what is in it.
     fn directory(
         &mut self,
-        (into, folder): (&Below, usize),
+        (into, folder): (&Beneath, usize),
         path: &[u8],
         name: &[u8],
         inode: &Arc<Inode>,
     ) -> Option<Level<'a>> {
         match into.make_directory(name) {
-            // one that exists keeps its looks, as a file does
+            // one that exists stays as it is, as a file does
             Ok((dir, made)) => {
                 let folder = self.folders.add(folder, name);
                 self.open_level((dir, folder), made || into.replaces(), path, inode)
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let why = "exists already in the destination and is not a directory: it stays; remove it first";
+                let why = "exists already in the destination and is not a directory: remove it first";
                 self.complaints.about(path, why);
                 None
             }
@@ -301,14 +301,14 @@ impl<'a> Copier<'a> {
 
     fn open_level(
         &mut self,
-        (into, folder): (Below, usize),
-        dress: bool,
+        (into, folder): (Beneath, usize),
+        set_attributes: bool,
         path: &[u8],
         inode: &Arc<Inode>,
     ) -> Option<Level<'a>> {
         self.copied.directories += 1;
         match self.opened.volume.read_dir(inode, 0) {
-            Ok(entries) => Some(Level { into, folder, entries, inode: dress.then(|| Arc::clone(inode)) }),
+            Ok(entries) => Some(Level { into, folder, entries, inode: set_attributes.then(|| Arc::clone(inode)) }),
             Err(e) => {
                 self.complaints.about(path, e);
                 None
@@ -316,17 +316,17 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Dresses a directory once all that is in it has been copied.
+    /// Sets the attributes of a directory once all that is in it has been copied.
     fn close(&mut self, level: &Level<'_>, path: &[u8]) {
         if let Some(inode) = &level.inode {
-            let dress = self.dress_of(path, inode);
-            let done = level.into.dress(&dress);
-            self.dressed(path, done);
+            let attributes = self.attributes_of(path, inode);
+            let done = level.into.set_attributes(&attributes);
+            self.note_unset(path, done);
         }
     }
 
-    /// Copies what is no directory.
-    fn leaf(&mut self, (into, folder): (&Below, usize), path: &[u8], name: &[u8], inode: &Arc<Inode>) {
+    /// Copies a file that is not a directory.
+    fn leaf(&mut self, (into, folder): (&Beneath, usize), path: &[u8], name: &[u8], inode: &Arc<Inode>) {
         let several_names = inode.raw().disk.i_links_count.get() > 1;
         if several_names && let Some(first) = self.linked.get(&inode.number) {
             match self.link(into, name, first) {
@@ -352,29 +352,29 @@ impl<'a> Copier<'a> {
     }
 
     /// One more name for a file that was copied to `first`.
-    fn link(&self, into: &Below, name: &[u8], (folder, old): &(usize, Vec<u8>)) -> io::Result<()> {
+    fn link(&self, into: &Beneath, name: &[u8], (folder, old): &(usize, Vec<u8>)) -> io::Result<()> {
         into.link(name, &self.base.descend(&self.folders.names(*folder))?, old)
     }
 
-    fn regular(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
+    fn regular(&mut self, into: &Beneath, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
         // before there is a file that would stay empty
         self.opened.volume.readable(inode)?;
         let (file, temporary) = into.create_file(name).map_err(|e| creation(&e))?;
         let before = self.copied.bytes;
         let content = self.content(&file, inode);
         if let Err(Trouble::Full(_)) = &content {
-            // what is there of it is nothing to anybody
+            // an incomplete file is of no use
             let _ = into.remove(temporary.as_deref().unwrap_or(name));
             self.copied.bytes = before;
             return content;
         }
-        let dress = self.dress_of(path, inode);
-        let done = dress_open(&file, &dress);
-        self.dressed(path, done);
+        let attributes = self.attributes_of(path, inode);
+        let done = set_open_attributes(&file, &attributes);
+        self.note_unset(path, done);
         let Some(temporary) = temporary else { return content };
         let settled = into.settle(&temporary, name, content.is_ok());
         content.map_err(|why| match why {
-            Trouble::Only(why) => Trouble::Only(format!("{why}; the file that was there stays")),
+            Trouble::Only(why) => Trouble::Only(format!("{why}; the existing file is left unchanged")),
             full => full,
         })?;
         settled.map_err(|e| creation(&e))
@@ -389,7 +389,7 @@ impl<'a> Copier<'a> {
         let most = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
         let (mut at, mut copied) = (0, 0u64);
         let ended =
-            |at: u64, why: &dyn ToString| Trouble::Only(format!("copied up to byte {at} only: {}", why.to_string()));
+            |at: u64, why: &dyn ToString| Trouble::Only(format!("copy stopped at byte {at}: {}", why.to_string()));
         let unwritten = |at: u64, e: io::Error| full(&e).unwrap_or_else(|| ended(at, &e));
         while let Some(start) = volume.seek_data(inode, at).map_err(|e| ended(at, &e))? {
             let end = volume.seek_hole(inode, start).map_err(|e| ended(start, &e))?.unwrap_or(inode.size);
@@ -418,36 +418,36 @@ impl<'a> Copier<'a> {
         file.set_len(inode.size).map_err(|e| unwritten(at, e))
     }
 
-    fn symlink(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
+    fn symlink(&mut self, into: &Beneath, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
         let target = self.opened.volume.read_link(inode)?;
         into.create_symlink(name, &target).map_err(|e| creation(&e))?;
-        self.dress_node(into, path, name, inode);
+        self.set_node_attributes(into, path, name, inode);
         Ok(())
     }
 
-    fn node(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
+    fn node(&mut self, into: &Beneath, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
         let attributes = self.opened.volume.attributes(inode);
         let device = attributes.device;
         into.create_node(name, inode.kind, device.unwrap_or_default(), self.mode(&attributes)).map_err(
             |e| match device {
                 Some(_) if e.kind() == io::ErrorKind::PermissionDenied => {
-                    Trouble::Only("only root can make device nodes".into())
+                    Trouble::Only("only root can create device nodes".into())
                 }
                 _ => creation(&e),
             },
         )?;
-        self.dress_node(into, path, name, inode);
+        self.set_node_attributes(into, path, name, inode);
         Ok(())
     }
 
-    fn dress_node(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) {
-        let dress = self.dress_of(path, inode);
-        let done = into.dress_node(name, &dress);
-        self.dressed(path, done);
+    fn set_node_attributes(&mut self, into: &Beneath, path: &[u8], name: &[u8], inode: &Inode) {
+        let attributes = self.attributes_of(path, inode);
+        let done = into.set_node_attributes(name, &attributes);
+        self.note_unset(path, done);
     }
 
-    /// What a file is beside its content; complains of attributes that cannot be read.
-    fn dress_of(&mut self, path: &[u8], inode: &Inode) -> Dress {
+    /// The metadata of a file beside its content; complains of attributes that cannot be read.
+    fn attributes_of(&mut self, path: &[u8], inode: &Inode) -> FileAttributes {
         let volume = &self.opened.volume;
         let attributes = volume.attributes(inode);
         let mut xattrs = Vec::new();
@@ -462,7 +462,7 @@ impl<'a> Copier<'a> {
                 }
             }
         }
-        Dress {
+        FileAttributes {
             owner: self.is_root.then_some((attributes.uid, attributes.gid)),
             mode: self.mode(&attributes),
             atime: attributes.atime,
@@ -471,7 +471,8 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// The permission bits to give: bits that lend the rights of an owner or group who is not kept would lend others'.
+    /// The permission bits to set: bits that lend the rights of an owner or group that is not preserved would lend
+    /// others'.
     fn mode(&self, attributes: &Attributes) -> u16 {
         let mut mode = attributes.mode & 0o7777;
         if !self.is_root && attributes.uid != rustix::process::geteuid().as_raw() {
@@ -483,13 +484,13 @@ impl<'a> Copier<'a> {
         mode
     }
 
-    fn dressed(&mut self, path: &[u8], done: io::Result<Vec<Undressed>>) {
+    fn note_unset(&mut self, path: &[u8], done: io::Result<Vec<UnsetXattr>>) {
         match done {
-            Err(e) => self.complaints.about(path, format!("owner, mode or times could not be set: {e}")),
-            Ok(undressed) => {
-                let (count, first) = &mut self.undressed;
-                *count += undressed.len() as u64;
-                if let Some((name, e)) = undressed.first() {
+            Err(e) => self.complaints.about(path, format!("cannot set owner, mode or times: {e}")),
+            Ok(unset) => {
+                let (count, first) = &mut self.unset;
+                *count += unset.len() as u64;
+                if let Some((name, e)) = unset.first() {
                     first.get_or_insert_with(|| {
                         let why = without_errno(&e.to_string());
                         format!("{} of {}: {why}", escape(name), short(path))
@@ -504,7 +505,7 @@ impl<'a> Copier<'a> {
         if self.cut {
             say("interrupted: not all was copied");
         }
-        if let (count, Some(first)) = &self.undressed {
+        if let (count, Some(first)) = &self.unset {
             let count = counted(*count, "extended attribute", "extended attributes");
             say(&format!("{count} could not be set in the destination, the first: {first}"));
         }
@@ -532,20 +533,20 @@ impl From<fs::Error> for Trouble {
     }
 }
 
-/// Whether there is no room for anything any more.
+/// The reason, where the destination has no space left for anything.
 fn full(e: &io::Error) -> Option<Trouble> {
     let full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     full.then(|| Trouble::Full(without_errno(&e.to_string())))
 }
 
-/// Why something could not be made.
+/// The reason why something could not be made.
 fn creation(e: &io::Error) -> Trouble {
     if let Some(full) = full(e) {
         return full;
     }
     Trouble::Only(match e.kind() {
         io::ErrorKind::AlreadyExists => "exists already in the destination (--force replaces files)".to_owned(),
-        _ => format!("cannot be made in the destination: {e}"),
+        _ => format!("cannot create it in the destination: {e}"),
     })
 }
 

@@ -1,4 +1,4 @@
-//! `extant info`: what a volume says of itself: superblock, group descriptors, journal.
+//! `extant info`: superblock, group descriptors and journal of a volume.
 //!
 //! One list of rows makes both the text and the JSON, so that neither can leave out what the other shows.
 
@@ -19,17 +19,17 @@ mod rows;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Show what a volume says of itself",
+    about = "Show a volume's superblock, features and layout",
     after_help = "Examples:
   extant info volume.img              what dumpe2fs -h shows
   extant info --groups volume.img     the block groups as well
-  extant info -b 32768 volume.img     from a copy of the superblock
+  extant info -b 32768 volume.img     from a backup superblock
   extant info --json volume.img | jq -r .identity.uuid
   extant info --export /dev/sdb1      type, UUID and label, as udev wants them
   extant info --fuse /mnt             how a mounted volume is served: transport, messages by kind
 
-The volume is shown as it stands on the device, without what its journal may hold. Times are local (TZ), with \
-    what they are off UTC; in JSON they are UTC.
+The volume is shown as it is on the device, without replaying the journal. Times are local (TZ), with \
+    their offset from UTC; in JSON they are UTC.
 
 Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
 )]
@@ -45,8 +45,8 @@ pub(crate) struct Info {
     #[arg(long)]
     json: bool,
 
-    /// DEVICE is a folder on which a volume is mounted: show its transport, the messages that came by kind, and the time
-    /// spent polling for them
+    /// DEVICE is a folder on which a volume is mounted: show its transport, the number of messages of each kind, and
+    /// the time spent polling for them
     #[arg(long, conflicts_with_all = ["export", "groups"])]
     fuse: bool,
 
@@ -54,7 +54,7 @@ pub(crate) struct Info {
     #[arg(long, conflicts_with_all = ["json", "groups"])]
     export: bool,
 
-    /// With --export: nothing of volumes that are not of Extant's own formats
+    /// With --export: print nothing for volumes that are not of Extant's own formats
     #[arg(long, requires = "export")]
     own: bool,
 }
@@ -66,7 +66,7 @@ struct Section {
     rows: Vec<Row>,
 }
 
-/// One fact: for people, and for programs.
+/// One row: for people, and for programs.
 struct Row {
     label: &'static str,
     key: &'static str,
@@ -191,8 +191,8 @@ fn print_sections(sections: &[Section], out: &mut impl Write) -> io::Result<()> 
     Ok(())
 }
 
-/// A text in lines of at most 100 columns where that is possible, all but the first indented. What has no space to break
-/// it, as a name, stays in one line.
+/// A text in lines of at most 100 columns where that is possible, all but the first indented. What has no space to
+/// break it, as a name, stays in one line.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut out = String::new();
     let mut column = indent;

@@ -1,4 +1,5 @@
-//! `extant kero`: a layer that makes each flush of a device atomic. Making it, looking at it, serving it, taking it away.
+//! `extant kero`: a layer that makes each flush of a device atomic. Making it, looking at it, serving it, taking it
+//! away.
 
 mod numbers;
 mod volume;
@@ -13,10 +14,11 @@ use ::kero::{Background, FormatOptions, Joined, Options, beneath, drain_with, fo
 use blockdev::{BlockDevice, OpenOptions};
 use check::render::escape;
 use clap::{Args, Subcommand};
+use parking_lot::Mutex;
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use volume::Found;
 
@@ -25,20 +27,20 @@ const EACH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Make all writes between two flushes of a device survive together or not at all",
+    about = "Make the writes between two flushes of a device atomic",
     after_help = "Examples:
-  extant kero format /dev/sdb1                      what is there stays; the log takes its end
+  extant kero format /dev/sdb1                      its content stays; the log takes its end
   extant mkfs -t ext2 kero:/dev/sdb1                every command takes kero:DEVICE
   extant mount kero:/dev/sdb1 /mnt
   extant kero serve /dev/sdb1 --nbd unix:/run/k     for the kernel and others
   extant kero stat /dev/sdb1
   extant kero drain /dev/sdb1                       a plain device again
 
-New content goes to a log at the end of the device, and what is not written any more moves to its own place later. A block of 4 KiB that is written again and again is written once each time, with no second copy in \
-    a journal. A crash leaves the device as of one flush: the last that returned, or one that was under way.
+New content goes to a log at the end of the device, and content that is no longer being written moves to its own location later. A block of 4 KiB that is written again and again is written once each time, with no second copy in \
+    a journal. After a crash the device is as of one flush: the last that returned, or one that was in progress.
 
-File systems that order their writes by flushes are sound after any crash. What ext2 in the kernel writes is sound as of \
-    its last sync, when it was quiet or frozen then.
+File systems that order their writes by flushes are consistent after any crash. The kernel's ext2 is consistent as of \
+    its last sync, if it was idle or frozen then.
 
 Exit status: 0 done, 1 not done, 2 wrong usage."
 )]
@@ -68,22 +70,22 @@ impl Kero {
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Put the layer onto a device",
+    about = "Add the layer to a device",
     after_help = "Examples:
-  extant kero format /dev/sdb1                        with what is on it
-  extant kero format --empty volume.img               what is on it is discarded
+  extant kero format /dev/sdb1                        its content stays
+  extant kero format --empty volume.img               its content is discarded
   extant kero format --log 1G /dev/sdb1
   extant kero format --log-device /dev/nvme0n1p3 /dev/sdb1
 
-All that stands on the device stays, at the same addresses of kero:DEVICE, unless --empty says otherwise. The log takes \
-    the end of the device, a 64th of it (4 MiB to 4 GiB) unless --log says how much; where a volume reaches into that, it \
-    is refused: make the volume smaller first (resize2fs). On a log device it takes all of that, or --log of it, and the \
-    whole device stays for data; what was on the log device is lost.
+Everything on the device stays, at the same addresses of kero:DEVICE, unless --empty is used. The log takes \
+    the end of the device, a 64th of it (4 MiB to 4 GiB) unless --log is used; if a volume extends into that, the command \
+    refuses: shrink the volume first (resize2fs). On a log device it takes all of that, or --log of it, and the \
+    whole device stays for data; the previous content of the log device is lost.
 
-In blocks 0 and 16 a placeholder says that the layer is there, so that nothing takes the device for the volume beneath. \
-    When it was broken off, drain the device, then do it again.
+Placeholders in blocks 0 and 16 mark the layer, so that no program takes the device for the volume beneath. \
+    If the command was interrupted, drain the device, then run it again.
 
-Exit status: 0 done, 1 not done, and the device is as it was or says that it is unfinished, 2 wrong usage."
+Exit status: 0 done, 1 not done, and the device is as it was or marked as unfinished, 2 wrong usage."
 )]
 struct Format {
     /// Device: a path
@@ -102,7 +104,7 @@ struct Format {
     #[arg(long)]
     empty: bool,
 
-    /// Do it although it is not known where that ends which is on the device, or the log device is not empty
+    /// Proceed although the end of the content of the device is unknown, or the log device is not empty
     #[arg(short = 'F', long)]
     force: bool,
 }
@@ -143,7 +145,7 @@ impl Format {
             _ if self.force || options.split.is_some() => Ok(None),
             Found::Unknown(what) => {
                 let why = format!(
-                    "it holds {what}, and where that ends is not known: --empty discards it, -F leaves what is before the log"
+                    "it contains {what} of unknown length: --empty discards it, -F preserves the part before the log"
                 );
                 Err(Failure::on(&self.device, why))
             }
@@ -155,7 +157,7 @@ impl Format {
                     None => Ok(None),
                     Some(at) => {
                         let why = format!(
-                            "the log would take the place of what stands at byte {at}: --empty discards it, -F as well as far as it is there"
+                            "the log would overwrite the content at byte {at}: --empty discards all content, -F only that part"
                         );
                         Err(Failure::on(&self.device, why))
                     }
@@ -172,7 +174,7 @@ impl Format {
         }
         let contents = volume::contents(&*opened).map_err(|e| Failure::on(log, e))?;
         match contents.filter(|_| !self.force) {
-            Some(what) => Err(Failure::on(log, format!("it holds {what}: -F overwrites it"))),
+            Some(what) => Err(Failure::on(log, format!("contains {what}; use -F to overwrite"))),
             None => Ok(()),
         }
     }
@@ -200,16 +202,16 @@ fn open(device: &Device, log: Option<&Device>, options: OpenOptions) -> Result<B
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Say what a layer contains",
+    about = "Show the state of a layer",
     after_help = "Examples:
   extant kero stat volume.img
   extant kero stat --json /dev/sdb1
   extant kero stat --prometheus /dev/sdb1 > /var/lib/node_exporter/kero.prom
 
-It reads the log, as every opening does; nothing is written. A device that is in use is refused: of a layer that is \
-    served, `extant kero serve --stats FILE` writes the numbers down, with what was done since it was opened.
+It reads the log, as every opening does; nothing is written. A device that is in use is refused: for a layer that is \
+    served, `extant kero serve --stats FILE` writes the numbers, including those since it was opened.
 
-Exit status: 0 said, 1 there is no layer, or it cannot be used, 2 wrong usage."
+Exit status: 0 printed, 1 there is no layer, or it cannot be used, 2 wrong usage."
 )]
 struct Stat {
     #[command(flatten)]
@@ -219,7 +221,7 @@ struct Stat {
     #[arg(long)]
     json: bool,
 
-    /// Print it in the text format of Prometheus
+    /// Print the text format of Prometheus
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 }
@@ -231,7 +233,7 @@ struct Layered {
     #[arg(value_name = "DEVICE")]
     device: Device,
 
-    /// The device with the log, where that is another
+    /// The device with the log, if it is another
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<Device>,
 }
@@ -273,16 +275,16 @@ impl Stat {
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Take the layer away: all content goes to its own place",
+    about = "Remove the layer: all content moves to its own location",
     after_help = "Examples:
   extant kero drain volume.img
   extant kero drain --log-device /dev/nvme0n1p3 /dev/sdb1
 
-What is left is a plain device with the same content. When it was broken off, do it again: nothing is lost. What had been \
-    discarded reads as anything then.
+What is left is a plain device with the same content. If it was interrupted, run it again: nothing is lost. Discarded \
+    ranges have undefined content then.
 
-With --force a device is taken whose placeholder is gone, as it was written to without the layer: what the log has is \
-    written over that.
+With --force a device is accepted whose placeholder is gone because it was written to without the layer: the content of \
+    the log overwrites those writes.
 
 Exit status: 0 done, 1 not done, or not all of it, 2 wrong usage."
 )]
@@ -290,7 +292,7 @@ struct Drain {
     #[command(flatten)]
     layered: Layered,
 
-    /// Do it although the device was written to without the layer
+    /// Proceed although the device was written to without the layer
     #[arg(long)]
     force: bool,
 }
@@ -298,14 +300,14 @@ struct Drain {
 impl Drain {
     fn run(&self) -> Result<u8> {
         let device = self.layered.open(for_writing(&self.layered.device))?;
-        let bar = Bar::new("going home", 0, Unit::Bytes);
+        let bar = Bar::new("writing back", 0, Unit::Bytes);
         let options = Options { force: self.force, ..Options::default() };
         let drained = drain_with(&device, options, &mut |so_far| bar.set(so_far.done, so_far.total));
         bar.finish();
         let drained = drained.map_err(|e| Failure::on(&self.layered.device, e))?;
         let mut out = stdout()?;
         let name = escape(self.layered.device.as_bytes());
-        writeln!(out, "{name}: a plain device again, {} went home", human(drained.total))?;
+        writeln!(out, "{name}: a plain device again, {} written back", human(drained.total))?;
         out.flush()?;
         Ok(0)
     }
@@ -325,7 +327,7 @@ As `extant serve kero:DEVICE`; see there for the address, who can connect, the f
     fsync(2) of the file. No holes can be punched into the file, so a file system on it discards nothing; over NBD it \
     does. A group also ends \
     when nothing was written for a second, when it is 5 seconds old, and when the log has no space for more of it. When \
-    there are no requests, blocks that are not written any more go home.
+    there are no requests, blocks that are no longer being written move to their own locations.
 
 Exit status: 0 ended by a signal, 1 not served, or not all that was written may have reached the \
 device (the message says which), 2 wrong usage."
@@ -334,7 +336,7 @@ struct Serve {
     #[command(flatten)]
     serving: Serving,
 
-    /// The device with the log, where that is another
+    /// The device with the log, if it is another
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<Device>,
 
@@ -365,12 +367,12 @@ impl Serve {
                     }
                 });
             }
-            *opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Arc::clone(&layer));
+            *opened.lock() = Some(Arc::clone(&layer));
             Ok(layer as Arc<dyn BlockDevice>)
         };
         // the layer has no holes inside what has content: it would write zeroes
         let served = self.serving.run(Holes::Refused, open);
-        let opened = opened.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let opened = opened.into_inner();
         if let (Some(layer), Some(file)) = (opened, &self.stats) {
             write_numbers(&layer, name, file).map_err(|e| Failure::on(&file.to_string_lossy(), e))?;
         }

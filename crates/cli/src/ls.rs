@@ -1,10 +1,10 @@
 //! `extant ls`: names of a directory, with what their inodes say where that is asked for.
 
-use crate::facts::{Facts, target_of};
 use crate::failure::{Complaints, Result};
+use crate::file_meta::{FileMeta, target_of};
 use crate::output::{MINUTES, Stream, Taker, Text, human, local_time, mode_letters, print_json, stdout};
+use crate::path_stack::Folders;
 use crate::source::{Opened, Source};
-use crate::trail::Folders;
 use check::render::escape;
 use clap::Args;
 use fs::{Attributes, FileKind, Inode, InodeNo};
@@ -36,7 +36,7 @@ pub(crate) struct Ls {
     #[command(flatten)]
     source: Source,
 
-    /// Directories or files of the volume; the root directory unless given
+    /// Directories or files of the volume; the root directory if omitted
     #[arg(value_name = "PATH", default_value = "/")]
     paths: Vec<OsString>,
 
@@ -90,11 +90,11 @@ struct Listed {
 struct Entry {
     #[serde(flatten)]
     name: Text,
-    /// Of a file that cannot be read there is no more than this.
+    /// Of a file that cannot be read this is all that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     inode: Option<u32>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    facts: Option<Facts>,
+    meta: Option<FileMeta>,
 }
 
 #[derive(Serialize)]
@@ -103,7 +103,7 @@ struct Report<'a, P> {
     paths: P,
 }
 
-/// Where what is listed goes.
+/// Where the list goes.
 enum Out<'a> {
     Text(&'a mut dyn Write),
     Json(Taker<'a, Listed>),
@@ -241,7 +241,7 @@ impl List<'_> {
         let entry = |row: &Row| Entry {
             name: Text::new("name", &row.name),
             inode: row.inode.is_none().then(|| row.number.get()),
-            facts: row.inode.as_ref().map(|inode| Facts::of(volume, inode, row.target.as_deref())),
+            meta: row.inode.as_ref().map(|inode| FileMeta::of(volume, inode, row.target.as_deref())),
         };
         Listed { path: Text::new("path", path), entries: rows.iter().map(entry).collect() }
     }

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `check`, `info`, `ls`, `tree`, `stat`, `cat`, `get`, … | a command each: its flags, its help, what it does |
 //! | `source` | DEVICE: opening a volume, and finding a file on it |
-//! | `facts`, `output` | what is said of a file, in text and in JSON |
-//! | `failure` | what cannot be done: one sentence, an exit status |
+//! | `file_meta`, `output` | the metadata of a file, in text and in JSON |
+//! | `failure` | errors: one sentence, an exit status |
 //! | `progress` | a bar with the remaining time |
 //! | `allocator` | where the program's memory comes from |
 //! | `multicall` | `fsck.ext4`, `mount.extant` and other names of this program |
@@ -21,8 +21,8 @@ mod convert;
 mod crash;
 mod damage;
 mod device;
-mod facts;
 mod failure;
+mod file_meta;
 mod fill;
 mod frag;
 mod get;
@@ -34,6 +34,7 @@ mod mkfs;
 mod mount;
 mod multicall;
 mod output;
+mod path_stack;
 mod pieces;
 mod progress;
 mod put;
@@ -42,7 +43,6 @@ mod serve;
 mod snapshot;
 mod source;
 mod stat;
-mod trail;
 mod tree;
 mod txn;
 mod umount;
@@ -56,7 +56,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Reads, mounts and checks ext2, ext3 and ext4 volumes in user space.
+/// Makes, reads, writes, mounts, checks and repairs ext2, ext3, ext4 and Extant volumes in user space.
 #[derive(Debug, Parser)]
 #[command(
     name = "extant",
@@ -64,9 +64,9 @@ use std::process::ExitCode;
     propagate_version = true,
     max_term_width = 110,
     after_help = "Examples:
-  extant info volume.img           what is on this volume
+  extant info volume.img           superblock, features and layout
   extant ls -l volume.img /etc     look inside without mounting it
-  extant check -fn volume.img      is it sound?
+  extant check -fn volume.img      check for errors, change nothing
 
 DEVICE is a path, mem:SIZE, or kero:DEVICE. Each command's --help has examples and its exit status."
 )]
@@ -137,7 +137,7 @@ impl Command {
         }
     }
 
-    /// The exit status where a command's words mean nothing to it.
+    /// The exit status for invalid words on the command line.
     fn usage(&self) -> u8 {
         match self {
             Command::Check(_) => check::Check::USAGE,
@@ -234,8 +234,8 @@ mod tests {
         assert!(count >= 10, "{count}");
     }
 
-    /// Of what is wrapped by hand no line is longer than the help is wide where the width is not known. A paragraph that is one
-    /// line fits any width.
+    /// Of what is wrapped by hand no line is longer than the help is wide where the width is not known. A paragraph
+    /// that is one line fits any width.
     #[test]
     fn help_is_not_wrapped_twice() {
         every_command(&Cli::command(), &mut |command| {

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 Exit status: 0 printed or written, 1 a page could not be written, 2 wrong usage."
 )]
 pub(crate) struct Man {
-    /// The command whose page to print; that of the whole program unless given
+    /// The command whose page to print; that of the whole program if omitted
     #[arg(value_name = "COMMAND", conflicts_with = "out")]
     command: Option<String>,
 
@@ -40,7 +40,7 @@ impl Man {
             None => program,
             Some(name) => program
                 .find_subcommand(name)
-                .ok_or_else(|| Failure::Message(format!("there is no command `{name}`: see extant --help")))?
+                .ok_or_else(|| Failure::Message(format!("unknown command '{name}': see extant --help")))?
                 .clone(),
         };
         let mut out = stdout()?;

@@ -35,26 +35,26 @@ const HELP: &str = "Examples:
   extant mkfs -t extant snapshots.img 4G         Extant's native format
   extant mkfs -t rext3 -E region=4M big.img 64G  checked in one pass, however old it is
   extant mkfs -t spacemap big.img 64G            ext4 without block bitmaps
-  extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   says what it would make
+  extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   prints what it would make
 
-Without -t the volume is ext4, which every Linux can use. The type extant is sound at every instant: a mount after a \
+Without -t the volume is ext4, which every Linux can use. The type extant is consistent at every instant: a mount after a \
     crash has nothing to recover. Only Extant can use it.
 
-A volume of type ext2, ext3 or ext4 is what mke2fs 1.47 makes of the same options, down to where its tables lie. Inode tables are \
+A volume of type ext2, ext3 or ext4 is what mke2fs 1.47 makes of the same options, down to the location of its tables. Inode tables are \
     zeroed at once; with -E lazy_itable_init=1 the kernel does it later, in the background.
 
-A device that is mounted or in use is refused always; one that holds a file system or a partition table, \
-    unless -F is given. What it held is lost, backup superblocks included. With SOURCE_DATE_EPOCH in the \
+A device that is mounted or in use is always refused; one that contains a file system or a partition table, \
+    unless -F is used. Its content is lost, backup superblocks included. With SOURCE_DATE_EPOCH in the \
     environment, -U and -E hash_seed, equal options make equal volumes.
 
 The root directory belongs to the user and group who run this, so that they can write to a mount of their own; with -d \
-    or SOURCE_DATE_EPOCH to root, as mke2fs has it. -E root_owner says otherwise.
+    or SOURCE_DATE_EPOCH to root, as with mke2fs. -E root_owner sets another owner.
 
-SIZE counts KiB, or blocks with -b; with k, m, g or t behind it, what that says, \
-    and with s sectors of 512 bytes. Without SIZE the volume is as long as the device.
+SIZE is in KiB, or in blocks with -b; a suffix k, m, g or t sets the unit, \
+    and s means sectors of 512 bytes. Without SIZE the volume is as long as the device.
 
-rext3 is ext3 made to be checked fast: metadata lies in regions and says whose it is. The inode tables and regions of \
-    32 groups (or as many as -G says) lie together. Regions grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
+rext3 is ext3 made for fast checks: metadata is in regions, and its blocks name their owners. The inode tables and regions of \
+    32 groups (or as many as -G says) are together. Regions grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
     kernel and e2fsck refuse it.
 
 spacemap is ext4 whose free space is recorded as runs and a log, not in block bitmaps: little is read and written to find and \
@@ -63,18 +63,18 @@ spacemap is ext4 whose free space is recorded as runs and a log, not in block bi
 
 -d copies owners, permissions, times, extended attributes, access control lists, holes and hard links. Where an \
     archive has a list as text alone (tar --acls), names in it are looked up in /etc/passwd and /etc/group. \
-    Where DIR or TAR itself cannot be opened nothing is made; of what is in it, what cannot be read is told of; a \
-    volume that is too small, and SIGINT, leave it sound and filled in part.
+    If DIR or TAR itself cannot be opened, nothing is made. Unreadable files are reported, the rest is copied, exit status 1; a \
+    volume that is too small, and SIGINT, leave it consistent and partly filled.
 
-Features for -O, each with ^ before it to leave it out, `none` for no feature:
+Features for -O, each with ^ before it to omit it, `none` for no feature:
   has_journal ext_attr resize_inode dir_index sparse_super2 fast_commit stable_inodes orphan_file
   filetype meta_bg extent 64bit mmp flex_bg ea_inode metadata_csum_seed large_dir inline_data
   encrypt casefold sparse_super large_file huge_file uninit_bg dir_nlink extra_isize quota bigalloc
   metadata_csum project verity; space_maps, which only Extant can write
 
 Extended options for -E:
-  stride=BLOCKS, stripe_width=BLOCKS       shape of a RAID
-  resize=BLOCKS                            how far it can grow while mounted
+  stride=BLOCKS, stripe_width=BLOCKS       geometry of a RAID
+  resize=BLOCKS                            largest size it can grow to while mounted
   lazy_itable_init[=0], lazy_journal_init[=0], discard, nodiscard, packed_meta_blocks[=0]
   num_backup_sb=0|1|2                      with sparse_super2
   root_owner[=UID:GID]                     of the root directory; without numbers that of the user
@@ -97,7 +97,7 @@ pub(crate) struct Mkfs {
     #[arg(value_name = "DEVICE")]
     device: Device,
 
-    /// Length of the volume; makes the file where there is none
+    /// Length of the volume; creates the file if it does not exist
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
@@ -105,7 +105,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", overrides_with = "kind")]
     kind: String,
 
-    /// Features to add, and with ^ to leave out
+    /// Features to add, and with ^ to omit
     #[arg(short = 'O', long, value_name = "FEATURES", allow_hyphen_values = true)]
     features: Vec<String>,
 
@@ -125,7 +125,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = words::bytes)]
     block_size: Option<u32>,
 
-    /// Percentage of the blocks that is kept for the superuser
+    /// Percentage of the blocks that is reserved for the superuser
     #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
     reserved: f64,
 
@@ -133,7 +133,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 'N', long, value_name = "COUNT")]
     inodes: Option<u64>,
 
-    /// One inode for so many bytes
+    /// One inode for each BYTES
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = words::bytes)]
     bytes_per_inode: Option<u32>,
 
@@ -141,15 +141,15 @@ pub(crate) struct Mkfs {
     #[arg(short = 'I', long, value_name = "BYTES", value_parser = words::bytes)]
     inode_size: Option<u32>,
 
-    /// How it will be used: floppy, small, default, big, huge, news, largefile, largefile4
+    /// Intended use: floppy, small, default, big, huge, news, largefile, largefile4
     #[arg(short = 'T', long, value_name = "USAGE")]
     usage: Option<String>,
 
-    /// Give it a journal
+    /// Create a journal
     #[arg(short = 'j', long)]
     journal: bool,
 
-    /// Give it a journal with these options: size=MIB, fast_commit_size=KIB
+    /// Create a journal with these options: size=MIB, fast_commit_size=KIB
     #[arg(short = 'J', long, value_name = "OPTIONS")]
     journal_options: Vec<String>,
 
@@ -161,11 +161,11 @@ pub(crate) struct Mkfs {
     #[arg(short = 'g', long, value_name = "BLOCKS")]
     blocks_per_group: Option<u32>,
 
-    /// Groups whose tables lie together, with the feature flex_bg
+    /// Groups whose tables are together, with the feature flex_bg
     #[arg(short = 'G', long, value_name = "GROUPS")]
     groups_per_flex: Option<u32>,
 
-    /// Directory that it counts as last mounted on
+    /// Set the "last mounted on" directory
     #[arg(short = 'M', long, value_name = "DIR")]
     last_mounted: Option<String>,
 
@@ -173,15 +173,15 @@ pub(crate) struct Mkfs {
     #[arg(short = 'e', long, value_name = "WHAT")]
     on_error: Option<String>,
 
-    /// Fill it with what is in a directory or a tar archive (- for standard input)
+    /// Fill it with the content of a directory or a tar archive (- for standard input)
     #[arg(short = 'd', long, value_name = "DIR|TAR", conflicts_with = "dry_run")]
     from: Option<PathBuf>,
 
-    /// For what -d copies: usual, or hint, with metadata at the front of each group for the sake of checks
+    /// For files that -d copies: usual, or hint: metadata at the front of each group, to make later checks faster
     #[arg(long, value_name = "WHERE", default_value = "usual", requires = "from")]
     placement: Placement,
 
-    /// Write nothing, say what would be made
+    /// Write nothing, print what would be made
     #[arg(short = 'n', long)]
     dry_run: bool,
 
@@ -189,15 +189,15 @@ pub(crate) struct Mkfs {
     #[arg(short = 'F', long)]
     force: bool,
 
-    /// Say nothing
+    /// Print nothing
     #[arg(short, long)]
     quiet: bool,
 
-    /// Say where backup superblocks lie
+    /// Print the locations of backup superblocks
     #[arg(short, long)]
     verbose: bool,
 
-    /// Say what was made as JSON
+    /// Print the result as JSON
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
 }
@@ -205,7 +205,7 @@ pub(crate) struct Mkfs {
 impl Mkfs {
     pub(crate) fn run(&self) -> Result<u8> {
         let options = self.options()?;
-        // what cannot be read, or goes nowhere, must not cost what the device holds
+        // a source that cannot be read must not cost the content of the device
         let from = self.from.as_deref().map(|from| Contents::open(from, self.device.as_ref())).transpose()?;
         let begun = std::cell::Cell::new(false);
         let layout = if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &begun) };
@@ -214,10 +214,10 @@ impl Mkfs {
             Ok((layout, filled))
         });
         let (layout, filled) = match filled {
-            // it is no volume, and the file was not there before
+            // it is not a volume, and the file was not there before
             Err(failure) if begun.get() && std::fs::remove_file(&self.device).is_ok() => {
                 return Err(match failure {
-                    Failure::Message(why) => Failure::Message(format!("{why}; the file that was begun is removed")),
+                    Failure::Message(why) => Failure::Message(format!("{why}; the unfinished file was removed")),
                     failure => failure,
                 });
             }
@@ -228,7 +228,7 @@ impl Mkfs {
         }
         let (status, copied) = filled.unzip();
         if self.json {
-            print_json(&self.facts(&layout, copied))?;
+            print_json(&self.summary(&layout, copied))?;
         } else if !self.quiet {
             self.report(&layout)?;
         }
@@ -251,7 +251,7 @@ impl Mkfs {
             "spacemap" => Kind::SpaceMap,
             other => {
                 return Err(Failure::Usage(format!(
-                    "-t {other}: the types are extant, ext2, ext3, ext4, rext3 and spacemap"
+                    "-t {other}: unknown type; use extant, ext2, ext3, ext4, rext3 or spacemap"
                 )));
             }
         };
@@ -296,15 +296,15 @@ impl Mkfs {
         Ok(())
     }
 
-    /// Whether the root directory is for the user who runs this, who could otherwise not write to the volume through a mount
-    /// of his own. What is made for others, or to be the same whoever makes it, belongs to root as with mke2fs.
+    /// Whether the root directory is for the user who runs this, who could otherwise not write to the volume through a
+    /// mount of his own. A volume for others, or one that does not depend on the user, belongs to root as with mke2fs.
     fn is_users_own(&self) -> bool {
         let says_owner = self.extended.iter().any(|list| list.contains("root_owner"));
         let same_for_all = std::env::var_os("SOURCE_DATE_EPOCH").is_some();
         self.from.is_none() && !says_owner && !same_for_all
     }
 
-    /// Says that something is wrong with the device.
+    /// A failure that concerns the device.
     fn failure(&self, why: impl ToString) -> Failure {
         Failure::on(&self.device, why)
     }
@@ -320,7 +320,7 @@ impl Mkfs {
         Layout::new(len, sector, options).map_err(|e| self.failure(e))
     }
 
-    /// The layout alone, for a device that is only looked at, or that SIZE describes.
+    /// The layout alone, for a device that is only examined, or that SIZE describes.
     fn plan(&self, options: &MkfsOptions) -> Result<Layout> {
         match options.len {
             Some(len) if self.is_missing() => self.layout(len, 512, options),
@@ -335,14 +335,14 @@ impl Mkfs {
         }
     }
 
-    /// Says why no volume would be made on a device as it is, or not without -F.
+    /// Warns of what would refuse the device as it is, or without -F.
     fn warn(&self, device: &dyn BlockDevice) -> Result<()> {
         let name = escape(self.device.as_bytes());
         if let Some(mounted) = blockdev::mounted(&self.device) {
             let place = escape(mounted.place().as_bytes());
-            say(&format!("{name}: it is mounted {place}: no volume is made on it before it is unmounted"));
-        } else if let Some(what) = fs::mkfs::holds(device).map_err(|e| self.failure(e))?.filter(|_| !self.force) {
-            say(&format!("{name}: it holds {what}: only with -F is it overwritten"));
+            say(&format!("{name}: it is mounted {place}; unmount it first"));
+        } else if let Some(what) = fs::mkfs::contents(device).map_err(|e| self.failure(e))?.filter(|_| !self.force) {
+            say(&format!("{name}: contains {what}; use -F to overwrite"));
         }
         Ok(())
     }
@@ -371,9 +371,9 @@ impl Mkfs {
             len => {
                 let mut device = self.open()?;
                 if !self.force
-                    && let Some(what) = fs::mkfs::holds(&device).map_err(|e| self.failure(e))?
+                    && let Some(what) = fs::mkfs::contents(&device).map_err(|e| self.failure(e))?
                 {
-                    return Err(self.failure(format!("it holds {what}: -F overwrites it")));
+                    return Err(self.failure(format!("contains {what}; use -F to overwrite")));
                 }
                 if let Some(len) = len.filter(|len| *len > device.geometry().len)
                     && Path::new(&self.device).is_file()
@@ -403,8 +403,8 @@ impl Mkfs {
         written.map_err(|e| self.failure(e))
     }
 
-    /// Fills the new volume: the exit status, and what was copied. The root gets the looks of the directory, or those that
-    /// the archive has for it; its owner stays where one was asked for.
+    /// Fills the new volume; returns the exit status, and the amounts copied. The root gets the attributes of the
+    /// directory, or of the archive's entry for it; its owner stays where one was specified.
     fn fill_from(&self, from: Contents<'_>, options: &MkfsOptions) -> Result<(u8, serde_json::Value)> {
         let interrupted = on_signals()?;
         let time = options.time;
@@ -423,7 +423,7 @@ impl Mkfs {
         let outcome = match from {
             Contents::Folder(from) => {
                 if on_terminal() {
-                    let counting = Bar::new("looking at what there is to copy", 0, Unit::Files);
+                    let counting = Bar::new("counting files", 0, Unit::Files);
                     let total = bytes_below(from, &counting);
                     counting.finish();
                     filler.bar = Bar::new("copying", total, Unit::Bytes);
@@ -484,7 +484,7 @@ impl Mkfs {
     }
 
     /// What was made, as JSON.
-    fn facts(&self, layout: &Layout, copied: Option<serde_json::Value>) -> serde_json::Value {
+    fn summary(&self, layout: &Layout, copied: Option<serde_json::Value>) -> serde_json::Value {
         let superblock = layout.superblock();
         let geometry = &superblock.geometry;
         json!({
@@ -512,7 +512,8 @@ impl Mkfs {
     }
 }
 
-/// While it is there, a signal that asks the program to end removes the file that it makes: half a volume is none.
+/// While it is there, a signal that asks the program to end removes the file that it makes: an incomplete volume is of
+/// no use.
 struct Cleanup {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -525,7 +526,7 @@ impl Cleanup {
         let thread = std::thread::spawn(move || {
             if signals.forever().next().is_some() {
                 let _ = std::fs::remove_file(&path);
-                say(&format!("{}: interrupted: the file that was begun is removed", escape(path.as_bytes())));
+                say(&format!("{}: interrupted: the unfinished file was removed", escape(path.as_bytes())));
                 std::process::exit(1);
             }
         });
@@ -546,9 +547,9 @@ fn backup_blocks(layout: &Layout) -> impl Iterator<Item = FsBlock> + '_ {
     geometry.backup_groups().filter_map(|group| geometry.superblock_block(group))
 }
 
-/// The time of the making: now, or what SOURCE_DATE_EPOCH says, so that equal input gives equal volumes.
+/// The creation time: now, or SOURCE_DATE_EPOCH, so that equal input makes equal volumes.
 fn now() -> Timestamp {
-    let given = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
+    let epoch = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
     let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Timestamp { seconds: given.unwrap_or_else(|| clock().cast_signed()), nanos: 0 }
+    Timestamp { seconds: epoch.unwrap_or_else(|| clock().cast_signed()), nanos: 0 }
 }

@@ -1,9 +1,9 @@
 //! `extant mount`: a volume in the directory tree.
 //!
 //! In the background it works with two processes. The first starts the program again with the same command line, and an
-//! environment variable that says so; that one opens the volume, mounts it, says "ready" through a pipe and serves. The
-//! first ends with success on that word, and with the second's exit status where it ends before: it has said why. No
-//! process forks after it has threads or an open device.
+//! environment variable that marks it; that one opens the volume, mounts it, writes "ready" to a pipe and serves. The
+//! first ends with success on that word, and with the second's exit status where it ends before: it has reported why.
+//! No process forks after it has threads or an open device.
 
 use crate::failure::{Failure, Result, say, with_place, without_errno};
 use crate::fill::heard;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Set for the process that serves behind another.
 const BEHIND: &str = "EXTANT_SERVE_BEHIND";
-/// What that one writes to standard output when programs can use the volume.
+/// Written to standard output by that process when programs can use the volume.
 const READY: &str = "ready\n";
 /// How long files that are still open may stay so after a signal to end.
 const GRACE: Duration = Duration::from_secs(1);
@@ -43,23 +43,23 @@ const MOUNT_FAILED: u8 = 32;
   extant mount -f -o ro,norecovery damaged.img ./mnt
 
 It returns when the volume can be used, and a process in the background serves it until `extant \
-    umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files are errors for those who read \
-    them; each is told of once, in the system's log (with -f: on standard error). A volume that cannot \
+    umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files cause errors for programs that read \
+    them; each is logged once, to syslog (with -f: on standard error). A volume that cannot \
     be written (marked as having errors, write-protected, with features that only can be read) is \
     mounted read-only with the reason; with -o rw it is not mounted (mount(8) always says rw, so that \
-    means nothing from there). Options that the volume cannot honour, as consistency=journal where it \
-    has no journal, are errors. A volume that is mounted for writing already, by whatever way (a loop \
+    has no effect from there). Options that the volume cannot honour, as consistency=journal where it \
+    has no journal, are errors. A volume that is mounted for writing already, under whatever name (a loop \
     device, a partition, another name), is not mounted at all.
 
-No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) gives: \
-    devices and set-user-id programs work unless nosuid and nodev are given.
+No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) sets: \
+    devices and set-user-id programs work unless nosuid and nodev are specified.
 
-What is on the device when a call returns:
+On the device when a call returns:
   fsync        the file (and with a journal all that was done to names before)
   sync, umount everything, where root mounted it (the list of mounts says fuseblk): a loop device is
-               laid over the volume for that, and where none can be had it is not mounted (in a
-               container without loop devices: mounted, with a warning). Where another user mounted
-               it, or with nofuseblk, the kernel does not pass sync(2) on, and umount(8) does not
+               attached to the volume for that, and where none is available it is not mounted (in a
+               container without loop devices: mounted, with a warning). For mounts by other users,
+               and with nofuseblk, the kernel does not pass on sync(2), and umount(8) does not
                wait: all is on the device when `extant umount` or `extant mount -o remount,ro`
                returns, or after SIGTERM when the process has ended, and otherwise after the seconds
                of `commit`
@@ -72,45 +72,46 @@ By mount(8) and /etc/fstab: link the program as /sbin/mount.extant, and the type
     types as fuseblk.extant and fuse.extant.
 
 Options for -o, in lists as mount(8) takes them:
-  ro, rw        read-only, or not at all unless it can be written
+  ro, rw        read-only; read-write, and fail where that is not possible
   consistency=none|dirty-bit|linked|journal|snapshot
-                how the volume stays sound through a crash: not; by a mark that asks for a check; by
-                a list of what is being written, from which a mount repairs (ext2 made with `mkfs -t
+                how the volume stays consistent after a crash: not; by a mark that asks for a check;
+                by a list of unfinished writes, from which a mount repairs (ext2 made with `mkfs -t
                 ext2 -E linked`); by its journal (the default where it has one, else dirty-bit); on
-                a native volume, by whole generations (the default there; the only other is none)
+                a native volume, by atomic generations (the default there; the only other is none)
   data=ordered|writeback|journal|cow
                 with a journal: file content before the metadata that leads to it (the default), in
                 any order, through the journal; on a native volume ordered, or cow: content is never
-                overwritten in its place, so a crash leaves that of the newest whole generation
-  sync, dirsync all that is changed, or changes of names alone, are on the device before the call
+                overwritten in place, so a crash leaves that of the newest complete generation
+  sync, dirsync all changes, or changes of names alone, are on the device before the call
                 returns; slow
   errors=continue|remount-ro
-                when damage is met, the volume is marked as needing a check, and with remount-ro
-                nothing is written to it any more; without it, what `tune2fs -e` says: remount-ro
+                on damage the volume is marked as needing a check, and with remount-ro nothing is
+                written to it any more; without it, the setting of `tune2fs -e`: remount-ro
                 (and panic) as here, else damage is an error for its file alone
   commit=N      changes reach the device after N seconds at the latest (5)
   placement=hint
-                new metadata goes to the front of each group, so that a check has to go to fewer
-                places; the format stays as it is
+                new metadata goes to the front of each group, to make later checks faster; the
+                format stays as it is
   noatime, relatime or atime, strictatime
-                whether reading is recorded in files: no (the default), if the record is older than
-                the last change or a day, always; what one opening reads twice is recorded once
+                access times: never updated (the default), as relatime in mount(8), always;
+                several reads of one open file update it once
   remount       with ro, rw, nodev, nosuid, noexec, nosymfollow or their opposites: change these of
                 a mounted volume, and nothing else
   nodev, nosuid, noexec, nosymfollow
-                ignore device nodes, set-user-id bits, programs (they cannot be run), symbolic links
-  allow_other   all users may use it, as far as modes and access control lists let them (for users
-                other than root, /etc/fuse.conf must say user_allow_other); noallow_other: only who
-                mounts it
+                ignore device nodes / ignore set-user-id bits / forbid execution / do not follow
+                symbolic links
+  allow_other   all users may use it, as far as modes and access control lists allow (for users
+                other than root, /etc/fuse.conf must say user_allow_other); noallow_other: only the
+                user who mounts it
   allow_root    root may use it too, if another user mounts it
   default_permissions
                 the kernel checks permissions even where only root can use the volume
   writeback_cache
-                the kernel keeps what is written until the last close, fsync, sync or unmount: quick
-                for many small writes to open files; a full volume, or a file that may not be
-                written, is then told of by close and fsync, not by write; du shows an empty file as
-                one block
-  nofuseblk     without a loop device, and without what it is for (see sync above)
+                the kernel buffers writes until the last close, fsync, sync or unmount: fast for
+                many small writes to open files; on a full volume, or a file that may not be
+                written, errors are then reported by close and fsync instead of write; du shows an
+                empty file as one block
+  nofuseblk     without a loop device, and without its advantages (see sync above)
   auto_unmount  unmounted by fusermount3 even if the serving process is killed (for users other than
                 root, only with allow_other or allow_root)
   transport=best|device
@@ -118,25 +119,25 @@ Options for -o, in lists as mount(8) takes them:
                 Y > /sys/module/fuse/parameters/enable_uring`), or through /dev/fuse; `extant info
                 --fuse DIR` shows which
   norecovery, noload
-                with ro: show what is on the device, without what the journal holds
+                with ro: do not replay the journal, even in memory
   snapshot=NAME a native volume as that snapshot has it, read-only (the snapshots of a mounted
                 volume are also in its folder .extant/snapshots, which is not listed); a comma in
                 NAME is written \\,
   snapdir=owner|all
-                who may look into the folder .extant: whoever mounted the volume, and root (the
-                default), or all users. Files in a snapshot have the modes that they had when it was
-                made: one that was made private since is still readable there for whoever could read
-                it then
-  sb=N          with ro: use the copy of the superblock at N, in units of 1024 bytes (as ext4
+                users who may access the folder .extant: the user who mounted the volume, and root
+                (the default), or all. Files in a snapshot have the modes of the time when it was
+                taken: one that was made private since is still readable there for users who could
+                read it then
+  sb=N          with ro: use the backup superblock at N, in units of 1024 bytes (as ext4
                 counts)
-  fsname=NAME   what the list of mounts shows as the source, instead of DEVICE
+  fsname=NAME   the source shown in the list of mounts, instead of DEVICE
 
 The options of mount(8) and ext4(5) are accepted where they change nothing or are done anyway \
     (defaults, nofail, _netdev, x-*, user_xattr, acl, barrier, delalloc, nodiscard, lazytime, stripe=, \
-    and others), and refused with the reason where they ask for what is not done (discard, usrquota, \
+    and others), and refused with the reason where they ask for something unsupported (discard, usrquota, \
     nodelalloc, ...).
 
-Memory: caches and what waits to be written take less than half of what the machine has, or of the \
+Memory: caches and unwritten data take less than half of the machine's memory, or of the \
     memory limit of the process's control group, which should allow 64 MiB at least. When there is \
     none left, the kernel may kill the process that serves: all users lose the volume, and what was \
     not synced is lost. Where that matters, set OOMScoreAdjust=-900 in the systemd unit that mounts \
@@ -169,12 +170,12 @@ pub(crate) struct Mount {
 }
 
 /// For administrators, at a terminal.
-const TRANSPORT_IS_OFF: &str = "requests take the slower way, /dev/fuse: FUSE over io_uring is switched off in the kernel; for mounts \
+const TRANSPORT_IS_OFF: &str = "requests use the slower transport, /dev/fuse: FUSE over io_uring is switched off in the kernel; for mounts \
     from now on `echo Y > /sys/module/fuse/parameters/enable_uring` switches it on, and a line `options fuse enable_uring=1` in \
     /etc/modprobe.d/fuse.conf after each start";
 
-/// So long a volume that is not mounted may still be in use: umount(8) returns a moment before the process that served it
-/// has ended, and of a mount that does not hear of sync(2) before everything is on the device.
+/// How long a volume that is not mounted may still be in use: umount(8) returns a moment before the process that served
+/// it has ended, and for a mount without sync(2) before everything is on the device.
 const LETTING_GO: Duration = Duration::from_secs(10);
 
 impl Mount {
@@ -198,7 +199,7 @@ impl Mount {
         }
         let place = fuse::mount_point(&self.dir).map_err(|e| sentence(&e))?;
         if blockdev::mounted(&self.source.device).is_some_and(|mounted| mounted.at.as_deref() == Some(&*place)) {
-            // also one that is read there, and could be read twice
+            // also one that is mounted read-only, and could be mounted twice
             return Err(Failure::on(&self.source.device, format!("it is mounted on {} already", place.display())));
         }
         let (opened, reason) = self.open(&mut options)?;
@@ -207,15 +208,15 @@ impl Mount {
         options.mount.watchdog = watchdog::line();
         // before the mount: from then on a signal must not leave it behind
         let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
-        let tell = move |problem: &str| if behind { log(problem) } else { say(problem) };
+        let report = move |problem: &str| if behind { log(problem) } else { say(problem) };
         let volume = std::sync::Arc::clone(&opened.volume);
-        let session = options.fit(&volume).and_then(|()| fuse::mount(volume, &self.dir, &options, tell));
+        let session = options.fit(&volume).and_then(|()| fuse::mount(volume, &self.dir, &options, report));
         if session.is_err() && !options.mount.read_only {
             opened.unmount()?;
         }
         let session = session.map_err(|e| sentence(&e))?;
         if let Some(why) = reason {
-            say(&format!("{why}; it is mounted read-only"));
+            say(&format!("{why}; mounted read-only"));
         }
         if let Some(warning) = session.warning() {
             say(warning);
@@ -224,19 +225,20 @@ impl Mount {
         if asked_for && rustix::process::geteuid().is_root() && io::stderr().is_terminal() && fuse::io_uring_is_off() {
             say(TRANSPORT_IS_OFF);
         }
-        end_on(signals, &session, tell);
+        end_on(signals, &session, report);
         if behind {
             detach()?;
         }
         session.run().map_err(|e| {
-            // nobody reads the standard error of a process in the background any more
-            tell(&e.to_string());
+            // standard error of a process in the background has no reader any more
+            report(&e.to_string());
             sentence(&e)
         })?;
         Ok(0)
     }
 
-    /// The option lists. What root mounts by mount(8) is for all users, as any file system is, unless it is said.
+    /// The option lists. What root mounts by mount(8) is for all users, as any file system is, unless the options
+    /// differ.
     fn lists(&self) -> Vec<&str> {
         let for_all = (self.as_mount && rustix::process::geteuid().is_root()).then_some("allow_other");
         for_all.into_iter().chain(self.options.iter().map(String::as_str)).collect()
@@ -247,12 +249,13 @@ impl Mount {
         if self.as_mount { MOUNT_FAILED } else { 1 }
     }
 
-    /// The exit status where the options mean nothing.
+    /// The exit status for invalid options.
     pub(crate) fn usage(&self) -> u8 {
         if self.as_mount { MOUNT_FAILED } else { 2 }
     }
 
-    /// Opens the volume as the options say; for reading only, with the reason, where it cannot be written and need not be.
+    /// Opens the volume as the options say; for reading only, with the reason, where it cannot be written and need not
+    /// be.
     fn open(&self, options: &mut MountOptions) -> Result<(Opened, Option<String>)> {
         let open = |options: &MountOptions, patience| {
             let access = blockdev::OpenOptions {
@@ -278,7 +281,7 @@ impl Mount {
         }
     }
 
-    /// What the list of mounts names as the source: the device's path, where it has one.
+    /// The source in the list of mounts: the device's path, where it has one.
     fn source_name(&self) -> String {
         let path = std::fs::canonicalize(&self.source.device);
         path.map_or_else(|_| self.source.device.to_string(), |path| path.to_string_lossy().into_owned())
@@ -319,13 +322,13 @@ fn start_behind() -> Result<u8> {
         return Ok(0);
     }
     match child.wait().map_err(cannot)?.code() {
-        // it has said why
+        // it has reported why
         Some(code) => Ok(u8::try_from(code).unwrap_or(1).max(1)),
         None => Err(Failure::Message("the process that serves was killed before it was ready".to_owned())),
     }
 }
 
-/// Lets go of what whoever started this process had open, beside the standard streams: the process that serves would have it
+/// Closes what the parent of this process had open, beside the standard streams: the process that serves would have it
 /// open for as long as the volume is mounted, and a pipeline would wait for its end, or a lock never be free.
 fn close_inherited() {
     let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -336,8 +339,8 @@ fn close_inherited() {
     }
 }
 
-/// Leaves the terminal and the working folder, tells whoever waits that the volume can be used, and closes the way to
-/// them.
+/// Leaves the terminal and the working folder, notifies the waiting process that the volume can be used, and closes the
+/// pipe to it.
 fn detach() -> io::Result<()> {
     rustix::process::setsid()?;
     std::env::set_current_dir("/")?;
@@ -350,10 +353,10 @@ fn detach() -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts on the first signal. Where files are open, that returns when the kernel has written back what it had of them;
-/// they lose the volume a moment later, when all of it is on the device. A signal that comes meanwhile asks for what is being
-/// done, and has it tried again where it fails.
-fn end_on(mut signals: Signals, session: &Session, tell: impl Fn(&str) + Send + 'static) {
+/// Unmounts on the first signal. Where files are open, that returns when the kernel has written back its cached writes
+/// of them; they lose the volume a moment later, when all of it is on the device. A signal that comes meanwhile asks
+/// for the same, and has it tried again where it fails.
+fn end_on(mut signals: Signals, session: &Session, report: impl Fn(&str) + Send + 'static) {
     let unmounter = session.unmounter();
     std::thread::spawn(move || {
         for _ in signals.forever() {
@@ -362,17 +365,17 @@ fn end_on(mut signals: Signals, session: &Session, tell: impl Fn(&str) + Send + 
                     std::thread::sleep(GRACE);
                     let finished = unmounter.finish();
                     if let Err(e) = &finished {
-                        tell(&e.to_string());
+                        report(&e.to_string());
                     }
                     std::process::exit(i32::from(finished.is_err()));
                 }
-                Err(e) => tell(&e.to_string()),
+                Err(e) => report(&e.to_string()),
             }
         }
     });
 }
 
-/// Writes a line to the system's log, as a warning of a daemon. A system without a log does not hear of it.
+/// Writes a line to the system's log, as a warning of a daemon. Without a log it is lost.
 fn log(problem: &str) {
     let line = format!("<28>extant[{}]: {problem}", std::process::id());
     let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to(line.as_bytes(), "/dev/log"));

@@ -1,13 +1,12 @@
 //! The names under which other programs call this one: fsck(8) calls `fsck.TYPE`, mkfs(8) `mkfs.TYPE`, mount(8)
-//! `mount.TYPE`.
-//! What they write is put as `extant COMMAND …` would be written.
+//! `mount.TYPE`. Their command lines are translated to those of `extant COMMAND …`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 mod fsck;
 
-/// What a command line comes to.
+/// The meaning of a command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// This command line, the program's name first.
@@ -28,8 +27,8 @@ const MAKERS: [(&str, &str); 4] =
 /// Names under which mount(8) calls the program: the type in fstab, and as the list of mounts shows it.
 const MOUNTERS: [&str; 3] = ["mount.extant", "mount.fuse.extant", "mount.fuseblk.extant"];
 
-/// Whether a command line is one of mount.fuse(8), which runs the type's program as `extant DEVICE DIR -o OPTIONS` where no
-/// `mount.fuse.extant` is installed. No command has a slash in its name.
+/// Whether a command line is one of mount.fuse(8), which runs the type's program as `extant DEVICE DIR -o OPTIONS`
+/// where no `mount.fuse.extant` is installed. No command has a slash in its name.
 fn is_mount_fuse(line: &[OsString]) -> bool {
     line.get(1)
         .is_some_and(|first| first.as_encoded_bytes().contains(&b'/') && !first.as_encoded_bytes().starts_with(b"-"))
@@ -53,7 +52,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Line {
     }
 }
 
-/// What mount(8) asks of its helpers: `mount.TYPE DEVICE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+/// The command line of mount(8) for its helpers: `mount.TYPE DEVICE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 fn mount(words: impl Iterator<Item = OsString>) -> Line {
     let mut places = Vec::new();
     let mut line: Vec<OsString> = vec!["extant".into(), "mount".into(), "--as-mount".into()];
@@ -83,12 +82,12 @@ fn mount(words: impl Iterator<Item = OsString>) -> Line {
                     }
                     break;
                 }
-                other => return wrong(format!("unknown flag -{other}: see mount(8), \"external helpers\"")),
+                other => return wrong(format!("unknown option -{other}: see mount(8), \"external helpers\"")),
             }
         }
     }
     if places.len() != 2 {
-        return wrong("give DEVICE and DIR: mount.extant DEVICE DIR [-sfnv] [-o OPTIONS]");
+        return wrong("DEVICE and DIR are required: mount.extant DEVICE DIR [-sfnv] [-o OPTIONS]");
     }
     if pretend {
         return Line::Nothing;

@@ -1,7 +1,8 @@
-//! What all commands share in what they print: names, sizes, times, modes, JSON.
+//! The output that all commands share: names, sizes, times, modes, JSON.
 //!
 //! Names come from the volume and may hold anything. In text they are escaped ([`check::render::escape`]); in JSON they
-//! are strings, and where they are not UTF-8 a second field, whose key ends in `_bytes`, has their bytes in hexadecimal.
+//! are strings, and where they are not UTF-8 a second field, whose key ends in `_bytes`, has their bytes in
+//! hexadecimal.
 
 use crate::failure::Result;
 use fs::{FileKind, Timestamp};
@@ -16,7 +17,7 @@ use std::io::{self, BufWriter, Write};
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
 
-/// Standard output without the buffer that Rust's own keeps for lines.
+/// Standard output without Rust's line buffer.
 ///
 /// # Errors
 /// Where standard output is closed.
@@ -37,8 +38,8 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A list in JSON that is written while it is made, so that it is never in memory as a whole: each entry of a deep tree has a
-/// path that is as long as the tree is deep.
+/// A list in JSON that is written while it is made, so that it is never in memory as a whole: each entry of a deep tree
+/// has a path that is as long as the tree is deep.
 pub(crate) struct Stream<F, T>(Cell<Option<F>>, PhantomData<fn(T)>);
 
 /// Takes the entries of a [`Stream`], one by one.
@@ -72,7 +73,7 @@ impl<F: FnOnce(Taker<'_, T>) -> io::Result<()>, T: Serialize> Serialize for Stre
     }
 }
 
-/// Bytes in a unit that keeps the number short: `512 bytes`, `4 KiB`, `1.5 GiB`.
+/// Bytes in a unit in which the number is short: `512 bytes`, `4 KiB`, `1.5 GiB`.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(at(0, 0), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(at(-1, 5), "1969-12-31T23:59:59.000000005Z");
         assert_eq!(at(15_032_385_535, 999_999_999), "2446-05-10T22:38:55.999999999Z");
-        // what only damage or forty bits of seconds give
+        // caused only by damage, or by forty bits of seconds
         assert_eq!(at(1 << 40, 0), "@1099511627776.000000000");
         assert_eq!(at(0, (1 << 30) - 1), "@0.1073741823");
         assert_eq!(local_time(Timestamp { seconds: 1 << 40, nanos: 0 }, MINUTES), "@1099511627776.000000000");

@@ -1,6 +1,6 @@
 //! Where the content of a file lies: its map as pieces.
 
-use fs::{FileBlock, FileKind, Inode, InodeFlags, Place, Run, Volume};
+use fs::{FileBlock, FileKind, Inode, InodeFlags, Mapping, Run, Volume};
 use serde::Serialize;
 
 /// Blocks of a file that lie one behind the other.
@@ -45,10 +45,10 @@ impl<'a> Pieces<'a> {
     pub(crate) fn next_piece(&mut self) -> fs::Result<Option<Piece>> {
         let mut piece = self.pending.take();
         while let Some(run) = self.next_run()? {
-            let (block, unwritten) = match run.place {
-                Place::Hole => continue,
-                Place::Data(block) => (block.get(), false),
-                Place::Unwritten(block) => (block.get(), true),
+            let (block, unwritten) = match run.mapping {
+                Mapping::Hole => continue,
+                Mapping::Data(block) => (block.get(), false),
+                Mapping::Unwritten(block) => (block.get(), true),
             };
             let next = Piece { file_block: run.logical.get(), block, len: run.len, unwritten };
             match &mut piece {
@@ -70,9 +70,9 @@ impl<'a> Pieces<'a> {
             return Ok(None);
         }
         let run = self.volume.map(self.inode, self.at)?;
-        let behind_all = run.place == Place::Hole && run.end() >= self.reach();
+        let behind_all = run.mapping == Mapping::Hole && run.end() >= self.reach();
         self.at = if behind_all { FileBlock(u64::MAX) } else { run.end() };
-        if run.place != Place::Hole {
+        if run.mapping != Mapping::Hole {
             self.seen = self.seen.saturating_add(run.len);
         }
         if self.seen > self.volume.superblock().geometry.blocks {

@@ -14,7 +14,7 @@ pub(crate) enum Unit {
     Bytes,
     /// Anything; only the share is shown.
     Share,
-    /// Files, of which nobody knows how many there are.
+    /// Files, whose number is unknown.
     Files,
     /// Steps, each of which has a name.
     Steps,
@@ -27,7 +27,7 @@ pub(crate) struct Bar {
     shown: AtomicBool,
 }
 
-/// Whether someone is there to look at a bar.
+/// Whether a bar would be seen.
 pub(crate) fn on_terminal() -> bool {
     io::stderr().is_terminal()
 }

@@ -21,15 +21,15 @@ use std::time::SystemTime;
   extant put volume.img fstab /etc/fstab       one file, under that name
   extant put -r volume.img ./site /srv         a directory and all below
   extant put volume.img a b c /tmp             several files
-  date | extant put volume.img - /etc/issue    what standard input gives
+  date | extant put volume.img - /etc/issue    standard input
 
-Where DEST is a directory of the volume, files land in it under their own names; else it is the new name of \
-    the one that is copied. What arrives is what cp -a would copy to a mounted volume: owners, permissions, \
-    times, extended attributes and access control lists are kept, holes stay holes, hard links one file. No \
-    privilege is needed beyond reading the files. Files that exist are left alone unless --force is given, \
-    and then stay until the new one is whole: there must be room for both. Directories are joined. Symbolic links are copied as they are.
+Where DEST is a directory of the volume, files go into it under their own names; otherwise DEST is the new name of \
+    the one that is copied. The result is what cp -a would copy to a mounted volume: owners, permissions, \
+    times, extended attributes and access control lists are preserved, holes stay holes, hard links one file. No \
+    privilege is needed beyond reading the files. Existing files are left alone unless --force is used, \
+    and then stay until the new one is complete: there must be space for both. Directories are merged. Symbolic links are copied as they are.
 
-The volume must not be mounted. On SIGINT and SIGTERM the copy ends, and the volume is sound.
+The volume must not be mounted. SIGINT and SIGTERM stop the copy and leave the volume consistent.
 
 Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
 )]
@@ -37,7 +37,7 @@ pub(crate) struct Put {
     #[command(flatten)]
     source: Source,
 
-    /// Files of this machine, - for standard input, then the place for them in the volume
+    /// Files of this machine, - for standard input, then the destination in the volume
     #[arg(value_names = ["FILE", "DEST"], num_args = 2.., required = true, allow_hyphen_values = true)]
     paths: Vec<OsString>,
 
@@ -49,11 +49,11 @@ pub(crate) struct Put {
     #[arg(short, long)]
     force: bool,
 
-    /// Where new blocks go: usual, or hint, with metadata at the front of each group for the sake of checks
+    /// Block placement: usual, or hint: metadata at the front of each group, to make later checks faster
     #[arg(long, value_name = "WHERE", default_value = "usual")]
     placement: fs::Placement,
 
-    /// Say what was copied as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Put {
 impl Put {
     pub(crate) fn run(&self) -> Result<u8> {
         let Some((dest, files)) = self.paths.split_last() else {
-            return Err(Failure::Message("give a FILE and a DEST in the volume".into()));
+            return Err(Failure::Message("specify a FILE and a DEST in the volume".into()));
         };
         let interrupted = on_signals()?;
         let opened =
@@ -71,12 +71,12 @@ impl Put {
         let outcome = match self.destination(volume, dest.as_bytes(), files.len()) {
             Ok(place) => {
                 if on_terminal() {
-                    let counting = Bar::new("looking at what there is to copy", 0, Unit::Files);
+                    let counting = Bar::new("counting files", 0, Unit::Files);
                     let total = files.iter().map(|file| bytes_below(Path::new(file), &counting)).sum();
                     counting.finish();
                     filler.bar = Bar::new("copying", total, Unit::Bytes);
                 }
-                // how much standard input gives nobody knows
+                // the length of standard input is unknown
                 if !files.iter().any(|file| file == "-") {
                     let all = || files.iter().map(|file| bytes_below(Path::new(file), &Bar::hidden())).sum();
                     filler.total = Some(Box::new(all));
@@ -93,7 +93,7 @@ impl Put {
         Ok(status)
     }
 
-    /// The directory of the volume to copy into, and the name to give there where it is not the file's own.
+    /// The directory of the volume to copy into, and the file's name there where it is not its own.
     fn destination(&self, volume: &fs::Volume, dest: &[u8], count: usize) -> Result<Destination, String> {
         let wrong = |path: &[u8], why: &dyn ToString| format!("{}: {}", escape(path), why.to_string());
         match volume.resolve(dest).and_then(|number| volume.inode(number)) {
@@ -104,7 +104,7 @@ impl Put {
             Err(e) => return Err(wrong(dest, &e)),
         }
         if count > 1 {
-            return Err(wrong(dest, &"several files need a directory to go to, and this is none"));
+            return Err(wrong(dest, &"not a directory: several files need one as their destination"));
         }
         let dest = trimmed(dest);
         let (parent, name) = match dest.iter().rposition(|byte| *byte == b'/') {
@@ -124,16 +124,14 @@ impl Put {
             let own_name = source.file_name().map(OsStrExt::as_bytes).filter(|_| !nameless);
             let name = to.name.as_deref().or(own_name);
             if !self.recursive && source.is_dir() && !source.is_symlink() {
-                let why = "is a directory: -r copies it with all that is below it";
+                let why = "is a directory: use -r to copy it recursively";
                 folder.complain_of_source(file.as_bytes(), why);
                 continue;
             }
             match name {
                 Some(name) if file == "-" => folder.standard_input((to.dir, name), &join(&to.path, name), now())?,
                 Some(name) => folder.one(source, (to.dir, name), &join(&to.path, name))?,
-                None if file == "-" => {
-                    folder.complain_of_source(b"-", "what standard input gives needs a name in DEST")
-                }
+                None if file == "-" => folder.complain_of_source(b"-", "standard input needs a file name in DEST"),
                 // `/`, `.` and `..` have no name of their own: what is in them
                 None => {
                     let as_it_is = |_: &mut FileAttributes| {};

@@ -3,9 +3,9 @@
 use crate::failure::{Complaints, Result, say};
 use crate::fill::on_signals;
 use crate::output::{counted, print_json};
+use crate::path_stack::PathStack;
 use crate::progress::{Bar, Unit};
 use crate::source::Source;
-use crate::trail::Trail;
 use clap::Args;
 use fs::{Error, FileKind, InodeNo, Volume};
 use serde_json::json;
@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
   extant rm -r volume.img /var/cache /tmp/old    directories and all below
   extant rm -f volume.img /perhaps               no error where there is no such file
 
-A symbolic link is removed, not what it leads to. The volume must not be mounted. On SIGINT and SIGTERM the \
-    removal ends, and the volume is sound.
+A symbolic link is removed, not its target. The volume must not be mounted. SIGINT and SIGTERM stop the \
+    removal and leave the volume consistent.
 
-Exit status: 0 all is gone, 1 something could not be removed, 2 wrong usage."
+Exit status: 0 all was removed, 1 something could not be removed, 2 wrong usage."
 )]
 pub(crate) struct Rm {
     #[command(flatten)]
@@ -40,11 +40,11 @@ pub(crate) struct Rm {
     #[arg(short, long)]
     recursive: bool,
 
-    /// Do not complain of files that are not there
+    /// Ignore files that do not exist
     #[arg(short, long)]
     force: bool,
 
-    /// Say what was removed as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -92,7 +92,7 @@ impl Rm {
         let Remover { complaints, directories, files, .. } = remover;
         opened.unmount()?;
         if stopped {
-            say("interrupted: the volume is sound, and not all was removed");
+            say("interrupted: not all was removed; the volume is consistent");
         }
         if self.source.verbose {
             let gone = counted(directories, "directory", "directories");
@@ -118,7 +118,7 @@ impl Remover<'_> {
             None => (&b"/"[..], &path[..end]),
         };
         if matches!(name, b"" | b"." | b"..") {
-            return self.complaints.about(path, "the root and what only `.` or `..` names are not removed");
+            return self.complaints.about(path, "refusing to remove '/', '.' or '..'");
         }
         let found = self.volume.resolve(parent).and_then(|parent| {
             let number = self.volume.lookup(&*self.volume.inode(parent)?, name)?;
@@ -134,7 +134,7 @@ impl Remover<'_> {
         } else if recursive {
             self.tree(parent, name.to_vec(), number, &path[..end]);
         } else {
-            self.complaints.about(path, "is a directory: -r removes it with all that is below it");
+            self.complaints.about(path, "is a directory: use -r to remove it recursively");
         }
     }
 
@@ -154,7 +154,7 @@ impl Remover<'_> {
     }
 
     fn tree(&mut self, parent: InodeNo, name: Vec<u8>, number: InodeNo, path: &[u8]) {
-        let mut trail = Trail::new(path);
+        let mut stack = PathStack::new(path);
         let mut levels = Vec::from_iter(self.level(parent, name, number, path));
         while let Some(level) = levels.last_mut() {
             if self.stopped() {
@@ -164,23 +164,23 @@ impl Remover<'_> {
                 let done = self.volume.rmdir(level.parent, &level.name);
                 match done {
                     Ok(()) => self.directories += 1,
-                    Err(e) => self.complaints.about(trail.path(), e),
+                    Err(e) => self.complaints.about(stack.path(), e),
                 }
                 levels.pop();
-                trail.leave();
+                stack.leave();
                 continue;
             };
             let dir = level.number;
-            trail.enter(&name);
+            stack.enter(&name);
             if self.is_directory(number) {
-                if let Some(level) = self.level(dir, name, number, trail.path()) {
+                if let Some(level) = self.level(dir, name, number, stack.path()) {
                     levels.push(level);
                     continue;
                 }
             } else {
-                self.unlink(dir, &name, trail.path());
+                self.unlink(dir, &name, stack.path());
             }
-            trail.leave();
+            stack.leave();
         }
     }
 

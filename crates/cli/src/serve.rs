@@ -25,25 +25,25 @@ use std::sync::Arc;
   extant serve /dev/sdb1 --read-only --nbd 127.0.0.1:10809
   extant serve mem:1G --file /mnt/mem                        the file /mnt/mem/disk
   losetup -b 4096 --direct-io=on -f --show /mnt/mem/disk     a block device of it (as root)
-  nbdinfo 'nbd+unix:///?socket=/run/volume.sock'             ask it, from another terminal
+  nbdinfo 'nbd+unix:///?socket=/run/volume.sock'             show it, from another terminal
   nbdcopy 'nbd+unix:///?socket=/run/volume.sock' copy.img    copy it
   nbd-client -unix /run/volume.sock /dev/nbd0 -C 4           a block device (as root)
 
-NBD has no authentication, and this server has no TLS: all who can connect can read and, without \
+NBD has no authentication, and this server has no TLS: everyone who can connect can read and, without \
     --read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With \
     HOST:PORT, choose an address that only trusted machines reach, or an encrypted tunnel in front.
 
-With --file, one file in DIR is the device, of its length: for programs that open files, and for \
-    losetup. It is its user's alone, the kernel caches nothing of it, and fsync(2) is a flush.
+With --file, one file in DIR is the device, of the same length: for programs that open files, and for \
+    losetup. Only its user can access it, the kernel caches nothing of it, and fsync(2) is a flush.
 
 It prints the address for clients, or the file's path, when it can be used, and serves until \
-    SIGINT, SIGTERM or SIGHUP, or until DIR is unmounted: then requests under way are finished, \
-    everything is flushed, and the socket or the mount is removed. Who has the file open then gets \
-    errors: detach loop devices before. Meanwhile the device is locked: no other program here writes \
+    SIGINT, SIGTERM or SIGHUP, or until DIR is unmounted: then requests in progress are finished, \
+    everything is flushed, and the socket or the mount is removed. Programs that have the file open then get \
+    errors: detach loop devices first. Meanwhile the device is locked: no other program here writes \
     to it. A reply to a flush, or to a write with FUA, means that the bytes survive a loss of power as \
-    far as the device promises that; a flush covers the writes of all connections. After a flush that \
-    failed all changes are refused. A client that disappears loses nothing that was acknowledged and \
-    flushed.
+    far as the device guarantees that; a flush covers the writes of all connections. After a flush that \
+    failed all changes are refused. If a client disconnects, nothing that was acknowledged and \
+    flushed is lost.
 
 Exit status: 0 ended by a signal or unmounted, 1 not served, or not all that was written may have \
     reached the device (the message says which), 2 wrong usage."
@@ -73,11 +73,11 @@ pub(crate) struct Serving {
     #[arg(long)]
     read_only: bool,
 
-    /// Name of the export, which clients get as well that name none; or of the file, `disk` unless given
+    /// Name of the export, which clients that specify none get as well; or of the file, by default `disk`
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// The most connections at a time; each may take 64 MiB of memory for its requests
+    /// Maximum number of connections; each may take 64 MiB of memory for its requests
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
 
@@ -122,7 +122,7 @@ impl Serving {
         match (&self.file, &self.nbd) {
             (Some(dir), _) => self.serve_file(device, dir, holes, signals),
             (_, Some(address)) => self.serve_nbd(device, address, signals),
-            (None, None) => Err(Failure::Message("say where: --nbd ADDRESS or --file DIR".to_owned())),
+            (None, None) => Err(Failure::Message("specify --nbd ADDRESS or --file DIR".to_owned())),
         }
     }
 
@@ -148,7 +148,7 @@ impl Serving {
         Ok(0)
     }
 
-    /// Says that it can be used, and where.
+    /// Prints that it can be used, and where.
     fn announce(&self, len: u64, place: &[u8]) -> Result<()> {
         let mut out = stdout()?;
         writeln!(out, "{}: serving {} at {}", escape(self.device.as_bytes()), human(len), escape(place))?;

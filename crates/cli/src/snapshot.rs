@@ -15,7 +15,7 @@ use std::path::Path;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Make, list and delete snapshots of a native volume, and go back to them",
+    about = "Create, list, delete and roll back to snapshots of a native volume",
     after_help = "Examples:
   extant snapshot create volume.img before-upgrade
   extant snapshot create /mnt monday             on a mounted volume, while it is in use
@@ -25,9 +25,9 @@ use std::path::Path;
   extant snapshot rollback volume.img before-upgrade
   extant snapshot delete volume.img before-upgrade
 
-Making one takes no space and no time that depends on the volume; it holds what is changed or removed later. \
-    TARGET is a volume that is not mounted (a path), or a folder of one that `extant mount` mounted. There mkdir and rmdir \
-    in .extant/snapshots make and delete snapshots, too; rmdir asks for no empty one.
+Creating one takes no space and no time that depends on the volume; it preserves what is changed or deleted later. \
+    DEVICE is a volume that is not mounted (a path), or a folder of one that `extant mount` mounted. There mkdir and rmdir \
+    in .extant/snapshots create and delete snapshots, too; rmdir does not require an empty one.
 
 Exit status: 0 done, 1 not done, 2 wrong usage."
 )]
@@ -46,54 +46,54 @@ enum Command {
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Keep the volume as it is now under a name",
+    about = "Take a snapshot of the volume",
     after_help = "Examples:
   extant snapshot create volume.img before-upgrade
   extant snapshot create /mnt monday
 
-A name has 1 to 128 bytes and no slash. A volume has at most 4096 snapshots. Of a mounted volume everything is in it \
+A name has 1 to 128 bytes and no slash. A volume has at most 4096 snapshots. A snapshot of a mounted volume contains everything \
     that programs have written, also through mappings.
 
-Files in a snapshot have the modes that they had then: what is readable for all in it stays so when the file is made \
-    private later. So the snapshots of a mounted volume are for root and whoever mounted it, unless it is mounted with \
-    snapdir=all.
+Files in a snapshot have the modes of the time when it was taken: a file that all could read stays readable in it when the \
+    file is made private later. So the snapshots of a mounted volume are for root and the user who mounted it, unless it is \
+    mounted with snapdir=all.
 
-Exit status: 0 it is on the device, 1 not made, 2 wrong usage."
+Exit status: 0 it is on the device, 1 not created, 2 wrong usage."
 )]
 struct Create {
     #[command(flatten)]
     target: Source,
 
-    /// Its name
+    /// Name of the snapshot
     #[arg(value_name = "NAME")]
     name: OsString,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    about = "List the snapshots, with when they were made and what each alone holds",
+    about = "List snapshots with creation time and unique (reclaimable) space",
     after_help = "Examples:
   extant snapshot list volume.img
   extant snapshot list --json /mnt
 
-The space is what would come back if that snapshot alone were deleted. Of a mounted volume only root and whoever \
-    mounted it are told; for others (where the mount option snapdir=all lets them list at all) it is -, in JSON null. \
+The space is what would be freed if only that snapshot were deleted. For a mounted volume it is shown only to root and the \
+    user who mounted it; for others (where the mount option snapdir=all lets them list at all) it is -, in JSON null. \
     Times are local (TZ), in JSON UTC.
 
-Exit status: 0 listed, 1 not, 2 wrong usage."
+Exit status: 0 listed, 1 failed, 2 wrong usage."
 )]
 struct List {
     #[command(flatten)]
     target: Source,
 
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Delete snapshots; what they alone hold comes back",
+    about = "Delete snapshots and free the space only they use",
     after_help = "Examples:
   extant snapshot delete volume.img before-upgrade
   extant snapshot delete /mnt monday tuesday
@@ -104,23 +104,23 @@ struct Delete {
     #[command(flatten)]
     target: Source,
 
-    /// Their names
+    /// Names of the snapshots
     #[arg(value_name = "NAME", required = true)]
     names: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Make the volume what it was when a snapshot was made",
+    about = "Roll the volume back to a snapshot",
     after_help = "Examples:
   extant snapshot rollback volume.img before-upgrade
-  extant snapshot rollback /mnt before-upgrade     done when it is unmounted
-  extant snapshot rollback --cancel /mnt           not after all
+  extant snapshot rollback /mnt before-upgrade     done at unmount
+  extant snapshot rollback --cancel /mnt           cancel that
 
-What was done since is lost, as far as no other snapshot holds it; all snapshots stay. Of a mounted volume files are in \
-    use, so it goes back when it is unmounted.
+Changes made since are lost, unless another snapshot has them; all snapshots stay. Files of a mounted volume are in \
+    use, so it is rolled back when it is unmounted.
 
-Exit status: 0 done, or noted for the unmounting; 1 not done, 2 wrong usage."
+Exit status: 0 done, or scheduled for the unmount; 1 not done, 2 wrong usage."
 )]
 struct Rollback {
     #[command(flatten)]
@@ -130,7 +130,7 @@ struct Rollback {
     #[arg(value_name = "NAME", required_unless_present = "cancel")]
     name: Option<OsString>,
 
-    /// A mounted volume does not go back when it is unmounted
+    /// Cancel the rollback of a mounted volume
     #[arg(long, conflicts_with = "name")]
     cancel: bool,
 }
@@ -146,7 +146,7 @@ impl Snapshot {
     }
 }
 
-/// The mounted volume that TARGET names, where it is a folder.
+/// The mounted volume that DEVICE names, where it is a folder.
 fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
     let path = Path::new(&target.device);
     if !path.is_dir() {
@@ -155,7 +155,7 @@ fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
     MountedSnapshots::of(path).map(Some).map_err(|e| Failure::on(&target.device, e))
 }
 
-/// What is wrong with a snapshot.
+/// A failure that concerns a snapshot.
 fn about(target: &Source, name: &OsString, why: impl ToString) -> Failure {
     let name = if name.is_empty() { "''".to_owned() } else { escape(name.as_bytes()) };
     Failure::on(&target.device, format!("snapshot {name}: {}", why.to_string()))
@@ -207,8 +207,7 @@ impl List {
         let mut out = stdout()?;
         for (info, space) in &list {
             let space = space.map_or_else(|| "-".to_owned(), human);
-            let back =
-                if back_to.as_ref() == Some(&info.name) { "  (the volume goes back to it at the unmount)" } else { "" };
+            let back = if back_to.as_ref() == Some(&info.name) { "  (rollback at unmount)" } else { "" };
             writeln!(out, "{}  {space:>10}  {}{back}", local_time(time(info), MINUTES), escape(&info.name))?;
         }
         out.flush()?;
@@ -224,7 +223,7 @@ struct Listed {
     time: String,
     generation: u64,
     bytes: Option<u64>,
-    /// The volume goes back to it when it is unmounted.
+    /// The volume is rolled back to it when it is unmounted.
     rollback: bool,
 }
 
@@ -253,10 +252,10 @@ impl Delete {
         for name in &self.names {
             note(name, opened.volume.delete_snapshot(name.as_bytes()).map_err(|e| e.to_string()));
         }
-        // the rest of what they took
-        let tidied = opened.volume.compact();
+        // frees the rest of their space
+        let compacted = opened.volume.compact();
         opened.unmount()?;
-        tidied.map_err(|e| Failure::on(&self.target.device, e))?;
+        compacted.map_err(|e| Failure::on(&self.target.device, e))?;
         Ok(failures)
     }
 }
@@ -270,12 +269,12 @@ impl Rollback {
             let to = self.name.as_ref().map(|name| name.as_bytes());
             mounted.rollback(to).map_err(|e| failed(&e))?;
             if to.is_some() {
-                say("the volume goes back when it is unmounted: what is done until then is lost");
+                say("rollback will happen at unmount; changes made until then are lost (undo: --cancel)");
             }
             return Ok(0);
         }
         if self.cancel {
-            return Err(Failure::on(&self.target.device, "it is not mounted, so nothing waits for its unmounting"));
+            return Err(Failure::on(&self.target.device, "it is not mounted: there is no rollback to cancel"));
         }
         let device = crate::device::open_volume(&self.target.device, crate::source::for_writing(&self.target.device))?;
         fs::rollback(device, name.as_bytes()).map_err(|e| failed(&e))?;

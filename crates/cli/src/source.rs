@@ -1,4 +1,4 @@
-//! DEVICE as the commands that look into a volume take it, and how they find a file on it.
+//! DEVICE as the commands that read a volume take it, and how they find a file on it.
 
 use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
@@ -21,23 +21,23 @@ pub(crate) struct Source {
     #[arg(value_name = "DEVICE")]
     pub(crate) device: Device,
 
-    /// Use the copy of the superblock in block SB
+    /// Use the backup superblock in block SB
     #[arg(short = 'b', long, value_name = "SB", help_heading = "Opening the volume")]
     pub(crate) superblock: Option<u64>,
 
-    /// Block size by which SB is counted; without it every size is tried
+    /// Block size for -b; all sizes are tried if omitted
     #[arg(short = 'B', long, value_name = "BYTES", help_heading = "Opening the volume")]
     block_size: Option<u32>,
 
-    /// Device with the volume's journal, where that is not in the volume
+    /// Device with the volume's external journal
     #[arg(short = 'j', long, value_name = "DEVICE", help_heading = "Opening the volume")]
     journal: Option<Device>,
 
-    /// Show what is on the device, without what the journal holds
+    /// Do not replay the journal, even in memory
     #[arg(long, help_heading = "Opening the volume")]
     no_replay: bool,
 
-    /// Say how the volume was opened and what was read
+    /// Print how the volume was opened and what was read
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -51,12 +51,12 @@ pub(crate) struct Opened {
 }
 
 impl Source {
-    /// Opens the volume, and says on standard error what its user should know.
+    /// Opens the volume, and prints warnings on standard error.
     pub(crate) fn open(&self) -> Result<Opened> {
         self.open_any(&[fs::OpenOptions::default()], blockdev::OpenOptions::default())
     }
 
-    /// Opens the volume as it stands on the device, whatever its journal holds.
+    /// Opens the volume as it is on the device, whatever is in its journal.
     pub(crate) fn open_as_it_stands(&self) -> Result<Opened> {
         let way = fs::OpenOptions { ignore_journal: true, ..fs::OpenOptions::default() };
         self.open_any(&[way], blockdev::OpenOptions::default())
@@ -71,7 +71,7 @@ impl Source {
         Ok(opened)
     }
 
-    /// Opens the volume in the first of several ways that succeeds. What a way leaves open, the flags say.
+    /// Opens the volume in the first of several ways that succeeds. The flags set what a way leaves open.
     pub(crate) fn open_any(&self, ways: &[fs::OpenOptions], access: blockdev::OpenOptions) -> Result<Opened> {
         let external_journal = self.journal.as_ref().map(open_device).transpose()?;
         let mut device = open_volume(&self.device, access)?;
@@ -79,7 +79,7 @@ impl Source {
             self.warn_of_writers();
         }
         if device.geometry().len == 0 {
-            return Err(Failure::on(&self.device, "no ext2, ext3 or ext4 volume: it is empty"));
+            return Err(Failure::on(&self.device, "not an ext2/3/4 or Extant volume: it is empty"));
         }
         let mut trace = None;
         if self.verbose {
@@ -102,13 +102,13 @@ impl Source {
         let asked = self.superblock.is_some() || ways.iter().any(|way| way.superblock.is_some());
         let snapshot = ways.iter().find_map(|way| way.snapshot.as_deref());
         let opened = ways.iter().map(open).reduce(|before, next| before.or(next));
-        let opened = opened.ok_or_else(|| Failure::on(&self.device, "no copy of the superblock can lie there"))?;
+        let opened = opened.ok_or_else(|| Failure::on(&self.device, "no backup superblock can be at that location"))?;
         let volume = Arc::new(opened.map_err(|e| match Failure::on(&self.device, no_volume(&e, asked, snapshot)) {
             Failure::Message(sentence) if matches!(e, fs::Error::Impossible(_)) => Failure::Refused(sentence),
             failure => failure,
         })?);
         for note in volume.warnings() {
-            // what was asked for is no news
+            // no warning of what was requested
             if !(ignore_journal && *note == fs::Warning::JournalIgnored) {
                 say(&format!("{}: {note}", escape(self.device.as_bytes())));
             }
@@ -117,18 +117,18 @@ impl Source {
         if self.verbose {
             let geometry = &opened.volume.superblock().geometry;
             let length = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
-            opened.tell(&format!("{} in blocks of {}", human(length), human(u64::from(geometry.block_size))));
+            opened.report(&format!("{} in blocks of {}", human(length), human(u64::from(geometry.block_size))));
         }
         Ok(opened)
     }
 }
 
 impl Source {
-    /// What somebody changes meanwhile is shown as its parts happen to be on the device.
+    /// Warns that another process may change the volume meanwhile.
     fn warn_of_writers(&self) {
         if let Some(mounted) = blockdev::mounted(&self.device).filter(|mounted| !mounted.read_only) {
             let (device, place) = (escape(self.device.as_bytes()), escape(mounted.place().as_bytes()));
-            say(&format!("{device}: it is mounted for writing {place}: what is shown may be old, or not fit together"));
+            say(&format!("{device}: it is mounted for writing {place}: what is shown may be outdated or inconsistent"));
         }
     }
 }
@@ -145,12 +145,12 @@ impl Opened {
         self.volume.inode(number)
     }
 
-    /// Brings all changes to the device and marks the volume as sound.
+    /// Writes all changes to the device and marks the volume as clean.
     pub(crate) fn unmount(&self) -> Result<()> {
         self.volume.unmount().map_err(|e| not_written(&self.device, &e))
     }
 
-    fn tell(&self, what: &str) {
+    fn report(&self, what: &str) {
         say(&format!("{}: {what}", escape(self.device.as_bytes())));
     }
 }
@@ -158,29 +158,29 @@ impl Opened {
 /// That not all of a volume reached its device.
 pub(crate) fn not_written(device: &str, error: &fs::Error) -> Failure {
     if is_full_below(error) {
-        return Failure::on(device, "the disk that it lies on is full, so that not all of the volume could be written");
+        return Failure::on(device, "the disk below it is full: not all of the volume could be written");
     }
     Failure::on(device, error)
 }
 
-/// With `-v`, says what was read.
+/// With `-v`, prints what was read.
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(trace) = &self.trace {
             let reads = trace.snapshot().reads;
             let (requests, seeks) = (reads.requests, reads.seeks);
-            self.tell(&format!("{} read in {requests} requests, {seeks} of them after a seek", human(reads.bytes)));
+            self.report(&format!("read {} in {requests} requests ({seeks} seeks)", human(reads.bytes)));
         }
     }
 }
 
-/// Why a volume could not be opened. Most who see this gave the wrong file, and some a damaged volume. `asked`: a copy of the
-/// superblock was asked for already; `snapshot`: the one that was.
+/// The reason why a volume could not be opened: usually it is the wrong file, sometimes a damaged volume. `asked`: a
+/// backup superblock was specified already; `snapshot`: the one that was.
 fn no_volume(e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
     let why = match (e, snapshot) {
         (fs::Error::NoSuperblock(why), _) => why,
         (fs::Error::NotFound, Some(name)) => {
-            return format!("it has no snapshot `{}` (`extant snapshot list` shows them)", escape(name));
+            return format!("no snapshot named '{}' (see `extant snapshot list`)", escape(name));
         }
         _ => return e.to_string(),
     };
@@ -189,16 +189,16 @@ fn no_volume(e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
         other => other.to_string(),
     };
     if asked {
-        return format!("there is no copy of a superblock at that place ({what})");
+        return format!("no valid superblock at that location ({what})");
     }
     format!(
-        "this is no ext2, ext3 or ext4 volume, or a damaged one ({what}); a damaged one may have a copy of its superblock: \
-         try -b 32768, or -b 8193 for blocks of 1 KiB"
+        "not an ext2/3/4 or Extant volume, or a damaged one ({what}); if it is damaged, try a backup superblock: -b 32768, or \
+         -b 8193 for blocks of 1 KiB"
     )
 }
 
-/// How long a volume that is mounted nowhere may still be in use: the program that served it ends a moment after umount(8)
-/// does.
+/// How long a volume that is mounted nowhere may still be in use: the program that served it ends a moment after
+/// umount(8) does.
 const LETTING_GO: Duration = Duration::from_secs(2);
 
 /// How a command opens a device that it changes.

@@ -1,7 +1,7 @@
-//! `extant stat`: all that an inode says.
+//! `extant stat`: everything in an inode.
 
-use crate::facts::{Facts, flag_names, target_of};
 use crate::failure::{Complaints, Result};
+use crate::file_meta::{FileMeta, flag_names, target_of};
 use crate::output::{FULL_TIME, Text, counted, hex, human, local_time, mode_letters, print_json, stdout};
 use crate::pieces::{Piece, Pieces, has_map};
 use crate::source::{Opened, Source};
@@ -21,12 +21,12 @@ use std::os::unix::ffi::OsStrExt;
     about = "Show everything about files of a volume",
     after_help = "Examples:
   extant stat volume.img /etc/passwd
-  extant stat --blocks volume.img /disk.raw     where each piece of it lies
+  extant stat --blocks volume.img /disk.raw     with the location of each extent
   extant stat volume.img '<8>'                  inode 8, as in debugfs
   extant stat --json volume.img /etc/passwd | jq '.files[0].mtime'
 
 A symbolic link is shown, not followed; end its PATH with a slash to see the directory it leads to. Times are \
-    local (TZ), with what they are off UTC; in JSON they are UTC.
+    local (TZ), with their offset from UTC; in JSON they are UTC.
 
 Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
 )]
@@ -38,7 +38,7 @@ pub(crate) struct Stat {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
 
-    /// List where each piece of the file lies
+    /// List the extents of the file
     #[arg(long)]
     blocks: bool,
 
@@ -53,7 +53,7 @@ struct Entry {
     #[serde(flatten)]
     path: Text,
     #[serde(flatten)]
-    facts: Facts,
+    meta: FileMeta,
     #[serde(skip_serializing_if = "Option::is_none")]
     map: Option<Map>,
     xattrs: Vec<Xattr>,
@@ -67,13 +67,13 @@ struct Map {
     /// Levels of the extent tree below the inode.
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<u16>,
-    /// Pieces with data, or allocated and never written.
+    /// Extents with data, or allocated and never written.
     pieces: u64,
     /// Blocks with data.
     data_blocks: u64,
     /// Blocks allocated and never written.
     unwritten_blocks: u64,
-    /// With `--blocks`: the pieces.
+    /// With `--blocks`: the extents.
     #[serde(skip_serializing_if = "Option::is_none")]
     runs: Option<Vec<Piece>>,
 }
@@ -134,7 +134,7 @@ impl Stat {
         Ok(complaints.exit())
     }
 
-    /// Gathers what there is to show; complains of what cannot be read.
+    /// Collects what is shown; complains of what cannot be read.
     fn look<'a>(
         &self,
         opened: &Opened,
@@ -167,8 +167,8 @@ impl Stat {
     }
 }
 
-/// What the map of a file says; nothing for files that have none. All pieces are kept only where `keep`.
-fn map_of(volume: &Volume, inode: &Inode, keep: bool) -> fs::Result<Option<Map>> {
+/// The map of a file; nothing for files that have none. All pieces are recorded only with `with_runs`.
+fn map_of(volume: &Volume, inode: &Inode, with_runs: bool) -> fs::Result<Option<Map>> {
     let flags = inode.raw().flags();
     if !has_map(inode) {
         return Ok(None);
@@ -181,7 +181,7 @@ fn map_of(volume: &Volume, inode: &Inode, keep: bool) -> fs::Result<Option<Map>>
     } else {
         ("indirect", None)
     };
-    let mut map = Map { kind, depth, pieces: 0, data_blocks: 0, unwritten_blocks: 0, runs: keep.then(Vec::new) };
+    let mut map = Map { kind, depth, pieces: 0, data_blocks: 0, unwritten_blocks: 0, runs: with_runs.then(Vec::new) };
     let mut pieces = Pieces::of(volume, inode);
     while let Some(piece) = pieces.next_piece()? {
         map.pieces += 1;
@@ -201,7 +201,7 @@ impl Shown<'_> {
         };
         Entry {
             path: Text::new("path", self.path),
-            facts: Facts::of(volume, self.inode, self.target.as_deref()),
+            meta: FileMeta::of(volume, self.inode, self.target.as_deref()),
             map: self.map,
             xattrs: self.xattrs.into_iter().map(xattr).collect(),
         }
@@ -259,14 +259,14 @@ impl Shown<'_> {
 impl Map {
     fn sentence(&self) -> String {
         if self.kind == "inline" {
-            return "none, the content stands in the inode".to_owned();
+            return "none, the content is in the inode".to_owned();
         }
         let mut out = match self.depth {
             Some(0) => "extents in the inode".to_owned(),
             Some(depth) => format!("extent tree of depth {depth}"),
             None => "direct and indirect blocks".to_owned(),
         };
-        let pieces = counted(self.pieces, "piece", "pieces");
+        let pieces = counted(self.pieces, "extent", "extents");
         // writing to a String cannot fail
         let _ = match (self.data_blocks, self.unwritten_blocks) {
             (0, 0) => write!(out, "; nothing is mapped"),

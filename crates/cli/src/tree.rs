@@ -1,10 +1,10 @@
 //! `extant tree`: a directory and all below it.
 
-use crate::facts::{Facts, target_of};
 use crate::failure::{Complaints, Failure, Result};
+use crate::file_meta::{FileMeta, target_of};
 use crate::output::{Stream, Taker, Text, counted, print_json, stdout};
+use crate::path_stack::PathStack;
 use crate::source::{Opened, Source};
-use crate::trail::Trail;
 use check::render::escape;
 use clap::Args;
 use fs::{DirEntry, FileKind, Inode, InodeNo};
@@ -66,7 +66,7 @@ struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     inode: Option<u32>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    facts: Option<Facts>,
+    meta: Option<FileMeta>,
 }
 
 #[derive(Debug, Default, Clone, Copy, Serialize)]
@@ -146,20 +146,20 @@ impl Walk<'_> {
         // a damaged volume may name a directory twice, and so lead in circles
         let mut entered = HashSet::from([start.number]);
         // relative to the start, which is empty itself; both are as long as the tree is deep, so they are there once
-        let (mut trail, mut indent) = (Trail::default(), String::new());
+        let (mut stack, mut indent) = (PathStack::default(), String::new());
         let mut levels = vec![Level { indent: 0, entries: self.entries(b"", start) }];
         while let Some(level) = levels.last_mut() {
             indent.truncate(level.indent);
             let Some(entry) = level.entries.next() else {
                 levels.pop();
-                trail.leave();
+                stack.leave();
                 continue;
             };
             let is_last = level.entries.len() == 0;
             let (branch, stem) = if is_last { ("└── ", "    ") } else { ("├── ", "│   ") };
             let depth = levels.len();
-            trail.enter(&entry.name);
-            let path = trail.path();
+            stack.enter(&entry.name);
+            let path = stack.path();
             let inode = self.inode(path, &entry);
             self.show((&indent, branch), path, depth, &entry, inode.as_deref(), &mut out)?;
             let deeper = self.args.level.is_none_or(|most| depth < most as usize);
@@ -172,7 +172,7 @@ impl Walk<'_> {
                 Some(_) => self.complaints.about(path, "this directory was shown already, under another name"),
                 None => {}
             }
-            trail.leave();
+            stack.leave();
         }
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Walk<'_> {
                     path: Text::new("path", path),
                     depth,
                     inode: inode.is_none().then(|| entry.inode.get()),
-                    facts: inode.map(|inode| Facts::of(volume, inode, target.as_deref())),
+                    meta: inode.map(|inode| FileMeta::of(volume, inode, target.as_deref())),
                 });
             }
         };

@@ -1,4 +1,4 @@
-//! `extant txn`: a command whose changes to a mounted volume happen whole or not at all.
+//! `extant txn`: a command whose changes to a mounted volume are one atomic transaction.
 
 use crate::failure::{Failure, Result, say, without_errno};
 use crate::fill::heard;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What `extant txn` itself fails with, as env(1) and timeout(1) do.
+/// The exit status where `extant txn` itself fails, as of env(1) and timeout(1).
 pub(crate) const FAILURE: u8 = 125;
 /// How long another transaction, or a process that is left, is waited for before it is looked at again.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -30,51 +30,51 @@ const ROLLED_BACK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Run a command whose changes happen whole or not at all",
+    about = "Run a command as one atomic transaction",
     after_help = "Examples:
   extant txn /mnt -- tar -xf new-release.tar -C /mnt/app
   extant txn --timeout 600 /mnt -- sh -c 'cd /mnt/app && ./upgrade'
 
-What COMMAND and the processes below it change on the volume is one generation: after a crash all \
-    of it is there, or nothing. It is durable when this command returns 0. Where COMMAND fails all is \
-    rolled back (--keep-on-failure: not then). The volume must be of Extant's own format (mkfs -t \
+The changes that COMMAND and its descendants make on the volume are one generation: after a crash all \
+    of them are there, or none. They are durable when this command returns 0. If COMMAND fails, all changes are \
+    rolled back (unless --commit-on-failure is used). The volume must be of Extant's own format (mkfs -t \
     extant); one transaction runs at a time, and begins when the one before has ended; none begins \
     inside another.
 
-Processes that COMMAND leaves behind are waited for before it is committed. When the time is over \
-    all is rolled back, and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are handed on to COMMAND, \
-    and when that has ended all is rolled back. So it is when this process is killed, and when the \
+Processes that COMMAND leaves behind are waited for before the commit. When the time is over \
+    all is rolled back, and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are passed on to COMMAND, \
+    and when that has ended all is rolled back. The same happens if extant is killed, or if the \
     volume is unmounted by force (umount -l, SIGTERM to the process that serves it): without force it \
-    is busy. After a rollback what is left of COMMAND cannot change the volume: its calls fail \
-    (operation canceled), until it ends. Three things remain: memory that it mapped from a file and \
-    changes after the rollback is written as anybody's; so are bytes of a call that failed, where \
-    another program has the file mapped and stores beside them; and with this process killed by SIGKILL, a \
+    is busy. After a rollback the processes left of COMMAND cannot change the volume: their calls fail \
+    (operation canceled), until they end. There are three exceptions: memory that COMMAND mapped from a file and \
+    changes after the rollback is written as by any other process; so are bytes of a call that failed, where \
+    another program has the file mapped and stores beside them; and if this process is killed by SIGKILL, a \
     process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not \
-    recognized.
+    identified as a member.
 
-Meanwhile others see the changes, and wait before they change anything. fsync by a member returns \
-    at once. Space that is freed can be used afterwards. A transaction can change as much metadata as \
-    a generation can hold: 64 MiB, less on volumes below 4 GiB or nearly full; then, and when the time \
+Meanwhile other processes see the changes, and wait before they change anything. fsync by a member returns \
+    at once. Freed space can be used afterwards. A transaction can change as much metadata as \
+    a generation can contain: 64 MiB, less on volumes below 4 GiB or nearly full; then, and when the time \
     is over, calls of COMMAND fail (file too large; operation canceled), and all is rolled back. \
-    Others are told EBUSY only where COMMAND needs a file that they are writing, or a folder in which \
-    they are making, renaming or removing a name, and cannot let go of it: by its path from elsewhere \
+    Other processes get EBUSY only where COMMAND needs a file that they are writing, or a folder in which \
+    they are creating, renaming or removing a name, and cannot release it: by its path from elsewhere \
     they can, and wait; by a name alone, next to them or at the top of the mount, only where it is \
     mounted with allow_other or default_permissions. A mapped page that is written back meanwhile \
-    (mmap) is part of the transaction, whoever wrote it. fsync and msync by others of a file with such \
-    pages, and sync, wait for the end; where all is rolled back they fail (EIO). Processes of other \
+    (mmap) is part of the transaction, whichever process wrote it. fsync and msync by others of a file with such \
+    pages, and sync, wait for the end; if all is rolled back they fail (EIO). Processes in other \
     PID namespaces than that of the process that serves the volume are never members: they wait.
 
 Exit status: that of COMMAND; 128 and the number of the signal that ended it; 125 where the \
     transaction failed, 126 where COMMAND cannot be run, 127 where it is not found."
 )]
 pub(crate) struct Txn {
-    /// Commit even where COMMAND fails
+    /// Commit even if COMMAND fails
     #[arg(long)]
-    keep_on_failure: bool,
-    /// Roll back where COMMAND fails: what is done anyway
-    #[arg(long, hide = true, conflicts_with = "keep_on_failure")]
+    commit_on_failure: bool,
+    /// Roll back if COMMAND fails, which is the default
+    #[arg(long, hide = true, conflicts_with = "commit_on_failure")]
     rollback_on_failure: bool,
-    /// Most seconds that it may take, from 1 to a day
+    /// Timeout in seconds, from 1 to a day
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     timeout: u64,
     /// Folder or file in the mounted volume
@@ -85,7 +85,7 @@ pub(crate) struct Txn {
     command: Vec<OsString>,
 }
 
-/// Signals that this process got, and the process that they are handed on to.
+/// Signals that this process got, and the process that they are passed on to.
 #[derive(Default)]
 struct Signalled {
     last: AtomicI32,
@@ -121,7 +121,7 @@ impl Signalled {
 
     /// Those that came before go to it as well.
     fn to(&self, command: Pid) -> io::Result<()> {
-        // it is there: nobody has waited for it yet
+        // it exists: no process has waited for it yet
         let _ = self.command.set(pidfd_open(command, PidfdFlags::empty())?);
         if let Some(signal) = self.any() {
             self.hand_on(signal);
@@ -157,7 +157,7 @@ impl Txn {
         let command = match Command::new(program).args(arguments).env(variable, mark).spawn() {
             Ok(command) => Pid::from_child(&command),
             Err(e) => {
-                // its error would say less than this one
+                // an error of the rollback would be less useful than this one
                 let _ = transaction.rollback();
                 let program = program.to_string_lossy();
                 say(&format!("{}: {}", escape(program.as_bytes()), without_errno(&e.to_string())));
@@ -167,7 +167,7 @@ impl Txn {
         signalled.to(command)?;
         signalled.end_after(Duration::from_secs(self.timeout) + ROLLED_BACK);
         let ran = wait_for(command).map_err(failed)?;
-        if signalled.any().is_some() || !(ran.success() || self.keep_on_failure) {
+        if signalled.any().is_some() || !(ran.success() || self.commit_on_failure) {
             return self.roll_back(transaction, &signalled, ran).map_err(failed);
         }
         if !self.wait_for_the_rest(begun, &signalled, &transaction).map_err(failed)? {
@@ -181,9 +181,9 @@ impl Txn {
         let left = names_of(&children());
         transaction.rollback()?;
         if let Some(signal) = signalled.any() {
-            say(&format!("signal {signal} came; all changes were rolled back"));
-        } else if ran.success() || self.keep_on_failure {
-            say(&format!("processes that COMMAND has left behind still run: {left}; all changes were rolled back"));
+            say(&format!("received signal {signal}; all changes were rolled back"));
+        } else if ran.success() || self.commit_on_failure {
+            say(&format!("processes left behind by COMMAND are still running: {left}; all changes were rolled back"));
             return Ok(FAILURE);
         } else {
             say("COMMAND failed; all changes were rolled back");
@@ -198,10 +198,10 @@ impl Txn {
             match MountedTransaction::begin(&self.dir, self.timeout) {
                 Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
                     if let Some(signal) = signalled.any() {
-                        return Err(io::Error::other(format!("signal {signal} came; nothing was begun")));
+                        return Err(io::Error::other(format!("received signal {signal}; no transaction was begun")));
                     }
                     if start.elapsed().as_secs() >= self.timeout {
-                        return Err(io::Error::other("another transaction is under way"));
+                        return Err(io::Error::other("another transaction is in progress"));
                     }
                     std::thread::sleep(AGAIN);
                 }
@@ -228,7 +228,7 @@ impl Txn {
                 return Ok(false);
             }
             if !transaction.is_mounted() {
-                // the end says so
+                // the commit reports that
                 return Ok(true);
             }
             std::thread::sleep(AGAIN);
@@ -263,7 +263,7 @@ fn names_of(processes: &[String]) -> String {
     processes.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// As a shell has it.
+/// The exit status as a shell returns it.
 fn status(ran: ExitStatus) -> u8 {
     let code = ran.code().or_else(|| ran.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILURE)

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Unmount a volume, and wait until all is on its device",
+    about = "Unmount a volume and wait until everything is written to its device",
     after_help = "Examples:
   extant umount /mnt
   extant umount ./mnt && extant check volume.img
 
 umount(8) and fusermount3 -u do the same, but return before the process behind the mount has \
-    ended; where root did not mount it, also before all is on the device; and neither says it if that \
-    failed. With files still open, nothing is done: fuser -vm DIR shows who has them.
+    ended; where root did not mount it, also before everything is on the device; and neither reports it if that \
+    failed. With files still open, nothing is done: fuser -vm DIR shows which processes have them.
 
 Exit status: 0 unmounted, 1 not unmounted, or unmounted and not all that was written reached the \
     device (the message says which), 2 wrong usage."
@@ -30,9 +30,9 @@ impl Umount {
         let back_to = fuse::MountedSnapshots::of(&self.dir).and_then(|mounted| mounted.goes_back_to());
         match fuse::unmount(&self.dir) {
             Ok(()) => {
-                // where it cannot be asked nobody has it go back
+                // where the mount does not answer no rollback is reported
                 if let Ok(Some(name)) = back_to {
-                    say(&format!("the volume went back to snapshot {}", escape(&name)));
+                    say(&format!("the volume was rolled back to snapshot {}", escape(&name)));
                 }
                 Ok(0)
             }

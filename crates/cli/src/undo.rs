@@ -1,4 +1,4 @@
-//! `extant undo`: puts back what a repair has changed.
+//! `extant undo`: restores what a repair has changed.
 
 use crate::device::{Device, open_volume};
 use crate::failure::Failure;
@@ -9,15 +9,15 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Put back what a repair has changed",
+    about = "Undo a repair, from the file that check -z wrote",
     after_help = "Examples:
-  extant check -fy -z before volume.img   repair, and keep what was there before
-  extant undo before volume.img           put every byte back
+  extant check -fy -z before volume.img   repair, with an undo file
+  extant undo before volume.img           restore every byte
 
 A device that is not the one the file belongs to, or that was changed after the repair, is refused and left as it is. \
-    Where it was broken off, run it again.
+    If it was interrupted, run it again.
 
-Exit status: 0 put back, 1 refused or failed."
+Exit status: 0 restored, 1 refused or failed."
 )]
 pub(crate) struct Undo {
     /// File that `check -z` wrote
@@ -34,7 +34,8 @@ impl Undo {
         let device = open_volume(&self.device, crate::source::for_writing(&self.device))?;
         let bytes = blockdev::undo::restore(&self.file, &*device)?;
         let mut out = stdout()?;
-        writeln!(out, "{}: put back {}", check::render::escape(self.device.as_bytes()), human(bytes))?;
+        let name = check::render::escape(self.device.as_bytes());
+        writeln!(out, "{name}: restored {}; the volume is as before the repair", human(bytes))?;
         out.flush()?;
         Ok(0)
     }

@@ -1,5 +1,5 @@
-//! `extant watchdog`: the process beside one that serves, which ends the connection when that is killed. `extant mount` starts
-//! it.
+//! `extant watchdog`: the process beside one that serves, which ends the connection when that is killed. `extant mount`
+//! starts it.
 
 use crate::failure::{Failure, Result};
 use clap::Args;

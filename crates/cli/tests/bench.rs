@@ -1,4 +1,4 @@
-//! `extant bench` from end to end on small volumes: every figure is there. What they say is for people to judge.
+//! `extant bench` from end to end on small volumes: every figure is there. Their evaluation is up to people.
 
 use serde_json::Value;
 use std::path::Path;
@@ -122,10 +122,13 @@ fn virtual_seconds_are_the_same_in_each_run() {
 fn what_cannot_be_measured_is_said() {
     let image = Image::from_bytes(&[7; 4096]);
     for (args, said) in [
-        (&["bench", "check"][..], "name a volume with --volume"),
+        (&["bench", "check"][..], "specify a volume with --volume"),
         (&["bench", "check", "--volume", "/nowhere/at/all"], "/nowhere/at/all"),
         (&["bench", "check", "--volume", text(image.path()), "--model", "/no/model"], "/no/model"),
-        (&["bench", "check", "--volume", text(image.path()), "--e2fsck", "/bin/true"], "no ext2, ext3 or ext4 volume"),
+        (
+            &["bench", "check", "--volume", text(image.path()), "--e2fsck", "/bin/true"],
+            "not an ext2/3/4 or Extant volume",
+        ),
     ] {
         let output = extant(args);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -226,13 +229,13 @@ QUERY_FS_INFORMATION 1 NT_STATUS_OK
 "#;
 
 #[test]
-fn the_papers_experiments_on_the_native_format_tell_what_was_written() {
+fn the_papers_experiments_on_the_native_format_report_what_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let load = folder.path().join("load.txt");
     std::fs::write(&load, LOAD).unwrap();
     let peers = ["library:extant", "library:extant:none"];
     let on = ["bench", "write", "--on", peers[0], "--on", peers[1], "-n", "1", "--json"];
-    let sets = ["thrice", "postmark", "fsync"].map(|set| ["--set", set]).concat();
+    let sets = ["create-delete", "postmark", "fsync"].map(|set| ["--set", set]).concat();
     let small = json(&extant(&[&on[..], &sets, &["--scale", "0.01"]].concat()));
     // all of a load file that is this short
     let dbench = json(&extant(&[&on[..], &["--set", "dbench", "--load", load.to_str().unwrap()]].concat()));

@@ -21,7 +21,7 @@ pub(crate) fn copy(device: &dyn BlockDevice, file: &File) -> Result<(), Refused>
     part(device, file, 0..device.geometry().len)
 }
 
-/// Writes the volume above the map of a native one. File data tells e2fsck nothing and is left out.
+/// Writes the volume above the map of a native one. File data means nothing to e2fsck and is left out.
 ///
 /// # Errors
 /// As [`copy`]; that there is no native volume.
@@ -53,7 +53,7 @@ fn part(device: &dyn BlockDevice, file: &File, range: std::ops::Range<u64>) -> R
 }
 
 /// Whether e2fsck finds nothing above the map but what it does not know, blocks of the metadata regions that are in use
-/// and nobody's, and what it merely advises: to make a tree of extents shorter (alone, that is exit status 0).
+/// and without an owner, and what it merely advises: to make a tree of extents shorter (alone, that is exit status 0).
 pub(crate) fn says_nothing_else(said: &str) -> bool {
     let known = |line: &str| {
         line.is_empty()
@@ -76,7 +76,7 @@ mod tests {
     use super::says_nothing_else;
 
     #[test]
-    fn only_blocks_of_regions_may_be_nobodys() {
+    fn only_blocks_of_regions_may_lack_an_owner() {
         let head = "Pass 1: Checking inodes, blocks, and sizes\nPass 5: Checking group summary information\n";
         let regions = "Block bitmap differences:  -(2--99)\nFix? no\n";
         assert!(says_nothing_else(&format!("{head}{regions}")));

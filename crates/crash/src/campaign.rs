@@ -1,6 +1,6 @@
 //! Many workloads on all cores: counted, with progress, findings made small.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,26 +32,26 @@ pub struct Report {
 }
 
 /// Explores `workloads` on `threads` threads until all are done or `most` findings were made.
-/// `told` hears of each workload that is done, with how many are done so far.
+/// `progress` is called after each workload, with how many are done so far.
 pub fn run(
     system: &dyn System,
     workloads: &[Workload],
     options: &Options,
     threads: usize,
     most: usize,
-    told: &(dyn Fn(usize) + Sync),
+    progress: &(dyn Fn(usize) + Sync),
 ) -> Report {
     let begun = Instant::now();
     let all = Mutex::new((Counts::default(), Vec::<Finding>::new()));
     let threads = threads.clamp(1, workloads.len().max(1));
-    let next = Next::new(workloads, told);
+    let next = Next::new(workloads, progress);
     on_threads(threads, || {
         let mut explorer = Explorer::new(system, options);
         next.each(|workload| {
             if let Some(finding) = explorer.explore(workload) {
-                let mut all = lock(&all);
+                let mut all = all.lock();
                 if all.1.len() < most {
-                    // others wait here: findings are rare, and told in full
+                    // others wait here: findings are rare, and reported in full
                     let small = smallest(system, options, finding);
                     all.1.push(small);
                 }
@@ -60,10 +60,10 @@ pub fn run(
                 }
             }
         });
-        lock(&all).0 += explorer.counts;
+        all.lock().0 += explorer.counts;
     });
-    let (counts, findings) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Report { mode: system.promise().mode.name, counts, seconds: seconds(begun.elapsed()), threads, findings }
+    let (counts, findings) = all.into_inner();
+    Report { mode: system.guarantee().mode.name, counts, seconds: seconds(begun.elapsed()), threads, findings }
 }
 
 /// What a campaign of failing requests did and found.
@@ -87,16 +87,16 @@ pub fn fail(
     limit: usize,
     threads: usize,
     most: usize,
-    told: &(dyn Fn(usize) + Sync),
+    progress: &(dyn Fn(usize) + Sync),
 ) -> FaultReport {
     let begun = Instant::now();
     let all = Mutex::new((faults::Counts::default(), Vec::<String>::new()));
-    let next = Next::new(workloads, told);
+    let next = Next::new(workloads, progress);
     on_threads(threads.clamp(1, workloads.len().max(1)), || {
         next.each(|workload| {
             let mut counts = faults::Counts::default();
             let found = faults::every_request(system, workload, limit, &mut counts);
-            let mut all = lock(&all);
+            let mut all = all.lock();
             all.0 += counts;
             all.1.extend(found);
             if all.1.len() >= most {
@@ -104,9 +104,9 @@ pub fn fail(
             }
         });
     });
-    let (counts, mut findings) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (counts, mut findings) = all.into_inner();
     findings.truncate(most);
-    FaultReport { mode: system.promise().mode.name, counts, seconds: seconds(begun.elapsed()), findings }
+    FaultReport { mode: system.guarantee().mode.name, counts, seconds: seconds(begun.elapsed()), findings }
 }
 
 fn on_threads(threads: usize, work: impl Fn() + Sync) {
@@ -120,31 +120,27 @@ fn on_threads(threads: usize, work: impl Fn() + Sync) {
 /// Hands workloads to threads.
 struct Next<'a> {
     workloads: &'a [Workload],
-    told: &'a (dyn Fn(usize) + Sync),
+    progress: &'a (dyn Fn(usize) + Sync),
     next: AtomicUsize,
     done: AtomicUsize,
 }
 
 impl<'a> Next<'a> {
-    fn new(workloads: &'a [Workload], told: &'a (dyn Fn(usize) + Sync)) -> Self {
-        Self { workloads, told, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
+    fn new(workloads: &'a [Workload], progress: &'a (dyn Fn(usize) + Sync)) -> Self {
+        Self { workloads, progress, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
     }
 
     /// Works on workloads that no other thread has taken, until there are none.
     fn each(&self, mut work: impl FnMut(&Workload)) {
         while let Some(workload) = self.workloads.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             work(workload);
-            (self.told)(self.done.fetch_add(1, Ordering::Relaxed) + 1);
+            (self.progress)(self.done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     }
 
     fn stop(&self) {
         self.next.store(self.workloads.len(), Ordering::Relaxed);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Milliseconds are enough.

@@ -1,6 +1,6 @@
 //! A mounted directory as a [`Session`]: the same workloads on a FUSE mount or on the kernel's, through system calls.
 //!
-//! 1. Whoever does this is root, and has no umask: modes and owners are what the workload says.
+//! 1. The process is root and has no umask: modes and owners are what the workload says.
 //! 2. Symbolic links at the end of a path are not followed, as in the library.
 //! 3. `wait` does not wait: what a mount does with time is no part of what is compared.
 
@@ -75,7 +75,7 @@ impl Directory {
         self.root.join(path)
     }
 
-    fn held(&self, path: &str) -> Option<Result<&OwnedFd, Errno>> {
+    fn opened(&self, path: &str) -> Option<Result<&OwnedFd, Errno>> {
         path.strip_prefix('@').map(|name| self.open.get(name).ok_or(Errno::BADF))
     }
 
@@ -86,12 +86,12 @@ impl Directory {
         flags: OFlags,
         does: impl FnOnce(&OwnedFd) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        match self.held(path) {
-            Some(held) => {
-                let held = held?;
-                let is_dir = FileType::from_raw_mode(fs::fstat(held)?.st_mode) == FileType::Directory;
+        match self.opened(path) {
+            Some(file) => {
+                let file = file?;
+                let is_dir = FileType::from_raw_mode(fs::fstat(file)?.st_mode) == FileType::Directory;
                 // it is open for reading only
-                if is_dir && flags == OFlags::WRONLY { Err(Errno::ISDIR) } else { does(held) }
+                if is_dir && flags == OFlags::WRONLY { Err(Errno::ISDIR) } else { does(file) }
             }
             None => does(&self.open_file(path, flags)?),
         }
@@ -121,9 +121,9 @@ impl Directory {
 
     fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
         let to = self.path(to);
-        match self.held(from) {
-            Some(held) => {
-                let path = format!("/proc/self/fd/{}", held?.as_fd().as_raw_fd());
+        match self.opened(from) {
+            Some(file) => {
+                let path = format!("/proc/self/fd/{}", file?.as_fd().as_raw_fd());
                 fs::linkat(CWD, path, CWD, to, AtFlags::SYMLINK_FOLLOW)
             }
             None => fs::linkat(CWD, self.path(from), CWD, to, AtFlags::empty()),
@@ -178,19 +178,19 @@ impl Session for Directory {
             }
             Op::SetXattr { path, name, len, seed } => {
                 let value = pattern(*seed, 0, *len);
-                match self.held(path) {
-                    Some(held) => fs::fsetxattr(held?, name, &value, XattrFlags::empty()),
+                match self.opened(path) {
+                    Some(file) => fs::fsetxattr(file?, name, &value, XattrFlags::empty()),
                     None => fs::lsetxattr(self.path(path), name, &value, XattrFlags::empty()),
                 }
             }
-            Op::RemoveXattr { path, name } => match self.held(path) {
-                Some(held) => fs::fremovexattr(held?, name),
+            Op::RemoveXattr { path, name } => match self.opened(path) {
+                Some(file) => fs::fremovexattr(file?, name),
                 None => fs::lremovexattr(self.path(path), name),
             },
             Op::Chmod { path, mode } => {
                 let mode = Mode::from_raw_mode((*mode).into());
-                match self.held(path) {
-                    Some(held) => fs::fchmod(held?, mode),
+                match self.opened(path) {
+                    Some(file) => fs::fchmod(file?, mode),
                     None => fs::chmod(self.path(path), mode),
                 }
             }
@@ -215,7 +215,9 @@ impl Session for Directory {
             Op::Sync => self.sync(),
             Op::Wait { .. } => Ok(()),
             // not of a mounted directory
-            Op::Keep { .. } | Op::Drop { .. } | Op::Begin | Op::Commit | Op::Rollback => Err(Errno::OPNOTSUPP),
+            Op::CreateSnapshot { .. } | Op::DeleteSnapshot { .. } | Op::Begin | Op::Commit | Op::Rollback => {
+                Err(Errno::OPNOTSUPP)
+            }
         };
         done.map(|()| 0)
     }

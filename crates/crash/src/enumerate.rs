@@ -6,10 +6,10 @@
 //!
 //! 1. Writes are applied in the order of the log, whatever the order of arrival: two states differ in which writes are
 //!    there. That an earlier one lands on top of a later one to the same place is the state without the later one.
-//! 2. Where an epoch has few writes, every subset is made; where it has more, those that find most: all prefixes, all but
-//!    one, one alone, all but two, and random ones from a seed. Of very many states of an epoch a part is drawn.
-//! 3. A state is judged by what had returned at the end of its epoch, before the flush: whatever was promised earlier in
-//!    the epoch must hold then too.
+//! 2. Where an epoch has few writes, every subset is made; where it has more, those that find most: all prefixes, all
+//!    but one, one alone, all but two, and random ones from a seed. Of very many states of an epoch a part is drawn.
+//! 3. A state is compared with what had returned at the end of its epoch, before the flush: whatever was guaranteed
+//!    earlier in the epoch must hold then too.
 //! 4. A discard counts as a write of zeros.
 //! 5. A range that the format takes to be written whole is not torn inside: ext4's superblock of 1 KiB.
 
@@ -19,7 +19,7 @@ use std::ops::{ControlFlow, Range};
 use blockdev::{BlockDevice, Overlay, Result};
 use simdev::{Log, Logged};
 
-use crate::promise::Moment;
+use crate::guarantee::Moment;
 
 /// The sector that is written as a whole or not at all.
 const SECTOR: usize = 512;
@@ -143,9 +143,9 @@ impl Piece<'_> {
     }
 }
 
-/// The marks that tell how far the operations are.
+/// The mark at the beginning of an operation.
 pub(crate) const BEGIN: &str = "begin";
-/// See [`BEGIN`].
+/// The mark at its end.
 pub(crate) const END: &str = "end";
 
 /// What can be in flight at once.
@@ -155,7 +155,7 @@ struct Epoch<'a> {
     moment: Moment,
 }
 
-/// Calls `see` with every state, until it breaks. `base` holds what the recorded device held at first.
+/// Calls `see` with every state, until it breaks. `base` has the first content of the recorded device.
 ///
 /// # Errors
 /// Those of the device.
@@ -248,7 +248,7 @@ impl Maker {
     fn torn(&mut self, pieces: &[Piece<'_>], into: &mut Vec<Chosen>) {
         for (number, piece) in pieces.iter().enumerate() {
             let sectors = piece.sectors();
-            let mut parts: Vec<Vec<usize>> = (1..sectors).map(|kept| (0..kept).collect()).collect();
+            let mut parts: Vec<Vec<usize>> = (1..sectors).map(|written| (0..written).collect()).collect();
             if self.limits.ends {
                 parts.extend((1..sectors).map(|lost| (lost..sectors).collect()));
             }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_writes_keep_some_sectors() {
+    fn torn_writes_change_some_sectors() {
         let record = Record::in_memory(base());
         record.write(0, &[1; 2048]).unwrap();
         record.write(4096, &[2; 512]).unwrap();
@@ -371,7 +371,7 @@ mod tests {
         let seen = all(&record.log().unwrap(), &UNTORN);
         assert_eq!(seen.len(), 21 + 20 + 20 + 190 + 64);
         let again = all(&record.log().unwrap(), &UNTORN);
-        assert!(seen.iter().zip(&again).all(|(a, b)| a.0 == b.0), "one seed gives one walk");
+        assert!(seen.iter().zip(&again).all(|(a, b)| a.0 == b.0), "one seed makes one walk");
         let ended = states(&record.log().unwrap(), &base(), &UNTORN, |crash| {
             if crash.choice.there.len() == 5 {
                 ControlFlow::Break(crash.choice.to_string())

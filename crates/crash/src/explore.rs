@@ -1,11 +1,11 @@
-//! One workload from beginning to end: it is run and recorded, and every state a crash could have left is judged.
+//! One workload from beginning to end: it is run and recorded, and every state a crash could have left is verified.
 //!
 //! A state is recovered as its mode recovers; then the checker must find nothing, the tree must be one that the mode
-//! promises, a second recovery must write nothing, and the volume must bear more work. Of some states recovery itself
+//! guarantees, a second recovery must write nothing, and the volume must bear more work. Of some states recovery itself
 //! is recorded and cut everywhere, and some are shown to e2fsck.
 //!
-//! 1. What a state holds is recovered, checked and read once for each content (by fingerprint), and judged by the
-//!    promise once for each moment.
+//! 1. What a state holds is recovered, checked and read once for each content (by fingerprint), and compared with
+//!    the guarantee once for each moment.
 //! 2. The first finding ends a workload.
 //! 3. A panic of what is explored is a finding.
 
@@ -25,11 +25,11 @@ use serde::Serialize;
 use simdev::{Record, Trace};
 
 use crate::enumerate::{self, BEGIN, Choice, Crash, END, Limits};
+use crate::guarantee::{self, Moment, Recovery};
 use crate::history::History;
 use crate::model::State;
 use crate::op::{NoOp, Op, Workload};
 use crate::play::{self, Answer};
-use crate::promise::{self, Moment, Recovery};
 use crate::system::{Refused, System};
 
 /// How thoroughly to look.
@@ -43,8 +43,8 @@ pub struct Options {
     pub nested_every: u64,
     /// Of every so many states that such a cut makes, the recovery is cut in turn; 0 for none.
     pub deeper_every: u64,
-    /// Of every so many distinct states one is mounted as it is, worked on, and the power goes once more; 0 for none. Where
-    /// a mount recovers.
+    /// Of every so many distinct states one is mounted as it is, worked on, and the power goes once more; 0 for none.
+    /// Where a mount recovers.
     pub again_every: u64,
     /// Of every so many distinct states one is shown to e2fsck after recovery; 0 for none.
     pub e2fsck_every: u64,
@@ -94,18 +94,18 @@ pub struct Counts {
     pub operations: u64,
     /// Operations that the volume does not support.
     pub unsupported: u64,
-    /// Operations that it had no room for, or for a part of what was to be written only.
-    pub no_room: u64,
+    /// Operations that it had no space for, or for only a part of what was to be written.
+    pub no_space: u64,
     /// Writes that were recorded, each 4 KiB or less.
     pub writes: u64,
     /// Flushes that were recorded.
     pub flushes: u64,
     /// States that were made.
     pub states: u64,
-    /// Of them those that differ from all others of their workload; each was recovered, checked and judged.
+    /// Of them those that differ from all others of their workload; each was recovered, checked and compared.
     pub distinct: u64,
-    /// States that were judged at a moment of their own.
-    pub judged: u64,
+    /// States that were compared with the guarantee, once for each moment.
+    pub compared: u64,
     /// Recovered states that bore more work.
     pub worked_on: u64,
     /// States made by cutting a recovery.
@@ -123,12 +123,12 @@ impl std::ops::AddAssign for Counts {
         self.workloads += other.workloads;
         self.operations += other.operations;
         self.unsupported += other.unsupported;
-        self.no_room += other.no_room;
+        self.no_space += other.no_space;
         self.writes += other.writes;
         self.flushes += other.flushes;
         self.states += other.states;
         self.distinct += other.distinct;
-        self.judged += other.judged;
+        self.compared += other.compared;
         self.worked_on += other.worked_on;
         self.nested += other.nested;
         self.deeper += other.deeper;
@@ -143,19 +143,19 @@ impl std::ops::AddAssign for Counts {
 pub enum Kind {
     /// An operation answered what POSIX does not.
     Answer,
-    /// Without any crash the volume does not hold what it should, or is unsound.
+    /// Without any crash the volume does not contain what it should, or is inconsistent.
     Content,
     /// The volume could not be recovered.
     Recovery,
     /// The checker finds problems after recovery.
-    Unsound,
-    /// The volume holds what the mode's promise excludes.
-    Promise,
+    Inconsistent,
+    /// The volume holds what the mode's guarantee excludes.
+    Guarantee,
     /// A second recovery wrote something.
     NotIdempotent,
     /// A recovered volume did not bear more work.
     WorkAfter,
-    /// A second loss of power breaks a promise.
+    /// A second loss of power breaks a guarantee.
     Again,
     /// Recovery that was cut does not lead to what it leads to when it is not.
     CutRecovery,
@@ -165,7 +165,7 @@ pub enum Kind {
     Panic,
 }
 
-/// A broken promise.
+/// A broken guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The arguments of `extant crash` that choose what was explored, and how.
@@ -183,11 +183,11 @@ pub struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
-            Kind::Answer => "an operation gives the wrong answer",
+            Kind::Answer => "an operation returns the wrong answer",
             Kind::Content => "the volume is wrong without a crash",
             Kind::Recovery => "recovery fails",
-            Kind::Unsound => "the checker finds problems after recovery",
-            Kind::Promise => "the promise is broken",
+            Kind::Inconsistent => "the checker finds problems after recovery",
+            Kind::Guarantee => "the guarantee is broken",
             Kind::NotIdempotent => "a second recovery does something",
             Kind::WorkAfter => "the recovered volume bears no more work",
             Kind::Again => "a second crash does harm",
@@ -210,7 +210,7 @@ pub(crate) type Wrong = (Kind, String);
 pub(crate) struct Start {
     pub(crate) device: Overlay,
     pub(crate) state: State,
-    /// The setup met the end of the volume's room.
+    /// The setup met the end of the volume's space.
     full: bool,
 }
 
@@ -247,34 +247,34 @@ impl<'a> Explorer<'a> {
 
     fn run(&mut self, workload: &Workload, at: &mut Option<(Choice, Moment)>) -> Result<(), Wrong> {
         let start = self.start(&workload.setup)?;
-        let no_room = self.counts.no_room;
+        let no_space = self.counts.no_space;
         let record = Arc::new(Record::in_memory(start.device.clone()));
         let history = self.record(&record, &start.state, &workload.ops)?;
         let log = record.log().map_err(internal)?;
         let whole = start.device.clone();
         log.replay_to(log.entries().len(), &whole).map_err(internal)?;
-        self.sound_and_same(&whole, history.last())?;
-        let mut judge = Judge {
+        self.consistent_and_same(&whole, history.last())?;
+        let mut verifier = Verifier {
             system: self.system,
             options: self.options,
             history: &history,
-            full: start.full || self.counts.no_room > no_room,
+            full: start.full || self.counts.no_space > no_space,
             contents: HashMap::new(),
-            judged: HashSet::new(),
+            compared: HashSet::new(),
             counts: &mut self.counts,
         };
         for entry in log.entries() {
             match entry.what {
-                simdev::Logged::Write { len, .. } => judge.counts.writes += len.div_ceil(4096),
-                simdev::Logged::Flush => judge.counts.flushes += 1,
+                simdev::Logged::Write { len, .. } => verifier.counts.writes += len.div_ceil(4096),
+                simdev::Logged::Flush => verifier.counts.flushes += 1,
                 _ => {}
             }
         }
         let limits = Limits { whole: self.system.whole(), ..self.options.limits.clone() };
         let found = enumerate::states(&log, &start.device, &limits, |crash| {
-            // known also where judging it panics
+            // known also where its verification panics
             *at = Some((crash.choice.clone(), crash.moment));
-            match judge.state(&crash) {
+            match verifier.state(&crash) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(wrong) => ControlFlow::Break(wrong),
             }
@@ -295,18 +295,18 @@ impl<'a> Explorer<'a> {
             None => self.fresh.insert(self.system.format().map_err(|why| (Kind::Content, why))?).clone(),
         };
         let device = Overlay::new(fresh);
-        let no_room = self.counts.no_room;
+        let no_space = self.counts.no_space;
         let state = if setup.is_empty() {
-            sound(self.system, &device)?
+            consistent(self.system, &device)?
         } else {
-            let first = sound(self.system, &device)?;
+            let first = consistent(self.system, &device)?;
             let record = Arc::new(Record::in_memory(device.clone()));
             let history = self.record(&record, &first, setup)?;
             let log = record.log().map_err(internal)?;
             log.replay_to(log.entries().len(), &device).map_err(internal)?;
-            self.sound_and_same(&device, history.last())?
+            self.consistent_and_same(&device, history.last())?
         };
-        let start = Arc::new(Start { device, state, full: self.counts.no_room > no_room });
+        let start = Arc::new(Start { device, state, full: self.counts.no_space > no_space });
         self.starts.insert(setup.to_vec(), start.clone());
         Ok(start)
     }
@@ -322,7 +322,7 @@ impl<'a> Explorer<'a> {
             mark(BEGIN)?;
             match play::step(&mut *session, &mut history, op).map_err(answer)? {
                 Answer::Refused(Errno::OPNOTSUPP) => self.counts.unsupported += 1,
-                Answer::Refused(_) | Answer::Short => self.counts.no_room += 1,
+                Answer::Refused(_) | Answer::Short => self.counts.no_space += 1,
                 Answer::Done | Answer::Failed(_) | Answer::Skipped => {}
             }
             mark(END)?;
@@ -340,9 +340,9 @@ impl<'a> Explorer<'a> {
         Ok(history)
     }
 
-    fn sound_and_same(&self, device: &Overlay, model: &State) -> Result<State, Wrong> {
-        let observed = sound(self.system, device)?;
-        promise::same(model, &observed).map_err(|why| (Kind::Content, why))?;
+    fn consistent_and_same(&self, device: &Overlay, model: &State) -> Result<State, Wrong> {
+        let observed = consistent(self.system, device)?;
+        guarantee::same(model, &observed).map_err(|why| (Kind::Content, why))?;
         Ok(observed)
     }
 }
@@ -354,7 +354,7 @@ pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
 }
 
 /// What is on a volume on which the checker finds nothing.
-pub(crate) fn sound(system: &dyn System, device: &Overlay) -> Result<State, Wrong> {
+pub(crate) fn consistent(system: &dyn System, device: &Overlay) -> Result<State, Wrong> {
     let content = |why: String| (Kind::Content, why);
     let problems = system.problems(device).map_err(content)?;
     if let Some(first) = problems.first() {
@@ -374,41 +374,41 @@ struct Content {
     clean: bool,
 }
 
-/// Judges the states of one workload.
-struct Judge<'a> {
+/// Verifies the states of one workload.
+struct Verifier<'a> {
     system: &'a dyn System,
     options: &'a Options,
     history: &'a History,
-    /// The volume has no room for everything.
+    /// The volume has no space for everything.
     full: bool,
     contents: HashMap<u128, Arc<Content>>,
-    judged: HashSet<(u128, Moment)>,
+    compared: HashSet<(u128, Moment)>,
     counts: &'a mut Counts,
 }
 
-impl Judge<'_> {
+impl Verifier<'_> {
     fn state(&mut self, crash: &Crash<'_>) -> Result<(), Wrong> {
         self.counts.states += 1;
         let print = crash.device.fingerprint();
-        if !self.judged.insert((print, crash.moment)) {
+        if !self.compared.insert((print, crash.moment)) {
             return Ok(());
         }
-        self.counts.judged += 1;
+        self.counts.compared += 1;
         if let Some(content) = self.contents.get(&print) {
-            return self.promise(crash.moment, content);
+            return self.guarantee(crash.moment, content);
         }
         self.counts.distinct += 1;
         let recovered = Arc::new(crash.device.clone());
         let content = Arc::new(self.recover(&recovered)?);
         self.contents.insert(print, content.clone());
         self.again(&recovered, &content)?;
-        self.promise(crash.moment, &content)?;
+        self.guarantee(crash.moment, &content)?;
         self.look_closer(crash, &recovered, &content)
     }
 
-    fn promise(&self, moment: Moment, content: &Content) -> Result<(), Wrong> {
-        promise::judge(self.system.promise(), self.history, moment, content.clean, &content.state)
-            .map_err(|why| (Kind::Promise, why))
+    fn guarantee(&self, moment: Moment, content: &Content) -> Result<(), Wrong> {
+        guarantee::verify(self.system.guarantee(), self.history, moment, content.clean, &content.state)
+            .map_err(|why| (Kind::Guarantee, why))
     }
 
     /// What is done with some states only, for the time it takes.
@@ -423,7 +423,7 @@ impl Judge<'_> {
             self.counts.e2fsck += 1;
             self.e2fsck(recovered)?;
         }
-        if turn(self.options.again_every) && self.system.promise().recovery == Recovery::Mount {
+        if turn(self.options.again_every) && self.system.guarantee().recovery == Recovery::Mount {
             self.crash_again(crash.device, &content.state)?;
         }
         if turn(self.options.nested_every) {
@@ -434,8 +434,8 @@ impl Judge<'_> {
 
     fn recover(&self, device: &Arc<Overlay>) -> Result<Content, Wrong> {
         let clean = self.system.recover(device.clone()).map_err(|why| (Kind::Recovery, why))?;
-        let state = sound(self.system, device).map_err(|(_, why)| {
-            (Kind::Unsound, if clean { format!("the volume calls itself clean: {why}") } else { why })
+        let state = consistent(self.system, device).map_err(|(_, why)| {
+            (Kind::Inconsistent, if clean { format!("the volume calls itself clean: {why}") } else { why })
         })?;
         Ok(Content { state, clean })
     }
@@ -451,14 +451,14 @@ impl Judge<'_> {
         if writes == 0 {
             return Ok(());
         }
-        if self.system.promise().recovery != Recovery::Mount {
+        if self.system.guarantee().recovery != Recovery::Mount {
             return Err(changed("nothing was left to do".into()));
         }
-        let again = sound(self.system, &device).map_err(|(_, why)| changed(why))?;
-        promise::same(&content.state, &again).map_err(changed)
+        let again = consistent(self.system, &device).map_err(|(_, why)| changed(why))?;
+        guarantee::same(&content.state, &again).map_err(changed)
     }
 
-    /// Some operations on a recovered volume: they answer and do what they should, and leave it sound.
+    /// Some operations on a recovered volume: they answer and do what they should, and leave it consistent.
     fn work_on(&self, recovered: &Overlay, state: &State) -> Result<(), String> {
         let device = Arc::new(recovered.clone());
         let mut history = History::new(state.clone(), self.system.block_size());
@@ -478,11 +478,11 @@ impl Judge<'_> {
         if let Some(first) = problems.first() {
             return Err(format!("{} problems, the first: {first}", problems.len()));
         }
-        promise::same(history.last(), &self.system.observe(device)?)
+        guarantee::same(history.last(), &self.system.observe(device)?)
     }
 
     /// Cuts the recovery of what is on `device` at each of its writes; recovering from that must lead to what the
-    /// promise allows at that moment, and where recovery is the mount's to the very same. Of some the recovery is cut
+    /// guarantee allows at that moment, and where recovery is the mount's to the very same. Of some the recovery is cut
     /// once more, as `deeper` says.
     fn cut_recovery(&mut self, device: &Overlay, moment: Moment, whole: &State, deeper: bool) -> Result<(), Wrong> {
         let record = Arc::new(Record::in_memory(device.clone()));
@@ -505,15 +505,15 @@ impl Judge<'_> {
             let every = self.options.deeper_every;
             let again = deeper && every > 0 && self.counts.nested.is_multiple_of(every);
             let moment = Moment { torn: moment.torn || cut.moment.torn, ..moment };
-            let judged = self.recover(&Arc::new(cut.device.clone())).and_then(|content| {
-                if self.system.promise().recovery == Recovery::Mount {
-                    promise::same(whole, &content.state).map_err(|why| (Kind::Promise, why))?;
+            let verdict = self.recover(&Arc::new(cut.device.clone())).and_then(|content| {
+                if self.system.guarantee().recovery == Recovery::Mount {
+                    guarantee::same(whole, &content.state).map_err(|why| (Kind::Guarantee, why))?;
                 }
                 // where it calls itself clean, that is now the word of the recovery
-                self.promise(moment, &Content { clean: false, ..content })?;
+                self.guarantee(moment, &Content { clean: false, ..content })?;
                 if again { self.cut_recovery(cut.device, moment, whole, false) } else { Ok(()) }
             });
-            match judged {
+            match verdict {
                 Ok(()) => ControlFlow::Continue(()),
                 Err((_, why)) => ControlFlow::Break((Kind::CutRecovery, format!("in {}: {why}", cut.choice))),
             }
@@ -522,7 +522,8 @@ impl Judge<'_> {
     }
 
     /// Mounts what a crash left, works on it, and looks at what a second crash may leave of that: `whole` and what was
-    /// done since, as the mode promises. What the first crash tore must not become whole by a part of what came after.
+    /// done since, as the mode guarantees. What the first crash tore must not become whole by a part of what comes
+    /// next.
     fn crash_again(&mut self, device: &Overlay, whole: &State) -> Result<(), Wrong> {
         let failed = |why: Refused| (Kind::Again, why);
         let record = Arc::new(Record::in_memory(device.clone()));
@@ -551,11 +552,11 @@ impl Judge<'_> {
                 return ControlFlow::Continue(());
             }
             self.counts.again += 1;
-            let judged = self.recover(&Arc::new(cut.device.clone())).and_then(|content| {
-                promise::judge(self.system.promise(), &history, cut.moment, content.clean, &content.state)
-                    .map_err(|why| (Kind::Promise, why))
+            let verdict = self.recover(&Arc::new(cut.device.clone())).and_then(|content| {
+                guarantee::verify(self.system.guarantee(), &history, cut.moment, content.clean, &content.state)
+                    .map_err(|why| (Kind::Guarantee, why))
             });
-            match judged {
+            match verdict {
                 Ok(()) => ControlFlow::Continue(()),
                 Err((_, why)) => ControlFlow::Break((Kind::Again, format!("the second in {}: {why}", cut.choice))),
             }

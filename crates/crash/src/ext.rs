@@ -1,5 +1,5 @@
 //! The file system of this repository as a [`System`]: a small volume, mounted in one of its modes, without a thread of
-//! its own, at a time that the explorer gives.
+//! its own, at a time that the explorer sets.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -13,15 +13,15 @@ use check::{Options as CheckOptions, Repair};
 use format::superblock::{DiskSuperblock, OFFSET, State as VolumeState, Superblock};
 use fs::mkfs::{Kind, MkfsOptions};
 use fs::{
-    AllocateMode, Clock, Consistency, FileKind, InodeNo, Mode, Mutant, NewFile, OpenOptions, RenameFlags,
-    SetAttributes, Timestamp, Transaction, Volume, WriteOptions, XattrMode,
+    AllocateMode, Clock, Consistency, FileKind, InodeNo, Mode, NewFile, OpenOptions, RenameFlags, SetAttributes,
+    Timestamp, Transaction, Volume, WriteOptions, XattrMode,
 };
 use rustix::io::Errno;
 
 use crate::above;
+use crate::guarantee::{Guarantee, Recovery};
 use crate::model::State;
 use crate::op::{FallocateHow, Op, RenameHow, pattern};
-use crate::promise::{Promise, Recovery};
 use crate::read;
 use crate::system::{Refused, Session, System};
 
@@ -60,7 +60,7 @@ fn usual_format(mode: Mode) -> &'static str {
 /// A volume of this file system in one mode.
 #[derive(Debug, Clone)]
 pub struct Ext {
-    promise: &'static Promise,
+    guarantee: &'static Guarantee,
     /// The format of the volumes.
     pub format: &'static Format,
     /// Bytes in a block.
@@ -70,8 +70,20 @@ pub struct Ext {
     /// How many inodes it has.
     pub inodes: u64,
     /// What the file system does wrong, for a test that it is caught.
-    #[doc(hidden)]
-    pub mutant: Mutant,
+    #[cfg(feature = "mutants")]
+    pub mutant: fs::Mutant,
+}
+
+fn mode_of(how: FallocateHow) -> AllocateMode {
+    match how {
+        FallocateHow::Plain => AllocateMode::Extend,
+        FallocateHow::KeepSize => AllocateMode::KeepSize,
+        FallocateHow::Zero => AllocateMode::Zero,
+        FallocateHow::ZeroKeepSize => AllocateMode::ZeroKeepSize,
+        FallocateHow::Punch => AllocateMode::PunchHole,
+        FallocateHow::Collapse => AllocateMode::Collapse,
+        FallocateHow::Insert => AllocateMode::Insert,
+    }
 }
 
 /// The length of a volume, unless another is asked for: two groups of blocks of 1 KiB, so that there is a copy of the
@@ -82,19 +94,27 @@ pub const LEN: u64 = 9 << 20;
 const NATIVE_LEN: u64 = 24 << 20;
 
 impl Ext {
-    /// Volumes of a format in a mode, both by name and the format that of the mode unless given, of [`LEN`] bytes in
+    /// Volumes of a format in a mode, both by name and the format that of the mode unless set, of [`LEN`] bytes in
     /// blocks of 1 KiB; `None` where there is no such mode or format. A journal is made where the mode needs one.
     #[must_use]
     pub fn new(mode: &str, format: Option<&str>) -> Option<Self> {
-        let promise = Promise::of(mode)?;
-        let format = format.unwrap_or(usual_format(promise.mode));
+        let guarantee = Guarantee::of(mode)?;
+        let format = format.unwrap_or(usual_format(guarantee.mode));
         let format = FORMATS.iter().find(|row| row.name == format)?;
         // a native volume has blocks of 4 KiB, and is no smaller
         let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
-        Some(Self { promise, format, block_size, len, inodes: 96, mutant: Mutant::Identity })
+        Some(Self {
+            guarantee,
+            format,
+            block_size,
+            len,
+            inodes: 96,
+            #[cfg(feature = "mutants")]
+            mutant: fs::Mutant::Identity,
+        })
     }
 
-    /// The shortest volume that has room for its own structures and some files.
+    /// The shortest volume that has space for its own structures and some files.
     #[must_use]
     pub fn shortest(&self) -> u64 {
         match self.format.kind {
@@ -106,12 +126,12 @@ impl Ext {
 
     /// Whether its mode needs a journal.
     fn journals(&self) -> bool {
-        self.promise.mode.consistency == Consistency::Journal
+        self.guarantee.mode.consistency == Consistency::Journal
     }
 
     /// Whether its mode needs a list of linked writes.
     fn lists(&self) -> bool {
-        self.promise.mode.consistency == Consistency::Linked
+        self.guarantee.mode.consistency == Consistency::Linked
     }
 
     /// Whether the volume has more than one group, and so a copy of its superblock.
@@ -129,8 +149,9 @@ impl Ext {
         let before = last_write(&device).unwrap_or(START);
         let time = Arc::new(AtomicI64::new((before - START + 60) * 1000));
         let write = WriteOptions {
-            consistency: Some(self.promise.mode.consistency),
-            data: self.promise.mode.data,
+            consistency: Some(self.guarantee.mode.consistency),
+            data: self.guarantee.mode.data,
+            #[cfg(feature = "mutants")]
             mutant: self.mutant,
             clock: clock(time.clone()),
             seed: Some(1),
@@ -154,7 +175,7 @@ impl System for Ext {
     fn arguments(&self) -> String {
         let size =
             if self.len == LEN || self.len == NATIVE_LEN { String::new() } else { format!(" --size {}", self.len) };
-        format!("--mode {} --format {}{size}", self.promise.mode.name, self.format.name)
+        format!("--mode {} --format {}{size}", self.guarantee.mode.name, self.format.name)
     }
 
     fn suits_e2fsck(&self) -> bool {
@@ -177,8 +198,8 @@ impl System for Ext {
         if one && self.format.kind != Kind::Extant { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
     }
 
-    fn promise(&self) -> &'static Promise {
-        self.promise
+    fn guarantee(&self) -> &'static Guarantee {
+        self.guarantee
     }
 
     fn block_size(&self) -> u64 {
@@ -212,14 +233,14 @@ impl System for Ext {
     }
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused> {
-        if self.promise.recovery == Recovery::Mount {
+        if self.guarantee.recovery == Recovery::Mount {
             self.mount_once(device)?;
             return Ok(false);
         }
-        if self.promise.recovery == Recovery::CheckUnlessClean
+        if self.guarantee.recovery == Recovery::CheckUnlessClean
             && let Some(sb) = clean_superblock(&*device)
         {
-            // what was open without a name waits for the next mount, also on a volume that is sound
+            // what was open without a name waits for the next mount, also on a consistent volume
             if sb.disk.s_last_orphan.get() != 0 {
                 self.mount_once(device)?;
             }
@@ -265,7 +286,7 @@ fn superblock(device: &dyn BlockDevice) -> Option<Superblock> {
     Superblock::parse(&bytes).ok()
 }
 
-/// The superblock of a volume that says of itself that it is sound. One without a superblock says nothing, and one in
+/// The superblock of a volume that says of itself that it is clean. One without a superblock says nothing, and one in
 /// which a repair was broken off needs its end.
 fn clean_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
     let sb = superblock(device).filter(|_| !check::unfinished(device))?;
@@ -305,12 +326,12 @@ impl Mounted {
         NewFile { kind, mode, umask: 0, uid: 0, gid: 0, device: (0, 0) }
     }
 
-    fn hold(&mut self, name: &str, number: InodeNo) {
-        self.volume.hold(number);
+    fn open_file(&mut self, name: &str, number: InodeNo) {
+        self.volume.add_lookup(number);
         self.open.insert(name.to_owned(), number);
     }
 
-    /// Writes until all is written or there is no more room, and says how much it was.
+    /// Writes until all is written or there is no more space, and says how much it was.
     fn write(&self, path: &str, offset: u64, len: u64, seed: u32) -> Result<u64, Errno> {
         let number = self.file(path)?;
         write_all(offset, &pattern(seed, offset, len), |at, rest| {
@@ -375,18 +396,7 @@ impl Mounted {
             }
             Op::Read { path } => return self.read(path).map(|_| 0),
             Op::Truncate { path, size } => volume.truncate(self.file(path)?, *size),
-            Op::Fallocate { path, how, offset, len } => {
-                let mode = match how {
-                    FallocateHow::Plain => AllocateMode::Extend,
-                    FallocateHow::KeepSize => AllocateMode::KeepSize,
-                    FallocateHow::Zero => AllocateMode::Zero,
-                    FallocateHow::ZeroKeepSize => AllocateMode::ZeroKeepSize,
-                    FallocateHow::Punch => AllocateMode::PunchHole,
-                    FallocateHow::Collapse => AllocateMode::Collapse,
-                    FallocateHow::Insert => AllocateMode::Insert,
-                };
-                volume.allocate(self.file(path)?, mode, *offset, *len)
-            }
+            Op::Fallocate { path, how, offset, len } => volume.allocate(self.file(path)?, mode_of(*how), *offset, *len),
             Op::SetXattr { path, name, len, seed } => {
                 let value = pattern(*seed, 0, *len);
                 volume.set_xattr(self.file(path)?, name.as_bytes(), &value, XattrMode::Any)
@@ -398,12 +408,12 @@ impl Mounted {
             }
             Op::Open { path } => {
                 let number = self.file(path)?;
-                self.hold(path, number);
+                self.open_file(path, number);
                 return Ok(0);
             }
             Op::Close { path } => {
                 let number = self.open.remove(path.trim_start_matches('@')).ok_or(Errno::BADF)?;
-                self.volume.release(number, 1)
+                self.volume.forget(number, 1)
             }
             Op::Tmpfile { dir, path } => {
                 let file = Self::new_file(FileKind::Regular, 0o644);
@@ -417,7 +427,9 @@ impl Mounted {
             Op::Sync => volume.sync(),
             Op::Wait { seconds } => self.wait(Duration::from_secs(u64::from(*seconds))),
             // without a transaction
-            Op::Keep { .. } | Op::Drop { .. } | Op::Begin | Op::Commit | Op::Rollback => return Err(Errno::BUSY),
+            Op::CreateSnapshot { .. } | Op::DeleteSnapshot { .. } | Op::Begin | Op::Commit | Op::Rollback => {
+                return Err(Errno::BUSY);
+            }
         };
         done.map(|()| 0).map_err(|e| errno(&e))
     }
@@ -425,8 +437,8 @@ impl Mounted {
     /// What changes snapshots, and where transactions begin and end.
     fn versions(&mut self, op: &Op) -> Option<fs::Result<()>> {
         Some(match op {
-            Op::Keep { name } => self.volume.create_snapshot(name.as_bytes()).map(drop),
-            Op::Drop { name } => self.volume.delete_snapshot(name.as_bytes()),
+            Op::CreateSnapshot { name } => self.volume.create_snapshot(name.as_bytes()).map(drop),
+            Op::DeleteSnapshot { name } => self.volume.delete_snapshot(name.as_bytes()),
             Op::Begin => self.volume.transaction(Duration::from_secs(3600)).map(|transaction| {
                 self.transaction = Some((transaction, self.unnamed.clone()));
             }),
@@ -485,13 +497,13 @@ impl Session for Mounted {
         }
         // as the kernel does before it lets a volume go
         for (_, number) in std::mem::take(&mut self.open) {
-            self.volume.release(number, 1).map_err(|e| e.to_string())?;
+            self.volume.forget(number, 1).map_err(|e| e.to_string())?;
         }
         self.volume.unmount().map_err(|e| e.to_string())
     }
 }
 
-/// Writes `bytes` from `offset` on, as much at once as `write` takes, until all is written or there is no more room;
+/// Writes `bytes` from `offset` on, as much at once as `write` takes, until all is written or there is no more space;
 /// returns how much was written.
 pub(crate) fn write_all(
     offset: u64,

@@ -2,33 +2,34 @@
 //! on the volume when it is opened again without faults.
 //!
 //! 1. Nothing panics, and nothing goes on for ever: a run may make only a few times the requests of one without faults.
-//! 2. After a write or a flush has failed, no call that asks for durability succeeds, no operation changes anything, and
-//!    nothing is written; the rest of the batch in which the failure was is on its way already.
+//! 2. After a write or a flush has failed, no call that asks for durability succeeds, no operation changes anything,
+//!    and nothing is written; the rest of the batch in which the failure was is on its way already.
 //! 3. A failed read is answered with an error (of input and output, or that there is no space where the maps of free
 //!    space cannot be read), or does not matter at all.
 //!    An operation that was to zero bytes may have zeroed some.
 //! 4. The volume is recovered as its mode recovers, once with all that was written, and once without what no flush has
-//!    followed. The checker must find nothing, and the promise of the mode must hold for what had returned before the
-//!    failure. One that calls itself clean is judged as such: a failed write may well leave it clean, where it was to be
-//!    the first.
-//! 5. Where the volume could be put away in spite of a failed read, it is sound without recovery, and a sync that
+//!    followed. The checker must find nothing, and the guarantee of the mode must hold for what had returned before the
+//!    failure. One that calls itself clean is verified as such: a failed write may well leave it clean, where it was to
+//!    be the first.
+//! 5. Where the volume could be put away in spite of a failed read, it is consistent without recovery, and a sync that
 //!    succeeded after the failure has made everything before the failed operation durable.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use blockdev::{BlockDevice, Error, Geometry, Op as Request, Read, Result, Write};
 use rustix::io::Errno;
 use serde::Serialize;
 use simdev::{Fault, Faulty, Logged, Record};
 
-use crate::explore::{Explorer, Start, sound, words};
+use crate::explore::{Explorer, Start, consistent, words};
+use crate::guarantee::{self, Moment};
 use crate::history::History;
 use crate::op::{FallocateHow, Op, Workload};
 use crate::play;
-use crate::promise::{self, Moment};
 use crate::system::{Session, System};
 
 /// What fails.
@@ -63,7 +64,7 @@ pub struct Counts {
     /// Runs in which some call answered with an error.
     pub answered: u64,
     /// Runs after which the volume could be put away as if nothing had happened.
-    pub put_away: u64,
+    pub unmounted: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -73,7 +74,7 @@ impl std::ops::AddAssign for Counts {
         self.writes += other.writes;
         self.flushes += other.flushes;
         self.answered += other.answered;
-        self.put_away += other.put_away;
+        self.unmounted += other.unmounted;
     }
 }
 
@@ -84,7 +85,7 @@ struct Ran {
     /// Operations that the volume does not support or has no space for.
     refused: Vec<usize>,
     answered: bool,
-    put_away: bool,
+    unmounted: bool,
 }
 
 /// Runs the workload without faults and then with every read, write and flush failing, once and for ever after; where
@@ -121,7 +122,7 @@ pub fn every_request(system: &dyn System, workload: &Workload, limit: usize, cou
                 match catch_unwind(AssertUnwindSafe(one)) {
                     Ok(Ok(ran)) => {
                         counts.answered += u64::from(ran.answered);
-                        counts.put_away += u64::from(ran.put_away);
+                        counts.unmounted += u64::from(ran.unmounted);
                     }
                     Ok(Err(why)) => found.push(wrong(&strike.to_string(), why)),
                     Err(panic) => found.push(wrong(&strike.to_string(), format!("a panic: {}", words(&*panic)))),
@@ -149,7 +150,7 @@ fn run(
     let watch = Arc::new(Watch::new(Faulty::new(record.clone(), plan.into_iter().collect()), most));
     let mut history = History::new(start.state.clone(), system.block_size());
     let mut returned = 0;
-    let (mut answered, mut put_away) = (false, false);
+    let (mut answered, mut unmounted) = (false, false);
     let mut refused = Vec::new();
     match system.mount(watch.clone()) {
         Err(why) if strike.is_none() => return Err(why),
@@ -164,7 +165,7 @@ fn run(
                 }
                 let got = play::ask(&mut *session, op, history.last())?;
                 if let Some(shorter) = got.ok().and_then(|written| op.shortened(written)) {
-                    // no room for the rest, which a fault may well bring
+                    // no space for the rest, which a fault may well bring
                     let _ = history.replace(&shorter);
                 }
                 let got = got.map(|_| ());
@@ -181,17 +182,8 @@ fn run(
                         return Err(format!("`{op}`: {got:?} instead of {expected:?}"));
                     }
                     answered = true;
-                    let in_part = (!watch.failed()).then(|| zeroed(&mut *session, &before, op)).flatten();
-                    if !watch.failed() && session.apply(&Op::Sync).is_ok() {
-                        // what was done before the failed operation is durable now
-                        history = before;
-                        let _ = history.push(&Op::Sync);
-                        returned = history.len();
-                        let _ = history.push(op);
-                    }
-                    if let Some((path, range, bytes)) = in_part {
-                        history.refuse();
-                        history.zeroed_in_part(path, range, bytes)?;
+                    if let Some(durable) = after_error(&mut *session, &mut history, before, op, watch.failed())? {
+                        returned = durable;
                     }
                     break;
                 }
@@ -200,38 +192,69 @@ fn run(
                 }
                 returned = history.len();
             }
-            if watch.failed() {
-                answered = true;
-                for text in ["mkdir zz", "fsync .", "sync"] {
-                    let probe = text.parse::<Op>().map_err(|e| e.to_string())?;
-                    if session.apply(&probe).is_ok() {
-                        return Err(format!("`{probe}` succeeds after a write or flush has failed"));
-                    }
-                }
-            }
-            let outcome = session.unmount();
-            if watch.failed() && outcome.is_ok() {
-                return Err("unmounting succeeds although a write or flush has failed".into());
-            }
-            if let (None, Err(why)) = (strike, &outcome) {
-                return Err(format!("unmounting: {why}"));
-            }
-            answered |= outcome.is_err();
-            put_away = outcome.is_ok();
+            answered |= watch.failed();
+            unmounted = end(session, strike.is_none(), || watch.failed())?;
+            answered |= !unmounted;
         }
     }
     let seen = watch.seen();
     if seen.late > 0 {
         return Err(format!("{} requests to change the device after one had failed", seen.late));
     }
-    if put_away && !answered {
+    if unmounted && !answered {
         // every call has said that all is well
         let _ = history.push(&Op::Sync);
         returned = history.len();
     }
     let moment = Moment { returned, begun: history.len(), torn: false };
-    judge(system, start, &record, &history, moment, put_away)?;
-    Ok(Ran { requests: seen.requests.clone(), refused, answered, put_away })
+    verify(system, start, &record, &history, moment, unmounted)?;
+    Ok(Ran { requests: seen.requests.clone(), refused, answered, unmounted })
+}
+
+/// What an operation that failed leaves, into the history, which had the state `before` it. How much of the history is
+/// durable, where a sync could make it so.
+fn after_error(
+    session: &mut dyn Session,
+    history: &mut History,
+    before: History,
+    op: &Op,
+    has_failed: bool,
+) -> std::result::Result<Option<usize>, String> {
+    let in_part = (!has_failed).then(|| zeroed(session, &before, op)).flatten();
+    let mut durable = None;
+    if !has_failed && session.apply(&Op::Sync).is_ok() {
+        // what was done before the failed operation is durable now
+        *history = before;
+        let _ = history.push(&Op::Sync);
+        durable = Some(history.len());
+        let _ = history.push(op);
+    }
+    if let Some((path, range, bytes)) = in_part {
+        history.refuse();
+        history.zeroed_in_part(path, range, bytes)?;
+    }
+    Ok(durable)
+}
+
+/// Ends a session; whether unmounting succeeded. After a write or flush that failed, nothing may succeed.
+fn end(
+    mut session: Box<dyn Session>,
+    without_fault: bool,
+    has_failed: impl Fn() -> bool,
+) -> std::result::Result<bool, String> {
+    if has_failed() {
+        for text in ["mkdir zz", "fsync .", "sync"] {
+            let probe = text.parse::<Op>().map_err(|e| e.to_string())?;
+            if session.apply(&probe).is_ok() {
+                return Err(format!("`{probe}` succeeds after a write or flush has failed"));
+            }
+        }
+    }
+    match session.unmount() {
+        Ok(()) if has_failed() => Err("unmounting succeeds although a write or flush has failed".into()),
+        Err(why) if without_fault => Err(format!("unmounting: {why}")),
+        outcome => Ok(outcome.is_ok()),
+    }
 }
 
 /// What a file holds after an operation that was to zero bytes of it has failed, where it did a part of that.
@@ -247,24 +270,25 @@ fn zeroed<'o>(session: &mut dyn Session, before: &History, op: &'o Op) -> Option
 }
 
 /// Opens what is on the device without faults.
-fn judge(
+fn verify(
     system: &dyn System,
     start: &Start,
     record: &Record<blockdev::Overlay, Vec<u8>>,
     history: &History,
     moment: Moment,
-    put_away: bool,
+    unmounted: bool,
 ) -> std::result::Result<(), String> {
     let log = record.log().map_err(|e| e.to_string())?;
     let all = log.entries().len();
     let flushed = log.entries().iter().rposition(|entry| matches!(entry.what, Logged::Flush)).map_or(0, |at| at + 1);
     for (what, point) in [("all that was written", all), ("what was flushed", flushed)] {
-        let told = |why: String| format!("with {what}: {why}");
+        let in_context = |why: String| format!("with {what}: {why}");
         let device = Arc::new(start.device.clone());
         log.replay_to(point, &device).map_err(|e| e.to_string())?;
-        let clean = put_away || system.recover(device.clone()).map_err(|why| told(format!("recovery: {why}")))?;
-        let observed = sound(system, &device).map_err(|(_, why)| told(why))?;
-        promise::judge(system.promise(), history, moment, clean, &observed).map_err(told)?;
+        let clean =
+            unmounted || system.recover(device.clone()).map_err(|why| in_context(format!("recovery: {why}")))?;
+        let observed = consistent(system, &device).map_err(|(_, why)| in_context(why))?;
+        guarantee::verify(system.guarantee(), history, moment, clean, &observed).map_err(in_context)?;
     }
     Ok(())
 }
@@ -292,7 +316,7 @@ impl<D: BlockDevice> Watch<D> {
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner) // counts have no broken state
+        self.seen.lock() // counts have no broken state
     }
 
     fn failed(&self) -> bool {

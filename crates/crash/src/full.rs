@@ -1,13 +1,13 @@
-//! Workloads at the end of a volume's room: a few blocks are free, or no inode, and then something is asked for.
+//! Workloads at the end of a volume's space: a few blocks are free, or no inode, and then something is asked for.
 //!
 //! The setup writes until the volume takes no more and then removes a few small files, so that a few blocks are free
-//! whatever the format. Half of the workloads then do one operation and make it durable, half do random ones. They belong
-//! on a small volume ([`LEN`]), as a file over all of it is read in every state.
+//! whatever the format. Half of the workloads then do one operation and make it durable, half do random ones. They
+//! belong on a small volume ([`LEN`]), as a file over all of it is read in every state.
 
 use crate::generate::{self, Pairs};
 use crate::op::{Op, Workload};
 
-/// A length for volumes that are filled: room for a journal and about a megabyte.
+/// A length for volumes that are filled: space for a journal and about a megabyte.
 pub const LEN: u64 = 5 << 19;
 
 /// So many workloads, drawn by a seed.

@@ -4,7 +4,7 @@
 //! fsync, fdatasync and sync after it. What an operation needs to succeed is done before, and is durable: it is the
 //! setup of the workload.
 //!
-//! 1. The same arguments give the same workloads.
+//! 1. The same arguments yield the same workloads.
 //! 2. A workload of one or two operations succeeds on the model.
 //! 3. Each write has a number of its own, so that no bytes can be taken for those of another.
 
@@ -85,8 +85,8 @@ fn parse(text: &str) -> Vec<Op> {
     text.split(';').filter_map(|op| op.parse().ok()).collect()
 }
 
-/// What may follow an operation to make it durable: nothing, sync, fsync and fdatasync of what it is about, fsync of the
-/// directories it is in, of a file and then of its directory, and of the root, and time.
+/// What may follow an operation to make it durable: nothing, sync, fsync and fdatasync of what it is about, fsync of
+/// the directories it is in, of a file and then of its directory, and of the root, and time.
 fn placements(op: &Op) -> Vec<Vec<Op>> {
     let fsync = |path: &String| Op::Fsync { path: path.clone() };
     let dir_of = |path: &String| path.rsplit_once('/').map_or_else(|| ".".to_owned(), |(dir, _)| dir.to_owned());
@@ -321,8 +321,8 @@ impl Random {
         let name = format!("s{}", self.numbers.u8(..4));
         match self.numbers.u8(..3) {
             0 => Op::Begin,
-            _ if state.snapshots.contains_key(&name) => Op::Drop { name },
-            _ => Op::Keep { name },
+            _ if state.snapshots.contains_key(&name) => Op::DeleteSnapshot { name },
+            _ => Op::CreateSnapshot { name },
         }
     }
 
@@ -336,7 +336,8 @@ impl Random {
         }
     }
 
-    /// A path of a file or directory that is there, mostly: no symbolic link, of which some of what is done cannot be done.
+    /// A path of a file or directory that is there, mostly: no symbolic link, of which some of what is done cannot be
+    /// done.
     fn object(&mut self, state: &State) -> String {
         let path = self.there(state);
         let link = |node: &Arc<Node>| matches!(node.body, Body::Symlink(_));

@@ -8,13 +8,13 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
+use crate::guarantee::Scope;
 use crate::model::{Body, Id, Node, State};
 use crate::op::{Op, RenameHow};
-use crate::promise::Scope;
 use std::sync::Arc;
 
-/// Seconds without an operation after which a mode that commits every 5 s has committed all: content gets its place after
-/// one such time, and the metadata that leads to it is written after another.
+/// Seconds without an operation after which a mode that commits every 5 s has committed all: content gets its place
+/// after one such time, and the metadata that leads to it is written after another.
 const COMMITTED_AFTER: u32 = 12;
 
 /// Operations and the states between them.
@@ -166,11 +166,11 @@ impl History {
                 Op::Begin | Op::Commit if before.before.is_some() != after.before.is_some() => {
                     (pins.volume, pins.tree) = (now, now);
                 }
-                Op::Keep { .. } if before.snapshots.len() != after.snapshots.len() => {
+                Op::CreateSnapshot { .. } if before.snapshots.len() != after.snapshots.len() => {
                     (pins.volume, pins.tree) = (now, now);
                 }
                 // content that has no place yet gets none for that
-                Op::Drop { .. } if before.snapshots.len() != after.snapshots.len() => pins.tree = now,
+                Op::DeleteSnapshot { .. } if before.snapshots.len() != after.snapshots.len() => pins.tree = now,
                 // durable when it is committed
                 _ if before.before.is_some() => {}
                 Op::Sync => (pins.volume, pins.tree) = (now, now),
@@ -242,8 +242,9 @@ impl History {
         (1..=number).rev().find(renames).unwrap_or(0)
     }
 
-    /// The sizes of a file that may be on the device in state `number`: its own, and those since state `from` below which it
-    /// was never cut afterwards. What is written at the end of a file may get its place later than the changes around it.
+    /// The sizes of a file that may be on the device in state `number`: its own, and those since state `from` below
+    /// which it was never cut afterwards. What is written at the end of a file may get its place later than the changes
+    /// around it.
     #[must_use]
     pub fn sizes(&self, id: Id, from: usize, number: usize) -> Vec<usize> {
         let size = |n: usize| self.outside(n).node(id).and_then(|node| node.data()).map(|data| data.len());
@@ -256,8 +257,8 @@ impl History {
         sizes
     }
 
-    /// Whether bytes are those of a file in state `number`, or, where the next operation writes to it, those after that: a
-    /// write is no transaction.
+    /// Whether bytes are those of a file in state `number`, or, where the next operation writes to it, those after
+    /// that: a write is no transaction.
     #[must_use]
     pub fn is_written_in_part(&self, id: Id, number: usize, bytes: &[u8]) -> bool {
         let Some(Op::Write { path, .. } | Op::Append { path, .. }) = self.ops.get(number) else { return false };

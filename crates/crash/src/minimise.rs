@@ -25,7 +25,7 @@ pub fn minimise(workload: &Workload, mut tries: u32, mut still: impl FnMut(&Work
 /// The workload without `count` operations from number `at` on, those of the setup counted first.
 fn without(workload: &Workload, at: usize, count: usize) -> Workload {
     let mut number = 0;
-    let mut kept = |ops: &[Op]| {
+    let mut remaining = |ops: &[Op]| {
         let mut left = Vec::new();
         for op in ops {
             if !(at..at + count).contains(&number) {
@@ -35,8 +35,8 @@ fn without(workload: &Workload, at: usize, count: usize) -> Workload {
         }
         left
     };
-    let setup = kept(&workload.setup);
-    Workload { setup, ops: kept(&workload.ops) }
+    let setup = remaining(&workload.setup);
+    Workload { setup, ops: remaining(&workload.ops) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! A POSIX file system in memory: what a volume should hold, and what each operation should answer.
 //!
-//! It is the oracle, so it is as plain as it can be: nodes by number, a copy of the map of nodes for each state, and the
-//! answers of Linux. What a volume holds after a crash is read into the same [`State`], with inode numbers for numbers.
+//! It is the oracle, so it is as plain as it can be: nodes by number, a copy of the map of nodes for each state, and
+//! the answers of Linux. What a volume holds after a crash is read into the same [`State`], with inode numbers for
+//! numbers.
 //!
 //! 1. A [`State`] is a value. Nodes are shared between states as long as nothing changes them, so that a history of
 //!    states costs what differs.
@@ -94,7 +95,7 @@ pub struct State {
     pub open: BTreeMap<String, Id>,
     /// Files that have never had a name: they may get one, others that have lost their last may not.
     pub unnamed: BTreeSet<Id>,
-    /// What snapshots keep, by their names; only trees count there.
+    /// The content of snapshots, by their names; only trees count there.
     pub snapshots: BTreeMap<String, Arc<State>>,
     /// While a transaction runs, what was there when it began.
     pub before: Option<Arc<State>>,
@@ -125,15 +126,15 @@ impl State {
         Self { nodes, root, open, unnamed, snapshots, before: None, next: FIRST_NEW }
     }
 
-    /// What of it would be left if all that is done were durable now, and power were lost: without what a transaction that
-    /// runs has done.
+    /// What of it would be left if all that is done were durable now, and power were lost: without what a transaction
+    /// that runs has done.
     #[must_use]
     pub fn outside(&self) -> &Self {
         self.before.as_deref().unwrap_or(self)
     }
 
-    /// The number of the node that `path` names (`@x` for an open file, `.` or nothing for the root). A symbolic link at
-    /// the end is itself; before the end it is followed.
+    /// The number of the node that `path` names (`@x` for an open file, `.` or nothing for the root). A symbolic link
+    /// at the end is itself; before the end it is followed.
     ///
     /// # Errors
     /// ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP, and EBADF for a file that is not open.
@@ -196,10 +197,16 @@ impl State {
     /// The answer of Linux; nothing is changed then. EBADF and EBUSY also for a workload that uses a file that is not
     /// open, or opens one under a name that is taken.
     pub fn apply(&mut self, op: &Op, block_size: u64) -> Result<()> {
-        // of what transactions and open files do to each other, and of transactions in one another, nothing is promised here
+        // nothing is guaranteed here of what transactions and open files do to each other, or of transactions in one
+        // another
         let apart = matches!(
             op,
-            Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. } | Op::Keep { .. } | Op::Drop { .. } | Op::Begin
+            Op::Open { .. }
+                | Op::Close { .. }
+                | Op::Tmpfile { .. }
+                | Op::CreateSnapshot { .. }
+                | Op::DeleteSnapshot { .. }
+                | Op::Begin
         );
         if apart && self.before.is_some() || matches!(op, Op::Commit | Op::Rollback) && self.before.is_none() {
             return Err(Errno::BUSY);
@@ -258,14 +265,14 @@ impl State {
             }
             Op::Fsync { path } | Op::Fdatasync { path } => self.resolve(path).map(|_| ()),
             Op::Sync | Op::Wait { .. } => Ok(()),
-            Op::Keep { name } => {
+            Op::CreateSnapshot { name } => {
                 if self.snapshots.contains_key(name) {
                     return Err(Errno::EXIST);
                 }
                 self.snapshots.insert(name.clone(), Arc::new(Self::of(self.nodes.clone(), self.root)));
                 Ok(())
             }
-            Op::Drop { name } => self.snapshots.remove(name).map(drop).ok_or(Errno::NOENT),
+            Op::DeleteSnapshot { name } => self.snapshots.remove(name).map(drop).ok_or(Errno::NOENT),
             Op::Begin => {
                 self.before = Some(Arc::new(self.clone()));
                 Ok(())
@@ -651,12 +658,12 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_keep_and_transactions_happen_whole() {
+    fn snapshots_stay_and_transactions_are_atomic() {
         let state =
             done("create f; append f 10 =1; snapshot create s; append f 10 =2; snapshot create t; snapshot delete s");
         assert_eq!(state.snapshots.keys().collect::<Vec<_>>(), ["t"]);
-        let kept = &state.snapshots["t"];
-        assert_eq!(kept.node_of("f").unwrap().data().unwrap().len(), 20);
+        let snapshot = &state.snapshots["t"];
+        assert_eq!(snapshot.node_of("f").unwrap().data().unwrap().len(), 20);
         let make = "create f; begin; append f 10 =1; create g";
         assert_eq!(done(make).outside().paths().len(), 2);
         assert_eq!(done(&format!("{make}; commit")).outside().paths().len(), 3);

@@ -19,7 +19,7 @@
 //! | `open P`, `close P`, `tmpfile DIR P` | a file stays open as `@P` |
 //! | `fsync P`, `fdatasync P`, `sync` | |
 //! | `wait SECONDS` | nothing is asked for while so much time passes |
-//! | `snapshot create NAME`, `snapshot delete NAME` | all that is there then is kept under a name, or is not any more |
+//! | `snapshot create NAME`, `snapshot delete NAME` | takes or deletes a snapshot |
 //! | `begin`, `commit`, `rollback` | what is between two of them happens as a whole, or not at all |
 
 use std::fmt;
@@ -72,7 +72,7 @@ impl FallocateHow {
     }
 }
 
-/// One operation. Offsets and lengths are in bytes; `seed` gives the bytes, see [`pattern`].
+/// One operation. Offsets and lengths are in bytes; `seed` determines the bytes, see [`pattern`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the fields say what they are; the table above has the rest")]
 pub enum Op {
@@ -120,10 +120,10 @@ pub enum Op {
     Sync,
     /// Time passes.
     Wait { seconds: u32 },
-    /// A snapshot is made.
-    Keep { name: String },
+    /// A snapshot is taken.
+    CreateSnapshot { name: String },
     /// A snapshot is deleted.
-    Drop { name: String },
+    DeleteSnapshot { name: String },
     /// A transaction begins.
     Begin,
     /// What was done in it happens.
@@ -199,8 +199,8 @@ impl fmt::Display for Op {
             Self::Fdatasync { path } => write!(f, "fdatasync {path}"),
             Self::Sync => f.write_str("sync"),
             Self::Wait { seconds } => write!(f, "wait {seconds}"),
-            Self::Keep { name } => write!(f, "snapshot create {name}"),
-            Self::Drop { name } => write!(f, "snapshot delete {name}"),
+            Self::CreateSnapshot { name } => write!(f, "snapshot create {name}"),
+            Self::DeleteSnapshot { name } => write!(f, "snapshot delete {name}"),
             Self::Begin => f.write_str("begin"),
             Self::Commit => f.write_str("commit"),
             Self::Rollback => f.write_str("rollback"),
@@ -210,7 +210,7 @@ impl fmt::Display for Op {
 
 /// A line that is no operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no operation of a workload")]
+#[error("unknown operation `{0}`")]
 pub struct NoOp(pub String);
 
 impl FromStr for Op {
@@ -263,8 +263,8 @@ fn parse(words: &[&str]) -> Option<Op> {
         ["fdatasync", p] => Op::Fdatasync { path: path(p) },
         ["sync"] => Op::Sync,
         ["wait", seconds] => Op::Wait { seconds: seconds.parse().ok()? },
-        ["snapshot", "create", name] => Op::Keep { name: path(name) },
-        ["snapshot", "delete", name] => Op::Drop { name: path(name) },
+        ["snapshot", "create", name] => Op::CreateSnapshot { name: path(name) },
+        ["snapshot", "delete", name] => Op::DeleteSnapshot { name: path(name) },
         ["begin"] => Op::Begin,
         ["commit"] => Op::Commit,
         ["rollback"] => Op::Rollback,

@@ -373,7 +373,7 @@ mod tests {
                 let mut state = State::empty();
                 for op in workload.setup.iter().chain(&workload.ops) {
                     state.apply(op, 1024).unwrap_or_else(|e| panic!("{name}: {workload}: `{op}` {e}"));
-                    // what a volume of 96 inodes and 9 MiB has room for
+                    // fits into a volume of 96 inodes and 9 MiB
                     let bytes: usize = state.nodes.values().filter_map(|node| Some(node.data()?.len())).sum();
                     assert!(state.nodes.len() < 80 && bytes < 3 << 20, "{name}: {}, {bytes}", state.nodes.len());
                 }

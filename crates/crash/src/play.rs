@@ -13,9 +13,9 @@ use crate::system::Session;
 pub enum Answer {
     /// It was done.
     Done,
-    /// There was room for a part of what was to be written only; the history has that part.
+    /// There was space for only a part of what was to be written; the history has that part.
     Short,
-    /// It is not supported, or there is no room for it: nothing happened, and the history says so; where bytes were to
+    /// It is not supported, or there is no space for it: nothing happened, and the history says so; where bytes were to
     /// be zeroed, some of them may be.
     Refused(Errno),
     /// It failed as it should.
@@ -72,7 +72,7 @@ pub fn step(session: &mut dyn Session, history: &mut History, op: &Op) -> Result
                 && errno == Errno::NOSPC
                 && matches!(how, FallocateHow::Zero | FallocateHow::ZeroKeepSize)
             {
-                // as in Linux, what could be zeroed before room ran out is
+                // as in Linux, what could be zeroed before space ran out is
                 let read = session.read(path).map_err(|e| format!("`{op}`: {e} when it is read"))?;
                 let range = *offset..offset.saturating_add(*len);
                 history.zeroed_in_part(path, range, read).map_err(|why| format!("`{op}`: {why}"))?;

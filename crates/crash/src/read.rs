@@ -12,7 +12,7 @@ use crate::system::Refused;
 /// Most bytes of one file that are read: volumes that are explored are small, and damage must not cost all memory.
 const MAX_SIZE: u64 = 64 << 20;
 
-/// Most bytes of metadata that are kept in memory.
+/// Most bytes of metadata that are cached.
 const CACHE: usize = 1 << 20;
 
 /// All that the volume on `device` holds. What a journal holds counts; nothing is written.
@@ -38,9 +38,9 @@ pub fn of_volume(volume: &Volume) -> Result<State, Refused> {
     for snapshot in snapshots {
         let name = String::from_utf8_lossy(&snapshot.name).into_owned();
         let refused = |e: fs::Error| format!("the snapshot {name}: {e}");
-        let kept = volume.open_snapshot(&snapshot.name, CACHE).map_err(refused)?;
-        let kept = files(&kept).map_err(|why| format!("the snapshot {name}: {why}"))?;
-        state.snapshots.insert(name, Arc::new(kept));
+        let open = volume.open_snapshot(&snapshot.name, CACHE).map_err(refused)?;
+        let content = files(&open).map_err(|why| format!("the snapshot {name}: {why}"))?;
+        state.snapshots.insert(name, Arc::new(content));
     }
     Ok(state)
 }

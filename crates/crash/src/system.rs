@@ -8,21 +8,21 @@ use blockdev::BlockDevice;
 use rustix::io::Errno;
 
 use crate::above;
+use crate::guarantee::Guarantee;
 use crate::model::State;
 use crate::op::Op;
-use crate::promise::Promise;
 
-/// A sentence that tells why something could not be done.
+/// The reason why something could not be done, as a sentence.
 pub type Refused = String;
 
-/// A file system in one mode. Everything is done on the thread that asks, and the same requests give the same writes:
+/// A file system in one mode. Everything is done on the thread that asks, and the same requests make the same writes:
 /// a finding could not be repeated otherwise.
 pub trait System: Sync {
     /// The arguments of `extant crash` that choose it.
     fn arguments(&self) -> String;
 
-    /// What its mode promises.
-    fn promise(&self) -> &'static Promise;
+    /// What its mode guarantees.
+    fn guarantee(&self) -> &'static Guarantee;
 
     /// Bytes of its volumes that its format takes to be written whole, see [`Limits::whole`](crate::enumerate::Limits).
     fn whole(&self) -> Range<u64> {
@@ -42,7 +42,7 @@ pub trait System: Sync {
         above::copy(&**device, file)
     }
 
-    /// Whether what e2fsck finds is what it finds on sound volumes of the format, too.
+    /// Whether what e2fsck finds is what it finds on consistent volumes of the format, too.
     fn is_known_to_e2fsck(&self, _said: &str) -> bool {
         false
     }
@@ -66,7 +66,7 @@ pub trait System: Sync {
     /// journal, or checks and repairs. Leaves the volume unmounted. Says whether the volume called itself clean.
     ///
     /// # Errors
-    /// Why it cannot be recovered: a broken promise.
+    /// Why it cannot be recovered: a broken guarantee.
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused>;
 
     /// What the checker finds; nothing is written.
@@ -84,8 +84,8 @@ pub trait System: Sync {
 
 /// A mounted volume. Dropped without [`Session::unmount`], it is left as a crash leaves it.
 pub trait Session {
-    /// Does one operation and returns when it has been acknowledged; what it promises by then is the mode's matter.
-    /// Returns how many bytes a write has written, fewer than asked for where there was room for no more; 0 for
+    /// Does one operation and returns when it has been acknowledged; what it guarantees by then is the mode's matter.
+    /// Returns how many bytes a write has written, fewer than asked for where there was no more space; 0 for
     /// operations that write none.
     ///
     /// # Errors

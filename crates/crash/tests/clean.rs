@@ -56,7 +56,7 @@ fn one_mark_in_use_and_one_clean_for_a_burst_and_content_between() {
 }
 
 #[test]
-fn whoever_calls_himself_clean_has_everything() {
+fn a_volume_that_says_it_is_clean_has_everything() {
     let ext = Ext::new("dirty-bit", None).expect("a mode");
     let texts = [
         "append f 9000 =2; wait 3; append f 100 =3; wait 3",

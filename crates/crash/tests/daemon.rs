@@ -1,9 +1,10 @@
 //! The traffic of a real mount, with several programs at work: recorded below the FUSE server, and every kind of state
-//! that a loss of power can leave of it judged. What the library explores runs on one thread; here a generation is on its
-//! way to the device while the next one grows, with the server's threads and its background thread as users have them.
+//! that a loss of power can leave of it verified. What the library explores runs on one thread; here a generation is on
+//! its way to the device while the next one grows, with the server's threads and its background thread as users have
+//! them.
 //!
-//! Each thread has a directory of its own, and a history of it: what is found there must be what the mode promises of that
-//! history, whatever the others did meanwhile.
+//! Each thread has a directory of its own, and a history of it: what is found there must be what the mode guarantees of
+//! that history, whatever the others did meanwhile.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,10 +17,10 @@ use blockdev::{BlockDevice, Geometry, Overlay, Read, Write};
 use extant_crash::directory::Directory;
 use extant_crash::enumerate::{self, Limits};
 use extant_crash::ext::Ext;
+use extant_crash::guarantee::{self, Moment};
 use extant_crash::history::History;
 use extant_crash::model::State;
 use extant_crash::op::{Op, RenameHow};
-use extant_crash::promise::{self, Moment};
 use extant_crash::system::{Session, System};
 use simdev::{Log, Logged, Record};
 use testkit::{cases, tools};
@@ -146,7 +147,7 @@ fn record(ext: &Ext, seed: u64) -> Recorded {
     let (base, state) = start(ext);
     let record = Arc::new(Record::in_memory(base.clone()));
     let mut options =
-        fuse::MountOptions::parse(&[format!("rw,nofuseblk,{}", ext.promise().mode.options())]).expect("options");
+        fuse::MountOptions::parse(&[format!("rw,nofuseblk,{}", ext.guarantee().mode.options())]).expect("options");
     let mut way = options.volume_options().pop().expect("one way to open it");
     if let Some(write) = &mut way.write {
         // so that generations close by themselves, too
@@ -202,8 +203,8 @@ fn moments(log: &Log) -> Vec<Vec<Moment>> {
     all
 }
 
-/// States of what was recorded, judged; says how many.
-fn judge(ext: &Ext, recorded: &Recorded, seed: u64, most: usize) -> Result<usize, String> {
+/// Verifies states of what was recorded; returns how many.
+fn verify(ext: &Ext, recorded: &Recorded, seed: u64, most: usize) -> Result<usize, String> {
     let moments = moments(&recorded.log);
     let limits = Limits {
         every_subset: 3,
@@ -222,22 +223,22 @@ fn judge(ext: &Ext, recorded: &Recorded, seed: u64, most: usize) -> Result<usize
         if seen.len() == before {
             return ControlFlow::Continue(());
         }
-        let judged = (|| {
+        let verdict = (|| {
             let device = Arc::new(crash.device.clone());
             let clean = ext.recover(device.clone())?;
             if let Some(problem) = ext.problems(&device)?.first() {
-                return Err(format!("unsound: {problem}"));
+                return Err(format!("damaged: {problem}"));
             }
             let observed = ext.observe(device)?;
             for (thread, history) in recorded.histories.iter().enumerate() {
                 let moment = Moment { torn: crash.moment.torn, ..moments[crash.choice.epoch][thread] };
                 let there = of_thread(&observed, thread).ok_or_else(|| format!("no directory of thread {thread}"))?;
-                promise::judge(ext.promise(), history, moment, clean, &there)
+                guarantee::verify(ext.guarantee(), history, moment, clean, &there)
                     .map_err(|why| format!("thread {thread}, {} of {}: {why}", moment.returned, moment.begun))?;
             }
             Ok(())
         })();
-        match judged {
+        match verdict {
             Ok(()) => ControlFlow::Continue(()),
             Err(why) => ControlFlow::Break(format!("{}: {why}", crash.choice)),
         }
@@ -248,7 +249,7 @@ fn judge(ext: &Ext, recorded: &Recorded, seed: u64, most: usize) -> Result<usize
     }
 }
 
-/// Records mounts in a mode and judges their states.
+/// Records mounts in a mode and verifies their states.
 fn explore(mode: &str) {
     if !ready() {
         return;
@@ -259,13 +260,13 @@ fn explore(mode: &str) {
         let recorded = record(&ext, seed);
         let (epochs, beside) = (moments(&recorded.log).len(), recorded.beside);
         let begun = std::time::Instant::now();
-        let states = judge(&ext, &recorded, seed, 16).unwrap_or_else(|why| panic!("{mode}, seed {seed}: {why}"));
+        let states = verify(&ext, &recorded, seed, 16).unwrap_or_else(|why| panic!("{mode}, seed {seed}: {why}"));
         println!(
             "{mode}: {epochs} epochs, others went on during {beside} flushes; {states} states in {:.1} s",
             begun.elapsed().as_secs_f64()
         );
         assert!(epochs > 20 && states > 150, "{epochs} epochs, {states} states");
-        assert!(beside > 3, "nobody worked while a generation was on its way");
+        assert!(beside > 3, "no thread worked while a generation was on its way");
     }
 }
 
@@ -277,13 +278,13 @@ fn ready() -> bool {
 }
 
 #[test]
-fn an_engine_that_reuses_places_too_early_is_caught() {
+fn an_engine_that_reuses_physical_blocks_too_early_is_caught() {
     if !ready() {
         return;
     }
     let mut ext = Ext::new("snapshot", None).expect("a mode");
-    ext.mutant = fs::Mutant::ReusePlaces;
-    let caught = judge(&ext, &record(&ext, 1), 1, 16);
+    ext.mutant = fs::Mutant::ReusePhysical;
+    let caught = verify(&ext, &record(&ext, 1), 1, 16);
     assert!(caught.is_err(), "{caught:?} states");
 }
 

@@ -1,17 +1,17 @@
-//! One workload in three ways: by the library, through our FUSE mount, through the kernel's own mount. All answer as the
-//! model does, and hold the same tree; afterwards the volumes are sound for e2fsck and for our checker.
+//! One workload in three ways: by the library, through our FUSE mount, through the kernel's own mount. All answer as
+//! the model does, and hold the same tree; afterwards the volumes are consistent for e2fsck and our checker.
 
 use blockdev::{BlockDevice, FileDevice};
 use extant_crash::directory::Directory;
 use extant_crash::ext::Ext;
 use extant_crash::generate;
+use extant_crash::guarantee::same;
 use extant_crash::history::History;
 use extant_crash::minimise::minimise;
 use extant_crash::model::State;
 use extant_crash::op::{FallocateHow, Op, Workload};
 use extant_crash::papers;
 use extant_crash::play::{self, Answer};
-use extant_crash::promise::same;
 use extant_crash::system::{Session, System};
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn play(
     Ok((answers, history.last().clone()))
 }
 
-fn sound(ext: &Ext, device: &dyn BlockDevice) -> Result<(), String> {
+fn consistent(ext: &Ext, device: &dyn BlockDevice) -> Result<(), String> {
     match ext.problems(device)?.first() {
         Some(problem) => Err(format!("our checker: {problem}")),
         None => Ok(()),
@@ -53,7 +53,7 @@ fn with_library(ext: &Ext, workload: &Workload) -> Outcome {
     let first = ext.observe(device.clone())?;
     play(ext.mount(device.clone())?, first, workload, |session| {
         session.unmount()?;
-        sound(ext, &*device)?;
+        consistent(ext, &*device)?;
         ext.observe(device)
     })
 }
@@ -76,14 +76,14 @@ fn with_directory(root: &Path, workload: &Workload) -> Outcome {
 }
 
 /// What is left of a volume that was unmounted.
-fn judge(ext: &Ext, image: &Image, outcome: Outcome) -> Outcome {
+fn verify(ext: &Ext, image: &Image, outcome: Outcome) -> Outcome {
     let (answers, model) = outcome?;
     let verdict = oracle::e2fsck(image.path());
     if !verdict.clean {
         return Err(verdict.text);
     }
     let device = Arc::new(FileDevice::open(image.path(), blockdev::OpenOptions::default()).expect("opened"));
-    sound(ext, &*device)?;
+    consistent(ext, &*device)?;
     same(&model, &ext.observe(device)?).map_err(|why| format!("unmounted: {why}"))?;
     Ok((answers, model))
 }
@@ -93,27 +93,27 @@ fn with_kernel(ext: &Ext, workload: &Workload) -> Outcome {
     let mounted = oracle::kernel_mount(image.path(), "")?;
     let outcome = with_directory(mounted.path(), workload);
     mounted.unmount();
-    judge(ext, &image, outcome)
+    verify(ext, &image, outcome)
 }
 
 fn with_fuse(ext: &Ext, workload: &Workload) -> Outcome {
     let image = image(ext);
     let dir = tempfile::tempdir().expect("a folder");
-    let mode = ext.promise().mode.name;
+    let mode = ext.guarantee().mode.name;
     let mut options = fuse::MountOptions::parse(&[format!("rw,consistency={mode}")]).expect("options");
     let way = options.volume_options().pop().expect("one way to open it");
     options.mount.device = Some(image.path().to_owned());
     let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
     let device = FileDevice::open(image.path(), access).expect("opened");
     let volume = fs::Volume::open(Arc::new(device), &way).expect("a volume");
-    let tell = |problem: &str| eprintln!("{problem}");
-    let session = fuse::mount(Arc::new(volume), dir.path(), &options, tell).expect("mounted");
+    let report = |problem: &str| eprintln!("{problem}");
+    let session = fuse::mount(Arc::new(volume), dir.path(), &options, report).expect("mounted");
     let unmounter = session.unmounter();
     let served = std::thread::spawn(move || session.run());
     let outcome = with_directory(dir.path(), workload);
     unmounter.unmount().expect("unmounted");
     served.join().expect("no panic").expect("the session ends well");
-    judge(ext, &image, outcome)
+    verify(ext, &image, outcome)
 }
 
 /// Whether this machine can do all three; says why not.
@@ -143,11 +143,13 @@ fn compare(ext: &Ext, workload: &Workload) {
     let mut plain = workload.clone();
     plain.setup.retain(|op| !moves(op));
     plain.ops.retain(|op| !moves(op));
-    type Way = fn(&Ext, &Workload) -> Outcome;
-    for (who, way, workload) in [("the kernel", with_kernel as Way, workload), ("FUSE", with_fuse as Way, &plain)] {
-        if alike(ext, way, workload).is_err() {
-            let small = minimise(workload, 150, |smaller| alike(ext, way, smaller).is_err());
-            let why = alike(ext, way, &small).expect_err("it was wrong before");
+    type Driver = fn(&Ext, &Workload) -> Outcome;
+    for (who, driver, workload) in
+        [("the kernel", with_kernel as Driver, workload), ("FUSE", with_fuse as Driver, &plain)]
+    {
+        if alike(ext, driver, workload).is_err() {
+            let small = minimise(workload, 150, |smaller| alike(ext, driver, smaller).is_err());
+            let why = alike(ext, driver, &small).expect_err("it was wrong before");
             panic!("{who}, {}: {why}\n{small}", ext.arguments());
         }
     }

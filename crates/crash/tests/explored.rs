@@ -19,34 +19,34 @@ fn slice(mode: &str, format: &str, every: usize) {
 }
 
 #[test]
-fn none_keeps_its_promise() {
+fn none_meets_its_guarantee() {
     slice("none", "ext2", 7);
 }
 
 #[test]
-fn dirty_bit_keeps_its_promise() {
+fn dirty_bit_meets_its_guarantee() {
     slice("dirty-bit", "ext2", 7);
 }
 
 #[test]
-fn journal_keeps_its_promise() {
+fn journal_meets_its_guarantee() {
     slice("journal", "ext4", 7);
 }
 
 #[test]
-fn journal_keeps_its_promise_where_metadata_lies_in_regions() {
+fn journal_meets_its_guarantee_where_metadata_lies_in_regions() {
     slice("journal", "rext3", 7);
 }
 
 #[test]
-fn every_mode_keeps_its_promise_with_space_maps() {
+fn every_mode_meets_its_guarantee_with_space_maps() {
     for mode in ["none", "dirty-bit", "journal", "journal-data", "journal-writeback"] {
         slice(mode, "spacemap", 43);
     }
 }
 
 #[test]
-fn snapshot_keeps_its_promise() {
+fn snapshot_meets_its_guarantee() {
     slice("snapshot", "extant", 43);
 }
 
@@ -75,6 +75,6 @@ fn native_workloads_by_seed() {
 }
 
 #[test]
-fn linked_keeps_its_promise() {
+fn linked_meets_its_guarantee() {
     slice("linked", "ext2", 7);
 }

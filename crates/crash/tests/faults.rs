@@ -155,7 +155,8 @@ fn blank(state: &State) -> State {
 }
 
 /// What the checker and the checksums make of it when the n-th write goes wrong in silence, for every n: how often it
-/// was found, how often nothing was wrong, and how often nothing says that the bytes of a file are wrong, or anything else.
+/// was found, how often nothing was wrong, and how often nothing says that the bytes of a file are wrong, or anything
+/// else.
 fn silent(fault: impl Fn(u64) -> Fault) -> [u64; 4] {
     let ext = Ext::new("journal", Some("ext4")).expect("a mode");
     let bytes = two_files(&ext);
@@ -170,17 +171,17 @@ fn silent(fault: impl Fn(u64) -> Fault) -> [u64; 4] {
         });
         (device, done)
     };
-    let (sound, _) = work(Vec::new());
-    let wanted = ext.observe(sound).expect("read");
+    let (intact, _) = work(Vec::new());
+    let wanted = ext.observe(intact).expect("read");
     let mut counts = [0; 4];
     for write in 0.. {
         let (device, done) = work(vec![fault(write)]);
-        if device.struck().is_empty() {
+        if device.injected().is_empty() {
             break;
         }
         let found = done.is_err() || ext.problems(&device).map_or(true, |problems| !problems.is_empty());
         let left = if found { wanted.clone() } else { ext.observe(device).expect("read") };
-        let same = |a: &State, b: &State| extant_crash::promise::same(a, b).is_ok();
+        let same = |a: &State, b: &State| extant_crash::guarantee::same(a, b).is_ok();
         let outcome = match found {
             true => 0,
             false if same(&wanted, &left) => 1,

@@ -1,5 +1,6 @@
-//! Every field of every structure of the native format, as FORMAT.md lists them: changed on its own, with all checksums above it
-//! put right, it is found by the check. What is not found is listed here, with the reason why it is another sound volume.
+//! Every field of every structure of the native format, as FORMAT.md lists them: changed on its own, with all checksums
+//! above it put right, it is found by the check. What is not found is listed here, with the reason why it is another
+//! consistent volume.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::{Options, check};
@@ -16,13 +17,13 @@ const BLOCK: u64 = 4096;
 /// Bytes of a volume, small so that a check of it takes little time.
 const LEN: u64 = 32 << 20;
 
-/// Changes after which a volume is as sound as it was, with the reason.
-const SOUND: [(&str, &str, &str); 5] = [
+/// Changes after which a volume is as consistent as it was, with the reason.
+const HARMLESS: [(&str, &str, &str); 5] = [
     (
         "DiskEntry",
         "e_generation",
         "a lower number, of an entry in the map: the same block, written earlier and not changed since. That it is not 0, not \
-         later than the node that leads to it, in a late entry not earlier than the map, and the same in all snapshots is found",
+         later than the node that leads to it, in the map log not earlier than the map, and the same in all snapshots is found",
     ),
     ("DiskSnapshot", "s_name", "a snapshot may have any name"),
     ("DiskSnapshot", "s_time", "what the clock said; it may have been wrong"),
@@ -92,7 +93,7 @@ fn others(value: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// A volume with everything that entries lead to, a snapshot, and entries that are newer than the map.
+/// A volume with everything that entries lead to, a snapshot, and a map log.
 fn volume() -> MemoryDevice {
     let device = Arc::new(MemoryDevice::zeroed(LEN).expect("memory"));
     let mut options = MkfsOptions::new(Kind::Extant);
@@ -139,7 +140,7 @@ enum Of {
 
 /// A block with structures in it, and the way to the checksums over it.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Location {
     /// The superblock in force.
     Superblock,
     /// A node: its level, and its number there.
@@ -151,7 +152,7 @@ enum Place {
 /// A structure on the volume.
 struct Site {
     what: String,
-    place: Place,
+    location: Location,
     offset: usize,
 }
 
@@ -174,76 +175,76 @@ impl<'a> Bytes<'a> {
         Self { device, at, shape: sb.shape, seed: sb.seed(), before: BTreeMap::new() }
     }
 
-    fn block(&self, place: u64) -> Vec<u8> {
+    fn block(&self, physical: u64) -> Vec<u8> {
         let mut bytes = vec![0; BLOCK as usize];
-        self.device.read(place * BLOCK, &mut bytes).expect("reading");
+        self.device.read(physical * BLOCK, &mut bytes).expect("reading");
         bytes
     }
 
-    fn write(&mut self, place: u64, bytes: &[u8]) {
-        let before = self.block(place);
-        self.before.entry(place).or_insert(before);
-        self.device.write(place * BLOCK, bytes).expect("writing");
+    fn write(&mut self, physical: u64, bytes: &[u8]) {
+        let before = self.block(physical);
+        self.before.entry(physical).or_insert(before);
+        self.device.write(physical * BLOCK, bytes).expect("writing");
     }
 
     fn restore(&mut self) {
-        for (place, bytes) in std::mem::take(&mut self.before) {
-            self.device.write(place * BLOCK, &bytes).expect("writing");
+        for (physical, bytes) in std::mem::take(&mut self.before) {
+            self.device.write(physical * BLOCK, &bytes).expect("writing");
         }
     }
 
     /// Where the block of a root's entry lies that leads to it.
-    fn root_at(&self, of: Of) -> (Place, usize) {
+    fn root_at(&self, of: Of) -> (Location, usize) {
         match of {
-            Of::Live => (Place::Superblock, 0x28),
-            Of::Snapshot(n) => (Place::Mapped(Of::Live, self.shape.list().start), n * 256 + 0x80),
+            Of::Live => (Location::Superblock, 0x28),
+            Of::Snapshot(n) => (Location::Mapped(Of::Live, self.shape.list().start), n * 256 + 0x80),
         }
     }
 
-    /// The place with the entry that leads to a place, and the entry's offset there.
-    fn above(&self, place: Place) -> Option<(Place, usize)> {
-        let (of, level, number) = match place {
-            Place::Superblock => return None,
-            Place::Node(of, level, number) if level + 1 == self.shape.levels() => {
+    /// The location with the entry that leads to a location, and the entry's offset there.
+    fn above(&self, location: Location) -> Option<(Location, usize)> {
+        let (of, level, number) = match location {
+            Location::Superblock => return None,
+            Location::Node(of, level, number) if level + 1 == self.shape.levels() => {
                 assert_eq!(number, 0);
                 return Some(self.root_at(of));
             }
-            Place::Node(of, level, number) => (of, level + 1, number),
-            Place::Mapped(of, index) => match self.late(index).filter(|_| of == Of::Live) {
-                Some(offset) => return Some((Place::Superblock, offset + 8)),
+            Location::Node(of, level, number) => (of, level + 1, number),
+            Location::Mapped(of, index) => match self.log_entry(index).filter(|_| of == Of::Live) {
+                Some(offset) => return Some((Location::Superblock, offset + 8)),
                 None => (of, 0, index),
             },
         };
-        Some((Place::Node(of, level, number / 128), (number % 128) as usize * 32))
+        Some((Location::Node(of, level, number / 128), (number % 128) as usize * 32))
     }
 
-    /// The offset of the late entry of an index.
-    fn late(&self, index: u64) -> Option<usize> {
-        late_entries(&self.block(self.at)).into_iter().find(|(late, _)| *late == index).map(|(_, offset)| offset)
+    /// The offset of the log entry of an index.
+    fn log_entry(&self, index: u64) -> Option<usize> {
+        log_entries(&self.block(self.at)).into_iter().find(|(logged, _)| *logged == index).map(|(_, offset)| offset)
     }
 
-    /// The block of the device in which a place lies.
-    fn lies_in(&self, place: Place) -> u64 {
-        let Some((above, offset)) = self.above(place) else { return self.at };
+    /// The block of the device in which a location lies.
+    fn lies_in(&self, location: Location) -> u64 {
+        let Some((above, offset)) = self.above(location) else { return self.at };
         let bytes = self.block(self.lies_in(above));
         u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
     }
 
-    /// Changes the bytes of a place, and puts all checksums above them right.
-    fn change(&mut self, place: Place, offset: usize, value: &[u8]) {
-        let lies_in = self.lies_in(place);
-        // by the volume as it is: the way up is not what a change makes of it
-        let way: Vec<_> = std::iter::successors(self.above(place), |(above, _)| self.above(*above)).collect();
-        let blocks: Vec<u64> = way.iter().map(|(above, _)| self.lies_in(*above)).collect();
+    /// Changes the bytes of a location, and puts all checksums above them right.
+    fn change(&mut self, location: Location, offset: usize, value: &[u8]) {
+        let lies_in = self.lies_in(location);
+        // by the volume as it is: the path up is not what a change makes of it
+        let path: Vec<_> = std::iter::successors(self.above(location), |(above, _)| self.above(*above)).collect();
+        let blocks: Vec<u64> = path.iter().map(|(above, _)| self.lies_in(*above)).collect();
         let mut bytes = self.block(lies_in);
         bytes[offset..offset + value.len()].copy_from_slice(value);
         self.write(lies_in, &bytes);
-        let mut below = place;
-        for ((above, entry), lies_in) in way.into_iter().zip(blocks) {
+        let mut below = location;
+        for ((above, entry), lies_in) in path.into_iter().zip(blocks) {
             let position = match below {
-                Place::Superblock => unreachable!("nothing is above it"),
-                Place::Node(_, level, number) => Position::Node { level, number },
-                Place::Mapped(_, index) => Position::Block(index),
+                Location::Superblock => unreachable!("nothing is above it"),
+                Location::Node(_, level, number) => Position::Node { level, number },
+                Location::Mapped(_, index) => Position::Block(index),
             };
             let sum = position.checksum(self.seed, &bytes);
             bytes = self.block(lies_in);
@@ -251,10 +252,10 @@ impl<'a> Bytes<'a> {
             self.write(lies_in, &bytes);
             below = above;
         }
-        self.seal();
+        self.set_checksum();
     }
 
-    fn seal(&mut self) {
+    fn set_checksum(&mut self) {
         let mut superblock = self.block(self.at);
         superblock[0x1F4..0x1F8].fill(0);
         let sum = crc32c(!0, &superblock);
@@ -262,25 +263,25 @@ impl<'a> Bytes<'a> {
         self.write(self.at, &superblock);
     }
 
-    /// Whether the device has the same block in two places.
-    fn has_the_same(&self, place: &[u8], other: &[u8]) -> bool {
-        let number = |place: &[u8]| place.try_into().map_or(0, u64::from_le_bytes);
-        let (place, other) = (number(place), number(other));
-        place.max(other) < self.shape.blocks() && self.block(place) == self.block(other)
+    /// Whether the device has the same block twice.
+    fn has_the_same(&self, physical: &[u8], other: &[u8]) -> bool {
+        let number = |physical: &[u8]| physical.try_into().map_or(0, u64::from_le_bytes);
+        let (physical, other) = (number(physical), number(other));
+        physical.max(other) < self.shape.blocks() && self.block(physical) == self.block(other)
     }
 
     /// All entries of a map: where each stands, the index it leads to, and its kind. With those of nodes.
-    fn entries(&self, of: Of) -> Vec<(Place, usize, u64, u8)> {
+    fn entries(&self, of: Of) -> Vec<(Location, usize, u64, u8)> {
         let mut found = Vec::new();
         let mut above = vec![0];
         for level in (0..self.shape.levels()).rev() {
             let mut below = Vec::new();
             for number in above {
-                let place = Place::Node(of, level, number);
-                let bytes = self.block(self.lies_in(place));
+                let location = Location::Node(of, level, number);
+                let bytes = self.block(self.lies_in(location));
                 for (slot, entry) in bytes.chunks(32).enumerate().filter(|(_, entry)| entry[..8] != [0; 8]) {
                     let number = number * 128 + slot as u64;
-                    found.push((place, slot * 32, number, entry[0x10]));
+                    found.push((location, slot * 32, number, entry[0x10]));
                     below.push(number);
                 }
             }
@@ -290,56 +291,56 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The index of each late entry, and where it stands in the superblock.
-fn late_entries(superblock: &[u8]) -> Vec<(u64, usize)> {
+/// The index of each entry of the map log, and where it stands in the superblock.
+fn log_entries(superblock: &[u8]) -> Vec<(u64, usize)> {
     let number = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().expect("eight bytes"));
-    let places = (1..8).flat_map(|sector| (0..11).map(move |n| sector * 512 + 64 + n * 40));
-    places.take(number(0x50) as u32 as usize).map(|at| (number(at), at)).collect()
+    let offsets = (1..8).flat_map(|sector| (0..11).map(move |n| sector * 512 + 64 + n * 40));
+    offsets.take(number(0x50) as u32 as usize).map(|at| (number(at), at)).collect()
 }
 
 /// Every structure on the volume, some of those of which there are many: each kind of entry in each map.
 fn sites(bytes: &Bytes<'_>) -> BTreeMap<&'static str, Vec<Site>> {
     let mut sites: BTreeMap<&'static str, Vec<Site>> = BTreeMap::new();
-    let mut add = |structure: &'static str, what: String, place: Place, offset: usize| {
-        sites.entry(structure).or_default().push(Site { what, place, offset });
+    let mut add = |structure: &'static str, what: String, location: Location, offset: usize| {
+        sites.entry(structure).or_default().push(Site { what, location, offset });
     };
-    add("DiskNativeSuperblock", "in force".to_owned(), Place::Superblock, 0);
+    add("DiskNativeSuperblock", "in force".to_owned(), Location::Superblock, 0);
     for n in [1, 7] {
-        add("DiskSector", format!("sector {n}"), Place::Superblock, n * 512);
+        add("DiskSector", format!("sector {n}"), Location::Superblock, n * 512);
     }
-    add("DiskEntry", "the root's".to_owned(), Place::Superblock, 0x28);
-    let late = late_entries(&bytes.block(bytes.at));
-    assert!(late.len() > 2, "too few late entries");
-    for (index, offset) in &late {
-        add("DiskLateEntry", format!("of index {index}"), Place::Superblock, *offset);
-        add("DiskEntry", format!("late, of index {index}"), Place::Superblock, offset + 8);
+    add("DiskEntry", "the root's".to_owned(), Location::Superblock, 0x28);
+    let log = log_entries(&bytes.block(bytes.at));
+    assert!(log.len() > 2, "too few log entries");
+    for (index, offset) in &log {
+        add("DiskMapLogEntry", format!("of index {index}"), Location::Superblock, *offset);
+        add("DiskEntry", format!("in the map log, of index {index}"), Location::Superblock, offset + 8);
     }
     for of in [Of::Live, Of::Snapshot(0)] {
         let mut seen = BTreeSet::new();
-        for (place, offset, number, kind) in bytes.entries(of) {
-            // what a late entry stands for does not count
-            let counts = of != Of::Live || kind == BlockKind::MapNode as u8 || bytes.late(number).is_none();
-            let level = match place {
-                Place::Node(_, level, _) => level,
+        for (location, offset, number, kind) in bytes.entries(of) {
+            // what a log entry stands for does not count
+            let counts = of != Of::Live || kind == BlockKind::MapNode as u8 || bytes.log_entry(number).is_none();
+            let level = match location {
+                Location::Node(_, level, _) => level,
                 _ => 0,
             };
             if counts && seen.insert((kind, level)) {
-                add("DiskEntry", format!("{of:?}, kind {kind}, level {level}"), place, offset);
+                add("DiskEntry", format!("{of:?}, kind {kind}, level {level}"), location, offset);
             }
         }
         let wanted = [1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14];
         let kinds: BTreeSet<u8> = seen.iter().map(|(kind, _)| *kind).collect();
         assert!(of == Of::Live || wanted.iter().all(|kind| kinds.contains(kind)), "{of:?} lacks a kind: {kinds:?}");
-        let table = Place::Mapped(of, bytes.shape.table().start);
+        let table = Location::Mapped(of, bytes.shape.table().start);
         add("DiskChunk", format!("{of:?}"), table, 0);
         add("DiskChunk", format!("{of:?}, not in use"), table, 55 * 72);
         if of != Of::Live {
-            let (place, offset) = bytes.root_at(of);
-            add("DiskEntry", format!("{of:?}, the root's"), place, offset);
-            add("DiskSnapshot", format!("{of:?}"), place, offset - 0x80);
+            let (location, offset) = bytes.root_at(of);
+            add("DiskEntry", format!("{of:?}, the root's"), location, offset);
+            add("DiskSnapshot", format!("{of:?}"), location, offset - 0x80);
         }
     }
-    let list = Place::Mapped(Of::Live, bytes.shape.list().start);
+    let list = Location::Mapped(Of::Live, bytes.shape.list().start);
     add("DiskSnapshot", "not in use".to_owned(), list, 15 * 256);
     sites
 }
@@ -365,10 +366,10 @@ fn every_field_of_the_native_format_is_checked() {
         for Field { offset, size, name } in fields.iter().filter(|field| !is_made_of_others(&field.name)) {
             for site in &sites[structure.as_str()] {
                 let at = site.offset + offset;
-                let value = bytes.block(bytes.lies_in(site.place))[at..at + size].to_vec();
+                let value = bytes.block(bytes.lies_in(site.location))[at..at + size].to_vec();
                 for other in others(&value) {
                     // there may be the very same block from before
-                    if name == "e_place" && bytes.has_the_same(&value, &other) {
+                    if name == "e_physical" && bytes.has_the_same(&value, &other) {
                         continue;
                     }
                     if name == "n_checksum" {
@@ -376,12 +377,12 @@ fn every_field_of_the_native_format_is_checked() {
                         block[at..at + size].copy_from_slice(&other);
                         bytes.write(bytes.at, &block);
                     } else {
-                        bytes.change(site.place, at, &other);
+                        bytes.change(site.location, at, &other);
                     }
                     changes += 1;
                     if !is_found(&device) {
-                        match SOUND.iter().find(|(of, field, _)| of == structure && field == name) {
-                            Some(sound) => _ = needed.insert(sound.1),
+                        match HARMLESS.iter().find(|(of, field, _)| of == structure && field == name) {
+                            Some(harmless) => _ = needed.insert(harmless.1),
                             None => missed
                                 .push(format!("{structure} ({}), {name}: {value:02x?} to {other:02x?}", site.what)),
                         }
@@ -392,7 +393,7 @@ fn every_field_of_the_native_format_is_checked() {
         }
     }
     assert!(missed.is_empty(), "{} of {changes} changes are not found:\n{}", missed.len(), missed.join("\n"));
-    let stale: Vec<_> = SOUND.iter().filter(|(_, field, _)| !needed.contains(field)).collect();
+    let stale: Vec<_> = HARMLESS.iter().filter(|(_, field, _)| !needed.contains(field)).collect();
     assert!(stale.is_empty(), "these are found: {stale:?}");
     assert!(!is_found(&device), "the volume is not what it was");
 }

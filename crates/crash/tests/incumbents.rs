@@ -6,8 +6,8 @@
 //! | making and removing many names ends the daemon (fuse2fs) | here; 100 000 names in `fs/tests/names_big.rs` |
 //! | umount(8) returns before all is written (plain FUSE) | here; on block devices in `fuse/tests/writing.rs` |
 //! | a volume that the kernel has mounted is opened all the same (fuse2fs) | here; block devices in `blockdev/tests/block_device.rs` |
-//! | the journal is not used, so that a crash leaves an unsound volume (fuse2fs: 69 % of the states) | here, and what [`extant_crash`] explores in the journal's modes |
-//! | the superblock is written in pieces, and a cut leaves a volume that cannot be repaired (fuse2fs) | here, canary `HalfSuperblock` |
+//! | the journal is not used, so that a crash leaves a damaged volume (fuse2fs: 69 % of the states) | here, and what [`extant_crash`] explores in the journal's modes |
+//! | the superblock is written in pieces, and a cut leaves a volume that cannot be repaired (fuse2fs) | here, mutant `HalfSuperblock` |
 //! | a repair that is cut leaves what the next cannot repair (e2fsck: 12.6 % of the cuts) | `check/tests/damage/cuts.rs` |
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice, OpenOptions};
@@ -128,7 +128,7 @@ fn a_volume_that_the_kernel_has_mounted_is_refused() {
         || FileDevice::open(image.path(), OpenOptions { write: true, exclusive: true, ..OpenOptions::default() });
     let mounted = oracle::kernel_mount(image.path(), "").expect("mounted");
     let refused = open().map(drop).expect_err("it is mounted").to_string();
-    assert!(refused.contains("in use"), "{refused}");
+    assert!(refused.contains("locked by another process"), "{refused}");
     mounted.unmount();
     open().expect("it is free again");
 }

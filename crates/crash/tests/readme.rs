@@ -1,6 +1,6 @@
 //! The table of README.md that says what survives a loss of power is what the explorer checks, cell by cell.
 
-use extant_crash::promise::PROMISES;
+use extant_crash::guarantee::GUARANTEES;
 
 const README: &str = include_str!("../../../README.md");
 
@@ -15,11 +15,11 @@ fn table(heading: &str) -> Vec<Vec<&'static str>> {
 #[test]
 fn the_table_says_what_is_checked() {
     let rows = table("## What survives a loss of power");
-    let wanted: Vec<Vec<String>> = PROMISES
+    let wanted: Vec<Vec<String>> = GUARANTEES
         .iter()
-        .map(|promise| {
-            let mode = format!("`{}`", promise.mode.options());
-            std::iter::once(mode).chain(promise.words().map(str::to_owned)).collect()
+        .map(|guarantee| {
+            let mode = format!("`{}`", guarantee.mode.options());
+            std::iter::once(mode).chain(guarantee.words().map(str::to_owned)).collect()
         })
         .collect();
     assert_eq!(rows.len(), wanted.len() + 1, "a row for each mode, and the head");

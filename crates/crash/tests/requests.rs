@@ -1,6 +1,6 @@
-//! What the device is asked, byte for byte and in order, in every mode on every format: work that changes names, seams or
-//! files of the code, and nothing that happens, leaves these hashes as they are. Whoever changes what is written on purpose
-//! puts the new ones here (the failure prints the table) and says in the commit why.
+//! What the device is asked, byte for byte and in order, in every mode on every format. Work that changes names, seams
+//! or files of the code, but nothing that happens, leaves these hashes as they are. A commit that changes on purpose
+//! what is written puts the new ones here (the failure prints the table) and says why.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn requests(ext: &Ext, fresh: &Arc<dyn BlockDevice>, workload: &Workload, crash:
     }
     let recovered = ext.recover(record.clone());
     record.mark(&format!("recovered: {recovered:?}")).expect("a mark");
-    let record = Arc::into_inner(record).expect("nobody else has it");
+    let record = Arc::into_inner(record).expect("the only reference");
     record.finish().expect("all is in the log").1
 }
 

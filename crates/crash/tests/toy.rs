@@ -1,14 +1,14 @@
 //! The explorer on a file system of a hundred lines: as it should be it passes, and each way to break it is caught.
 //!
-//! The toy keeps one directory of small files. A commit writes all of it into one of two slots, flushes, and writes a
+//! The toy has one directory of small files. A commit writes all of it into one of two slots, flushes, and writes a
 //! head that names the slot, its sequence number and its checksum; reading takes the newest head whose slot is whole.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_crash::campaign;
 use extant_crash::explore::{Explorer, Kind, Options};
+use extant_crash::guarantee::Guarantee;
 use extant_crash::model::{Body, Node, State};
 use extant_crash::op::{Op, Workload};
-use extant_crash::promise::Promise;
 use extant_crash::system::{Refused, Session, System};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const SLOTS: [u64; 2] = [65536, 131072];
 enum Bug {
     None,
     NoFlushAfterHead,
-    /// And nobody looks at the checksum, which would make up for it.
+    /// And the checksum is not verified, which would make up for it.
     HeadFirst,
     SameSlot,
     FsyncForgotten,
@@ -171,8 +171,8 @@ impl System for Toy {
         "--mode toy".into()
     }
 
-    fn promise(&self) -> &'static Promise {
-        Promise::of("journal-data").unwrap()
+    fn guarantee(&self) -> &'static Guarantee {
+        Guarantee::of("journal-data").unwrap()
     }
 
     fn block_size(&self) -> u64 {
@@ -221,7 +221,7 @@ fn options() -> Options {
 }
 
 #[test]
-fn the_sound_toy_passes() {
+fn the_correct_toy_passes() {
     let (toy, options) = (Toy(Bug::None), options());
     let mut explorer = Explorer::new(&toy, &options);
     assert_eq!(explorer.explore(&WORK.parse().unwrap()), None);
@@ -233,10 +233,10 @@ fn the_sound_toy_passes() {
 #[test]
 fn every_broken_toy_is_caught() {
     for (bug, kind) in [
-        (Bug::NoFlushAfterHead, Kind::Promise),
-        (Bug::HeadFirst, Kind::Promise),
-        (Bug::SameSlot, Kind::Promise),
-        (Bug::FsyncForgotten, Kind::Promise),
+        (Bug::NoFlushAfterHead, Kind::Guarantee),
+        (Bug::HeadFirst, Kind::Guarantee),
+        (Bug::SameSlot, Kind::Guarantee),
+        (Bug::FsyncForgotten, Kind::Guarantee),
         (Bug::RecoveryErasesFirst, Kind::CutRecovery),
         (Bug::WrongAnswer, Kind::Answer),
         (Bug::LosesOnUnmount, Kind::Content),
@@ -261,7 +261,7 @@ fn a_finding_is_made_small_and_can_be_repeated() {
     let (_, command) = text.split_once("--workload '").unwrap();
     let again: Workload = command.trim_end_matches('\'').parse().unwrap();
     assert_eq!(again, found.workload);
-    assert_eq!(Explorer::new(&toy, &options).explore(&again).unwrap().kind, Kind::Promise);
+    assert_eq!(Explorer::new(&toy, &options).explore(&again).unwrap().kind, Kind::Guarantee);
     // what is looked at closer is said, where that is how it was found
     let toy = Toy(Bug::RecoveryErasesFirst);
     let report = campaign::run(&toy, &workloads, &options, 1, 1, &|_| {});

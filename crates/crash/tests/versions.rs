@@ -1,5 +1,5 @@
-//! Snapshots and transactions of the native format through every crash: whatever is left of a volume, each snapshot holds
-//! what was there when it was made, and of a transaction there is everything or nothing.
+//! Snapshots and transactions of the native format through every crash: whatever is left of a volume, each snapshot
+//! holds what was there when it was made, and of a transaction there is everything or nothing.
 
 use extant_crash::campaign;
 use extant_crash::explore::Options;
@@ -8,7 +8,7 @@ use extant_crash::generate;
 use extant_crash::op::Workload;
 
 /// Explores workloads, of each stage fewer states than a campaign would.
-fn kept(workloads: &[Workload]) {
+fn explored(workloads: &[Workload]) {
     let system = Ext::new("snapshot", None).expect("a mode");
     let mut options = Options { nested_every: 200, work_on_every: 100, ..Options::default() };
     options.limits.every_subset = 4;
@@ -27,11 +27,11 @@ fn factor() -> usize {
 fn every_operation_among_versions() {
     let all = generate::versions();
     let step = (23 / factor()).max(1);
-    kept(&all.into_iter().step_by(step).collect::<Vec<_>>());
+    explored(&all.into_iter().step_by(step).collect::<Vec<_>>());
 }
 
 #[test]
 fn random_operations_among_versions() {
     let workloads: Vec<_> = (0..3 * factor() as u64).map(|seed| generate::random_versions(seed, 60)).collect();
-    kept(&workloads);
+    explored(&workloads);
 }

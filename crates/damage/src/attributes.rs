@@ -31,9 +31,9 @@ fn one(index: u8, name: &[u8], value: &[u8], offset: usize) -> Vec<u8> {
     bytes
 }
 
-/// A file with room for attributes in its inode.
+/// A file with space for attributes in its inode.
 fn roomy(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
-    v.pick("no file has room for attributes in its inode", |_, raw| {
+    v.pick("no file has space for attributes in its inode", |_, raw| {
         Ok(raw.kind() == Some(kind)
             && raw.attribute_area().len() >= 80
             && !raw.flags().contains(InodeFlags::INLINE_DATA)
@@ -41,7 +41,7 @@ fn roomy(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
     })
 }
 
-/// Gives an inode this attribute and no other; then `edit` may change the bytes from the first entry on.
+/// Sets this attribute of an inode as its only one; then `edit` may change the bytes from the first entry on.
 fn in_inode(
     v: &mut Volume<'_>,
     number: InodeNo,
@@ -60,13 +60,13 @@ fn in_inode(
     })
 }
 
-fn spoilt_in_inode(v: &mut Volume<'_>, edit: fn(&mut [u8])) -> Result<()> {
+fn damaged_in_inode(v: &mut Volume<'_>, edit: fn(&mut [u8])) -> Result<()> {
     let file = roomy(v, FileKind::Regular)?;
     in_inode(v, file, (index::USER, b"damage", b"some value"), edit)
 }
 
-/// Gives a file a block with one attribute; then `edit` may change it.
-fn in_block(v: &mut Volume<'_>, sealed: bool, edit: impl FnOnce(&mut [u8])) -> Result<()> {
+/// Adds a block with one attribute to a file; then `edit` may change it.
+fn in_block(v: &mut Volume<'_>, checksum: bool, edit: impl FnOnce(&mut [u8])) -> Result<()> {
     need(v.has_compat(Compat::EXT_ATTR), "the volume has no attributes")?;
     let file = v.pick("no file is without an attribute block", |_, raw| {
         Ok(raw.kind() == Some(FileKind::Regular)
@@ -89,11 +89,11 @@ fn in_block(v: &mut Volume<'_>, sealed: bool, edit: impl FnOnce(&mut [u8])) -> R
     put(&mut bytes, 0, header.as_bytes());
     put(&mut bytes, offset, value);
     put(&mut bytes, XattrHeader::SIZE, &one(index::USER, b"damage", value, offset));
-    if sealed {
+    if checksum {
         edit(&mut bytes);
-        seal(v, &mut bytes, block);
+        set_checksum(v, &mut bytes, block);
     } else {
-        seal(v, &mut bytes, block);
+        set_checksum(v, &mut bytes, block);
         edit(&mut bytes);
     }
     v.put_block(block, &bytes)?;
@@ -105,7 +105,7 @@ fn in_block(v: &mut Volume<'_>, sealed: bool, edit: impl FnOnce(&mut [u8])) -> R
     })
 }
 
-fn seal(v: &Volume<'_>, bytes: &mut [u8], block: u64) {
+fn set_checksum(v: &Volume<'_>, bytes: &mut [u8], block: u64) {
     if v.geometry.metadata_csum {
         let _ = xattr::write_block_checksum(bytes, FsBlock(block), v.geometry.checksum_seed);
     }
@@ -162,7 +162,7 @@ fn encrypt(v: &mut Volume<'_>, number: InodeNo, policy: u8) -> Result<()> {
     v.set_flags(number, InodeFlags::ENCRYPT, true)
 }
 
-/// A directory without a hash tree that has a file, both with room for attributes.
+/// A directory without a hash tree that has a file, both with space for attributes.
 fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::volume::Named)> {
     let dir = v.pick("no directory has such a file", |v, raw| {
         let fit = raw.kind() == Some(FileKind::Directory)
@@ -187,7 +187,7 @@ fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::vol
 }
 
 impl Volume<'_> {
-    /// Whether this is a file with room for attributes in its inode.
+    /// Whether this is a file with space for attributes in its inode.
     fn is_roomy(&self, number: InodeNo) -> bool {
         self.inode(number).is_ok_and(|inode| {
             let raw = inode.raw();
@@ -207,10 +207,10 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         need(v.geometry.metadata_csum, "the volume has no checksums")?;
         in_block(v, false, |bytes| put(bytes, 16, &0x55u32.to_le_bytes()))
     }),
-    (0x01_0050, |v| spoilt_in_inode(v, |entries| put(entries, 0, &[250]))),
-    (0x01_0053, |v| spoilt_in_inode(v, |entries| put(entries, 8, &0xFFFF_u32.to_le_bytes()))),
-    (0x01_0054, |v| spoilt_in_inode(v, |entries| put(entries, 12, &0x1234_5678_u32.to_le_bytes()))),
-    (0x01_0069, |v| spoilt_in_inode(v, |entries| put(entries, 2, &4u16.to_le_bytes()))),
+    (0x01_0050, |v| damaged_in_inode(v, |entries| put(entries, 0, &[250]))),
+    (0x01_0053, |v| damaged_in_inode(v, |entries| put(entries, 8, &0xFFFF_u32.to_le_bytes()))),
+    (0x01_0054, |v| damaged_in_inode(v, |entries| put(entries, 12, &0x1234_5678_u32.to_le_bytes()))),
+    (0x01_0069, |v| damaged_in_inode(v, |entries| put(entries, 2, &4u16.to_le_bytes()))),
     (0x02_0032, |v| {
         let beyond = v.geometry.blocks + 3;
         let file = v.pick("no file is without an attribute block", |_, raw| {
@@ -269,7 +269,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     (0x01_008D, |v| {
         encrypting(v)?;
         need(v.has_incompat(Incompat::CASEFOLD), "the volume does not fold case")?;
-        let dir = v.pick("no directory has a hash tree and room", |_, raw| {
+        let dir = v.pick("no directory has a hash tree and free space", |_, raw| {
             Ok(raw.kind() == Some(FileKind::Directory)
                 && raw.flags().contains(InodeFlags::INDEX)
                 && raw.attribute_area().len() >= 80)

@@ -31,7 +31,7 @@ fn first_block(v: &mut Volume<'_>, edit: impl FnOnce(&mut [u8])) -> Result<()> {
     v.edit_leaf(dir, block, edit)
 }
 
-/// Gives an entry another name of the same length or less.
+/// Sets another name of an entry, of the same length or less.
 fn rename(v: &mut Volume<'_>, dir: InodeNo, entry: &Named, name: &[u8]) -> Result<()> {
     v.edit_leaf(dir, entry.block, |bytes| {
         put(bytes, entry.offset + 6, &[name.len() as u8]);

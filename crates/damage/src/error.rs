@@ -7,7 +7,7 @@ pub enum Error {
     /// The device failed, or is read-only.
     #[error(transparent)]
     Io(#[from] blockdev::Error),
-    /// The volume is of no known format, or not sound to begin with.
+    /// The volume is of no known format, or damaged already.
     #[error(transparent)]
     Format(#[from] format::Error),
     /// The volume lacks what the damage needs; nothing was changed, or only what the damage prepared.
@@ -20,7 +20,7 @@ pub enum Error {
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// `Unfit` with this sentence, unless `held`.
-pub(crate) fn need(held: bool, without: &'static str) -> Result<()> {
-    if held { Ok(()) } else { Err(Error::Unfit(without)) }
+/// `Unfit` with this sentence, unless `met`.
+pub(crate) fn need(met: bool, without: &'static str) -> Result<()> {
+    if met { Ok(()) } else { Err(Error::Unfit(without)) }
 }

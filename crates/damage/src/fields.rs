@@ -1,4 +1,5 @@
-//! Every field of 16 bits of one structure of each kind, with the values that a field is most likely to be believed with.
+//! Every field of 16 bits of one structure of each kind, with the values that a field is most likely to be believed
+//! with.
 
 use crate::structures::{Piece, Structures, What};
 use std::collections::BTreeSet;

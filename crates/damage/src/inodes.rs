@@ -37,13 +37,13 @@ fn inline(v: &mut Volume<'_>) -> Result<InodeNo> {
     })
 }
 
-/// Changes the bytes of an inode's slot, and its checksum where `sealed`.
-fn edit_slot(v: &mut Volume<'_>, number: InodeNo, sealed: bool, edit: impl FnOnce(&mut [u8])) -> Result<()> {
+/// Changes the bytes of an inode's slot, and its checksum where `checksum`.
+fn edit_slot(v: &mut Volume<'_>, number: InodeNo, checksum: bool, edit: impl FnOnce(&mut [u8])) -> Result<()> {
     let mut bytes = v.inode(number)?.into_bytes();
     edit(&mut bytes);
     let mut inode = InodeBuf::from_slot(&bytes).ok_or(Error::Unfit("the inode is cut off"))?;
-    if sealed {
-        inode.seal(&v.geometry, number);
+    if checksum {
+        inode.set_checksum(&v.geometry, number);
     }
     v.put_inode(number, &inode)
 }
@@ -159,7 +159,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         set_flag(v, FileKind::Directory, InodeFlags::CASEFOLD)
     }),
     (0x01_008A, |v| {
-        need(v.geometry.inode_size > 128, "the volume's inodes have no room for attributes")?;
+        need(v.geometry.inode_size > 128, "the volume's inodes have no space for attributes")?;
         let file = v.pick("no file is fit for this", |_, raw| {
             Ok(raw.kind() == Some(FileKind::Regular)
                 && raw.file_acl(true).get() == 0

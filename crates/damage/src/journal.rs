@@ -22,7 +22,7 @@ fn edit(v: &mut Volume<'_>, edit: impl FnOnce(&mut DiskSuperblock)) -> Result<()
     let mut bytes = v.block(block)?;
     let (disk, _) = DiskSuperblock::mut_from_prefix(&mut bytes).map_err(|_| Error::Unfit("the journal is cut off"))?;
     edit(disk);
-    disk.seal();
+    disk.set_checksum();
     v.put_block(block, &bytes)
 }
 
@@ -51,15 +51,15 @@ fn orphan_file(v: &Volume<'_>) -> Result<InodeNo> {
     Ok(InodeNo(v.sb.s_orphan_file_inum.get()))
 }
 
-/// Changes a block of the orphan file, and its checksum.
-fn edit_orphans(v: &mut Volume<'_>, sealed: bool, edit: impl FnOnce(&mut [u8])) -> Result<()> {
+/// Changes a block of the orphan file, and its checksum where `checksum`.
+fn edit_orphans(v: &mut Volume<'_>, checksum: bool, edit: impl FnOnce(&mut [u8])) -> Result<()> {
     let file = orphan_file(v)?;
     let block = v.block_of(file, 0)?;
     let seed = v.geometry.metadata_csum.then_some(v.inode(file)?.raw().seed(&v.geometry, file));
     v.edit_block(block, |bytes| {
         edit(bytes);
-        if sealed {
-            let _ = orphan::seal(bytes, FsBlock(block), seed);
+        if checksum {
+            let _ = orphan::set_checksum(bytes, FsBlock(block), seed);
         }
     })
 }
@@ -182,7 +182,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.superblock(|sb| sb.s_journal_inum = other.get().into())
     }),
     (0x0E_0016, |v| {
-        need(!v.sb.features().ro_compat.contains(RoCompat::QUOTA), "the volume keeps quota")?;
+        need(!v.sb.features().ro_compat.contains(RoCompat::QUOTA), "the volume has quota")?;
         let other = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
         v.superblock(|sb| sb.s_usr_quota_inum = other.get().into())
     }),

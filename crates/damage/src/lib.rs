@@ -1,11 +1,11 @@
-//! Damage on request: for every problem that the checker knows a way to write it into a sound volume, and the corruptions
-//! of the ffsck paper's Table II.
+//! Damage on request: for every problem that the checker knows a way to write it into a clean volume, and the
+//! corruptions of the ffsck paper's Table II.
 //!
-//! It knows the bytes (`format`) and a device, and nothing of the checker: what it writes is what the format calls wrong,
-//! and whether that is found is for others to say. Everything else stays sound: a structure that is changed gets the
-//! checksum it should have, unless the checksum is what is damaged.
+//! It knows the bytes (`format`) and a device, and nothing of the checker: what it writes is what the format calls
+//! wrong, and whether that is found is for others to check. Everything else stays valid: a structure that is changed
+//! gets the checksum it should have, unless the checksum is what is damaged.
 //!
-//! | room | damages |
+//! | module | damages |
 //! | --- | --- |
 //! | `volume`, `recipe`, `error` | nothing: finds and writes structures; what a kind of damage is, and why it may not fit |
 //! | `superblock`, `journal` | superblock, descriptors, journal, orphans |
@@ -106,11 +106,11 @@ impl Kind {
     }
 }
 
-/// Writes damage of one kind into the volume on `device`, and says which structures were changed. The same volume and seed
-/// give the same damage, but for dates; where a kind has a choice, the seed chooses.
+/// Writes damage of one kind into the volume on `device`, and says which structures were changed. The same volume and
+/// seed cause the same damage, but for dates; where a kind has a choice, the seed chooses.
 ///
 /// # Errors
-/// [`Error::Unfit`] where the volume lacks what the kind takes, [`Error::Unknown`] for a kind that nobody knows, and what
+/// [`Error::Unfit`] where the volume lacks what the kind takes, [`Error::Unknown`] for an unknown kind, and what
 /// the device or the volume's superblock say.
 pub fn damage(device: &dyn BlockDevice, kind: Kind, seed: u64) -> Result<Vec<String>> {
     let recipe = kind.recipe().ok_or(Error::Unknown)?;

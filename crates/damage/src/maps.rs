@@ -47,7 +47,7 @@ pub(crate) fn a_pointer_of_a_node(
     let to = choose(v)?;
     if extents {
         return v.edit_node(file, leaf, |node| match to {
-            // an extent that is gone leaves room behind
+            // an extent that is gone leaves a free slot behind
             0 => put(node, 2, &0u16.to_le_bytes()),
             _ => set_start(node, to),
         });
@@ -277,13 +277,13 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         if !v.inode(dir)?.raw().flags().contains(InodeFlags::EXTENTS) {
             return v.edit_words(dir, |words| words[1] = 0);
         }
-        let kept: Vec<_> = data.iter().filter(|(at, _)| *at != 1).map(|(at, block)| (*at, *block, 1)).take(4).collect();
+        let rest: Vec<_> = data.iter().filter(|(at, _)| *at != 1).map(|(at, block)| (*at, *block, 1)).take(4).collect();
         need(v.map_of(dir)?.nodes.is_empty(), "the directory has its extents in a block")?;
-        if kept.len() < 2 {
+        if rest.len() < 2 {
             // the hole lies in front of what is left
             let moved: Vec<_> = data.iter().rev().take(1).map(|(_, block)| (2, *block, 1)).collect();
-            return rewrite(v, dir, &[kept, moved].concat());
+            return rewrite(v, dir, &[rest, moved].concat());
         }
-        rewrite(v, dir, &kept)
+        rewrite(v, dir, &rest)
     }),
 ];

@@ -32,7 +32,7 @@ const FLAGS: [u32; 13] = [
     0x40_0000,
     0x8000_0000,
 ];
-/// Of a native superblock: its own fields, and of late entries the index and the place.
+/// Of a native superblock: its own fields, and of map log entries the index and the physical block.
 const NATIVE: [u16; 16] =
     [0x08, 0x0C, 0x20, 0x28, 0x30, 0x38, 0x3C, 0x40, 0x48, 0x4C, 0x50, 0x1F8, 0x240, 0x248, 0x268, 0x270];
 const NUMBERS: [u32; 31] = [
@@ -82,7 +82,7 @@ fn weight(what: What) -> u32 {
         What::Superblock | What::Descriptor(_) | What::Pointers | What::Snapshots | What::NativeSuperblock => 3,
         What::Journal => 3,
         What::BlockBitmap(_) | What::InodeBitmap(_) | What::JournalSuperblock => 2,
-        What::Orphans(_) | What::Quota | What::Places => 2,
+        What::Orphans(_) | What::Quota | What::ChunkTable => 2,
         What::Link | What::MultipleMount => 1,
     }
 }
@@ -100,8 +100,8 @@ struct Mutation<'a> {
 }
 
 impl Structures {
-    /// Writes so many changes by chance into the structures of the volume that `bytes` hold, and says each. The same seed
-    /// makes the same changes. Checksums stay as they are: [`Structures::seal`] puts them right.
+    /// Writes so many changes by chance into the structures of the volume that `bytes` hold, and says each. The same
+    /// seed makes the same changes. Checksums stay as they are: [`Structures::set_checksum`] puts them right.
     pub fn mutate(&self, bytes: &mut Vec<u8>, seed: u64, changes: usize) -> Vec<String> {
         let mut mutation = Mutation { structures: self, bytes, rng: Rng::with_seed(seed) };
         (0..changes).map(|_| mutation.one()).collect()
@@ -199,7 +199,7 @@ impl Mutation<'_> {
             What::Journal | What::MultipleMount => self.anywhere(200, width),
             What::NativeSuperblock => within(&NATIVE, &mut self.rng),
             What::Snapshots => 256 * self.rng.usize(0..3) + self.anywhere(256, width),
-            What::Places => 72 * self.rng.usize(0..56) + self.anywhere(72, width),
+            What::ChunkTable => 72 * self.rng.usize(0..56) + self.anywhere(72, width),
             _ => self.anywhere(piece.len, width),
         };
         let at = piece.at + at.min(piece.len - width);
@@ -245,7 +245,7 @@ impl Mutation<'_> {
         let entry = self.rng.choice(&entries).copied()?;
         let start = piece.at + entry;
         let name = usize::from(self.bytes[start + 6]);
-        let room = (self.number(start + 4, 2) as usize).saturating_sub(8).min(piece.len - entry - 8);
+        let space = (self.number(start + 4, 2) as usize).saturating_sub(8).min(piece.len - entry - 8);
         let which = self.rng.u8(0..7);
         match which {
             0 => {
@@ -263,13 +263,13 @@ impl Mutation<'_> {
             3 => self.bytes[start + 6] = self.value(name as u32, 1) as u8,
             4 => self.bytes[start + 7] = self.rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 0xDE, 255])?,
             5 if name > 0 => {
-                let letter = self.rng.usize(0..name.min(room).max(1));
+                let letter = self.rng.usize(0..name.min(space).max(1));
                 self.bytes[start + 8 + letter] = self.rng.choice([0, b'/', b'.', b'\n', 0x1B, 0xFF, b'A'])?;
             }
             _ => {
                 // a name that is there twice
                 let other = piece.at + self.rng.choice(&entries).copied()?;
-                let len = usize::from(self.bytes[other + 6]).min(room).min(piece.range().end - other - 8);
+                let len = usize::from(self.bytes[other + 6]).min(space).min(piece.range().end - other - 8);
                 self.bytes.copy_within(other + 8..other + 8 + len, start + 8);
                 self.bytes[start + 6] = len as u8;
             }
@@ -330,7 +330,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_sealed_volume_stays_as_it_is_and_a_changed_one_can_be_sealed() {
+    fn checksums_of_an_intact_volume_stay_and_those_of_a_changed_one_can_be_set() {
         if !need(&["mke2fs", "debugfs", "e2fsck"]) {
             return;
         }
@@ -339,9 +339,9 @@ mod tests {
             let made = Image::mke2fs(args, 6 << 20).with_tree(&tree);
             let mmp = args.iter().any(|options| options.contains("mmp"));
             let before = if mmp { made } else { made.indexed() }.build().bytes();
-            let structures = Structures::of(&before).expect("a sound volume");
+            let structures = Structures::of(&before).expect("a consistent volume");
             let mut after = before.clone();
-            structures.seal(&mut after);
+            structures.set_checksum(&mut after);
             let first = (0..before.len()).find(|&at| before[at] != after[at]);
             assert_eq!(first, None, "{args:?}");
             assert!(structures.ranges().iter().all(|range| range.end <= before.len()));
@@ -351,10 +351,10 @@ mod tests {
                 let said = structures.mutate(&mut changed, case.seed, changes);
                 assert_eq!(structures.mutate(&mut again, case.seed, changes), said);
                 assert!(changed == again);
-                structures.seal(&mut changed);
+                structures.set_checksum(&mut changed);
                 changed.truncate(changed.len() / 2);
                 structures.mutate(&mut changed, case.seed, 100);
-                structures.seal(&mut changed);
+                structures.set_checksum(&mut changed);
             }
         }
     }

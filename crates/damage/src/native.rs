@@ -18,7 +18,7 @@ pub(crate) struct Mapped {
     pub(crate) entry: usize,
 }
 
-/// The map of a sound native volume.
+/// The map of an intact native volume.
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) shape: Shape,
@@ -31,19 +31,19 @@ pub(crate) struct Map {
     pub(crate) blocks: BTreeMap<u64, Mapped>,
 }
 
-fn place(bytes: &[u8], entry: usize) -> u64 {
+fn physical(bytes: &[u8], entry: usize) -> u64 {
     let disk = bytes.get(entry..).and_then(|rest| DiskEntry::read_from_prefix(rest).ok());
-    disk.map_or(0, |(disk, _)| disk.e_place.get())
+    disk.map_or(0, |(disk, _)| disk.e_physical.get())
 }
 
 /// The block that an entry leads to now: its first byte.
 fn leads_to(bytes: &[u8], entry: usize) -> Option<usize> {
-    let at = usize::try_from(place(bytes, entry)).ok()?.checked_mul(BLOCK)?;
+    let at = usize::try_from(physical(bytes, entry)).ok()?.checked_mul(BLOCK)?;
     (at > 0 && at.checked_add(BLOCK)? <= bytes.len()).then_some(at)
 }
 
 impl Map {
-    /// The map of the volume, which must be sound; `None` where it is not a native one.
+    /// The map of the volume, which must be intact; `None` where it is not a native one.
     pub(crate) fn of(bytes: &[u8]) -> crate::error::Result<Option<Self>> {
         if !NativeSuperblock::is_there(bytes) {
             return Ok(None);
@@ -60,7 +60,7 @@ impl Map {
                 map.nodes.push((Position::Node { level, number }, Mapped { at, entry }));
                 let slots =
                     (0..ENTRIES).map(|slot| (number * ENTRIES as u64 + slot as u64, at + slot * DiskEntry::SIZE));
-                below.extend(slots.filter(|(_, entry)| place(bytes, *entry) != 0));
+                below.extend(slots.filter(|(_, entry)| physical(bytes, *entry) != 0));
             }
             above = below;
         }
@@ -69,7 +69,7 @@ impl Map {
                 map.blocks.insert(index, Mapped { at, entry });
             }
         }
-        for (index, entry) in late(bytes, superblock) {
+        for (index, entry) in map_log(bytes, superblock) {
             match leads_to(bytes, entry) {
                 Some(at) => _ = map.blocks.insert(index, Mapped { at, entry }),
                 None => _ = map.blocks.remove(&index),
@@ -79,7 +79,7 @@ impl Map {
     }
 
     /// Puts the checksums of all entries right, from below, and those of the superblocks.
-    pub(crate) fn seal(&self, bytes: &mut [u8]) {
+    pub(crate) fn set_checksum(&self, bytes: &mut [u8]) {
         let blocks = self.blocks.iter().map(|(index, mapped)| (Position::Block(*index), *mapped));
         for (position, mapped) in blocks.chain(self.nodes.iter().rev().copied()) {
             let Some(at) = leads_to(bytes, mapped.entry) else { continue };
@@ -101,17 +101,17 @@ impl Map {
     }
 }
 
-/// The index of each entry that is newer than the map, and where the entry stands.
-fn late(bytes: &[u8], superblock: usize) -> Vec<(u64, usize)> {
+/// The index of each entry of the map log, and where the entry stands.
+fn map_log(bytes: &[u8], superblock: usize) -> Vec<(u64, usize)> {
     let disk = bytes.get(superblock..).and_then(|rest| DiskNativeSuperblock::read_from_prefix(rest).ok());
     let Some((disk, _)) = disk else { return Vec::new() };
     let start = offset_of!(DiskNativeSuperblock, n_sectors);
-    let (sector, late) = (size_of_val(&disk.n_sectors[0]), size_of_val(&disk.n_sectors[0].n_entries[0]));
+    let (sector, log_entry) = (size_of_val(&disk.n_sectors[0]), size_of_val(&disk.n_sectors[0].n_entries[0]));
     let first = 64;
-    let places = (0..disk.n_sectors.len())
-        .flat_map(|n| (0..disk.n_sectors[n].n_entries.len()).map(move |m| start + n * sector + first + m * late));
+    let offsets = (0..disk.n_sectors.len())
+        .flat_map(|n| (0..disk.n_sectors[n].n_entries.len()).map(move |m| start + n * sector + first + m * log_entry));
     let indexes = disk.n_sectors.iter().flat_map(|sector| &sector.n_entries).map(|entry| entry.l_index.get());
-    indexes.zip(places.map(|at| at + 8)).take(disk.n_late.get() as usize).collect()
+    indexes.zip(offsets.map(|at| at + 8)).take(disk.n_log_entries.get() as usize).collect()
 }
 
 /// A volume's bytes as the ext volume in them.
@@ -132,10 +132,10 @@ impl<'a> View<'a> {
     }
 
     /// Where a byte above the map lies on the device.
-    pub(crate) fn place(&self, offset: u64) -> Option<usize> {
-        let Some((shape, places)) = &self.mapped else { return usize::try_from(offset).ok() };
+    pub(crate) fn physical(&self, offset: u64) -> Option<usize> {
+        let Some((shape, known)) = &self.mapped else { return usize::try_from(offset).ok() };
         let (block, within) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
-        match places.get(&block) {
+        match known.get(&block) {
             Some(at) => Some(at + within),
             None if shape.index_of(FsBlock(block)).is_none() => usize::try_from(offset).ok(),
             None => None,
@@ -159,7 +159,7 @@ impl BlockDevice for View<'_> {
             let at = offset + done as u64;
             let part = (buf.len() - done).min(BLOCK - (at % BLOCK as u64) as usize);
             let piece = &mut buf[done..done + part];
-            match self.place(at).and_then(|at| self.bytes.get(at..at + part)) {
+            match self.physical(at).and_then(|at| self.bytes.get(at..at + part)) {
                 Some(bytes) => piece.copy_from_slice(bytes),
                 None => piece.fill(0),
             }

@@ -1,11 +1,12 @@
-//! Where the structures of a sound volume lie, and how each is sealed, whatever is written into it afterwards.
+//! Locations of the structures of a consistent volume, and how the checksum of each is set, whatever is written into
+//! it.
 
 use crate::error::Result;
 use crate::native::{Map, View};
 use crate::volume::Volume;
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::{Group, GroupFlags, bitmap_checksum, descriptor_checksum};
-use format::inode::{FileKind, InodeFlags, RawInode, seal_slot};
+use format::inode::{FileKind, InodeFlags, RawInode, set_slot_checksum};
 use format::mmp::DiskMmp;
 use format::native::BLOCK_SIZE;
 use format::native::map::Position;
@@ -19,7 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Blocks of a journal that are listed at most.
 const JOURNAL: usize = 200;
 
-/// What stands in a place.
+/// A kind of structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum What {
     Superblock,
@@ -43,7 +44,7 @@ pub(crate) enum What {
     /// Of a native volume.
     NativeSuperblock,
     MapNode,
-    Places,
+    ChunkTable,
     Snapshots,
 }
 
@@ -64,8 +65,8 @@ impl Piece {
     }
 }
 
-/// The structures of a volume that was sound when this was made. What is written into them later can get right checksums, so that
-/// it is not the checksums that give it away.
+/// The structures of a volume that was consistent at that time. Later changes to them can get right checksums, so that
+/// checksums do not reveal them.
 #[derive(Debug)]
 pub struct Structures {
     pub(crate) geometry: Geometry,
@@ -81,7 +82,7 @@ impl Structures {
     /// The structures of the volume in `bytes`, the whole of a device, of any format of this project.
     ///
     /// # Errors
-    /// The volume is not sound as far as it was followed.
+    /// The volume is damaged as far as it was followed.
     pub fn of(bytes: &[u8]) -> Result<Self> {
         let map = Map::of(bytes)?;
         let view = View::new(bytes, map.as_ref());
@@ -122,23 +123,23 @@ impl Structures {
     }
 
     /// Puts the checksums of all structures right. What lies outside `bytes` by now is left.
-    pub fn seal(&self, bytes: &mut [u8]) {
+    pub fn set_checksum(&self, bytes: &mut [u8]) {
         let mut geometry = self.geometry.clone();
         let superblock = self.pieces.iter().find(|piece| piece.what == What::Superblock);
         let disk = superblock.and_then(|piece| DiskSuperblock::from_slice(bytes.get(piece.range())?));
-        // what everything is sealed with may have changed
+        // the seed of all checksums may have changed
         if let Some(Ok(changed)) = disk.as_ref().map(Geometry::of) {
             geometry.checksum_seed = changed.checksum_seed;
         }
         // from what is inside to what sums it up
-        self.pieces.iter().for_each(|piece| self.seal_block(piece, &geometry, bytes));
+        self.pieces.iter().for_each(|piece| self.set_block_checksum(piece, &geometry, bytes));
         if geometry.metadata_csum {
             for (&number, &at) in &self.slots {
                 if let Some(slot) = bytes.get_mut(at..at + geometry.inode_size as usize) {
-                    seal_slot(slot, &geometry, number);
+                    set_slot_checksum(slot, &geometry, number);
                 }
             }
-            self.seal_bitmaps(&geometry, bytes);
+            self.set_bitmap_checksums(&geometry, bytes);
         }
         for piece in &self.pieces {
             let (What::Descriptor(group), Some(sb)) = (piece.what, &disk) else { continue };
@@ -149,15 +150,15 @@ impl Structures {
             }
         }
         if let (Some(mut disk), Some(piece)) = (disk, superblock) {
-            disk.seal();
+            disk.set_checksum();
             bytes[piece.range()].copy_from_slice(disk.as_bytes());
         }
         if let Some(map) = &self.map {
-            map.seal(bytes);
+            map.set_checksum(bytes);
         }
     }
 
-    fn seal_block(&self, piece: &Piece, geometry: &Geometry, bytes: &mut [u8]) {
+    fn set_block_checksum(&self, piece: &Piece, geometry: &Geometry, bytes: &mut [u8]) {
         let seed = |owner: InodeNo, bytes: &[u8]| {
             let slot = self.slots.get(&owner).and_then(|at| bytes.get(*at..at + geometry.inode_size as usize));
             slot.and_then(RawInode::from_slot).map(|raw| raw.seed(geometry, owner))
@@ -168,15 +169,17 @@ impl Structures {
             _ => Some(0),
         };
         let (Some(seed), Some(block)) = (owner, bytes.get_mut(piece.range())) else { return };
-        // one without room for a checksum has none
+        // one without space for a checksum has none
         let _ = match piece.what {
             What::Names(_) => geometry.tail(Tailed::Leaf).set_checksum(block, at, seed),
             What::Index(_) => geometry.tail(Tailed::Index).set_checksum(block, at, seed),
             What::Extents(_) => geometry.tail(Tailed::ExtentNode).set_checksum(block, at, seed),
             What::Pointers => geometry.tail(Tailed::Indirect).set_checksum(block, at, seed),
             What::Attributes if sums => xattr::write_block_checksum(block, at, volume),
-            What::Orphans(_) if sums => seal_orphans(block, at, seed),
-            What::JournalSuperblock => jbd2::DiskSuperblock::mut_from_prefix(block).ok().map(|(disk, _)| disk.seal()),
+            What::Orphans(_) if sums => set_orphan_checksums(block, at, seed),
+            What::JournalSuperblock => {
+                jbd2::DiskSuperblock::mut_from_prefix(block).ok().map(|(disk, _)| disk.set_checksum())
+            }
             What::MultipleMount if sums => DiskMmp::mut_from_prefix(block).ok().map(|(disk, _)| {
                 disk.mmp_checksum = disk.checksum(volume).into();
             }),
@@ -184,7 +187,7 @@ impl Structures {
         };
     }
 
-    fn seal_bitmaps(&self, geometry: &Geometry, bytes: &mut [u8]) {
+    fn set_bitmap_checksums(&self, geometry: &Geometry, bytes: &mut [u8]) {
         let descriptors: HashMap<GroupNo, Range<usize>> = self
             .pieces
             .iter()
@@ -215,7 +218,7 @@ impl Structures {
 }
 
 /// The checksum alone: the magic number may be what was changed.
-fn seal_orphans(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> {
+fn set_orphan_checksums(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> {
     let sum = orphan::checksum(block, at, seed);
     let field = block.last_chunk_mut::<4>()?;
     *field = sum.to_le_bytes();
@@ -229,7 +232,7 @@ fn of_map(map: &Map) -> Vec<Piece> {
     let mut pieces = vec![piece(What::NativeSuperblock, map.superblock)];
     let nodes = map.nodes.iter().filter(|(position, _)| matches!(position, Position::Node { .. }));
     pieces.extend(nodes.map(|(_, mapped)| piece(What::MapNode, mapped.at)));
-    for (what, range) in [(What::Places, map.shape.table()), (What::Snapshots, map.shape.list())] {
+    for (what, range) in [(What::ChunkTable, map.shape.table()), (What::Snapshots, map.shape.list())] {
         pieces.extend(map.blocks.range(range).map(|(_, mapped)| piece(what, mapped.at)));
     }
     pieces
@@ -245,7 +248,7 @@ struct List<'v, 'd> {
 impl List<'_, '_> {
     /// What stands at a byte of the ext volume; nothing where no byte of the device is behind it.
     fn add_offset(&mut self, what: What, offset: u64, len: usize) -> Option<usize> {
-        let at = self.view.place(offset)?;
+        let at = self.view.physical(offset)?;
         let block = FsBlock(offset / u64::from(self.volume.geometry.block_size));
         self.pieces.push(Piece { what, block, at, len });
         Some(at)

@@ -84,7 +84,7 @@ fn unfinished_repair(v: &mut Volume<'_>) -> Result<()> {
         rp_index: crc32c(!0, &bytes).into(),
         rp_checksum: 0.into(),
     };
-    pointer.seal();
+    pointer.set_checksum();
     if let Some(place) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) {
         place.copy_from_slice(pointer.as_bytes());
     }
@@ -167,7 +167,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     (0x00_0035, |v| {
         need(v.geometry.metadata_csum || v.geometry.gdt_csum, "the volume has no checksums")?;
         let group = v.any_group(|_| true)?;
-        v.group_unsealed(group, |group| group.checksum ^= 0x55)
+        v.group_without_checksum(group, |group| group.checksum ^= 0x55)
     }),
     (0x00_0036, |v| {
         need(!v.geometry.metadata_csum && !v.geometry.gdt_csum, "the volume has checksums")?;

@@ -17,7 +17,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "superblock.inode-size",
         field: "superblock: inodeSize",
-        does: "The primary superblock gives inodes an impossible size.",
+        does: "The primary superblock has an impossible inode size.",
         recipe: |v| v.superblock(|sb| sb.s_inode_size = 129.into()),
     },
     Corruption {

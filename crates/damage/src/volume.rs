@@ -1,6 +1,7 @@
-//! A volume to be damaged: its structures by name, read and written one at a time, with the checksums that belong to them.
+//! A volume to be damaged: its structures by name, read and written one at a time, with the checksums that belong to
+//! them.
 //!
-//! The volume is taken to be sound: what is found in it is followed without doubt, within bounds.
+//! The volume is assumed to be consistent: its structures are followed unchecked, within bounds.
 
 use crate::error::{Error, Result, need};
 use blockdev::BlockDevice;
@@ -135,7 +136,7 @@ impl<'a> Volume<'a> {
     pub(crate) fn superblock(&mut self, edit: impl FnOnce(&mut DiskSuperblock)) -> Result<()> {
         self.note("the superblock".into());
         edit(&mut self.sb);
-        self.sb.seal();
+        self.sb.set_checksum();
         self.write_at(superblock::OFFSET, self.sb.as_bytes())
     }
 
@@ -146,7 +147,7 @@ impl<'a> Volume<'a> {
         let bytes = self.read_at(offset, DiskSuperblock::SIZE)?;
         let mut copy = DiskSuperblock::from_slice(&bytes).ok_or(Error::Unfit("the copy is cut off"))?;
         edit(&mut copy);
-        copy.seal();
+        copy.set_checksum();
         self.note(format!("the copy of the superblock in group {group}"));
         self.write_at(offset, copy.as_bytes())
     }
@@ -178,7 +179,7 @@ impl<'a> Volume<'a> {
     }
 
     /// Changes a descriptor, and leaves its checksum as it was.
-    pub(crate) fn group_unsealed(&mut self, number: GroupNo, edit: impl FnOnce(&mut Group)) -> Result<()> {
+    pub(crate) fn group_without_checksum(&mut self, number: GroupNo, edit: impl FnOnce(&mut Group)) -> Result<()> {
         self.edit_group(number, edit, false, None)
     }
 
@@ -213,22 +214,22 @@ impl<'a> Volume<'a> {
         &mut self,
         number: GroupNo,
         edit: impl FnOnce(&mut Group),
-        seal: bool,
+        checksum: bool,
         copy: Option<GroupNo>,
     ) -> Result<()> {
         let mut bytes = self.descriptor(number, copy)?;
         let mut group = Group::from_bytes(&bytes);
         edit(&mut group);
-        if seal {
-            group.seal(&self.sb, &self.geometry, number, &mut bytes);
+        if checksum {
+            group.set_checksum(&self.sb, &self.geometry, number, &mut bytes);
         } else {
             group.write(&mut bytes);
         }
         let offset = self.descriptor_offset(number, copy).ok_or(Error::Unfit("the group has no descriptor"))?;
         self.write_at(offset, &bytes)?;
         self.note(format!("the descriptor of group {number}"));
-        if let (None, Some(kept)) = (copy, self.groups.get_mut(number.get() as usize)) {
-            *kept = group;
+        if let (None, Some(cached)) = (copy, self.groups.get_mut(number.get() as usize)) {
+            *cached = group;
         }
         Ok(())
     }
@@ -356,7 +357,7 @@ impl<'a> Volume<'a> {
     pub(crate) fn edit(&mut self, number: InodeNo, edit: impl FnOnce(&mut InodeBuf)) -> Result<()> {
         let mut inode = self.inode(number)?;
         edit(&mut inode);
-        inode.seal(&self.geometry, number);
+        inode.set_checksum(&self.geometry, number);
         self.put_inode(number, &inode)
     }
 
@@ -502,7 +503,7 @@ impl<'a> Volume<'a> {
         }
         for child in node.indexes() {
             if left == 0 || map.data.len() > MAP_BLOCKS {
-                return Err(Error::Unfit("a file's map is not sound"));
+                return Err(Error::Unfit("a file's map is damaged"));
             }
             map.nodes.push((child.child().get(), node.header.eh_depth.get() - 1));
             self.extents(&self.block(child.child().get())?, map, left - 1)?;
@@ -515,7 +516,7 @@ impl<'a> Volume<'a> {
             return Ok(());
         }
         if map.data.len() > MAP_BLOCKS {
-            return Err(Error::Unfit("a file's map is not sound"));
+            return Err(Error::Unfit("a file's map is damaged"));
         }
         map.nodes.push((block, level));
         let bytes = self.block(block)?;
@@ -539,7 +540,7 @@ impl<'a> Volume<'a> {
         let tail = self.geometry.tail(if extents { Tailed::ExtentNode } else { Tailed::Indirect });
         self.edit_block(block, |bytes| {
             edit(bytes);
-            // a block without room for a checksum has none
+            // a block without space for a checksum has none
             let _ = tail.set_checksum(bytes, FsBlock(block), seed);
         })
     }
@@ -607,7 +608,7 @@ impl<'a> Volume<'a> {
                 Some(_) if tail != format::dir::LeafTail::None && !tail.ends(bytes) => {
                     htree::write_index_checksum(bytes, size, seed)
                 }
-                _ => tail.seal(bytes, seed),
+                _ => tail.set_checksum(bytes, seed),
             };
         })
     }

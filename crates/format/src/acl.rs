@@ -121,7 +121,8 @@ impl Acl {
     /// Reads the value of an attribute as ext4 stores it.
     ///
     /// # Errors
-    /// Corruption where version or length are wrong or a tag is unknown. The order is not judged, see [`Acl::is_valid`].
+    /// Corruption where version or length are wrong or a tag is unknown. The order is not checked, see
+    /// [`Acl::is_valid`].
     pub fn from_disk(bytes: &[u8]) -> Result<Self> {
         let cut_off = || corrupt("the last entry of an access control list is cut off");
         let mut rest = entries_of(bytes, DISK_VERSION)?;
@@ -255,9 +256,9 @@ mod tests {
         let mut odd = sample();
         odd.0[0].perm = 8;
         assert!(!odd.is_valid());
-        let mut nobody = sample();
-        nobody.0[1].tag = Tag::User(NO_ID);
-        assert!(!nobody.is_valid());
+        let mut nameless = sample();
+        nameless.0[1].tag = Tag::User(NO_ID);
+        assert!(!nameless.is_valid());
         assert!(!Acl::default().is_valid());
     }
 

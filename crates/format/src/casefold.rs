@@ -4,8 +4,8 @@
 //! 12.1. Two names are the same where their folded forms are: canonical decomposition, full case folding, and default
 //! ignorable characters left out. The directory's hash is taken of the folded form too.
 //!
-//! A name that is no UTF-8 has no folded form. It then stands for its bytes only; a volume in strict mode does not allow
-//! it to be created. Characters that Unicode 12.1 does not assign are UTF-8 all the same, and fold to themselves.
+//! A name that is no UTF-8 has no folded form. It then stands for its bytes only; a volume in strict mode does not
+//! allow it to be created. Characters that Unicode 12.1 does not assign are UTF-8 all the same, and fold to themselves.
 
 use caseless::Caseless;
 use regex_syntax::hir::{Class, ClassUnicode, HirKind};
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(folded("A\u{1C89}\u{180F}B"), "a\u{1C89}\u{180F}b");
         assert_eq!(folded("A\u{2065}B"), "ab");
         assert_eq!(fold(b"A\x80B"), Some(b"a\x80b".to_vec()));
-        // marks around it keep their places
+        // marks around it stay where they are
         assert_eq!(folded("a\u{308}\u{1C8F}\u{323}"), "a\u{308}\u{1C8F}\u{323}");
     }
 

@@ -1,11 +1,12 @@
 //! Directory entries: the contents of a directory block, of a leaf of an indexed directory, of an inline directory.
 //!
-//! A region (a whole block, or the inline part) is a chain of entries, each giving the distance to the next; the chain
+//! A region (a whole block, or the inline part) is a chain of entries, each with the distance to the next; the chain
 //! ends exactly at the region's end. An entry with inode 0 is unused space. Under metadata_csum a block ends in a tail
-//! of 12 bytes that looks like an unused entry. The block of an index (see [`crate::htree`]) looks like one unused entry.
+//! of 12 bytes that looks like an unused entry. The block of an index (see [`crate::htree`]) looks like one unused
+//! entry.
 //!
 //! [`Entries`] accepts what the kernel accepts. What is odd but readable (a name with a slash, an inode number out of
-//! range, a wrong file type) is for the caller to judge: the entry carries the bytes as they stand.
+//! range, a wrong file type) is for the caller to check: the entry carries the bytes as they stand.
 
 use crate::checksum::crc32c;
 use crate::hash::NameHash;
@@ -20,7 +21,7 @@ pub const NAME_MAX: usize = 255;
 /// The shortest entry: header, a name of one byte, padding.
 const MIN_REC_LEN: usize = 12;
 
-/// Blocks of this size (the largest there is) and above keep bits 16 and 17 of a record length in the field's two low
+/// Blocks of this size (the largest there is) and above store bits 16 and 17 of a record length in the field's two low
 /// bits, and have a value of its own for a record as long as the block.
 const BIG_BLOCK: u32 = 65536;
 
@@ -171,7 +172,8 @@ pub fn decode_rec_len(raw: u16, block_size: u32) -> u32 {
     }
 }
 
-/// The raw `rec_len` for `len` bytes, or `None` where `len` is no multiple of 4, exceeds the block, or cannot be told.
+/// The raw `rec_len` for `len` bytes, or `None` where `len` is not a multiple of 4, exceeds the block, or has no
+/// encoding.
 #[must_use]
 pub fn encode_rec_len(len: u32, block_size: u32) -> Option<u16> {
     if !len.is_multiple_of(4) || len > block_size {
@@ -240,7 +242,7 @@ fn corrupt(what: &'static str) -> Error {
     Error::corrupt(Structure::Directory, what)
 }
 
-/// The head of an entry whose record is sound, used or not; see [`Entries::seek`].
+/// The head of an entry whose record is valid, used or not; see [`Entries::seek`].
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
     /// The number of the inode named; 0 in unused space.
@@ -253,8 +255,8 @@ pub struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// The first eight bytes of the name, and what stands behind a shorter one, as a little-endian word; `None` where the
-    /// region ends before.
+    /// The first eight bytes of the name, and what stands behind a shorter one, as a little-endian word; `None` where
+    /// the region ends before.
     #[inline]
     fn first_bytes(&self) -> Option<u64> {
         let (_, word) = self.bytes.first_chunk::<{ DirEntry::SIZE + 8 }>()?.split_last_chunk::<8>()?;
@@ -310,8 +312,8 @@ impl<'a> Entries<'a> {
         })
     }
 
-    /// The first entry from the current place on that is `wanted`, used or not. What the iterator finds, in less time: an
-    /// entry is judged by its head.
+    /// The first entry from the current place on that is `wanted`, used or not. What the iterator finds, in less time:
+    /// an entry is checked by its head.
     ///
     /// # Errors
     /// Where an entry before it is corrupt.
@@ -354,7 +356,7 @@ impl<'a> Entries<'a> {
             return Err(corrupt("the record length of an entry is smaller than any entry"));
         }
         if !rec_len.is_multiple_of(4) {
-            return Err(corrupt("the record length of an entry is no multiple of 4"));
+            return Err(corrupt("the record length of an entry is not a multiple of 4"));
         }
         if rec_len > rest.len() {
             return Err(corrupt("an entry reaches beyond the end of the block"));
@@ -369,7 +371,7 @@ impl<'a> Entries<'a> {
         let hash = if self.format.hashed && inode.0 != 0 && !is_dot(name) {
             let stored = after.get(name_len.next_multiple_of(4)..rec_len - DirEntry::SIZE).unwrap_or_default();
             let (stored, _) = EntryHash::ref_from_prefix(stored)
-                .map_err(|_| corrupt("an entry of a casefolded, encrypted directory has no room for its hash"))?;
+                .map_err(|_| corrupt("an entry of a casefolded, encrypted directory has no space for its hash"))?;
             Some(NameHash { hash: stored.hash.get(), minor: stored.minor_hash.get() })
         } else {
             None
@@ -452,7 +454,7 @@ pub enum ChecksumState {
     Bad {
         /// What is on the device.
         stored: u32,
-        /// What the bytes give.
+        /// The checksum of the bytes.
         computed: u32,
     },
     /// There is no place in the structure that a checksum could stand in.
@@ -474,7 +476,7 @@ impl ChecksumState {
         match self {
             ChecksumState::Good => Ok(()),
             ChecksumState::Bad { .. } => Err(Error::corrupt(structure, "the checksum does not match")),
-            ChecksumState::Missing => Err(Error::corrupt(structure, "there is no room for the checksum")),
+            ChecksumState::Missing => Err(Error::corrupt(structure, "there is no space for the checksum")),
         }
     }
 }
@@ -567,7 +569,8 @@ impl LeafTail {
     }
 
     /// Writes a tail at the end of `block`, which is block `at` of directory `owner`; its checksum is for
-    /// [`seal`](Self::seal). `None`, with nothing written, where `block` is shorter, or `at` is more than 32 bits say.
+    /// [`set_checksum`](Self::set_checksum). `None`, with nothing written, where `block` is shorter, or `at` is more
+    /// than 32 bits say.
     pub fn write(self, block: &mut [u8], owner: InodeNo, at: FileBlock) -> Option<()> {
         match self {
             LeafTail::None => Some(()),
@@ -591,7 +594,7 @@ impl LeafTail {
 
     /// Writes the checksum into the tail that `block` ends in; `seed` as for [`leaf_checksum`]. `None`, with nothing
     /// written, where it ends in none.
-    pub fn seal(self, block: &mut [u8], seed: u32) -> Option<()> {
+    pub fn set_checksum(self, block: &mut [u8], seed: u32) -> Option<()> {
         match self {
             LeafTail::None => Some(()),
             LeafTail::Checksum => DirTail::of(block).is_some().then(|| DirTail::write(block, seed))?,
@@ -710,7 +713,7 @@ mod tests {
         };
         assert_eq!(error_of(&with(4, 8)), "the record length of an entry is smaller than any entry");
         assert_eq!(error_of(&with(4, 0)), "the record length of an entry is smaller than any entry");
-        assert_eq!(error_of(&with(4, 18)), "the record length of an entry is no multiple of 4");
+        assert_eq!(error_of(&with(4, 18)), "the record length of an entry is not a multiple of 4");
         assert_eq!(error_of(&with(5, 0xF0)), "an entry reaches beyond the end of the block");
         assert_eq!(error_of(&with(6, 9)), "the name of an entry is longer than its record");
         // the last entry ends 4 bytes early
@@ -789,9 +792,9 @@ mod tests {
             assert_eq!(tail.size(), size);
             write_entry(&mut bytes[..1024 - size], InodeNo(5), b"name", None, None, FORMAT).unwrap();
             assert_eq!(tail.ends(&bytes), size == 0);
-            assert_eq!(tail.seal(&mut bytes, 7).is_some(), size == 0);
+            assert_eq!(tail.set_checksum(&mut bytes, 7).is_some(), size == 0);
             tail.write(&mut bytes, InodeNo(12), FileBlock(3)).unwrap();
-            tail.seal(&mut bytes, 7).unwrap();
+            tail.set_checksum(&mut bytes, 7).unwrap();
             assert_eq!((tail.ends(&bytes), tail.check(&bytes, 7)), (true, ChecksumState::Good));
             assert_eq!(tail.check(&bytes, 8) == ChecksumState::Good, size == 0);
             assert_eq!(Entries::new(&bytes, FORMAT).last().unwrap().unwrap().is_used(), size == 0);

@@ -24,7 +24,7 @@ pub enum Structure {
     ExtendedAttribute,
     /// A symbolic link's target.
     Symlink,
-    /// Data kept inside the inode.
+    /// Data inside the inode.
     InlineData,
     /// The journal.
     Journal,
@@ -38,8 +38,8 @@ pub enum Structure {
     NativeSuperblock,
     /// The native format's map.
     Map,
-    /// The native format's table of places in use.
-    PlaceTable,
+    /// The native format's table of chunks that hold metadata.
+    ChunkTable,
     /// The native format's list of snapshots.
     SnapshotList,
     /// A head, a tree or a block of the log of space maps.
@@ -68,7 +68,7 @@ impl fmt::Display for Structure {
             Structure::Quota => "quota file",
             Structure::NativeSuperblock => "native superblock",
             Structure::Map => "map",
-            Structure::PlaceTable => "place table",
+            Structure::ChunkTable => "chunk table",
             Structure::SnapshotList => "list of snapshots",
             Structure::SpaceMap => "space map",
             Structure::LinkedList => "list of linked writes",
@@ -104,7 +104,7 @@ impl fmt::Display for Where {
 /// Why bytes were not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The volume is sound as far as we can tell, but needs something we do not have.
+    /// The volume is consistent as far as checked, but needs something we do not have.
     #[error("unsupported: {0}")]
     Unsupported(String),
     /// The bytes contradict the format.

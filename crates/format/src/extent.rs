@@ -21,7 +21,7 @@ disk_struct! {
         0x0 eh_magic: U16,
         /// entries in use
         0x2 eh_entries: U16,
-        /// entries there is room for
+        /// entries there is space for
         0x4 eh_max: U16,
         /// levels below; 0 in a leaf
         0x6 eh_depth: U16,
@@ -67,8 +67,8 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Behind the last possible entry of a block that says whose it is; `eh_max` is one less than usual, so that there is
-    /// room.
+    /// Behind the last possible entry of a block that says whose it is; `eh_max` is one less than usual, so that there
+    /// is space.
     pub struct OwnedExtentTail[16] {
         /// The inode whose tree it is part of.
         0x0 xt_owner: U32,
@@ -82,17 +82,18 @@ disk_struct! {
 }
 
 impl OwnedExtentTail {
-    /// The tail of a node's block; `None` where `eh_max` leaves no room for one.
+    /// The tail of a node's block; `None` where `eh_max` leaves no space for one.
     #[must_use]
     pub fn of(block: &[u8]) -> Option<&Self> {
         let at = tail_offset(block)?;
         Self::ref_from_prefix(block.get(at..)?).ok().map(|(tail, _)| tail)
     }
 
-    /// Makes the node in `block` one that says whose it is: `eh_max` becomes one less, and the tail follows. `None`, with
-    /// nothing written, where it has an entry too many, or is not a node as [`write_leaf`] and [`write_inner`] make it.
+    /// Makes the node in `block` one that says whose it is: `eh_max` becomes one less, and the tail follows. `None`,
+    /// with nothing written, where it has an entry too many, or is not a node as [`write_leaf`] and [`write_inner`]
+    /// make it.
     pub fn write(block: &mut [u8], owner: InodeNo) -> Option<()> {
-        let max = u16::try_from(owned_room(block.len())).ok()?;
+        let max = u16::try_from(owned_capacity(block.len())).ok()?;
         let (header, _) = ExtentHeader::mut_from_prefix(block).ok()?;
         if usize::from(header.eh_max.get()) != usize::from(max) + 1 || header.eh_entries.get() > max {
             return None;
@@ -110,8 +111,8 @@ impl OwnedExtentTail {
         Some(())
     }
 
-    /// Writes the checksum; `seed` is that of the inode. `None`, with nothing written, where there is no room for one.
-    pub fn seal(seed: u32, block: &mut [u8]) -> Option<()> {
+    /// Writes the checksum; `seed` is that of the inode. `None`, with nothing written, where there is no space for one.
+    pub fn set_checksum(seed: u32, block: &mut [u8]) -> Option<()> {
         let sum = Self::sum(seed, block)?;
         let at = tail_offset(block)?;
         let (tail, _) = Self::mut_from_prefix(block.get_mut(at..)?).ok()?;
@@ -157,7 +158,7 @@ impl DiskExtent {
         u32::from(if len > MAX_INIT_LEN { len - MAX_INIT_LEN } else { len })
     }
 
-    /// It covers nothing: never so in a sound tree.
+    /// It covers nothing: never so in a valid tree.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -189,15 +190,15 @@ impl<'a> RawNode<'a> {
         Some(Self { header, body })
     }
 
-    /// Entries that the bytes have room for.
+    /// Entries that the bytes have space for.
     #[inline]
     #[must_use]
-    pub fn room(&self) -> u16 {
+    pub fn capacity(&self) -> u16 {
         (self.body.len() / 12).min(usize::from(u16::MAX)) as u16
     }
 
     fn used(&self) -> &'a [u8] {
-        let len = usize::from(self.header.eh_entries.get()).min(usize::from(self.room())) * 12;
+        let len = usize::from(self.header.eh_entries.get()).min(usize::from(self.capacity())) * 12;
         self.body.get(..len).unwrap_or_default()
     }
 
@@ -239,13 +240,14 @@ pub enum Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Accepts the node in these bytes: `depth` is the depth it must have (`None` for a root), `blocks` the volume's length.
+    /// Accepts the node in these bytes: `depth` is the depth it must have (`None` for a root), `blocks` the volume's
+    /// length.
     ///
     /// # Errors
     /// [`Error::Corrupt`] with the first rule that is broken.
     pub fn parse(bytes: &'a [u8], depth: Option<u16>, blocks: u64) -> Result<Self> {
         let bad = |what| Err(Error::corrupt(Structure::ExtentTree, what));
-        let Some(raw) = RawNode::from_bytes(bytes) else { return bad("no room for a header") };
+        let Some(raw) = RawNode::from_bytes(bytes) else { return bad("no space for a header") };
         let found = raw.header.eh_depth.get();
         if raw.header.eh_magic.get() != MAGIC {
             return bad("eh_magic is not 0xF30A");
@@ -253,8 +255,8 @@ impl<'a> Node<'a> {
         if found > MAX_DEPTH || depth.is_some_and(|d| d != found) {
             return bad("eh_depth is not one less than its parent's, or over 5");
         }
-        if raw.header.eh_max.get() > raw.room() || raw.header.eh_entries.get() > raw.header.eh_max.get() {
-            return bad("eh_entries or eh_max is more than there is room for");
+        if raw.header.eh_max.get() > raw.capacity() || raw.header.eh_entries.get() > raw.header.eh_max.get() {
+            return bad("eh_entries or eh_max is more than there is space for");
         }
         if found > 0 {
             let indexes = raw.indexes();
@@ -296,8 +298,8 @@ impl From<&ExtentIndex> for Child {
 }
 
 impl Extent {
-    /// The entry of a leaf; `None` where the run is empty, longer than an entry can say (32 768 blocks, unwritten 32 767),
-    /// begins beyond block 2^32 of the file or 2^48 of the volume.
+    /// The entry of a leaf; `None` where the run is empty, longer than an entry can say (32 768 blocks, unwritten 32
+    /// 767), begins beyond block 2^32 of the file or 2^48 of the volume.
     #[must_use]
     pub fn to_disk(&self) -> Option<DiskExtent> {
         let most = u32::from(MAX_INIT_LEN) - u32::from(self.unwritten);
@@ -331,24 +333,24 @@ fn split48(block: FsBlock) -> Option<(U32, U16)> {
     Some((U32::new(block.get() as u32), U16::new(high)))
 }
 
-/// Entries that a node of `bytes` bytes has room for: 4 in `i_block`; in a block what is left behind them holds the
+/// Entries that a node of `bytes` bytes has space for: 4 in `i_block`; in a block what is left behind them holds the
 /// checksum, whatever the block size.
 #[inline]
 #[must_use]
-pub fn room(bytes: usize) -> usize {
+pub fn capacity(bytes: usize) -> usize {
     bytes.saturating_sub(ExtentHeader::SIZE) / DiskExtent::SIZE
 }
 
-/// Entries that a node's block of `bytes` bytes has room for, where it says whose it is. A root is as always.
+/// Entries that a node's block of `bytes` bytes has space for, where it says whose it is. A root is as always.
 #[inline]
 #[must_use]
-pub fn owned_room(bytes: usize) -> usize {
-    room(bytes).saturating_sub(1)
+pub fn owned_capacity(bytes: usize) -> usize {
+    capacity(bytes).saturating_sub(1)
 }
 
-/// Makes `node` (60 bytes of `i_block`, or a block) a leaf with these extents, which are in ascending order. Bytes behind
-/// them become zero; [`seal_block`] adds the checksum. `None`, with `node` in part written, where an extent has no
-/// [`to_disk`](Extent::to_disk) form or they are more than there is [`room`] for.
+/// Makes `node` (60 bytes of `i_block`, or a block) a leaf with these extents, which are in ascending order. Bytes
+/// behind them become zero; [`set_block_checksum`] adds the checksum. `None`, with `node` in part written, where an
+/// extent has no [`to_disk`](Extent::to_disk) form or they are more than there is [`capacity`] for.
 #[must_use]
 pub fn write_leaf(node: &mut [u8], extents: &[Extent]) -> Option<()> {
     write_node(node, 0, extents.iter().map(Extent::to_disk))
@@ -365,7 +367,7 @@ fn write_node<E: IntoBytes + zerocopy::Immutable>(
     depth: u16,
     entries: impl ExactSizeIterator<Item = Option<E>>,
 ) -> Option<()> {
-    let max = u16::try_from(room(node.len())).unwrap_or(u16::MAX);
+    let max = u16::try_from(capacity(node.len())).unwrap_or(u16::MAX);
     let count = u16::try_from(entries.len()).ok().filter(|count| *count <= max)?;
     node.fill(0);
     let header = ExtentHeader {
@@ -384,8 +386,8 @@ fn write_node<E: IntoBytes + zerocopy::Immutable>(
 }
 
 /// Writes the checksum at the end of a node's block, under metadata_csum; `seed` is that of the inode. `None`, with
-/// nothing written, where `eh_max` leaves no room for one.
-pub fn seal_block(seed: u32, block: &mut [u8]) -> Option<()> {
+/// nothing written, where `eh_max` leaves no space for one.
+pub fn set_block_checksum(seed: u32, block: &mut [u8]) -> Option<()> {
     let at = tail_offset(block)?;
     let (before, tail) = block.split_at_mut_checked(at)?;
     let checksum = ExtentTail { et_checksum: crc32c(seed, before).into() };
@@ -405,7 +407,7 @@ impl From<&DiskExtent> for Extent {
 }
 
 /// Whether a node's block carries the checksum it should, under metadata_csum. `seed` is that of the inode. The
-/// checksum stands behind the `eh_max` entries that the header says there is room for.
+/// checksum stands behind the `eh_max` entries that the header says there is space for.
 #[must_use]
 pub fn block_checksum_matches(seed: u32, block: &[u8]) -> bool {
     let Some(at) = tail_offset(block) else { return false };
@@ -413,7 +415,7 @@ pub fn block_checksum_matches(seed: u32, block: &[u8]) -> bool {
     stored.is_some_and(|stored| stored.get() == crc32c(seed, block.get(..at).unwrap_or_default()))
 }
 
-/// Where the checksum of a node's block stands; `None` where `eh_max` leaves no room for one.
+/// Where the checksum of a node's block stands; `None` where `eh_max` leaves no space for one.
 #[must_use]
 pub fn tail_offset(block: &[u8]) -> Option<usize> {
     let node = RawNode::from_bytes(block)?;
@@ -438,7 +440,7 @@ mod tests {
             write_leaf(&mut node, &extents).unwrap();
             let Node::Leaf(read) = Node::parse(&node, Some(0), 1 << 40).unwrap() else { panic!("no leaf") };
             assert_eq!(read.iter().map(Extent::from).collect::<Vec<_>>(), extents);
-            assert_eq!(seal_block(9, &mut node).is_some(), size > 60);
+            assert_eq!(set_block_checksum(9, &mut node).is_some(), size > 60);
             assert_eq!(block_checksum_matches(9, &node), size > 60);
             assert!(!block_checksum_matches(8, &node));
 
@@ -452,14 +454,14 @@ mod tests {
     #[test]
     fn a_node_says_whose_it_is() {
         for size in [1024, 2048, 4096, 65536] {
-            let most = owned_room(size);
+            let most = owned_capacity(size);
             let extents: Vec<_> = (0..=most as u64).map(|n| extent(n * 2, 100 + n * 3, 1, false)).collect();
             let mut node = vec![0; size];
             write_leaf(&mut node, &extents).unwrap();
             assert!(OwnedExtentTail::write(&mut node, InodeNo(12)).is_none());
             write_leaf(&mut node, &extents[..most]).unwrap();
             OwnedExtentTail::write(&mut node, InodeNo(12)).unwrap();
-            OwnedExtentTail::seal(9, &mut node).unwrap();
+            OwnedExtentTail::set_checksum(9, &mut node).unwrap();
             let Node::Leaf(read) = Node::parse(&node, Some(0), 1 << 40).unwrap() else { panic!("no leaf") };
             assert_eq!(read.iter().map(Extent::from).collect::<Vec<_>>(), extents[..most]);
             let tail = OwnedExtentTail::of(&node).unwrap();
@@ -469,7 +471,7 @@ mod tests {
             node[at] ^= 1;
             assert!(!OwnedExtentTail::checksum_matches(9, &node));
         }
-        assert_eq!(owned_room(4096), 339);
+        assert_eq!(owned_capacity(4096), 339);
         assert!(OwnedExtentTail::write(&mut [0; 20], InodeNo(12)).is_none());
     }
 

@@ -1,6 +1,6 @@
 //! Feature words of the superblock, and which of them this version can read.
 //!
-//! `compat` features may be ignored by anyone, `ro_compat` features by a reader, `incompat` features by nobody.
+//! `compat` features may be ignored by anyone, `ro_compat` features by a reader, `incompat` features by no one.
 
 use crate::{Error, Result};
 use bitflags::bitflags;
@@ -17,7 +17,7 @@ bitflags! {
         const HAS_JOURNAL = 0x4;
         /// extended attributes
         const EXT_ATTR = 0x8;
-        /// descriptor blocks reserved for growth, held by inode 7
+        /// descriptor blocks reserved for growth, owned by inode 7
         const RESIZE_INODE = 0x10;
         /// hashed directories
         const DIR_INDEX = 0x20;
@@ -33,7 +33,7 @@ bitflags! {
         const FAST_COMMIT = 0x400;
         /// inode numbers must not change (encryption uses them)
         const STABLE_INODES = 0x800;
-        /// orphans are kept in a file
+        /// orphans are listed in a file
         const ORPHAN_FILE = 0x1000;
     }
 
@@ -262,12 +262,12 @@ const RO_COMPAT_NAMES: &[(u32, &str)] = &[
     (0x1000_0000, "extant_ro"),
 ];
 
-/// The three feature words of a volume, unknown bits kept.
+/// The three feature words of a volume, unknown bits preserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Features {
     /// Features anyone may ignore.
     pub compat: Compat,
-    /// Features nobody may ignore.
+    /// Features no one may ignore.
     pub incompat: Incompat,
     /// Features a reader may ignore.
     pub ro_compat: RoCompat,
@@ -337,8 +337,8 @@ impl Features {
         .concat()
     }
 
-    /// What people call a volume with these features: `ext2`, `ext3` where it has a journal, `ext4` where it has what only
-    /// ext4 can read, `rext3` where it has what only Extant can read.
+    /// What people call a volume with these features: `ext2`, `ext3` where it has a journal, `ext4` where it has what
+    /// only ext4 can read, `rext3` where it has what only Extant can read.
     #[must_use]
     pub fn format_name(&self) -> &'static str {
         let incompat =

@@ -26,7 +26,7 @@ disk_struct! {
         /// [`GroupFlags`]
         0x12 bg_flags: U16,
         /// snapshot exclusion bitmap, low half (unused); under regions [`Group::regions`], on a native volume
-        /// [`Group::held`], low half
+        /// [`Group::pinned`], low half
         0x14 bg_exclude_bitmap_lo: U32,
         /// checksum of the block bitmap, low half
         0x18 bg_block_bitmap_csum_lo: U16,
@@ -51,7 +51,7 @@ disk_struct! {
         /// never used inodes, high half
         0x32 bg_itable_unused_hi: U16,
         /// snapshot exclusion bitmap, high half (unused); under regions [`Group::regions`], on a native volume
-        /// [`Group::held`], high half
+        /// [`Group::pinned`], high half
         0x34 bg_exclude_bitmap_hi: U32,
         /// checksum of the block bitmap, high half
         0x38 bg_block_bitmap_csum_hi: U16,
@@ -92,10 +92,10 @@ pub struct Group {
     pub directories: u32,
     /// Inodes at the end of the table that were never used; meaningful only under a descriptor checksum.
     pub itable_unused: u32,
-    /// Flags; unknown bits kept.
+    /// Flags; unknown bits preserved.
     pub flags: GroupFlags,
     /// Under regions: which of the group's chunks are metadata region, bit n for chunk n, see
-    /// [`Geometry::chunk_blocks`]. Elsewhere what the place of the exclusion bitmap's number holds, which is kept.
+    /// [`Geometry::chunk_blocks`]. Elsewhere what the place of the exclusion bitmap's number holds, which is preserved.
     pub regions: u64,
     /// Checksum of the block bitmap; 16 bits where descriptors have 32 bytes.
     pub block_bitmap_csum: u32,
@@ -106,15 +106,15 @@ pub struct Group {
 }
 
 impl Group {
-    /// Of a data group of a native volume: blocks that are free in its bitmap and held by a snapshot. They stand in the
-    /// place of [`Group::regions`], which such a volume has no use for.
+    /// Of a data group of a native volume: blocks that are free in its bitmap and pinned by a snapshot. They stand in
+    /// the place of [`Group::regions`], which such a volume has no use for.
     #[must_use]
-    pub fn held(&self) -> u64 {
+    pub fn pinned(&self) -> u64 {
         self.regions
     }
 
-    /// Sets [`Group::held`].
-    pub fn set_held(&mut self, blocks: u64) {
+    /// Sets [`Group::pinned`].
+    pub fn set_pinned(&mut self, blocks: u64) {
         self.regions = blocks;
     }
 
@@ -146,9 +146,9 @@ impl Group {
         }
     }
 
-    /// Writes the fields into a descriptor as long as the volume's descriptors are, the checksum as it stands. High halves
-    /// are written only where there are 64 bytes; what no field names keeps its bytes. Shorter space than 32 bytes is left
-    /// alone.
+    /// Writes the fields into a descriptor as long as the volume's descriptors are, the checksum as it stands. High
+    /// halves are written only where there are 64 bytes; what no field names is preserved. Shorter space than 32 bytes
+    /// is left alone.
     pub fn write(&self, bytes: &mut [u8]) {
         let mut full = [0u8; DiskGroup::SIZE];
         let used = if bytes.len() >= DiskGroup::SIZE { DiskGroup::SIZE } else { DiskGroup::SIZE / 2 };
@@ -172,9 +172,9 @@ impl Group {
         space.copy_from_slice(&full[..used]);
     }
 
-    /// Writes the fields as [`write`](Self::write) does, with the checksum that the descriptor must carry, which becomes
-    /// [`checksum`](Self::checksum).
-    pub fn seal(&mut self, sb: &DiskSuperblock, geometry: &Geometry, group: GroupNo, bytes: &mut [u8]) {
+    /// Writes the fields as [`write`](Self::write) does, with the checksum that the descriptor must carry, which
+    /// becomes [`checksum`](Self::checksum).
+    pub fn set_checksum(&mut self, sb: &DiskSuperblock, geometry: &Geometry, group: GroupNo, bytes: &mut [u8]) {
         self.write(bytes);
         self.checksum = descriptor_checksum(sb, geometry, group, bytes);
         self.write(bytes);
@@ -239,11 +239,11 @@ mod tests {
             prop_assert_eq!(&same, &bytes);
 
             let sb = volume();
-            let mut sealed = vec![0; length];
+            let mut written = vec![0; length];
             let mut group = group;
-            group.seal(&sb.disk, &sb.geometry, GroupNo(number), &mut sealed);
-            prop_assert_eq!(Group::from_bytes(&sealed), group);
-            let right = descriptor_checksum(&sb.disk, &sb.geometry, GroupNo(number), &sealed);
+            group.set_checksum(&sb.disk, &sb.geometry, GroupNo(number), &mut written);
+            prop_assert_eq!(Group::from_bytes(&written), group);
+            let right = descriptor_checksum(&sb.disk, &sb.geometry, GroupNo(number), &written);
             prop_assert_eq!(group.checksum, right);
         }
     }

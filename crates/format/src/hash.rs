@@ -2,7 +2,7 @@
 //!
 //! Three functions, each in a signed and an unsigned form: the first systems hashed names as the C type `char`, whose
 //! sign depends on the processor, and the superblock's flags now say which form a volume uses. Only bytes of 0x80 and
-//! above tell the two apart. The result is two numbers: the hash orders the directory, the minor hash breaks ties.
+//! above distinguish the two. The result is two numbers: the hash orders the directory, the minor hash breaks ties.
 
 /// The bit that never occurs in a hash: in an index it marks a block that continues the hash of the one before.
 pub const CONTINUES: u32 = 1;
@@ -10,7 +10,8 @@ pub const CONTINUES: u32 = 1;
 /// The value that means "after the last name" to readers of a directory; no name has this hash.
 const END_OF_DIRECTORY: u32 = 0x7FFF_FFFF << 1;
 
-/// How names are hashed: `hash_version` of an index root, or with the sign of the superblock's flags, `s_def_hash_version`.
+/// How names are hashed: `hash_version` of an index root, or with the sign of the superblock's flags,
+/// `s_def_hash_version`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashVersion {
     /// The first one, bytes taken as signed.
@@ -25,7 +26,8 @@ pub enum HashVersion {
     HalfMd4Unsigned,
     /// [`HashVersion::Tea`] with unsigned bytes.
     TeaUnsigned,
-    /// SipHash with the directory's encryption key; the hash stands in the directory entry. See [`crate::dir::EntryHash`].
+    /// SipHash with the directory's encryption key; the hash stands in the directory entry. See
+    /// [`crate::dir::EntryHash`].
     SipHash,
 }
 
@@ -108,7 +110,7 @@ impl Hasher {
         self.version
     }
 
-    /// The hash of `name`. In a casefolded directory give it the folded name ([`crate::casefold::fold`]), or the name
+    /// The hash of `name`. In a casefolded directory pass the folded name ([`crate::casefold::fold`]), or the name
     /// itself where it cannot be folded.
     #[must_use]
     pub fn hash(&self, name: &[u8]) -> NameHash {
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What libext2fs 1.47.0 gives: name, then hash and minor hash for versions 0 to 5.
+    /// What libext2fs 1.47.0 returns: name, then hash and minor hash for versions 0 to 5.
     type Known = (&'static [u8], [(u32, u32); 6]);
 
     #[rustfmt::skip]

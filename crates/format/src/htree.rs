@@ -1,12 +1,12 @@
 //! The index of a directory: a tree of hashes over its leaf blocks.
 //!
 //! The root is the directory's block 0, hidden behind ".." whose record covers it; the other index blocks are hidden in
-//! one unused entry. So whoever knows nothing of indexes still reads the directory as a plain one. An index block is an
-//! array of (hash, block): a block holds the names from its hash up to the next one's. The first has no hash (it counts
-//! as 0): the place holds the array's limit and count.
+//! one unused entry. So code that knows nothing of indexes still reads the directory as a plain one. An index block is
+//! an array of (hash, block): a block holds the names from its hash up to the next one's. The first has no hash (it
+//! counts as 0): the place holds the array's limit and count.
 //!
 //! Names of one hash may spread over several leaves. Then bit 0 is set in the hash of each further one, which no name's
-//! hash has: a reader goes on to the next leaf while [`Index::next_holds`] says so.
+//! hash has: a reader goes on to the next leaf while [`Index::next_may_contain`] says so.
 
 use crate::checksum::crc32c;
 use crate::dir::{ChecksumState, DirEntry, DirFormat, Entries, LeafTail, decode_rec_len, entry_len};
@@ -34,7 +34,7 @@ disk_struct! {
 disk_struct! {
     /// The place of the first entry's hash in an index block, at 0x20 in the root and at 0x08 elsewhere.
     pub struct DxCountLimit [4] {
-        /// How many entries the block has room for.
+        /// How many entries the block has space for.
         0x00 limit: U16,
         /// How many there are, this one included.
         0x02 count: U16,
@@ -52,7 +52,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Behind the last entry that an index block has room for, under metadata_csum.
+    /// Behind the last entry that an index block has space for, under metadata_csum.
     pub struct DxTail [8] {
         /// 0; where blocks say whose they are, the directory.
         0x00 dt_reserved: U32,
@@ -185,10 +185,10 @@ impl<'a> Index<'a> {
         self.entries[1..].partition_point(|e| e.hash.get() <= hash)
     }
 
-    /// Whether the block behind the one of entry `i` may hold further names of `hash`; `None` where `i` is the last
+    /// Whether the block behind the one of entry `i` may contain further names of `hash`; `None` where `i` is the last
     /// entry, so that the next one of the level above decides.
     #[must_use]
-    pub fn next_holds(&self, i: usize, hash: u32) -> Option<bool> {
+    pub fn next_may_contain(&self, i: usize, hash: u32) -> Option<bool> {
         self.hash(i.checked_add(1)?).map(|next| next & !CONTINUES == hash & !CONTINUES)
     }
 }
@@ -251,7 +251,7 @@ impl DxRootInfo {
 }
 
 /// Where `block` would have its [`DxCountLimit`] if it is an index block: 0x20 where it looks like a root, 0x08 where
-/// it looks like any other, `None` where it is neither. Judged by the directory entries that hide the index alone.
+/// it looks like any other, `None` where it is neither. Identified by the directory entries that hide the index alone.
 #[must_use]
 pub fn count_limit_offset(block: &[u8], block_size: u32) -> Option<usize> {
     let rec_len = |offset: usize| {
@@ -292,15 +292,16 @@ pub fn index_checksum(block: &[u8], block_size: u32, seed: u32) -> ChecksumState
     }
 }
 
-/// The directory that an index block says it belongs to, on a volume where blocks do. `None` where it has no place for it.
+/// The directory that an index block says it belongs to, on a volume where blocks do. `None` where it has no place for
+/// it.
 #[must_use]
 pub fn index_owner(block: &[u8], block_size: u32) -> Option<InodeNo> {
     let (at, _, _) = index_tail(block, block_size, 0)?;
     DxTail::ref_from_prefix(block.get(at..)?).ok().map(|(tail, _)| InodeNo(tail.dt_reserved.get()))
 }
 
-/// Writes the directory that an index block belongs to; the checksum is for [`write_index_checksum`]. `None`, with nothing
-/// written, where it has no place for it.
+/// Writes the directory that an index block belongs to; the checksum is for [`write_index_checksum`]. `None`, with
+/// nothing written, where it has no place for it.
 pub fn write_index_owner(block: &mut [u8], block_size: u32, owner: InodeNo) -> Option<()> {
     let (at, _, _) = index_tail(block, block_size, 0)?;
     let (tail, _) = DxTail::mut_from_prefix(block.get_mut(at..)?).ok()?;
@@ -316,7 +317,8 @@ pub fn write_index_checksum(block: &mut [u8], block_size: u32, seed: u32) -> Opt
     Some(())
 }
 
-/// Checks the checksum of any directory block, a leaf, which ends in `tail`, or an index block, as the block itself looks.
+/// Checks the checksum of any directory block, a leaf, which ends in `tail`, or an index block, as the block itself
+/// looks.
 #[must_use]
 pub fn block_checksum(block: &[u8], block_size: u32, tail: LeafTail, seed: u32) -> ChecksumState {
     // an index root may still end in the tail it had as a leaf, but no leaf with a tail looks like an index block
@@ -391,10 +393,10 @@ mod tests {
         let blocks: Vec<u64> = index.iter().map(|(_, block)| block.get()).collect();
         assert_eq!(blocks, [1, 2, 3, 4, 5]);
         assert_eq!([0, 0xFFE, 0x1000, 0x1002, 0x8000_0000, !1].map(|h| index.position(h)), [0, 0, 1, 3, 4, 4]);
-        assert_eq!(index.next_holds(1, 0x1000), Some(true));
-        assert_eq!(index.next_holds(2, 0x1000), Some(true));
-        assert_eq!(index.next_holds(3, 0x1000), Some(false));
-        assert_eq!(index.next_holds(4, 0x1000), None);
+        assert_eq!(index.next_may_contain(1, 0x1000), Some(true));
+        assert_eq!(index.next_may_contain(2, 0x1000), Some(true));
+        assert_eq!(index.next_may_contain(3, 0x1000), Some(false));
+        assert_eq!(index.next_may_contain(4, 0x1000), None);
         assert_eq!((index.hash(0), index.hash(5), index.block(5)), (Some(0), None, None));
     }
 

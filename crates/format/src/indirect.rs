@@ -1,6 +1,7 @@
 //! Indirect block maps of ext2 and ext3: 12 direct blocks, then one, two and three levels of blocks of numbers.
 //!
-//! Where blocks say whose they are, an indirect block ends in an [`IndirectTail`], which takes the room of two numbers.
+//! Where blocks say whose they are, an indirect block ends in an [`IndirectTail`], which takes the space of two
+//! numbers.
 
 use crate::checksum::crc32c;
 use crate::superblock::Geometry;
@@ -77,7 +78,8 @@ impl Shape {
         if self.owned { words - IndirectTail::SIZE as u64 / 4 } else { words }
     }
 
-    /// The blocks of a file that one pointer covers: at `level` 0 a data block, at level n an indirect block of that height.
+    /// The blocks of a file that one pointer covers: at `level` 0 a data block, at level n an indirect block of that
+    /// height.
     #[inline]
     #[must_use]
     pub fn span(self, level: u32) -> u64 {
@@ -100,7 +102,7 @@ impl Shape {
         DIRECT + self.span(1) + self.span(2) + self.span(3)
     }
 
-    /// The way to `block`; `None` where it lies beyond what three levels reach.
+    /// The path to `block`; `None` where it lies beyond what three levels reach.
     #[must_use]
     pub fn path(self, block: FileBlock) -> Option<Path> {
         let mut rest = block.get();
@@ -124,7 +126,7 @@ impl Shape {
         None
     }
 
-    /// The numbers of an indirect block, without its tail; a length that is no multiple of 4 yields none.
+    /// The numbers of an indirect block, without its tail; a length that is not a multiple of 4 yields none.
     #[inline]
     #[must_use]
     pub fn pointers(self, block: &[u8]) -> &[U32] {
@@ -141,8 +143,8 @@ impl IndirectTail {
         Self::ref_from_suffix(block).ok().map(|(_, tail)| tail)
     }
 
-    /// Writes whose the block is and how high it stands; the checksum is for [`seal`](Self::seal). `None`, with nothing
-    /// written, where the block is too short.
+    /// Writes whose the block is and how high it stands; the checksum is for [`set_checksum`](Self::set_checksum).
+    /// `None`, with nothing written, where the block is too short.
     pub fn write(block: &mut [u8], owner: InodeNo, level: u8) -> Option<()> {
         let tail = Self { it_owner: owner.get().into(), it_level: level, it_checksum: [0; 3] };
         let (_, place) = block.split_at_mut_checked(block.len().checked_sub(Self::SIZE)?)?;
@@ -150,9 +152,9 @@ impl IndirectTail {
         Some(())
     }
 
-    /// Writes the checksum; `seed` is the volume's, `at` the block's number. `None`, with nothing written, where the block
-    /// is too short.
-    pub fn seal(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> {
+    /// Writes the checksum; `seed` is the volume's, `at` the block's number. `None`, with nothing written, where the
+    /// block is too short.
+    pub fn set_checksum(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> {
         let sum = Self::sum(block, at, seed)?;
         let (_, tail) = Self::mut_from_suffix(block).ok()?;
         tail.it_checksum = sum;
@@ -174,7 +176,7 @@ impl IndirectTail {
     }
 }
 
-/// The words of a block, all of them; a length that is no multiple of 4 yields none.
+/// The words of a block, all of them; a length that is not a multiple of 4 yields none.
 #[inline]
 #[must_use]
 pub fn pointers(block: &[u8]) -> &[U32] {
@@ -208,7 +210,7 @@ mod tests {
     fn a_tail_belongs_to_its_place() {
         let mut block = vec![5; 1024];
         IndirectTail::write(&mut block, InodeNo(77), 2).unwrap();
-        IndirectTail::seal(&mut block, FsBlock(9), 4).unwrap();
+        IndirectTail::set_checksum(&mut block, FsBlock(9), 4).unwrap();
         let tail = IndirectTail::of(&block).unwrap();
         assert_eq!((tail.it_owner.get(), tail.it_level), (77, 2));
         assert!(block[..1016].iter().all(|byte| *byte == 5));
@@ -216,9 +218,9 @@ mod tests {
         assert!(!IndirectTail::checksum_matches(&block, FsBlock(8), 4));
         assert!(!IndirectTail::checksum_matches(&block, FsBlock(9), 5));
         for at in [0, 1015, 1016, 1020, 1023] {
-            let mut bent = block.clone();
-            bent[at] ^= 1;
-            assert!(!IndirectTail::checksum_matches(&bent, FsBlock(9), 4), "byte {at}");
+            let mut damaged = block.clone();
+            damaged[at] ^= 1;
+            assert!(!IndirectTail::checksum_matches(&damaged, FsBlock(9), 4), "byte {at}");
         }
         assert!(IndirectTail::write(&mut [0; 7], InodeNo(1), 1).is_none());
         assert!(!IndirectTail::checksum_matches(&[0; 7], FsBlock(1), 1));

@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U16, U32};
 
 mod buf;
 
-pub use buf::{EXTRA_ISIZE, InodeBuf, seal_slot};
+pub use buf::{EXTRA_ISIZE, InodeBuf, set_slot_checksum};
 
 disk_struct! {
     /// The first 128 bytes of an inode (`ext4_inode`), which all volumes have.
@@ -94,7 +94,7 @@ bitflags! {
     pub struct InodeFlags: u32 {
         /// overwrite on deletion (never implemented)
         const SECRM = 0x1;
-        /// keep for undeletion (never implemented)
+        /// preserve for undeletion (never implemented)
         const UNRM = 0x2;
         /// compressed
         const COMPR = 0x4;
@@ -106,7 +106,7 @@ bitflags! {
         const APPEND = 0x20;
         /// left out of dumps
         const NODUMP = 0x40;
-        /// access times are not kept
+        /// access times are not recorded
         const NOATIME = 0x80;
         /// encrypted
         const ENCRYPT = 0x800;
@@ -211,7 +211,7 @@ pub struct RawInode<'a> {
 }
 
 impl<'a> RawInode<'a> {
-    /// A slot's bytes; `None` where fewer than 128 are given.
+    /// A slot's bytes; `None` where there are fewer than 128.
     #[inline]
     #[must_use]
     pub fn from_slot(bytes: &'a [u8]) -> Option<Self> {
@@ -232,7 +232,7 @@ impl<'a> RawInode<'a> {
         self.bytes.iter().all(|b| *b == 0)
     }
 
-    /// `i_flags`, unknown bits kept.
+    /// `i_flags`, unknown bits preserved.
     #[inline]
     #[must_use]
     pub fn flags(&self) -> InodeFlags {
@@ -440,14 +440,14 @@ impl Inode {
         {
             return Err(Error::corrupt(Structure::Inode, "i_checksum does not match"));
         }
-        Self::unsealed(sb, number, slot.into())
+        Self::without_checksum(sb, number, slot.into())
     }
 
     /// As [`Inode::parse`], for a slot whose checksum is still to be computed.
     ///
     /// # Errors
     /// As [`Inode::parse`].
-    pub fn unsealed(sb: &Superblock, number: InodeNo, slot: Box<[u8]>) -> Result<Self> {
+    pub fn without_checksum(sb: &Superblock, number: InodeNo, slot: Box<[u8]>) -> Result<Self> {
         let bad = |what| Err(Error::corrupt(Structure::Inode, what));
         let Some(raw) = RawInode::from_slot(&slot) else { return bad("the table ends before it") };
         let Some(kind) = raw.kind() else { return bad("i_mode names no file type") };

@@ -3,8 +3,9 @@
 //! Everything in the journal is big-endian, except fast commits, which are ext4's own and little-endian.
 //!
 //! A journal is a superblock followed by a log that wraps around. A transaction in the log is one or more *descriptor
-//! blocks*, each followed by the blocks its tags describe, then *revoke blocks* in any place, then a *commit block*. All
-//! carry the transaction's sequence number, and the log ends where a block does not carry the number that comes next.
+//! blocks*, each followed by the blocks its tags describe, then *revoke blocks* in any place, then a *commit block*.
+//! All carry the transaction's sequence number, and the log ends where a block does not carry the number that comes
+//! next.
 
 mod checksum;
 pub mod fast_commit;
@@ -153,7 +154,7 @@ impl Header {
     }
 }
 
-/// `a` was begun after `b`. Sequence numbers wrap around, so that only their difference tells.
+/// `a` was begun after `b`. Sequence numbers wrap around, so that only their difference shows it.
 pub const fn later(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }

@@ -111,7 +111,7 @@ impl Geometry {
         })
     }
 
-    /// The inode at a place in a group. The caller keeps both in range.
+    /// The inode at a place in a group. The caller ensures that both are in range.
     #[inline]
     #[must_use]
     pub fn inode_at(&self, group: GroupNo, index: u32) -> InodeNo {
@@ -126,7 +126,7 @@ impl Geometry {
     }
 
     /// Where block `n` of the descriptor table lies, in the primary copy. Under meta_bg the meta groups from
-    /// `s_first_meta_bg` on keep their own block in their first group, after its superblock if it has one.
+    /// `s_first_meta_bg` on have their own block in their first group, after its superblock if it has one.
     #[must_use]
     pub fn descriptor_block(&self, n: u32) -> FsBlock {
         if n < self.first_meta_group {

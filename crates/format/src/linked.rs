@@ -1,11 +1,12 @@
 //! The list of linked writes: what an ext2 volume was about to change, as the content of inode 5.
 //!
-//! The list is one run of blocks in three areas: two *slots*, which are written in turn, and a *redo area* for the repair
-//! after a crash ([`Areas`]). A slot describes one generation of changes by records, 16 to 20 bytes each, and by copies of the
-//! changed sectors of directories and attributes. It counts whole or not at all: one checksum covers it.
+//! The list is one run of blocks in three areas: two *slots*, which are written in turn, and a *redo area* for the
+//! repair after a crash ([`Areas`]). A slot describes one generation of changes by records, 16 to 20 bytes each, and by
+//! copies of the changed sectors of directories and attributes. It counts whole or not at all: one checksum covers it.
 //!
-//! The file's inode is the unit: its slot in the inode table lies within one sector, so that it is on the device as it was
-//! before or after the generation, and its checksum says which. Pointers in indirect blocks and bits of bitmaps follow it.
+//! The file's inode is the unit: its slot in the inode table lies within one sector, so that it is on the device as it
+//! was before or after the generation, and its checksum says which. Pointers in indirect blocks and bits of bitmaps
+//! follow it.
 
 mod redo;
 mod slot;
@@ -202,8 +203,8 @@ pub struct Areas {
 }
 
 impl Areas {
-    /// Those of a list of `len` bytes on a volume with blocks of `block_size`: each slot a quarter of it. `None` for a size that
-    /// no list has.
+    /// Those of a list of `len` bytes on a volume with blocks of `block_size`: each slot a quarter of it. `None` for a
+    /// size that no list has.
     #[must_use]
     pub fn of(len: u64, block_size: u32) -> Option<Self> {
         let block = u64::from(block_size);
@@ -234,7 +235,8 @@ impl Areas {
     }
 }
 
-/// What distinguishes one mount of a volume from another: mount count, mount time and last check of its superblock, as a checksum.
+/// What distinguishes one mount of a volume from another: mount count, mount time and last check of its superblock, as
+/// a checksum.
 #[must_use]
 pub fn mount_sum(superblock: &DiskSuperblock) -> u32 {
     let sum = crc32c(!0, superblock.s_mnt_count.as_bytes());
@@ -248,7 +250,8 @@ pub fn sum(bytes: &[u8]) -> u32 {
     crc32c(!0, bytes)
 }
 
-/// Whether the first sector of an area of a list was written by linked writes for this volume: also where the area was torn.
+/// Whether the first sector of an area of a list was written by linked writes for this volume: also where the area was
+/// torn.
 #[must_use]
 pub fn is_ours(sector: &[u8], uuid: &[u8; 16]) -> bool {
     sector.get(..4) == Some(MAGIC.to_le_bytes().as_slice()) && sector.get(8..24) == Some(uuid.as_slice())

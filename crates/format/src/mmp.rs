@@ -42,19 +42,19 @@ disk_struct! {
 /// Who uses a volume, as its MMP block says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Nobody.
+    /// No process.
     Clean,
     /// A checker.
     Fsck,
-    /// Whoever increments this number while the volume is mounted.
+    /// A process that increments this number while the volume is mounted.
     Mounted(u32),
     /// A number that is never written.
     Invalid(u32),
 }
 
 impl DiskMmp {
-    /// The block of a volume that nobody uses, last written at `time` seconds since 1970 by no host; `check_interval` in
-    /// seconds. `seed` is the volume's where it has metadata_csum.
+    /// The block of a volume that is not in use, last written at `time` seconds since 1970 by no host; `check_interval`
+    /// in seconds. `seed` is the volume's where it has metadata_csum.
     #[must_use]
     pub fn clean(time: u64, check_interval: u16, seed: Option<u32>) -> Self {
         let Ok(mut mmp) = Self::read_from_bytes(&[0; Self::SIZE]) else {

@@ -1,23 +1,23 @@
 //! The native format: a copy-on-write map below an ordinary ext4 volume.
 //!
-//! To everything above, the volume is an ext4 volume (extents, hashed directories, checksums, no journal) of twice as many
-//! groups as the device has. The first half of its block numbers are the device's own blocks: file data lies there, in its
-//! place. The second half are *metadata groups*: numbers of blocks that exist only where the map gives them a place on the
-//! device. The *front*, superblock and descriptors at the start of group 0, is mapped too. So every metadata block has a
-//! number that never changes, which is what the rest of the volume knows it by, and a place that changes with every
-//! generation that changes the block.
+//! To everything above, the volume is an ext4 volume (extents, hashed directories, checksums, no journal) of twice as
+//! many groups as the device has. The first half of its block numbers are the device's own blocks: file data lies
+//! there, without a map. The second half are *metadata groups*: numbers of blocks that exist only where the map leads
+//! from them to a *physical block* of the device. The *front*, superblock and descriptors at the start of group 0, is
+//! mapped too. So every metadata block has a number that never changes, which is what the rest of the volume knows it
+//! by, and lies in another physical block after each generation that changes it.
 //!
 //! - [`superblock`]: two of them, written in turn, each with its generation's number in every sector.
-//! - [`map`]: from the *index* of a metadata block to its place; what a block is, whose, and what it must sum up to stands
-//!   in the entry that leads to it.
-//! - [`places`]: which blocks of the metadata regions are in use.
-//! - [`snapshots`]: generations that are kept.
+//! - [`map`]: from the *index* of a metadata block to its physical block; what a block is, whose, and what it must sum
+//!   up to stands in the entry that leads to it.
+//! - [`chunk_table`]: which blocks of the metadata regions are in use.
+//! - [`snapshots`]: generations that are pinned.
 //!
-//! Indexes, in this order: the front; the blocks of the metadata groups; the blocks of the place table; the blocks of the
-//! list of snapshots.
+//! Indexes, in this order: the front; the blocks of the metadata groups; the blocks of the chunk table; the blocks of
+//! the list of snapshots.
 
+pub mod chunk_table;
 pub mod map;
-pub mod places;
 mod shape;
 pub mod snapshots;
 pub mod superblock;

@@ -78,7 +78,7 @@ pub fn slots(block_size: u32) -> u32 {
 /// Writes the tail of a block of the orphan file that lies in block `at` of the volume: the magic number, and under
 /// metadata_csum the checksum of the slots as they stand; `seed` is that of the file's inode. `None`, with nothing
 /// written, where `block` is too short.
-pub fn seal(block: &mut [u8], at: FsBlock, seed: Option<u32>) -> Option<()> {
+pub fn set_checksum(block: &mut [u8], at: FsBlock, seed: Option<u32>) -> Option<()> {
     let sum = seed.map_or(0, |seed| checksum(block, at, seed));
     let tail = DiskOrphanTail { ob_magic: MAGIC.into(), ob_checksum: sum.into() };
     let start = block.len().checked_sub(DiskOrphanTail::SIZE)?;
@@ -95,7 +95,7 @@ mod tests {
         let mut block = vec![0; 1024];
         block[4] = 12;
         block[1012] = 13;
-        seal(&mut block, FsBlock(5), Some(1)).unwrap();
+        set_checksum(&mut block, FsBlock(5), Some(1)).unwrap();
         let sum = checksum(&block, FsBlock(5), 1);
 
         let parsed = OrphanBlock::parse(&block, FsBlock(5), Some(1)).unwrap();
@@ -104,7 +104,7 @@ mod tests {
         assert!(OrphanBlock::parse(&block, FsBlock(6), Some(1)).is_err());
         assert!(OrphanBlock::parse(&block, FsBlock(6), None).is_ok());
         assert!(OrphanBlock::parse(&block[..1023], FsBlock(5), None).is_err());
-        assert!(seal(&mut [0; 7], FsBlock(5), None).is_none());
+        assert!(set_checksum(&mut [0; 7], FsBlock(5), None).is_none());
         assert_eq!(slots(1024), 254);
         assert!(OrphanBlock::parse(&[0; 7], FsBlock(5), None).is_err());
         assert_eq!(checksum(&[], FsBlock(0), 0), crc32c(0, &[0; 8]));

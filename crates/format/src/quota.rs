@@ -1,7 +1,7 @@
 //! Quota files, version 2: who uses how much, and who may use how much.
 //!
-//! The file is an array of blocks of 1 024 bytes whatever the volume's block size is. Block 0 holds a header; block 1 is
-//! the root of a tree of four levels whose references are chosen by the bytes of the id, highest first. The fourth
+//! The file is an array of blocks of 1 024 bytes whatever the volume's block size is. Block 0 holds a header; block 1
+//! is the root of a tree of four levels whose references are chosen by the bytes of the id, highest first. The fourth
 //! level points to data blocks, each of which holds the entries of several ids.
 
 use crate::{Error, Result, Structure};
@@ -49,13 +49,13 @@ disk_struct! {
         0x08 dqi_bgrace: U32,
         /// seconds for which the soft limit of inodes may be exceeded
         0x0C dqi_igrace: U32,
-        /// flags (none kept on the device)
+        /// flags (none stored on the device)
         0x10 dqi_flags: U32,
         /// blocks in the file
         0x14 dqi_blocks: U32,
         /// first block without use; 0 for none
         0x18 dqi_free_blk: U32,
-        /// first data block with room for an entry; 0 for none
+        /// first data block with space for an entry; 0 for none
         0x1C dqi_free_entry: U32,
     }
 }
@@ -63,7 +63,7 @@ disk_struct! {
 disk_struct! {
     /// The start of a data block (`qt_disk_dqdbheader`); entries follow.
     pub struct DiskDataHeader[16] {
-        /// next data block with room, or next block without use
+        /// next data block with space, or next block without use
         0x00 dqdh_next_free: U32,
         /// the one before
         0x04 dqdh_prev_free: U32,
@@ -223,7 +223,7 @@ impl QuotaFile {
 
     /// Reads every entry once, in the order of the tree, and hands it to `visit`.
     ///
-    /// `read` fills a block of [`BLOCK_SIZE`] bytes, given its number in the file. Blocks met a second time are not read
+    /// `read` fills a block of [`BLOCK_SIZE`] bytes, by its number in the file. Blocks met a second time are not read
     /// again, so that the walk ends on any bytes; memory grows with the blocks that are referred to, not with the
     /// length that the file claims.
     ///

@@ -1,7 +1,8 @@
-//! The redo log of a repair: what a repair is about to write, in blocks that are free, and where the superblock says so.
+//! The redo log of a repair: what a repair is about to write, in blocks that are free, and where the superblock says
+//! so.
 //!
-//! No reader but Extant's checker looks at any of it: the pointer lies in words of the superblock that nobody uses, and the
-//! log in free blocks.
+//! No reader but Extant's checker looks at any of it: the pointer lies in words of the superblock that are not in use,
+//! and the log in free blocks.
 
 use crate::checksum::crc32c;
 use zerocopy::little_endian::{U32, U64};
@@ -75,7 +76,7 @@ impl DiskRedoPointer {
     }
 
     /// Computes the checksum; the last step before the bytes go to the device.
-    pub fn seal(&mut self) {
+    pub fn set_checksum(&mut self) {
         self.rp_checksum = self.checksum().into();
     }
 
@@ -86,9 +87,9 @@ impl DiskRedoPointer {
 }
 
 impl DiskRedoIndex {
-    /// Entries that an index block of so many bytes has room for.
+    /// Entries that an index block of so many bytes has space for.
     #[must_use]
-    pub fn room(block_size: usize) -> usize {
+    pub fn capacity(block_size: usize) -> usize {
         block_size.saturating_sub(Self::SIZE) / DiskRedoEntry::SIZE
     }
 }
@@ -110,7 +111,7 @@ mod tests {
             rp_index: 3.into(),
             rp_checksum: 0.into(),
         };
-        pointer.seal();
+        pointer.set_checksum();
         superblock[POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
         assert_eq!(DiskRedoPointer::of(&superblock), Some(pointer));
         // in the second sector, and before the superblock's own checksum

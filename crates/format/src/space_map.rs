@@ -1,15 +1,17 @@
 //! Space maps: free space as extents and a log, in the place of block bitmaps.
 //!
-//! A *metablockgroup* is as many groups as `x_map_groups` says. For each there is a [*head*](head) in the table, and two
-//! places for a [*tree*](tree), a container for each of its groups; the head says which of them counts. For the volume there
-//! is one log, a [*ring*](ring) of blocks with what was allocated and freed since. The free space of a group is what its tree
-//! says, and then the records of the ring whose sequence is greater than the head's.
+//! A *metablockgroup* is as many groups as `x_map_groups` says. For each there is a [*head*](head) in the table, and
+//! two places for a [*tree*](tree), a container for each of its groups; the head says which of them counts. For the
+//! volume there is one log, a [*ring*](ring) of blocks with what was allocated and freed since. The free space of a
+//! group is what its tree says, and then the records of the ring whose sequence is greater than the head's.
 //!
 //! 1. `x_map_start` is the first block of the table; the ring of `x_map_log` blocks lies right behind it.
-//! 2. The two places of a metablockgroup lie right behind each other. The first begins at the `bg_block_bitmap` of its first
-//!    group, and that of group *i* is block *i* of it: distinct and inside the volume, as every reader of ext4 demands.
+//! 2. The two places of a metablockgroup lie right behind each other. The first begins at the `bg_block_bitmap` of its
+//!    first group, and that of group *i* is block *i* of it: distinct and inside the volume, as every reader of ext4
+//!    demands.
 //! 3. A sequence is the number of a generation that changed free space: 64 bits, never used twice on a volume.
-//! 4. Heads, trees and blocks of the ring have CRC32C from the volume seed, whether the volume has metadata_csum or not.
+//! 4. Heads, trees and blocks of the ring have CRC32C from the volume seed, whether the volume has metadata_csum or
+//!    not.
 
 pub mod head;
 pub mod ring;
@@ -67,8 +69,8 @@ impl SpaceMaps {
         Ok(Some(maps))
     }
 
-    /// Space maps with these numbers; `None` where `groups` is not a power of two up to [`MOST_GROUPS`], the ring has fewer
-    /// blocks than [`LEAST_LOG`] or more than [`MOST_LOG`], or table and ring do not lie inside the volume.
+    /// Space maps with these numbers; `None` where `groups` is not a power of two up to [`MOST_GROUPS`], the ring has
+    /// fewer blocks than [`LEAST_LOG`] or more than [`MOST_LOG`], or table and ring do not lie inside the volume.
     #[must_use]
     pub fn new(geometry: &Geometry, groups: u32, start: u64, log: u32) -> Option<Self> {
         let maps = Self { geometry: geometry.clone(), groups, start, log };
@@ -164,8 +166,8 @@ impl SpaceMaps {
         groups as u64 + head.div_ceil(self.geometry.block_size as usize) as u64
     }
 
-    /// The two places of a metablockgroup's tree, the first of which begins at this block. They lie inside the volume only
-    /// where the caller knows it, see [`are_inside`](Self::are_inside).
+    /// The two places of a metablockgroup's tree, the first of which begins at this block. They lie inside the volume
+    /// only where the caller knows it, see [`are_inside`](Self::are_inside).
     #[must_use]
     pub fn places(&self, map: u32, first: FsBlock) -> [Range<u64>; 2] {
         let blocks = self.place_blocks(map);

@@ -18,7 +18,7 @@ disk_struct! {
         0x000 s_inodes_count: U32,
         /// blocks, low half
         0x004 s_blocks_count_lo: U32,
-        /// blocks kept for the superuser, low half
+        /// blocks reserved for the superuser, low half
         0x008 s_r_blocks_count_lo: U32,
         /// free blocks (clusters under bigalloc, counted in blocks), low half
         0x00C s_free_blocks_count_lo: U32,
@@ -108,7 +108,7 @@ disk_struct! {
         0x0FE s_desc_size: U16,
         /// default mount options
         0x100 s_default_mount_opts: U32,
-        /// first meta group that keeps its own descriptors
+        /// first meta group that has its own descriptors
         0x104 s_first_meta_bg: U32,
         /// when it was made, seconds, low half
         0x108 s_mkfs_time: U32,
@@ -268,7 +268,7 @@ bitflags::bitflags! {
 }
 
 impl DiskSuperblock {
-    /// The bytes of a superblock, any bytes; `None` where fewer than 1 024 are given.
+    /// The bytes of a superblock, any bytes; `None` where there are fewer than 1 024.
     #[must_use]
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         Self::read_from_prefix(bytes).ok().map(|(sb, _)| sb)
@@ -315,7 +315,7 @@ impl DiskSuperblock {
         self.wide(self.s_free_blocks_count_lo, self.s_free_blocks_count_hi)
     }
 
-    /// Blocks kept for the superuser, as written.
+    /// Blocks reserved for the superuser, as written.
     #[must_use]
     pub fn reserved_blocks_count(&self) -> u64 {
         self.wide(self.s_r_blocks_count_lo, self.s_r_blocks_count_hi)
@@ -331,7 +331,7 @@ impl DiskSuperblock {
         (self.s_free_blocks_count_lo, self.s_free_blocks_count_hi) = halves(blocks);
     }
 
-    /// Writes the blocks kept for the superuser, both halves.
+    /// Writes the blocks reserved for the superuser, both halves.
     pub fn set_reserved_blocks_count(&mut self, blocks: u64) {
         (self.s_r_blocks_count_lo, self.s_r_blocks_count_hi) = halves(blocks);
     }
@@ -344,18 +344,18 @@ impl DiskSuperblock {
     }
 
     /// Writes the checksum, where metadata_csum asks for one; else 0. The last step before the bytes go to the device.
-    pub fn seal(&mut self) {
+    pub fn set_checksum(&mut self) {
         let summed = self.features().ro_compat.contains(RoCompat::METADATA_CSUM);
         self.s_checksum = if summed { self.checksum() } else { 0 }.into();
     }
 
-    /// The copy of this superblock that belongs into `group`: with that group's number, with its checksum. The kernel and e2fsck
-    /// expect a number of 16 bits; higher ones are cut.
+    /// The copy of this superblock that belongs into `group`: with that group's number, with its checksum. The kernel
+    /// and e2fsck expect a number of 16 bits; higher ones are cut.
     #[must_use]
     pub fn copy_for(&self, group: GroupNo) -> Self {
         let mut copy = *self;
         copy.s_block_group_nr = (group.get() as u16).into();
-        copy.seal();
+        copy.set_checksum();
         copy
     }
 
@@ -498,88 +498,22 @@ impl Geometry {
     /// The shape that a superblock describes.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] names the first field that contradicts the others. Features are not judged here.
+    /// [`Error::Corrupt`] names the first field that contradicts the others. Features are not checked here.
     pub fn of(sb: &DiskSuperblock) -> Result<Self> {
-        let bad = |what| Err(Error::corrupt(Structure::Superblock, what));
         if sb.s_magic.get() != MAGIC {
-            return bad("s_magic is not 0xEF53: this is no ext2, ext3 or ext4 volume");
+            return bad("no superblock magic: this is not an ext2, ext3 or ext4 volume");
         }
         let features = sb.features();
-        let log_block = sb.s_log_block_size.get();
-        if log_block > 6 {
-            return bad("s_log_block_size: blocks would be over 64 KiB");
-        }
-        let block_size = 1024u32 << log_block;
-        let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
-        let cluster_blocks = if bigalloc {
-            let log_cluster = sb.s_log_cluster_size.get();
-            if log_cluster < log_block || log_cluster > 19 {
-                return bad("s_log_cluster_size: clusters are smaller than blocks or over 512 MiB");
-            }
-            1u32 << (log_cluster - log_block)
-        } else {
-            1
-        };
-        let first_data_block = sb.s_first_data_block.get();
-        if first_data_block != u32::from(log_block == 0 && !bigalloc) && !(log_block == 0 && first_data_block <= 1) {
-            return bad("s_first_data_block does not fit the block size");
-        }
-        let inode_size = sb.inode_size();
-        if !inode_size.is_power_of_two() || inode_size < 128 || inode_size > block_size {
-            return bad("s_inode_size is no power of two from 128 to the block size");
-        }
-        let inodes_per_block = block_size / inode_size;
-        let blocks_per_group = sb.s_blocks_per_group.get();
-        let clusters_per_group = if bigalloc { sb.s_clusters_per_group.get() } else { blocks_per_group };
-        if blocks_per_group < 8 || clusters_per_group > block_size * 8 {
-            return bad("s_blocks_per_group: more than a bitmap block can count, or less than 8");
-        }
-        if u64::from(clusters_per_group) * u64::from(cluster_blocks) != u64::from(blocks_per_group) {
-            return bad("s_clusters_per_group does not match s_blocks_per_group");
-        }
-        let inodes_per_group = sb.s_inodes_per_group.get();
-        if inodes_per_group == 0 || inodes_per_group > block_size * 8 {
-            return bad("s_inodes_per_group is zero or more than a bitmap block can count");
-        }
-        let itable_blocks = inodes_per_group.div_ceil(inodes_per_block);
-        if itable_blocks + 3 > blocks_per_group {
-            return bad("s_inodes_per_group: the inode table does not fit into a group");
-        }
-        let blocks = sb.blocks_count();
-        if blocks <= u64::from(first_data_block) {
-            return bad("s_blocks_count is zero");
-        }
-        let groups = (blocks - u64::from(first_data_block)).div_ceil(u64::from(blocks_per_group));
-        let Ok(groups) = u32::try_from(groups) else {
-            return bad("s_blocks_count: more groups than the format can count");
-        };
-        if groups.checked_mul(inodes_per_group) != Some(sb.s_inodes_count.get()) {
-            return bad("s_inodes_count is not s_inodes_per_group times the number of groups");
-        }
-        let wide_descriptors = features.incompat.contains(Incompat::BIT64);
-        let descriptor_size = if wide_descriptors { u32::from(sb.s_desc_size.get()) } else { 32 };
-        if wide_descriptors
-            && (descriptor_size < 64 || descriptor_size > block_size.min(1024) || !descriptor_size.is_power_of_two())
-        {
-            return bad("s_desc_size is no power of two from 64 to 1 024");
-        }
-        let descriptor_blocks = groups.div_ceil(block_size / descriptor_size);
-        let first_meta_group = if features.incompat.contains(Incompat::META_BG) {
-            let first = sb.s_first_meta_bg.get();
-            if first > descriptor_blocks {
-                return bad("s_first_meta_bg is more than the descriptor table's blocks");
-            }
-            first
-        } else {
-            u32::MAX
-        };
+        let sizes = BlockSizes::of(sb, &features)?;
+        let groups = GroupSizes::of(sb, sizes)?;
+        let descriptors = Descriptors::of(sb, &features, sizes, groups.count)?;
         let first_inode = sb.first_inode();
         if first_inode < 11 || first_inode > sb.s_inodes_count.get() {
             return bad("s_first_ino is less than 11 or more than the inodes");
         }
         let reserved_descriptor_blocks =
             if features.compat.contains(Compat::RESIZE_INODE) { u32::from(sb.s_reserved_gdt_blocks.get()) } else { 0 };
-        if reserved_descriptor_blocks > block_size / 4 {
+        if reserved_descriptor_blocks > sizes.block / 4 {
             return bad("s_reserved_gdt_blocks is more than one indirect block can hold");
         }
         let flex_groups = if features.incompat.contains(Incompat::FLEX_BG) {
@@ -595,36 +529,30 @@ impl Geometry {
             return bad("s_checksum_type is not 1 (CRC32C)");
         }
         let extant = sb.extant();
-        if extant.contains(Extant::REGIONS) && (!wide_descriptors || bigalloc) {
+        if extant.contains(Extant::REGIONS) && (!descriptors.wide || sizes.bigalloc) {
             return bad("x_features: regions need the feature 64bit and go without bigalloc");
         }
         if extant.contains(Extant::OWNED) && (!metadata_csum || features.compat.contains(Compat::RESIZE_INODE)) {
             return bad("x_features: owned blocks need the feature metadata_csum and go without resize_inode");
         }
         Ok(Self {
-            block_size,
-            cluster_blocks,
-            blocks,
-            first_data_block,
-            blocks_per_group,
-            groups,
+            block_size: sizes.block,
+            cluster_blocks: sizes.cluster_blocks,
+            blocks: sb.blocks_count(),
+            first_data_block: sizes.first_data_block,
+            blocks_per_group: groups.blocks,
+            groups: groups.count,
             inodes: sb.s_inodes_count.get(),
-            inodes_per_group,
-            inode_size,
-            itable_blocks,
+            inodes_per_group: groups.inodes,
+            inode_size: sb.inode_size(),
+            itable_blocks: groups.itable_blocks,
             first_inode,
-            descriptor_size,
-            descriptor_blocks,
+            descriptor_size: descriptors.size,
+            descriptor_blocks: descriptors.blocks,
             reserved_descriptor_blocks,
-            first_meta_group,
+            first_meta_group: descriptors.first_meta_group,
             flex_groups,
-            backups: if features.compat.contains(Compat::SPARSE_SUPER2) {
-                Backups::Two(sb.s_backup_bgs.map(U32::get))
-            } else if features.ro_compat.contains(RoCompat::SPARSE_SUPER) {
-                Backups::Sparse
-            } else {
-                Backups::Every
-            },
+            backups: Backups::of(sb, &features),
             checksum_seed: if features.incompat.contains(Incompat::CSUM_SEED) {
                 sb.s_checksum_seed.get()
             } else {
@@ -632,9 +560,131 @@ impl Geometry {
             },
             metadata_csum,
             gdt_csum: features.ro_compat.contains(RoCompat::GDT_CSUM) && !metadata_csum,
-            wide_descriptors,
+            wide_descriptors: descriptors.wide,
             extant,
         })
+    }
+}
+
+fn bad<T>(what: &'static str) -> Result<T> {
+    Err(Error::corrupt(Structure::Superblock, what))
+}
+
+impl Backups {
+    fn of(sb: &DiskSuperblock, features: &Features) -> Self {
+        if features.compat.contains(Compat::SPARSE_SUPER2) {
+            Self::Two(sb.s_backup_bgs.map(U32::get))
+        } else if features.ro_compat.contains(RoCompat::SPARSE_SUPER) {
+            Self::Sparse
+        } else {
+            Self::Every
+        }
+    }
+}
+
+/// Blocks and clusters, as far as the superblock makes sense.
+#[derive(Clone, Copy)]
+struct BlockSizes {
+    /// In bytes.
+    block: u32,
+    cluster_blocks: u32,
+    first_data_block: u32,
+    bigalloc: bool,
+}
+
+impl BlockSizes {
+    fn of(sb: &DiskSuperblock, features: &Features) -> Result<Self> {
+        let log_block = sb.s_log_block_size.get();
+        if log_block > 6 {
+            return bad("s_log_block_size: blocks would be over 64 KiB");
+        }
+        let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
+        let cluster_blocks = if bigalloc {
+            let log_cluster = sb.s_log_cluster_size.get();
+            if log_cluster < log_block || log_cluster > 19 {
+                return bad("s_log_cluster_size: clusters are smaller than blocks or over 512 MiB");
+            }
+            1u32 << (log_cluster - log_block)
+        } else {
+            1
+        };
+        let first_data_block = sb.s_first_data_block.get();
+        if first_data_block != u32::from(log_block == 0 && !bigalloc) && !(log_block == 0 && first_data_block <= 1) {
+            return bad("s_first_data_block does not fit the block size");
+        }
+        Ok(Self { block: 1024 << log_block, cluster_blocks, first_data_block, bigalloc })
+    }
+}
+
+/// Block groups: how many there are, and what is in each.
+struct GroupSizes {
+    count: u32,
+    blocks: u32,
+    inodes: u32,
+    itable_blocks: u32,
+}
+
+impl GroupSizes {
+    fn of(sb: &DiskSuperblock, sizes: BlockSizes) -> Result<Self> {
+        let inode_size = sb.inode_size();
+        if !inode_size.is_power_of_two() || inode_size < 128 || inode_size > sizes.block {
+            return bad("s_inode_size is not a power of two from 128 to the block size");
+        }
+        let blocks = sb.s_blocks_per_group.get();
+        let clusters = if sizes.bigalloc { sb.s_clusters_per_group.get() } else { blocks };
+        if blocks < 8 || clusters > sizes.block * 8 {
+            return bad("s_blocks_per_group: more than a bitmap block can count, or less than 8");
+        }
+        if u64::from(clusters) * u64::from(sizes.cluster_blocks) != u64::from(blocks) {
+            return bad("s_clusters_per_group does not match s_blocks_per_group");
+        }
+        let inodes = sb.s_inodes_per_group.get();
+        if inodes == 0 || inodes > sizes.block * 8 {
+            return bad("s_inodes_per_group is zero or more than a bitmap block can count");
+        }
+        let itable_blocks = inodes.div_ceil(sizes.block / inode_size);
+        if itable_blocks + 3 > blocks {
+            return bad("s_inodes_per_group: the inode table does not fit into a group");
+        }
+        let Some(grouped) = sb.blocks_count().checked_sub(u64::from(sizes.first_data_block)).filter(|n| *n > 0) else {
+            return bad("s_blocks_count is zero");
+        };
+        let Ok(count) = u32::try_from(grouped.div_ceil(u64::from(blocks))) else {
+            return bad("s_blocks_count: more groups than the format can count");
+        };
+        if count.checked_mul(inodes) != Some(sb.s_inodes_count.get()) {
+            return bad("s_inodes_count is not s_inodes_per_group times the number of groups");
+        }
+        Ok(Self { count, blocks, inodes, itable_blocks })
+    }
+}
+
+/// The table of group descriptors.
+struct Descriptors {
+    /// Bytes of one.
+    size: u32,
+    /// Blocks of the table.
+    blocks: u32,
+    /// The first group whose descriptors lie in its own meta group; `u32::MAX` without meta groups.
+    first_meta_group: u32,
+    /// With the feature 64bit.
+    wide: bool,
+}
+
+impl Descriptors {
+    fn of(sb: &DiskSuperblock, features: &Features, sizes: BlockSizes, groups: u32) -> Result<Self> {
+        let wide = features.incompat.contains(Incompat::BIT64);
+        let size = if wide { u32::from(sb.s_desc_size.get()) } else { 32 };
+        if wide && (size < 64 || size > sizes.block.min(1024) || !size.is_power_of_two()) {
+            return bad("s_desc_size is not a power of two from 64 to 1 024");
+        }
+        let blocks = groups.div_ceil(sizes.block / size);
+        let has_meta_groups = features.incompat.contains(Incompat::META_BG);
+        let first_meta_group = if has_meta_groups { sb.s_first_meta_bg.get() } else { u32::MAX };
+        if has_meta_groups && first_meta_group > blocks {
+            return bad("s_first_meta_bg is more than the descriptor table's blocks");
+        }
+        Ok(Self { size, blocks, first_meta_group, wide })
     }
 }
 
@@ -661,7 +711,7 @@ impl Superblock {
         if disk.s_magic.get() != MAGIC {
             return Err(Error::corrupt(
                 Structure::Superblock,
-                "s_magic is not 0xEF53: this is no ext2, ext3 or ext4 volume",
+                "no superblock magic: this is not an ext2, ext3 or ext4 volume",
             ));
         }
         if disk.s_rev_level.get() > 1 {

@@ -1,7 +1,7 @@
 //! What blocks of metadata end in: nothing, a checksum, or whose they are and a checksum.
 //!
-//! Which of these it is follows from the volume alone, and is asked here alone. A block of a map or of a directory gets its
-//! [`Tail`] when it is made, and the checksum when it is written; its reader compares both.
+//! Which of these it is follows from the volume alone, and is asked here alone. A block of a map or of a directory gets
+//! its [`Tail`] when it is made, and the checksum when it is written; its reader compares both.
 
 use crate::dir::{ChecksumState, LeafTail, OwnedDirTail};
 use crate::extent::{self, OwnedExtentTail};
@@ -50,8 +50,8 @@ impl Geometry {
 }
 
 impl Tail {
-    /// The tail of a kind of block, of `block_size` bytes, where leaves of directories end in `leaf` and the volume's seed is
-    /// this one.
+    /// The tail of a kind of block, of `block_size` bytes, where leaves of directories end in `leaf` and the volume's
+    /// seed is this one.
     #[inline]
     #[must_use]
     pub const fn new(of: Tailed, leaf: LeafTail, block_size: u32, volume_seed: u32) -> Self {
@@ -65,8 +65,8 @@ impl Tail {
     /// Entries that a node of an extent tree outside of its inode has space for.
     #[must_use]
     pub fn extent_node_entries(self) -> usize {
-        let room = if self.is_owned() { extent::owned_room } else { extent::room };
-        room(self.block_size as usize)
+        let capacity = if self.is_owned() { extent::owned_capacity } else { extent::capacity };
+        capacity(self.block_size as usize)
     }
 
     /// Writes the tail of a block that was just made: that it is the inode's, and its place. The checksum is for
@@ -81,16 +81,16 @@ impl Tail {
         }
     }
 
-    /// Writes the checksum, where blocks of the kind have one; `seed` is the inode's, `at` the block's number. `None`, with
-    /// nothing written, where the block has no space for it.
+    /// Writes the checksum, where blocks of the kind have one; `seed` is the inode's, `at` the block's number. `None`,
+    /// with nothing written, where the block has no space for it.
     pub fn set_checksum(self, block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> {
         match self.of {
             _ if self.leaf == LeafTail::None => Some(()),
-            Tailed::Leaf => self.leaf.seal(block, seed),
+            Tailed::Leaf => self.leaf.set_checksum(block, seed),
             Tailed::Index => write_index_checksum(block, self.block_size, seed),
-            Tailed::ExtentNode if self.is_owned() => OwnedExtentTail::seal(seed, block),
-            Tailed::ExtentNode => extent::seal_block(seed, block),
-            Tailed::Indirect if self.is_owned() => IndirectTail::seal(block, at, self.volume_seed),
+            Tailed::ExtentNode if self.is_owned() => OwnedExtentTail::set_checksum(seed, block),
+            Tailed::ExtentNode => extent::set_block_checksum(seed, block),
+            Tailed::Indirect if self.is_owned() => IndirectTail::set_checksum(block, at, self.volume_seed),
             Tailed::Indirect => Some(()),
         }
     }
@@ -108,8 +108,8 @@ impl Tail {
         }
     }
 
-    /// Whether a block says that it is the inode's, and that this is its place, unless `place` is `None`; true where blocks do not say
-    /// whose they are.
+    /// Whether a block says that it is the inode's, and that this is its place, unless `place` is `None`; true where
+    /// blocks do not say whose they are.
     #[must_use]
     pub fn says(self, block: &[u8], owner: InodeNo, place: Option<u64>) -> bool {
         let said = match self.of {

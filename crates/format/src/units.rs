@@ -68,8 +68,8 @@ impl InodeNo {
     pub const JOURNAL: Self = Self(8);
 }
 
-/// Hashes one of these numbers for a map in memory: a multiplication, where the standard hash takes as long as all the rest
-/// of a look-up. Whoever chooses the numbers can make them collide, so the map must be bounded.
+/// Hashes one of these numbers for a map in memory: a multiplication, where the standard hash takes as long as all the
+/// rest of a look-up. A user who chooses the numbers can make them collide, so the map must be bounded.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NumberHasher(u64);
 

@@ -1,9 +1,10 @@
-//! Extended attributes: in the inode behind its extra fields, in a block of their own, and values in inodes of their own.
+//! Extended attributes: in the inode behind its extra fields, in a block of their own, and values in inodes of their
+//! own.
 //!
 //! Both places look alike: a header, then entries one behind the other up to four zero bytes, and values from the end
 //! backwards. An entry says which name prefix it has (a number) and where its value lies.
 //!
-//! [`XattrArea`] promises that the names are sound; each value is judged when it is asked for, so that one bad value
+//! [`XattrArea`] guarantees that the names are valid; each value is checked when it is asked for, so that one bad value
 //! does not take the others with it. Whether values overlap is a question of its own, [`XattrArea::overlap`], since a
 //! reader need not care.
 
@@ -19,7 +20,7 @@ pub const MAGIC: u32 = 0xEA02_0000;
 /// The longest value, in an inode of its own (`EXT4_XATTR_SIZE_MAX`), in bytes.
 pub const VALUE_MAX: u32 = 1 << 24;
 
-/// The largest `h_refcount` that the kernel gives a block.
+/// The largest `h_refcount` that the kernel sets in a block.
 pub const REFCOUNT_MAX: u32 = 1024;
 
 disk_struct! {
@@ -159,7 +160,7 @@ fn corrupt(what: &'static str) -> Error {
     Error::corrupt(Structure::ExtendedAttribute, what)
 }
 
-/// A place with attributes whose names are sound: each lies inside the place, and the terminator is there.
+/// A place with attributes whose names are valid: each lies inside the place, and the terminator is there.
 #[derive(Debug, Clone, Copy)]
 pub struct XattrArea<'a> {
     /// From where value offsets count.
@@ -316,7 +317,7 @@ pub fn entry_hash(name: &[u8], value: &[u8], signed: bool) -> u32 {
     })
 }
 
-/// Hash of a value in an inode of its own, which that inode keeps in its access time: CRC32C from the volume's seed.
+/// Hash of a value in an inode of its own, which that inode stores in its access time: CRC32C from the volume's seed.
 #[must_use]
 pub fn inode_value_hash(value: &[u8], volume_seed: u32) -> u32 {
     crc32c(volume_seed, value)

@@ -141,8 +141,8 @@ fn linear_directory() {
     }
 }
 
-/// Finds `hash` from the root down and asks `holds` of each leaf that may have it.
-fn look_up(content: &[u8], root: &DxRoot<'_>, hash: u32, holds: impl Fn(&[u8]) -> bool) -> bool {
+/// Finds `hash` from the root down and asks `contains` of each leaf that may have it.
+fn look_up(content: &[u8], root: &DxRoot<'_>, hash: u32, contains: impl Fn(&[u8]) -> bool) -> bool {
     let block = |index: &Index<'_>, i: usize| {
         let at = usize::try_from(index.block(i).unwrap().get()).unwrap() * BLOCK_SIZE as usize;
         &content[at..at + BLOCK_SIZE as usize]
@@ -151,15 +151,15 @@ fn look_up(content: &[u8], root: &DxRoot<'_>, hash: u32, holds: impl Fn(&[u8]) -
     let mut after = None;
     for _ in 0..root.indirect_levels {
         let i = index.position(hash);
-        after = index.next_holds(i, hash);
+        after = index.next_may_contain(i, hash);
         index = Index::parse_node(block(&index, i), &INDEX).unwrap();
     }
     let mut i = index.position(hash);
     loop {
-        if holds(block(&index, i)) {
+        if contains(block(&index, i)) {
             return true;
         }
-        match index.next_holds(i, hash) {
+        match index.next_may_contain(i, hash) {
             Some(true) => i += 1,
             Some(false) => return false,
             None => {
@@ -285,7 +285,7 @@ fn values_in_inodes() {
     assert_eq!(size, 1024);
     assert_eq!(volume.content(&format!("<{value_inode}>")), value);
     let value_hash = xattr::inode_value_hash(&value, volume.seed());
-    // the value's inode keeps its hash as its access time
+    // the value's inode stores its hash as its access time
     assert_eq!(volume.inode(&format!("<{value_inode}>")).word(0x08), value_hash);
     assert_eq!(attribute.entry.e_hash.get(), xattr::entry_hash(b"long", &value_hash.to_le_bytes(), true));
 }

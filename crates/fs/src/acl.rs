@@ -16,9 +16,9 @@ fn is_minimal(acl: &Acl) -> bool {
     acl.0.iter().all(|entry| matches!(entry.tag, Tag::UserObj | Tag::GroupObj | Tag::Other))
 }
 
-/// A list as a program gives it: what is to be stored, `None` where nothing is, and the permission bits that follow.
+/// A list as a program passes it: what is to be stored, `None` where nothing is, and the permission bits that follow.
 pub(crate) fn from_program(inode: &Inode, index: u8, value: &[u8]) -> Result<(Option<Vec<u8>>, Option<u16>)> {
-    let bad = Error::Invalid("this is no access control list");
+    let bad = Error::Invalid("not an access control list");
     if inode.kind == FileKind::Symlink {
         return Err(Error::Unsupported("access control lists of symbolic links".into()));
     }

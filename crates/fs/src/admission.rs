@@ -19,9 +19,10 @@ impl Admission {
         Self { orphans: Orphans::over(maps) }
     }
 
-    /// To be held during several calls that change the volume, so that no transaction begins between them; and by whoever
-    /// must not look while one is rolled back. Waits where a transaction is under way to which this thread does not belong,
-    /// and ends it where it has taken too long. A thread that holds a pass for [looking](crate::Base::looking) must not ask.
+    /// A guard for several calls that change the volume, so that no transaction begins between them; and for a caller
+    /// that must not look while one is rolled back. Waits where a transaction is under way to which this thread does
+    /// not belong, and ends it where it has taken too long. A thread that has a guard for
+    /// [looking](crate::Base::looking) must not ask.
     ///
     /// # Errors
     /// Of a member: [`Error::TransactionTooLarge`] and [`Error::Cancelled`], where the transaction cannot go on.
@@ -57,8 +58,8 @@ impl Admission {
         self.changing()
     }
 
-    /// As [`Admission::changing`] for whoever wants everything durable that was done before. `None` while a transaction runs:
-    /// what was done before it is durable, and what is done in it will be when it is committed.
+    /// As [`Admission::changing`], for a caller that wants everything durable that was done before. `None` while a
+    /// transaction runs: what was done before it is durable, and what is done in it will be when it is committed.
     pub(crate) fn changing_to_sync(&self) -> Result<Option<CallGuard<'_>>> {
         if !gate::is_changing() && self.gate().is_some_and(Gate::runs) {
             return Ok(None);
@@ -88,9 +89,10 @@ impl Admission {
         }
     }
 
-    /// The volume is what it was when the transaction began. Does nothing where that is over. `tell` is called before
-    /// others may change anything, with what the transaction had touched; whoever looks then sees the volume as it is.
-    pub(crate) fn roll_back(&self, id: u64, why: Broken, tell: impl FnOnce(&DirtySet)) -> Result<()> {
+    /// The volume is what it was when the transaction began. Does nothing where that is over. `notify` is called
+    /// before others may change anything, with what the transaction had touched; a call that looks then sees the volume
+    /// as it is.
+    pub(crate) fn roll_back(&self, id: u64, why: Broken, notify: impl FnOnce(&DirtySet)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
         if !gate.end(id, Some(&why)) {
             return Ok(());
@@ -102,11 +104,11 @@ impl Admission {
                 .as_mut()
                 .and_then(|now| Some((now.before.take()?, now.touched.clone(), std::mem::take(&mut now.made))));
             before.map_or(Ok(()), |(before, touched, made)| {
-                let sizes = self.sizes_of_held(&touched.inodes);
+                let sizes = self.sizes_of_looked_up(&touched.inodes);
                 let led_to: Vec<_> = touched.names.iter().map(|(dir, name)| self.leads_to(*dir, name)).collect();
                 self.undo(before, &made)?;
                 let longer = self.note_assumed(&sizes);
-                // whoever forgets a name forgets what is mounted below it, too: not where nothing has changed
+                // with a name the kernel forgets what is mounted beneath it, too: not where nothing has changed
                 let is_other = |((dir, name), led_to): &(&(InodeNo, Vec<u8>), Option<_>)| {
                     led_to.is_none() || *led_to != self.leads_to(*dir, name)
                 };
@@ -117,7 +119,7 @@ impl Admission {
         };
         // half of it may be there, and nothing of it must reach the device
         let undone = undone.inspect_err(|e| self.store.fail(e));
-        tell(&gate.show());
+        notify(&gate.show());
         gate.open(true);
         undone.and(self.after_transaction())
     }
@@ -134,9 +136,9 @@ impl Admission {
         writing.space.undo(self, before.sums)?;
         writing.space.copy_content(false);
         for number in made {
-            // first parked, then looked at: whoever lets go of it meanwhile finds one of the two
+            // first parked, then looked at: a release meanwhile finds one of the two
             writing.space.park_inode(*number);
-            if !self.nodes.is_held(*number) {
+            if !self.nodes.is_looked_up(*number) {
                 writing.space.unpark_inode(*number);
             }
         }
@@ -149,19 +151,19 @@ impl Admission {
         Some((number, self.inode(number).ok()?.raw().disk.i_generation.get()))
     }
 
-    /// The sizes of regular files that are held, as whoever holds them knows them.
-    fn sizes_of_held(&self, touched: &BTreeSet<InodeNo>) -> Vec<(InodeNo, u64)> {
-        let held = touched.iter().filter(|number| self.nodes.is_held(**number));
+    /// The sizes of regular files that are looked up, as the kernel knows them.
+    fn sizes_of_looked_up(&self, touched: &BTreeSet<InodeNo>) -> Vec<(InodeNo, u64)> {
+        let looked_up = touched.iter().filter(|number| self.nodes.is_looked_up(**number));
         let size = |number: &InodeNo| {
             let inode = self.inode(*number).ok().filter(|inode| inode.kind == FileKind::Regular)?;
             let node = self.node(*number);
             let state = node.read();
             Some((*number, state.assumed.unwrap_or(state.size_of(&inode))))
         };
-        held.filter_map(size).collect()
+        looked_up.filter_map(size).collect()
     }
 
-    /// Notes which files have another size than is assumed of them; gives those that are longer.
+    /// Notes which files have another size than is assumed of them; returns those that are longer.
     fn note_assumed(&self, sizes: &[(InodeNo, u64)]) -> BTreeSet<InodeNo> {
         let mut longer = BTreeSet::new();
         for (number, assumed) in sizes {

@@ -1,12 +1,12 @@
 //! The space of a volume that is open for writing: its groups in memory.
 //!
-//! 1. The counts of all groups are in memory, from opening on. Free space and free inodes of a group are read when they are
-//!    first needed, verified once, and may be dropped again between generations where nothing of them is waiting.
-//! 2. From then on memory is the truth. What is stored of it is announced to the store at the first change in a generation,
-//!    so that it counts towards the generation's size, and gets its content when the generation closes (in
+//! 1. The counts of all groups are in memory, from opening on. Free space and free inodes of a group are read when they
+//!    are first needed, verified once, and may be dropped again between generations where nothing of them is waiting.
+//! 2. From then on memory is the truth. What is stored of it is announced to the store at the first change in a
+//!    generation, so that it counts towards the generation's size, and gets its content when the generation closes (in
 //!    `commit_hooks`). How free space is stored, [`record`] alone knows.
-//! 3. A group whose free space contradicts the volume is left alone: nothing is allocated there, and what is freed there
-//!    stays in use until a check. The volume is marked as having errors then.
+//! 3. A group whose free space contradicts the volume is left alone: nothing is allocated there, and what is freed
+//!    there stays in use until a check. The volume is marked as having errors then.
 //! 4. Locks: a group's lock, then the store's or a counter's. No two groups are locked at once, and no node's lock is
 //!    taken under one.
 
@@ -27,11 +27,11 @@ mod rule;
 mod runs;
 mod snapshot_pins;
 mod stored;
+mod system_zones;
 #[cfg(test)]
 mod tests;
 mod undo;
 mod unpin;
-mod zones;
 
 pub(crate) use blocks::Reservation;
 pub(crate) use record::free_blocks;
@@ -43,7 +43,6 @@ pub use stored::StoredFreeSpace;
 pub(crate) use undo::{Sums, with_errors};
 
 use crate::layout::Layout;
-use crate::lock::lock;
 use crate::{Clock, Disk, Error, Placement, Result};
 use bounds::Bounds;
 use cell::GroupCell;
@@ -51,19 +50,20 @@ use format::GroupNo;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
 use parked::Parked;
+use parking_lot::Mutex;
 use record::{FreeSpaceRecord, Opening};
 use rule::{Rule, Try};
 use runs::Runs;
 use snapshot_pins::SnapshotPins;
-use space::{Claim, GroupTotals, Policy, Pool, RunSet, Sum, Totals};
+use space::{GroupTotals, Policy, Pool, Privilege, RunSet, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use store::{Mutant, VolumeState};
-use zones::Zones;
+use system_zones::SystemZones;
 
-/// Most groups a volume may have to be opened for writing: their counts are kept in memory.
+/// Most groups a volume may have to be opened for writing: their counts stay in memory.
 const MAX_GROUPS: u32 = 1 << 24;
 /// Descriptor blocks read in one batch.
 const BATCH: u32 = 256;
@@ -77,18 +77,18 @@ pub struct DamagedGroup {
     pub what: &'static str,
 }
 
-/// How a volume's space is to be kept.
+/// How a volume's space is managed.
 pub(crate) struct SpaceOptions {
     /// The journal's blocks, ascending.
     pub(crate) journal: Vec<Range<u64>>,
     /// What the superblock says while generations are written.
     pub(crate) in_use: VolumeState,
-    /// The volume was sound when it was opened, so it may be called so again.
+    /// The volume was consistent when it was opened, so it may be called so again.
     pub(crate) was_valid: bool,
-    /// A crash may bring back content that was freed, so it is held until its generation is durable.
-    pub(crate) hold_content: bool,
+    /// A crash may bring back content that was freed, so it is deferred until its generation is durable.
+    pub(crate) defer_content: bool,
     /// So it is with numbers of inodes.
-    pub(crate) hold_inodes: bool,
+    pub(crate) defer_inodes: bool,
     /// What is done wrong on purpose.
     pub(crate) mutant: Mutant,
     /// Content that counts is never overwritten in its place.
@@ -97,7 +97,7 @@ pub(crate) struct SpaceOptions {
     pub(crate) placement: Placement,
     /// Where the generation numbers of new inodes begin.
     pub(crate) seed: u64,
-    /// Most groups whose bitmaps are kept between generations.
+    /// Most groups whose bitmaps stay cached between generations.
     pub(crate) bitmaps: usize,
     pub(crate) clock: Clock,
 }
@@ -107,7 +107,7 @@ pub(crate) struct Space {
     pub(crate) sb: Superblock,
     pub(crate) options: SpaceOptions,
     groups: Box<[GroupCell]>,
-    zones: Arc<Zones>,
+    system_zones: Arc<SystemZones>,
     /// Where free space comes from, and where it goes.
     pub(crate) record: Box<dyn FreeSpaceRecord>,
     layout: Arc<Layout>,
@@ -132,17 +132,17 @@ pub(crate) struct Space {
     deferred_inodes: Mutex<BTreeMap<u64, RunSet>>,
     /// Free inodes that are not allocated.
     parked: Parked,
-    /// The volume is being put away: no inode is given out, and no content taken in.
+    /// The volume is being put away: no inode is allocated, and no content taken in.
     closing: AtomicBool,
     /// The superblock as the open generation will close it, and as the last one did.
     pub(crate) superblock: Mutex<DiskSuperblock>,
     pub(crate) closed: Mutex<DiskSuperblock>,
     damaged: Mutex<Vec<DamagedGroup>>,
     numbers: AtomicU64,
-    /// Content is not overwritten in its place, but for what the open generation gave out.
+    /// Content is not overwritten in its place, but for what the open generation allocated.
     copies: AtomicBool,
-    /// Blocks given out for content in the open generation, while anybody asks.
-    given: Mutex<Runs>,
+    /// Blocks allocated for content in the open generation, while `copies` is set.
+    allocated: Mutex<Runs>,
     /// Bytes written since the last generation closed, for `s_kbytes_written`.
     pub(crate) written: AtomicU64,
 }
@@ -175,8 +175,8 @@ impl Space {
         let groups = read_descriptors(volume)?;
         let mut opening = Opening::read(volume)?;
         let record = opening.own_blocks(&groups);
-        let zones = Arc::new(Zones::of_volume(geometry, &groups, record)?);
-        let record = opening.into_record(volume, &zones, options.mutant);
+        let system_zones = Arc::new(SystemZones::of_volume(geometry, &groups, record)?);
+        let record = opening.into_record(volume, &system_zones, options.mutant);
         let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
         let layout = Arc::clone(&volume.layout);
         let of_data = layout.groups_for(Purpose::Data);
@@ -196,7 +196,7 @@ impl Space {
         };
         let rule = Rule::new(&layout, options.placement);
         let cells = geometry.group_numbers().zip(&groups).map(|(number, group)| {
-            let own_end = zones.front(geometry.group_blocks(number)) as u32;
+            let own_end = system_zones.front(geometry.group_blocks(number)) as u32;
             let mask = rule.mask(&layout, geometry, (number.get(), group), own_end);
             GroupCell::new(*group, mask, layout.available(number.get(), group), record.estimate(number))
         });
@@ -205,7 +205,7 @@ impl Space {
         let space = Self {
             record,
             bounds: Bounds::new(&counts, |class| rule.has(class)),
-            zones,
+            system_zones,
             layout: Arc::clone(&layout),
             snapshot_pins,
             free_metadata,
@@ -226,7 +226,7 @@ impl Space {
             damaged: Mutex::default(),
             numbers: AtomicU64::new(options.seed),
             copies: AtomicBool::new(options.copies),
-            given: Mutex::default(),
+            allocated: Mutex::default(),
             written: AtomicU64::new(0),
             options,
             sb,
@@ -241,11 +241,11 @@ impl Space {
 
     /// A group's descriptor as it is now.
     pub(crate) fn descriptor(&self, group: GroupNo) -> Option<Group> {
-        Some(lock(&self.cell(group)?.state).descriptor)
+        Some(self.cell(group)?.state.lock().descriptor)
     }
 
-    /// From now on no inode is given out, so that the numbers of those that are freed mean nothing else, and no content is
-    /// taken in.
+    /// From now on no inode is allocated, so that the numbers of those that are freed mean nothing else, and no content
+    /// is taken in.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
     }
@@ -263,18 +263,18 @@ impl Space {
 
     /// Groups that are not trusted any more.
     pub(crate) fn damaged(&self) -> Vec<DamagedGroup> {
-        lock(&self.damaged).clone()
+        self.damaged.lock().clone()
     }
 
     /// Whether the volume is marked, or will be, as having errors.
     pub(crate) fn has_errors(&self) -> bool {
-        State::from_bits_retain(lock(&self.superblock).s_state.get()).contains(State::ERROR)
+        State::from_bits_retain(self.superblock.lock().s_state.get()).contains(State::ERROR)
     }
 
     /// Notes that the volume contradicts itself: it is marked as having errors from the next generation on.
     pub(crate) fn note_error(&self) {
         let seconds = (self.options.clock)().seconds;
-        let mut sb = lock(&self.superblock);
+        let mut sb = self.superblock.lock();
         let state = State::from_bits_retain(sb.s_state.get()) | State::ERROR;
         sb.s_state = state.bits().into();
         let time = seconds as u32;
@@ -288,7 +288,7 @@ impl Space {
         sb.s_error_count = sb.s_error_count.get().saturating_add(1).into();
     }
 
-    /// A number that tells one use of an inode from the next.
+    /// A number that distinguishes one use of an inode from the next.
     fn next_number(&self) -> u32 {
         // SplitMix64
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -317,7 +317,7 @@ impl Totals for Space {
 
     fn all(&self) -> Sum {
         Sum {
-            blocks: lock(&self.pool).available(Claim::Promised),
+            blocks: self.pool.lock().available(Privilege::Reserved),
             inodes: self.free_inodes.load(Ordering::Relaxed),
             directories: self.directories.load(Ordering::Relaxed),
         }

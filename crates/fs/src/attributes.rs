@@ -6,7 +6,7 @@ use format::feature::{Incompat, RoCompat};
 use format::xattr::index;
 use std::sync::Arc;
 
-/// What of a file is to change; what is `None` stays. The change time becomes now unless it is given.
+/// What of a file is to change; what is `None` stays. The change time becomes now unless it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttributes {
     /// Permission bits with set-user-id, set-group-id and sticky: 0 to 0o7777.
@@ -28,7 +28,7 @@ pub struct SetAttributes {
     /// Project.
     pub project: Option<u32>,
     /// The change time stays as it is, whatever else changes and `ctime` says.
-    pub keep_ctime: bool,
+    pub preserve_ctime: bool,
     /// The times are the present, or those of what was written before, and nothing else is asked for: files that are
     /// append-only allow that.
     pub touch: bool,
@@ -55,18 +55,18 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
 const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::CASEFOLD);
 
 impl Files {
-    /// Changes attributes of a file, and gives it as it is then. New permission bits also change its access control list.
-    /// Times are kept as finely and as far as the inode can record them.
+    /// Changes attributes of a file, and returns it as it is then. New permission bits also change its access control
+    /// list. Times are stored as finely and as far as the inode can record them.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] where the file is immutable or append-only (but for its flags), and for flags and projects
-    /// that this file or this volume cannot have; [`Error::NotEmpty`] where a directory with names is to compare names
-    /// without case from now on.
+    /// [`Error::NotPermitted`] where the file is immutable or append-only (but for its flags), and for flags and
+    /// projects that this file or this volume cannot have; [`Error::NotEmpty`] where a directory with names is to
+    /// compare names without case from now on.
     pub fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<Arc<Inode>> {
         self.set_attributes_if(number, set, |_| true)
     }
 
-    /// As [`Files::set_attributes`], where a file is as it is wanted to be; else it is given as it is.
+    /// As [`Files::set_attributes`], where a file is as it is wanted to be; else it is returned as it is.
     ///
     /// # Errors
     /// As [`Files::set_attributes`].
@@ -102,7 +102,7 @@ impl Files {
                 inode = self.put_attributes(&change, &inode, &[wanted])?.0;
             }
             let ctime = set.ctime.unwrap_or(change.now());
-            let ctime = if set.keep_ctime { inode.raw().ctime() } else { ctime };
+            let ctime = if set.preserve_ctime { inode.raw().ctime() } else { ctime };
             change.update_inode(&inode, |buf| {
                 if let Some(mode) = set.mode {
                     buf.set_mode(buf.raw().disk.i_mode.get() & 0xF000 | mode & 0o7777);
@@ -167,7 +167,7 @@ impl Files {
         let Some(project) = set.project else { return Ok(()) };
         let records = inode.raw().extra_isize() >= 32;
         if project != inode.raw().project() && (!records || !self.sb.features.ro_compat.contains(RoCompat::PROJECT)) {
-            return Err(Error::NotPermitted("the volume keeps no projects"));
+            return Err(Error::NotPermitted("the volume does not record projects"));
         }
         Ok(())
     }

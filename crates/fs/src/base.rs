@@ -28,14 +28,14 @@ pub struct Base {
 
 stands_on!(Base, disk: Disk);
 
-/// What a volume that is open for writing keeps beside the cache.
+/// What a volume that is open for writing has beside the cache.
 pub(crate) struct Writing {
     pub(crate) options: WriteOptions,
     pub(crate) consistency: Consistency,
     pub(crate) space: Arc<Space>,
-    /// Blocks taken by the volume's own structures, once somebody asked.
+    /// Blocks taken by the volume's own structures, once that was asked for.
     pub(crate) overhead: OnceLock<u64>,
-    /// Inodes without a name that somebody holds, and those whose truncation has not finished.
+    /// Inodes without a name that are looked up, and those whose truncation has not finished.
     pub(crate) orphans: OrphanList,
     /// Where transactions are possible.
     pub(crate) gate: Option<Gate<Before>>,
@@ -88,7 +88,7 @@ impl Base {
         self.writing.is_some()
     }
 
-    /// How the volume stays sound through a crash; `None` where it is open for reading only.
+    /// How the volume stays consistent through a crash; `None` where it is open for reading only.
     #[must_use]
     pub fn consistency(&self) -> Option<Consistency> {
         self.writing.as_ref().map(|writing| writing.consistency)
@@ -104,7 +104,7 @@ impl Base {
         self.writing.as_ref().is_some_and(|w| w.orphans.contains(number))
     }
 
-    /// Whether a number is held from outside for a file that a rollback took back.
+    /// Whether a number is parked: the kernel still uses it for a file that a rollback undid.
     pub(crate) fn is_parked(&self, number: InodeNo) -> bool {
         self.writing.as_ref().is_some_and(|writing| writing.space.is_parked(number))
     }
@@ -133,7 +133,7 @@ impl Base {
         if fits { wanted.max(EXTRA_ISIZE) } else { EXTRA_ISIZE }
     }
 
-    /// Gives an inode an empty map, in the form that new files of the volume have.
+    /// Sets an empty map in an inode, in the form that new files of the volume have.
     pub(crate) fn make_map(&self, buf: &mut InodeBuf) {
         let mut flags = buf.raw().flags();
         let mut block = [0; 60];
@@ -165,7 +165,7 @@ impl Base {
         self.gate().map_or_else(|| Some(gate::free()), Gate::try_change)
     }
 
-    /// To be held during several calls that look at the volume: no transaction is rolled back meanwhile.
+    /// A guard for several calls that look at the volume: no transaction is rolled back meanwhile.
     pub fn looking(&self) -> CallGuard<'_> {
         self.gate().map_or_else(gate::free, Gate::look)
     }
@@ -176,7 +176,8 @@ impl Base {
         self.gate().is_some_and(Gate::would_wait)
     }
 
-    /// How often a transaction has begun or ended: what is the same before and after a call had to wait was not touched by one.
+    /// How often a transaction has begun or ended: what is the same before and after a call had to wait was not touched
+    /// by one.
     #[must_use]
     pub fn turns_of_transactions(&self) -> u64 {
         self.gate().map_or(0, Gate::turns)
@@ -199,8 +200,8 @@ impl Base {
         }
     }
 
-    /// Whether a number that is freed was in use before the transaction that there is began. It may be so again, and must
-    /// not be somebody else's meanwhile: who learned it in the transaction would take the one for the other.
+    /// Whether a number that is freed was in use before the transaction that there is began. It may be so again, and
+    /// must not become another file's meanwhile: a member that learned it would take the one for the other.
     pub(crate) fn is_of_before(&self, number: InodeNo) -> bool {
         let mut is = false;
         if let Some(gate) = self.gate() {

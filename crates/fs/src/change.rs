@@ -1,17 +1,16 @@
 //! A change to the volume: one operation of the store, and what the file system needs to make it.
 //!
 //! What is changed under one [`Change`] belongs to one generation, so it lands whole or not at all as far as the engine
-//! promises. It must not fail halfway: reads, checks and allocations come first, edits last. Where an edit fails all the
-//! same (a block that was evicted and cannot be read again), what is in memory is not sound any more, and the volume
-//! turns read-only.
+//! promises. It must not fail halfway: reads, checks and allocations come first, edits last. Where an edit fails all
+//! the same (a block that was evicted and cannot be read again), what is in memory is not consistent any more, and the
+//! volume turns read-only.
 
 use crate::error::OfInode;
-use crate::lock::lock;
 use crate::{Error, Inode, InodeNo, Inodes, Result, Timestamp};
 use format::FsBlock;
 use format::inode::InodeBuf;
 use format::superblock::{DiskSuperblock, OFFSET};
-use space::Claim;
+use space::Privilege;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +24,7 @@ pub(crate) struct Change<'v> {
     pub(crate) volume: &'v Inodes,
     op: Operation<'v>,
     now: Timestamp,
-    claim: Cell<Claim>,
+    privilege: Cell<Privilege>,
     /// Inodes whose numbers may be used again when the change is over; whether each was a directory.
     freed: RefCell<Vec<(InodeNo, bool)>>,
 }
@@ -39,13 +38,13 @@ impl Inodes {
         self.change_with(credits, |limits| limits.ordinary)
     }
 
-    /// As [`Inodes::change`], for one that frees, or changes only what is there: it finds room on a full volume, too.
+    /// As [`Inodes::change`], for one that frees, or changes only what is there: it finds space on a full volume, too.
     pub(crate) fn change_freeing(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, |limits| limits.freeing)
     }
 
-    /// As [`Inodes::change`], for one that gives a place to content for which room was promised.
-    pub(crate) fn change_promised(&self, credits: usize) -> Result<Change<'_>> {
+    /// As [`Inodes::change`], for one that allocates blocks for delayed data whose space was reserved.
+    pub(crate) fn change_reserved(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, |limits| limits.reserved)
     }
 
@@ -54,24 +53,24 @@ impl Inodes {
         self.change_with(0, |limits| limits.snapshot)
     }
 
-    /// As [`Inodes::change`], for the deletion of a snapshot: it finds room where all else does not.
+    /// As [`Inodes::change`], for the deletion of a snapshot: it finds space where all else does not.
     pub(crate) fn change_deleting(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, |limits| limits.deletion)
     }
 
     fn change_with(&self, credits: usize, limit_of: fn(DirtyLimits) -> usize) -> Result<Change<'_>> {
         let all = (credits + OWN_CREDITS).min(self.store.max_credits()).max(credits);
-        debug_assert!(!self.has_gate() || crate::gate::is_changing(), "nobody asked at the gate");
+        debug_assert!(!self.has_gate() || crate::gate::is_changing(), "the gate was not asked");
         let op = self.store.begin_with(all, limit_of).map_err(Error::from).inspect_err(|e| self.note_too_large(e))?;
         self.wake_background();
-        let (claim, freed) = (Cell::new(self.usual_claim()), RefCell::default());
-        Ok(Change { volume: self, op, now: self.now(), claim, freed })
+        let (privilege, freed) = (Cell::new(self.usual_privilege()), RefCell::default());
+        Ok(Change { volume: self, op, now: self.now(), privilege, freed })
     }
 }
 
 impl<'v> Change<'v> {
-    /// Announces `credits` more metadata blocks, if the open generation has space for them: never waits. Where it has not,
-    /// what is left to do needs a change of its own.
+    /// Announces `credits` more metadata blocks, if the open generation has space for them: never waits. Where it has
+    /// not, what is left to do needs a change of its own.
     #[must_use]
     pub(crate) fn extend(&mut self, credits: usize) -> bool {
         self.op.extend(credits)
@@ -91,16 +90,16 @@ impl<'v> Change<'v> {
         self.volume.space()?.is_open()
     }
 
-    /// From now on allocations may use what is kept for this claim.
-    pub(crate) fn claim_as(&self, claim: Claim) {
-        self.claim.set(claim);
+    /// From now on allocations may use what this privilege allows.
+    pub(crate) fn set_privilege(&self, privilege: Privilege) {
+        self.privilege.set(privilege);
     }
 
-    pub(crate) fn claim(&self) -> Claim {
-        self.claim.get()
+    pub(crate) fn privilege(&self) -> Privilege {
+        self.privilege.get()
     }
 
-    /// The number is given back when the change ends.
+    /// The number is freed when the change ends.
     pub(crate) fn free_at_end(&self, number: InodeNo, was_directory: bool) {
         self.freed.borrow_mut().push((number, was_directory));
     }
@@ -111,7 +110,7 @@ impl<'v> Change<'v> {
         let tag = Tag { kind: Kind::Superblock, owner: InodeNo(0), seed: 0 };
         // its bytes follow when the generation closes
         self.edit(block, tag, |_| ())?;
-        Ok(change(&mut lock(&self.volume.space()?.superblock)))
+        Ok(change(&mut self.volume.space()?.superblock.lock()))
     }
 
     /// The generation it belongs to.
@@ -130,7 +129,7 @@ impl<'v> Change<'v> {
         Ok(self.op.edit(block, tag, change).inspect_err(|e| self.volume.store.fail(e))?)
     }
 
-    /// Gives a block that was just allocated its first content, from zeroes.
+    /// Sets the first content of a block that was just allocated, from zeroes.
     pub(crate) fn fresh<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
         self.op.fresh(block, tag, change)
     }
@@ -158,7 +157,7 @@ impl<'v> Change<'v> {
         &self.op
     }
 
-    /// Changes an inode in its table. The result is what [`Inodes::inode`] gives from now on.
+    /// Changes an inode in its table. The result is what [`Inodes::inode`] returns from now on.
     pub(crate) fn update_inode(&self, inode: &Inode, change: impl FnOnce(&mut InodeBuf)) -> Result<Arc<Inode>> {
         let mut buf =
             InodeBuf::from_slot(inode.raw().bytes()).ok_or(Error::Invalid("an inode is shorter than 128 bytes"))?;
@@ -177,14 +176,14 @@ impl<'v> Change<'v> {
         self.store_inode(number, buf)
     }
 
-    /// [`Change::put_inode`] by whoever has the chain of orphans locked.
+    /// [`Change::put_inode`] for a caller that has the chain of orphans locked.
     pub(crate) fn store_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<Arc<Inode>> {
         let volume = self.volume;
         let place = volume.inode_place(number)?;
-        if volume.late_checksum(place.1) == 0 {
-            buf.seal(&volume.sb.geometry, number);
+        if volume.deferred_checksum(place.1) == 0 {
+            buf.set_checksum(&volume.sb.geometry, number);
         }
-        let inode = Arc::new(Inode::unsealed(&volume.sb, number, buf.into_bytes()).of(number)?);
+        let inode = Arc::new(Inode::without_checksum(&volume.sb, number, buf.into_bytes()).of(number)?);
         let was_empty = self.write_slot(number, place, inode.raw().bytes())?;
         if was_empty && let Some(made) = volume.writing.as_ref().and_then(|w| w.new_inodes.as_ref()) {
             made.add(number, self.generation());
@@ -203,20 +202,20 @@ impl<'v> Change<'v> {
             // as it is on the device, so that the inode costs no write
             self.write_slot(number, place, &vec![0; buf.bytes().len()])?;
         } else {
-            if self.volume.late_checksum(place.1) == 0 {
-                buf.seal(&self.volume.sb.geometry, number);
+            if self.volume.deferred_checksum(place.1) == 0 {
+                buf.set_checksum(&self.volume.sb.geometry, number);
             }
             self.write_slot(number, place, buf.bytes())?;
         }
         self.volume.cache.forget(number);
         self.volume.note_inode(number);
-        self.volume.nodes.forget(number);
+        self.volume.nodes.remove(number);
         Ok(())
     }
 
     /// Writes an inode's slot; whether it was all zeroes, as of an inode that was never used.
     fn write_slot(&self, number: InodeNo, (block, offset): (FsBlock, usize), bytes: &[u8]) -> Result<bool> {
-        let tag = Tag { kind: Kind::InodeTable, owner: number, seed: self.volume.late_checksum(offset) };
+        let tag = Tag { kind: Kind::InodeTable, owner: number, seed: self.volume.deferred_checksum(offset) };
         let (wants_note, mut before) = (self.op.wants_notes(), None);
         let was_empty = self.edit(block, tag, |table| {
             // the place is inside the block: inode sizes divide block sizes
@@ -240,7 +239,7 @@ impl Drop for Change<'_> {
             let generation = self.generation();
             for (number, directory) in self.freed.take() {
                 self.op.note(|| Note::Number { number, allocated: false });
-                space.give_inode(number, directory, generation, self.volume.is_of_before(number));
+                space.free_inode(number, directory, generation, self.volume.is_of_before(number));
             }
         }
     }

@@ -2,9 +2,8 @@
 //! blocks that were changed.
 
 use crate::alloc::{Space, with_errors};
-use crate::lock::lock;
 use format::feature::{Features, Incompat};
-use format::inode::seal_slot;
+use format::inode::set_slot_checksum;
 use format::superblock::{DiskSuperblock, OFFSET, State};
 use format::tail::Tailed;
 use format::{FsBlock, InodeNo, orphan, xattr};
@@ -14,11 +13,11 @@ use store::{Closing, CommitHooks, Kind, Need, StateSource, Tag, VolumeState};
 use zerocopy::IntoBytes;
 
 impl Space {
-    /// The superblock as it is closed, marked as in use: a generation may reach the device in any order, so its superblock
-    /// must not say that all is sound.
+    /// The superblock as it is closed, marked as in use: a generation may reach the device in any order, so its
+    /// superblock must not say that all is consistent.
     fn close_superblock(&self) -> DiskSuperblock {
-        let mut sb = lock(&self.superblock);
-        let free = lock(&self.pool).free_units() * u64::from(self.sb.geometry.cluster_blocks);
+        let mut sb = self.superblock.lock();
+        let free = self.pool.lock().free_units() * u64::from(self.sb.geometry.cluster_blocks);
         sb.set_free_blocks_count(free + self.pinned_blocks() + self.free_metadata());
         sb.s_free_inodes_count = (self.free_inodes.load(Ordering::Relaxed) as u32).into();
         let now = (self.options.clock)().seconds;
@@ -29,12 +28,12 @@ impl Space {
         sb.s_kbytes_written = sb.s_kbytes_written.get().wrapping_add(kilobytes).into();
         let closed = *sb;
         drop(sb);
-        *lock(&self.closed) = closed;
+        *self.closed.lock() = closed;
         self.marked(closed, self.options.in_use)
     }
 
-    /// Gives the inodes of a block of an inode table that wait for it their checksum.
-    fn seal_inodes(&self, tag: &Tag, table: &mut [u8]) -> Option<()> {
+    /// Sets the checksum of the inodes in a block of an inode table that wait for it.
+    fn set_inode_checksums(&self, tag: &Tag, table: &mut [u8]) -> Option<()> {
         let geometry = &self.sb.geometry;
         let first = tag.owner.get() - geometry.inode_slot(tag.owner)?.offset / geometry.inode_size;
         let mut waiting = tag.seed;
@@ -45,7 +44,7 @@ impl Space {
             let slot = table.get_mut(start..start + geometry.inode_size as usize)?;
             // one that was cleared is as it was before its first use
             if slot.iter().any(|byte| *byte != 0) {
-                seal_slot(slot, geometry, InodeNo(first + n));
+                set_slot_checksum(slot, geometry, InodeNo(first + n));
             }
         }
         Some(())
@@ -62,7 +61,7 @@ impl Space {
         if sb.s_rev_level.get() > 0 {
             sb.set_features(Features { compat, incompat, ro_compat });
         }
-        sb.seal();
+        sb.set_checksum();
         sb
     }
 }
@@ -71,7 +70,7 @@ impl CommitHooks for Space {
     fn finish(&self, closing: &Closing<'_>) -> store::Result<()> {
         self.close_versions(closing.generation());
         self.finish_groups(closing)?;
-        self.forget_given();
+        self.forget_allocated();
         let sb = self.close_superblock();
         let size = u64::from(self.sb.geometry.block_size);
         let (block, offset) = (FsBlock(OFFSET / size), (OFFSET % size) as usize);
@@ -99,20 +98,20 @@ impl CommitHooks for Space {
         let geometry = &self.sb.geometry;
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if tag.kind == Kind::OrphanFile {
-            orphan::seal(bytes, block, geometry.metadata_csum.then_some(tag.seed));
+            orphan::set_checksum(bytes, block, geometry.metadata_csum.then_some(tag.seed));
         }
         if !geometry.metadata_csum {
             return;
         }
-        // a block without room for a checksum has none: it is left as it is
+        // a block without space for a checksum has none: it is left as it is
         let _ = match tag.kind {
             Kind::ExtentNode => geometry.tail(Tailed::ExtentNode).set_checksum(bytes, block, tag.seed),
             Kind::Indirect => geometry.tail(Tailed::Indirect).set_checksum(bytes, block, tag.seed),
             Kind::Directory => geometry.tail(Tailed::Leaf).set_checksum(bytes, block, tag.seed),
             Kind::DirectoryIndex => geometry.tail(Tailed::Index).set_checksum(bytes, block, tag.seed),
             Kind::Attributes => xattr::write_block_checksum(bytes, block, geometry.checksum_seed),
-            Kind::InodeTable => self.seal_inodes(tag, bytes),
-            // sealed where they are made, or without a checksum
+            Kind::InodeTable => self.set_inode_checksums(tag, bytes),
+            // checksum set where they are made, or none
             _ => None,
         };
     }
@@ -126,9 +125,9 @@ impl CommitHooks for Space {
 
 impl StateSource for Space {
     fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>) {
-        let mut sb = *lock(&self.closed);
+        let mut sb = *self.closed.lock();
         // that something is wrong with the volume does not wait for the next generation
-        with_errors(&mut sb, &lock(&self.superblock));
+        with_errors(&mut sb, &self.superblock.lock());
         let sb = self.marked(sb, state);
         (OFFSET, Arc::from(sb.as_bytes()))
     }

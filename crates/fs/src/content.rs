@@ -8,7 +8,7 @@ use format::{FileBlock, FsBlock, Structure, Where};
 use store::DataRead;
 
 impl Maps {
-    /// Whether a file has content that we can read: see [`Files::read_at`](crate::Files::read_at), whose errors it gives.
+    /// Whether a file has content that we can read: see [`Files::read_at`](crate::Files::read_at).
     ///
     /// # Errors
     /// As [`Files::read_at`](crate::Files::read_at).
@@ -145,7 +145,7 @@ fn split(buf: &mut [u8], len: u64) -> (&mut [u8], &mut [u8]) {
     buf.split_at_mut(len)
 }
 
-/// Adds a read of the bytes at the start of `buf`, and gives back what follows them.
+/// Adds a read of the bytes at the start of `buf`, and returns what follows them.
 fn request<'a>(
     reads: &mut Vec<DataRead<'a>>,
     buf: &'a mut [u8],

@@ -3,8 +3,8 @@
 //! Blocks are allocated when the content leaves memory, many at once: so a file that grows in small steps lies in one
 //! piece, and one that is removed soon costs nothing.
 //!
-//! Content is kept in pieces of whole blocks. A write that continues a piece lengthens it, so what was written in order
-//! leaves in large writes.
+//! Content is buffered in pieces of whole blocks. A write that continues a piece lengthens it, so what was written in
+//! order leaves in large writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

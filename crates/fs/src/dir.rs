@@ -1,13 +1,13 @@
 //! Directories: names to inodes, and lists of names.
 //!
-//! A place in a directory is given by a *cookie*, a number that the caller only hands back.
+//! A position in a directory is a *cookie*, a number that the caller only hands back.
 //!
 //! 1. By offset: the cookie is the byte, in the directory's blocks, from which the next entry is shown. An inline
-//!    directory is taken as if it had blocks: "." at 0, ".." at 12, `i_block` at 24, and the rest behind it. Entries of a
-//!    plain directory never move, and a cookie into one that went shows what follows it.
-//! 2. By hash, on a volume that is open for writing, where directories have indexes: entries move when a block splits, so
-//!    the cookie says from which name on, in the order of hashes (see `order`). A directory of one block counts too, as it
-//!    may be a hash tree before its list is read to the end.
+//!    directory is taken as if it had blocks: "." at 0, ".." at 12, `i_block` at 24, and the rest behind it. Entries of
+//!    a plain directory never move, and a cookie into one that went shows what follows it.
+//! 2. By hash, on a volume that is open for writing, where directories have indexes: entries move when a block splits,
+//!    so the cookie says from which name on, in the order of hashes (see `order`). A directory of one block counts too,
+//!    as it may be a hash tree before its list is read to the end.
 
 pub(crate) mod block;
 mod hash_order;
@@ -54,8 +54,8 @@ pub struct DirEntry {
 ///
 /// What is added or removed meanwhile may be shown or not; all else is shown once.
 ///
-/// A block that cannot be read or is corrupt gives one error, after what could be read of it, and the next block follows.
-/// It ends on any directory: none has more blocks than its volume.
+/// A block that cannot be read or is corrupt yields one error, after what could be read of it, and the next block
+/// follows. It ends on any directory: none has more blocks than its volume.
 pub struct ReadDir<'a> {
     volume: &'a Directories,
     dir: Arc<Inode>,

@@ -1,13 +1,13 @@
 use format::{InodeNo, Structure, Where};
 
-/// Why the file system could not do what was asked. Each kind stands for one answer of POSIX; the table of those is kept
-/// by whoever speaks to a kernel.
+/// Why the file system could not do what was asked. Each kind stands for one answer of POSIX; the table of those is in
+/// the crate that speaks to a kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The device refused a request, or ends before the volume does.
     #[error(transparent)]
     Io(blockdev::Error),
-    /// The volume or the file is sound as far as we can tell, but needs something we do not have.
+    /// The volume or the file is consistent as far as we know, but needs something we do not have.
     #[error("unsupported: {0}")]
     Unsupported(String),
     /// The bytes contradict the format.
@@ -22,7 +22,8 @@ pub enum Error {
     },
     /// No superblock was accepted at the place asked for. Copies may exist elsewhere.
     #[error(
-        "{0}; a copy of the superblock may be whole: give its block with -b (the first is often 32768, or 8193 with blocks of 1024 bytes)"
+        "{0}; a copy of the superblock may be whole: specify its block with -b \
+         (the first is often 32768, or 8193 with blocks of 1024 bytes)"
     )]
     NoSuperblock(Box<Error>),
     /// There is no file of that name or number.
@@ -47,12 +48,12 @@ pub enum Error {
     #[error("no such attribute")]
     NoAttribute,
     /// The content is encrypted, and we have no key.
-    #[error("encrypted, and no key is given")]
+    #[error("encrypted, and there is no key")]
     Encrypted,
     /// The call makes no sense for a file of this kind.
     #[error("{0}")]
     Invalid(&'static str),
-    /// There is no room: no free block, or no free inode.
+    /// There is no space: no free block, or no free inode.
     #[error("no space left on the volume")]
     NoSpace,
     /// The name, or the attribute, is there already.
@@ -142,7 +143,7 @@ impl From<store::Error> for Error {
             store::Error::TransactionTooLarge { limit } => Error::TransactionTooLarge { limit },
             // no operation of ours is that large
             e @ (store::Error::TooLarge { .. } | store::Error::Journal(_)) => Error::Unsupported(e.to_string()),
-            store::Error::NoRoom => Error::NoSpace,
+            store::Error::NoSpace => Error::NoSpace,
             store::Error::Native(why) | store::Error::Linked(why) => {
                 Error::ReadOnly(format!("the volume can only be read: {why}"))
             }

@@ -1,11 +1,11 @@
 //! Files mapped by a tree of extents.
 //!
-//! The way down is taken by the block asked for, so it is at most as long as the tree is deep (a node says its depth,
+//! The path down is taken by the block asked for, so it is at most as long as the tree is deep (a node says its depth,
 //! and each must be one less than its parent's). The neighbours of the entry taken bound what the child may speak for:
 //! whatever a damaged child claims beyond is not believed, and the runs of a file never overlap.
 
 use crate::error::OfInode;
-use crate::{Error, Inode, Maps, Place, Result, Run};
+use crate::{Error, Inode, Mapping, Maps, Result, Run};
 use format::extent::{Extent, Node};
 use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
@@ -94,6 +94,6 @@ fn inside(extent: &Extent, from: FileBlock, end: u64) -> Run {
     Run {
         logical: from,
         len: extent_end.min(end) - from.get(),
-        place: if extent.unwritten { Place::Unwritten(start) } else { Place::Data(start) },
+        mapping: if extent.unwritten { Mapping::Unwritten(start) } else { Mapping::Data(start) },
     }
 }

@@ -1,9 +1,9 @@
-//! Space for files apart from content: given in advance, taken back, moved.
+//! Space for files apart from content: allocated in advance, freed, moved.
 
 use crate::file::edit::{FileEdit, stamp};
 use crate::inline_data::is_inline;
 use crate::map::{CLEARING, ONE_PLACE, Steps};
-use crate::{Error, Files, InodeFlags, InodeNo, Place, Result};
+use crate::{Error, Files, InodeFlags, InodeNo, Mapping, Result};
 use format::FileBlock;
 use format::extent::{Extent, MAX_INIT_LEN};
 use std::cell::Cell;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// What to do with a range of a file, as fallocate(2) has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AllocateMode {
-    /// Give it blocks that read as zeroes, and make the file longer where the range ends behind it.
+    /// Allocate blocks that read as zeroes, and make the file longer where the range ends behind it.
     Extend,
-    /// Give it blocks; the size stays (`FALLOC_FL_KEEP_SIZE`).
+    /// Allocate blocks; the size stays (`FALLOC_FL_KEEP_SIZE`).
     KeepSize,
     /// Make it a hole; the size stays (`FALLOC_FL_PUNCH_HOLE`).
     PunchHole,
@@ -29,14 +29,14 @@ pub enum AllocateMode {
 }
 
 impl Files {
-    /// Gives space to a range of a regular file, or takes it: `len` bytes from byte `offset` on. Files without extents
-    /// know [`AllocateMode::PunchHole`] only. Long ranges are worked on in steps; a crash between them, or a lack of
-    /// room, leaves a part done: the file is sound, and for `Collapse` and `Insert` of files in very many pieces what
-    /// follows the range may stand partly in its old place.
+    /// Allocates space for a range of a regular file, or frees it: `len` bytes from byte `offset` on. Files without
+    /// extents know [`AllocateMode::PunchHole`] only. Long ranges are worked on in steps; a crash between them, or a
+    /// lack of space, leaves a part done: the file is consistent, and for `Collapse` and `Insert` of files in very many
+    /// pieces what follows the range may stand partly in its old place.
     ///
     /// # Errors
-    /// As [`Files::write_at`]; [`Error::Invalid`] for ranges that are empty or (`Collapse`, `Insert`) not of whole blocks
-    /// inside the file; [`Error::Unsupported`] for what needs extents.
+    /// As [`Files::write_at`]; [`Error::Invalid`] for ranges that are empty or (`Collapse`, `Insert`) not of whole
+    /// blocks inside the file; [`Error::Unsupported`] for what needs extents.
     pub fn allocate(&self, number: InodeNo, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let moved = Cell::new(false);
         self.edit_file(number, |file| match moved.get() {
@@ -46,9 +46,9 @@ impl Files {
         })
     }
 
-    /// Gives the holes in a range of a regular file blocks without writing any of them, and makes the file longer where the
-    /// range ends behind it: it reads as whatever the device held there, perhaps what somebody else removed. For volumes
-    /// that are made to be measured, of whose content nothing is asked but where it lies.
+    /// Allocates blocks for the holes in a range of a regular file without writing any of them, and makes the file
+    /// longer where the range ends behind it: it reads as whatever the device contained there, perhaps what another
+    /// user removed. For volumes that are made to be measured, of whose content nothing is asked but where it lies.
     ///
     /// # Errors
     /// As [`Files::write_at`].
@@ -118,23 +118,23 @@ impl FileEdit<'_> {
         Ok(())
     }
 
-    /// Gives the holes of a range of blocks a place, as blocks that are not written, or as they are.
+    /// Allocates blocks for the holes of a range, as blocks that are not written, or as they are.
     fn fill(&mut self, from: u64, to: u64, unwritten: bool) -> Result<()> {
         let mut at = from;
         while at < to {
             let run = self.run(at)?;
             let end = run.end().get().min(to);
-            if run.place != Place::Hole {
+            if run.mapping != Mapping::Hole {
                 at = end;
                 continue;
             }
             self.map_changes();
             let inode = Arc::clone(&self.inode);
             let change = self.volume.change(ONE_PLACE)?;
-            let (inode, given) = change
+            let (inode, extent) = change
                 .edit_inode(&inode, |buf| change.map_allocate(&inode, buf, FileBlock(at), end - at, unwritten))?;
             self.inode = inode;
-            at += u64::from(given.len);
+            at += u64::from(extent.len);
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl FileEdit<'_> {
         let mut at = from;
         while at < to {
             let run = self.run(at)?;
-            let Place::Data(physical) = run.place else {
+            let Mapping::Data(physical) = run.mapping else {
                 at = run.end().get();
                 continue;
             };
@@ -210,8 +210,8 @@ impl FileEdit<'_> {
         Ok((offset / block_size, len / block_size))
     }
 
-    /// Repeats a step until it says that it was the last. Where it finds no room, what was freed is waited for here, once, and
-    /// the file stays locked: whoever tries all of it again would begin anew.
+    /// Repeats a step until it says that it was the last. Where it finds no space, what was freed is waited for here,
+    /// once, and the file stays locked: a caller that tried all of it again would begin anew.
     fn in_steps(&mut self, mut step: impl FnMut(&mut Self) -> Result<bool>) -> Result<()> {
         let mut waited = false;
         loop {

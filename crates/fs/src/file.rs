@@ -12,7 +12,7 @@ use crate::content::clamp;
 use crate::inline_data::is_inline;
 use crate::layers::stands_on;
 use crate::node::NodeState;
-use crate::{Admission, Attributes, Error, Inode, InodeNo, Maps, Place, Result};
+use crate::{Admission, Attributes, Error, Inode, InodeNo, Mapping, Maps, Result};
 use format::{FileBlock, Structure, Where};
 
 /// Files: their content, and what their inodes say.
@@ -46,7 +46,7 @@ impl Files {
         })
     }
 
-    /// An inode as it is now, with what of it is only in memory, while nobody changes it. Where the volume is open for
+    /// An inode as it is now, with what of it is only in memory, locked against changes. Where the volume is open for
     /// reading only, it is what it was, and all there is.
     fn current<R>(&self, inode: &Inode, read: impl FnOnce(&Inode, Option<&NodeState>) -> Result<R>) -> Result<R> {
         if self.writing.is_none() {
@@ -58,8 +58,8 @@ impl Files {
         read(&*self.inode(inode.number)?, Some(&state))
     }
 
-    /// What stat(2) says about an inode as it is now: [`Inodes::attributes`](crate::Inodes::attributes) with the content that has no place on the
-    /// device yet.
+    /// What stat(2) says about an inode as it is now: [`Inodes::attributes`](crate::Inodes::attributes) with the
+    /// content that has no place on the device yet.
     ///
     /// # Errors
     /// As [`Inodes::inode`](crate::Inodes::inode).
@@ -70,9 +70,9 @@ impl Files {
             if let Some(state) = state {
                 attributes.size = state.size.unwrap_or(attributes.size);
                 // some of the delayed content has a place that was never written
-                let promised = state.promise.as_ref().map_or(0, Reservation::blocks);
-                let promised = promised.saturating_mul(self.sb.geometry.block_size.into());
-                attributes.blocks = attributes.blocks.saturating_add(promised.min(state.delayed.bytes() as u64) / 512);
+                let reserved = state.reservation.as_ref().map_or(0, Reservation::blocks);
+                let reserved = reserved.saturating_mul(self.sb.geometry.block_size.into());
+                attributes.blocks = attributes.blocks.saturating_add(reserved.min(state.delayed.bytes() as u64) / 512);
             }
             Ok(attributes)
         })
@@ -137,9 +137,9 @@ impl Files {
             } else {
                 let run = self.map(inode, FileBlock(block))?;
                 // ends in good time on a map whose blocks point to each other
-                mapped = mapped.saturating_add(if run.place == Place::Hole { 0 } else { run.len });
+                mapped = mapped.saturating_add(if run.mapping == Mapping::Hole { 0 } else { run.len });
                 let next = state.delayed.next(block_size as usize, block).unwrap_or(u64::MAX);
-                (matches!(run.place, Place::Data(_)), run.end().get().min(next))
+                (matches!(run.mapping, Mapping::Data(_)), run.end().get().min(next))
             };
             if is_data == data {
                 return Ok(Some(at));

@@ -1,7 +1,7 @@
 //! Who may change a volume, and who may look at it, while a transaction has it for itself.
 //!
 //! Every call that changes something passes the gate before it locks anything, and every call that looks at what can
-//! change; within such a call it is passed already. So nobody waits here with a lock held.
+//! change; within such a call it is passed already. So no call waits here while it has a lock.
 //!
 //! | | changes by members | changes by others | looking |
 //! | --- | --- | --- | --- |
@@ -13,19 +13,18 @@
 //! | it is rolled back, and caches above are emptied | refused | wait | at once |
 
 use crate::alloc::Sums;
-use crate::lock::lock;
 use crate::orphan_list::Chain;
 use crate::{Error, InodeNo, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// In the gate's state: only members of the transaction change anything.
 const CLOSED: u8 = 1;
-/// In the gate's state: nobody looks.
+/// In the gate's state: no call looks.
 const STILL: u8 = 2;
 
 /// How long a wait for something that has no time of its own sleeps at most, before it looks again.
@@ -49,7 +48,7 @@ pub(crate) enum Broken {
     TooLarge(usize),
     /// It took longer than it may.
     TimedOut(Duration),
-    /// Somebody ended it, for this reason.
+    /// It was ended, for this reason.
     Ended(String),
 }
 
@@ -58,21 +57,21 @@ impl Broken {
         match self {
             Self::TooLarge(limit) => Error::TransactionTooLarge { limit: *limit },
             Self::TimedOut(time) => {
-                Error::Cancelled(format!("it took longer than the {} s it was given", time.as_secs_f32()))
+                Error::Cancelled(format!("it took longer than its limit of {} s", time.as_secs_f32()))
             }
             Self::Ended(why) => Error::Cancelled(why.clone()),
         }
     }
 }
 
-/// What a transaction touched: what of it somebody may remember and must forget when it is rolled back.
+/// What a transaction touched: caches above the volume must forget it when the transaction is rolled back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DirtySet {
     /// Inodes that it made, changed or freed.
     pub inodes: BTreeSet<InodeNo>,
     /// Names that it made, changed or removed, or tried to, each with its directory.
     pub names: BTreeSet<(InodeNo, Vec<u8>)>,
-    /// Of those inodes, regular files that are held from outside and are longer than before the rollback.
+    /// Of those inodes, regular files that are looked up and are longer than before the rollback.
     pub longer: BTreeSet<InodeNo>,
 }
 
@@ -101,7 +100,7 @@ pub(crate) struct Current<B> {
     /// What is needed to roll it back.
     pub(crate) before: Option<B>,
     pub(crate) touched: DirtySet,
-    /// Numbers that were free when it began and that it gave to files.
+    /// Numbers that were free when it began and that it allocated to files.
     pub(crate) made: BTreeSet<InodeNo>,
 }
 
@@ -118,17 +117,17 @@ pub(crate) struct Gate<B> {
     state: AtomicU8,
     changing: AtomicUsize,
     looking: AtomicUsize,
-    /// Somebody waits for one of the two to be zero.
+    /// A thread waits for one of the two to be zero.
     emptying: AtomicBool,
     current: Mutex<Option<Current<B>>>,
     undone: Mutex<Undone>,
-    /// Rings when one of the counts is zero while somebody waits for that, and when a phase begins.
+    /// Notified when one of the counts is zero while a thread waits for that, and when a phase begins.
     wakeup: Condvar,
     /// How often a transaction has begun or ended.
     turns: AtomicU64,
 }
 
-/// What a call is told at a gate that is not open.
+/// The answer to a call at a gate that is not open.
 enum Answer {
     Admitted,
     Wait,
@@ -137,7 +136,7 @@ enum Answer {
 
 type Depth = &'static std::thread::LocalKey<Cell<u32>>;
 
-/// Somebody is within a call: no transaction begins, ends or is rolled back meanwhile, as far as it matters.
+/// A call is under way: no transaction begins, ends or is rolled back meanwhile, as far as it matters.
 #[must_use]
 pub struct CallGuard<'g> {
     /// The count that goes down with it; `None` within another.
@@ -148,7 +147,7 @@ pub struct CallGuard<'g> {
     thread: PhantomData<*const ()>,
 }
 
-/// Who is told that a count became zero.
+/// Wakes those that wait for a count to become zero.
 trait Wake {
     fn wake(&self);
 }
@@ -205,7 +204,7 @@ pub(crate) fn free<'g>() -> CallGuard<'g> {
     CallGuard { count: None, depth: None, thread: PhantomData }
 }
 
-/// Passes for whoever carries out what a transaction's beginning or end takes.
+/// Passes for the thread that carries out the beginning or the end of a transaction.
 pub(crate) fn in_charge() -> CallGuard<'static> {
     nested(&CHANGES)
 }
@@ -248,7 +247,7 @@ impl<B> Gate<B> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Current<B>>> {
-        lock(&self.current)
+        self.current.lock()
     }
 
     fn pass<'g>(&'g self, count: &'g AtomicUsize, depth: Depth) -> CallGuard<'g> {
@@ -299,7 +298,7 @@ impl<B> Gate<B> {
                     Answer::Refused(error)
                 }
                 (Phase::Runs, None) => Answer::Admitted,
-                // what is broken is never committed, so nobody of it waits for its end either
+                // what is broken is never committed, so no member waits for its end either
                 (_, Some(broken)) => Answer::Refused(broken.error()),
                 _ => Answer::Wait,
             },
@@ -313,7 +312,7 @@ impl<B> Gate<B> {
 
     /// Why a transaction is over that did not come to its end.
     pub(crate) fn undone_with(&self, id: u64) -> Option<Error> {
-        let undone = lock(&self.undone);
+        let undone = self.undone.lock();
         let why = undone.why.clone().unwrap_or_else(|| Broken::Ended("it was rolled back".into()));
         (id != 0 && undone.id == id).then(|| why.error())
     }
@@ -348,17 +347,13 @@ impl<B> Gate<B> {
                 if mine.is_zero() {
                     return Ok(None);
                 }
-                current = self.wait(current, left.min(mine));
+                self.wait(&mut current, left.min(mine));
             }
         }
     }
 
-    fn wait<'m>(
-        &self,
-        current: MutexGuard<'m, Option<Current<B>>>,
-        most: Duration,
-    ) -> MutexGuard<'m, Option<Current<B>>> {
-        self.wakeup.wait_timeout(current, most).unwrap_or_else(PoisonError::into_inner).0
+    fn wait(&self, current: &mut MutexGuard<'_, Option<Current<B>>>, most: Duration) {
+        self.wakeup.wait_for(current, most);
     }
 
     /// Passes for looking.
@@ -373,9 +368,9 @@ impl<B> Gate<B> {
                 return pass;
             }
             drop(pass);
-            let current = self.lock();
+            let mut current = self.lock();
             if self.state.load(SeqCst) & STILL != 0 {
-                drop(self.wait(current, LOOK_AGAIN));
+                self.wait(&mut current, LOOK_AGAIN);
             }
         }
     }
@@ -404,7 +399,7 @@ impl<B> Gate<B> {
         Ok(alone)
     }
 
-    /// Keeps further changes from beginning.
+    /// Prevents further changes from beginning.
     fn close(&self, phase: Phase, limit: Duration) -> Result<u64> {
         let id = NEXT.fetch_add(1, SeqCst);
         let mut current = self.lock();
@@ -413,7 +408,7 @@ impl<B> Gate<B> {
             if now.phase != Phase::Alone {
                 return Err(Error::Busy);
             }
-            current = self.wait(current, LOOK_AGAIN);
+            self.wait(&mut current, LOOK_AGAIN);
         }
         let (touched, made) = (DirtySet::default(), BTreeSet::new());
         let deadline = None;
@@ -455,8 +450,8 @@ impl<B> Gate<B> {
         now.deadline.is_some_and(|end| Instant::now() >= end).then_some((now.id, Broken::TimedOut(now.limit)))
     }
 
-    /// Keeps members from changing more, waits until none does, and, where it is rolled back (`undo`), until nobody looks.
-    /// False where the transaction does not run any more.
+    /// Prevents members from changing more, waits until none does, and, where it is rolled back (`undo`), until no call
+    /// looks. False where the transaction does not run any more.
     pub(crate) fn end(&self, id: u64, undo: Option<&Broken>) -> bool {
         debug_assert!(!is_changing() && LOOKS.get() == 0, "this thread would wait for itself");
         let mut current = self.lock();
@@ -469,8 +464,8 @@ impl<B> Gate<B> {
                     }
                     break;
                 }
-                // somebody else ends it just now
-                Some(now) if now.id == id => current = self.wait(current, LOOK_AGAIN),
+                // another thread ends it just now
+                Some(now) if now.id == id => self.wait(&mut current, LOOK_AGAIN),
                 _ => return false,
             }
         }
@@ -485,7 +480,7 @@ impl<B> Gate<B> {
         true
     }
 
-    /// Of a transaction that was undone: whoever looks may do so again. What it had touched is the answer.
+    /// Of a transaction that was undone: calls may look again. What it had touched is the answer.
     pub(crate) fn show(&self) -> DirtySet {
         let current = self.lock();
         self.state.store(CLOSED, SeqCst);
@@ -512,16 +507,16 @@ impl<B> Gate<B> {
         }
         if let (Some(now), true) = (over, undone) {
             let undone = Undone { id: now.id, why: now.broken, touched: now.touched };
-            *lock(&self.undone) = undone;
+            *self.undone.lock() = undone;
         }
         self.state.store(0, SeqCst);
         drop(current);
         self.wakeup.notify_all();
     }
 
-    /// What a transaction that was rolled back had touched, for whoever asks first.
+    /// What a transaction that was rolled back had touched, for the first caller that asks.
     pub(crate) fn take_touched(&self, id: u64) -> DirtySet {
-        let mut undone = lock(&self.undone);
+        let mut undone = self.undone.lock();
         if undone.id == id { std::mem::take(&mut undone.touched) } else { DirtySet::default() }
     }
 
@@ -529,7 +524,7 @@ impl<B> Gate<B> {
         self.emptying.store(true, SeqCst);
         let mut current = self.lock();
         while count.load(SeqCst) > 0 {
-            current = self.wait(current, LOOK_AGAIN);
+            self.wait(&mut current, LOOK_AGAIN);
         }
         self.emptying.store(false, SeqCst);
     }
@@ -554,7 +549,7 @@ impl<B> Gate<B> {
             match current.as_ref() {
                 None => return false,
                 Some(now) if now.phase == Phase::Runs => return true,
-                Some(_) => current = self.wait(current, LOOK_AGAIN),
+                Some(_) => self.wait(&mut current, LOOK_AGAIN),
             }
         }
     }
@@ -574,15 +569,15 @@ mod tests {
             assert!(gate.alone().is_err(), "it would wait for itself");
             let snapshot = scope.spawn(|| {
                 let alone = gate.alone().expect("no transaction runs");
-                lock(&order).push("alone");
+                order.lock().push("alone");
                 assert!(is_changing() && gate.try_change().is_some(), "it may change something itself");
                 let begins = scope.spawn(|| {
                     gate.begin(Duration::MAX).expect("it waits");
-                    lock(&order).push("a transaction");
+                    order.lock().push("a transaction");
                     gate.open(false);
                 });
                 assert!(!gate.has_transaction() && gate.turns() == turns);
-                lock(&order).push("done");
+                order.lock().push("done");
                 drop(alone);
                 assert!(!is_changing());
                 begins.join().expect("a thread");
@@ -590,11 +585,11 @@ mod tests {
             while !gate.is_closed() {
                 std::thread::yield_now();
             }
-            lock(&order).push("changed");
+            order.lock().push("changed");
             drop(under_way);
             snapshot.join().expect("a thread");
         });
-        assert_eq!(*lock(&order), ["changed", "alone", "done", "a transaction"]);
+        assert_eq!(*order.lock(), ["changed", "alone", "done", "a transaction"]);
         assert_eq!(gate.turns(), turns + 2);
         assert!(gate.try_change().is_some());
     }

@@ -59,12 +59,12 @@ impl Disk {
         self.store.prefetch(&blocks);
     }
 
-    /// The bit that says that the inode at `offset` in its block waits for its checksum; 0 where checksums are written with
-    /// the inode: without metadata_csum, and where a block has more inodes than there are bits.
-    pub(crate) fn late_checksum(&self, offset: usize) -> u32 {
+    /// The bit that says that the inode at `offset` in its block waits for its checksum; 0 where checksums are written
+    /// with the inode: without metadata_csum, and where a block has more inodes than there are bits.
+    pub(crate) fn deferred_checksum(&self, offset: usize) -> u32 {
         let geometry = &self.sb.geometry;
-        let late = geometry.metadata_csum && geometry.block_size / geometry.inode_size <= u32::BITS;
-        if late { 1 << (offset as u32 / geometry.inode_size) } else { 0 }
+        let deferred = geometry.metadata_csum && geometry.block_size / geometry.inode_size <= u32::BITS;
+        if deferred { 1 << (offset as u32 / geometry.inode_size) } else { 0 }
     }
 }
 
@@ -84,11 +84,12 @@ impl Base {
         self.read_descriptor(group)
     }
 
-    /// Before a block of a tree is read that is in no cache: reads with it what lies beside it in a region. These are blocks
-    /// of the trees of files that were made at about the same time, each of which would cost a seek to the region and back.
+    /// Before a block of a tree is read that is in no cache: reads with it what lies beside it in a region. These are
+    /// blocks of the trees of files that were made at about the same time, each of which would cost a seek to the
+    /// region and back.
     pub(crate) fn read_around(&self, block: FsBlock) {
         let geometry = &self.sb.geometry;
-        if self.layout.metadata_goes() != MetadataGoes::IntoRegions || self.store.holds(block) {
+        if self.layout.metadata_goes() != MetadataGoes::IntoRegions || self.store.contains(block) {
             return;
         }
         let Some(group) = geometry.group_of(block) else { return };
@@ -126,17 +127,17 @@ impl Base {
         if slot.get(..2) == Some(&[0; 2]) && slot.get(26..28) == Some(&[0; 2]) {
             return Err(Error::Stale(number));
         }
-        let is_waiting = waiting & self.late_checksum(offset) != 0;
+        let is_waiting = waiting & self.deferred_checksum(offset) != 0;
         let inode = if is_waiting {
-            Inode::unsealed(&self.sb, number, slot.into())
+            Inode::without_checksum(&self.sb, number, slot.into())
         } else {
             Inode::parse(&self.sb, number, slot)
         };
         Ok(Arc::new(inode.of(number)?))
     }
 
-    /// Reads the table blocks of inodes that will soon be asked for, in one batch. Inodes that cannot be placed are left
-    /// out; their error comes when they are asked for.
+    /// Reads the table blocks of inodes that will soon be asked for, in one batch. Inodes that cannot be placed are
+    /// left out; their error comes when they are asked for.
     pub fn prefetch_inodes(&self, inodes: impl IntoIterator<Item = InodeNo>) {
         let slots = inodes.into_iter().filter_map(|n| self.sb.geometry.inode_slot(n));
         let mut places: Vec<_> = slots.map(|slot| (slot.group, slot.table_block)).collect();

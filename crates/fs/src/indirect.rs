@@ -1,8 +1,8 @@
 //! Files mapped by `i_block` and up to three levels of indirect blocks.
 //!
-//! The way down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
+//! The path down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
 
-use crate::{Error, Inode, Maps, Place, Result, Run};
+use crate::{Error, Inode, Mapping, Maps, Result, Run};
 use format::indirect::DIRECT;
 use format::superblock::Superblock;
 use format::tail::Tailed;
@@ -50,12 +50,13 @@ impl Maps {
         let start = pointed(&self.sb, list, at)?;
         // a pointer out of range ends the run before it, and is met when it is asked for
         let len = list.iter().zip(start.get()..self.sb.geometry.blocks).take_while(|(p, b)| u64::from(p.get()) == *b);
-        Ok(Run { logical: from, len: len.count() as u64, place: Place::Data(start) })
+        Ok(Run { logical: from, len: len.count() as u64, mapping: Mapping::Data(start) })
     }
 }
 
 impl Maps {
-    /// An indirect block that leads over `level` levels to data. Where blocks say whose they are, it is found to be that.
+    /// An indirect block that leads over `level` levels to data. Where blocks say whose they are, it is found to be
+    /// that.
     fn indirect_block(&self, inode: &Inode, block: FsBlock, level: u32) -> Result<Arc<[u8]>> {
         let tail = self.sb.geometry.tail(Tailed::Indirect);
         self.may_lead_to(inode, block, 1, Purpose::Metadata)?;

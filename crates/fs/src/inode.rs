@@ -1,14 +1,14 @@
 //! Inodes by number, and a small cache of them.
 
 use crate::layers::stands_on;
-use crate::lock::lock;
 use crate::node::{Locked, Node, Nodes};
 use crate::{Error, Inode, InodeNo, Maps, Result, memory_budget};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
-/// The inodes that were asked for last: one place for each by the low bits of the number, so that neighbours in a table do
-/// not push each other out.
+/// The inodes that were asked for last: one place for each by the low bits of the number, so that neighbours in a table
+/// do not push each other out.
 pub(crate) struct InodeCache {
     places: Box<[Mutex<Option<Arc<Inode>>>]>,
 }
@@ -23,9 +23,9 @@ impl InodeCache {
         &self.places[number.get() as usize % self.places.len()]
     }
 
-    /// Reads an inode while nobody else can put a newer one in its place.
+    /// Reads an inode while no other thread can put a newer one in its place.
     fn get_or(&self, number: InodeNo, load: impl FnOnce() -> Result<Arc<Inode>>) -> Result<Arc<Inode>> {
-        let mut place = lock(self.place(number));
+        let mut place = self.place(number).lock();
         if let Some(inode) = place.as_ref().filter(|inode| inode.number == number) {
             return Ok(Arc::clone(inode));
         }
@@ -36,20 +36,20 @@ impl InodeCache {
 
     /// The inode as it is from now on.
     pub(crate) fn put(&self, inode: Arc<Inode>) {
-        let mut place = lock(self.place(inode.number));
+        let mut place = self.place(inode.number).lock();
         *place = Some(inode);
     }
 
     /// Nothing is known any more.
     pub(crate) fn clear(&self) {
         for place in &self.places {
-            *lock(place) = None;
+            *place.lock() = None;
         }
     }
 
     /// The inode was freed.
     pub(crate) fn forget(&self, number: InodeNo) {
-        let mut place = lock(self.place(number));
+        let mut place = self.place(number).lock();
         place.take_if(|inode| inode.number == number);
     }
 }
@@ -99,8 +99,8 @@ impl Inodes {
         self.nodes.get(number)
     }
 
-    /// Runs `work` with these nodes locked alone. They are locked in the order given (see the rules above); a number that
-    /// stands twice counts once.
+    /// Runs `work` with these nodes locked alone. They are locked in the order of `numbers` (see the rules above); a
+    /// number that stands twice counts once.
     pub(crate) fn locked<R>(&self, numbers: &[InodeNo], work: impl FnOnce(&mut Locked<'_>) -> Result<R>) -> Result<R> {
         if let [number] = *numbers {
             loop {
@@ -127,33 +127,33 @@ impl Inodes {
         }
     }
 
-    /// Holds an inode: it stays, with its content, until it is released as often as it was held, even when its last name
-    /// is removed meanwhile.
-    pub fn hold(&self, number: InodeNo) {
-        self.nodes.hold(number);
+    /// Raises the lookup count of an inode: it stays, with its content, until it is
+    /// [forgotten](crate::Orphans::forget) as often, even when its last name is removed meanwhile.
+    pub fn add_lookup(&self, number: InodeNo) {
+        self.nodes.add_lookup(number);
     }
 
-    /// Whether somebody holds an inode.
+    /// Whether an inode is looked up.
     #[must_use]
-    pub fn is_held(&self, number: InodeNo) -> bool {
-        self.nodes.is_held(number)
+    pub fn is_looked_up(&self, number: InodeNo) -> bool {
+        self.nodes.is_looked_up(number)
     }
 
-    /// Whether names came or went in a directory since this was last asked: then somebody probably goes on changing it.
+    /// Whether names came or went in a directory since this was last asked: then it probably goes on changing.
     #[must_use]
     pub fn names_changed(&self, dir: InodeNo) -> bool {
         self.writing.is_some() && self.node(dir).names_changed()
     }
 
-    /// Takes `times` holds off an inode and says whether none is left.
-    pub(crate) fn unhold(&self, number: InodeNo, times: u64) -> bool {
-        self.nodes.unhold(number, times)
+    /// Takes `times` off the lookup count of an inode and says whether nothing is left.
+    pub(crate) fn drop_lookups(&self, number: InodeNo, times: u64) -> bool {
+        self.nodes.drop_lookups(number, times)
     }
 
-    /// How many inodes are [held](crate::Inodes::hold).
+    /// How many inodes are [looked up](crate::Inodes::add_lookup).
     #[must_use]
-    pub fn held(&self) -> usize {
-        self.nodes.held()
+    pub fn looked_up(&self) -> usize {
+        self.nodes.looked_up()
     }
 
     /// Whether content that waits for its place takes half of what it may.

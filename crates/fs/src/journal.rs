@@ -1,6 +1,6 @@
 //! Where the journal inside a volume lies.
 
-use crate::{Error, Maps, Place, Result};
+use crate::{Error, Mapping, Maps, Result};
 use format::feature::Compat;
 use format::inode::FileKind;
 use format::{FileBlock, InodeNo, Structure, Where};
@@ -36,13 +36,13 @@ impl Maps {
         }
         let bad = |what| Err(Error::corrupt(Structure::Journal, Where::Inode(number), what));
         if inode.kind != FileKind::Regular {
-            return bad("its inode is no regular file");
+            return bad("its inode is not a regular file");
         }
         let end = inode.size / u64::from(self.sb.geometry.block_size);
         let (mut runs, mut at) = (Vec::new(), FileBlock(0));
         while at.get() < end {
             let run = self.map(&inode, at)?;
-            let Place::Data(first) = run.place else { return bad("its file has a hole") };
+            let Mapping::Data(first) = run.mapping else { return bad("its file has a hole") };
             if runs.len() == MAX_JOURNAL_RUNS {
                 return bad("its file is in too many pieces");
             }

@@ -1,11 +1,11 @@
-//! What follows from the kind of a volume: which groups are for what, what counts as free, what the device has. The kind
-//! is asked here, and when a volume is opened or made, and nowhere else.
+//! What follows from the kind of a volume: which groups are for what, what counts as free, what the device has. The
+//! kind is asked here, and when a volume is opened or made, and nowhere else.
 //!
 //! - A *classic* volume (ext2, ext3, ext4) has metadata and data in all groups.
 //! - One with *regions* (rext3) has chunks of its groups set aside for metadata.
-//! - A *native* one lies above a map. Its metadata has groups of its own, which take space of the device only when they are
-//!   written; so the pool of free blocks counts data groups alone, and whether there is space for metadata is for the
-//!   engine to say. Snapshots pin blocks, which the descriptors of data groups count.
+//! - A *native* one lies above a map. Its metadata has groups of its own, which take space of the device only when they
+//!   are written; so the pool of free blocks counts data groups alone, and whether there is space for metadata is for
+//!   the engine to say. Snapshots pin blocks, which the descriptors of data groups count.
 //!
 //! What blocks of metadata end in is the geometry's to say: [`format::tail`].
 
@@ -85,7 +85,8 @@ impl Layout {
         }
     }
 
-    /// The group to begin with, where `group` would be the natural one: its counterpart among the groups for the purpose.
+    /// The group to begin with, where `group` would be the natural one: its counterpart among the groups for the
+    /// purpose.
     pub(crate) fn group_for(&self, purpose: Purpose, group: u32) -> u32 {
         let range = self.groups_for(purpose);
         if range.contains(&group) {
@@ -99,8 +100,8 @@ impl Layout {
         if self.native().is_some() { self.groups_for(Purpose::Data) } else { 0..0 }
     }
 
-    /// Whether these blocks may hold what is for a purpose, as far as the kind of the volume says so.
-    pub(crate) fn may_hold(&self, purpose: Purpose, blocks: &Range<u64>) -> bool {
+    /// Whether these blocks may contain what is for a purpose, as far as the kind of the volume says so.
+    pub(crate) fn may_contain(&self, purpose: Purpose, blocks: &Range<u64>) -> bool {
         self.native().is_none_or(|native| !native.is_not_for(purpose, blocks))
     }
 
@@ -118,8 +119,8 @@ impl Layout {
         }
     }
 
-    /// Blocks the kernel reserves for extent trees that grow while delayed writes are made: a fiftieth of the clusters, at
-    /// most 4 096.
+    /// Blocks the kernel reserves for extent trees that grow while delayed writes are made: a fiftieth of the clusters,
+    /// at most 4 096.
     pub(crate) fn reserved_for_extents(&self) -> u64 {
         self.reserved_for_extents
     }
@@ -136,7 +137,7 @@ impl Layout {
 
     /// Blocks that are free in a group's bitmap and pinned by snapshots, as its descriptor counts them.
     pub(crate) fn pinned(&self, group: u32, descriptor: &Group) -> u64 {
-        if self.groups_with_chunks().contains(&group) { descriptor.held() } else { 0 }
+        if self.groups_with_chunks().contains(&group) { descriptor.pinned() } else { 0 }
     }
 
     /// Blocks of a group that may be allocated, as its descriptor has it.

@@ -1,6 +1,6 @@
 //! Volumes: inodes, block maps, files, directories, extended attributes, paths.
 //!
-//! [`Volume::open`] takes a device and gives a volume that many threads may read at once. Everything hangs off it:
+//! [`Volume::open`] takes a device and returns a volume that many threads may read at once. Everything hangs off it:
 //!
 //! | to | call |
 //! | --- | --- |
@@ -12,9 +12,9 @@
 //! | change content | [`Files::write_at`], [`Files::truncate`], [`Files::allocate`], [`Files::fsync`], [`Files::attributes_of`] |
 //! | change names | [`Names::create`], [`Names::symlink`], [`Names::link`], [`Names::unlink`], [`Names::rmdir`], [`Names::rename`] |
 //! | change what an inode says | [`Files::set_attributes`], [`Files::set_xattr`], [`Files::remove_xattr`] |
-//! | use a file without a name | [`Names::tmpfile`], [`Inodes::hold`], [`Orphans::release`] |
+//! | use a file without a name | [`Names::tmpfile`], [`Inodes::add_lookup`], [`Orphans::forget`] |
 //! | do several things at once or not at all | [`Volume::transaction`] |
-//! | keep versions | [`Volume::create_snapshot`], [`Volume::snapshots`], [`Volume::open_snapshot`], [`Volume::delete_snapshot`], [`rollback`] |
+//! | take snapshots | [`Volume::create_snapshot`], [`Volume::snapshots`], [`Volume::open_snapshot`], [`Volume::delete_snapshot`], [`rollback`] |
 //! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`]; [`Base::on_behalf_of`], [`Volume::trim`] |
 //!
 //! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
@@ -47,7 +47,6 @@ mod journal;
 mod layers;
 mod layout;
 mod linked;
-mod lock;
 mod lookup;
 mod map;
 mod memory_budget;
@@ -92,7 +91,7 @@ pub use format::inode::{FileKind, Inode, InodeFlags, Timestamp};
 pub use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 pub use gate::{CallGuard, DirtySet, Member};
 pub use inode::Inodes;
-pub use map::{Maps, Place, Run};
+pub use map::{Mapping, Maps, Run};
 pub use mode::{Consistency, DataMode, MODES, Mode, Placement, UnknownName};
 pub use names::{Names, NewFile, RenameFlags};
 pub use options::{Clock, OpenOptions, WriteOptions};

@@ -1,6 +1,6 @@
 //! Where the list of linked writes lies, and whether a volume can have one.
 
-use crate::{Error, Maps, Place, Result};
+use crate::{Error, Mapping, Maps, Result};
 use format::FileBlock;
 use format::feature::{Compat, Incompat, RoCompat};
 use format::inode::FileKind;
@@ -40,8 +40,8 @@ impl Maps {
     /// The list in inode 5.
     ///
     /// # Errors
-    /// [`Error::Impossible`] where it cannot be one: no regular file, with holes, not in one run, of a size that no list has,
-    /// or not written by linked writes for this volume. Those of the device.
+    /// [`Error::Impossible`] where it cannot be one: no regular file, with holes, not in one run, of a size that no
+    /// list has, or not written by linked writes for this volume. Those of the device.
     pub(crate) fn linked_list(&self) -> Result<List> {
         const NONE: &str = "the volume has no list of linked writes";
         if let Some(why) = self.unfit_for_linked() {
@@ -52,7 +52,7 @@ impl Maps {
             return no_list(NONE);
         }
         if inode.kind != FileKind::Regular {
-            return no_list("inode 5, the place of the list of linked writes, is no regular file");
+            return no_list("inode 5, the place of the list of linked writes, is not a regular file");
         }
         let block_size = self.sb.geometry.block_size;
         let Some(areas) = Areas::of(inode.size, block_size) else {
@@ -62,10 +62,10 @@ impl Maps {
         let (mut first, mut at) = (None, FileBlock(0));
         while at.get() < end {
             let run = self.map(&inode, at)?;
-            let Place::Data(place) = run.place else {
+            let Mapping::Data(block) = run.mapping else {
                 return no_list("inode 5, the place of the list of linked writes, has a hole");
             };
-            if *first.get_or_insert(place.get()) + at.get() != place.get() {
+            if *first.get_or_insert(block.get()) + at.get() != block.get() {
                 return no_list("inode 5, the place of the list of linked writes, does not lie in one run");
             }
             at = run.end();

@@ -53,7 +53,7 @@ impl Wanted<'_> {
 }
 
 impl Directories {
-    /// The inode that a directory gives a name. Names are compared as the directory does: byte for byte, or without case
+    /// The inode of a name in a directory. Names are compared as the directory does: byte for byte, or without case
     /// in a casefolded one; in an encrypted one the text is asked for that [`Directories::read_dir`] shows.
     ///
     /// # Errors

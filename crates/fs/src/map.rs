@@ -22,13 +22,13 @@ pub struct Run {
     pub logical: FileBlock,
     /// Blocks, at least 1. A hole after the last mapped block reaches to the end of what the map can hold.
     pub len: u64,
-    /// Where they are.
-    pub place: Place,
+    /// What the map says of them.
+    pub mapping: Mapping,
 }
 
-/// Where a run of blocks is.
+/// What a file's map says of a run of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Mapping {
     /// Nowhere: reads as zeroes.
     Hole,
     /// Allocated from this block on, but never written: reads as zeroes.
@@ -41,9 +41,9 @@ impl Run {
     /// The first block to read; `None` where the run reads as zeroes.
     #[must_use]
     pub fn physical(&self) -> Option<FsBlock> {
-        match self.place {
-            Place::Data(block) => Some(block),
-            Place::Hole | Place::Unwritten(_) => None,
+        match self.mapping {
+            Mapping::Data(block) => Some(block),
+            Mapping::Hole | Mapping::Unwritten(_) => None,
         }
     }
 
@@ -56,17 +56,17 @@ impl Run {
     /// What is left of the run from one of its blocks on.
     pub(crate) fn from(&self, from: FileBlock) -> Self {
         let skipped = from.get().saturating_sub(self.logical.get());
-        let place = match self.place {
-            Place::Hole => Place::Hole,
-            Place::Unwritten(block) => Place::Unwritten(FsBlock(block.get().saturating_add(skipped))),
-            Place::Data(block) => Place::Data(FsBlock(block.get().saturating_add(skipped))),
+        let mapping = match self.mapping {
+            Mapping::Hole => Mapping::Hole,
+            Mapping::Unwritten(block) => Mapping::Unwritten(FsBlock(block.get().saturating_add(skipped))),
+            Mapping::Data(block) => Mapping::Data(FsBlock(block.get().saturating_add(skipped))),
         };
-        Self { logical: from, len: self.len.saturating_sub(skipped).max(1), place }
+        Self { logical: from, len: self.len.saturating_sub(skipped).max(1), mapping }
     }
 
     /// A hole from `from` to `end`, which lies after it.
     pub(crate) fn hole(from: FileBlock, end: u64) -> Self {
-        Self { logical: from, len: end.saturating_sub(from.get()).max(1), place: Place::Hole }
+        Self { logical: from, len: end.saturating_sub(from.get()).max(1), mapping: Mapping::Hole }
     }
 }
 
@@ -82,7 +82,7 @@ impl Maps {
         Self { base }
     }
 
-    /// The run that begins at a block of a file, as long as one look into the map can tell; the next one may continue
+    /// The run that begins at a block of a file, as long as one look into the map shows it; the next one may continue
     /// it. The file's size plays no part. An inode without a map (inline data, a short link, a device) is one hole.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Maps {
         } else {
             self.map_indirect(inode, from)?
         };
-        if let Place::Data(first) | Place::Unwritten(first) = run.place {
+        if let Mapping::Data(first) | Mapping::Unwritten(first) = run.mapping {
             self.may_lead_to(inode, first, run.len, role(inode).purpose())?;
         }
         Ok(run)
@@ -107,7 +107,7 @@ pub(crate) fn has_map(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
 }
 
-/// Whether an inode has blocks that a map leads to (or, which no count tells apart, one of attributes).
+/// Whether an inode has blocks that a map leads to (or, which no count distinguishes, one of attributes).
 pub(crate) fn has_blocks(volume: &Maps, inode: &Inode) -> bool {
     has_map(inode.kind) && !is_inline(inode) && !inode.is_fast_symlink() && inode.sectors(&volume.sb) > 0
 }

@@ -8,34 +8,34 @@
 //! | content that has no place yet | 1/16 | 1 GiB |
 //! | cached metadata; bitmaps take half of that on top | 1/16 | 32 MiB |
 //! | changed metadata of the generation that is open; the one on its way to the device takes as much again | 1/32 | 64 MiB |
-//! | a generation that is held open; what a journal holds that is not home | 1/8 | 64 MiB |
+//! | a generation that is open for a transaction; what a journal has that is not home | 1/8 | 64 MiB |
 //! | inodes | 1/32 | 16384 |
-//! | inodes that the kernel holds and that are not in use | 1/16 | none |
+//! | inodes that are looked up and not in use | 1/16 | none |
 //!
-//! Together that is less than half: the rest is for the buffers of requests, what is being written, and what the allocator
-//! cannot use. Without the limit of a control group content that has no place yet may take 64 MiB in any case, for a
-//! machine that has little memory has the disk to swap to.
+//! Together that is less than half: the rest is for the buffers of requests, what is being written, and what the
+//! allocator cannot use. Without the limit of a control group content that has no place yet may take 64 MiB in any
+//! case, for a machine that has little memory has the disk to swap to.
 //!
-//! A limit may change while the volume is in use, and other programs may take what there is, so whoever is bound by it
-//! looks again now and then.
+//! A limit may change while the volume is in use, and other programs may take what there is, so code that is bound by
+//! it looks again now and then.
 
-use crate::lock::lock;
+use parking_lot::Mutex;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What is assumed where the system does not tell.
+/// What is assumed where the system does not report it.
 const UNKNOWN: u64 = 1 << 30;
 /// How long what was found counts.
 const LOOK: Duration = Duration::from_secs(2);
 /// Content that has no place yet, where no control group has a limit.
 const LEAST_DELAYED: u64 = 64 << 20;
-/// An inode in memory takes about so many bytes, and at most and at least so many are kept.
+/// An inode in memory takes about so many bytes, and at most and at least so many are cached.
 const INODE_BYTES: u64 = 400;
 const INODES: (u64, u64) = (1024, 16384);
 
-/// Bytes that an inode takes which is held and not in use: number, count and mark in a table that is 7/16 full at least.
-pub(crate) const HOLD_BYTES: usize = 24;
+/// Bytes that an inode takes which is looked up and not in use: number, count and mark in a table that is 7/16 full at
+/// least.
+pub(crate) const LOOKED_UP_BYTES: usize = 24;
 
 /// The memory that this process may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,18 +57,18 @@ pub(crate) struct Budget {
     pub(crate) cache: usize,
     /// Changed metadata of the open generation.
     pub(crate) dirty: usize,
-    /// Changed metadata of a generation that is held open, and what a journal holds.
-    pub(crate) held_open: usize,
+    /// Changed metadata of a generation that is open for a transaction, and what a journal has that is not home.
+    pub(crate) transaction_blocks: usize,
     /// Inodes in the cache of inodes: how many.
     pub(crate) inodes: usize,
-    /// Inodes that somebody outside holds and that are not in use: how many.
-    pub(crate) holds: usize,
+    /// Inodes that are looked up and not in use: how many.
+    pub(crate) looked_up: usize,
 }
 
 /// What there is now, or was a moment ago.
 pub(crate) fn budget() -> Budget {
     static LAST: Mutex<Option<(Instant, Budget)>> = Mutex::new(None);
-    let mut last = lock(&LAST);
+    let mut last = LAST.lock();
     let fresh = last.filter(|(then, _)| then.elapsed() < LOOK);
     last.insert(fresh.unwrap_or_else(|| (Instant::now(), divide(look())))).1
 }
@@ -81,9 +81,9 @@ fn divide(memory: Memory) -> Budget {
         delayed: count((bytes / 16).max(least)),
         cache: count(bytes / 16),
         dirty: count(bytes / 32),
-        held_open: count(bytes / 8),
+        transaction_blocks: count(bytes / 8),
         inodes: count((bytes / 32 / INODE_BYTES).clamp(INODES.0, INODES.1)),
-        holds: count(bytes / 16 / HOLD_BYTES as u64),
+        looked_up: count(bytes / 16 / LOOKED_UP_BYTES as u64),
     }
 }
 
@@ -107,8 +107,9 @@ fn field(info: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The limits of the groups that `groups` names (as proc(5) has it: number, controllers, path), and of those above them.
-/// Within a container the path may be one that is not seen there; the root of the hierarchy then is the container's group.
+/// The limits of the groups that `groups` names (as proc(5) has it: number, controllers, path), and of those above
+/// them. Within a container the path may be one that is not seen there; the root of the hierarchy then is the
+/// container's group.
 fn limits_of(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<u64> {
     let mut limits = Vec::new();
     for line in groups.lines() {
@@ -151,14 +152,14 @@ mod tests {
     fn under_a_limit_all_shares_together_take_half_at_most() {
         for bytes in [64 << 20, 128 << 20, 1 << 30, 1 << 40] {
             let all = divide(Memory { bytes, is_limited: true, is_short: false });
-            let sum = all.delayed + all.cache * 3 / 2 + 2 * all.dirty + all.held_open;
-            let sum = sum + all.inodes * INODE_BYTES as usize + all.holds * HOLD_BYTES;
+            let sum = all.delayed + all.cache * 3 / 2 + 2 * all.dirty + all.transaction_blocks;
+            let sum = sum + all.inodes * INODE_BYTES as usize + all.looked_up * LOOKED_UP_BYTES;
             assert!(sum as u64 <= bytes / 2, "{sum} of {bytes}");
         }
     }
 
     #[test]
-    fn without_a_limit_content_has_room_unless_memory_is_short() {
+    fn without_a_limit_content_has_space_unless_memory_is_short() {
         let machine = Memory { bytes: 256 << 20, is_limited: false, is_short: false };
         assert_eq!(divide(machine).delayed, 64 << 20);
         assert_eq!(divide(Memory { is_short: true, ..machine }).delayed, 2 << 20);

@@ -1,7 +1,7 @@
 //! Multiple-mount protection: a block by which others that can see the device know that a volume is in use.
 //!
-//! While the volume is open for writing, its number in the block changes every few seconds. Whoever opens it waits longer
-//! than that, and takes a number that stood still for one that nobody will change any more.
+//! While the volume is open for writing, its number in the block changes every few seconds. A host that opens it
+//! waits longer than that, and takes a number that stood still for one that no host will change any more.
 //!
 //! The block is no part of any generation: it is written straight to the device, and never through the cache.
 
@@ -18,7 +18,7 @@ const INTERVAL: u16 = 5;
 /// The longest interval that is believed.
 const MAX_INTERVAL: u16 = 300;
 
-/// What a volume in use keeps of its block.
+/// The multiple-mount-protection block of a volume in use.
 pub(crate) struct Heartbeat {
     device: Arc<dyn BlockDevice>,
     at: u64,
@@ -31,11 +31,11 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Sees to it that nobody else uses the volume, and says that we do. Takes as long as the volume's interval asks for:
-    /// some seconds. `None` where the volume has no such block.
+    /// Makes sure that no one else uses the volume, and marks it as in use. Takes as long as the volume's interval asks
+    /// for: some seconds. `None` where the volume has no such block.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where somebody uses it; [`Error::Corrupt`] for a block that says nothing sensible.
+    /// [`Error::ReadOnly`] where it is in use; [`Error::Corrupt`] for a block that says nothing sensible.
     pub(crate) fn begin(volume: &Base, options: &WriteOptions) -> Result<Option<Self>> {
         let Some(block) = volume.sb.mmp_block() else { return Ok(None) };
         let geometry = &volume.sb.geometry;
@@ -87,7 +87,7 @@ impl Heartbeat {
         fill(&mut self.disk.mmp_bdevname, b"extant");
     }
 
-    /// Longer than whoever uses the volume may take to change its number.
+    /// Waits longer than a user of the volume may take to change its number.
     fn wait(&self, interval: Duration) {
         let grace = Duration::from_secs(1);
         std::thread::sleep((interval * 2 + grace).min(interval + 60 * grace));
@@ -111,10 +111,10 @@ impl Heartbeat {
         seen.disk().mmp_seq == self.disk.mmp_seq && seen.disk().mmp_nodename == self.disk.mmp_nodename
     }
 
-    /// Changes the number when it is time, and sees to it that nobody else has.
+    /// Changes the number when it is time, and makes sure that no one else has.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where somebody has: then nothing may be written any more.
+    /// [`Error::ReadOnly`] where another host has: then nothing may be written any more.
     pub(crate) fn tick(&mut self, now: Duration, options: &WriteOptions) -> Result<()> {
         if now.saturating_sub(self.changed) < self.interval {
             return Ok(());
@@ -129,7 +129,7 @@ impl Heartbeat {
         self.write(if number >= SEQ_MAX { 1 } else { number + 1 }, options)
     }
 
-    /// Says that nobody uses the volume any more.
+    /// Marks the volume as not in use any more.
     pub(crate) fn clear(&mut self, options: &WriteOptions) -> Result<()> {
         self.write(SEQ_CLEAN, options)
     }

@@ -40,7 +40,7 @@ macro_rules! names {
     };
 }
 
-/// How a volume stays sound through a crash.
+/// How a volume stays consistent through a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Consistency {
     /// Not at all: a crash is followed by a full check.
@@ -68,8 +68,8 @@ pub enum DataMode {
     Writeback,
     /// Data goes through the journal as well.
     Journal,
-    /// On a native volume with snapshots: content is never overwritten in its place, so that after a crash it is that of
-    /// the newest whole generation, as all else is.
+    /// On a native volume with snapshots: content is never overwritten in its place, so that after a crash it is that
+    /// of the newest whole generation, as all else is.
     CopyOnWrite,
 }
 
@@ -81,8 +81,8 @@ pub enum Placement {
     /// Near what they belong to.
     #[default]
     Usual,
-    /// Metadata to the front of each group, into about 4 % of it, and content behind that, as long as there is room for
-    /// both: a check has to go to fewer places then. A file's first indirect block stays with its content.
+    /// Metadata to the front of each group, into about 4 % of it, and content behind that, as long as there is space
+    /// for both: a check has to go to fewer places then. A file's first indirect block stays with its content.
     Hint,
 }
 
@@ -93,7 +93,7 @@ names!(Placement { Usual = "usual", Hint = "hint" });
 pub struct Mode {
     /// In one word.
     pub name: &'static str,
-    /// How the volume stays sound.
+    /// How the volume stays consistent.
     pub consistency: Consistency,
     /// What is done about file data.
     pub data: DataMode,

@@ -1,8 +1,9 @@
 //! The name space: files made, named, renamed and removed.
 //!
-//! Each call locks what it works on (see the rules of `node`), checks everything that POSIX asks to be checked, and then
-//! makes one change, so that after a crash it has happened whole or not at all. Whether the caller may do it is not asked:
-//! permissions, the sticky bit and set-group-id bits of users who are in no such group are for whoever knows the user.
+//! Each call locks what it works on (see the rules of `node`), checks everything that POSIX asks to be checked, and
+//! then makes one change, so that after a crash it has happened whole or not at all. Whether the caller may do it is
+//! not asked: permissions, the sticky bit and set-group-id bits of users who are in no such group are for the caller,
+//! which knows the user.
 
 mod link;
 mod make;
@@ -20,14 +21,15 @@ use format::dir::NAME_MAX;
 use format::feature::{Compat, RoCompat};
 use format::superblock::DiskSuperblock;
 use format::{Structure, Where, casefold};
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Most names a file can have, and most subdirectories that can be counted: ext4's, and that of ext2 and ext3.
 const LINKS_EXT4: u16 = 65_000;
 const LINKS: u16 = 32_000;
 
-/// Metadata blocks a new name may dirty: the leaf and each index block above it split, the map of the directory grows by a
-/// block for each, and two or three inodes change.
+/// Metadata blocks a new name may dirty: the leaf and each index block above it split, the map of the directory grows
+/// by a block for each, and two or three inodes change.
 const NAMING: usize = 40;
 
 /// Whether a name can stand in a directory.
@@ -48,7 +50,7 @@ fn strict(sb: &DiskSuperblock) -> bool {
 /// The name space: files made, linked, renamed and removed.
 pub struct Names {
     files: Files,
-    /// Held by a rename between directories, so that what is above what does not change meanwhile.
+    /// Locked by a rename between directories, so that no directory gets another parent meanwhile.
     rename: Mutex<()>,
 }
 
@@ -81,8 +83,8 @@ impl Names {
         Ok(())
     }
 
-    /// Whether a directory can hold a name, as far as its encoding goes.
-    fn may_hold(&self, dir: &Inode, name: &[u8]) -> Result<()> {
+    /// Whether a directory can contain a name, as far as its encoding goes.
+    fn may_contain(&self, dir: &Inode, name: &[u8]) -> Result<()> {
         if dir.raw().flags().contains(InodeFlags::ENCRYPT) {
             return Err(Error::Encrypted);
         }

@@ -7,10 +7,11 @@ use format::native::superblock::NativeSuperblock;
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
 use format::superblock::Superblock;
 use format::{Structure, Where};
+use parking_lot::Mutex;
 use space::Purpose;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use store::native::Mapped;
 
 /// The native volume below an open volume.
@@ -19,7 +20,7 @@ pub(crate) struct Native {
     pub(crate) shape: Shape,
     /// Blocks of the device that nothing gets, so that no other program takes what lies there for its own.
     reserved: BTreeSet<u64>,
-    /// Held by whoever makes or deletes a snapshot.
+    /// Locked while a snapshot is created or deleted.
     pub(crate) versions: Mutex<()>,
 }
 
@@ -39,7 +40,7 @@ impl Native {
 
     pub(crate) fn new(mapped: Arc<Mapped>, superblock: &NativeSuperblock) -> Self {
         let shape = superblock.shape;
-        let reserved = if superblock.reserved { shape.backup_places() } else { BTreeSet::new() };
+        let reserved = if superblock.reserved { shape.backup_blocks() } else { BTreeSet::new() };
         Self { mapped, shape, reserved, versions: Mutex::default() }
     }
 }
@@ -72,14 +73,14 @@ pub(crate) fn no_superblock(error: store::Error) -> Error {
     }
 }
 
-/// The superblock in force of a native volume, and the device as it is seen through its map, or through that of a snapshot;
-/// `None` for other volumes.
+/// The superblock in force of a native volume, and the device as it is seen through its map, or through that of a
+/// snapshot; `None` for other volumes.
 pub(crate) fn open(
     device: &Arc<dyn blockdev::BlockDevice>,
     snapshot: Option<&[u8]>,
 ) -> Result<Option<(NativeSuperblock, Arc<Mapped>)>> {
     if !store::native::is_native(&**device)? {
-        let none = "snapshots of a volume that is not native";
+        let none = "snapshots need a volume made with `extant mkfs -t extant`";
         return if snapshot.is_some() { Err(Error::Unsupported(none.into())) } else { Ok(None) };
     }
     let (superblock, _) = store::native::superblock(&**device).map_err(no_superblock)?;

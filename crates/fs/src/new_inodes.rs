@@ -1,9 +1,9 @@
-//! Inodes that the open generation made in slots that were never used. Where the engine does not write unchanged blocks, one
-//! that is freed again leaves its slot as it was on the device.
+//! Inodes that the open generation made in slots that were never used. Where the engine does not write unchanged
+//! blocks, one that is freed again leaves its slot as it was on the device.
 
 use format::InodeNo;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Those of the generation of that number.
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub(crate) struct NewInodes(Mutex<(u64, HashSet<InodeNo>)>);
 
 impl NewInodes {
     fn lock(&self) -> MutexGuard<'_, (u64, HashSet<InodeNo>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn add(&self, number: InodeNo, generation: u64) {

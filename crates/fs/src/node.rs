@@ -1,7 +1,7 @@
-//! Inodes in use: their locks, who holds them, and what of them is only in memory.
+//! Inodes in use: their locks, their lookup counts, and what of them is only in memory.
 //!
-//! The truth about an inode is its slot in the inode table, in the store's cache. A [`Node`] is what goes with it while it
-//! is worked on.
+//! The truth about an inode is its slot in the inode table, in the store's cache. A [`Node`] is what goes with it while
+//! it is worked on.
 //!
 //! Locks are taken in this order, and an operation of the store begins after all of them:
 //! 1. the volume's rename lock, by a rename between directories;
@@ -10,22 +10,22 @@
 //!
 //! Reading takes a node's lock shared, changing takes it alone.
 //!
-//! Whoever holds an inode from outside costs a number and a count, nothing else: the kernel holds every file that it
-//! remembers, which may be millions. Nodes are for those in use; of the others a bounded number is kept.
+//! An inode that is looked up costs a number and a count, nothing else: there may be millions of them. Nodes are for
+//! those in use; of the others a bounded number is cached.
 
 use crate::alloc::Reservation;
 use crate::delayed::Delayed;
-use crate::lock::lock;
 use crate::{Inode, InodeNo};
 use format::ByNumber;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = 64;
-/// Nodes a shard keeps that nobody needs, before it looks which these are.
-const IDLE_KEPT: usize = 256;
+/// Idle nodes that a shard caches before it looks for them.
+const IDLE_CACHED: usize = 256;
 
 /// An inode in use.
 pub(crate) struct Node {
@@ -34,13 +34,13 @@ pub(crate) struct Node {
     changed: AtomicU64,
     /// The newest generation in which anything of it changed, and be it a time only.
     touched: AtomicU64,
-    /// Of a plain directory, where to look for room for a name: the block times 2^16, and the start of an entry in it.
-    room: AtomicU64,
+    /// Of a plain directory, where to look for space for a name: the block times 2^16, and the start of an entry in it.
+    space_hint: AtomicU64,
     /// Of a directory: names came or went since its list was last asked for.
     renamed: AtomicBool,
     /// Its inode was freed, and the next one of that number has another node.
     gone: AtomicBool,
-    /// It was asked for since it was last looked for nodes that nobody needs.
+    /// It was asked for since idle nodes were last looked for.
     used: AtomicBool,
 }
 
@@ -49,15 +49,15 @@ pub(crate) struct Node {
 pub(crate) struct NodeState {
     /// Content that has no place on the device yet.
     pub(crate) delayed: Delayed,
-    /// The blocks it was promised.
-    pub(crate) promise: Option<Reservation>,
+    /// The blocks reserved for it.
+    pub(crate) reservation: Option<Reservation>,
     /// The file's size, where delayed content makes it larger than the inode says.
     pub(crate) size: Option<u64>,
     /// Blocks of the file that are known to have no place.
     pub(crate) hole: Option<Range<u64>>,
-    /// Content was lost since somebody last asked for it to be durable: the map was damaged.
+    /// Content was lost since a caller last asked for it to be durable: the map was damaged.
     pub(crate) lost: bool,
-    /// The size that whoever holds the file may still assume: that of before a rollback, which changed it.
+    /// The size that callers which looked the file up may still assume: that of before a rollback, which changed it.
     pub(crate) assumed: Option<u64>,
     /// How much of `delayed` the volume's total has counted.
     counted: usize,
@@ -82,7 +82,7 @@ impl Node {
             state: RwLock::default(),
             changed: AtomicU64::new(generation),
             touched: AtomicU64::new(generation),
-            room: AtomicU64::new(0),
+            space_hint: AtomicU64::new(0),
             renamed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             used: AtomicBool::new(true),
@@ -90,11 +90,11 @@ impl Node {
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, NodeState> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.state.read()
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, NodeState> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+        self.state.write()
     }
 
     /// Whether its inode was freed since.
@@ -130,15 +130,15 @@ impl Node {
         self.touched.load(Ordering::Acquire)
     }
 
-    /// Where to look for room for a name: a block, and the start of an entry in it.
-    pub(crate) fn room_hint(&self) -> (u64, usize) {
-        let room = self.room.load(Ordering::Relaxed);
-        (room >> 16, (room & 0xFFFF) as usize)
+    /// Where to look for space for a name: a block, and the start of an entry in it.
+    pub(crate) fn space_hint(&self) -> (u64, usize) {
+        let hint = self.space_hint.load(Ordering::Relaxed);
+        (hint >> 16, (hint & 0xFFFF) as usize)
     }
 
-    /// Whoever changes where entries start sets it anew.
-    pub(crate) fn set_room_hint(&self, block: u64, entry: usize) {
-        self.room.store(block << 16 | (entry as u64 & 0xFFFF), Ordering::Relaxed);
+    /// Set anew by code that changes where entries start.
+    pub(crate) fn set_space_hint(&self, block: u64, entry: usize) {
+        self.space_hint.store(block << 16 | (entry as u64 & 0xFFFF), Ordering::Relaxed);
     }
 
     /// A directory's names have changed.
@@ -152,45 +152,45 @@ impl Node {
     }
 
     fn is_idle(&self) -> bool {
-        self.state.try_read().is_ok_and(|state| state.delayed.is_empty() && !state.lost)
+        self.state.try_read().is_some_and(|state| state.delayed.is_empty() && !state.lost)
     }
 
-    /// Whether whoever holds it may assume another size than it has; so it is where that cannot be seen just now.
+    /// Whether callers which looked it up may assume another size than it has; true where that cannot be seen just now.
     fn is_assumed(&self) -> bool {
-        self.state.try_read().map_or(true, |state| state.assumed.is_some())
+        self.state.try_read().is_none_or(|state| state.assumed.is_some())
     }
 }
 
-/// Nodes, and who is held, by the low bits of the numbers.
+/// Nodes and lookup counts, by the low bits of the numbers.
 struct Shard {
     nodes: HashMap<InodeNo, Arc<Node>, ByNumber>,
-    /// How often each inode is held from outside; while it is, it is not freed, even when its last name is gone. A count
-    /// that reaches the largest number stays there, and the inode held.
-    holds: HashMap<InodeNo, u32, ByNumber>,
-    /// How many nodes there may be before it is looked for those that nobody needs.
+    /// The lookup count of each inode that is looked up; such an inode is not freed, even when its last name is gone. A
+    /// count that reaches the largest number stays there, and the inode looked up.
+    lookup_counts: HashMap<InodeNo, u32, ByNumber>,
+    /// How many nodes there may be before idle ones are looked for.
     most: usize,
 }
 
 impl Shard {
     fn new() -> Self {
-        Self { nodes: HashMap::default(), holds: HashMap::default(), most: IDLE_KEPT }
+        Self { nodes: HashMap::default(), lookup_counts: HashMap::default(), most: IDLE_CACHED }
     }
 
-    /// Drops nodes that nobody needs: first those that were not asked for since it was last called, and where that
-    /// leaves too many, also those that were. Directories that know where they have room are spared for longer. What is
-    /// lost of them is when they changed: `newest` is made no older than that.
+    /// Drops idle nodes: first those that were not asked for since it was last called, and where that
+    /// leaves too many, also those that were. Directories that know where they have space are spared for longer. What
+    /// is lost of them is when they changed: `newest` is made no older than that.
     fn drop_idle(&mut self, newest: &AtomicU64) {
         for mercy in [2, 1, 0] {
             let mut spared = 0;
             self.nodes.retain(|number, node| {
                 let used = node.used.swap(false, Ordering::Relaxed);
-                // what a holder assumes is nowhere else
-                let assumed = || self.holds.contains_key(number) && node.is_assumed();
+                // what a caller assumes is nowhere else
+                let assumed = || self.lookup_counts.contains_key(number) && node.is_assumed();
                 if Arc::strong_count(node) > 1 || !node.is_idle() || assumed() {
                     return true;
                 }
-                let room = node.room.load(Ordering::Relaxed) != 0;
-                let stays = (mercy == 2 && used) || (mercy > 0 && room);
+                let has_hint = node.space_hint.load(Ordering::Relaxed) != 0;
+                let stays = (mercy == 2 && used) || (mercy > 0 && has_hint);
                 if stays {
                     spared += 1;
                 } else {
@@ -198,23 +198,23 @@ impl Shard {
                 }
                 stays
             });
-            if spared <= IDLE_KEPT / 2 {
+            if spared <= IDLE_CACHED / 2 {
                 break;
             }
         }
-        self.most = (2 * self.nodes.len()).max(IDLE_KEPT);
+        self.most = (2 * self.nodes.len()).max(IDLE_CACHED);
         self.nodes.shrink_to(self.most);
     }
 
-    fn unhold(&mut self, number: InodeNo, times: u64) -> bool {
-        let Some(held) = self.holds.get_mut(&number).filter(|held| **held < u32::MAX) else { return false };
-        if let Some(left) = u64::from(*held).checked_sub(times).filter(|left| *left > 0) {
-            *held = left as u32;
+    fn drop_lookups(&mut self, number: InodeNo, times: u64) -> bool {
+        let Some(count) = self.lookup_counts.get_mut(&number).filter(|count| **count < u32::MAX) else { return false };
+        if let Some(left) = u64::from(*count).checked_sub(times).filter(|left| *left > 0) {
+            *count = left as u32;
             return false;
         }
-        self.holds.remove(&number);
-        if self.holds.len() < self.holds.capacity() / 8 {
-            self.holds.shrink_to(2 * self.holds.len());
+        self.lookup_counts.remove(&number);
+        if self.lookup_counts.len() < self.lookup_counts.capacity() / 8 {
+            self.lookup_counts.shrink_to(2 * self.lookup_counts.len());
         }
         true
     }
@@ -225,8 +225,8 @@ pub(crate) struct Nodes {
     shards: Box<[Mutex<Shard>]>,
     /// No inode that has no node changed in a later generation than this one.
     newest_dropped: AtomicU64,
-    /// The shard that is next asked for inodes that are only held.
-    next_held: AtomicUsize,
+    /// The shard that is next asked for inodes that are only looked up.
+    next_looked_up: AtomicUsize,
     /// Bytes of delayed content of all of them.
     delayed: AtomicUsize,
 }
@@ -244,11 +244,16 @@ impl Locked<'_> {
 impl Nodes {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new())).collect();
-        Self { shards, newest_dropped: AtomicU64::new(0), next_held: AtomicUsize::new(0), delayed: AtomicUsize::new(0) }
+        Self {
+            shards,
+            newest_dropped: AtomicU64::new(0),
+            next_looked_up: AtomicUsize::new(0),
+            delayed: AtomicUsize::new(0),
+        }
     }
 
     fn shard(&self, number: InodeNo) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[number.get() as usize % SHARDS])
+        self.shards[number.get() as usize % SHARDS].lock()
     }
 
     /// The node of an inode.
@@ -265,11 +270,11 @@ impl Nodes {
         Arc::clone(shard.nodes.entry(number).or_insert_with(|| Arc::new(Node::new(newest.load(Ordering::Acquire)))))
     }
 
-    /// Drops nodes that nobody has needed for a while, where there are many.
+    /// Drops nodes that were idle for a while, where there are many.
     pub(crate) fn drop_idle(&self) {
         for shard in &self.shards {
-            let mut shard = lock(shard);
-            if shard.nodes.len() > IDLE_KEPT / 2 {
+            let mut shard = shard.lock();
+            if shard.nodes.len() > IDLE_CACHED / 2 {
                 shard.drop_idle(&self.newest_dropped);
             } else {
                 shard.nodes.values().for_each(|node| node.used.store(false, Ordering::Relaxed));
@@ -277,53 +282,53 @@ impl Nodes {
         }
     }
 
-    pub(crate) fn hold(&self, number: InodeNo) {
+    pub(crate) fn add_lookup(&self, number: InodeNo) {
         let mut shard = self.shard(number);
-        let held = shard.holds.entry(number).or_default();
-        *held = held.saturating_add(1);
+        let count = shard.lookup_counts.entry(number).or_default();
+        *count = count.saturating_add(1);
     }
 
-    /// Takes `times` holds off an inode and says whether none is left.
-    pub(crate) fn unhold(&self, number: InodeNo, times: u64) -> bool {
-        self.shard(number).unhold(number, times)
+    /// Takes `times` off the lookup count of an inode and says whether nothing is left.
+    pub(crate) fn drop_lookups(&self, number: InodeNo, times: u64) -> bool {
+        self.shard(number).drop_lookups(number, times)
     }
 
-    /// Whether an inode is held from outside.
-    pub(crate) fn is_held(&self, number: InodeNo) -> bool {
-        self.shard(number).holds.contains_key(&number)
+    /// Whether an inode is looked up.
+    pub(crate) fn is_looked_up(&self, number: InodeNo) -> bool {
+        self.shard(number).lookup_counts.contains_key(&number)
     }
 
-    /// How many inodes are held from outside.
-    pub(crate) fn held(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).holds.len()).sum()
+    /// How many inodes are looked up.
+    pub(crate) fn looked_up(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().lookup_counts.len()).sum()
     }
 
-    /// Inodes that are held from outside and have not been in use lately, `most` or a few more. The next call goes on
-    /// where this one ended.
-    pub(crate) fn only_held(&self, most: usize) -> Vec<InodeNo> {
+    /// Inodes that are looked up and have not been in use lately, `most` or a few more. The next call goes on where
+    /// this one ended.
+    pub(crate) fn only_looked_up(&self, most: usize) -> Vec<InodeNo> {
         let mut found = Vec::new();
         for _ in 0..SHARDS {
             if found.len() >= most {
                 break;
             }
-            let next = self.next_held.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            let shard = lock(&self.shards[next]);
+            let next = self.next_looked_up.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let shard = self.shards[next].lock();
             let in_use =
                 |node: &Arc<Node>| node.used.load(Ordering::Relaxed) || Arc::strong_count(node) > 1 || !node.is_idle();
-            found.extend(shard.holds.keys().filter(|number| !shard.nodes.get(number).is_some_and(in_use)));
+            found.extend(shard.lookup_counts.keys().filter(|number| !shard.nodes.get(number).is_some_and(in_use)));
         }
         found
     }
 
     /// The inode was freed: what was known of it is of no use to the next inode of that number.
-    pub(crate) fn forget(&self, number: InodeNo) {
+    pub(crate) fn remove(&self, number: InodeNo) {
         let node = self.shard(number).nodes.remove(&number);
         if let Some(node) = node {
             node.gone.store(true, Ordering::Release);
         }
     }
 
-    /// Counts what of a node is delayed now, and gives the total.
+    /// Counts what of a node is delayed now, and returns the total.
     pub(crate) fn count_delayed(&self, state: &mut NodeState) -> usize {
         let now = state.delayed.memory();
         let before = std::mem::replace(&mut state.counted, now);
@@ -339,14 +344,14 @@ impl Nodes {
         self.delayed.load(Ordering::Relaxed)
     }
 
-    /// Whatever of inodes is in memory only is thrown away. Who holds which inode stays.
+    /// Throws away what of inodes is in memory only. Lookup counts stay.
     pub(crate) fn undo(&self) {
         for shard in &self.shards {
-            for node in lock(shard).nodes.values() {
+            for node in shard.lock().nodes.values() {
                 let mut state = node.write();
                 state.drop_delayed();
                 self.count_delayed(&mut state);
-                node.set_room_hint(0, 0);
+                node.set_space_hint(0, 0);
             }
         }
     }
@@ -354,7 +359,7 @@ impl Nodes {
     /// All inodes that have content in memory only.
     pub(crate) fn with_delayed(&self) -> Vec<(InodeNo, Arc<Node>)> {
         let all = self.shards.iter().flat_map(|shard| {
-            let shard = lock(shard);
+            let shard = shard.lock();
             shard.nodes.iter().map(|(number, node)| (*number, Arc::clone(node))).collect::<Vec<_>>()
         });
         let mut found: Vec<_> = all.filter(|(_, node)| !node.read().delayed.is_empty()).collect();
@@ -366,40 +371,40 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory_budget::HOLD_BYTES;
+    use crate::memory_budget::LOOKED_UP_BYTES;
 
     fn nodes(nodes: &Nodes) -> usize {
-        nodes.shards.iter().map(|shard| lock(shard).nodes.len()).sum()
+        nodes.shards.iter().map(|shard| shard.lock().nodes.len()).sum()
     }
 
     #[test]
-    fn what_is_only_held_has_no_node() {
+    fn an_inode_that_is_only_looked_up_has_no_node() {
         let all = Nodes::new();
         for number in (1..=100_000).map(InodeNo) {
             all.get(number).note_change(u64::from(number.get() / 1000) + 1);
-            *all.shard(number).holds.entry(number).or_default() += 1;
+            *all.shard(number).lookup_counts.entry(number).or_default() += 1;
         }
-        assert!(nodes(&all) <= SHARDS * IDLE_KEPT, "{} nodes", nodes(&all));
-        assert_eq!(all.held(), 100_000);
+        assert!(nodes(&all) <= SHARDS * IDLE_CACHED, "{} nodes", nodes(&all));
+        assert_eq!(all.looked_up(), 100_000);
         // one whose node was dropped is known to have changed no later than the latest of those
         let newest = all.get(InodeNo(1)).changed();
         assert!((1..=101).contains(&newest), "{newest}");
         for _ in 0..2 {
             all.drop_idle();
         }
-        assert!(nodes(&all) <= SHARDS * IDLE_KEPT / 2, "{} nodes", nodes(&all));
+        assert!(nodes(&all) <= SHARDS * IDLE_CACHED / 2, "{} nodes", nodes(&all));
         let bytes: usize = all
             .shards
             .iter()
-            .map(|shard| lock(shard).holds.capacity() * 8 / 7 * (size_of::<(InodeNo, u32)>() + 1))
+            .map(|shard| shard.lock().lookup_counts.capacity() * 8 / 7 * (size_of::<(InodeNo, u32)>() + 1))
             .sum();
-        assert!(bytes <= 100_000 * HOLD_BYTES, "{bytes} bytes");
-        let found = all.only_held(1000);
+        assert!(bytes <= 100_000 * LOOKED_UP_BYTES, "{bytes} bytes");
+        let found = all.only_looked_up(1000);
         assert!((1000..5000).contains(&found.len()), "{}", found.len());
-        // and when nobody holds them, nothing is left
-        (1..=100_000).map(InodeNo).for_each(|number| assert!(all.shard(number).unhold(number, 1)));
-        assert_eq!(all.held(), 0);
-        let places: usize = all.shards.iter().map(|shard| lock(shard).holds.capacity()).sum();
+        // and when none is looked up, nothing is left
+        (1..=100_000).map(InodeNo).for_each(|number| assert!(all.shard(number).drop_lookups(number, 1)));
+        assert_eq!(all.looked_up(), 0);
+        let places: usize = all.shards.iter().map(|shard| shard.lock().lookup_counts.capacity()).sum();
         assert!(places <= SHARDS * 16, "{places} places");
     }
 
@@ -414,15 +419,15 @@ mod tests {
     }
 
     #[test]
-    fn holds_are_counted() {
+    fn lookups_are_counted() {
         let all = Nodes::new();
         let number = InodeNo(77);
-        *all.shard(number).holds.entry(number).or_default() = 3;
-        assert!(!all.shard(number).unhold(number, 2) && all.is_held(number));
-        assert!(all.shard(number).unhold(number, 5) && !all.is_held(number));
-        assert!(!all.shard(number).unhold(number, 1), "nobody held it");
+        *all.shard(number).lookup_counts.entry(number).or_default() = 3;
+        assert!(!all.shard(number).drop_lookups(number, 2) && all.is_looked_up(number));
+        assert!(all.shard(number).drop_lookups(number, 5) && !all.is_looked_up(number));
+        assert!(!all.shard(number).drop_lookups(number, 1), "it was not looked up");
         // too often to be counted: for ever
-        *all.shard(number).holds.entry(number).or_default() = u32::MAX;
-        assert!(!all.shard(number).unhold(number, 1) && all.is_held(number));
+        *all.shard(number).lookup_counts.entry(number).or_default() = u32::MAX;
+        assert!(!all.shard(number).drop_lookups(number, 1) && all.is_looked_up(number));
     }
 }

@@ -29,9 +29,9 @@ pub(crate) fn encode(encrypted: &[u8], hash: NameHash) -> Vec<u8> {
     URL_SAFE_NO_PAD.encode(bytes).into_bytes()
 }
 
-/// An encrypted name as a text gives it.
+/// An encrypted name, read from its text.
 pub(crate) struct NoKeyName {
-    /// The hashes the text gives; zero where its directory has none.
+    /// The hashes in the text; zero where its directory has none.
     pub(crate) hash: NameHash,
     name: Vec<u8>,
 }
@@ -60,8 +60,8 @@ impl NoKeyName {
     }
 }
 
-/// The text that stands for the target of an encrypted symbolic link: on the device a length of two bytes, the encrypted
-/// target, and padding. `None` where the length is wrong.
+/// The text that stands for the target of an encrypted symbolic link: on the device a length of two bytes, the
+/// encrypted target, and padding. `None` where the length is wrong.
 pub(crate) fn link_target(content: &[u8]) -> Option<Vec<u8>> {
     let (len, rest) = content.split_first_chunk::<2>()?;
     let encrypted = rest.get(..usize::from(u16::from_le_bytes(*len)))?;

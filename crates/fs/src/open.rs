@@ -23,8 +23,8 @@ use store::native::Mapped;
 use store::recovery::linked::Finding;
 use store::recovery::{Journal, Recovery, recover};
 
-/// Opens the volume on a device, as [`Volume::open`](crate::Volume::open) says. The heartbeat says that it is in use, where it
-/// is open for writing and has a block for that.
+/// Opens the volume on a device, as [`Volume::open`](crate::Volume::open) says. The heartbeat says that it is in use,
+/// where it is open for writing and has a block for that.
 pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<(Maps, Option<Heartbeat>)> {
     let native = native::open(&device, options.snapshot.as_deref())?;
     let (device, below) = match &native {
@@ -105,7 +105,8 @@ fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> 
 type ToRecover = (Box<dyn Recovery>, Warning, Warning);
 
 impl Maps {
-    /// Lays over the device what a crash left to be recovered; where the volume is to be written, it is recovered for good.
+    /// Lays over the device what a crash left to be recovered; where the volume is to be written, it is recovered for
+    /// good.
     fn recover(&mut self, options: &OpenOptions) -> Result<()> {
         let Some((recovery, written, shown)) = self.what_to_recover(options)? else { return Ok(()) };
         let device = Arc::clone(self.store.device());
@@ -135,7 +136,7 @@ impl Maps {
         if let Some(recovery) = self.journal_to_replay(options)? {
             return Ok(Some((recovery, Warning::JournalWrittenHome, Warning::JournalReplayed)));
         }
-        let mutant = options.write.as_ref().map(|write| write.mutant).unwrap_or_default();
+        let mutant = options.write.as_ref().map(crate::WriteOptions::mutant).unwrap_or_default();
         Ok(match self.linked_finding(mutant)? {
             Some(Finding::Repair(repair)) => {
                 let written = Warning::ListRepaired { inodes: repair.inodes, lost: repair.lost };
@@ -165,7 +166,7 @@ impl Maps {
             (Some(_), _) => self.journal()?,
             (None, Some(other)) => Journal::external(Arc::clone(other), block_size, &self.sb.disk.s_journal_uuid)?,
             (None, None) => {
-                let what = "the volume was not unmounted and its journal is on another device, which is not given";
+                let what = "the volume was not unmounted and its journal is on another device, which is not specified";
                 return Err(Error::Unsupported(what.to_owned()));
             }
         };
@@ -199,7 +200,7 @@ impl Maps {
     }
 
     /// The host that has the volume mounted, as its multiple-mount-protection block says. A block that says nothing
-    /// sensible says that nobody has.
+    /// sensible counts as no host.
     fn user(&self) -> Option<String> {
         let block = self.store.block(self.sb.mmp_block()?).ok()?;
         let seed = self.sb.geometry.metadata_csum.then_some(self.sb.geometry.checksum_seed);
@@ -227,7 +228,7 @@ fn backup_superblock(device: &dyn BlockDevice, block: FsBlock, block_size: Optio
             Ok(sb) if sb.geometry.block_size == size => return Ok(sb),
             Ok(_) => {}
             Err(e @ Error::Unsupported(_)) => return Err(e),
-            // the most telling answer: damage where there was a superblock, rather than none at all
+            // the most useful answer: damage where there was a superblock, rather than none at all
             Err(e) if outcome.is_none() || e.is_corruption() => outcome = Some(e),
             Err(_) => {}
         }

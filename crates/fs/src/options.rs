@@ -11,8 +11,8 @@ use store::Mutant;
 /// How to open a volume.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Most bytes of metadata kept in memory, and half as many again of bitmaps where the volume is written. 32 MiB unless
-    /// set; a sixteenth of the memory that the process may use where that is less.
+    /// Most bytes of metadata in the cache, and half as many again of bitmaps where the volume is written. 32 MiB
+    /// unless set; a sixteenth of the memory that the process may use where that is less.
     pub cache_bytes: usize,
     /// Use the copy of the superblock in this block (counted in the volume's own block size), and the copies of the
     /// group descriptors that belong to it. The primary unless set.
@@ -49,34 +49,36 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// How to write to a volume.
 #[derive(Clone)]
 pub struct WriteOptions {
-    /// How it stays sound. Unless set, the best the volume has: snapshots on a native one, its journal, else the dirty bit.
+    /// How it stays consistent. Unless set, the best the volume has: snapshots on a native one, its journal, else the
+    /// dirty bit.
     pub consistency: Option<Consistency>,
     /// What is done about file data.
     pub data: DataMode,
     /// What `data` says was asked for: a volume that cannot do that is not opened ([`crate::Error::Impossible`]).
     pub data_insisted: bool,
-    /// How long a change may stay in memory only, as far as [`Volume::tick`](crate::Volume::tick) is called. 5 s unless set.
+    /// How long a change may stay in memory only, as far as [`Volume::tick`](crate::Volume::tick) is called. 5 s unless
+    /// set.
     pub commit: Duration,
-    /// Most bytes of changed metadata a generation holds; a journal may allow less, and where there is little memory it is
-    /// a share of that. 64 MiB unless set.
+    /// Most bytes of changed metadata a generation holds; a journal may allow less, and where there is little memory it
+    /// is a share of that. 64 MiB unless set.
     pub dirty_bytes: usize,
-    /// Most bytes of file content that wait for their place. 1 GiB unless set: what is removed again before it had to leave
-    /// memory costs no write. Where it is less: a sixteenth of the memory that the process may use, but at least 64 MiB as
-    /// long as no control group limits it. A volume with multiple mount protection takes no more than 64 MiB, so that it can
-    /// say in time that it is in use.
+    /// Most bytes of file content that wait for their place. 1 GiB unless set: what is removed again before it had to
+    /// leave memory costs no write. Where it is less: a sixteenth of the memory that the process may use, but at least
+    /// 64 MiB as long as no control group limits it. A volume with multiple mount protection takes no more than 64 MiB,
+    /// so that it can say in time that it is in use.
     pub delayed_bytes: usize,
     /// The time of day; the system's unless set.
     pub clock: Clock,
-    /// Where the numbers begin that tell one use of an inode from the next; from the time of day unless set.
+    /// Where the numbers begin that distinguish one use of an inode from the next; from the time of day unless set.
     pub seed: Option<u64>,
-    /// Whoever works on the volume may use the blocks that are kept for the superuser. Not unless set.
+    /// Whether all users may allocate from the root reserve. Not unless set.
     pub superuser: bool,
     /// Where new blocks go. A volume with metadata regions has its own rule, whatever this says.
     pub placement: Placement,
-    /// Where the volume is mounted, for its superblock; at most 63 bytes of it are kept.
+    /// Where the volume is mounted, for its superblock; at most 63 bytes of it are stored.
     pub mounted_at: Option<Vec<u8>>,
     /// What is done wrong, for a test that it is caught.
-    #[doc(hidden)]
+    #[cfg(feature = "mutants")]
     pub mutant: Mutant,
 }
 
@@ -94,12 +96,21 @@ impl Default for WriteOptions {
             superuser: false,
             placement: Placement::Usual,
             mounted_at: None,
+            #[cfg(feature = "mutants")]
             mutant: Mutant::Identity,
         }
     }
 }
 
 impl WriteOptions {
+    /// The defect that a test asked for; none without the feature `mutants`.
+    pub(crate) fn mutant(&self) -> Mutant {
+        #[cfg(feature = "mutants")]
+        return self.mutant;
+        #[cfg(not(feature = "mutants"))]
+        Mutant::Identity
+    }
+
     /// Where numbers begin that should not repeat.
     pub(crate) fn seed(&self) -> u64 {
         let now = (self.clock)();

@@ -1,18 +1,17 @@
-//! Orphans: inodes without a name that are still held, and files whose truncation has not finished.
+//! Orphans: inodes without a name that are still looked up, and files whose truncation has not finished.
 //!
-//! They are on the device, so that a crash loses no space: in the slots of the orphan file where the volume has one, else
-//! in a chain that begins in the superblock and goes on through `i_dtime`.
+//! They are on the device, so that a crash loses no space: in the slots of the orphan file where the volume has one,
+//! else in a chain that begins in the superblock and goes on through `i_dtime`.
 //!
-//! 1. An inode gets onto the list, and off it, under the lock of its node, in the change that makes it an orphan or ends
-//!    that. What is in memory says where on the device it stands.
+//! 1. An inode gets onto the list, and off it, under the lock of its node, in the change that makes it an orphan or
+//!    ends that. What is in memory says where on the device it stands.
 //! 2. The link of an inode in the chain belongs to the chain's lock, not to the inode's: the removal of the next one
-//!    changes it. Whoever writes an inode asks here for it (see `Change::put_inode`).
+//!    changes it. Code that writes an inode asks here for it (see `Change::put_inode`).
 //! 3. An orphan is freed by one thread: the one that claims it.
 
 use crate::change::Change;
 use crate::error::OfInode;
 use crate::layers::stands_on;
-use crate::lock::lock;
 use crate::map::{CLEARING, Steps, has_blocks};
 use crate::node::Locked;
 use crate::orphan_list::{Chain, LISTING, Orphan, OrphanFile, OrphanList, Place};
@@ -40,7 +39,8 @@ impl Change<'_> {
         }
     }
 
-    /// As [`Change::add_orphan`]; says whether the inode has to be written, with its link, and leaves that to the caller.
+    /// As [`Change::add_orphan`]; says whether the inode has to be written, with its link, and leaves that to the
+    /// caller.
     pub(crate) fn list_orphan(&self, number: InodeNo, may_be_linked: bool) -> Result<bool> {
         let orphans = self.orphans()?;
         let mut chain = orphans.lock();
@@ -144,7 +144,7 @@ impl Orphans {
         Self { directories: Directories::over(maps) }
     }
 
-    /// Frees an orphan with all its content, unless somebody else does. No lock is held.
+    /// Frees an orphan with all its content, unless another thread does. The caller has no lock.
     pub(crate) fn free_orphan(&self, number: InodeNo) -> Result<()> {
         if !self.writing.as_ref().is_some_and(|w| w.orphans.claim(number)) {
             return Ok(());
@@ -156,11 +156,11 @@ impl Orphans {
                 writing.orphans.unclaim(number);
             }
         })?;
-        dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
+        dropped.into_iter().try_for_each(|value_inode| self.free_orphan(value_inode))
     }
 
     /// Frees an inode that is on the list, locked: its content, also what has no place yet, in as many changes as it
-    /// takes, and the inode in the last of them. Gives attribute inodes that are to be freed then.
+    /// takes, and the inode in the last of them. Returns attribute inodes that are to be freed then.
     fn free_locked(&self, number: InodeNo, locked: &mut Locked<'_>) -> Result<Vec<InodeNo>> {
         if let Some(state) = locked.state(number) {
             state.drop_delayed();
@@ -185,30 +185,30 @@ impl Orphans {
         }
     }
 
-    /// Takes `times` holds off an inode. Where none is left and it has no name, it is freed.
+    /// Takes `times` off the lookup count of an inode. Where nothing is left and it has no name, it is freed.
     ///
     /// # Errors
     /// Those of freeing it; it stays an orphan then, and is freed when the volume is next opened for writing.
-    pub fn release(&self, number: InodeNo, times: u64) -> Result<()> {
-        let Some(writing) = self.writing.as_ref().filter(|_| self.unhold(number, times)) else { return Ok(()) };
+    pub fn forget(&self, number: InodeNo, times: u64) -> Result<()> {
+        let Some(writing) = self.writing.as_ref().filter(|_| self.drop_lookups(number, times)) else { return Ok(()) };
         if writing.space.is_parked(number) {
-            // nobody asks for the file that never was any more, and the next one of that number has another node
-            self.nodes.forget(number);
+            // no one asks for the file that never was any more, and the next one of that number has another node
+            self.nodes.remove(number);
             writing.space.unpark_inode(number);
             return Ok(());
         }
-        // nobody waits for it: whoever ends a transaction looks for what is left
+        // no need to wait for the transaction: its end looks for what is left
         let Some(_pass) = self.try_change() else { return Ok(()) };
         let node = self.node(number);
         let goes = {
-            // whoever takes the last name looks for holds with the lock
+            // the removal of the last name reads the lookup count under this lock
             let _state = node.read();
-            !self.nodes.is_held(number) && self.is_orphan(number) && self.has_no_links(number)
+            !self.nodes.is_looked_up(number) && self.is_orphan(number) && self.has_no_links(number)
         };
         if goes { self.free_orphan(number) } else { Ok(()) }
     }
 
-    /// Frees the inodes without a name that nobody holds any more: what could not be done while a transaction ran.
+    /// Frees the inodes without a name that are not looked up any more: what could not be done while a transaction ran.
     pub(crate) fn free_released(&self) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let all: Vec<InodeNo> = match writing.orphans.chain() {
@@ -219,7 +219,7 @@ impl Orphans {
             let goes = {
                 let node = self.node(number);
                 let _state = node.read();
-                !self.nodes.is_held(number) && self.is_orphan(number) && self.has_no_links(number)
+                !self.nodes.is_looked_up(number) && self.is_orphan(number) && self.has_no_links(number)
             };
             if goes {
                 self.free_orphan(number)?;
@@ -232,11 +232,11 @@ impl Orphans {
         self.any_inode(number).is_ok_and(|inode| inode.raw().disk.i_links_count.get() == 0)
     }
 
-    /// Does what was left undone when the volume was last in use: frees inodes without a name, finishes truncations. To be
-    /// called once, when it has just been opened for writing.
+    /// Does what was left undone when the volume was last in use: frees inodes without a name, finishes truncations. To
+    /// be called once, when it has just been opened for writing.
     ///
     /// # Errors
-    /// Those of the device. A damaged list is left where it is sound no more, and the volume marked as having errors.
+    /// Those of the device. A damaged list is read up to the damage, and the volume marked as having errors.
     pub(crate) fn recover_orphans(&self) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let listed = self.read_orphans(&writing.orphans)?;
@@ -279,12 +279,12 @@ impl Orphans {
                 Err(e) => return Err(e),
             }
         }
-        let first = lock(&self.space()?.superblock).s_last_orphan.get();
+        let first = self.space()?.superblock.lock().s_last_orphan.get();
         let (mut before, mut at) = (0, first);
         while at != 0 {
             let number = InodeNo(at);
-            let sound = self.may_be_named(number) && number != InodeNo::ROOT && !chain.all.contains_key(&number);
-            let Some(inode) = sound.then(|| self.any_inode(number).ok()).flatten() else {
+            let is_valid = self.may_be_named(number) && number != InodeNo::ROOT && !chain.all.contains_key(&number);
+            let Some(inode) = is_valid.then(|| self.any_inode(number).ok()).flatten() else {
                 self.space()?.note_error();
                 break;
             };
@@ -306,7 +306,7 @@ impl Orphans {
         let bad = |what| Error::corrupt(Structure::Orphans, Where::Inode(number), what);
         let count = inode.size / u64::from(self.sb.geometry.block_size);
         if inode.kind != FileKind::Regular || count > self.sb.geometry.blocks {
-            return Err(bad("it is no regular file, or too long"));
+            return Err(bad("it is not a regular file, or too long"));
         }
         let seed = self.seed(&inode);
         let tag = Tag { kind: Kind::OrphanFile, owner: number, seed };
@@ -333,7 +333,8 @@ impl Orphans {
         Ok(())
     }
 
-    /// Frees all orphans, held or not, and finishes truncations that an error cut short: what is to be done before the volume is put away.
+    /// Frees all orphans, looked up or not, and finishes truncations that an error cut short: what is to be done before
+    /// the volume is put away.
     ///
     /// # Errors
     /// Those of freeing them; those that are left are on the list.

@@ -1,20 +1,19 @@
 //! The list of orphans in memory: which there are, and where each stands on the device.
 
-use crate::lock::lock;
 use format::{FsBlock, InodeNo};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use store::Tag;
 
-/// Metadata blocks that getting onto the list or off it may dirty besides the inode's own: the neighbour in the chain, or
-/// the block of the file.
+/// Metadata blocks that getting onto the list or off it may dirty besides the inode's own: the neighbour in the chain,
+/// or the block of the file.
 pub(crate) const LISTING: usize = 2;
 
 /// All orphans of a volume.
 #[derive(Default)]
 pub(crate) struct OrphanList {
-    /// How many there are; nobody has to lock where there are none.
+    /// How many there are; where there are none, no lock is needed.
     pub(crate) count: AtomicUsize,
     pub(crate) chain: Mutex<Chain>,
 }
@@ -33,7 +32,7 @@ pub(crate) struct Orphan {
     pub(crate) place: Place,
     /// It never had a name, and may get one.
     pub(crate) may_be_linked: bool,
-    /// Somebody is about to free it.
+    /// A thread is about to free it.
     pub(crate) claimed: bool,
 }
 
@@ -64,7 +63,7 @@ impl Chain {
 
 impl OrphanList {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Chain> {
-        lock(&self.chain)
+        self.chain.lock()
     }
 
     /// The chain, locked; `None` where there are no orphans.
@@ -92,13 +91,13 @@ impl OrphanList {
         *self.lock() = before;
     }
 
-    /// Says that the caller will free an orphan; false where somebody else does already, or it is none.
+    /// Says that the caller will free an orphan; false where another thread does already, or it is not an orphan.
     pub(crate) fn claim(&self, number: InodeNo) -> bool {
         let mut chain = self.lock();
         chain.all.get_mut(&number).is_some_and(|orphan| !std::mem::replace(&mut orphan.claimed, true))
     }
 
-    /// Whoever claimed it could not free it.
+    /// The thread that claimed it could not free it.
     pub(crate) fn unclaim(&self, number: InodeNo) {
         if let Some(orphan) = self.lock().all.get_mut(&number) {
             orphan.claimed = false;

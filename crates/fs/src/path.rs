@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 const MAX_LINKS: usize = 40;
 
 impl Directories {
-    /// The inode a path leads to, following symbolic links. The path starts at the root, with or without a slash; a link
-    /// with an absolute target starts at the volume's root again, and `..` never leads out of it.
+    /// The inode a path leads to, following symbolic links. The path starts at the root, with or without a slash; a
+    /// link with an absolute target starts at the volume's root again, and `..` never leads out of it.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManyLinks`], [`Error::NameTooLong`], or what is wrong

@@ -1,4 +1,4 @@
-//! Going back to a snapshot of a native volume that nobody uses.
+//! Going back to a snapshot of a native volume that is not in use.
 //!
 //! One generation does it: the volume gets the snapshot's map, with the list of snapshots as it is now. What differs
 //! from the snapshot is little: the data groups' counts of what the other snapshots hold, and the chunks that the new
@@ -21,14 +21,14 @@ use store::native::Mapped;
 use store::{BlockWrite, Kind, Tag};
 use zerocopy::IntoBytes;
 
-/// Blocks that are changed beside the descriptors: bitmaps of groups that give chunks, the superblock.
+/// Blocks that are changed beside the descriptors: bitmaps of groups that grant chunks, the superblock.
 const OTHERS: usize = 64;
 
 /// A data group of the volume as it will be.
 struct Data {
     number: GroupNo,
     descriptor: Group,
-    /// The block bitmap, where the group gave chunks.
+    /// The block bitmap, where the group granted chunks.
     changed: Option<Container>,
 }
 
@@ -36,14 +36,14 @@ struct Data {
 /// holds it. All snapshots stay. The volume must not be in use.
 ///
 /// # Errors
-/// [`Error::Unsupported`] on volumes that are not native; [`Error::NotFound`]; [`Error::NoSpace`] where no room is left
-/// for a new generation; [`Error::ReadOnly`] where the device cannot be written; those of the device;
+/// [`Error::Unsupported`] on volumes that are not native; [`Error::NotFound`]; [`Error::NoSpace`] where no space is
+/// left for a new generation; [`Error::ReadOnly`] where the device cannot be written; those of the device;
 /// [`Error::Corrupt`].
 pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     if device.geometry().read_only {
         return Err(Error::ReadOnly("the device is read-only".into()));
     }
-    let none = || Error::Unsupported("snapshots of a volume that is not native".into());
+    let none = || Error::Unsupported("snapshots need a volume made with `extant mkfs -t extant`".into());
     let (superblock, mapped) = native::open(&device, None)?.ok_or_else(none)?;
     let snapshot = find(&mapped, name)?;
     let options = OpenOptions::default();
@@ -64,8 +64,8 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
 }
 
 impl Base {
-    /// A data group as this volume, a snapshot, has it, with what the other snapshots hold; up to `want` chunks that nobody
-    /// uses are taken.
+    /// A data group as this volume, a snapshot, has it, with what the other snapshots pin; up to `want` unused chunks
+    /// are taken.
     fn as_it_was(
         &self,
         now: &Self,
@@ -80,7 +80,7 @@ impl Base {
         let pinned = used_by(mapped, others, descriptor.block_bitmap)?;
         let mut free = pinned.clone();
         free.subtract(&used);
-        descriptor.set_held(free.count().into());
+        descriptor.set_pinned(free.count().into());
         let mut changed = None;
         if want > 0 {
             let present = in_use(&now.store.block(now.group(number)?.block_bitmap)?);
@@ -103,8 +103,8 @@ impl Base {
         Ok(Data { number, descriptor, changed })
     }
 
-    /// The blocks that are other than in this volume, which is a snapshot: descriptors, bitmaps, and the superblock where
-    /// blocks were taken.
+    /// The blocks that are other than in this volume, which is a snapshot: descriptors, bitmaps, and the superblock
+    /// where blocks were taken.
     fn changed_blocks(&self, groups: Vec<Data>, taken: u64) -> Result<Vec<BlockWrite>> {
         let geometry = &self.sb.geometry;
         let tag = |kind| Tag { kind, owner: InodeNo(0), seed: 0 };
@@ -112,7 +112,7 @@ impl Base {
         if taken > 0 {
             let mut sb = self.sb.disk;
             sb.set_free_blocks_count(sb.free_blocks_count().saturating_sub(taken));
-            sb.seal();
+            sb.set_checksum();
             let mut bytes = self.store.block(FsBlock(0))?.to_vec();
             if let Some(place) = bytes.get_mut(OFFSET as usize..OFFSET as usize + DiskSuperblock::SIZE) {
                 place.copy_from_slice(sb.as_bytes());
@@ -142,7 +142,7 @@ impl Base {
                 }
                 let at = (number.get() % per_block) as usize * size;
                 if let Some(place) = bytes.get_mut(at..at + size) {
-                    descriptor.seal(&self.sb.disk, geometry, *number, place);
+                    descriptor.set_checksum(&self.sb.disk, geometry, *number, place);
                 }
             }
             blocks.push(BlockWrite {

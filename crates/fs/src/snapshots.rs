@@ -1,12 +1,11 @@
 //! Snapshots of a native volume: making, listing, reading and deleting them.
 //!
-//! A snapshot is a generation that is kept. It costs nothing when it is made, and later what changed since: metadata goes to
-//! new places in any case, and content that a snapshot holds is copied before it is changed. What is freed and held comes
-//! back when the last snapshot that holds it is deleted.
+//! A snapshot is a generation that stays. It costs nothing when it is made, and later what changed since: metadata goes
+//! to new physical blocks in any case, and content that a snapshot pins is copied before it is changed. What is freed
+//! but pinned can be allocated when the last snapshot that pins it is deleted.
 
 use crate::alloc::pinned_alone;
 use crate::gate::{Alone, Before};
-use crate::lock::lock;
 use crate::native::{Native, find};
 use crate::open::over_map;
 use crate::{Error, OpenOptions, Result, Volume, memory_budget};
@@ -42,7 +41,7 @@ fn others(mapped: &Mapped, name: &[u8]) -> Result<Vec<Snapshot>> {
 
 impl Volume {
     fn has_versions(&self) -> Result<&Native> {
-        let none = || Error::Unsupported("snapshots of a volume that is not native".into());
+        let none = || Error::Unsupported("snapshots need a volume made with `extant mkfs -t extant`".into());
         self.layout.native().ok_or_else(none)
     }
 
@@ -63,14 +62,15 @@ impl Volume {
         Ok(all)
     }
 
-    /// Makes a snapshot of everything that was done before the call; it is durable when this returns. What others do meanwhile is
-    /// in it as far as they had got at one moment: no change without those that ended before it began. They wait while what is
-    /// left of delayed content gets its place and is flushed. What a snapshot costs does not depend on the volume's size.
+    /// Makes a snapshot of everything that was done before the call; it is durable when this returns. What others do
+    /// meanwhile is in it as far as they had got at one moment: no change without those that ended before it began.
+    /// They wait while what is left of delayed content gets its place and is flushed. What a snapshot costs does not
+    /// depend on the volume's size.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that no snapshot may have; [`Error::Exists`]; [`Error::NoSpace`] where there are 4 096
-    /// snapshots already, or no room is left for one; [`Error::Invalid`] within a transaction; as [`Volume::snapshots`] and
-    /// [`Volume::sync`].
+    /// [`Error::Invalid`] for a name that no snapshot may have; [`Error::Exists`]; [`Error::NoSpace`] where there are 4
+    /// 096 snapshots already, or no space is left for one; [`Error::Invalid`] within a transaction; as
+    /// [`Volume::snapshots`] and [`Volume::sync`].
     pub fn create_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo> {
         let native = self.has_versions()?;
         if !Snapshot::is_name(name) {
@@ -80,7 +80,7 @@ impl Volume {
         drop(self.changing_outside().and_then(|_pass| self.flush_all_delayed()));
         let _alone = self.alone()?;
         let _pass = self.changing_outside()?;
-        let _versions = lock(&native.versions);
+        let _versions = native.versions.lock();
         let list = native.mapped.snapshots()?;
         if list.iter().flatten().any(|snapshot| snapshot.name == name) {
             return Err(Error::Exists);
@@ -88,7 +88,7 @@ impl Volume {
         if list.iter().flatten().count() as u64 >= MOST {
             return Err(Error::NoSpace);
         }
-        // what one file cannot have does not keep the volume from being kept
+        // a file whose delayed data finds no space does not prevent the snapshot
         let placed = self.flush_all_delayed();
         let change = self.change_to_snapshot()?;
         let generation = change.generation();
@@ -100,8 +100,8 @@ impl Volume {
         Ok(SnapshotInfo::from(&find(&native.mapped, name)?))
     }
 
-    /// Returns when nothing is changed beside this thread, and no transaction is under way; so it stays until the answer is
-    /// dropped. `None` where there is no gate.
+    /// Returns when nothing is changed beside this thread, and no transaction is under way; so it stays until the
+    /// answer is dropped. `None` where there is no gate.
     fn alone(&self) -> Result<Option<Alone<'_, Before>>> {
         let Some(gate) = self.gate() else { return Ok(None) };
         loop {
@@ -113,7 +113,7 @@ impl Volume {
         }
     }
 
-    /// Deletes a snapshot; what it alone held can be used when this returns.
+    /// Deletes a snapshot; what it alone pinned can be allocated when this returns.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Invalid`] within a transaction; [`Error::Unsupported`] where more groups changed
@@ -122,7 +122,7 @@ impl Volume {
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
         let native = self.has_versions()?;
         let _pass = self.changing_outside()?;
-        let _alone = lock(&native.versions);
+        let _alone = native.versions.lock();
         let snapshot = find(&native.mapped, name)?;
         let others = others(&native.mapped, name)?;
         let space = self.space()?;
@@ -137,9 +137,9 @@ impl Volume {
         Ok(self.store.sync_generation(generation)?)
     }
 
-    /// Gives back what the metadata regions of a native volume do not need any more, as after the deletion of snapshots
-    /// or of very many files. What the next work will hardly need goes back on its own when nothing happens for a
-    /// while, as far as [`Volume::tick`] is called.
+    /// Frees chunks that the metadata regions of a native volume do not need any more, as after the deletion of
+    /// snapshots or of very many files. Those that the next work will hardly need are freed without this call when
+    /// nothing happens for a while, as far as [`Volume::tick`] is called.
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -156,10 +156,10 @@ impl Volume {
     /// [`Error::NotFound`]; as [`Volume::snapshots`].
     pub fn snapshot_space(&self, name: &[u8]) -> Result<u64> {
         let native = self.has_versions()?;
-        let _alone = lock(&native.versions);
+        let _alone = native.versions.lock();
         let snapshot = find(&native.mapped, name)?;
         let others = others(&native.mapped, name)?;
-        let mut blocks = native.mapped.places_held_by(&snapshot)?;
+        let mut blocks = native.mapped.physical_blocks_pinned_by(&snapshot)?;
         for group in self.layout.groups_for(Purpose::Data) {
             let block = self.group(GroupNo(group))?.block_bitmap;
             if self.is_as_in(native, &snapshot, block)? {
@@ -174,11 +174,11 @@ impl Volume {
     /// Whether a block lies where it did in a snapshot.
     fn is_as_in(&self, native: &Native, snapshot: &Snapshot, block: FsBlock) -> Result<bool> {
         let (then, now) = (native.mapped.entry_at(snapshot, block)?, native.mapped.entry_of(block)?);
-        Ok(then.map(|entry| (entry.place, entry.generation)) == now.map(|entry| (entry.place, entry.generation)))
+        Ok(then.map(|entry| (entry.physical, entry.generation)) == now.map(|entry| (entry.physical, entry.generation)))
     }
 
-    /// Opens a snapshot for reading, beside this volume; at most `cache_bytes` bytes of its metadata are kept in
-    /// memory, and fewer where there is little. Once it is deleted, what is read from it is an error.
+    /// Opens a snapshot for reading, beside this volume; at most `cache_bytes` bytes of its metadata are cached,
+    /// and fewer where there is little memory. Once it is deleted, what is read from it is an error.
     ///
     /// # Errors
     /// [`Error::NotFound`]; as [`Volume::snapshots`] and [`Volume::open`].

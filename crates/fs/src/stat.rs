@@ -1,7 +1,6 @@
 //! What stat(2) and statfs(2) say, as the kernel would say it.
 
 use crate::inline_data::is_inline;
-use crate::lock::lock;
 use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeSummary, Result, Timestamp};
 use format::feature::{Compat, RoCompat};
 use format::group::Group;
@@ -40,9 +39,9 @@ pub struct Attributes {
     pub crtime: Option<Timestamp>,
     /// Project.
     pub project: u32,
-    /// Flags, unknown bits kept.
+    /// Flags, including unknown bits.
     pub flags: InodeFlags,
-    /// Generation, which tells this use of the number from earlier ones.
+    /// Generation, which distinguishes this use of the number from earlier ones.
     pub generation: u32,
 }
 
@@ -109,9 +108,9 @@ impl Inodes {
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
-    pub fn native_facts(&self) -> Result<Option<NativeSummary>> {
-        let facts = self.layout.native().map(|native| NativeSummary::read(native.mapped.below()));
-        Ok(facts.transpose()?)
+    pub fn native_summary(&self) -> Result<Option<NativeSummary>> {
+        let summary = self.layout.native().map(|native| NativeSummary::read(native.mapped.below()));
+        Ok(summary.transpose()?)
     }
 
     /// What statfs(2) says about the volume: blocks without the overhead of metadata, and free space as the group
@@ -121,14 +120,14 @@ impl Inodes {
         let geometry = &self.sb.geometry;
         let (free_clusters, free_inodes) = self.free_counts();
         let blocks_free = free_clusters.saturating_mul(u64::from(geometry.cluster_blocks)).min(geometry.blocks);
-        let kept = self.sb.disk.reserved_blocks_count().saturating_add(self.layout.reserved_for_extents());
+        let reserved = self.sb.disk.reserved_blocks_count().saturating_add(self.layout.reserved_for_extents());
         let (low, high) = self.sb.disk.s_uuid.split_at(8);
         let half = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
         StatFs {
             block_size: geometry.block_size,
             blocks: geometry.blocks.saturating_sub(self.overhead_blocks()),
             blocks_free,
-            blocks_available: blocks_free.saturating_sub(kept),
+            blocks_available: blocks_free.saturating_sub(reserved),
             files: u64::from(geometry.inodes),
             files_free: free_inodes.min(u64::from(geometry.inodes)),
             name_max: 255,
@@ -136,16 +135,16 @@ impl Inodes {
         }
     }
 
-    /// The groups whose descriptors the device has room for: a bound for loops, whatever a superblock claims.
+    /// The groups whose descriptors the device has space for: a bound for loops, whatever a superblock claims.
     fn groups_there(&self) -> u32 {
         let there = self.device().geometry().len / u64::from(self.sb.geometry.descriptor_size);
         u32::try_from(there).unwrap_or(u32::MAX).min(self.sb.geometry.groups)
     }
 
-    /// Free clusters and free inodes of all groups, without what is promised to content that has no place yet.
+    /// Free clusters and free inodes of all groups, without what is reserved for delayed data.
     fn free_counts(&self) -> (u64, u64) {
         if let Ok(space) = self.space() {
-            let pool = lock(&space.pool);
+            let pool = space.pool.lock();
             let free_inodes = space.free_inodes.load(Ordering::Relaxed);
             return (pool.free_units().saturating_sub(pool.reserved()), free_inodes);
         }

@@ -1,23 +1,23 @@
 //! Transactions: several calls of which a crash, or the user's will, leaves all or nothing.
 //!
-//! Before a transaction begins everything is durable: generation G. What its members do is the one generation that follows,
-//! which closes when the transaction is committed and no sooner. So G is on the device all the while, and nothing writes
-//! over what G leads to: metadata never is, content is copied while a transaction runs, and what was freed is not given out.
-//! Rolling back is therefore to forget: what was changed in memory is thrown away and read again from the device, and the
-//! few sums that are nowhere else were noted when the transaction began.
+//! Before a transaction begins everything is durable: generation G. What its members do is the one generation that
+//! follows, which closes when the transaction is committed and no sooner. So G is on the device all the while, and
+//! nothing writes over what G leads to: metadata never is, content is copied while a transaction runs, and what was
+//! freed is not allocated. Rolling back is therefore to forget: what was changed in memory is thrown away and read
+//! again from the device, and the few sums that are nowhere else were noted when the transaction began.
 //!
 //! | in memory | when rolled back |
 //! | --- | --- |
 //! | changed blocks, blocks freed | the store drops them |
 //! | inodes, names, pages | [`DirtySet`] says which, for caches above |
 //! | cached inodes | dropped |
-//! | content without a place, promises, sizes, hints | dropped: before, all content had its place |
+//! | delayed data, reservations, sizes, hints | dropped: before, all content had its place |
 //! | bitmaps and descriptors of changed groups | read again |
 //! | sums of free blocks and inodes, superblock | as noted |
-//! | blocks and inodes held until they are durable | forgotten: before, none was |
-//! | orphans | as noted; those that nobody holds any more are freed then |
-//! | which inodes are held from outside | stays: that is not the volume's; numbers that are held without a file are pinned |
-//! | the size that holders of a file assume | noted, where it is another now: see [`Files::write_with`](crate::Files::write_with) |
+//! | blocks and inodes deferred until they are durable | forgotten: before, none was |
+//! | orphans | as noted; those that are not looked up any more are freed then |
+//! | which inodes are looked up | stays: that is not the volume's; numbers without a file are parked |
+//! | the size that the kernel assumes of a file | noted, where it is another now: see [`Files::write_with`](crate::Files::write_with) |
 //! | damage that was found | stays |
 
 use crate::gate::{self, Before, Broken, DirtySet, Gate, Member};
@@ -35,12 +35,12 @@ pub struct Transaction {
 }
 
 impl Volume {
-    /// Begins a transaction, when what is under way has ended and is durable. There is one at a time, and it may take `time`
-    /// at most: somebody who waits for it longer, or [`Volume::tick`], rolls it back. Its limit in size is what one
-    /// generation can hold: [`WriteOptions::dirty_bytes`](crate::WriteOptions) of metadata, or less where the volume has
-    /// no more free space for it; content is not limited but by free space, and blocks that it frees can be used when it is
-    /// over. The call that exceeds the limit is told so, and everyone after it: once all calls were answered well, a commit
-    /// finds room.
+    /// Begins a transaction, when what is under way has ended and is durable. There is one at a time, and it may take
+    /// `time` at most: a caller that waits for it longer, or [`Volume::tick`], rolls it back. Its limit in size is what
+    /// one generation can hold: [`WriteOptions::dirty_bytes`](crate::WriteOptions) of metadata, or less where the
+    /// volume has no more free space for it; content is not limited but by free space, and blocks that it frees can be
+    /// used when it is over. The call that exceeds the limit fails, and every one after it: once all calls were
+    /// answered well, a commit finds space.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on volumes that are not written with snapshots; [`Error::Busy`] where there is another;
@@ -50,7 +50,7 @@ impl Volume {
         let id = gate.begin(time)?;
         let begun = {
             let _charge = gate::in_charge();
-            self.begin_held()
+            self.begin_in_transaction()
         };
         match begun {
             Ok(before) => gate.run(before),
@@ -62,7 +62,7 @@ impl Volume {
         Ok(Transaction { volume: Arc::clone(self), id })
     }
 
-    fn begin_held(&self) -> Result<Before> {
+    fn begin_in_transaction(&self) -> Result<Before> {
         self.flush_all_delayed()?;
         self.store.open_for_transaction()?;
         let writing = self.writing()?;
@@ -70,7 +70,7 @@ impl Volume {
         Ok(Before { sums: writing.space.sums(), orphans: writing.orphans.remember() })
     }
 
-    fn commit_transaction(&self, id: u64, tell: impl FnOnce(&DirtySet)) -> Result<()> {
+    fn commit_transaction(&self, id: u64, notify: impl FnOnce(&DirtySet)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
         let over = || gate.undone_with(id).unwrap_or_else(|| Error::Cancelled("it was over".into()));
         if !gate.end(id, None) {
@@ -85,7 +85,7 @@ impl Volume {
         if let Err(e) = placed {
             drop(charge);
             gate.go_on();
-            self.roll_back(id, Broken::Ended(e.to_string()), tell)?;
+            self.roll_back(id, Broken::Ended(e.to_string()), notify)?;
             return Err(e);
         }
         let committed = self.store.commit_transaction();
@@ -98,35 +98,36 @@ impl Volume {
 }
 
 impl Transaction {
-    /// What this thread does until the answer is dropped is part of the transaction. Several threads may be in it at once.
+    /// What this thread does until the answer is dropped is part of the transaction. Several threads may be in it at
+    /// once.
     ///
     /// A sync, or fsync, by a member returns at once: it is durable when the transaction is committed.
     pub fn enter(&self) -> Member<'_> {
         gate::enter(self.id)
     }
 
-    /// Returns when all that was done is durable; a crash before leaves nothing of it. Calls of other members come to their
-    /// end first.
+    /// Returns when all that was done is durable; a crash before leaves nothing of it. Calls of other members come to
+    /// their end first.
     ///
     /// # Errors
     /// Then nothing of it is left: [`Error::TransactionTooLarge`], [`Error::NoSpace`] where content finds no place,
-    /// [`Error::Cancelled`] where it was rolled back already. Where the device fails the volume is read-only, and whether it
-    /// was committed is known when the volume is next opened.
+    /// [`Error::Cancelled`] where it was rolled back already. Where the device fails the volume is read-only, and
+    /// whether it was committed is known when the volume is next opened.
     pub fn commit(self) -> Result<()> {
         self.commit_or(|_| ())
     }
 
     /// As [`Transaction::commit`], for a transaction that is shared. Calls after the first answer [`Error::Cancelled`].
-    /// Where it has to be rolled back instead, `tell` is called as [`Transaction::undo`] does.
+    /// Where it has to be rolled back instead, `notify` is called as by [`Transaction::undo`].
     ///
     /// # Errors
     /// As [`Transaction::commit`].
-    pub fn commit_or(&self, tell: impl FnOnce(&DirtySet)) -> Result<()> {
-        self.volume.commit_transaction(self.id, tell)
+    pub fn commit_or(&self, notify: impl FnOnce(&DirtySet)) -> Result<()> {
+        self.volume.commit_transaction(self.id, notify)
     }
 
-    /// The volume is what it was when the transaction began; what somebody may remember of the transaction is the answer.
-    /// Calls of other members, and of whoever looks at the volume, come to their end first.
+    /// Makes the volume what it was when the transaction began; returns what caches must forget of the transaction.
+    /// Calls of other members, and calls that look at the volume, come to their end first.
     ///
     /// # Errors
     /// Those of the device; the volume is read-only then, and on the device nothing of the transaction is left.
@@ -134,8 +135,8 @@ impl Transaction {
         self.cancel("it was rolled back")
     }
 
-    /// As [`Transaction::rollback`], for a transaction that is shared: whoever works in it is told `why`. Where it was
-    /// rolled back before, what it touched is given to the first who asks.
+    /// As [`Transaction::rollback`], for a transaction that is shared: calls of its members fail with `why`. Where it
+    /// was rolled back before, the first call returns what it touched.
     ///
     /// # Errors
     /// As [`Transaction::rollback`].
@@ -144,17 +145,18 @@ impl Transaction {
         Ok(self.volume.gate_of_transactions()?.take_touched(self.id))
     }
 
-    /// As [`Transaction::cancel`], for whoever has caches above the volume: `tell` is called with what they must forget
-    /// before anybody else can change the volume, and when whoever looks at it sees it as it was. It may ask the volume
-    /// for what it likes, but must not wait for changes by others. Does nothing where the transaction is over.
+    /// As [`Transaction::cancel`], for a caller with caches above the volume: `notify` is called with what they must
+    /// forget before any other call can change the volume, and when calls that look at it see it as it was. It may ask
+    /// the volume for what it likes, but must not wait for changes by others. Does nothing where the transaction is
+    /// over.
     ///
     /// # Errors
     /// As [`Transaction::rollback`].
-    pub fn undo(&self, why: &str, tell: impl FnOnce(&DirtySet)) -> Result<()> {
-        self.volume.roll_back(self.id, Broken::Ended(why.to_owned()), tell)
+    pub fn undo(&self, why: &str, notify: impl FnOnce(&DirtySet)) -> Result<()> {
+        self.volume.roll_back(self.id, Broken::Ended(why.to_owned()), notify)
     }
 
-    /// From now on it can only be rolled back: calls of members that change anything are refused, and told `why`.
+    /// From now on it can only be rolled back: calls of members that change anything are refused with `why`.
     pub fn doom(&self, why: &str) {
         let Some(gate) = self.volume.gate() else { return };
         if let Some(now) = gate.lock().as_mut().filter(|now| now.id == self.id) {

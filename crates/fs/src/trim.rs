@@ -1,19 +1,19 @@
-//! Telling the device which blocks hold nothing, as fstrim(8) asks for.
+//! Discard of free blocks, as fstrim(8) asks for.
 
 use crate::{Error, Result, Volume};
 use format::{FsBlock, GroupNo};
 
 impl Volume {
-    /// Tells the device of the free blocks among `length` bytes from byte `start` on, as far as `least` bytes follow each
-    /// other; how many bytes that were. What was freed and would come back by a crash counts as free when it is durable, and
-    /// what a snapshot holds does not. Waits for transactions of others, whose content is copied to free blocks.
+    /// Discards the free blocks among `length` bytes from byte `start` on, as far as `least` bytes follow each other;
+    /// returns how many bytes that were. What was freed and would come back by a crash counts as free when it is
+    /// durable, and what a snapshot pins does not. Waits for transactions of others, whose content is copied to free
+    /// blocks.
     ///
-    /// While the device works, the blocks of one group at a time are not given out.
+    /// While the device works, the blocks of one group at a time are not allocated.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range that begins behind the volume, is shorter than a block, or asks for more than a group
-    /// in one piece; [`Error::ReadOnly`] where the volume was not opened for writing; those of the
-    /// device.
+    /// [`Error::Invalid`] for a range that begins behind the volume, is shorter than a block, or asks for more than a
+    /// group in one piece; [`Error::ReadOnly`] where the volume was not opened for writing; those of the device.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         self.writing()?;
         let _pass = self.changing_outside()?;
@@ -22,7 +22,7 @@ impl Volume {
         let (first, least) = (start / size, least.div_ceil(size).max(1));
         let blocks = self.layout.device_blocks();
         if first >= blocks || length < size || least > u64::from(geometry.blocks_per_group) {
-            return Err(Error::Invalid("the range to trim is none"));
+            return Err(Error::Invalid("the range to trim is invalid"));
         }
         let first = first.max(u64::from(geometry.first_data_block));
         let end = (start / size).saturating_add(length / size).min(blocks);

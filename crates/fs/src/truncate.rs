@@ -12,7 +12,7 @@ const TAIL: usize = 1;
 const LISTING: usize = 3;
 
 impl Files {
-    /// Gives a regular file another size: what lies behind it is freed, what is new reads as zeroes. Where freeing takes
+    /// Sets the size of a regular file: what lies behind it is freed, what is new reads as zeroes. Where freeing takes
     /// many steps, a crash between them leaves the new size, and the rest is freed when the volume is next opened for
     /// writing.
     ///
@@ -21,7 +21,7 @@ impl Files {
     pub fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
         self.edit_file(number, |file| {
             file.truncate(size)?;
-            // whoever asked for it knows the size now
+            // the caller knows the size now
             file.state.assumed = None;
             Ok(())
         })
@@ -70,8 +70,8 @@ impl FileEdit<'_> {
             last = self.run(first - 1)?.physical();
         }
         // what is delayed below the new end still waits for its place, and the size with it
-        let kept = if self.state.delayed.is_empty() {
-            (self.state.size, self.state.promise) = (None, None);
+        let recorded = if self.state.delayed.is_empty() {
+            (self.state.size, self.state.reservation) = (None, None);
             size
         } else {
             self.state.size = (size > self.inode.size).then_some(size);
@@ -89,7 +89,7 @@ impl FileEdit<'_> {
                 let cleared = change.map_clear(&inode, buf, from, u64::MAX, &mut Steps::new());
                 untouched = steps == 0 && cleared.is_err() && buf.raw().bytes() == inode.raw().bytes();
                 if !untouched {
-                    buf.set_size(kept);
+                    buf.set_size(recorded);
                     stamp(buf, change.now());
                 }
                 cleared

@@ -1,8 +1,7 @@
 //! What wakes the thread in the background before its time.
 
-use crate::lock::lock;
+use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often the background thread looks at the clock.
@@ -25,15 +24,15 @@ pub(crate) struct Call {
 
 impl Wakeup {
     pub(crate) fn ring(&self, set: impl FnOnce(&mut Call)) {
-        set(&mut lock(&self.call));
+        set(&mut self.call.lock());
         self.changed.notify_all();
     }
 
     /// Waits for a call, or for the next tick.
     pub(crate) fn wait(&self) -> Call {
         let waits = |call: &mut Call| !call.tick && !call.stop;
-        let (mut call, _) =
-            self.changed.wait_timeout_while(lock(&self.call), TICK, waits).unwrap_or_else(PoisonError::into_inner);
+        let mut call = self.call.lock();
+        self.changed.wait_while_for(&mut call, waits, TICK);
         let heard = *call;
         call.tick = false;
         heard

@@ -13,7 +13,8 @@ use std::sync::Arc;
 pub struct Walk<'a> {
     volume: &'a Directories,
     start: Option<InodeNo>,
-    /// The path of the directory that was entered last. It is as long as the tree is deep, so the others have lengths only.
+    /// The path of the directory that was entered last. It is as long as the tree is deep, so the others have lengths
+    /// only.
     path: Vec<u8>,
     /// How long the path is of each directory on the way, and what it has.
     open: Vec<(usize, ReadDir<'a>)>,

@@ -24,7 +24,7 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::ORPHAN_PRESENT)
     .union(RoCompat::EXTANT_RO);
 
-/// Groups whose bitmaps are kept between generations, whatever the options say; else as many as the cache has room for.
+/// Groups whose bitmaps stay cached between generations, whatever the options say; else as many as fit into the cache.
 const LEAST_BITMAPS: usize = 16;
 /// Blocks that a generation may hold, whatever the options say: four of the largest operations.
 const LEAST_DIRTY: usize = 512;
@@ -69,9 +69,9 @@ impl Maps {
         let space = SpaceOptions {
             in_use: limits.in_use,
             was_valid: self.state().contains(State::VALID),
-            hold_content: limits.defers_reuse,
-            hold_inodes: !limits.atomic,
-            mutant: options.mutant,
+            defer_content: limits.defers_reuse,
+            defer_inodes: !limits.atomic,
+            mutant: options.mutant(),
             copies: options.data == DataMode::CopyOnWrite,
             placement: options.placement,
             seed: options.seed(),
@@ -93,21 +93,21 @@ impl Maps {
     /// The engine that each format has for a consistency: here, and nowhere else, one is chosen.
     fn engine(&self, consistency: Consistency, options: &WriteOptions) -> Result<Box<dyn Engine>> {
         let block_size = self.sb.geometry.block_size;
-        let budget = memory_budget::budget().held_open;
+        let budget = memory_budget::budget().transaction_blocks;
         let dirty_bytes = options.dirty_bytes.min(budget);
         let dirty_blocks = (dirty_bytes / block_size as usize).max(LEAST_DIRTY);
         let native = self.layout.native().map(|native| &native.mapped);
         Ok(match (consistency, native) {
             (Consistency::Snapshot, Some(mapped)) => {
                 let mut engine = CopyOnWrite::new(mapped, dirty_blocks)?;
-                engine.mutate(options.mutant, mapped)?;
+                engine.mutate(options.mutant(), mapped)?;
                 Box::new(engine)
             }
             (Consistency::None, Some(mapped)) => Box::new(NativeUnordered::new(mapped, dirty_blocks)?),
             (Consistency::None, None) => Box::new(Unordered::new(block_size, dirty_blocks)),
             (Consistency::DirtyBit, None) => Box::new(DirtyBit::new(block_size, dirty_blocks)),
             (Consistency::Linked, None) => {
-                Box::new(Linked::new(&self.sb, self.linked_list()?, dirty_blocks, options.mutant))
+                Box::new(Linked::new(&self.sb, self.linked_list()?, dirty_blocks, options.mutant()))
             }
             (Consistency::Journal, None) => {
                 let clock = Arc::clone(&options.clock);
@@ -195,7 +195,7 @@ impl Maps {
         Ok(())
     }
 
-    /// How the volume is to stay sound, where it can.
+    /// How the volume is to stay consistent, where it can.
     fn consistency_for(&self, options: &WriteOptions) -> Result<Consistency> {
         let consistency = self.possible_consistency(options)?;
         // the journal may have brought an error with it

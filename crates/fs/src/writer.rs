@@ -1,17 +1,17 @@
 //! What makes a volume durable: syncs, what is due after a while, the thread in the background, unmounting.
 
 use crate::alloc::DamagedGroup;
-use crate::lock::lock;
 use crate::memory_budget::{self, Budget};
 use crate::mmp::Heartbeat;
 use crate::wakeup::Wakeup;
 use crate::{InodeNo, Result, Volume};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Asks whoever holds inodes from outside to let go of these. It must not wait for that.
+/// Asks that these inodes, which are looked up, be forgotten. It must not wait for that.
 pub type LetGo = Box<dyn Fn(Vec<InodeNo>) + Send + Sync>;
 
 /// What a volume that is open for writing needs to be written in time.
@@ -20,7 +20,7 @@ pub(crate) struct Writer {
     heartbeat: Mutex<Option<Heartbeat>>,
     /// Most bytes the cache may have, however much memory there is.
     most_cached: usize,
-    /// Whom to ask where too many inodes are held.
+    /// Whom to ask where too many inodes are looked up.
     let_go: OnceLock<LetGo>,
     background: Mutex<Option<Background>>,
     /// Since when content waits for its place.
@@ -42,7 +42,7 @@ impl Writer {
     }
 }
 
-/// The thread that keeps time for a volume.
+/// The thread that calls `tick` for a volume.
 struct Background {
     wakeup: Arc<Wakeup>,
     thread: JoinHandle<()>,
@@ -52,23 +52,24 @@ struct Background {
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Volume {
-    /// Groups whose bitmaps contradict the volume. Nothing is allocated there, and the volume is marked as having errors.
+    /// Groups whose bitmaps contradict the volume. Nothing is allocated there, and the volume is marked as having
+    /// errors.
     #[must_use]
     pub fn damaged_groups(&self) -> Vec<DamagedGroup> {
         self.space().map(|space| space.damaged()).unwrap_or_default()
     }
 
-    /// Something in the volume contradicts the format: it is marked as having errors, so that it is checked before it is
-    /// written again. Does nothing where it is marked already, or open for reading only. Not to be called within a call into
-    /// the volume.
+    /// Something in the volume contradicts the format: it is marked as having errors, so that it is checked before it
+    /// is written again. Does nothing where it is marked already, or open for reading only. Not to be called within a
+    /// call into the volume.
     pub fn mark_for_check(&self) {
         let Ok(space) = self.space() else { return };
         if space.has_errors() {
             return;
         }
         space.note_error();
-        // where nothing can be written any more, the volume is not marked as sound either; behind a transaction the next
-        // change brings it along
+        // where nothing can be written any more, the volume is not marked as clean either; behind a transaction the
+        // next change brings it along
         let Some(_pass) = self.try_change() else { return };
         if let Ok(change) = self.change(1) {
             change.edit_superblock(|_| ()).ok();
@@ -79,8 +80,8 @@ impl Volume {
     /// consistency promises it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where content finds no place after all; [`Error::Io`], and from then on [`Error::ReadOnly`], where
-    /// the device fails; [`Error::ReadOnly`] where the volume was not opened for writing.
+    /// [`Error::NoSpace`] where content finds no place after all; [`Error::Io`], and from then on [`Error::ReadOnly`],
+    /// where the device fails; [`Error::ReadOnly`] where the volume was not opened for writing.
     pub fn sync(&self) -> Result<()> {
         self.writing()?;
         let Some(_pass) = self.changing_to_sync()? else { return Ok(()) };
@@ -89,16 +90,16 @@ impl Volume {
     }
 
     /// Does what is due at `now`, counted from any fixed moment: content that has waited for longer than
-    /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written, and both are durable when
-    /// it returns. So is a generation that is half full, and content that takes half of what it may gets its place; under the
-    /// dirty bit all content does when nothing happens, before the volume is marked clean. To be called a few times a
-    /// second, by one thread; [`Volume::start_background`] does.
+    /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written, and both are durable
+    /// when it returns. So is a generation that is half full, and content that takes half of what it may gets its
+    /// place; under the dirty bit all content does when nothing happens, before the volume is marked clean. To be
+    /// called a few times a second, by one thread; [`Volume::start_background`] does.
     ///
     /// # Errors
     /// As [`Volume::sync`].
     pub fn tick(&self, now: Duration) -> Result<()> {
         let (writing, writer) = (self.writing()?, self.writer()?);
-        if let Some(heartbeat) = lock(&writer.heartbeat).as_mut() {
+        if let Some(heartbeat) = writer.heartbeat.lock().as_mut() {
             heartbeat.tick(now, &writing.options).inspect_err(|e| self.store.fail(e))?;
         }
         if self.has_transaction() {
@@ -106,15 +107,15 @@ impl Volume {
         }
         let Some(_pass) = self.try_change() else { return Ok(()) };
         let due = {
-            let mut since = lock(&writer.delayed_since);
+            let mut since = writer.delayed_since.lock();
             let oldest = (self.nodes.delayed() > 0).then(|| *since.get_or_insert(now));
             *since = oldest.filter(|oldest| now.saturating_sub(*oldest) < writing.options.commit);
             *since != oldest
         };
-        // what found no room is tried again when it is due
+        // what found no space is tried again when it is due
         let may_rest = self.nodes.delayed() > 0 && !writer.refused.load(Ordering::Relaxed);
         let rests = may_rest && self.store.rests(now);
-        // what has no room for its content does not keep the rest in memory
+        // a file without space for its content does not delay the rest
         let placed = if due || rests || self.has_much_delayed() { self.flush_all_delayed() } else { Ok(()) };
         if due || rests {
             writer.refused.store(rests && placed.is_err(), Ordering::Relaxed);
@@ -130,31 +131,31 @@ impl Volume {
         placed
     }
 
-    /// Brings everything to the device and marks the volume as sound. Afterwards it can be read, but not changed: a change
-    /// made meanwhile is there, or was refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
+    /// Brings everything to the device and marks the volume as clean. Afterwards it can be read, but not changed: a
+    /// change made meanwhile is there, or was refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     ///
     /// # Errors
     /// As [`Volume::sync`].
     pub fn unmount(&self) -> Result<()> {
         let (writing, writer) = (self.writing()?, self.writer()?);
-        if let Some(background) = lock(&writer.background).take() {
+        if let Some(background) = writer.background.lock().take() {
             background.stop();
         }
         let _pass = self.changing_at_last()?;
-        // requests may go on: what they are promised from here on would be lost, so they are refused
+        // requests may go on: what is reserved for them from here on would be lost, so they are refused
         writing.space.close();
         // operations that began before end first: they may leave files without a name
         let ended = self.store.sync().map_err(crate::Error::from);
-        // what one file cannot have does not keep the volume from being put away
+        // a file whose delayed data finds no space does not prevent the unmount
         let outcome = ended.and_then(|()| self.end_orphans()).and(self.flush_all_delayed());
         self.store.stop_writing()?;
         self.end_heartbeat()?;
         outcome
     }
 
-    /// Says that nobody uses the volume any more.
+    /// Marks the volume as not in use any more.
     pub(crate) fn end_heartbeat(&self) -> Result<()> {
-        let heartbeat = lock(&self.writer()?.heartbeat).take();
+        let heartbeat = self.writer()?.heartbeat.lock().take();
         heartbeat.map_or(Ok(()), |mut heartbeat| heartbeat.clear(&self.writing()?.options))
     }
 
@@ -162,8 +163,8 @@ impl Volume {
         self.writer.as_ref().ok_or_else(|| store::Error::ReadOnly.into())
     }
 
-    /// Writes nothing any more: what is in memory may be wrong, as after a panic in a call into the volume. The volume can
-    /// be read as before.
+    /// Writes nothing any more: what is in memory may be wrong, as after a panic in a call into the volume. The volume
+    /// can be read as before.
     pub fn abort(&self, why: &str) {
         self.store.fail(&why);
     }
@@ -177,42 +178,42 @@ impl Volume {
         self.store.limit_memory(cache, options.dirty_bytes.min(budget.dirty));
     }
 
-    /// What is done about memory now and then, by the thread in the background and with no lock held: what there is may
-    /// have changed, and what nobody needs is given back.
+    /// What is done about memory now and then, by the thread in the background, which has no lock: what there is may
+    /// have changed, and what is not needed is freed.
     fn look_after_memory(&self) {
         let budget = memory_budget::budget();
         self.follow_memory(budget);
         self.nodes.drop_idle();
-        self.limit_holds(budget.holds);
+        self.limit_looked_up(budget.looked_up);
     }
 
-    /// Where more than `most` inodes are held from outside, asks for some that have not been in use lately. The thread in
-    /// the background calls it with as many as memory allows.
-    pub fn limit_holds(&self, most: usize) {
+    /// Where more than `most` inodes are looked up, asks that some be forgotten that have not been in use lately. The
+    /// thread in the background calls it with as many as memory allows.
+    pub fn limit_looked_up(&self, most: usize) {
         let Some(let_go) = self.writer.as_ref().and_then(|writer| writer.let_go.get()) else { return };
-        let held = self.nodes.held();
-        if held > most {
+        let looked_up = self.nodes.looked_up();
+        if looked_up > most {
             // some more, so that it is not for each new one
-            let_go(self.nodes.only_held(held - most / 4 * 3));
+            let_go(self.nodes.only_looked_up(looked_up - most / 4 * 3));
         }
     }
 
-    /// Where many inodes are [held](crate::Inodes::hold) and memory is little, `let_go` is called with some that have not been in
-    /// use lately, so that they are [released](crate::Orphans::release): now and then, by the thread in the background. May be called
-    /// once.
-    pub fn on_many_holds(&self, let_go: LetGo) {
+    /// Where many inodes are [looked up](crate::Inodes::add_lookup) and memory is little, `let_go` is called with some
+    /// that have not been in use lately, so that they are [forgotten](crate::Orphans::forget): now and then, by the
+    /// thread in the background. May be called once.
+    pub fn on_many_looked_up(&self, let_go: LetGo) {
         if let Some(writer) = &self.writer {
-            // whoever came first is asked
+            // the first caller's stays
             let _ = writer.let_go.set(let_go);
         }
     }
 
     /// Starts a thread that calls [`Volume::tick`] about ten times a second, and when memory fills, until
-    /// [`Volume::unmount`] or until nobody has the volume any more. Does nothing where there is one already, or where the
+    /// [`Volume::unmount`] or until the volume is dropped. Does nothing where there is one already, or where the
     /// volume is open for reading only.
     pub fn start_background(self: &Arc<Self>) {
         let (Ok(writing), Ok(writer)) = (self.writing(), self.writer()) else { return };
-        let mut place = lock(&writer.background);
+        let mut place = writer.background.lock();
         if place.is_some() {
             return;
         }
@@ -247,7 +248,7 @@ impl Volume {
 impl Background {
     fn stop(self) {
         self.wakeup.ring(|call| call.stop = true);
-        // a thread that panicked has told so
+        // a thread that panicked has reported it
         self.thread.join().ok();
     }
 }

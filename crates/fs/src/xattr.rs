@@ -17,13 +17,15 @@ use format::xattr::{
     Value, Xattr, XattrArea, block_checksum, entry_hash, full_name, index, inode_value_hash, split_name,
 };
 use format::{FsBlock, Structure, Where};
+use parking_lot::Mutex;
 use space::Purpose;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Extended attributes of inodes.
 pub struct Xattrs {
     inodes: Inodes,
-    /// Held while the users of an attribute inode are counted, which belongs to several files. Nothing is locked under it.
+    /// Locked while the users of an attribute inode are counted, which belongs to several files. Nothing is locked
+    /// under it.
     values: Mutex<()>,
 }
 
@@ -34,8 +36,9 @@ impl Xattrs {
         Self { inodes: Inodes::over(maps), values: Mutex::default() }
     }
 
-    /// The names of a file's attributes, with their prefixes, in the order in which they are stored. What no program can
-    /// see (inline data, the encryption context) is left out; whether `trusted.` may be seen is for the caller to say.
+    /// The names of a file's attributes, with their prefixes, in the order in which they are stored. What no program
+    /// can see (inline data, the encryption context) is left out; whether `trusted.` may be seen is for the caller to
+    /// say.
     ///
     /// # Errors
     /// [`Error::Corrupt`] where the attributes are.
@@ -119,7 +122,7 @@ impl Xattrs {
     fn value(&self, inode: &Inode, area: &XattrArea<'_>, xattr: &Xattr<'_>) -> Result<Vec<u8>> {
         let value = match area.value(xattr).of(inode.number)? {
             Value::Here(value) => value.to_vec(),
-            Value::Inode { inode: holder, size } => self.value_inode(inode, xattr, holder, size)?,
+            Value::Inode { inode: number, size } => self.value_inode(inode, xattr, number, size)?,
         };
         match xattr.entry.e_name_index {
             index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => {
@@ -130,24 +133,25 @@ impl Xattrs {
     }
 
     /// The value that an inode of its own holds: `size` bytes, at most 16 MiB.
-    fn value_inode(&self, inode: &Inode, xattr: &Xattr<'_>, holder: InodeNo, size: u32) -> Result<Vec<u8>> {
+    fn value_inode(&self, inode: &Inode, xattr: &Xattr<'_>, number: InodeNo, size: u32) -> Result<Vec<u8>> {
         let bad = |what| Err(Error::corrupt(Structure::ExtendedAttribute, Where::Inode(inode.number), what));
-        if !self.sb.features.incompat.contains(Incompat::EA_INODE) || !self.may_be_named(holder) {
+        if !self.sb.features.incompat.contains(Incompat::EA_INODE) || !self.may_be_named(number) {
             return bad("a value names an inode that cannot hold it");
         }
-        let holder = self.inode(holder)?;
-        let raw = holder.raw();
-        if !raw.flags().contains(InodeFlags::EA_INODE) || is_inline(&holder) || holder.size != u64::from(size) {
-            return bad("a value's inode is no attribute inode, or of another size");
+        let value_inode = self.inode(number)?;
+        let raw = value_inode.raw();
+        if !raw.flags().contains(InodeFlags::EA_INODE) || is_inline(&value_inode) || value_inode.size != u64::from(size)
+        {
+            return bad("a value's inode is not an attribute inode, or has another size");
         }
         let mut value = vec![0; size as usize];
-        self.read_content(&holder, 0, &mut value)?;
+        self.read_content(&value_inode, 0, &mut value)?;
         // Lustre's older form has a pointer back to the file in place of the hash
         let belongs =
             raw.disk.i_mtime.get() == inode.number.get() && raw.disk.i_generation == inode.raw().disk.i_generation;
         let hash = inode_value_hash(&value, self.sb.geometry.checksum_seed);
         if raw.disk.i_atime.get() != hash {
-            return if belongs { Ok(value) } else { bad("a value does not match the hash its inode keeps") };
+            return if belongs { Ok(value) } else { bad("a value does not match the hash in its inode") };
         }
         let stored = xattr.entry.e_hash.get();
         if stored != 0

@@ -97,7 +97,7 @@ fn damager(image: &Path, bytes: &[u8], block: usize, rng: &mut Rng) -> Damager {
 }
 
 #[test]
-fn sound_volumes_give_no_error() {
+fn consistent_volumes_return_no_error() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }

@@ -1,11 +1,11 @@
-//! A crash at any moment of work on files: the journal brings the volume to a sound state, in which no file shows what a
-//! block held before, and a truncation that was cut short is finished.
+//! A crash at any moment of work on files: the journal brings the volume to a consistent state, in which no file shows
+//! what a block contained before, and a truncation that was cut short is finished.
 
 mod common;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use common::{assert_sound, content, number};
-use extant_fs::{AllocateMode, DataMode, FileBlock, InodeNo, OpenOptions, Place, Volume, WriteOptions};
+use extant_fs::{AllocateMode, DataMode, FileBlock, InodeNo, Mapping, OpenOptions, Volume, WriteOptions};
 use simdev::Record;
 use std::sync::Arc;
 use testkit::{Image, Rng, cases, need, rounds};
@@ -33,7 +33,7 @@ fn base(args: &[&str]) -> Vec<u8> {
     volume.truncate(file, 0).expect("truncate");
     volume.unmount().expect("unmount");
     drop(volume);
-    Arc::into_inner(device).expect("nobody has it").into_vec()
+    Arc::into_inner(device).expect("no other reference").into_vec()
 }
 
 fn data(rng: &mut Rng, len: usize) -> Vec<u8> {
@@ -66,22 +66,22 @@ fn work(volume: &Volume, file: InodeNo, rng: &mut Rng) {
 }
 
 /// What must hold after a crash, whatever was done.
-fn judge(bytes: Vec<u8>, about: &str) {
+fn verify(bytes: Vec<u8>, about: &str) {
     let device = Arc::new(MemoryDevice::from_vec(bytes));
     let volume = open(Arc::<MemoryDevice>::clone(&device), DataMode::Ordered);
     for path in ["/a", "/b"] {
         let file = number(&volume, path);
         let stale = content(&volume, file).iter().filter(|byte| **byte == STALE).count();
-        assert_eq!(stale, 0, "{about}: {path} shows what a block held before");
+        assert_eq!(stale, 0, "{about}: {path} shows what a block contained before");
     }
     volume.unmount().expect("unmount");
     drop(volume);
-    let image = Image::from_bytes(&Arc::into_inner(device).expect("nobody has it").into_vec());
+    let image = Image::from_bytes(&Arc::into_inner(device).expect("no other reference").into_vec());
     assert_sound(image.path(), &about);
 }
 
 #[test]
-fn no_crash_shows_what_a_block_held_before() {
+fn no_crash_shows_what_a_block_contained_before() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
         return;
     }
@@ -110,7 +110,7 @@ fn no_crash_shows_what_a_block_held_before() {
                 let point = rng.index(log.entries().len() + 1);
                 let device = MemoryDevice::from_vec(base.clone());
                 log.replay_to(point, &device).expect("replay");
-                judge(device.into_vec(), &format!("{args:?} {mode:?} at {point} of {}", log.entries().len()));
+                verify(device.into_vec(), &format!("{args:?} {mode:?} at {point} of {}", log.entries().len()));
             }
         }
     }
@@ -132,7 +132,7 @@ fn a_truncation_cut_short_is_finished() {
         }
         volume.unmount().expect("unmount");
         drop(volume);
-        let base = Arc::into_inner(device).expect("nobody has it").into_vec();
+        let base = Arc::into_inner(device).expect("no other reference").into_vec();
 
         let record = Arc::new(Record::in_memory(MemoryDevice::from_vec(base.clone())));
         let volume = open(Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&record), DataMode::Ordered);
@@ -151,7 +151,7 @@ fn a_truncation_cut_short_is_finished() {
                 let mut at = FileBlock(5);
                 while at.get() < 18_000 {
                     let run = volume.map(&inode, at).expect("map");
-                    assert_eq!(run.place, Place::Hole, "{args:?} {run:?}");
+                    assert_eq!(run.mapping, Mapping::Hole, "{args:?} {run:?}");
                     at = run.end();
                 }
             } else {
@@ -160,7 +160,7 @@ fn a_truncation_cut_short_is_finished() {
             }
             volume.unmount().expect("unmount");
             drop(volume);
-            let image = Image::from_bytes(&Arc::into_inner(device).expect("nobody has it").into_vec());
+            let image = Image::from_bytes(&Arc::into_inner(device).expect("no other reference").into_vec());
             assert_sound(image.path(), &(args, point));
         }
         assert!(cut > 0 && whole > 0, "{args:?} {cut} {whole}");

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_sound, content, number, open_writable};
-use extant_fs::{AllocateMode, Error, InodeNo, Place, Volume, WriteOptions};
+use extant_fs::{AllocateMode, Error, InodeNo, Mapping, Volume, WriteOptions};
 use testkit::{Image, Rng, need, oracle};
 
 fn volume_with_file(args: &[&str], size: u64) -> (Image, Volume, InodeNo) {
@@ -26,7 +26,7 @@ fn unmounted(image: &Image, volume: Volume, about: &str) {
     assert_sound(image.path(), &about);
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that identify their block.
 fn pattern(block: u64) -> Vec<u8> {
     block.to_le_bytes().repeat(128)
 }
@@ -137,7 +137,7 @@ fn unwritten_extents_are_split_and_joined() {
     let (mut at, mut runs) = (extant_fs::FileBlock(0), 0);
     while at.get() < 40_000 {
         let run = volume.map(&inode, at).unwrap();
-        assert!(matches!(run.place, Place::Data(_)));
+        assert!(matches!(run.mapping, Mapping::Data(_)));
         (at, runs) = (run.end(), runs + 1);
     }
     assert!(runs < 100, "{runs} runs");
@@ -169,7 +169,7 @@ fn indirect_maps_reach_three_levels() {
             assert_pattern(&volume, file, block, true);
             assert_pattern(&volume, file, block + 1, blocks.contains(&(block + 1)));
         }
-        // a stretch over the border of the double and the triple map
+        // a range over the border of the double and the triple map
         let start = first_triple - 3_000;
         let bytes: Vec<u8> = (start..start + 6_000).flat_map(pattern).collect();
         let mut done = 0;

@@ -189,12 +189,12 @@ impl Bed {
             }
             70..74 => {
                 allocate(AllocateMode::KeepSize);
-                did += "keep size";
+                did += "allocate";
             }
             74..79 => {
-                let keep = rng.chance(40);
-                if allocate(if keep { AllocateMode::ZeroKeepSize } else { AllocateMode::Zero }) {
-                    if !keep {
+                let same_size = rng.chance(40);
+                if allocate(if same_size { AllocateMode::ZeroKeepSize } else { AllocateMode::Zero }) {
+                    if !same_size {
                         grow(&mut file.model, end);
                     }
                     let end = end.min(file.model.len());

@@ -90,7 +90,8 @@ fn no_new_file_gets_the_inode_of_another() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
         return;
     }
-    // in a table that was zeroed, checksums of inodes show that they are in use; else only an open file's is known to be
+    // in a table that was zeroed, checksums of inodes show that they are in use; else only an open file's is known to
+    // be
     for (features, flags, open) in
         [("metadata_csum", 5, false), ("metadata_csum", 1, true), ("^metadata_csum,uninit_bg", 1, true)]
     {
@@ -118,7 +119,7 @@ fn no_new_file_gets_the_inode_of_another() {
             .collect();
         assert!(others.len() > 3, "{others:?}");
         if open {
-            others.iter().for_each(|(_, number)| volume.hold(*number));
+            others.iter().for_each(|(_, number)| volume.add_lookup(*number));
         }
         let generations = |volume: &Volume| -> Vec<u32> {
             let inode = |(_, number): &(String, InodeNo)| volume.inode(*number).expect("an inode");
@@ -126,7 +127,7 @@ fn no_new_file_gets_the_inode_of_another() {
         };
         let before = generations(&volume);
         for n in 0..20 {
-            // where no group is left that can be trusted there is no room
+            // where no group is left that can be trusted there is no space
             match create(&volume, format!("m{n}")) {
                 Ok(made) => assert!(others.iter().all(|(_, number)| *number != made.number), "{made:?}"),
                 Err(e) => assert!(matches!(e, Error::NoSpace), "{e}"),

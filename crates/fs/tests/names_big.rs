@@ -83,8 +83,8 @@ fn a_hundred_thousand_names_come_and_go() {
     }
 }
 
-/// Cookies stay good while other names come and go: whoever reads on from one sees all names that were there throughout,
-/// once.
+/// Cookies stay good while other names come and go: a reader that goes on from one sees all names that were there
+/// throughout, once.
 #[test]
 fn a_list_goes_on_where_it_was_left() {
     if !need(&["mke2fs", "e2fsck"]) {

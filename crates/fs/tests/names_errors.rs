@@ -162,15 +162,15 @@ fn a_directory_that_was_removed_takes_no_names() {
     with_volume(&["-t", "ext4"], |volume| {
         let gone = dir(volume, ROOT, "gone");
         let f = file(volume, ROOT, "f");
-        volume.hold(gone);
+        volume.add_lookup(gone);
         volume.rmdir(ROOT, b"gone").expect("rmdir");
         refuses!(volume.create(gone, b"x", &new(FileKind::Regular)), Error::NotFound);
         refuses!(volume.link(f, gone, b"x"), Error::NotFound);
         refuses!(volume.symlink(gone, b"x", b"y", 0, 0), Error::NotFound);
         refuses!(volume.rename(ROOT, b"f", gone, b"x", NONE), Error::NotFound);
-        let names = volume.read_dir(&volume.inode(gone).expect("held"), 0).expect("a directory").count();
+        let names = volume.read_dir(&volume.inode(gone).expect("looked up"), 0).expect("a directory").count();
         assert!(names <= 2);
-        volume.release(gone, 1).expect("release");
+        volume.forget(gone, 1).expect("forget");
         refuses!(volume.inode(gone), Error::Stale(_));
     });
 }
@@ -292,10 +292,10 @@ fn what_a_directory_hands_on() {
             (make(FileKind::Directory, b"s"), make(FileKind::Regular, b"f"), make(FileKind::Fifo, b"p"));
         assert_eq!([&sub, &f, &fifo].map(|inode| inode.raw().gid()), [70_000; 3]);
         assert_eq!([&sub, &f].map(|inode| inode.raw().disk.i_mode.get()), [0o42755, 0o100755]);
-        let kept = InodeFlags::NODUMP | InodeFlags::NOATIME | InodeFlags::DIRSYNC;
-        let flags = [&sub, &f, &fifo].map(|inode| inode.raw().flags() & kept);
+        let inherited = InodeFlags::NODUMP | InodeFlags::NOATIME | InodeFlags::DIRSYNC;
+        let flags = [&sub, &f, &fifo].map(|inode| inode.raw().flags() & inherited);
         let both = InodeFlags::NODUMP | InodeFlags::NOATIME;
-        assert_eq!(flags, [kept, both, both]);
+        assert_eq!(flags, [inherited, both, both]);
         assert_eq!(f.raw().crtime(), Some(f.raw().ctime()));
         assert_ne!(sub.raw().disk.i_generation, f.raw().disk.i_generation);
     });
@@ -355,7 +355,7 @@ fn a_volume_that_is_read_only_is_not_changed() {
     refuses!(volume.rename(ROOT, b"lost+found", ROOT, b"x", NONE), Error::ReadOnly(_));
     refuses!(volume.set_attributes(ROOT, &SetAttributes::default()), Error::ReadOnly(_));
     refuses!(volume.set_xattr(ROOT, b"user.a", b"", XattrMode::Any), Error::ReadOnly(_));
-    volume.release(ROOT, 1).expect("nothing to do");
+    volume.forget(ROOT, 1).expect("nothing to do");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Random operations on the name space, beside a model of a tree: each answers as the model does, and what is left is the
-//! model's tree for us, for e2fsck and for the kernel.
+//! Random operations on the name space, beside a model of a tree: each answers as the model does, and what is left is
+//! the model's tree for us, for e2fsck and for the kernel.
 
 mod common;
 

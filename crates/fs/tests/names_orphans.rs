@@ -1,4 +1,4 @@
-//! Files without a name: held, released, left behind by a crash.
+//! Files without a name: looked up, released, left behind by a crash.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn assert_put_away(image: &Image, args: &[&str]) {
 }
 
 #[test]
-fn a_file_that_is_held_stays_until_it_is_released() {
+fn a_file_that_is_looked_up_stays_until_it_is_forgotten() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
@@ -45,7 +45,7 @@ fn a_file_that_is_held_stays_until_it_is_released() {
             let image = Image::mke2fs(args, 32 << 20).build();
             let volume = open_writable(image.path(), WriteOptions::default());
             let at_first = free(&volume);
-            let mut held = Vec::new();
+            let mut looked_up = Vec::new();
             for n in 0..30u32 {
                 let name = format!("file{n}");
                 let kind = *rng.pick(&[FileKind::Regular, FileKind::Regular, FileKind::Directory, FileKind::Fifo]);
@@ -57,26 +57,26 @@ fn a_file_that_is_held_stays_until_it_is_released() {
                     .map(drop)
                     .or_else(|e| if bytes.is_empty() { Ok(()) } else { Err(e) })
                     .expect("write");
-                volume.hold(number);
-                volume.hold(number);
+                volume.add_lookup(number);
+                volume.add_lookup(number);
                 match kind {
                     FileKind::Directory => volume.rmdir(ROOT, name.as_bytes()).expect("rmdir"),
                     _ => volume.unlink(ROOT, name.as_bytes()).expect("unlink"),
                 }
-                held.push((number, bytes, kind));
+                looked_up.push((number, bytes, kind));
                 if rng.chance(40) {
-                    let (number, bytes, kind) = held.remove(rng.index(held.len()));
-                    volume.release(number, 1).expect("release");
+                    let (number, bytes, kind) = looked_up.remove(rng.index(looked_up.len()));
+                    volume.forget(number, 1).expect("forget");
                     if kind == FileKind::Regular {
                         assert!(content(&volume, number) == bytes);
                     }
                     assert!(matches!(volume.link(number, ROOT, b"x"), Err(Error::NotFound | Error::NotPermitted(_))));
-                    volume.release(number, 1).expect("release");
+                    volume.forget(number, 1).expect("forget");
                     assert!(volume.inode(number).is_err());
                 }
             }
-            for (number, ..) in held {
-                volume.release(number, 2).expect("release");
+            for (number, ..) in looked_up {
+                volume.forget(number, 2).expect("forget");
             }
             assert_eq!(free(&volume), at_first, "{args:?}");
             volume.unmount().expect("unmount");
@@ -87,7 +87,7 @@ fn a_file_that_is_held_stays_until_it_is_released() {
 }
 
 #[test]
-fn what_was_held_goes_with_the_volume_or_after_a_crash() {
+fn what_was_looked_up_goes_with_the_volume_or_after_a_crash() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
@@ -99,11 +99,11 @@ fn what_was_held_goes_with_the_volume_or_after_a_crash() {
             let name = format!("file{n}");
             let number = volume.create(ROOT, name.as_bytes(), &new(FileKind::Regular)).expect("create").number;
             volume.write_at(number, 0, &vec![n as u8; 3000 * n as usize + 1]).expect("write");
-            volume.hold(number);
+            volume.add_lookup(number);
             volume.unlink(ROOT, name.as_bytes()).expect("unlink");
         }
         let nameless = volume.tmpfile(ROOT, &new(FileKind::Regular)).expect("tmpfile").number;
-        volume.write_at(nameless, 0, b"kept by nobody").expect("write");
+        volume.write_at(nameless, 0, b"without a name").expect("write");
         volume.sync().expect("sync");
         // as after a loss of power: one copy for us, one for the kernel
         let (crashed, for_kernel) = (Image::from_bytes(&image.bytes()), Image::from_bytes(&image.bytes()));
@@ -116,7 +116,7 @@ fn what_was_held_goes_with_the_volume_or_after_a_crash() {
             kernel_mount(for_kernel.path(), "").expect("mount").unmount();
             assert_sound(for_kernel.path(), args);
         }
-        // put away in order, held or not
+        // put away in order, looked up or not
         volume.unmount().expect("unmount");
         drop(volume);
         assert_put_away(&image, args);
@@ -143,7 +143,7 @@ fn a_file_without_a_name_can_get_one() {
             assert_eq!(volume.attributes(&volume.inode(all[n]).expect("named")).links, 1);
         }
         for number in &all {
-            volume.release(*number, 1).expect("release");
+            volume.forget(*number, 1).expect("forget");
         }
         for n in [0, 2, 4] {
             assert!(volume.inode(all[n]).is_err());

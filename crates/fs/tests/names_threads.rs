@@ -38,8 +38,8 @@ fn threads_share_directories() {
                 volume.create(ROOT, format!("dir{n}").as_bytes(), &new(FileKind::Directory)).expect("mkdir").number
             })
             .collect();
-        // each thread keeps the names of its own, and all fight for a few
-        let kept: Vec<BTreeSet<(usize, String)>> = std::thread::scope(|scope| {
+        // each thread has names of its own, and all fight for a few
+        let own_names: Vec<BTreeSet<(usize, String)>> = std::thread::scope(|scope| {
             let all: Vec<_> = (0..THREADS)
                 .map(|t| {
                     let (volume, dirs) = (&volume, &dirs);
@@ -125,12 +125,12 @@ fn threads_share_directories() {
         let manifest = manifest(&open(image.path()));
         let left: BTreeSet<String> =
             manifest.0.keys().map(|path| path.display().to_string()).filter(|path| path.contains("/own")).collect();
-        let expected = kept.iter().flatten().map(|(d, name)| format!("dir{d}/{name}")).collect::<BTreeSet<_>>();
+        let expected = own_names.iter().flatten().map(|(d, name)| format!("dir{d}/{name}")).collect::<BTreeSet<_>>();
         assert!(left == expected, "{args:?}");
     }
 }
 
-/// Directories are moved into each other from all sides: no loop comes into being, and nobody waits for ever.
+/// Directories are moved into each other from all sides: no loop comes into being, and no thread waits for ever.
 #[test]
 fn directories_move_between_each_other() {
     if !need(&["mke2fs", "e2fsck"]) {

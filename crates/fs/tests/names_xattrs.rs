@@ -205,7 +205,7 @@ fn minimal() -> Acl {
 
 /// The same by us and by the kernel, on two volumes.
 #[test]
-fn access_control_lists_are_as_the_kernel_keeps_them() {
+fn access_control_lists_are_as_the_kernel_stores_them() {
     if !need(&["mke2fs", "e2fsck", "mount", "umount"]) || !tools::has_loop() {
         return;
     }

@@ -41,8 +41,8 @@ fn content(volume: &Volume, number: InodeNo) -> Vec<u8> {
     bytes
 }
 
-/// What e2fsck says of the volume above the map. It knows nothing of places: blocks of the regions are in use, but nobody's,
-/// and that alone it may say.
+/// What e2fsck says of the volume above the map. It knows nothing of physical blocks: blocks of the regions are in use,
+/// but no inode's, and that alone it may say.
 fn assert_sound_above(device: &Arc<dyn BlockDevice>) {
     if !need(&["e2fsck"]) {
         return;
@@ -55,7 +55,7 @@ fn assert_sound_above(device: &Arc<dyn BlockDevice>) {
     file.set_len(len).expect("its length");
     let mut block = vec![0; MIB as usize];
     for at in (0..len).step_by(block.len()) {
-        // file data tells e2fsck nothing
+        // file data means nothing to e2fsck
         if at > 0 && at < sb.shape.metadata_start() * 4096 {
             continue;
         }
@@ -169,7 +169,7 @@ fn a_volume_can_be_filled_and_emptied_over_and_over() {
         }
         volume.sync().expect("a sync");
     }
-    // no round leaves less room than one of its kind before
+    // no round leaves less space than one of its kind before
     assert!(filled[4] * 10 >= filled[0] * 8 && filled[5] * 10 >= filled[1] * 8, "{filled:?}");
     volume.unmount().expect("unmounting");
     assert_sound_above(&device);
@@ -217,12 +217,12 @@ fn no_content_lies_where_other_programs_look_for_their_superblocks() {
         assert_sound_above(&device);
         let (sb, _) = superblock(&*device).expect("a superblock");
         assert!(sb.reserved);
-        let places: Vec<u64> = format::native::HEAD.chain(sb.shape.backup_places()).collect();
-        assert!(places.contains(&2048) && places.contains(&8192) && places.contains(&16));
-        for place in places {
+        let blocks: Vec<u64> = format::native::HEAD.chain(sb.shape.backup_blocks()).collect();
+        assert!(blocks.contains(&2048) && blocks.contains(&8192) && blocks.contains(&16));
+        for number in blocks {
             let mut block = vec![0xFF; 4096];
-            device.read(place * 4096, &mut block).expect("reading");
-            assert!(block.iter().all(|byte| *byte == 0), "block {place} holds something, {n} made");
+            device.read(number * 4096, &mut block).expect("reading");
+            assert!(block.iter().all(|byte| *byte == 0), "block {number} holds something, {n} made");
         }
         if need(&["e2fsck"]) {
             let mut before = vec![0; LEN as usize];

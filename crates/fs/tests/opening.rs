@@ -71,8 +71,8 @@ fn a_copy_of_the_superblock_opens_the_volume() {
             bytes[behind].fill(0);
         }
         assert!(matches!(open_bytes(bytes.clone()), Err(Error::NoSuperblock(_))));
-        for given in [None, Some(block_size)] {
-            let options = OpenOptions { superblock: Some(FsBlock(block)), block_size: given, ..OpenOptions::default() };
+        for size in [None, Some(block_size)] {
+            let options = OpenOptions { superblock: Some(FsBlock(block)), block_size: size, ..OpenOptions::default() };
             let volume = Volume::open(memory(&bytes), &options).unwrap_or_else(|e| panic!("{args:?}: {e}"));
             assert!(volume.warnings().contains(&Warning::BackupSuperblock(FsBlock(block))));
             sound.assert_same(&manifest(&volume));
@@ -188,7 +188,7 @@ fn a_journal_is_replayed_in_memory() {
 }
 
 #[test]
-fn a_journal_on_another_device_has_to_be_given() {
+fn a_journal_on_another_device_has_to_be_specified() {
     if !need(&["mke2fs", "mount", "umount", "losetup"]) || !tools::has_loop() {
         return;
     }

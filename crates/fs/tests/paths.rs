@@ -3,7 +3,7 @@
 mod common;
 
 use common::open;
-use extant_fs::{Error, FileBlock, InodeNo, Place, Volume};
+use extant_fs::{Error, FileBlock, InodeNo, Mapping, Volume};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, symlink};
 use testkit::{Image, need};
@@ -121,8 +121,8 @@ fn places_in_a_sparse_file() {
     assert_eq!((volume.seek_hole(&whole, 0).unwrap(), volume.seek_data(&whole, 6).unwrap()), (Some(7), Some(6)));
 
     let run = volume.map(&file, FileBlock(0)).unwrap();
-    assert_eq!((run.len, run.place), (2, Place::Hole));
+    assert_eq!((run.len, run.mapping), (2, Mapping::Hole));
     let run = volume.map(&file, FileBlock(2)).unwrap();
     assert!((run.len, run.end()) == (1, FileBlock(3)) && run.physical().is_some());
-    assert_eq!(volume.map(&file, FileBlock(u64::MAX)).unwrap().place, Place::Hole);
+    assert_eq!(volume.map(&file, FileBlock(u64::MAX)).unwrap().mapping, Mapping::Hole);
 }

@@ -1,4 +1,4 @@
-//! Metadata regions: where blocks go while there is room, and where when there is none; and the hint of the same.
+//! Metadata regions: where blocks go while there is space, and where when there is none; and the hint of the same.
 
 mod common;
 
@@ -63,28 +63,28 @@ fn regions_fill_and_spill_and_grow() {
         image(&["-t", "rext3", "-b", "1024", "-g", "1024", "-N", "256", "-O", "^has_journal,^flex_bg"], 8 << 20);
     let volume = open_writable(image.path(), options());
     let first = masks(&volume);
-    let room = shown(image.path()).region;
+    let capacity = shown(image.path()).region;
     let number = new_file(&volume, b"far");
     let (mut written, mut spilled, mut grown) = (0, 0, 0);
     while grown < 10 {
-        write_far(&volume, number, written).expect("there is room");
+        write_far(&volume, number, written).expect("there is space");
         written += 1;
         let now = masks(&volume);
         if now == first && written % 16 == 0 {
             volume.sync().expect("sync");
             spilled = groups_of_tables(&volume, number).iter().filter(|group| **group > 0).count();
         } else if now != first {
-            assert!(first.iter().zip(&now).all(|(before, now)| before & now == *before), "no chunk is given back");
+            assert!(first.iter().zip(&now).all(|(before, now)| before & now == *before), "no chunk is freed");
             grown = now.iter().zip(&first).map(|(now, first)| (now & !first).count_ones()).sum();
         }
-        assert!(grown == 0 || written + 20 > room, "{written} indirect blocks where {room} blocks are region");
+        assert!(grown == 0 || written + 20 > capacity, "{written} indirect blocks where {capacity} blocks are region");
     }
     assert!(spilled > 0, "the other groups' regions came before a larger one");
     volume.unmount().expect("unmount");
     drop(volume);
     let shown = shown(image.path());
     assert_eq!((&shown.strays[..], &shown.guests[..]), (&[][..], &[][..]));
-    assert!(shown.region > room);
+    assert!(shown.region > capacity);
     assert_sound(image.path(), &"grown");
     let again = open(image.path());
     let bytes = content(&again, again.resolve(b"/far").expect("there"));
@@ -100,7 +100,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
         return;
     }
     for extents in ["^has_journal,^flex_bg", "^has_journal,extents"] {
-        // so much that more of it is left than is kept for metadata at last
+        // so much that more of it is left than is reserved for metadata at last
         let args = ["-t", "rext3", "-b", "1024", "-g", "1024", "-N", "256", "-O", extents, "-E", "region=65536"];
         let image = image(&args, 8 << 20);
         let volume = open_writable(image.path(), options());
@@ -147,7 +147,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
         volume.unmount().expect("unmount");
         drop(volume);
         let seen = shown(image.path());
-        // the few nodes of an extent tree find a place in what is kept
+        // the few nodes of an extent tree find a place in what is reserved
         assert!(extents.contains("extents") || seen.strays.len() > 100, "{}", seen.strays.len());
         assert_sound(image.path(), &"full");
         let volume = open_writable(image.path(), options());
@@ -162,7 +162,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
 }
 
 #[test]
-fn all_engines_of_ext3_keep_regions() {
+fn all_engines_of_ext3_use_the_regions() {
     if !need(&["e2fsck"]) {
         return;
     }

@@ -1,4 +1,4 @@
-//! rext3 volumes as they are made: what is in them, for a judge that knows ext4, and where it lies.
+//! rext3 volumes as they are made: what is in them, for a checker that knows ext4, and where it lies.
 
 mod common;
 

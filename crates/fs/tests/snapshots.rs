@@ -1,10 +1,10 @@
-//! Snapshots of native volumes beside a model: each reads as the tree was at its moment, whatever happens to the volume, and
-//! what they held comes back to the last block.
+//! Snapshots of native volumes beside a model: each reads as the tree was at its moment, whatever happens to the
+//! volume, and what they pinned is freed to the last block.
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use extant_fs::mkfs::{Kind, MkfsOptions, make};
 use extant_fs::{
-    AllocateMode, DataMode, Error, FileBlock, FileKind, InodeNo, NewFile, OpenOptions, Place, Timestamp, Volume,
+    AllocateMode, DataMode, Error, FileBlock, FileKind, InodeNo, Mapping, NewFile, OpenOptions, Timestamp, Volume,
     WriteOptions, rollback,
 };
 use simdev::Trace;
@@ -79,7 +79,7 @@ struct World {
     device: Arc<dyn BlockDevice>,
     volume: Volume,
     tree: Tree,
-    kept: BTreeMap<Vec<u8>, Tree>,
+    taken: BTreeMap<Vec<u8>, Tree>,
     rng: Rng,
 }
 
@@ -90,8 +90,8 @@ impl World {
         volume.create(InodeNo::ROOT, b"f", &new(FileKind::Regular)).expect("a file");
         volume.unlink(InodeNo::ROOT, b"f").expect("removing");
         volume.sync().expect("a sync");
-        volume.compact().expect("tidying");
-        Self { device, volume, tree: Tree::new(), kept: BTreeMap::new(), rng }
+        volume.compact().expect("compacting");
+        Self { device, volume, tree: Tree::new(), taken: BTreeMap::new(), rng }
     }
 
     fn some_file(&mut self) -> Option<Vec<u8>> {
@@ -132,20 +132,20 @@ impl World {
             }
             14 => self.volume.sync().expect("a sync"),
             15 => self.remount(),
-            16..18 if self.kept.len() < 5 => {
+            16..18 if self.taken.len() < 5 => {
                 let name = format!("s{}", self.rng.next_u64()).into_bytes();
                 let info = self.volume.create_snapshot(&name).expect("a snapshot");
                 assert_eq!(info.name, name);
-                self.kept.insert(name, self.tree.clone());
+                self.taken.insert(name, self.tree.clone());
             }
             18 => {
-                let names: Vec<_> = self.kept.keys().cloned().collect();
+                let names: Vec<_> = self.taken.keys().cloned().collect();
                 if !names.is_empty() {
                     let name = self.rng.pick(&names).clone();
                     let alone = self.volume.snapshot_space(&name).expect("its space");
                     assert!(alone > 0, "its root at least");
                     self.volume.delete_snapshot(&name).expect("deleting");
-                    self.kept.remove(&name);
+                    self.taken.remove(&name);
                 }
             }
             19 => self.go_back(),
@@ -187,14 +187,14 @@ impl World {
     }
 
     fn go_back(&mut self) {
-        let names: Vec<_> = self.kept.keys().cloned().collect();
+        let names: Vec<_> = self.taken.keys().cloned().collect();
         if names.is_empty() {
             return;
         }
         let name = self.rng.pick(&names).clone();
         self.volume.unmount().expect("unmounting");
         rollback(Arc::clone(&self.device), &name).expect("going back");
-        self.tree = self.kept[&name].clone();
+        self.tree = self.taken[&name].clone();
         self.volume = open(&self.device);
     }
 
@@ -207,10 +207,10 @@ impl World {
     fn look(&self) {
         assert_same(&read(&self.volume), &self.tree, "the volume");
         let names: Vec<_> = self.volume.snapshots().expect("the list").into_iter().map(|info| info.name).collect();
-        assert_eq!(names.len(), self.kept.len());
+        assert_eq!(names.len(), self.taken.len());
         for name in names {
             let snapshot = self.volume.open_snapshot(&name, 64 << 10).expect("opening a snapshot");
-            assert_same(&read(&snapshot), &self.kept[&name], &String::from_utf8_lossy(&name));
+            assert_same(&read(&snapshot), &self.taken[&name], &String::from_utf8_lossy(&name));
         }
         assert!(self.volume.damaged_groups().is_empty(), "{:?}", self.volume.damaged_groups());
     }
@@ -219,11 +219,11 @@ impl World {
         for name in std::mem::take(&mut self.tree).into_keys() {
             self.volume.unlink(InodeNo::ROOT, &name).expect("removing");
         }
-        while let Some((name, _)) = self.kept.pop_first() {
+        while let Some((name, _)) = self.taken.pop_first() {
             self.volume.delete_snapshot(&name).expect("deleting");
         }
         self.volume.sync().expect("a sync");
-        self.volume.compact().expect("tidying");
+        self.volume.compact().expect("compacting");
     }
 }
 
@@ -241,8 +241,8 @@ fn snapshots_are_what_the_tree_was() {
         world.empty();
         assert_eq!(world.volume.statfs().blocks_free, free);
         world.volume.unmount().expect("unmounting");
-        let facts = Summary::read(&world.device).expect("facts");
-        assert_eq!((facts.held, facts.snapshots.len(), facts.superblock.snapshots), (0, 0, 0));
+        let summary = Summary::read(&world.device).expect("a summary");
+        assert_eq!((summary.pinned, summary.snapshots.len(), summary.superblock.snapshots), (0, 0, 0));
     }
 }
 
@@ -275,7 +275,7 @@ fn a_snapshot_is_made_at_the_same_cost_on_any_volume() {
         costs.push((device.snapshot().writes.bytes - before) / 4096);
         volume.unmount().expect("unmounting");
     }
-    // the list, the place table, the nodes above them, two superblocks; one level more on the large volume
+    // the list, the chunk table, the nodes above them, two superblocks; one level more on the large volume
     assert!(costs[1] <= 24 && costs[1] - costs[0] <= 6, "{costs:?}");
 }
 
@@ -320,8 +320,8 @@ fn a_volume_that_snapshots_have_filled_can_be_emptied() {
     fill(&volume, b"last");
     volume.unlink(InodeNo::ROOT, b"last").expect("removing");
     volume.sync().expect("a sync");
-    let held: Vec<_> = volume.snapshots().expect("the list").into_iter().map(|info| info.name).collect();
-    for (n, name) in held.iter().enumerate() {
+    let names: Vec<_> = volume.snapshots().expect("the list").into_iter().map(|info| info.name).collect();
+    for (n, name) in names.iter().enumerate() {
         let before = volume.statfs().blocks_free;
         let alone = volume.snapshot_space(name).expect("its space") / 4096;
         volume.delete_snapshot(name).unwrap_or_else(|e| panic!("snapshot {n}: {e}"));
@@ -331,7 +331,7 @@ fn a_volume_that_snapshots_have_filled_can_be_emptied() {
         volume.unlink(InodeNo::ROOT, entry).expect("removing");
     }
     volume.sync().expect("a sync");
-    volume.compact().expect("tidying");
+    volume.compact().expect("compacting");
     assert_eq!(volume.statfs().blocks_free, free);
     volume.unmount().expect("unmounting");
     let volume = open(&device);
@@ -371,13 +371,13 @@ fn a_damaged_list_is_an_error_and_the_volume_can_be_read() {
     volume.create_snapshot(b"a name like no other").expect("a snapshot");
     volume.unmount().expect("unmounting");
     let mut block = vec![0; 4096];
-    let place = (0..16384).find(|place| {
-        device.read(place * 4096, &mut block).expect("reading");
+    let physical = (0..16384).find(|physical| {
+        device.read(physical * 4096, &mut block).expect("reading");
         block.starts_with(b"a name like no other")
     });
-    let place = place.expect("the list") * 4096;
+    let offset = physical.expect("the list") * 4096;
     block[130] ^= 4;
-    device.write(place, &block).expect("writing");
+    device.write(offset, &block).expect("writing");
     let volume = Volume::open(Arc::clone(&device), &OpenOptions::default()).expect("opening for reading");
     assert_eq!(read(&volume).len(), 1);
     assert!(volume.snapshots().expect_err("damaged").is_corruption());
@@ -422,8 +422,8 @@ fn snapshots_deleted_in_any_order_leave_no_trace() {
     world.empty();
     assert_eq!(world.volume.statfs().blocks_free, free);
     world.volume.unmount().expect("unmounting");
-    let facts = Summary::read(&world.device).expect("facts");
-    assert_eq!((facts.held, facts.superblock.snapshots), (0, 0));
+    let summary = Summary::read(&world.device).expect("a summary");
+    assert_eq!((summary.pinned, summary.superblock.snapshots), (0, 0));
 }
 
 #[test]
@@ -458,20 +458,20 @@ fn snapshots_stay_what_they_are_while_others_work() {
             });
         }
         let mut rng = Rng::new(99);
-        let mut kept: Vec<(Vec<u8>, Tree)> = Vec::new();
+        let mut taken: Vec<(Vec<u8>, Tree)> = Vec::new();
         for n in 0..rounds(40) {
             let name = format!("s{n}").into_bytes();
             volume.create_snapshot(&name).expect("a snapshot");
             let tree = read(&volume.open_snapshot(&name, 64 << 10).expect("opening it"));
-            kept.push((name, tree));
-            if kept.len() > 4 {
-                let (name, tree) = kept.swap_remove(rng.index(kept.len()));
+            taken.push((name, tree));
+            if taken.len() > 4 {
+                let (name, tree) = taken.swap_remove(rng.index(taken.len()));
                 let found = read(&volume.open_snapshot(&name, 64 << 10).expect("opening it"));
                 assert_same(&found, &tree, &String::from_utf8_lossy(&name));
                 volume.delete_snapshot(&name).expect("deleting");
             }
         }
-        for (name, tree) in &kept {
+        for (name, tree) in &taken {
             let found = read(&volume.open_snapshot(name, 64 << 10).expect("opening it"));
             assert_same(&found, tree, &String::from_utf8_lossy(name));
         }
@@ -490,7 +490,7 @@ fn snapshots_stay_what_they_are_while_others_work() {
     }
     assert!(volume.damaged_groups().is_empty(), "{:?}", volume.damaged_groups());
     volume.unmount().expect("unmounting");
-    assert_eq!(Summary::read(&device).expect("facts").held, 0);
+    assert_eq!(Summary::read(&device).expect("summary").pinned, 0);
 }
 
 #[test]
@@ -514,8 +514,9 @@ fn what_was_not_yet_written_in_one_snapshot_may_be_content_in_another() {
     volume.unmount().expect("unmounting");
 }
 
-/// One thread writes a number into one file after another. Whatever a snapshot finds, no file has a newer number than those
-/// before it, and none an older one than the next but for the round under way: in place, copied, and where files grow.
+/// One thread writes a number into one file after another. Whatever a snapshot finds, no file has a newer number than
+/// those before it, and none an older one than the next but for the round under way: in place, copied, and where files
+/// grow.
 #[test]
 fn a_snapshot_is_of_one_moment() {
     for grow in [false, true] {
@@ -568,7 +569,8 @@ fn a_snapshot_is_of_one_moment() {
     }
 }
 
-/// Blocks that a snapshot has, too, cannot be marked as unwritten: others take their place, so that a write needs no space.
+/// Blocks that a snapshot has, too, cannot be marked as unwritten: others take their place, so that a write needs no
+/// space.
 #[test]
 fn a_zeroed_range_has_blocks_of_its_own_beside_a_snapshot() {
     let device = made(32 << 20);
@@ -582,7 +584,7 @@ fn a_zeroed_range_has_blocks_of_its_own_beside_a_snapshot() {
     let mut at = FileBlock(0);
     while at.get() < (2 << 20) / 4096 {
         let run = volume.map(&inode, at).expect("a run");
-        assert!(!matches!(run.place, Place::Hole), "a hole at {at:?}");
+        assert!(!matches!(run.mapping, Mapping::Hole), "a hole at {at:?}");
         at = run.end();
     }
     let mut bytes = vec![1; 2 << 20];

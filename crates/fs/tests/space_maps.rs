@@ -1,5 +1,5 @@
-//! Volumes with space maps: what is allocated and freed is in the maps when they are opened again, whatever the log and the
-//! trees had to do, and e2fsck finds nothing wrong with the same volume with block bitmaps.
+//! Volumes with space maps: what is allocated and freed is in the maps when they are opened again, whatever the log and
+//! the trees had to do, and e2fsck finds nothing wrong with the same volume with block bitmaps.
 
 mod common;
 

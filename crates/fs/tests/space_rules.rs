@@ -1,5 +1,5 @@
-//! Who may use which blocks and numbers, and when: blocks that are kept back, blocks and numbers that were freed, bitmaps
-//! that cannot be read, and what a device is told of free blocks.
+//! Who may use which blocks and numbers, and when: blocks that are reserved, blocks and numbers that were freed,
+//! bitmaps that cannot be read, and the free blocks that a device is notified of.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn with(consistency: Consistency) -> WriteOptions {
     WriteOptions { consistency: Some(consistency), ..WriteOptions::default() }
 }
 
-/// Writes to a new file until there is no room; how much fitted.
+/// Writes to a new file until there is no space; how much fitted.
 fn fill(volume: &Volume, name: &[u8]) -> u64 {
     let file = volume.create(ROOT, name, &FILE).expect("a file").number;
     let mut at = 0;
@@ -33,7 +33,7 @@ fn fill(volume: &Volume, name: &[u8]) -> u64 {
 }
 
 #[test]
-fn kept_blocks_are_for_whom_the_superblock_says() {
+fn reserved_blocks_are_for_whom_the_superblock_says() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
@@ -41,12 +41,12 @@ fn kept_blocks_are_for_whom_the_superblock_says() {
     let mut bytes = image.bytes();
     let mut sb = DiskSuperblock::read_from_prefix(&bytes[1024..]).expect("a superblock").0;
     (sb.s_def_resuid, sb.s_def_resgid) = (50.into(), 60.into());
-    sb.seal();
+    sb.set_checksum();
     bytes[1024..2048].copy_from_slice(sb.as_bytes());
     std::fs::write(image.path(), bytes).expect("writing the image");
     let volume = open_writable(image.path(), WriteOptions::default());
     let most = volume.on_behalf_of(1000, 1000, || fill(&volume, b"anybody"));
-    // a fifth of 8 MiB is kept
+    // a fifth of 8 MiB is reserved
     assert!((5 << 20..7 << 20).contains(&most), "{most}");
     for (uid, gid, may) in [(1000, 1000, false), (50, 1000, true), (1000, 60, true), (0, 0, true), (1000, 0, false)] {
         let file = volume.inode(volume.lookup(&volume.inode(ROOT).expect("root"), b"anybody").expect("there"));
@@ -61,7 +61,7 @@ fn kept_blocks_are_for_whom_the_superblock_says() {
         Err(Error::NoSpace)
     ));
     volume.unmount().expect("unmounted");
-    assert_sound(image.path(), &"kept blocks");
+    assert_sound(image.path(), &"reserved blocks");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn all_numbers_can_be_used_again_and_again() {
 }
 
 #[test]
-fn trimming_tells_of_free_blocks_and_of_no_others() {
+fn trimming_reports_free_blocks_and_no_others() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
@@ -147,17 +147,17 @@ fn trimming_tells_of_free_blocks_and_of_no_others() {
         let device: Arc<dyn BlockDevice> = Arc::new(device.expect("the image"));
         let options = OpenOptions { write: Some(with(consistency)), ..OpenOptions::default() };
         let volume = Volume::open(Arc::clone(&device), &options).expect("opened");
-        let kept = volume.create(ROOT, b"kept", &FILE).expect("a file").number;
+        let left = volume.create(ROOT, b"left", &FILE).expect("a file").number;
         let gone = volume.create(ROOT, b"gone", &FILE).expect("a file").number;
         let content = vec![7; 3 << 20];
-        volume.write_at(kept, 0, &content).expect("written");
+        volume.write_at(left, 0, &content).expect("written");
         volume.write_at(gone, 0, &content).expect("written");
         volume.sync().expect("sync");
-        let place = volume.map(&volume.inode(gone).expect("a file"), extant_fs::FileBlock(0)).expect("a map").place;
-        let extant_fs::Place::Data(place) = place else { panic!("it has no place") };
+        let mapping = volume.map(&volume.inode(gone).expect("a file"), extant_fs::FileBlock(0)).expect("a map").mapping;
+        let extant_fs::Mapping::Data(block) = mapping else { panic!("it has no block") };
         let there = || {
             let mut bytes = [1; 1024];
-            device.read(place.get() * u64::from(volume.superblock().geometry.block_size), &mut bytes).expect("read");
+            device.read(block.get() * u64::from(volume.superblock().geometry.block_size), &mut bytes).expect("read");
             bytes[0]
         };
         volume.unlink(ROOT, b"gone").expect("unlink");
@@ -175,10 +175,10 @@ fn trimming_tells_of_free_blocks_and_of_no_others() {
         for (start, length, least) in [(32 << 20, 1 << 20, 0), (0, 1, 0), (0, u64::MAX, 1 << 40)] {
             assert!(matches!(volume.trim(start, length, least), Err(Error::Invalid(_))));
         }
-        // nothing is out of reach afterwards, and what was kept is as it was
+        // nothing is out of reach afterwards, and what was left is as it was
         assert_eq!(volume.statfs().blocks_free * u64::from(volume.superblock().geometry.block_size), free);
         let mut read = vec![0; content.len()];
-        volume.read_at(&volume.inode(kept).expect("a file"), 0, &mut read).expect("read");
+        volume.read_at(&volume.inode(left).expect("a file"), 0, &mut read).expect("read");
         assert!(read == content);
         fill(&volume, b"more");
         volume.unmount().expect("unmounted");

@@ -134,7 +134,7 @@ fn values_in_inodes_of_their_own() {
     assert_eq!(volume.get_xattr(&file, b"user.small").unwrap(), b"tiny");
     assert!(volume.get_xattr(&file, b"user.large").unwrap() == value);
 
-    // one byte of the value changes: its hash tells, and the other attribute is not touched
+    // one byte of the value changes: its hash shows it, and the other attribute is not touched
     let mut bytes = image.bytes();
     let at = bytes.windows(64).position(|w| w == &value[..64]).expect("the value's first block");
     bytes[at] ^= 1;
@@ -200,10 +200,10 @@ fn a_map_that_leads_in_circles_comes_to_an_end() {
     let mut bytes = image.bytes();
     let at = indirect as usize * 1024;
     bytes[at..at + 1024].copy_from_slice(&indirect.to_le_bytes().repeat(256));
-    let spoilt = Image::from_bytes(&bytes);
+    let damaged = Image::from_bytes(&bytes);
     let fields = ["block[DIND]", "block[TIND]"].map(|field| format!("set_inode_field /file {field} {indirect}"));
-    spoilt.debugfs(&[&fields[0], &fields[1], "set_inode_field /file size 17000000000"]);
-    let volume = open(spoilt.path());
+    damaged.debugfs(&[&fields[0], &fields[1], "set_inode_field /file size 17000000000"]);
+    let volume = open(damaged.path());
     let file = volume.inode(volume.resolve(b"/file").unwrap()).unwrap();
     assert_eq!(file.size, 17_000_000_000);
     assert!(matches!(volume.seek_hole(&file, 0), Err(Error::Corrupt { .. })));

@@ -30,7 +30,7 @@ fn structures(image: &Image, block: usize) -> Vec<Range<usize>> {
     }
     if let Some(journal) = volume.superblock().journal_inode() {
         let inode = volume.inode(journal).expect("the journal's inode");
-        if let extant_fs::Place::Data(first) = volume.map(&inode, extant_fs::FileBlock(0)).expect("its map").place {
+        if let extant_fs::Mapping::Data(first) = volume.map(&inode, extant_fs::FileBlock(0)).expect("its map").mapping {
             let at = first.get() as usize * block;
             ranges.push(at..at + block);
         }

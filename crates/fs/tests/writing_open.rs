@@ -1,5 +1,5 @@
-//! Opening for writing: what is refused, what is marked on the device, and that e2fsck and the kernel find sound what was
-//! written, on volumes of many shapes and with every consistency.
+//! Opening for writing: what is refused, what is marked on the device, and that e2fsck and the kernel find sound what
+//! was written, on volumes of many shapes and with every consistency.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use testkit::{Image, Rng, need, oracle, tools};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Shapes that keep their space in different ways.
+/// Shapes that record their space in different ways.
 const SHAPES: &[&[&str]] = &[
     &["-t", "ext2", "-b", "1024"],
     &["-t", "ext2", "-b", "4096", "-I", "128", "-O", "^resize_inode"],
@@ -52,7 +52,7 @@ fn change_superblock(image: &Path, change: impl FnOnce(&mut DiskSuperblock)) {
     let mut bytes = std::fs::read(image).expect("reading the image");
     let mut sb = superblock(image);
     change(&mut sb);
-    sb.seal();
+    sb.set_checksum();
     bytes[1024..2048].copy_from_slice(sb.as_bytes());
     std::fs::write(image, bytes).expect("writing the image");
 }
@@ -384,7 +384,7 @@ fn a_full_volume_takes_new_files_as_soon_as_others_are_gone() {
         };
         let first = fill(b"first");
         assert!(first > 5 << 20, "{first}");
-        // what it held is free only when its removal is durable; whoever needs it waits for that
+        // what it contained is free only when its removal is durable; a caller that needs it waits for that
         for _ in 0..3 {
             volume.unlink(InodeNo::ROOT, b"first").expect("removed");
             let again = fill(b"first");
@@ -450,10 +450,10 @@ fn a_volume_in_use_says_so() {
     drop(volume);
     assert_sound(image.path(), &"mmp");
     assert_eq!(open(image.path()).warnings(), []);
-    // left by a crash: nobody changes the number any more
+    // left by a crash: no process changes the number any more
     let crashed = Image::from_bytes(&seen);
     let volume = open_writable(crashed.path(), WriteOptions::default());
-    // somebody else writes the block: nothing is written any more
+    // another process writes the block: nothing is written any more
     let mut bytes = std::fs::read(crashed.path()).expect("reading");
     bytes[at + 4] ^= 1;
     let mut mmp = format::mmp::DiskMmp::read_from_prefix(&bytes[at..]).expect("the block").0;
@@ -487,7 +487,7 @@ fn the_same_work_writes_the_same_bytes() {
 }
 
 #[test]
-fn the_superuser_may_use_what_is_kept() {
+fn the_superuser_may_use_what_is_reserved() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
@@ -507,7 +507,7 @@ fn the_superuser_may_use_what_is_kept() {
         volume.unmount().expect("unmounted");
     }
     assert_sound(image.path(), &sizes);
-    // a fifth of 8 MiB was kept
+    // a fifth of 8 MiB was reserved
     assert!(sizes[0] > 5 << 20 && (1_500 << 10..1_640 << 10).contains(&sizes[1]), "{sizes:?}");
     assert!(open(image.path()).statfs().blocks_free < 30);
 }

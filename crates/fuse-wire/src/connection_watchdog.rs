@@ -1,10 +1,10 @@
 //! Ends the connection of a server that was killed while the kernel blocked one of its threads.
 //!
-//! A message that has the kernel forget pages or names waits for their locks, and no signal ends that. The process that has
-//! the lock may itself wait for an answer of this server: when the server is killed then, all its threads end but the one
-//! that waits, for which /dev/fuse stays open; so the kernel does not see that no process answers any more, and all that use
-//! the mount hang. Only another process can end the connection then. It is started before the first such message, looks
-//! twice a second whether the server has ended, and costs nothing else.
+//! A message that has the kernel forget pages or names waits for their locks, and no signal ends that. The process that
+//! has the lock may itself wait for an answer of this server: when the server is killed then, all its threads end but
+//! the one that waits, for which /dev/fuse stays open; so the kernel does not see that no process answers any more, and
+//! all that use the mount hang. Only another process can end the connection then. It is started before the first such
+//! message, looks twice a second whether the server has ended, and costs nothing else.
 
 use crate::mountinfo::mounted_on;
 use rustix::fs::{Mode, OFlags, openat};
@@ -64,8 +64,8 @@ impl Drop for Watchdog {
     }
 }
 
-/// The process itself: waits until `server`, which started it, has ended, and then ends the connection of the mount with
-/// the number `device`.
+/// The process itself: waits until `server`, which started it, has ended, and then ends the connection of the mount
+/// with the number `device`.
 ///
 /// # Errors
 /// The connection cannot be ended, which turns out at once, but for errors of its end itself.
@@ -80,8 +80,8 @@ pub fn watchdog(server: i32, device: u32) -> io::Result<()> {
     control.write_all(b"1")
 }
 
-/// The file that ends a connection when it is written to. Where the file system that has it is not mounted, root can look
-/// into it without mounting it anywhere.
+/// The file that ends a connection when it is written to. Where the file system that has it is not mounted, root can
+/// look into it without mounting it anywhere.
 fn control(device: u32) -> io::Result<File> {
     let mounted = OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{device}/abort"));
     mounted.or_else(|_| {
@@ -92,7 +92,8 @@ fn control(device: u32) -> io::Result<File> {
     })
 }
 
-/// Whether our parent answers requests still. One whose threads have ended but for some is dead, and is our parent still.
+/// Whether our parent answers requests still. One whose threads have ended but for some is dead, and is our parent
+/// still.
 fn lives(server: i32) -> bool {
     if getppid().is_none_or(|parent| parent.as_raw_nonzero().get() != server) {
         return false;

@@ -28,9 +28,9 @@ pub trait Filesystem: Send + Sync {
     /// FORGET: drops so many references that lookups handed to the kernel.
     fn forget(&self, node: u64, lookups: u64);
 
-    /// It is about to be unmounted although files are open, and nothing may begin any more that others would have to wait for.
-    /// Whether the kernel shall write back what it has: not where that would be undone. Requests may follow that change
-    /// something.
+    /// It is about to be unmounted although files are open, and nothing may begin any more that others would have to
+    /// wait for. Whether the kernel shall write back what it has: not where that would be undone. Requests may follow
+    /// that change something.
     fn stop(&self) -> bool {
         true
     }
@@ -48,8 +48,8 @@ pub trait Filesystem: Send + Sync {
     /// The handshake is done: from now on the kernel's caches can be invalidated.
     fn connected(&self, _kernel: Kernel) {}
 
-    /// A signal came for the process whose request has this number; it may not have come here yet, or be answered. A process
-    /// that was killed ends when it is answered.
+    /// A signal came for the process whose request has this number; it may not have come here yet, or be answered. A
+    /// process that was killed ends when it is answered.
     fn interrupted(&self, _unique: u64) {}
 
     /// Whether a request would have to wait for another one, of any length.
@@ -57,14 +57,14 @@ pub trait Filesystem: Send + Sync {
         false
     }
 
-    /// Whether nothing may be changed beside a request while it is answered. The file system sees to that itself: the request
-    /// must not be taken for one of those changes.
+    /// Whether nothing may be changed beside a request while it is answered. The file system sees to that itself: the
+    /// request must not be taken for one of those changes.
     fn changes_alone(&self, _request: &Request<'_>) -> bool {
         false
     }
 
-    /// Called before a request that would wait is answered, with nothing locked that others may need: what has to be done
-    /// by other requests first.
+    /// Called before a request that would wait is answered, with nothing locked that others may need: what has to be
+    /// done by other requests first.
     ///
     /// # Errors
     /// The number that the program gets; the request is not answered then.
@@ -110,11 +110,12 @@ impl Kernel {
         self.let_go(&[])
     }
 
-    /// Has it let go of those of these nodes that no program uses; for each a FORGET comes in its own time. It waits for
-    /// content that is just being read, so it must not be called by a thread that others wait for. False where it cannot.
+    /// Has it let go of those of these nodes that no program uses; for each a FORGET comes in its own time. It waits
+    /// for content that is just being read, so it must not be called by a thread that others wait for. False where it
+    /// cannot.
     ///
-    /// That is not FUSE_NOTIFY_INVAL_ENTRY, which older kernels have too: that takes names away from files in use as well,
-    /// and unmounts what is mounted on them.
+    /// That is not FUSE_NOTIFY_INVAL_ENTRY, which older kernels have too: that takes names away from files in use as
+    /// well, and unmounts what is mounted on them.
     pub fn let_go(&self, nodes: &[u64]) -> bool {
         let Some(link) = self.link.upgrade() else { return false };
         if !nodes.is_empty() {
@@ -124,8 +125,8 @@ impl Kernel {
         notify(link.connection.as_fd(), NOTIFY_PRUNE, &[what.as_bytes(), nodes.as_bytes()])
     }
 
-    /// As [`Kernel::let_go`], by a thread of its own, and any number; `done` is called in the end. False where it cannot
-    /// be started.
+    /// As [`Kernel::let_go`], by a thread of its own, and any number; `done` is called in the end. False where it
+    /// cannot be started.
     pub fn let_go_behind(&self, nodes: Vec<u64>, done: impl FnOnce() + Send + 'static) -> bool {
         let kernel = self.clone();
         let work = move || {
@@ -136,7 +137,8 @@ impl Kernel {
         std::thread::Builder::new().name("fuse-memory".to_owned()).spawn(work).is_ok()
     }
 
-    /// Hands it content of a node, with which the file ends: where the size that it has of the file is smaller, it grows.
+    /// Hands it content of a node, with which the file ends: where the size that it has of the file is smaller, it
+    /// grows.
     pub fn lengthen(&self, node: u64, offset: u64, content: &[u8]) {
         let Some(link) = self.link.upgrade() else { return };
         link.watchdog.start();

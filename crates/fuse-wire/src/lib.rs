@@ -1,7 +1,7 @@
 //! FUSE for any file system: the kernel's protocol, the transports that carry it, and mounts.
 //!
-//! A file system implements [`Filesystem`]; [`Session::mount`] attaches it to a directory and [`Session::run`] answers the
-//! kernel's requests. Nothing here knows of volumes.
+//! A file system implements [`Filesystem`]; [`Session::mount`] attaches it to a directory and [`Session::run`] answers
+//! the kernel's requests. Nothing here knows of volumes.
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -2,8 +2,8 @@
 //!
 //! The kernel sends sync(2) and syncfs(2) to a FUSE server, and has umount(2) wait for its last answer, only where the
 //! file system is mounted as `fuseblk`, on a block device. So a loop device is laid over the volume, whether that is a
-//! file or a block device itself. It is there to be mounted: nothing is read or written through it, for the server works
-//! on the volume directly, and so it costs nothing. It goes when the mount does.
+//! file or a block device itself. It is there to be mounted: nothing is read or written through it, for the server
+//! works on the volume directly, and so it costs nothing. It goes when the mount does.
 
 use crate::programs;
 use rustix::io::Errno;

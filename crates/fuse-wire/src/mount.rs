@@ -4,8 +4,8 @@
 //! privilege and forces nosuid and nodev; it hands back the open /dev/fuse through a socket.
 //!
 //! Waiting for the serving process: umount(2) of a FUSE file system returns before its server has ended (of `fuseblk`:
-//! after the volume is sound, but before the process is gone), so [`unmount`] asks the mounted volume for the server's
-//! process first and waits for that after.
+//! after the volume is consistent, but before the process is gone), so [`unmount`] asks the mounted volume for the
+//! server's process first and waits for that after.
 
 use crate::connection_watchdog::Watchdog;
 use crate::loop_device::{self, LoopDevice};
@@ -26,8 +26,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// An attribute of the root that is in no file system: the process that serves it, in decimal. Its name is in no namespace
-/// that a file system knows, so it can hide none, and no list shows it. [`unmount`] asks every server for it.
+/// An attribute of the root that is in no file system: the process that serves it, in decimal. Its name is in no
+/// namespace that a file system knows, so it can hide none, and no list shows it. [`unmount`] asks every server for it.
 pub const DAEMON: &str = "extant.daemon";
 
 /// Another, empty: when it is there, all that was done before is on the device, and an error where that could not be.
@@ -42,8 +42,9 @@ const SUBTYPE: &str = "extant";
 const DEVICE: &str = "/dev/fuse";
 /// The environment variable in which fusermount3 finds the number of its socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
-/// The connection's descriptors have at least this number. A process that is killed lets go of its files from the highest
-/// number down, and the helper that unmounts for it, woken by the end of its socket, must find the connection dead.
+/// The connection's descriptors have at least this number. A process that is killed lets go of its files from the
+/// highest number down, and the helper that unmounts for it, woken by the end of its socket, must find the connection
+/// dead.
 const ABOVE: i32 = 100;
 /// How long [`unmount`] waits for the serving process, in seconds.
 const PATIENCE: i64 = 60;
@@ -54,7 +55,7 @@ pub enum Access {
     /// The user who mounted it.
     #[default]
     Owner,
-    /// That user and root. So that each request is seen and judged, the kernel is asked to remember little.
+    /// That user and root. So that each request is seen and checked, the kernel is asked to remember little.
     OwnerAndRoot,
     /// All users.
     All,
@@ -103,9 +104,9 @@ pub struct AttachOptions {
     pub device: Option<PathBuf>,
     /// They are of the plain kind, as asked for.
     pub nofuseblk: bool,
-    /// The command line, without its arguments, of a process that calls [`watchdog`](crate::watchdog()) with them. None is
-    /// started where this is empty: a server that is killed may then leave a mount that hangs until its connection is
-    /// aborted.
+    /// The command line, without its arguments, of a process that calls [`watchdog`](crate::watchdog()) with them. None
+    /// is started where this is empty: a server that is killed may then leave a mount that hangs until its connection
+    /// is aborted.
     pub watchdog: Vec<OsString>,
     /// Which way requests take.
     pub transport: Transport,
@@ -116,8 +117,8 @@ pub struct AttachOptions {
 impl AttachOptions {
     /// Whether the kernel checks permissions before it asks. Where only root gets in (root mounts it for itself alone)
     /// there is nothing to check: mode bits and access control lists do not bind root, and each creation and removal
-    /// is saved a question for the directory's attributes. A process of root's without its capabilities is not distinguished from
-    /// one with them.
+    /// is saved a question for the directory's attributes. A process of root's without its capabilities is not
+    /// distinguished from one with them.
     #[must_use]
     pub fn kernel_checks(&self) -> bool {
         self.default_permissions || self.access != Access::Owner || !geteuid().is_root()
@@ -172,8 +173,8 @@ impl Mount {
     /// Where it is attached now: the folder may have been renamed since, or the mount moved.
     ///
     /// # Errors
-    /// It is attached nowhere any more, as after a lazy unmount, or something else is mounted over it, which must not be
-    /// taken for it.
+    /// It is attached nowhere any more, as after a lazy unmount, or something else is mounted over it, which must not
+    /// be taken for it.
     pub(crate) fn place(&self) -> Result<PathBuf> {
         self.find().map_err(|source| Error::Unmount { dir: self.dir.clone(), source })
     }
@@ -449,9 +450,9 @@ fn without_program(said: &str) -> &str {
 /// process that served it has ended, so that its device is free again.
 ///
 /// # Errors
-/// [`Error::Unmount`]: nothing of ours is mounted there, files are open or it is mounted elsewhere as well (`ResourceBusy`),
-/// permission is denied, or the serving process did not end within a minute. [`Error::Finish`]: it is unmounted, but something that was written did not
-/// reach the device.
+/// [`Error::Unmount`]: nothing of ours is mounted there, files are open or it is mounted elsewhere as well
+/// (`ResourceBusy`), permission is denied, or the serving process did not end within a minute. [`Error::Finish`]: it is
+/// unmounted, but something that was written did not reach the device.
 pub fn unmount(dir: &Path) -> Result<()> {
     unmount_and_wait(dir).map_err(|gone| match gone {
         Gone::Not(source) => Error::Unmount { dir: dir.to_owned(), source },
@@ -517,7 +518,7 @@ pub fn is_ours(dir: &Path) -> io::Result<MountInfo> {
         None => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),
         Some(ours) if ours.kind == TYPE || ours.kind == TYPE_ON_DEVICE => Ok(ours),
         Some(other) => {
-            let what = format!("what is mounted there is {}, not ours", other.kind.display());
+            let what = format!("not an Extant mount (type {})", other.kind.display());
             Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
     }
@@ -553,7 +554,7 @@ mod tests {
         let said = unmount(folder.path()).expect_err("nothing is mounted").to_string();
         assert!(said.ends_with("nothing is mounted there"), "{said}");
         let said = unmount(Path::new("/proc")).expect_err("not ours").to_string();
-        assert_eq!(said, "cannot unmount /proc: what is mounted there is proc, not ours");
+        assert_eq!(said, "cannot unmount /proc: not an Extant mount (type proc)");
         assert!(unmount(&folder.path().join("missing")).is_err());
         assert_eq!(resolve(Path::new("/dev/../proc")).expect("resolve"), Path::new("/proc"));
     }

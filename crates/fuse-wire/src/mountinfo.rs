@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 /// A line of /proc/self/mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountInfo {
-    /// The number of the device that the kernel assigned, as the kernel has it: the major number above 20 bits of the minor.
+    /// The number of the device that the kernel assigned, as the kernel has it: the major number above 20 bits of the
+    /// minor.
     pub device: u32,
     /// The file system's type.
     pub kind: OsString,
@@ -56,8 +57,8 @@ pub(crate) fn places_of(device: u32) -> io::Result<Vec<PathBuf>> {
     Ok(find_places(&std::fs::read("/proc/self/mountinfo")?, device, root()))
 }
 
-/// The number of the mount in which this process's root lies; `None` where the kernel does not say. What was mounted over it
-/// later stands in the list and is seen by nothing that a path names.
+/// The number of the mount in which this process's root lies; `None` where the kernel does not say. What was mounted
+/// over it later stands in the list and is seen by nothing that a path names.
 fn root() -> Option<u32> {
     let asked = StatxFlags::MNT_ID;
     let said = rustix::fs::statx(CWD, "/", AtFlags::STATX_DONT_SYNC, asked).ok()?;
@@ -82,8 +83,8 @@ fn find_from(mounts: &[u8], dir: &Path, root: Option<u32>) -> Option<MountInfo> 
     top(&lines, dir, root).map(|line| line.mounted.clone())
 }
 
-/// The mount that is seen on a directory: a walk from the root leads into it. The order of the list says nothing of that, as
-/// mounts can be moved.
+/// The mount that is seen on a directory: a walk from the root leads into it. The order of the list says nothing of
+/// that, as mounts can be moved.
 fn top<'l>(lines: &'l [Line], dir: &Path, root: Option<u32>) -> Option<&'l Line> {
     let mut at: Option<&Line> = root.and_then(|root| lines.iter().find(|line| line.number == root));
     let prefixes: Vec<&Path> = dir.ancestors().collect();
@@ -107,9 +108,9 @@ fn top<'l>(lines: &'l [Line], dir: &Path, root: Option<u32>) -> Option<&'l Line>
     at.filter(|line| line.point == dir)
 }
 
-/// proc(5): the first two fields are the numbers of the mount and of the one it lies on, the third is the device's, the fifth
-/// the mount point, the sixth has the flags of the mount; the first after a lone "-" is the type, the third the options of the
-/// file system.
+/// proc(5): the first two fields are the numbers of the mount and of the one it lies on, the third is the device's, the
+/// fifth the mount point, the sixth has the flags of the mount; the first after a lone "-" is the type, the third the
+/// options of the file system.
 fn lines(mounts: &[u8]) -> Vec<Line> {
     let read = |line: &[u8]| {
         let mut fields = line.split(|&byte| byte == b' ');

@@ -168,7 +168,8 @@ pub(crate) struct NotifyPruneOut {
     pub(crate) spare: u64,
 }
 
-/// FUSE_NOTIFY_STORE: the same, of content that the kernel takes into its pages. The size that it has of the file grows.
+/// FUSE_NOTIFY_STORE: the same, of content that the kernel takes into its pages. The size that it has of the file
+/// grows.
 pub(crate) const NOTIFY_STORE: i32 = 4;
 
 /// What follows the header of that; then the content.

@@ -62,8 +62,8 @@ impl<'a> Reply<'a> {
         self.len
     }
 
-    /// Says that the request changed attributes of a node in a way that the kernel does not expect of such a request: it
-    /// forgets those it has before it gets the answer.
+    /// Says that the request changed attributes of a node in a way that the kernel does not expect of such a request:
+    /// it forgets those it has before it gets the answer.
     pub fn attributes_changed(&mut self, node: u64) {
         self.changed = Some(node);
     }
@@ -72,7 +72,8 @@ impl<'a> Reply<'a> {
         self.changed
     }
 
-    /// Says that content of a node, from byte `from` on, is not what the kernel takes it for: it forgets what it has of it.
+    /// Says that content of a node, from byte `from` on, is not what the kernel takes it for: it forgets what it has of
+    /// it.
     pub fn content_changed(&mut self, node: u64, from: u64) {
         self.moved = Some((node, from));
     }
@@ -133,7 +134,7 @@ impl<'a> Reply<'a> {
     }
 
     /// Of a name that is not there the kernel caches nothing, whatever the answer allows.
-    pub fn keep_no_absence(&mut self) {
+    pub fn cache_no_absence(&mut self) {
         self.fleeting = true;
     }
 
@@ -150,13 +151,13 @@ impl<'a> Reply<'a> {
     ///
     /// # Errors
     /// E2BIG where there is no space.
-    pub fn opened(&mut self, keep_pages: bool) -> Answer<()> {
-        let cache = if keep_pages { wire::OPEN_KEEP_CACHE } else { 0 };
+    pub fn opened(&mut self, cache_pages: bool) -> Answer<()> {
+        let cache = if cache_pages { wire::OPEN_KEEP_CACHE } else { 0 };
         self.put(&wire::OpenOut { handle: new_handle(), flags: cache | wire::OPEN_NOFLUSH, backing: 0 })
     }
 
-    /// Says that a file is open, and that what is read and written through this opening goes past the kernel's pages, which
-    /// stay; it cannot be mapped to be shared. Its writes say that they are [`direct`](crate::Operation::Write).
+    /// Says that a file is open, and that what is read and written through this opening goes past the kernel's pages,
+    /// which stay; it cannot be mapped to be shared. Its writes say that they are [`direct`](crate::Operation::Write).
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -165,7 +166,8 @@ impl<'a> Reply<'a> {
         self.put(&wire::OpenOut { handle: new_direct(), flags, backing: 0 })
     }
 
-    /// As [`Reply::opened_direct`], where writes of one file may be sent while others of it are on their way, as with a device.
+    /// As [`Reply::opened_direct`], where writes of one file may be sent while others of it are on their way, as with a
+    /// device.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -287,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_room_is_not_put_in() {
+    fn what_has_no_space_is_not_put_in() {
         let mut space = [0xAA; 64];
         let mut reply = Reply::new(&mut space);
         reply.limit(60);
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_or_given() {
+    fn values_are_counted_or_returned() {
         let mut space = [0; 64];
         let mut reply = Reply::new(&mut space);
         reply.value(0, b"green").expect("space");

@@ -1,7 +1,8 @@
 //! Requests of the kernel, read from their bytes.
 //!
 //! A request is its header, the arguments of its kind (a structure), and what follows them: names, each ended by a zero
-//! byte, or data. Transports hand over the three separately. Whatever the bytes are, parsing returns a request or `None`.
+//! byte, or data. Transports hand over the three separately. Whatever the bytes are, parsing returns a request or
+//! `None`.
 
 use crate::handle::is_direct;
 use crate::protocol::{self as wire, Features, InHeader, Valid, opcode};
@@ -98,11 +99,11 @@ pub enum Operation<'a> {
     Create { name: Option<&'a [u8]>, mode: u32, umask: u32, flags: u32 },
     /// Content is read.
     Read { offset: u64, size: u32 },
-    /// Content is written. `late`: by the kernel, from its pages, some time after they were written. `append`: to a file that
-    /// was opened with O_APPEND, of which the kernel believes that it ends at `offset`. `direct`: past the kernel's pages, as
-    /// [`Reply::opened_direct`](crate::Reply::opened_direct) said. `unordered`: O_DIRECT, where pieces of one write(2) are sent
-    /// before others are answered. `sync`: it has to be durable before it is answered, as O_SYNC and O_DSYNC ask; the kernel
-    /// sends an fsync of its own behind all writes but `direct` ones.
+    /// Content is written. `late`: by the kernel, from its pages, some time after they were written. `append`: to a
+    /// file that was opened with O_APPEND, of which the kernel believes that it ends at `offset`. `direct`: past the
+    /// kernel's pages, as [`Reply::opened_direct`](crate::Reply::opened_direct) said. `unordered`: O_DIRECT, where
+    /// pieces of one write(2) are sent before others are answered. `sync`: it has to be durable before it is answered,
+    /// as O_SYNC and O_DSYNC ask; the kernel sends an fsync of its own behind all writes but `direct` ones.
     Write {
         offset: u64,
         data: &'a [u8],
@@ -191,8 +192,8 @@ pub(crate) fn is_read(kind: u32) -> bool {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a whole message as /dev/fuse hands it over: header, arguments, and what follows. `None` where the bytes are no
-    /// request.
+    /// Reads a whole message as /dev/fuse hands it over: header, arguments, and what follows. `None` where the bytes
+    /// are no request.
     #[must_use]
     pub fn from_message(message: &'a [u8], features: Features) -> Option<Self> {
         let (header, body) = InHeader::read_from_prefix(message).ok()?;

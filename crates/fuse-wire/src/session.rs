@@ -80,9 +80,9 @@ impl Session {
 
 impl Unmounter {
     /// Unmounts the file system. Where files are still open it disappears from the directory tree, but [`Session::run`]
-    /// returns only when they are closed. The kernel has then written back what programs had written to them by now, through
-    /// mappings too, for which this waits a minute at most; what is written to them later may never come. Requests must be
-    /// answered meanwhile.
+    /// returns only when they are closed. The kernel has then written back what programs had written to them by now,
+    /// through mappings too, for which this waits a minute at most; what is written to them later may never come.
+    /// Requests must be answered meanwhile.
     ///
     /// # Errors
     /// [`Error::Unmount`].
@@ -94,8 +94,8 @@ impl Unmounter {
         let place = self.mount.place()?;
         // not what belongs to a transaction: the kernel would wait for its end
         let write_back = self.filesystem.stop();
-        // before it is detached: then no path leads there. Also where no file is open below this path: the same volume may be
-        // attached elsewhere, by a bind mount or in another mount namespace
+        // before it is detached: then no path leads there. Also where no file is open below this path: the same volume
+        // may be attached elsewhere, by a bind mount or in another mount namespace
         let written = if write_back { self.writeback.write_back(&place) } else { Ok(()) };
         self.mount.detach()?;
         if let Err(e) = written

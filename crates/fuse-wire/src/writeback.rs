@@ -1,16 +1,16 @@
 //! What the kernel has of a mount's files and has not handed over yet.
 
 use crate::request::Operation;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where the kernel does not wait for what it handed over, all has come when nothing came for so long and it says that no
-/// request waits.
+/// Where the kernel does not wait for what it handed over, all has come when nothing came for so long and it says that
+/// no request waits.
 const QUIET: Duration = Duration::from_millis(50);
 /// Or when nothing came for so long.
 const CERTAIN: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ impl LateWrite<'_> {
     /// It could not be written. Pages of a file that has become immutable or append-only are refused in any case.
     pub(crate) fn failed(&self, why: Errno) {
         if why != Errno::PERM {
-            let mut failed = self.0.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failed = self.0.failed.lock();
             *failed = (failed.0 + 1, Some(why));
         }
     }
@@ -88,8 +88,8 @@ impl Writeback {
         }
     }
 
-    /// Has the kernel write back all that programs wrote, through mappings too, and returns when that was answered, however
-    /// long it takes. `place` is a file of the mount.
+    /// Has the kernel write back all that programs wrote, through mappings too, and returns when that was answered,
+    /// however long it takes. `place` is a file of the mount.
     ///
     /// # Errors
     /// It cannot be said that all was written.
@@ -111,13 +111,14 @@ impl Writeback {
 
     /// False where all of it may not have come yet.
     ///
-    /// By syncfs(2), and by another process: a thread of this one could not be killed while it waits for requests that its
-    /// own process has to answer, and as long as one thread is left the connection stays open, so that the wait would
-    /// never end.
+    /// By syncfs(2), and by another process: a thread of this one could not be killed while it waits for requests that
+    /// its own process has to answer, and as long as one thread is left the connection stays open, so that the wait
+    /// would never end.
     fn write_back_until(&self, place: &Path, end: Option<Instant>) -> Result<bool, WritebackError> {
         let (before, failed_before) = (self.synced.load(SeqCst), self.failed().0);
-        // the kernel says once that pages could not be written, which may be long ago, or have been those of a transaction that
-        // was rolled back: their writers got the error, and members that have not ended yet may change more of them
+        // the kernel says once that pages could not be written, which may be long ago, or have been those of a
+        // transaction that was rolled back: their writers got the error, and members that have not ended yet may change
+        // more of them
         let (began, mut ran) = (Instant::now(), sync(place, end)?);
         while !ran.status.success() && began.elapsed() < LONGEST {
             std::thread::sleep(QUIET / 10);
@@ -135,7 +136,7 @@ impl Writeback {
     }
 
     fn failed(&self) -> (u64, Option<Errno>) {
-        *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.failed.lock()
     }
 
     /// False where it did not become quiet until `end`.

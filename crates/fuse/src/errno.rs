@@ -3,8 +3,8 @@
 use fs::Error;
 use rustix::io::Errno;
 
-/// What a program is told. Damage is EUCLEAN, as ext4 says it in the kernel ("Structure needs cleaning"); a device that
-/// fails or ends too early is EIO.
+/// The error that a program gets. Damage is EUCLEAN, as ext4 says it in the kernel ("Structure needs cleaning"); a
+/// device that fails or ends too early is EIO.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error {
         Error::Io(_) => Errno::IO,

@@ -15,17 +15,16 @@
 //!
 //! The protocol, the transports and mounting are the crate `fuse-wire`, which knows nothing of volumes.
 //!
-//! 1. A request that fails is an error for that request. A corrupt file is an error for that file; a panic is caught and
-//!    becomes EIO. Neither ends the session.
-//! 2. The volume is ours alone, so names, attributes and content that the kernel has once seen stay in its caches as long
-//!    as it likes.
+//! 1. A request that fails is an error for that request. A corrupt file is an error for that file; a panic is caught
+//!    and becomes EIO. Neither ends the session.
+//! 2. The volume is ours alone, so names, attributes and content that the kernel has once seen stay in its caches as
+//!    long as it likes.
 //! 3. What the protocol cannot carry is missing, not wrong: the volume's number in statfs(2).
-//! 4. The kernel checks permissions, access control lists included (`default_permissions`, FUSE_POSIX_ACL), except where
-//!    only root gets in: see [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks).
+//! 4. The kernel checks permissions, access control lists included (`default_permissions`, FUSE_POSIX_ACL), except
+//!    where only root gets in: see [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks).
 #![forbid(unsafe_code)]
 
 mod errno;
-mod lock;
 mod losses;
 mod ops;
 mod options;

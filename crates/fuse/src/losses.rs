@@ -1,11 +1,11 @@
 //! Open files, and which of them have to hear that content was lost.
 //!
-//! As Linux reports an error of writing back: once to each open file that was there when it happened, by its next fsync(2) or
-//! msync(2), whoever else has heard of it; and if none has, to the first that was opened later.
+//! As Linux reports an error of writing back: once to each open file that was there when it happened, by its next
+//! fsync(2) or msync(2), whether others have seen it or not; and if none has, to the first that was opened later.
 
 use fuse_wire::new_handle;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Files that have lost content.
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct Loss {
 impl Losses {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Loss>> {
         // whole after every statement
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Content of these nodes was lost now.

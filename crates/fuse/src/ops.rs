@@ -1,30 +1,32 @@
 //! What each request of the kernel means on a volume, whatever carries the requests.
 //!
 //! A *node* is the kernel's name for a file: the inode number, except that FUSE calls the root 1 where ext calls it 2.
-//! Number 1 (the list of bad blocks) is never named by a directory, so nothing else needs the place. The kernel shows the
-//! inode number of the attributes, so stat(2) says 2 for the root.
+//! Number 1 (the list of bad blocks) is never named by a directory, so nothing else needs the place. The kernel shows
+//! the inode number of the attributes, so stat(2) says 2 for the root.
 //!
 //! What the kernel is allowed to cache is decided here:
 //!
-//! - names, also those that do not exist, attributes, link targets and content: as long as it likes, for nobody else
+//! - names, also those that do not exist, attributes, link targets and content: as long as it likes, for no one else
 //!   changes the volume, and the kernel knows what each of its own requests changes. Not names where directories may
 //!   compare them without case and can be changed: the kernel compares bytes, so what it does under one spelling leaves
 //!   the others as they were. Not in directories that do not fold either: they may begin to, and what is renamed from
-//!   them into others keeps the time that it had;
-//! - OPENDIR is answered once with ENOSYS, and where nothing can be written OPEN as well: the kernel then sends neither them
-//!   nor FLUSH, RELEASE and RELEASEDIR again, and caches pages and listings across openings. Not where single files may be
-//!   unreadable (encryption), where each user has to be judged (allow_root), with auto_unmount, or where reading is recorded;
-//! - OPEN has an answer of its own where files can be changed: one that is immutable or append-only must refuse to be opened,
-//!   for the kernel asks nobody before it lets a program write to its pages through a mapping, and shows them to all others.
-//!   ENOSYS would be for all files and for good, and any file may get the flags. The answer leaves the kernel its pages;
+//!   them into others retains the time that it had;
+//! - OPENDIR is answered once with ENOSYS, and where nothing can be written OPEN as well: the kernel then sends neither
+//!   them nor FLUSH, RELEASE and RELEASEDIR again, and caches pages and listings across openings. Not where single
+//!   files may be unreadable (encryption), where each user is checked (allow_root), with auto_unmount, or where reading
+//!   is recorded;
+//! - OPEN has an answer of its own where files can be changed: one that is immutable or append-only must refuse to be
+//!   opened, for the kernel does not ask before it lets a program write to its pages through a mapping, and shows them
+//!   to all others. ENOSYS would be for all files and for good, and any file may get the flags. The answer leaves the
+//!   kernel its pages;
 //! - CREATE is answered where OPEN is.
 //!
-//! With the option `writeback_cache` the kernel also owns the size and the times of change of regular files: what it hands
-//! over late changes the content alone, and it says the times with SETATTR.
+//! With the option `writeback_cache` the kernel also owns the size and the times of change of regular files: what it
+//! hands over late changes the content alone, and it says the times with SETATTR.
 //!
-//! 1. Nothing is kept for an open file. A directory is read by cookies, a file by offsets, so open and release mean
+//! 1. Nothing is stored for an open file. A directory is read by cookies, a file by offsets, so open and release mean
 //!    nothing; a file without a name lives until the kernel forgets it.
-//! 2. A damaged file is an error for that file, told once.
+//! 2. A damaged file is an error for that file, reported once.
 
 mod holes;
 mod ioctl;
@@ -33,7 +35,6 @@ mod opening;
 mod write;
 
 use crate::errno::{errno, is_problem};
-use crate::lock::lock;
 use crate::options::{MountOptions, OnDamage};
 use crate::problem_reports::{ProblemReports, ProblemSink};
 use format::feature::{Compat, Incompat};
@@ -43,18 +44,20 @@ use fuse_wire::{
     StatFs, StatxOut, StatxTime,
 };
 use holes::Holes;
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use write::{CAPABILITY, Making};
 
 /// The root, as FUSE numbers it.
 pub(crate) const ROOT: u64 = 1;
 
-/// An attribute of the root that is not on the volume, as [`DAEMON`] and [`SYNC`]: whether the server can write, `ro` or `rw`.
+/// An attribute of the root that is not on the volume, as [`DAEMON`] and [`SYNC`]: whether the server can write, `ro`
+/// or `rw`.
 pub(crate) const ACCESS: &str = "extant.access";
 
 /// "As long as it likes": ten years, in seconds.
@@ -81,14 +84,14 @@ pub(crate) struct Ops {
     ask_opens: bool,
     /// The same for directories.
     ask_dir_opens: bool,
-    /// Where the kernel can be told of what it is to forget.
+    /// Where the kernel is notified of what it is to forget.
     kernel: OnceLock<Kernel>,
     /// Whether the kernel caches what is written, and sizes and times with it.
-    keeps_writes: bool,
+    writeback: bool,
     /// For how many seconds the kernel may cache attributes.
-    keep: u64,
+    attr_timeout: u64,
     /// The same for names, found or not.
-    keep_names: u64,
+    name_timeout: u64,
     /// Whether reading is recorded.
     atime: Atime,
     /// What of holes the kernel may have, where files can be changed.
@@ -97,7 +100,8 @@ pub(crate) struct Ops {
     capable: Mutex<HashSet<InodeNo>>,
     /// Whether there was ever one.
     any_capable: AtomicBool,
-    /// Files of which the kernel may have pages that it has not handed over, and why one of them could not be written lately.
+    /// Files of which the kernel may have pages that it has not handed over, and why one of them could not be written
+    /// lately.
     may_have_pages: Mutex<HashMap<InodeNo, Option<Errno>>>,
     /// How unmounting the volume went, once it was.
     ended: Arc<Ended>,
@@ -152,13 +156,13 @@ fn attr(a: &Attributes) -> Attr {
 }
 
 /// The kernel learns from this that there is no such name, and may cache that too.
-pub(crate) fn nothing(keep: u64) -> Entry {
-    Entry { node: 0, generation: 0, name_timeout: keep, attr_timeout: 0, attr: Attr::default() }
+pub(crate) fn nothing(name_timeout: u64) -> Entry {
+    Entry { node: 0, generation: 0, name_timeout, attr_timeout: 0, attr: Attr::default() }
 }
 
 impl Filesystem for Ops {
-    /// Files that the kernel remembers are held for it. Where those take too much memory, it is asked to let go of some that
-    /// no program uses.
+    /// Files that the kernel remembers stay referenced for it. Where those take too much memory, it is asked to let go
+    /// of some that no program uses.
     fn connected(&self, kernel: Kernel) {
         // there is one connection
         let _ = self.kernel.set(kernel.clone());
@@ -166,7 +170,7 @@ impl Filesystem for Ops {
             return;
         }
         let asked = Arc::new(AtomicBool::new(false));
-        self.volume.on_many_holds(Box::new(move |numbers| {
+        self.volume.on_many_looked_up(Box::new(move |numbers| {
             // one after the other
             if !asked.swap(true, Ordering::AcqRel) {
                 let done = Arc::clone(&asked);
@@ -190,7 +194,7 @@ impl Filesystem for Ops {
         // with access control lists the kernel takes it upon itself to check all permissions
         wanted.set(Features::POSIX_ACL, self.kernel_checks && self.has_xattrs());
         wanted.set(Features::DONT_MASK | Features::HANDLE_KILLPRIV_V2, self.volume.is_writable());
-        wanted.set(Features::WRITEBACK_CACHE, self.keeps_writes);
+        wanted.set(Features::WRITEBACK_CACHE, self.writeback);
         wanted.set(Features::NO_OPEN_SUPPORT, !self.ask_opens);
         wanted.set(Features::NO_OPENDIR_SUPPORT, !self.ask_dir_opens);
         wanted
@@ -199,7 +203,7 @@ impl Filesystem for Ops {
     fn would_wait(&self, request: &Request<'_>) -> bool {
         // for pages that the kernel hands over
         match request.operation {
-            Operation::Rename { .. } => !lock(&self.may_have_pages).is_empty(),
+            Operation::Rename { .. } => !self.may_have_pages.lock().is_empty(),
             ref other => Self::locks_file(other),
         }
     }
@@ -223,12 +227,12 @@ impl Filesystem for Ops {
         let Ok(number) = self.number(node) else { return };
         // the root is pinned by the mount
         if node != ROOT && self.volume.is_writable() {
-            // told; nobody waits for it
-            let _ = self.outcome(number, self.volume.release(number, lookups));
+            // reported; no process waits for it
+            let _ = self.outcome(number, self.volume.forget(number, lookups));
             if let Some(holes) = &self.holes {
-                holes.forget(number, || self.volume.is_held(number));
+                holes.forget(number, || self.volume.is_looked_up(number));
             }
-            if !self.volume.is_held(number) {
+            if !self.volume.is_looked_up(number) {
                 self.forget_pages(number);
             }
         }
@@ -250,7 +254,7 @@ impl Filesystem for Ops {
 
 /// Unmounts the volume, unless that was done already; how it went.
 fn end(volume: &Volume, ended: &Ended) -> Result<(), String> {
-    let mut ended = lock(ended);
+    let mut ended = ended.lock();
     let outcome = ended.get_or_insert_with(|| match volume.consistency() {
         Some(_) => volume.unmount().map_err(|e| e.to_string()),
         None => Ok(()),
@@ -262,20 +266,20 @@ impl Ops {
     pub(crate) fn new(volume: Arc<Volume>, options: &MountOptions, on_problem: ProblemSink) -> Self {
         // without allow_other the kernel itself lets only the owner in
         let only = (options.mount.access == Access::OwnerAndRoot).then(|| rustix::process::getuid().as_raw());
-        // where some files cannot be opened (encrypted, no key), or not by everybody; and the helper that unmounts for a
-        // process that was killed knows by the answer to an opening that it is dead
+        // where some files cannot be opened (encrypted, no key), or not by everybody; and the helper that unmounts for
+        // a process that was killed knows by the answer to an opening that it is dead
         let encrypted = volume.superblock().features.incompat.contains(Incompat::ENCRYPT);
         let ask_dir_opens =
             encrypted || only.is_some() || options.mount.auto_unmount || options.mount.atime != Atime::Never;
         let ask_opens = ask_dir_opens || volume.is_writable();
-        let keep = if only.is_some() { 0 } else { ALWAYS };
+        let attr_timeout = if only.is_some() { 0 } else { ALWAYS };
         let (kernel_checks, errors) = (options.mount.kernel_checks(), options.on_damage(&volume));
         // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
         let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
-        let keep_names = if folds && volume.is_writable() { 0 } else { keep };
-        let keeps_writes = options.writeback_cache && volume.is_writable();
+        let name_timeout = if folds && volume.is_writable() { 0 } else { attr_timeout };
+        let writeback = options.writeback_cache && volume.is_writable();
         // of what the kernel caches nothing is known
-        let holes = (volume.is_writable() && !keeps_writes).then(Holes::new);
+        let holes = (volume.is_writable() && !writeback).then(Holes::new);
         Self {
             volume,
             above: 0,
@@ -285,9 +289,9 @@ impl Ops {
             ask_opens,
             ask_dir_opens,
             kernel: OnceLock::new(),
-            keeps_writes,
-            keep,
-            keep_names,
+            writeback,
+            attr_timeout,
+            name_timeout,
             atime: options.mount.atime,
             holes,
             capable: Mutex::default(),
@@ -301,7 +305,7 @@ impl Ops {
         }
     }
 
-    /// The same for a volume that is a snapshot of this one; `above` tells its files from those of all others.
+    /// The same for a volume that is a snapshot of this one; `above` distinguishes its files from those of all others.
     pub(crate) fn of_snapshot(
         &self,
         volume: Arc<Volume>,
@@ -322,9 +326,9 @@ impl Ops {
         match request.operation {
             Operation::Lookup { name } => {
                 let found = self.lookup(node, name)?;
-                reply.entry(&found.map_or_else(|| nothing(self.keep_names), |a| self.entry(&a)))
+                reply.entry(&found.map_or_else(|| nothing(self.name_timeout), |a| self.entry(&a)))
             }
-            Operation::GetAttr => reply.attr(&self.attr(&self.getattr(node)?), self.keep),
+            Operation::GetAttr => reply.attr(&self.attr(&self.getattr(node)?), self.attr_timeout),
             Operation::Access { mask } => self.access(node, mask),
             Operation::StatX => reply.statx(&self.statx(&self.getattr(node)?)),
             Operation::ReadLink => reply.bytes(&self.answer_for(node, |v, inode| v.read_link(inode))?),
@@ -350,7 +354,7 @@ impl Ops {
             Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, name)?),
             Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
             // what the kernel caches is data, too, and it alone knows
-            Operation::Seek { .. } if self.keeps_writes => Err(Errno::NOSYS),
+            Operation::Seek { .. } if self.writeback => Err(Errno::NOSYS),
             Operation::Seek { offset, whence } => reply.number(self.seek(node, offset, whence)?),
             Operation::Ioctl { command, input, output } => self.ioctl(node, (command, input, output), caller, reply),
             Operation::SetAttr(ref changes) => self.set_attributes(node, changes, caller, reply),
@@ -373,7 +377,7 @@ impl Ops {
             Operation::RmDir { name } => self.remove(node, name, true),
             Operation::Rename { name, to, new_name, flags } => self.rename((node, name), (to, new_name), flags),
             Operation::Link { target, name } => self.link(target, node, name, reply),
-            Operation::Write { offset, data, late: true, .. } if self.keeps_writes => {
+            Operation::Write { offset, data, late: true, .. } if self.writeback => {
                 let written =
                     self.write_late(node, offset, data).inspect_err(|e| self.refuse_page(*e, request, reply))?;
                 // how much space it takes now, which the kernel expects to change with its own requests only
@@ -443,7 +447,7 @@ impl Ops {
         }
     }
 
-    /// Whether a request is answered: those on open files belong to whoever opened them.
+    /// Whether a request is answered: those on open files belong to the user who opened them.
     fn may_ask(&self, caller: &Caller, operation: &Operation<'_>) -> bool {
         let on_open_file = matches!(
             operation,
@@ -466,17 +470,17 @@ impl Ops {
         self.volume.superblock().features.compat.contains(Compat::EXT_ATTR)
     }
 
-    /// The root as the kernel is told of it.
+    /// The root as the kernel sees it.
     pub(crate) fn root(&self) -> Answer<Entry> {
         Ok(self.entry(&self.getattr(self.above | ROOT)?))
     }
 
-    /// A file as the kernel is told of it.
+    /// A file as the kernel sees it.
     fn entry(&self, a: &Attributes) -> Entry {
         let node = self.above | node_of(a.inode);
         // the kernel has the root from the beginning, as generation 0
         let generation = if node == ROOT { 0 } else { a.generation.into() };
-        Entry { node, generation, name_timeout: self.keep_names, attr_timeout: self.keep, attr: self.attr(a) }
+        Entry { node, generation, name_timeout: self.name_timeout, attr_timeout: self.attr_timeout, attr: self.attr(a) }
     }
 
     /// A file's attributes as the kernel takes them.
@@ -484,10 +488,10 @@ impl Ops {
         Attr { ino: self.ino(a.inode), blocks: self.blocks(a), ..attr(a) }
     }
 
-    /// How many units of 512 bytes a file is said to take: one block where it has none and the kernel may have pages of it
-    /// that were written. tar(1) takes a file without blocks for a hole and does not read it.
+    /// How many units of 512 bytes a file is said to take: one block where it has none and the kernel may have pages of
+    /// it that were written. tar(1) takes a file without blocks for a hole and does not read it.
     fn blocks(&self, a: &Attributes) -> u64 {
-        let unknown = || self.holes.as_ref().map_or(self.keeps_writes, |holes| holes.has(a.inode));
+        let unknown = || self.holes.as_ref().map_or(self.writeback, |holes| holes.has(a.inode));
         if a.blocks == 0 && a.kind == FileKind::Regular && unknown() { u64::from(a.block_size / 512) } else { a.blocks }
     }
 
@@ -502,7 +506,7 @@ impl Ops {
         if name == b"." {
             // a handle may be older than the volume's present state
             let number = self.number(dir)?;
-            return self.held(number, |v| v.attributes_of(number)).map(Some).map_err(|_| Errno::STALE);
+            return self.with_lookup(number, |v| v.attributes_of(number)).map(Some).map_err(|_| Errno::STALE);
         }
         let found = self.answer_for(dir, |v, dir| match v.lookup(dir, name) {
             Ok(inode) => Ok(Some(inode)),
@@ -516,22 +520,22 @@ impl Ops {
                 Err(Errno::UCLEAN)
             }
             Some(number) => {
-                let found = self.held(number, |v| v.attributes_of(number));
+                let found = self.with_lookup(number, |v| v.attributes_of(number));
                 self.outcome(number, found.map(Some).map_err(Error::of_named))
             }
         }
     }
 
-    /// Does something with an inode, and holds it for the kernel if that succeeds.
-    fn held<T>(&self, number: InodeNo, work: impl FnOnce(&Volume) -> fs::Result<T>) -> fs::Result<T> {
+    /// Does something with an inode, and counts a lookup of it by the kernel if that succeeds.
+    fn with_lookup<T>(&self, number: InodeNo, work: impl FnOnce(&Volume) -> fs::Result<T>) -> fs::Result<T> {
         if number == InodeNo::ROOT || !self.volume.is_writable() {
             return work(&self.volume);
         }
-        self.volume.hold(number);
+        self.volume.add_lookup(number);
         let outcome = work(&self.volume);
         if outcome.is_err() {
             // the first error is the one that matters
-            let _ = self.volume.release(number, 1);
+            let _ = self.volume.forget(number, 1);
         }
         outcome
     }
@@ -541,8 +545,9 @@ impl Ops {
         self.outcome(number, self.volume.attributes_of(number))
     }
 
-    /// Whether root may use a file, for it is asked of nobody else: see [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks). Root may do all
-    /// but run a file that nobody may run.
+    /// Whether root may use a file, for it is asked of no one else: see
+    /// [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks). Root may do all but run a file that
+    /// no user may run.
     fn access(&self, node: u64, mask: u32) -> Answer<()> {
         // X_OK
         if mask & 1 == 0 {
@@ -560,7 +565,7 @@ impl Ops {
         let time = |t: Timestamp| StatxTime { seconds: t.seconds, nanos: t.nanos, reserved: 0 };
         let (major, minor) = a.device.unwrap_or_default();
         StatxOut {
-            valid: self.keep,
+            valid: self.attr_timeout,
             mask: BASIC | if a.crtime.is_some() { BTIME } else { 0 },
             block_size: a.block_size,
             nlink: a.links.into(),
@@ -607,7 +612,7 @@ impl Ops {
             return Ok(if self.volume.is_writable() { b"rw".to_vec() } else { b"ro".to_vec() });
         }
         if node == ROOT && name == SYNC.as_bytes() {
-            let ended = lock(&self.ended).clone();
+            let ended = self.ended.lock().clone();
             return ended.map_or_else(|| self.sync(), |how| how.map_err(|_| Errno::IO)).map(|()| Vec::new());
         }
         let value = self.answer_for(node, |v, inode| v.get_xattr(inode, name))?;
@@ -641,13 +646,13 @@ impl Ops {
         found?.ok_or(Errno::NXIO)
     }
 
-    /// Does something with a node's inode; tells of damage.
+    /// Does something with a node's inode; reports damage.
     fn answer_for<T>(&self, node: u64, work: impl FnOnce(&Volume, &Arc<Inode>) -> fs::Result<T>) -> Answer<T> {
         let number = self.number(node)?;
         self.outcome(number, self.volume.inode(number).and_then(|inode| work(&self.volume, &inode)))
     }
 
-    /// What the kernel is told of an outcome; the user is told of damage.
+    /// The answer to the kernel for an outcome; damage is reported to the user.
     fn outcome<T>(&self, number: InodeNo, outcome: fs::Result<T>) -> Answer<T> {
         outcome.map_err(|e| {
             if is_problem(&e) {
@@ -678,11 +683,11 @@ impl Ops {
             return;
         }
         let (volume, ended) = (Arc::clone(&self.volume), Arc::clone(&self.ended));
-        // whoever met it may belong to a transaction, which ends with the writing
+        // the process that met it may belong to a transaction, which ends with the writing
         std::thread::spawn(move || {
             volume.mark_for_check();
             if errors == OnDamage::ReadOnly {
-                // whoever unmounts it is told how that went
+                // the outcome is reported to the process that unmounts it
                 let _ = end(&volume, &ended);
             }
         });
@@ -714,7 +719,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_numbers_keep_their_bits() {
+    fn device_numbers_retain_their_bits() {
         for (major, minor) in [(1, 3), (8, 255), (259, 1), (4095, 70_000), (0xfff, 0xf_ffff)] {
             let coded = device(Some((major, minor)));
             assert_eq!(((coded >> 8) & 0xfff, (coded & 0xff) | ((coded >> 12) & 0xf_ff00)), (major, minor));

@@ -3,14 +3,14 @@
 mod others;
 
 use crate::{Error, Result};
-use fs::{Consistency, DataMode, FsBlock, Placement, UnknownName, Volume, WriteOptions};
+use fs::{Consistency, DataMode, FsBlock, Placement, Volume, WriteOptions};
 use fuse_wire::{Access, Atime, AttachOptions, Transport};
 use others::{Meaning, meaning};
-use std::str::FromStr;
+use std::fmt::Display;
 use std::time::Duration;
 
-/// Who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they were made: a file
-/// that is for its owner alone by now may be for everybody there.
+/// Who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they were made: a
+/// file that is for its owner alone by now may be for everybody there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SnapshotFolder {
     /// The user who mounted the volume, and root.
@@ -20,7 +20,7 @@ pub enum SnapshotFolder {
     All,
 }
 
-/// What is done when damage is met in a volume that is open for writing, beside the error for whoever met it.
+/// What is done when damage is met in a volume that is open for writing, beside the error for the process that met it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDamage {
     /// The volume is marked as having errors, so that it is checked before it is written again.
@@ -36,12 +36,12 @@ pub struct MountOptions {
     pub mount: AttachOptions,
     /// It was said that the volume shall be writable (`rw`): one that can only be read is not mounted.
     pub insist: bool,
-    /// How the volume stays sound through a crash; the best it has unless set.
+    /// How the volume stays consistent through a crash; the best it has unless set.
     pub consistency: Option<Consistency>,
     /// What is done about file data; the usual unless set.
     pub data: Option<DataMode>,
-    /// What is done when damage is met, beside the error for whoever met it. Unless set, what the superblock says: nothing
-    /// is written any more, or nothing is done.
+    /// What is done when damage is met, beside the error for the process that met it. Unless set, what the superblock
+    /// says: nothing is written any more, or nothing is done.
     pub errors: Option<OnDamage>,
     /// The journal must have checksums.
     pub journal_checksum: bool,
@@ -51,8 +51,8 @@ pub struct MountOptions {
     pub commit: Option<u32>,
     /// For a mounted volume: only the options of the mount are changed.
     pub remount: bool,
-    /// The kernel keeps what is written to files, with their sizes and times, and hands it over later: at the last
-    /// close(2), fsync(2), sync(2), unmounting, or when it has kept it for long.
+    /// The kernel caches what is written to files, with their sizes and times, and hands it over later: at the last
+    /// close(2), fsync(2), sync(2), unmounting, or when it has cached it for long.
     pub writeback_cache: bool,
     /// Where the copy of the superblock lies that is used in place of the primary: in bytes from the volume's start.
     pub superblock: Option<u64>,
@@ -68,7 +68,7 @@ impl MountOptions {
     /// Reads option lists: `["ro,nodev", "fsname=x"]`. The last of two that contradict each other holds.
     ///
     /// # Errors
-    /// [`Error::Option`] for an option that is not known, by name, and for a value that is none.
+    /// [`Error::Option`] for an option that is unknown, by name, and for an invalid value.
     pub fn parse<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
         let mut options = Self::default();
         for option in words(lists) {
@@ -82,8 +82,8 @@ impl MountOptions {
         options.complete()
     }
 
-    /// The same for lists that mount(8) hands to its helpers: it writes `rw` into all that do not say `ro`, so that this is
-    /// nobody's wish there.
+    /// The same for lists that mount(8) hands to its helpers: it writes `rw` into all that do not say `ro`, so that it
+    /// is not the user's wish there.
     ///
     /// # Errors
     /// As [`MountOptions::parse`].
@@ -104,7 +104,7 @@ impl MountOptions {
         if !options.mount.read_only && !options.remount {
             for (set, name) in [(options.ignore_journal, "norecovery"), (options.superblock.is_some(), "sb=N")] {
                 if set {
-                    return Err(Error::Option(format!("`{name}` is for reading: give `ro` as well")));
+                    return Err(Error::Option(format!("`{name}` is for reading: use `ro` as well")));
                 }
             }
         }
@@ -118,9 +118,9 @@ impl MountOptions {
                 self.mount.read_only = name == "ro";
                 self.insist = name == "rw";
             }
-            ("consistency", Some(mode)) => self.consistency = Some(named(name, mode)?),
-            ("data", Some(mode)) => self.data = Some(named(name, mode)?),
-            ("placement", Some(word)) => self.placement = named(name, word)?,
+            ("consistency", Some(mode)) => self.consistency = Some(named(name, mode, Consistency::ALL)?),
+            ("data", Some(mode)) => self.data = Some(named(name, mode, DataMode::ALL)?),
+            ("placement", Some(word)) => self.placement = named(name, word, Placement::ALL)?,
             ("commit", Some(seconds)) => self.commit = Some(commit(seconds)?),
             ("noatime", None) => self.mount.atime = Atime::Never,
             ("relatime" | "atime", None) => self.mount.atime = Atime::Relative,
@@ -178,8 +178,8 @@ impl MountOptions {
         Ok(())
     }
 
-    /// What is done when damage is met: as said, else as the superblock says (`tune2fs -e`). A panic of the machine is not
-    /// ours to make.
+    /// What is done when damage is met: as said, else as the superblock says (`tune2fs -e`). A panic of the machine is
+    /// not ours to make.
     pub(crate) fn on_damage(&self, volume: &Volume) -> Option<OnDamage> {
         const REMOUNT_RO: u16 = 2;
         const PANIC: u16 = 3;
@@ -218,8 +218,8 @@ impl MountOptions {
     }
 }
 
-/// The options of several lists. As FUSE's own programs have it, a comma behind a backslash is part of an option, and so is a
-/// second backslash.
+/// The options of several lists. As FUSE's own programs have it, a comma behind a backslash is part of an option, and
+/// so is a second backslash.
 pub(crate) fn words<S: AsRef<str>>(lists: &[S]) -> Vec<String> {
     let mut words = Vec::new();
     for list in lists {
@@ -243,16 +243,28 @@ pub(crate) fn means_nothing_here(option: &str) -> bool {
     matches!(meaning(option), Some(Meaning::Same | Meaning::NoEffect))
 }
 
-/// A value that has names, as one of them.
-fn named<T: FromStr<Err = UnknownName>>(option: &str, name: &str) -> Result<T> {
-    name.parse().map_err(|why| Error::Option(format!("`{option}={name}` is {why}")))
+/// The value of an option that has this name.
+fn named<T: Copy + Display>(option: &str, name: &str, all: &[T]) -> Result<T> {
+    let names: Vec<String> = all.iter().map(T::to_string).collect();
+    let at = names.iter().position(|known| known == name);
+    at.and_then(|at| all.get(at).copied()).ok_or_else(|| {
+        let names = match names.as_slice() {
+            [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+            names => names.concat(),
+        };
+        invalid(option, name, &format!("use {names}"))
+    })
+}
+
+fn invalid(option: &str, value: &str, instead: &str) -> Error {
+    Error::Option(format!("invalid {option}={value}: {instead}"))
 }
 
 fn snapshot_folder(who: &str) -> Result<SnapshotFolder> {
     match who {
         "owner" => Ok(SnapshotFolder::Owner),
         "all" => Ok(SnapshotFolder::All),
-        _ => Err(Error::Option(format!("`snapdir={who}` is none of owner, all"))),
+        _ => Err(invalid("snapdir", who, "use owner or all")),
     }
 }
 
@@ -261,14 +273,14 @@ fn commit(seconds: &str) -> Result<u32> {
         // as ext4: 0 asks for the usual
         Ok(0) => Ok(5),
         Ok(seconds @ 1..=3600) => Ok(seconds),
-        _ => Err(Error::Option(format!("`commit={seconds}` is no number of seconds up to 3600"))),
+        _ => Err(invalid("commit", seconds, "use a number of seconds up to 3600")),
     }
 }
 
 /// As ext4 takes `sb=`: in units of 1024 bytes, whatever the block size.
 fn superblock(number: &str) -> Result<u64> {
     let at = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1024));
-    at.ok_or_else(|| Error::Option(format!("`sb={number}` names no block: give a number, in units of 1024 bytes")))
+    at.ok_or_else(|| invalid("sb", number, "use the number of a block, in units of 1024 bytes"))
 }
 
 #[cfg(test)]
@@ -316,18 +328,18 @@ mod tests {
     #[test]
     fn what_cannot_be_done_is_named() {
         for (list, said) in [
-            ("data=fast", "`data=fast` is none of ordered, writeback, journal, cow"),
-            ("consistency=some", "`consistency=some` is none of none, dirty-bit, linked, journal, snapshot"),
-            ("snapdir=hidden", "`snapdir=hidden` is none of owner, all"),
-            ("placement=front", "`placement=front` is none of usual, hint"),
-            ("commit=soon", "`commit=soon` is no number of seconds up to 3600"),
-            ("commit=3601", "`commit=3601` is no number of seconds up to 3600"),
+            ("data=fast", "invalid data=fast: use ordered, writeback, journal or cow"),
+            ("consistency=some", "invalid consistency=some: use none, dirty-bit, linked, journal or snapshot"),
+            ("snapdir=hidden", "invalid snapdir=hidden: use owner or all"),
+            ("placement=front", "invalid placement=front: use usual or hint"),
+            ("commit=soon", "invalid commit=soon: use a number of seconds up to 3600"),
+            ("commit=3601", "invalid commit=3601: use a number of seconds up to 3600"),
             ("ro,remount-me", "unknown mount option `remount-me`"),
             ("ro=1", "unknown mount option `ro=1`"),
-            ("ro,sb=x", "`sb=x` names no block: give a number, in units of 1024 bytes"),
+            ("ro,sb=x", "invalid sb=x: use the number of a block, in units of 1024 bytes"),
             (
                 "ro,sb=18446744073709551615",
-                "`sb=18446744073709551615` names no block: give a number, in units of 1024 bytes",
+                "invalid sb=18446744073709551615: use the number of a block, in units of 1024 bytes",
             ),
         ] {
             assert_eq!(MountOptions::parse(&[list]).expect_err(list).to_string(), said);
@@ -349,8 +361,8 @@ mod tests {
             ("diratime", "reading a directory is not recorded"),
             ("iversion", "is not counted"),
             ("resuid=7", "the superblock"),
-            ("norecovery", "`norecovery` is for reading: give `ro` as well"),
-            ("rw,sb=32768", "`sb=N` is for reading: give `ro` as well"),
+            ("norecovery", "`norecovery` is for reading: use `ro` as well"),
+            ("rw,sb=32768", "`sb=N` is for reading: use `ro` as well"),
             ("errors=often", "unknown mount option"),
             ("mand", "no mandatory locks"),
         ] {

@@ -1,11 +1,12 @@
 //! What a request relies on that waits for a transaction of others.
 //!
-//! The kernel has looked at names and permissions before it sent the request, and it may have needs what the transaction
-//! did. When that is rolled back the same names may lead to other files, and the same files may be somebody else's. Where
-//! that is so the request is answered with ESTALE: the kernel then looks again, and asks anew for what goes by a name.
+//! The kernel has looked at names and permissions before it sent the request, and it may have needs what the
+//! transaction did. When that is rolled back the same names may lead to other files, and the same files may be another
+//! user's. Where that is so the request is answered with ESTALE: the kernel then looks again, and asks anew for what
+//! goes by a name.
 //!
-//! Content is written and space is taken by whoever has the file open, whatever its permissions are by then; that a file
-//! does not exist any more is needs by its number.
+//! Content is written and space is taken by the process that has the file open, whatever its permissions are by then;
+//! that a file does not exist any more is needs by its number.
 
 use crate::ops::number_of;
 use fs::{InodeNo, Volume};

@@ -1,7 +1,8 @@
 //! Reports of damage to the user: once for each file, and not for ever.
 
+use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Files that are reported; a volume with more has been reported enough.
 const MOST: usize = 1000;
@@ -23,7 +24,7 @@ impl ProblemReports {
     /// Reports what befell the volume as a whole, once.
     pub(crate) fn report_volume(&self, problem: &str) {
         // no inode has this number
-        if self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(u64::MAX) {
+        if self.reported.lock().insert(u64::MAX) {
             (self.sink)(problem);
         }
     }
@@ -32,7 +33,7 @@ impl ProblemReports {
     pub(crate) fn report_group(&self, group: u32, why: &str) {
         // no inode has this number either
         let key = u64::MAX - 1 - u64::from(group);
-        if self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+        if self.reported.lock().insert(key) {
             (self.sink)(&format!(
                 "group {group} is damaged, and nothing is allocated there: {why}; unmount the volume and run `extant check`"
             ));
@@ -42,7 +43,7 @@ impl ProblemReports {
     /// Reports a problem with an inode, unless one was reported before.
     pub(crate) fn report(&self, inode: u64, problem: &str) {
         let count = {
-            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reported = self.reported.lock();
             if reported.len() >= MOST || !reported.insert(inode) {
                 return;
             }
@@ -63,14 +64,13 @@ mod tests {
     fn each_file_is_reported_once_and_not_without_end() {
         let received = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&received);
-        let problems =
-            ProblemReports::new(Arc::new(move |text| sink.lock().expect("unpoisoned").push(text.to_owned())));
+        let problems = ProblemReports::new(Arc::new(move |text| sink.lock().push(text.to_owned())));
         for inode in [12, 13, 12] {
             problems.report(inode, "corrupt");
         }
-        assert_eq!(*received.lock().expect("unpoisoned"), ["inode 12: corrupt", "inode 13: corrupt"]);
+        assert_eq!(*received.lock(), ["inode 12: corrupt", "inode 13: corrupt"]);
         (0..5000).for_each(|inode| problems.report(inode, "corrupt"));
-        let received = received.lock().expect("unpoisoned");
+        let received = received.lock();
         assert_eq!(received.len(), MOST + 1);
         assert_eq!(received[MOST], "problems with further files are not reported");
     }

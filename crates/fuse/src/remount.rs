@@ -1,7 +1,7 @@
 //! Changing the flags of a mounted volume.
 //!
-//! The kernel takes all flags anew with each remount, so those that are to stay as they are have to be said again: a mount
-//! that lost nosuid and nodev would run the set-user-id programs of whoever made its volume.
+//! The kernel takes all flags anew with each remount, so those that are to stay as they are have to be said again: a
+//! mount that lost nosuid and nodev would run the set-user-id programs of the user who made its volume.
 
 use crate::ops::ACCESS;
 use crate::options::{MountOptions, means_nothing_here, words};
@@ -37,14 +37,14 @@ const FIXED: [(&str, MountFlags, bool); 6] = [
     ("relatime", MountFlags::RELATIME, true),
 ];
 
-/// Changes the flags of a mounted volume, as mount(8) does with `remount`: those that the lists name (`ro`, `rw`, `nodev`,
-/// `nosuid`, `noexec`, `nosymfollow` and their opposites), and no other. The serving process stays as it is, so what it
-/// opened for reading cannot be written. What it does itself cannot be changed: an error, or passed over where mount(8)
-/// `repeats` what stands in fstab.
+/// Changes the flags of a mounted volume, as mount(8) does with `remount`: those that the lists name (`ro`, `rw`,
+/// `nodev`, `nosuid`, `noexec`, `nosymfollow` and their opposites), and no other. The serving process stays as it is,
+/// so what it opened for reading cannot be written. What it does itself cannot be changed: an error, or passed over
+/// where mount(8) `repeats` what stands in fstab.
 ///
 /// # Errors
-/// [`Error::Option`] for what is unknown or cannot be changed; [`Error::Mount`]: nothing of ours is mounted there, it was
-/// mounted read-only and shall be written, or it is the mount of a user who is not root and shall have set-user-id
+/// [`Error::Option`] for what is unknown or cannot be changed; [`Error::Mount`]: nothing of ours is mounted there, it
+/// was mounted read-only and shall be written, or it is the mount of a user who is not root and shall have set-user-id
 /// programs or devices.
 pub fn remount<S: AsRef<str>>(dir: &Path, lists: &[S], repeats: bool) -> Result<()> {
     MountOptions::parse(lists)?;
@@ -61,7 +61,8 @@ pub fn remount<S: AsRef<str>>(dir: &Path, lists: &[S], repeats: bool) -> Result<
         return Err(on_dir(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why)));
     }
     rustix::mount::mount_remount(&place, flags, "").map_err(|e| on_dir(e.into()))?;
-    // all that was written is durable then, as with any file system; of a mount without a device the kernel does not ask for that
+    // all that was written is durable then, as with any file system; of a mount without a device the kernel does not
+    // ask for that
     let synced = match flags.contains(MountFlags::RDONLY) {
         true => rustix::fs::getxattr(&place, OsStr::new(SYNC), &mut [0; 1][..]).map(drop),
         false => Ok(()),
@@ -159,7 +160,7 @@ mod tests {
             let said = changed(&[list], &before, false).expect_err(list).to_string();
             assert!(said.contains("while the volume is mounted"), "{said}");
         }
-        // mount(8) repeats the line of fstab, but a promise that is not held is none
+        // mount(8) repeats the line of fstab, but a guarantee that is not met is none
         assert!(changed(&["rw,remount,commit=9,consistency=none,allow_other,user_id=0"], &before, true).is_ok());
         assert!(changed(&["rw,remount,sync"], &before, true).is_err());
         assert!(changed(&["rw,remount,async,nofail,x-a"], &before, false).is_ok());

@@ -4,12 +4,13 @@
 //! of it. mkdir(2) in `snapshots` makes a snapshot, rmdir(2) deletes one; everything below is for reading. Files in use
 //! cannot change their meaning, so going back to a snapshot waits until the volume is unmounted.
 //!
-//! Nodes: the upper 32 bits say which volume a node is of. 0 is the volume itself, all ones are the two directories made up
-//! here, and a snapshot has the number that it was given when its name was first looked up or listed. So no two files of the
-//! mount have the same number for stat(2), and what the kernel keeps of a snapshot that was deleted means nothing else.
+//! Nodes: the upper 32 bits say which volume a node is of. 0 is the volume itself, all ones are the two directories
+//! made up here, and a snapshot has the number that it got when its name was first looked up or listed. So no two files
+//! of the mount have the same number for stat(2), and what the kernel caches of a snapshot that was deleted means
+//! nothing else.
 //!
-//! Snapshots have the modes that files had: what is for the owner alone by now may be for everybody there. So `.extant` is
-//! for whoever mounted the volume (and for root), unless `snapdir=all` says otherwise.
+//! Snapshots have the modes that files had: what is for the owner alone by now may be for everybody there. So `.extant`
+//! is for the user who mounted the volume (and for root), unless `snapdir=all` says otherwise.
 
 mod client;
 mod views;
@@ -17,19 +18,19 @@ mod views;
 pub use client::MountedSnapshots;
 
 use crate::errno::errno;
-use crate::lock::lock;
 use crate::ops::{Ops, ROOT, nothing};
 use crate::options::{MountOptions, SnapshotFolder};
 use crate::problem_reports::ProblemSink;
 use fs::Volume;
 use fuse_wire::{Answer, Attr, Caller, Entry, Features, Filesystem, Kernel, Operation, Reply, Request, WritebackError};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use views::{Views, Visit};
 
 /// The name in the root.
@@ -42,14 +43,14 @@ const HIDDEN: u64 = MADE_UP << 32 | 1;
 const SNAPSHOTS: u64 = MADE_UP << 32 | 2;
 /// What nodes that are on no volume have in their upper 32 bits.
 const MADE_UP: u64 = 0xFFFF_FFFF;
-/// Bytes of each one's metadata that are kept in memory.
+/// Bytes of each one's metadata that are cached.
 const CACHE: usize = 16 << 20;
-/// Of a snapshot's root, attributes that are not on the volume: its generation's number, when it was made in seconds since
-/// 1970, and the bytes that it alone holds, all in decimal.
-pub(crate) const FACTS: [&str; 3] = ["extant.generation", "extant.time", "extant.space"];
+/// Of a snapshot's root, attributes that are not on the volume: its generation's number, when it was made in seconds
+/// since 1970, and the bytes that it alone holds, all in decimal.
+pub(crate) const INFO: [&str; 3] = ["extant.generation", "extant.time", "extant.space"];
 
-/// An attribute of the volume's root that can be set: the snapshot to which the volume goes back when it is unmounted. Empty
-/// for none.
+/// An attribute of the volume's root that can be set: the snapshot to which the volume goes back when it is unmounted.
+/// Empty for none.
 pub(crate) const ROLLBACK: &str = "extant.rollback";
 
 /// A mounted volume with its snapshots.
@@ -147,7 +148,7 @@ impl Filesystem for WithSnapshots {
     fn finish(&self) -> io::Result<()> {
         self.views.clear();
         self.live.finish()?;
-        match lock(&self.back_to).take() {
+        match self.back_to.lock().take() {
             Some(name) => fs::rollback(Arc::clone(self.live.volume.storage()), &name).map_err(io::Error::other),
             None => Ok(()),
         }
@@ -174,7 +175,7 @@ impl WithSnapshots {
             Operation::CopyFileRange { .. } => Err(Errno::XDEV),
             ref operation if operation.changes() || opens_for_writing(operation) => Err(Errno::ROFS),
             Operation::GetXattr { name, size } if request.node as u32 == ROOT as u32 => {
-                match self.fact(&visit, name, &request.caller)? {
+                match self.info(&visit, name, &request.caller)? {
                     Some(value) => reply.value(size, value.as_bytes()),
                     None => volume.answer(request, reply),
                 }
@@ -239,12 +240,12 @@ impl WithSnapshots {
                 reply.entry(&self.root(number)?)
             }
             Operation::RmDir { name } if node == SNAPSHOTS => self.delete(name, &request.caller),
-            // the root of the volume may be somebody else's
+            // the root of the volume may be another user's
             Operation::SetXattr { name, value, .. } if node == SNAPSHOTS && name == ROLLBACK.as_bytes() => {
                 self.go_back_to(value, &request.caller)
             }
             Operation::GetXattr { name, size } if node == SNAPSHOTS && name == ROLLBACK.as_bytes() => {
-                reply.value(size, lock(&self.back_to).as_deref().ok_or(Errno::NODATA)?)
+                reply.value(size, self.back_to.lock().as_deref().ok_or(Errno::NODATA)?)
             }
             Operation::GetXattr { .. } => Err(Errno::NODATA),
             Operation::ListXattr { size } => reply.value(size, &[]),
@@ -259,7 +260,7 @@ impl WithSnapshots {
         }
     }
 
-    /// Snapshots are made and deleted by root and by whoever mounted the volume.
+    /// Snapshots are made and deleted by root and by the user who mounted the volume.
     fn may_change(&self, caller: &Caller) -> Answer<()> {
         let owner = rustix::process::getuid().as_raw();
         if caller.uid == 0 || caller.uid == owner { Ok(()) } else { Err(Errno::PERM) }
@@ -271,7 +272,7 @@ impl WithSnapshots {
         if !self.live.volume.is_writable() {
             return Err(Errno::ROFS);
         }
-        let mut back_to = lock(&self.back_to);
+        let mut back_to = self.back_to.lock();
         if !name.is_empty() && self.numbered(name)?.is_none() {
             return Err(Errno::NOENT);
         }
@@ -281,8 +282,8 @@ impl WithSnapshots {
 
     fn delete(&self, name: &[u8], caller: &Caller) -> Answer<()> {
         self.may_change(caller)?;
-        // nobody chooses it meanwhile
-        let back_to = lock(&self.back_to);
+        // no process chooses it meanwhile
+        let back_to = self.back_to.lock();
         let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
         let info = list.into_iter().find(|info| info.name == name).ok_or(Errno::NOENT)?;
         if back_to.as_deref() == Some(name) {
@@ -291,7 +292,7 @@ impl WithSnapshots {
         let number = self.views.number_of(&info);
         self.views.close(number)?;
         if let Err(e) = self.live.volume.delete_snapshot(name) {
-            // where it is still there nothing of it was given away
+            // where it is still there nothing of it was freed
             if self.live.volume.snapshots().is_ok_and(|list| list.contains(&info)) {
                 self.views.reopen(number);
             }
@@ -331,10 +332,10 @@ impl WithSnapshots {
         Ok(Entry { name_timeout: 0, ..self.volume(&visit)?.root()? })
     }
 
-    fn fact(&self, visit: &Visit<'_>, name: &[u8], caller: &Caller) -> Answer<Option<String>> {
-        let Some(fact) = FACTS.iter().position(|fact| fact.as_bytes() == name) else { return Ok(None) };
+    fn info(&self, visit: &Visit<'_>, name: &[u8], caller: &Caller) -> Answer<Option<String>> {
+        let Some(which) = INFO.iter().position(|attribute| attribute.as_bytes() == name) else { return Ok(None) };
         let info = visit.info()?;
-        Ok(Some(match fact {
+        Ok(Some(match which {
             0 => info.generation.to_string(),
             1 => info.time.to_string(),
             // it compares maps of all that the snapshot has
@@ -345,7 +346,8 @@ impl WithSnapshots {
         }))
     }
 
-    /// A directory made up here. It belongs to whoever mounted the volume: the kernel asks it who may make snapshots.
+    /// A directory made up here. It belongs to the user who mounted the volume: the kernel asks it who may make
+    /// snapshots.
     fn made_up(&self, node: u64) -> Entry {
         let mode = match self.options.snapshots {
             SnapshotFolder::Owner => 0o040_700,

@@ -1,10 +1,11 @@
 //! Transactions on a mounted volume: which processes belong to one, and which wait.
 //!
-//! A process begins a transaction, and commits it or rolls it back, by asking for an attribute of any file of the mount:
-//! `extant.txn.begin.SECONDS.MARK`, `extant.txn.commit`, `extant.txn.rollback`. That is the one request which the kernel hands
-//! over at any time, with no lock held, and which a program needs no unsafe code for. The value is empty, or says what went
-//! wrong. Members are that process and those below it; what they ask for happens in the transaction. Others wait before they
-//! change anything, each with a worker of its own, so that no request of a member finds all workers taken.
+//! A process begins a transaction, and commits it or rolls it back, by asking for an attribute of any file of the
+//! mount: `extant.txn.begin.SECONDS.MARK`, `extant.txn.commit`, `extant.txn.rollback`. That is the one request which
+//! the kernel hands over at any time, with nothing locked, and which a program needs no unsafe code for. The value is
+//! empty, or says what went wrong. Members are that process and those below it; what they ask for happens in the
+//! transaction. Others wait before they change anything, each with a worker of its own, so that no request of a member
+//! finds all workers taken.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -13,13 +14,13 @@
 //! | `ending` | the end of a transaction, and what the kernel has to forget |
 //! | `client` | the side of the process that asks |
 //!
-//! 1. Every process that was a member is one until it ends: after a rollback its calls that change the volume, or ask for it
-//!    to be durable, fail with ECANCELED.
+//! 1. Every process that was a member is one until it ends: after a rollback its calls that change the volume, or ask
+//!    for it to be durable, fail with ECANCELED.
 //! 2. A request without a process comes from the kernel, or from a process that this system cannot see (of another PID
-//!    namespace). It is a member's only where it is a page that the kernel writes back: nobody can say whose that is, and
-//!    a member may need it written.
-//! 3. Such a page is part of the transaction. So fsync by others of a file with such pages waits for the end, and fails with
-//!    EIO where they were rolled back. All other content of theirs is durable: it was when the transaction began.
+//!    namespace). It is a member's only where it is a page that the kernel writes back: it is unknown whose that is,
+//!    and a member may need it written.
+//! 3. Such a page is part of the transaction. So fsync by others of a file with such pages waits for the end, and fails
+//!    with EIO where they were rolled back. All other content of theirs is durable: it was when the transaction began.
 //! 4. A transaction begins when the kernel has handed over all dirty pages, and ends so as well.
 
 mod client;
@@ -30,7 +31,6 @@ mod waiting;
 pub use client::MountedTransaction;
 
 use crate::errno::errno;
-use crate::lock::lock;
 use crate::losses::Losses;
 use crate::ops::{ROOT, number_of};
 use crate::preconditions::Preconditions;
@@ -38,6 +38,7 @@ use ending::watch;
 use fs::{InodeNo, Transaction, Volume};
 use fuse_wire::{Answer, Caller, Features, Filesystem, Kernel, Operation, Reply, Request};
 use members::Members;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashSet;
@@ -45,7 +46,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use waiting::Waiting;
 
@@ -67,8 +68,8 @@ pub(crate) struct WithTransactions<F> {
     inner: Arc<F>,
     shared: Arc<Shared>,
     mounted_on: PathBuf,
-    /// The kernel keeps what is written, so nobody knows to which transaction it belongs.
-    keeps_writes: bool,
+    /// The kernel caches what is written, so it is unknown to which transaction it belongs.
+    writeback: bool,
 }
 
 struct Shared {
@@ -184,7 +185,7 @@ impl Running {
         match (request.caller.pid, &request.operation) {
             // after its end, pages of files of which none came before are anybody's
             (0, Operation::Write { late, .. }) => {
-                *late && (!self.is_over() || lock(&self.late).contains(&request.node))
+                *late && (!self.is_over() || self.late.lock().contains(&request.node))
             }
             (0, _) => false,
             (task, _) => self.members.has(task),
@@ -193,7 +194,7 @@ impl Running {
 
     /// Whether the kernel has written back pages of what a request asks to be durable.
     fn has_late(&self, request: &Request<'_>) -> bool {
-        let late = lock(&self.late);
+        let late = self.late.lock();
         if matches!(request.operation, Operation::SyncFs) { !late.is_empty() } else { late.contains(&request.node) }
     }
 
@@ -204,26 +205,26 @@ impl Running {
 
 impl Shared {
     fn running(&self) -> Option<Arc<Running>> {
-        if self.any.load(Ordering::Acquire) { lock(&self.current).clone() } else { None }
+        if self.any.load(Ordering::Acquire) { self.current.lock().clone() } else { None }
     }
 
     fn is_current(&self, running: &Arc<Running>) -> bool {
-        lock(&self.current).as_ref().is_some_and(|current| Arc::ptr_eq(current, running))
+        self.current.lock().as_ref().is_some_and(|current| Arc::ptr_eq(current, running))
     }
 
     fn clear(&self) {
         self.any.store(false, Ordering::Release);
-        *lock(&self.current) = None;
+        *self.current.lock() = None;
         self.waiting.over();
     }
 
     /// Whether a task was a member of a transaction that was rolled back.
     fn is_doomed(&self, task: u32) -> bool {
-        self.any_doomed.load(Ordering::Acquire) && lock(&self.doomed).iter().any(|members| members.has(task))
+        self.any_doomed.load(Ordering::Acquire) && self.doomed.lock().iter().any(|members| members.has(task))
     }
 
-    /// Whether somebody who is no member has to wait to hear that something is durable.
-    fn keeps_from_sync(&self, running: &Running, request: &Request<'_>) -> bool {
+    /// Whether a process that is not a member has to wait to hear that something is durable.
+    fn blocks_sync(&self, running: &Running, request: &Request<'_>) -> bool {
         !running.is_over()
             && running.has_late(request)
             && !running.includes(request)
@@ -252,7 +253,7 @@ impl Shared {
 }
 
 impl<F: Filesystem + 'static> WithTransactions<F> {
-    pub(crate) fn new(inner: F, volume: Arc<Volume>, mounted_on: PathBuf, keeps_writes: bool) -> Self {
+    pub(crate) fn new(inner: F, volume: Arc<Volume>, mounted_on: PathBuf, writeback: bool) -> Self {
         let shared = Shared {
             volume,
             current: Mutex::default(),
@@ -266,11 +267,11 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             any_doomed: AtomicBool::new(false),
             lost: Losses::default(),
         };
-        Self { inner: Arc::new(inner), shared: Arc::new(shared), mounted_on, keeps_writes }
+        Self { inner: Arc::new(inner), shared: Arc::new(shared), mounted_on, writeback }
     }
 
     fn command(&self, command: &Command, caller: &Caller) -> Answer<String> {
-        // it keeps all others waiting
+        // it makes all others wait
         if caller.uid != 0 && caller.uid != rustix::process::getuid().as_raw() {
             return Err(Errno::PERM);
         }
@@ -300,7 +301,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         };
         self.shared.clear();
         // a process that hears that it is over can unmount the volume
-        drop(lock(&running.root).take());
+        drop(running.root.lock().take());
         Ok(outcome.err().map_or_else(String::new, |e| e.to_string()))
     }
 
@@ -308,9 +309,9 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if !self.shared.volume.is_writable() {
             return Err(Errno::ROFS);
         }
-        if self.keeps_writes {
+        if self.writeback {
             return Ok(
-                "the kernel keeps what is written (writeback_cache), so nobody knows what belongs together".into()
+                "the kernel caches writes (writeback_cache), so it is unknown which belong to a transaction".into()
             );
         }
         if self.shared.running().is_some_and(|running| running.members.has(client)) {
@@ -319,7 +320,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if self.shared.is_doomed(client) {
             return Err(Errno::CANCELED);
         }
-        let mut current = lock(&self.shared.current);
+        let mut current = self.shared.current.lock();
         if self.shared.stopping.load(Ordering::SeqCst) {
             return Ok("the volume is being unmounted".into());
         }
@@ -332,7 +333,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if let Some(kernel) = self.shared.kernel.get() {
             kernel.expect_waiting();
         }
-        // its time is kept here, where the kernel can be told before anybody sees its end
+        // its time is measured here, where the kernel can be notified before any process sees its end
         let transaction = match self.shared.volume.transaction(Duration::MAX) {
             Ok(transaction) => transaction,
             Err(fs::Error::Busy) => return Err(Errno::BUSY),
@@ -357,7 +358,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let (inner, shared): (Arc<dyn Filesystem>, _) = (Arc::clone(&self.inner) as _, Arc::clone(&self.shared));
         let mounted_on = self.mounted_on.clone();
         let watch = move || watch(&inner, shared, &running, &process, &mounted_on);
-        // without somebody who watches, a client that dies would keep all others waiting
+        // without a thread that watches, a client that dies would make all others wait
         if std::thread::Builder::new().name("fuse-transaction".to_owned()).spawn(watch).is_err() {
             self.shared.clear();
             return Err(Errno::AGAIN);
@@ -374,20 +375,20 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let turns = shared.volume.turns_of_transactions();
         let (mut prepared, mut again) = (false, false);
         loop {
-            // asked each time: it may begin, and with it whoever asks be a member, while this waits
+            // asked each time: it may begin, and with it the caller be a member, while this waits
             let running = shared.running();
             let member = running.as_ref().filter(|running| running.includes(request));
             let _inside = member.map(|running| running.transaction.enter());
             let _answering = member.and_then(|running| {
                 if late {
                     // no sign that members go on: anybody's fsync(2) has pages written back
-                    lock(&running.late).insert(request.node);
+                    running.late.lock().insert(request.node);
                     return None;
                 }
                 shared.answered.fetch_add(1, Ordering::SeqCst);
                 Some(One::of(&shared.answering))
             });
-            // whoever hears of a page did not ask to change anything
+            // the process that hears of a page did not ask to change anything
             let error = |e: fs::Error| if late { Errno::IO } else { errno(&e) };
             let pass = shared.volume.changing_within(most).map_err(|e| {
                 // it is the transaction that is refused
@@ -418,8 +419,8 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                 }
                 let _pass = Some(pass).filter(|_| !self.inner.changes_alone(request));
                 let outcome = self.inner.answer(request, reply);
-                // whoever stored it in a mapping may not hear of it any more; pages of a file that has become immutable or
-                // append-only are refused in any case
+                // the process that stored it in a mapping may not hear of it any more; pages of a file that has become
+                // immutable or append-only are refused in any case
                 if let (true, Some(running), Err(e)) = (late && outcome != Err(Errno::PERM), member, outcome) {
                     let why = io::Error::from(e);
                     running.transaction.doom(&format!("what was stored through a mapping cannot be written: {why}"));
@@ -449,8 +450,9 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let _inside = member.map(|running| running.transaction.enter());
         let _pass = self.shared.volume.looking();
         if running.is_some() {
-            // it may be there again after a rollback, which the kernel can hear of late: whoever waits has the directory locked
-            reply.keep_no_absence();
+            // it may be there again after a rollback, which the kernel can hear of late: a process that waits has the
+            // directory locked
+            reply.cache_no_absence();
         }
         self.inner.answer(request, reply)
     }
@@ -467,7 +469,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if member.is_none() && shared.is_doomed(request.caller.pid) {
             return Err(Errno::CANCELED);
         }
-        if let Some(running) = running.as_ref().filter(|running| shared.keeps_from_sync(running, request)) {
+        if let Some(running) = running.as_ref().filter(|running| shared.blocks_sync(running, request)) {
             shared.wait_for(running, request)?;
             if running.undone.load(Ordering::SeqCst) {
                 is_lost();
@@ -507,7 +509,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
             Manner::Looks => running.is_some_and(|running| {
                 self.shared.waiting.is_back(request) && !running.is_over() && !running.includes(request)
             }),
-            Manner::Syncs => running.is_some_and(|running| self.shared.keeps_from_sync(&running, request)),
+            Manner::Syncs => running.is_some_and(|running| self.shared.blocks_sync(&running, request)),
             Manner::Else => false,
         }
     }
@@ -539,7 +541,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
 
     fn forget(&self, node: u64, lookups: u64) {
         self.inner.forget(node, lookups);
-        if number_of(node).is_none_or(|number| !self.shared.volume.is_held(number)) {
+        if number_of(node).is_none_or(|number| !self.shared.volume.is_looked_up(number)) {
             self.shared.lost.forget(node);
         }
     }
@@ -554,7 +556,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
     fn stop(&self) -> bool {
         self.shared.stopping.store(true, Ordering::SeqCst);
         // a request that begins one now has the lock
-        let running = lock(&self.shared.current).clone().filter(|running| !running.is_over());
+        let running = self.shared.current.lock().clone().filter(|running| !running.is_over());
         let over = running.is_none_or(|running| {
             let end = Instant::now() + COMMITTING;
             while running.committing.load(Ordering::SeqCst) && !running.is_over() && Instant::now() < end {
@@ -562,8 +564,8 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
             }
             running.is_over()
         });
-        // else all pages that the kernel has are part of it (3), and go with it at the end. It is not rolled back before: members
-        // live on for a moment, and what they store after a rollback would be taken as anybody's
+        // else all pages that the kernel has are part of it (3), and go with it at the end. It is not rolled back
+        // before: members live on for a moment, and what they store after a rollback would be taken as anybody's
         self.inner.stop() && over
     }
 

@@ -1,4 +1,4 @@
-//! Damage is an error for what it hits, told once, and the mount lives on.
+//! Damage is an error for what it hits, reported once, and the mount lives on.
 
 mod common;
 
@@ -143,7 +143,7 @@ fn a_corrupt_directory_block_hides_its_own_names_and_says_so() {
 }
 
 #[test]
-fn an_image_that_is_cut_short_gives_eio_and_the_mount_lives() {
+fn an_image_that_is_cut_short_returns_eio_and_the_mount_lives() {
     if !ready() {
         return;
     }
@@ -159,7 +159,7 @@ fn an_image_that_is_cut_short_gives_eio_and_the_mount_lives() {
     let e = file.read_at(&mut [0; 100], 0).expect_err("the content is gone");
     assert_eq!(errno(&e), Some(Errno::IO), "{e}");
     assert!(last.symlink_metadata().is_ok());
-    // and back: nothing of the error stays. The file keeps its inode, so the device sees it.
+    // and back: nothing of the error stays. The file retains its inode, so the device sees it.
     std::fs::write(image.path(), &bytes).expect("image");
     assert!(std::fs::read(&last).expect("read") == contents[19]);
     assert_eq!(served.problems().len(), 1, "{:?}", served.problems());

@@ -1,4 +1,4 @@
-//! What the server takes of memory: it follows what is in use, and keeps within the limit of a control group.
+//! What the server takes of memory: it follows what is in use, and stays within the limit of a control group.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn soon(mut holds: impl FnMut() -> bool) -> bool {
 }
 
 #[test]
-fn the_kernel_lets_go_of_files_that_nobody_uses_and_of_no_others() {
+fn the_kernel_lets_go_of_files_that_no_process_uses_and_of_no_others() {
     const FILES: usize = 1000;
     if !ready() || !kernel_lets_go() {
         return;
@@ -61,17 +61,17 @@ fn the_kernel_lets_go_of_files_that_nobody_uses_and_of_no_others() {
     let open = fs::File::open(sub.join("7")).expect("open");
     let nameless = fs::File::open(sub.join("8")).expect("open");
     fs::remove_file(sub.join("8")).expect("unlink");
-    assert!(volume.held() >= FILES, "{} held", volume.held());
+    assert!(volume.looked_up() >= FILES, "{} looked up", volume.looked_up());
     // what was in use a moment ago is spared, so it takes more than one time
     assert!(
         soon(|| {
-            volume.limit_holds(10);
-            volume.held() <= 20
+            volume.limit_looked_up(10);
+            volume.looked_up() <= 20
         }),
-        "{} held",
-        volume.held()
+        "{} looked up",
+        volume.looked_up()
     );
-    // nobody has noticed
+    // no process has noticed
     for (file, content) in [(&open, "7"), (&nameless, "8")] {
         assert_eq!(std::io::read_to_string(file).expect("read"), content);
     }
@@ -83,7 +83,7 @@ fn the_kernel_lets_go_of_files_that_nobody_uses_and_of_no_others() {
     }
     drop((open, nameless));
     fs::remove_dir_all(&sub).expect("remove all");
-    assert!(soon(|| volume.held() == 0), "{} held", volume.held());
+    assert!(soon(|| volume.looked_up() == 0), "{} looked up", volume.looked_up());
     unmounter.unmount().expect("unmount");
     server.join().expect("no panic").expect("the session ends well");
     drop(volume);

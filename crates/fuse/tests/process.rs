@@ -4,15 +4,15 @@ mod common;
 
 use common::ready;
 use extant_fuse::unmount;
+use parking_lot::Mutex;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use testkit::{Image, tools};
 
-/// A mount namespace that is made while a volume is mounted has the mount too, and with it the claim on the volume, until
-/// that namespace ends. So the test that makes one does not run beside the one that mounts the same volume again.
+/// A mount namespace that is made while a volume is mounted has the mount too, and with it the claim on the volume,
+/// until that namespace ends. So the test that makes one does not run beside the one that mounts the same volume again.
 static NAMESPACES: Mutex<()> = Mutex::new(());
 
 /// The program `examples/mount.rs`.
@@ -162,7 +162,7 @@ fn what_was_synced_survives_the_server_and_two_cannot_serve_one_volume() {
     if !ready() {
         return;
     }
-    let _alone = NAMESPACES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = NAMESPACES.lock();
     let image = image();
     for transport in common::TRANSPORTS {
         let mut server = Server::new(image.path(), &format!("rw,{transport}"));
@@ -282,7 +282,7 @@ cannot mount on /usr: user has no write access to mountpoint /usr
 failed
 ";
 
-/// An access control list as programs give it to the kernel: user 4321 may read, the group and others may not.
+/// An access control list as programs pass it to the kernel: user 4321 may read, the group and others may not.
 fn acl() -> Vec<u8> {
     let entries: [(u16, u16, u32); 5] =
         [(1, 6, u32::MAX), (2, 4, 4321), (4, 0, u32::MAX), (0x10, 4, u32::MAX), (0x20, 0, u32::MAX)];
@@ -304,7 +304,7 @@ fn users_see_what_they_may() {
     if !Path::new("/etc/fuse.conf").exists() {
         return tools::skip("needs /etc/fuse.conf");
     }
-    let _alone = NAMESPACES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = NAMESPACES.lock();
     let source = tempfile::tempdir().expect("a temporary folder");
     for (name, mode) in [("hello", 0o644), ("secret", 0o600), ("listed", 0o640)] {
         let path = source.path().join(name);

@@ -1,5 +1,5 @@
-//! Single requests at their limits: large directories, reads at and beyond the end, holes, names, attributes, flags, and
-//! many readers at once.
+//! Single requests at their limits: large directories, reads at and beyond the end, holes, names, attributes, flags,
+//! and many readers at once.
 
 mod common;
 
@@ -78,7 +78,7 @@ fn part(dir: &File) -> BTreeSet<Vec<u8>> {
     names
 }
 
-/// Nobody can change a directory while a part of its list is fetched: parts are small as long as somebody does.
+/// No process can change a directory while a part of its list is fetched: parts are small as long as one does.
 #[test]
 fn a_directory_that_changes_is_listed_in_small_parts() {
     const NAMES: usize = 3000;
@@ -102,7 +102,7 @@ fn a_directory_that_changes_is_listed_in_small_parts() {
             std::fs::remove_file(name(n)).expect("remove");
             removed.insert(format!("name-{n:05}").into_bytes());
             let next = part(&dir);
-            assert!(next.len() <= FEW, "{options:?}: {} beside somebody who removes", next.len());
+            assert!(next.len() <= FEW, "{options:?}: {} beside a process that removes", next.len());
             for name in next {
                 assert!(!removed.contains(&name), "{options:?}: a name that is gone");
                 assert!(seen.insert(name), "{options:?}: a name twice");
@@ -239,8 +239,8 @@ fn names_that_are_not_there_and_names_that_cannot_be() {
     assert_eq!(served.problems(), Vec::<String>::new());
 }
 
-fn value(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, Errno> {
-    let mut buf = vec![0; room];
+fn value(path: &Path, name: &str, size: usize) -> Result<Vec<u8>, Errno> {
+    let mut buf = vec![0; size];
     rustix::fs::getxattr(path, name, &mut buf[..]).map(|length| buf[..length].to_vec())
 }
 
@@ -249,21 +249,22 @@ fn attributes_and_flags() {
     if !ready() || !testkit::need(&["lsattr"]) {
         return;
     }
-    let source = folder(&[("dressed", b"x"), ("bare", b"x")]);
-    rustix::fs::setxattr(source.path().join("dressed"), "user.colour", b"green", XattrFlags::CREATE).expect("setxattr");
+    let source = folder(&[("coloured", b"x"), ("bare", b"x")]);
+    let path = source.path().join("coloured");
+    rustix::fs::setxattr(path, "user.colour", b"green", XattrFlags::CREATE).expect("setxattr");
     let image = Image::mke2fs(&["-t", "ext4"], 16 << 20)
         .with_folder(source.path())
-        .debugfs(&["ea_set dressed trusted.secret 42", "set_inode_field bare flags 0x80050"])
+        .debugfs(&["ea_set coloured trusted.secret 42", "set_inode_field bare flags 0x80050"])
         .build();
     let served = serve(image.path());
-    let (dressed, bare) = (served.path().join("dressed"), served.path().join("bare"));
-    assert_eq!(value(&dressed, "user.colour", 100), Ok(b"green".to_vec()));
-    assert_eq!(value(&dressed, "user.colour", 4), Err(Errno::RANGE));
-    assert_eq!(rustix::fs::getxattr_query(&dressed, "user.colour"), Ok(5));
-    assert_eq!(value(&dressed, "user.size", 100), Err(Errno::NODATA));
+    let (coloured, bare) = (served.path().join("coloured"), served.path().join("bare"));
+    assert_eq!(value(&coloured, "user.colour", 100), Ok(b"green".to_vec()));
+    assert_eq!(value(&coloured, "user.colour", 4), Err(Errno::RANGE));
+    assert_eq!(rustix::fs::getxattr_query(&coloured, "user.colour"), Ok(5));
+    assert_eq!(value(&coloured, "user.size", 100), Err(Errno::NODATA));
     assert_eq!(value(&bare, "user.colour", 100), Err(Errno::NODATA));
     let mut names = [0; 200];
-    let length = rustix::fs::listxattr(&dressed, &mut names[..]).expect("listxattr");
+    let length = rustix::fs::listxattr(&coloured, &mut names[..]).expect("listxattr");
     let root = rustix::process::geteuid().is_root();
     let expected: &[u8] = if root { b"user.colour\0trusted.secret\0" } else { b"user.colour\0" };
     let sorted = |list: &[u8]| list.split(|&b| b == 0).map(<[u8]>::to_vec).collect::<BTreeSet<_>>();

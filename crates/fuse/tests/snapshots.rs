@@ -7,13 +7,14 @@ use blockdev::{BlockDevice, FileDevice, Geometry, MemoryDevice, OpenOptions};
 use common::{Served, TRANSPORTS, serve_with};
 use extant_fuse::{MountedSnapshots, MountedTransaction};
 use fs::mkfs::{Kind, MkfsOptions, make};
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::fs::{self as files, File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::tools;
 
@@ -45,7 +46,7 @@ fn folder(served: &Served) -> PathBuf {
     served.path().join(".extant/snapshots")
 }
 
-/// Opened so that the kernel keeps nothing of what is read.
+/// Opened so that the kernel caches nothing of what is read.
 fn direct(path: &Path) -> File {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     File::options().read(true).custom_flags(direct).open(path).expect("open")
@@ -79,25 +80,24 @@ impl Stoppable {
     }
 
     fn set(&self, set: impl FnOnce(&mut State)) {
-        set(&mut self.state.lock().expect("state"));
+        set(&mut self.state.lock());
         self.changed.notify_all();
     }
 
     fn pass(&self, stops: impl FnOnce(&mut State) -> bool) {
-        let mut state = self.state.lock().expect("state");
+        let mut state = self.state.lock();
         if stops(&mut state) {
             state.waiting += 1;
             self.changed.notify_all();
-            state = self.changed.wait_while(state, |state| !state.open).expect("state");
+            self.changed.wait_while(&mut state, |state| !state.open);
             state.waiting -= 1;
         }
     }
 
     /// Returns when a request waits.
     fn wait_for_one(&self) {
-        let state = self.state.lock().expect("state");
         let none = |state: &mut State| state.waiting == 0;
-        let (_state, late) = self.changed.wait_timeout_while(state, PATIENCE, none).expect("state");
+        let late = self.changed.wait_while_for(&mut self.state.lock(), none, PATIENCE);
         assert!(!late.timed_out(), "nothing waits");
     }
 }
@@ -139,9 +139,9 @@ fn nothing_is_read_of_a_snapshot_from_when_its_deletion_begins() {
         let snapshot = folder(&served).join("s");
         files::create_dir(&snapshot).expect("a snapshot");
         let file = direct(&snapshot.join("d/f"));
-        let kept = File::open(snapshot.join("d/f")).expect("open");
+        let cached = File::open(snapshot.join("d/f")).expect("open");
         let dir = File::open(snapshot.join("d")).expect("open");
-        assert!(piece(&file, 0).expect("read") == vec![b'O'; PIECE] && piece(&kept, 1).is_ok());
+        assert!(piece(&file, 0).expect("read") == vec![b'O'; PIECE] && piece(&cached, 1).is_ok());
 
         device.set(|state| state.writes = true);
         std::thread::scope(|scope| {
@@ -158,7 +158,7 @@ fn nothing_is_read_of_a_snapshot_from_when_its_deletion_begins() {
         for number in 0..4 {
             assert_eq!(errno(piece(&file, number)), Some(Errno::STALE));
         }
-        assert_eq!(errno(piece(&kept, 1)), Some(Errno::STALE), "what the kernel had of it");
+        assert_eq!(errno(piece(&cached, 1)), Some(Errno::STALE), "what the kernel had of it");
         let first = rustix::fs::Dir::read_from(&dir).expect("a directory").next();
         assert!(first.is_none_or(|entry| entry.is_err()), "what the kernel had of it");
         assert!(errno(file.metadata()).is_some());
@@ -166,7 +166,7 @@ fn nothing_is_read_of_a_snapshot_from_when_its_deletion_begins() {
         files::create_dir(&snapshot).expect("a snapshot");
         assert_eq!(errno(piece(&file, 0)), Some(Errno::STALE));
         assert_eq!(files::read(snapshot.join("d/f")).expect("read").len(), LENGTH);
-        drop((file, kept, dir));
+        drop((file, cached, dir));
         served.end().expect("the session ends well");
     }
 }
@@ -192,7 +192,7 @@ fn a_deletion_waits_for_those_who_read() {
         std::thread::sleep(Duration::from_millis(300));
         let early = deletion.is_finished();
         device.set(|state| state.open = true);
-        assert!(!early, "blocks were given away while they were read");
+        assert!(!early, "blocks were freed while they were read");
         assert!(reader.join().expect("no panic").expect("read") == vec![b'O'; PIECE]);
         deletion.join().expect("no panic").expect("rmdir");
     });
@@ -273,7 +273,7 @@ fn a_file_of_a_snapshot_cannot_be_opened_for_writing() {
 }
 
 #[test]
-fn snapshots_are_for_whoever_mounted_the_volume_unless_said_otherwise() {
+fn snapshots_are_for_the_user_who_mounted_the_volume_unless_said_otherwise() {
     if !ready() || !tools::is_root() || !testkit::need(&["setpriv", "getfattr"]) {
         return;
     }

@@ -1,4 +1,5 @@
-//! Mounted with `writeback_cache`: the kernel keeps what is written. Nothing of it is lost, in sizes and times neither.
+//! Mounted with `writeback_cache`: the kernel caches what is written. Nothing of it is lost, in sizes and times
+//! neither.
 
 mod common;
 
@@ -44,7 +45,7 @@ impl Model {
 }
 
 #[test]
-fn what_is_kept_arrives() {
+fn what_is_cached_arrives() {
     if !ready() {
         return;
     }
@@ -102,7 +103,7 @@ fn what_is_kept_arrives() {
 }
 
 /// Whether the image, as it is now, holds a file with this content: after the journal is replayed, where there is one.
-fn holds(image: &Path, name: &str, content: &[u8]) -> bool {
+fn contains(image: &Path, name: &str, content: &[u8]) -> bool {
     let copy = tempfile::NamedTempFile::new().expect("a temporary file");
     fs::copy(image, copy.path()).expect("copy");
     let served = serve_writable(copy.path(), "");
@@ -123,7 +124,7 @@ fn what_was_synced_is_on_the_device() {
             file.write_all_at(piece, n as u64 * 1000).expect("write");
         }
         file.sync_all().expect("fsync");
-        assert!(holds(image.path(), "a", &content));
+        assert!(contains(image.path(), "a", &content));
         let mut content = content;
         let mut change = |at: usize, bytes: &[u8]| {
             file.write_all_at(bytes, at as u64).expect("write");
@@ -132,14 +133,14 @@ fn what_was_synced_is_on_the_device() {
         };
         let content = change(1_234_567, b"more");
         file.sync_data().expect("fdatasync");
-        assert!(holds(image.path(), "a", &content));
+        assert!(contains(image.path(), "a", &content));
         let mounts = fs::read_to_string("/proc/self/mounts").expect("the list of mounts");
-        let is_told = |line: &str| line.contains(&format!(" {} fuseblk ", served.path().display()));
-        // of sync(2) the server is told only where the system had a loop device to spare
-        if mounts.lines().any(is_told) {
+        let hears_of_sync = |line: &str| line.contains(&format!(" {} fuseblk ", served.path().display()));
+        // of sync(2) the server hears only where the system had a loop device to spare
+        if mounts.lines().any(hears_of_sync) {
             let content = (0..700).map(|n| change(n * 4099, b"once more")).last().expect("some");
             rustix::fs::syncfs(&file).expect("syncfs");
-            assert!(holds(image.path(), "a", &content));
+            assert!(contains(image.path(), "a", &content));
         }
     }
 }
@@ -184,7 +185,7 @@ fn a_file_that_replaces_another_is_there_before_the_other_goes() {
                 .expect("python3");
             let mut said = [0; 4];
             child.stdout.take().expect("a pipe").read_exact(&mut said).expect("it gets that far");
-            assert!(holds(image.path(), "old", &vec![b'N'; size]), "{transport} {more} {how}");
+            assert!(contains(image.path(), "old", &vec![b'N'; size]), "{transport} {more} {how}");
             drop(child.stdin.take());
             child.wait().expect("waiting");
         }
@@ -218,7 +219,7 @@ fn a_file_whose_content_has_no_space_replaces_no_other() {
         old.sync_all().expect("fsync");
         let ran = Command::new("python3").args(["-c", REPLACES_FULL]).arg(served.path()).output().expect("python3");
         assert_eq!(String::from_utf8_lossy(&ran.stdout), "No space left on device\nOLD\n", "{transport}: {ran:?}");
-        assert!(holds(image.path(), "old", b"OLD"), "{transport}");
+        assert!(contains(image.path(), "old", b"OLD"), "{transport}");
     }
 }
 
@@ -273,7 +274,7 @@ fn files_that_only_grow_can_be_synced_and_closed() {
 }
 
 #[test]
-fn holes_are_not_told_where_data_is_kept() {
+fn holes_are_not_reported_where_data_is_cached() {
     if !ready() {
         return;
     }

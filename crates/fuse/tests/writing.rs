@@ -1,9 +1,10 @@
-//! Volumes mounted for writing, as programs use them, over both transports. e2fsck judges what is left.
+//! Volumes mounted for writing, as programs use them, over both transports. e2fsck checks what is left.
 
 mod common;
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice};
 use common::{TRANSPORTS, ready, serve, serve_with, serve_writable};
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -11,8 +12,8 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use testkit::{Image, Rng, oracle, tools};
 
 fn errno(e: &io::Error) -> Option<Errno> {
@@ -175,7 +176,7 @@ fn files_without_a_name_live_until_they_are_closed() {
 }
 
 #[test]
-fn space_is_given_and_taken_back() {
+fn space_is_allocated_and_freed() {
     if !ready() {
         return;
     }
@@ -184,17 +185,17 @@ fn space_is_given_and_taken_back() {
     let path = served.path().join("f");
     let file = File::options().read(true).write(true).create_new(true).open(&path).expect("create");
     let allocate = |mode, offset, len| rustix::fs::fallocate(&file, mode, offset, len);
-    let keep = FallocateFlags::KEEP_SIZE;
-    allocate(keep, 0, 1 << 20).expect("keep size");
+    let same_size = FallocateFlags::KEEP_SIZE;
+    allocate(same_size, 0, 1 << 20).expect("beyond the end");
     assert_eq!(file.metadata().expect("fstat").len(), 0);
     assert!(file.metadata().expect("fstat").blocks() >= 2048);
     file.write_all_at(&[5; 1 << 20], 0).expect("write");
     file.sync_all().expect("fsync");
-    allocate(FallocateFlags::PUNCH_HOLE | keep, 4096, 8192).expect("punch");
+    allocate(FallocateFlags::PUNCH_HOLE | same_size, 4096, 8192).expect("punch");
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(0)), Ok(4096));
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(4096)), Ok(12_288));
-    // of a page that goes in part the kernel keeps the rest, which may be changed through a mapping
-    allocate(FallocateFlags::PUNCH_HOLE | keep, 50_000, 20_000).expect("punch");
+    // of a page that goes in part the kernel caches the rest, which may be changed through a mapping
+    allocate(FallocateFlags::PUNCH_HOLE | same_size, 50_000, 20_000).expect("punch");
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(12_288)), Ok(13 * 4096));
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(13 * 4096)), Ok(17 * 4096));
     allocate(FallocateFlags::ZERO_RANGE, 100_000, 50_000).expect("zero");
@@ -364,8 +365,8 @@ fn immutable_and_append_only_files_are_neither_opened_nor_overwritten() {
             fs::write(&path, "one\n").expect("write");
             tools::must("chattr", &[format!("+{flag}").as_ref(), path.as_os_str()]);
             let ways = Command::new("python3").args(["-c", WAYS]).arg(&path).arg(flag).output().expect("python3");
-            let kept = options.contains("writeback");
-            let refused = if kept { refused.replace("share=No", "share=Operation") } else { refused.to_owned() };
+            let writeback = options.contains("writeback");
+            let refused = if writeback { refused.replace("share=No", "share=Operation") } else { refused.to_owned() };
             assert_eq!(String::from_utf8_lossy(&ways.stdout), refused, "{format:?} {options}: {ways:?}");
             is_soon(&path, content.as_bytes());
             if flag == "a" {
@@ -434,7 +435,7 @@ const MAPPED: &str = "import mmap, os, subprocess, sys\n\
     except OSError: pass\n";
 
 #[test]
-fn what_mappings_change_of_a_file_that_becomes_immutable_or_append_only_is_seen_by_nobody() {
+fn what_mappings_change_of_a_file_that_becomes_immutable_or_append_only_is_not_seen_by_any_process() {
     if !ready() || !tools::is_root() || !testkit::need(&["chattr", "python3"]) {
         return;
     }
@@ -552,12 +553,12 @@ fn other_users_may_do_what_modes_and_lists_allow() {
     assert_sound(image.path());
 }
 
-/// A device that can be told to fail, to panic, or to wait.
+/// A device that can be made to fail, to panic, or to wait.
 struct Moody {
     inner: MemoryDevice,
     mood: AtomicU8,
     gate: Mutex<bool>,
-    bell: Condvar,
+    opened: Condvar,
 }
 
 const WELL: u8 = 0;
@@ -567,8 +568,8 @@ const WAITS_ON_READ: u8 = 3;
 
 impl Moody {
     fn new(image: &Image) -> Arc<Self> {
-        let (mood, gate, bell) = (AtomicU8::new(WELL), Mutex::new(false), Condvar::new());
-        Arc::new(Self { inner: MemoryDevice::from_vec(image.bytes()), mood, gate, bell })
+        let (mood, gate, opened) = (AtomicU8::new(WELL), Mutex::new(false), Condvar::new());
+        Arc::new(Self { inner: MemoryDevice::from_vec(image.bytes()), mood, gate, opened })
     }
 
     fn is(&self, mood: u8) -> bool {
@@ -589,7 +590,7 @@ impl BlockDevice for Moody {
         assert!(!self.is(PANICS_ON_READ), "a bug that strikes");
         if self.is(WAITS_ON_READ) {
             let closed = |open: &mut bool| !*open;
-            drop(self.bell.wait_while(self.gate.lock().expect("gate"), closed).expect("gate"));
+            self.opened.wait_while(&mut self.gate.lock(), closed);
         }
         self.inner.read(offset, buf)
     }
@@ -681,8 +682,8 @@ fn a_program_killed_while_it_waits_leaves_the_mount_alone() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         waiting.iter_mut().for_each(|cat| cat.kill().expect("kill"));
         device.becomes(WELL);
-        *device.gate.lock().expect("gate") = true;
-        device.bell.notify_all();
+        *device.gate.lock() = true;
+        device.opened.notify_all();
         for mut cat in waiting {
             cat.wait().expect("waiting");
         }

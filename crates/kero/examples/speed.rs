@@ -1,7 +1,8 @@
-//! What the layer costs on a modelled hard disk: `cargo run --release -p extant-kero --example speed [FOLDER [opening]]`.
+//! What the layer costs on a modelled hard disk: `cargo run --release -p extant-kero --example speed [FOLDER
+//! [opening]]`.
 //!
-//! Times are those of the model's clock, so that what else the machine does has no share in them; look-ups are timed by the
-//! machine's. The device is a sparse file of 16 GiB in FOLDER.
+//! Times are those of the model's clock, so that what else the machine does has no share in them; look-ups are timed by
+//! the machine's. The device is a sparse file of 16 GiB in FOLDER.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

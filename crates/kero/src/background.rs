@@ -1,7 +1,8 @@
 //! A layer with a background thread, which says what time it is and moves blocks home when there are no other requests.
 //! And the scheme `kero:`, which opens one.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -56,8 +57,8 @@ fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> blockdev::Resul
     }
 }
 
-/// Opens the device below a layer, and the one with its log where that is another. No other process may write to them, not even
-/// where they are only read: what is changed meanwhile cannot be followed.
+/// Opens the device below a layer, and the one with its log where that is another. No other process may write to them,
+/// not even where they are only read: what is changed meanwhile cannot be followed.
 ///
 /// # Errors
 /// Those of opening the devices.
@@ -82,8 +83,8 @@ struct Stop {
     changed: Condvar,
 }
 
-/// A layer with a background thread: groups end by time, and blocks go home when there is time. When it is dropped, it is
-/// flushed.
+/// A layer with a background thread: groups end by time, and blocks go home when there is time. When it is dropped, it
+/// is flushed.
 pub struct Background {
     kero: Arc<Kero<Arc<dyn BlockDevice>>>,
     stop: Arc<Stop>,
@@ -124,9 +125,9 @@ impl Background {
 fn work(kero: &Kero<Arc<dyn BlockDevice>>, stop: &Stop) {
     let begun = Instant::now();
     let mut before = (0, 0);
-    let mut asked = stop.asked.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut asked = stop.asked.lock();
     while !*asked {
-        (asked, _) = stop.changed.wait_timeout(asked, STEP).unwrap_or_else(PoisonError::into_inner);
+        stop.changed.wait_for(&mut asked, STEP);
         if *asked {
             break;
         }
@@ -143,7 +144,7 @@ fn work(kero: &Kero<Arc<dyn BlockDevice>>, stop: &Stop) {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        *self.stop.asked.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.stop.asked.lock() = true;
         self.stop.changed.notify_all();
         if let Some(worker) = self.worker.take() {
             // one that panicked has nothing more to say

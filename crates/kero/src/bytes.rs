@@ -507,8 +507,8 @@ impl Record {
     /// Reads a header block. The checksum that the next header names comes with it.
     ///
     /// # Errors
-    /// What is wrong with it: `Err(None)` where it is not whole, which is the ordinary end of a log; `Err(Some)` where its
-    /// checksum is right and it says what cannot be.
+    /// What is wrong with it: `Err(None)` where it is not whole, which is the ordinary end of a log; `Err(Some)` where
+    /// its checksum is right and it says what cannot be.
     pub fn parse(bytes: &[u8], uuid: &[u8; 16], layout: &Layout) -> Result<(Self, u32), Option<&'static str>> {
         let disk = Self::header(bytes, uuid).map_err(|_| None)?;
         let checksum = disk.r_checksum.get();

@@ -1,12 +1,12 @@
 //! The device that callers see.
 //!
-//! Locks: a call that writes to the log has `log`, and takes `state` behind it. Reads share `state` while they read, so that
-//! what they were led to stays where it is; a write in its own place has neither while it is on its way, and its blocks
-//! stand in `State::in_flight`. The flush of a group runs without `state`: the next group grows meanwhile.
+//! Locks: a call that writes to the log has `log`, and takes `state` behind it. Reads share `state` while they read, so
+//! that what they were led to stays where it is; a write in its own place has neither while it is on its way, and its
+//! blocks stand in `State::in_flight`. The flush of a group runs without `state`: the next group grows meanwhile.
 
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use blockdev::{BlockDevice, Extent, Geometry, Op, Read, Write};
@@ -29,15 +29,15 @@ pub struct Options {
     pub force: bool,
     /// A block that is written again within this time is hot.
     pub hot: Duration,
-    /// [`Kero::tick`] ends groups. Then what is written between two flushes may survive in part, and the geometry promises
-    /// no group.
+    /// [`Kero::tick`] ends groups. Then what is written between two flushes may survive in part, and the geometry
+    /// promises no group.
     pub by_time: bool,
     /// So it does after this time without a change.
     pub quiet: Duration,
     /// And at this age.
     pub age: Duration,
-    /// What the tests make it do wrong.
-    #[doc(hidden)]
+    /// The defect that a test asks for.
+    #[cfg(feature = "mutants")]
     pub mutant: Mutant,
 }
 
@@ -50,8 +50,19 @@ impl Default for Options {
             by_time: false,
             quiet: Duration::from_secs(1),
             age: Duration::from_secs(5),
+            #[cfg(feature = "mutants")]
             mutant: Mutant::Identity,
         }
+    }
+}
+
+impl Options {
+    /// The defect that a test asks for; none without the feature `mutants`.
+    pub(crate) fn mutant(&self) -> Mutant {
+        #[cfg(feature = "mutants")]
+        return self.mutant;
+        #[cfg(not(feature = "mutants"))]
+        Mutant::Identity
     }
 }
 
@@ -239,7 +250,7 @@ impl<D: BlockDevice> Kero<D> {
             // what a process that was killed wrote last may not be durable yet, and the next header says that it is
             device.flush()?;
         }
-        let found = recover(&device, &located.superblocks, (layout, located.newest.uuid), options.mutant)?;
+        let found = recover(&device, &located.superblocks, (layout, located.newest.uuid), options.mutant())?;
         let [newest, before] = found.checkpoints;
         let mut ring = Ring::new(&layout, found.head, newest, before);
         for (number, segment) in (0..).zip(&mut ring.segments) {
@@ -271,7 +282,7 @@ impl<D: BlockDevice> Kero<D> {
             superblock: found.used,
             taken: false,
             generation: located.newest.generation,
-            mutant: options.mutant,
+            mutant: options.mutant(),
             late: BTreeMap::new(),
         };
         Ok(Self {
@@ -343,15 +354,15 @@ impl<D: BlockDevice> Kero<D> {
 
     // What a thread that panicked leaves is at worst a group that is not whole.
     fn shared(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.state.read()
     }
 
     pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+        self.state.write()
     }
 
     pub(crate) fn log(&self) -> MutexGuard<'_, ()> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 
     /// The state, for a change.
@@ -422,8 +433,8 @@ impl<D: BlockDevice> Kero<D> {
         state.write_down(&self.device, false)
     }
 
-    /// Sends up to `budget` blocks of 4 KiB home, or appends them again where they are hot; what that changes becomes durable
-    /// with the next group. Returns how many. To be called when nothing else is to be done.
+    /// Sends up to `budget` blocks of 4 KiB home, or appends them again where they are hot; what that changes becomes
+    /// durable with the next group. Returns how many. To be called when nothing else is to be done.
     ///
     /// # Errors
     /// Those of the device; after one, nothing is written any more.
@@ -436,8 +447,8 @@ impl<D: BlockDevice> Kero<D> {
         state.go_home(&self.device, budget)
     }
 
-    /// Says what time it is, as a time since any fixed moment, and ends the open group where that is asked for and the group
-    /// is quiet or old enough.
+    /// Says what time it is, as a time since any fixed moment, and ends the open group where that is asked for and the
+    /// group is quiet or old enough.
     ///
     /// # Errors
     /// Those of a flush.
@@ -469,13 +480,12 @@ impl<D: BlockDevice> Kero<D> {
             let len = (step - (at % BLOCK) as usize).min(rest.len());
             let (part, later) = rest.split_at(len);
             loop {
-                let landed = *self.landed.lock().unwrap_or_else(PoisonError::into_inner);
+                let landed = *self.landed.lock();
                 match self.put_step(at, part, fresh)? {
                     Step::Done => break,
                     Step::Heavy => self.relieve()?,
                     Step::InFlight => {
-                        let now = self.landed.lock().unwrap_or_else(PoisonError::into_inner);
-                        drop(self.landing.wait_while(now, |now| *now == landed));
+                        self.landing.wait_while(&mut self.landed.lock(), |now| *now == landed);
                     }
                 }
             }
@@ -538,7 +548,7 @@ impl<D: BlockDevice> Kero<D> {
         for address in &addresses {
             state.in_flight.remove(address);
         }
-        *self.landed.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *self.landed.lock() += 1;
         self.landing.notify_all();
         state.fail(done)?;
         let mut before = None;
@@ -750,8 +760,8 @@ impl<D: BlockDevice> BlockDevice for Kero<D> {
         self.commit("flush", |_| {}).map_err(|error| error.into_device(Op::Flush, 0, 0))
     }
 
-    /// Whole MiB lose their content and read as zeroes until something is written there; what is smaller only leaves the
-    /// log, and reads as anything.
+    /// Whole MiB lose their content and read as zeroes until something is written there; what is smaller only leaves
+    /// the log, and reads as anything.
     fn discard(&self, offset: u64, len: u64) -> blockdev::Result<()> {
         self.forget(offset, len).map_err(|error| error.into_device(Op::Discard, offset, len))
     }

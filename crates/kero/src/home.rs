@@ -1,10 +1,10 @@
 //! Going home: committed content leaves the log for its own place.
 //!
-//! 1. Only what the durable table maps goes home, ascending and merged. When the caller has time, its entry is a home entry
-//!    with the checksum, in the record of the same flush: where the home write did not survive, neither did the group that
-//!    drops the entry. To make space, many go at once: behind a flush of their own they are dropped.
-//! 2. With half a lap to go until the head is there, cold blocks go home and hot ones are appended again when the caller
-//!    has time ([`idle`](crate::Kero::idle)).
+//! 1. Only what the durable table maps goes home, ascending and merged. When the caller has time, its entry is a home
+//!    entry with the checksum, in the record of the same flush: where the home write did not survive, neither did the
+//!    group that drops the entry. To make space, many go at once: behind a flush of their own they are dropped.
+//! 2. With half a lap to go until the head is there, cold blocks go home and hot ones are appended again when the
+//!    caller has time ([`idle`](crate::Kero::idle)).
 //! 3. With a fifth of a lap to go, all go home before a group is written: in a group of their own, behind the newest
 //!    durable one, so that no group of the caller is split.
 
@@ -31,8 +31,8 @@ impl State {
         2 * self.layout.checkpoint_cost() + 4 + self.layout.segment
     }
 
-    /// Sees to it that a group of `cost` blocks fits, and a fifth of the log is free. All groups are durable, no record of
-    /// the open one is written, and all is settled.
+    /// Sees to it that a group of `cost` blocks fits, and a fifth of the log is free. All groups are durable, no record
+    /// of the open one is written, and all is settled.
     pub(crate) fn ensure_space(&mut self, device: &dyn BlockDevice, cost: u32) -> Result<()> {
         let done = self.try_ensure_space(device, cost);
         self.fail(done)
@@ -64,7 +64,8 @@ impl State {
         Ok(())
     }
 
-    /// Sends everything home that stands in these segments, in a group of its own, and returns how many entries that took.
+    /// Sends everything home that stands in these segments, in a group of its own, and returns how many entries that
+    /// took.
     pub(crate) fn clean(&mut self, device: &dyn BlockDevice, segments: &[u32]) -> Result<usize> {
         let mut early = BTreeMap::new();
         let done = self.try_clean(device, segments, &mut early);
@@ -91,7 +92,8 @@ impl State {
                 }
                 let Some(address) = self.table.address_of(slot) else { continue };
                 if self.open.homes.contains_key(&address) && self.open.discards.contains(address / MIB) {
-                    // discarded, then written in place, for nothing counts there: its home entry must follow the discard
+                    // discarded, then written in place, for nothing counts there: its home entry must follow the
+                    // discard
                     meta.push(Entry::Drop { address, count: 1 });
                 } else if let Some(checksum) = self.open.homes.remove(&address) {
                     // at home already, or written in place where nothing counts: this one may count early
@@ -159,8 +161,8 @@ impl State {
         Ok(slots.iter().map(|(address, _)| *address).zip(contents).collect())
     }
 
-    /// Sends up to `budget` blocks home that are cold, and appends hot ones to the open group again, where the head comes
-    /// within half a lap. Returns how many. No record of the open group is written, and all groups are durable.
+    /// Sends up to `budget` blocks home that are cold, and appends hot ones to the open group again, where the head
+    /// comes within half a lap. Returns how many. No record of the open group is written, and all groups are durable.
     pub(crate) fn go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
         let done = self.try_go_home(device, budget);
         self.fail(done)

@@ -1,9 +1,9 @@
 //! Putting the layer onto a device, and taking it away.
 //!
 //! `format`: copies of blocks 0 and 16, a first checkpoint and superblocks, flush; placeholder 0, its first sector before
-//! the others, flush; placeholder 16, flush; superblocks that say "in use", one after the other. `drain` is the reverse:
-//! everything home, superblocks that say "being removed", block 16, block 0, its first sector last. So for as long as
-//! anything of the device is not in its own place, the first sector of block 0 is the placeholder.
+//! the others, flush; placeholder 16, flush; superblocks that say "in use", one after the other. `drain` is the
+//! reverse: everything home, superblocks that say "being removed", block 16, block 0, its first sector last. So for as
+//! long as anything of the device is not in its own place, the first sector of block 0 is the placeholder.
 
 use blockdev::{BlockDevice, Op};
 
@@ -27,7 +27,8 @@ pub struct FormatOptions {
     pub empty: bool,
     /// Where the volume on the device ends, if there is one: it must not reach into Kero's own blocks.
     pub volume: Option<u64>,
-    /// The block from which on another device has what follows, as [`Joined`](crate::Joined) has it: that is the log's alone.
+    /// The block from which on another device has what follows, as [`Joined`](crate::Joined) has it: that is the log's
+    /// alone.
     pub split: Option<u64>,
     /// The layer's UUID; drawn where it is not said.
     pub uuid: Option<[u8; 16]>,

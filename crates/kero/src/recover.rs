@@ -1,11 +1,11 @@
-//! Opening: the newest whole checkpoint, then the records behind it. Nothing is written; what only reading vouches for is
-//! written again before the first change.
+//! Opening: the newest whole checkpoint, then the records behind it. Nothing is written; what only reading vouches for
+//! is written again before the first change.
 //!
-//! 1. A record continues the log when its sequence is the next, it names the checksum of the header before, and its group is
-//!    the open one with the same epoch, or the next one behind a whole group.
+//! 1. A record continues the log when its sequence is the next, it names the checksum of the header before, and its
+//!    group is the open one with the same epoch, or the next one behind a whole group.
 //! 2. The header of a group proves the group before. What the last group says is verified, block by block.
-//! 3. What does not continue the log is its ordinary end, unless a header further on belongs to a group that was begun only
-//!    after the broken one was durable.
+//! 3. What does not continue the log is its ordinary end, unless a header further on belongs to a group that was begun
+//!    only after the broken one was durable.
 
 use std::cell::RefCell;
 
@@ -44,8 +44,8 @@ pub(crate) struct Found {
     pub(crate) unproved: Unproved,
 }
 
-/// What no later header proves, and may be in the memory of the system alone. A flush that fails leaves pages there that
-/// the device lacks, and that count as written: the next flush returns without them, and reading cannot tell.
+/// What no later header proves, and may be in the memory of the system alone. A flush that fails leaves pages there
+/// that the device lacks, and that count as written: the next flush returns without them, and reading does not show it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unproved {
     /// The last group, where it is not a checkpoint that a superblock names.
@@ -62,8 +62,8 @@ impl Unproved {
     /// Writes it again as it is read now, with this epoch in the superblock, which it returns; a flush has to follow.
     ///
     /// # Errors
-    /// Those of the device; [`Corrupt`] where the group is no longer there: it was in memory alone; and [`Error::Taken`] where
-    /// something was written since.
+    /// Those of the device; [`Corrupt`] where the group is no longer there: it was in memory alone; and
+    /// [`Error::Taken`] where something was written since.
     pub(crate) fn write_again(
         &self,
         device: &dyn BlockDevice,
@@ -127,8 +127,8 @@ struct Walk<'a> {
     layout: Layout,
     uuid: [u8; 16],
     mutant: Mutant,
-    /// Blocks of the log that were read at once, and the first of them: passing over what lies between two headers takes a
-    /// disk longer than reading it.
+    /// Blocks of the log that were read at once, and the first of them: passing over what lies between two headers
+    /// takes a disk longer than reading it.
     ahead: RefCell<(u32, Vec<u8>)>,
 }
 
@@ -285,8 +285,9 @@ impl Walk<'_> {
         Ok((Table::decode(&bytes, &self.layout).map_err(wrong)?, behind))
     }
 
-    /// The newest group of which a whole header stands behind the end of the log: in the rest of the segment, and at the
-    /// start of those that follow, for as long as what stands there is newer than the end; a few that are not are passed.
+    /// The newest group of which a whole header stands behind the end of the log: in the rest of the segment, and at
+    /// the start of those that follow, for as long as what stands there is newer than the end; a few that are not are
+    /// passed.
     fn newest_beyond(&self, at: &Position) -> Result<Option<(u64, u32)>> {
         let (size, count) = (self.layout.segment, self.layout.log / self.layout.segment);
         let first = at.slot / size;

@@ -1,7 +1,7 @@
 //! The log as a ring of segments: where the head is, and what it may write over.
 //!
-//! 1. A segment may be written over when no entry of the durable table, nor of what was written since, leads into it, and
-//!    it contains no record from the checkpoint before the newest one on.
+//! 1. A segment may be written over when no entry of the durable table, nor of what was written since, leads into it,
+//!    and it contains no record from the checkpoint before the newest one on.
 //! 2. A slot that is left counts as used until the group that leaves it is durable.
 //! 3. The head goes through the segments in their order; a record lies in one segment.
 
@@ -61,8 +61,8 @@ impl Ring {
         self.head.is_multiple_of(self.segment)
     }
 
-    /// The segments from the next one that the head begins, in their order, without those from the checkpoint before the
-    /// newest on.
+    /// The segments from the next one that the head begins, in their order, without those from the checkpoint before
+    /// the newest on.
     fn ahead(&self) -> impl Iterator<Item = u32> + use<> {
         let (count, segment) = (self.count(), self.segment);
         let oldest = self.before / segment;

@@ -4,14 +4,15 @@
 //! 2. No record of a group is written before the flush of the group before it returned: so a header proves that group.
 //! 3. What the records of a group call home is not written again before the group after it is durable: opening verifies
 //!    it for as long as the group may be the last.
-//! 4. A group that opening refused, though all its headers are whole, is made void before anything else is written: what is
-//!    written later might be just what it lacked.
+//! 4. A group that opening refused, though all its headers are whole, is made void before anything else is written:
+//!    what is written later might be just what it lacked.
 //! 5. What opening believed because it could be read is written again before the first change: the system may remember
 //!    what the device never got, and the next header would prove it.
-//! 6. The superblock says which opening writes. Before each group it is looked whether it still does, and nothing is written
-//!    where it does not.
-//! 7. A block is blank where the durable state has no content: its MiB was discarded, and it was not written since. Only
-//!    there, and where the caller says that nothing counts, is anything written in its own place before it is in a record.
+//! 6. The superblock says which opening writes. Before each group it is looked whether it still does, and nothing is
+//!    written where it does not.
+//! 7. A block is blank where the durable state has no content: its MiB was discarded, and it was not written since.
+//!    Only there, and where the caller says that nothing counts, is anything written in its own place before it is in a
+//!    record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -210,8 +211,8 @@ impl State {
         result
     }
 
-    /// Writes records of the group after the newest one, and puts what they say into the table. Returns the checksum of the
-    /// first header.
+    /// Writes records of the group after the newest one, and puts what they say into the table. Returns the checksum of
+    /// the first header.
     pub(crate) fn emit(
         &mut self,
         device: &dyn BlockDevice,
@@ -369,8 +370,8 @@ impl State {
         unsaid
     }
 
-    /// What comes before all changes: looks whether another opening writes to the device; before the first one makes durable
-    /// what opening believed, with this opening's epoch, and void what it refused.
+    /// What comes before all changes: looks whether another opening writes to the device; before the first one makes
+    /// durable what opening believed, with this opening's epoch, and void what it refused.
     pub(crate) fn settle(&mut self, device: &dyn BlockDevice) -> Result<()> {
         let settled = self.try_settle(device);
         self.taken |= matches!(settled, Err(Error::Taken { .. }));
@@ -487,7 +488,8 @@ impl State {
         since >= log / 8 || since >= SOON && u64::from(since) >= 32 * blocks
     }
 
-    /// Writes a checkpoint and a superblock that names it; all groups are durable, and no record of the open one is written.
+    /// Writes a checkpoint and a superblock that names it; all groups are durable, and no record of the open one is
+    /// written.
     pub(crate) fn checkpoint(&mut self, device: &dyn BlockDevice) -> Result<()> {
         let done = self.try_checkpoint(device);
         self.fail(done)

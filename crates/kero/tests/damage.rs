@@ -416,8 +416,8 @@ proptest! {
 }
 
 /// A group of which one request fails below the page cache of the system; a server that begins anew over the same cache
-/// and acknowledges another group; then the power goes. What is acknowledged must be there, unless opening or the change
-/// reported an error.
+/// and acknowledges another group; then the power goes. What is acknowledged must be there, unless opening or the
+/// change reported an error.
 fn after_a_failed_flush(mutant: Mutant, failing: u64) -> Result<(), Error> {
     let base = device();
     format(&base, &format_options(LOG, false)).unwrap();

@@ -1,11 +1,12 @@
-//! Many callers at once, small logs, large discards, devices that fail in the middle: nothing that was admitted is lost, and
-//! nothing ends the layer that need not.
+//! Many callers at once, small logs, large discards, devices that fail in the middle: nothing that was admitted is
+//! lost, and nothing ends the layer that need not.
 
 mod common;
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ impl BlockDevice for Sparse {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
-        let blocks = self.blocks.lock().unwrap();
+        let blocks = self.blocks.lock();
         for (at, byte) in (offset..).zip(buf) {
             *byte = blocks.get(&(at / BLOCK)).map_or(0, |block| block[(at % BLOCK) as usize]);
         }
@@ -49,7 +50,7 @@ impl BlockDevice for Sparse {
                 thread::sleep(Duration::from_millis(1));
             }
         }
-        let mut blocks = self.blocks.lock().unwrap();
+        let mut blocks = self.blocks.lock();
         for (at, byte) in (offset..).zip(data) {
             blocks.entry(at / BLOCK).or_insert([0; BYTES])[(at % BLOCK) as usize] = *byte;
         }

@@ -1,5 +1,5 @@
-//! Two openings of one device, as two servers on shared storage are: no lock keeps them apart. The one that did not write last
-//! notices it before its next group, and what was acknowledged by the other one stays.
+//! Two openings of one device, as two servers on shared storage are: no lock separates them. The one that did not write
+//! last notices it before its next group, and what was acknowledged by the other one stays.
 
 mod common;
 
@@ -163,7 +163,8 @@ fn one_that_writes_in_place_or_moves_blocks_home_notices_before() {
     }
 }
 
-/// Three openings that write as it comes; one that is refused is opened anew. Says whether all that was acknowledged is there.
+/// Three openings that write as it comes; one that is refused is opened anew. Says whether all that was acknowledged is
+/// there.
 fn race(mutant: Mutant, rng: &mut testkit::Rng) -> Result<u32, String> {
     let device = device(1 << 20, rng.chance(50));
     let again = || Kero::open(device.clone(), Options { by_time: false, ..mutated(mutant) });

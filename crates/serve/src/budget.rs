@@ -1,6 +1,6 @@
 //! Memory for the requests of one connection.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Bytes that requests of one connection may take together. Who wants more waits until others are done.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ impl Budget {
     pub(crate) fn grant(&self, bytes: u64) -> Grant<'_> {
         let mut free = self.free();
         while *free < bytes {
-            free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner);
+            self.freed.wait(&mut free);
         }
         *free -= bytes;
         Grant { budget: self, bytes }
     }
 
     fn free(&self) -> MutexGuard<'_, u64> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock()
     }
 }
 

@@ -7,9 +7,9 @@
 //! 3. Memory is bounded by [`MEMORY`] a connection, whatever lengths a client announces.
 //! 4. Once `stop` is set no request is begun; those under way are carried out and replied to.
 
+use parking_lot::Mutex;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::budget::{Budget, Grant};
@@ -168,7 +168,7 @@ impl<R: Read, W: Write> Connection<'_, R, W> {
             if let Some(sentence) = &answer.problem {
                 (self.problem)(sentence);
             }
-            let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut output = self.output.lock();
             if let Err(e) = output.write_all(&answer.reply).and_then(|()| output.flush()) {
                 // a reply of which a part was written leaves nothing that could follow it
                 self.lost.store(true, Ordering::SeqCst);
@@ -180,7 +180,7 @@ impl<R: Read, W: Write> Connection<'_, R, W> {
 
     /// Waits for a request; `None` at the end.
     fn next(&self) -> Result<Option<Arrived<'_>>, Ended> {
-        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut input = self.input.lock();
         if !input.open || self.stop.load(Ordering::SeqCst) || self.lost.load(Ordering::SeqCst) {
             return Ok(None);
         }

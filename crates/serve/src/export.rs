@@ -47,8 +47,8 @@ impl Export {
         &self.description
     }
 
-    /// Carries out a request and makes the reply. `payload` has the bytes of a write, and none where there were more than
-    /// a request may have: such a request is refused.
+    /// Carries out a request and makes the reply. `payload` has the bytes of a write, and none where there were more
+    /// than a request may have: such a request is refused.
     #[must_use]
     pub fn answer(&self, request: &Request, agreed: Agreed, payload: &[u8]) -> Answer {
         let outcome = command::admit(request, &self.description, agreed)

@@ -1,7 +1,7 @@
 //! A device as one file of a FUSE file system, for programs that open files and for the kernel's loop devices.
 //!
-//! The kernel caches none of its content: what is read and written goes past its pages, so a write that returned is with the
-//! device, and fsync(2) is a flush. The file has the device's length for good.
+//! The kernel caches none of its content: what is read and written goes past its pages, so a write that returned is
+//! with the device, and fsync(2) is a flush. The file has the device's length for good.
 
 use std::io;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ pub struct FileOptions {
     pub name: String,
     /// Refuse all changes.
     pub read_only: bool,
-    /// fallocate(2) punches holes, which read as zeroes. Where it does not, the kernel writes zeroes itself where it needs
-    /// them, and discards nothing: better where holes cost the device as much as what they replace.
+    /// fallocate(2) punches holes, which read as zeroes. Where it does not, the kernel writes zeroes itself where it
+    /// needs them, and discards nothing: better where holes cost the device as much as what they replace.
     pub punch: bool,
 }
 

@@ -5,7 +5,7 @@
 //! 2. After a flush that failed, nothing that was acknowledged before it can be promised any more, and nothing is
 //!    written any more: every later flush and change fails. Reads go on.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use blockdev::Error;
 
@@ -47,7 +47,7 @@ impl Flushes {
                 return Ok(());
             }
             if state.running {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut state);
                 continue;
             }
             state.running = true;
@@ -72,6 +72,6 @@ impl Flushes {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -1,4 +1,5 @@
-//! Block devices for other programs: an NBD server for any [`blockdev::BlockDevice`], and a FUSE file system of one file.
+//! Block devices for other programs: an NBD server for any [`blockdev::BlockDevice`], and a FUSE file system of one
+//! file.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -13,8 +14,8 @@
 //! | `server` | accepting, counting and ending connections |
 //!
 //! 1. Nothing a client sends panics, or takes memory beyond [`connection::MEMORY`] and 64 KiB for an option.
-//! 2. A reply without an error is sent when the device has returned from the request; with FUA, and to FLUSH, when a flush
-//!    of the device has returned that began after all that it covers: the writes of every connection.
+//! 2. A reply without an error is sent when the device has returned from the request; with FUA, and to FLUSH, when a
+//!    flush of the device has returned that began after all that it covers: the writes of every connection.
 //! 3. After a flush that failed nothing is written any more, and no flush succeeds.
 //! 4. A server that is stopped carries out the requests that have arrived as a whole, replies, and flushes.
 #![forbid(unsafe_code)]

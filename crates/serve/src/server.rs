@@ -1,12 +1,13 @@
 //! Connections: accepted, counted, ended.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -135,7 +136,7 @@ impl Stopper {
 
 impl Shared {
     fn open(&self) -> MutexGuard<'_, HashMap<u64, Stream>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     fn stopped(&self) -> bool {
@@ -192,7 +193,8 @@ impl Server {
         Stopper(Arc::clone(&self.shared))
     }
 
-    /// Serves until it is stopped; then requests under way are done, the device is flushed, and a socket's file is removed.
+    /// Serves until it is stopped; then requests under way are done, the device is flushed, and a socket's file is
+    /// removed.
     ///
     /// # Errors
     /// [`Error::Wait`], and [`Error::Flush`] where what was acknowledged may be lost.
@@ -259,7 +261,7 @@ impl Shared {
                 open.values().for_each(|stream| stream.shut_down(Shutdown::Both));
                 return;
             }
-            (open, _) = self.closed.wait_timeout(open, left).unwrap_or_else(PoisonError::into_inner);
+            self.closed.wait_for(&mut open, left);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Sockets of both kinds, and the file of a Unix socket.
 //!
 //! 1. The file has the mode 0600 from its first moment.
-//! 2. What is at the path is replaced only if it is a socket of the same user to which nothing listens. Servers take turns
-//!    at that by a lock on the directory, so that none removes the new socket of another.
+//! 2. What is at the path is replaced only if it is a socket of the same user to which nothing listens. Servers take
+//!    turns at that by a lock on the directory, so that none removes the new socket of another.
 //! 3. The file is removed when the listener is dropped, if it is still ours.
 
 use std::fs;

@@ -1,16 +1,16 @@
-//! A device that fails as it is told to, for tests of what is above it.
+//! A device that fails by plan, for tests of the layers above it.
 //!
-//! Requests are numbered from 0 in the order in which they are made, those of a batch in the order given; writes and
+//! Requests are numbered from 0 in the order in which they are made, those of a batch in their order; writes and
 //! flushes have a count of their own besides. A device used by one thread does the same in every run.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 
-/// One thing that goes wrong. Ranges are bytes of the device. Where several strike the same request, one that fails it
+/// One thing that goes wrong. Ranges are bytes of the device. Where several hit the same request, one that fails it
 /// goes before one that harms it in silence, and then the first of the plan counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
@@ -76,7 +76,7 @@ pub enum Fault {
 
 impl Fault {
     /// `count` faults, of all kinds, at places of a device of `len` bytes and at requests before the `requests`-th.
-    /// The same arguments give the same faults.
+    /// The same arguments yield the same faults.
     pub fn sample(seed: u64, count: usize, len: u64, requests: u64) -> Vec<Self> {
         let mut numbers = fastrand::Rng::with_seed(seed);
         (0..count)
@@ -101,9 +101,9 @@ impl Fault {
     }
 }
 
-/// A fault that struck.
+/// An injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Struck {
+pub struct Injected {
     /// Which request, of all.
     pub request: u64,
     /// Which fault, by its place in the plan.
@@ -117,11 +117,11 @@ struct State {
     flushes: u64,
     /// Latent sectors that are still bad, by number, each with its fault.
     latent: BTreeSet<(u64, usize)>,
-    struck: Vec<Struck>,
+    injected: Vec<Injected>,
 }
 
-/// What becomes of one request.
-enum Fate {
+/// The outcome of one request.
+enum Outcome {
     Pass,
     Fail,
     Refuse(Error),
@@ -168,9 +168,9 @@ impl<D: BlockDevice> Faulty<D> {
         self.state().requests
     }
 
-    /// Which faults struck which requests, in their order.
-    pub fn struck(&self) -> Vec<Struck> {
-        self.state().struck.clone()
+    /// The faults that were injected, in the order of their requests.
+    pub fn injected(&self) -> Vec<Injected> {
+        self.state().injected.clone()
     }
 
     /// The device below, sound again.
@@ -179,7 +179,7 @@ impl<D: BlockDevice> Faulty<D> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner) // counts have no broken state
+        self.state.lock() // counts have no broken state
     }
 
     /// The device's geometry at request number `request`.
@@ -192,10 +192,10 @@ impl<D: BlockDevice> Faulty<D> {
         Geometry { len: shrunk.fold(whole.len, u64::min), ..whole }
     }
 
-    /// Counts a request and decides what becomes of it.
-    fn fate(&self, op: Op, offset: u64, len: u64) -> Fate {
+    /// Counts a request and decides its outcome.
+    fn outcome(&self, op: Op, offset: u64, len: u64) -> Outcome {
         let mut state = self.state();
-        let State { requests, writes, flushes, latent, struck } = &mut *state;
+        let State { requests, writes, flushes, latent, injected } = &mut *state;
         let (request, write, flush) = (*requests, *writes, *flushes);
         *requests += 1;
         *writes += u64::from(op == Op::Write);
@@ -204,13 +204,13 @@ impl<D: BlockDevice> Faulty<D> {
         let whole = self.device.geometry();
         let geometry = self.geometry_at(request);
         let sector = u64::from(geometry.sector.max(1));
-        let mut note = |fault| struck.push(Struck { request, fault });
+        let mut note = |fault| injected.push(Injected { request, fault });
         if let Err(e) = geometry.admit(op, offset, len) {
             if whole.admit(op, offset, len).is_ok() {
                 let shrinks = |f: &Fault| matches!(f, Fault::Shrink { len, .. } if *len == geometry.len);
                 note(self.plan.iter().position(shrinks).unwrap_or_default());
             }
-            return Fate::Refuse(e);
+            return Outcome::Refuse(e);
         }
         let sectors = offset / sector..(offset + len).div_ceil(sector);
         let bad = |index| latent.range((sectors.start, 0)..(sectors.end, 0)).any(|(_, fault)| *fault == index);
@@ -225,30 +225,30 @@ impl<D: BlockDevice> Faulty<D> {
         };
         if let Some(index) = self.plan.iter().enumerate().position(fails) {
             note(index);
-            return Fate::Fail;
+            return Outcome::Fail;
         }
         if op != Op::Write {
-            return Fate::Pass;
+            return Outcome::Pass;
         }
         for (index, fault) in self.plan.iter().enumerate() {
-            let fate = match fault {
+            let outcome = match fault {
                 Fault::TornWrite { write: n, sectors, reported } if *n == write => {
-                    let kept = sectors.saturating_mul(sector).saturating_sub(offset % sector);
-                    if kept >= len {
+                    let written = sectors.saturating_mul(sector).saturating_sub(offset % sector);
+                    if written >= len {
                         continue;
                     }
-                    Fate::Torn(kept, *reported)
+                    Outcome::Torn(written, *reported)
                 }
-                Fault::LostWrite { write: n } if *n == write => Fate::Lost,
+                Fault::LostWrite { write: n } if *n == write => Outcome::Lost,
                 Fault::MisdirectedWrite { write: n, to } if *n == write => {
-                    Fate::Misdirected((*to).min(geometry.len - len))
+                    Outcome::Misdirected((*to).min(geometry.len - len))
                 }
                 _ => continue,
             };
             note(index);
-            return fate;
+            return outcome;
         }
-        Fate::Pass
+        Outcome::Pass
     }
 
     /// A write of `len` bytes at `offset` has reached the device: the sectors it covers whole are good again.
@@ -267,18 +267,18 @@ impl<D: BlockDevice> Faulty<D> {
     /// A write, which `pass` makes where no fault changes it.
     fn change(&self, offset: u64, data: &[u8], pass: impl FnOnce(&D) -> Result<()>) -> Result<()> {
         let failed = || broken(Op::Write, offset, data.len() as u64);
-        match self.fate(Op::Write, offset, data.len() as u64) {
-            Fate::Pass => {
+        match self.outcome(Op::Write, offset, data.len() as u64) {
+            Outcome::Pass => {
                 pass(&self.device)?;
                 self.rewritten(offset, data.len() as u64);
                 Ok(())
             }
-            Fate::Fail => Err(failed()),
-            Fate::Refuse(e) => Err(e),
-            Fate::Lost => Ok(()),
-            Fate::Misdirected(to) => self.put(to, data),
-            Fate::Torn(kept, reported) => {
-                self.put(offset, &data[..kept as usize])?; // fewer than there are
+            Outcome::Fail => Err(failed()),
+            Outcome::Refuse(e) => Err(e),
+            Outcome::Lost => Ok(()),
+            Outcome::Misdirected(to) => self.put(to, data),
+            Outcome::Torn(written, reported) => {
+                self.put(offset, &data[..written as usize])?; // fewer than there are
                 if reported { Err(failed()) } else { Ok(()) }
             }
         }
@@ -293,21 +293,21 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let len = buf.len() as u64;
-        match self.fate(Op::Read, offset, len) {
-            Fate::Refuse(e) => Err(e),
-            Fate::Fail => Err(broken(Op::Read, offset, len)),
+        match self.outcome(Op::Read, offset, len) {
+            Outcome::Refuse(e) => Err(e),
+            Outcome::Fail => Err(broken(Op::Read, offset, len)),
             _ => self.device.read(offset, buf),
         }
     }
 
     fn read_many(&self, reads: &mut [Read<'_>]) {
-        // those that no fault strikes stay one batch
+        // those that no fault hits stay one batch
         let (mut slots, mut good) = (Vec::new(), Vec::new());
         for r in reads {
             let len = r.buf.len() as u64;
-            match self.fate(Op::Read, r.offset, len) {
-                Fate::Refuse(e) => r.result = Err(e),
-                Fate::Fail => r.result = Err(broken(Op::Read, r.offset, len)),
+            match self.outcome(Op::Read, r.offset, len) {
+                Outcome::Refuse(e) => r.result = Err(e),
+                Outcome::Fail => r.result = Err(broken(Op::Read, r.offset, len)),
                 _ => {
                     slots.push(&mut r.result);
                     good.push(Read::new(r.offset, r.buf));
@@ -327,17 +327,17 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
     }
 
     fn flush(&self) -> Result<()> {
-        match self.fate(Op::Flush, 0, 0) {
-            Fate::Refuse(e) => Err(e),
-            Fate::Fail => Err(broken(Op::Flush, 0, 0)),
+        match self.outcome(Op::Flush, 0, 0) {
+            Outcome::Refuse(e) => Err(e),
+            Outcome::Fail => Err(broken(Op::Flush, 0, 0)),
             _ => self.device.flush(),
         }
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        match self.fate(Op::Discard, offset, len) {
-            Fate::Refuse(e) => Err(e),
-            Fate::Fail => Err(broken(Op::Discard, offset, len)),
+        match self.outcome(Op::Discard, offset, len) {
+            Outcome::Refuse(e) => Err(e),
+            Outcome::Fail => Err(broken(Op::Discard, offset, len)),
             _ => self.device.discard(offset, len),
         }
     }

@@ -1,4 +1,5 @@
-//! Instruments: devices over a device that measure what is asked of it, record it, or make it fail. No volume needs one.
+//! Instruments: devices over a device that measure what is asked of it, record it, or make it fail. No volume needs
+//! one.
 //!
 //! | device | what it is |
 //! | --- | --- |
@@ -17,7 +18,7 @@ mod page_cache;
 mod record;
 mod trace;
 
-pub use fault::{Fault, Faulty, Struck};
+pub use fault::{Fault, Faulty, Injected};
 pub use log::{Entry, Log, Logged};
 pub use model::{DiskParameters, FlashParameters, MODEL, Model, Order, Parameters, Rate, Report, time_trace};
 pub use page_cache::PageCache;

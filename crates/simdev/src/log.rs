@@ -31,8 +31,8 @@
 //! written is named again, not stored again; hence a log is about as long as what was written differs. The epoch of an
 //! entry is the number of flushes before it.
 //!
-//! A log may end anywhere, for what wrote it may have been killed: the first record that is not whole, or whose checksum
-//! is wrong, and all after it are no part of it.
+//! A log may end anywhere, for what wrote it may have been killed: the first record that is not whole, or whose
+//! checksum is wrong, and all after it are no part of it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -285,8 +285,8 @@ impl Log {
         }
     }
 
-    /// Does to `device`, which holds what the recorded device held at first, the first `point` entries. What it then
-    /// holds is what the recorded device held at that point, but for bytes that were discarded.
+    /// Applies the first `point` entries to `device`, which has the first content of the recorded device. Afterwards it
+    /// has the content of the recorded device at that point, but for bytes that were discarded.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if `device` is shorter than the recorded one, and those of the device.

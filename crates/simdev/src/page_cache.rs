@@ -1,8 +1,8 @@
 //! A device with the page cache of the kernel over it, and what that does when writing fails.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use blockdev::{BlockDevice, Geometry, Op, Result};
 
@@ -34,7 +34,7 @@ impl<D: BlockDevice> PageCache<D> {
     }
 
     fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, Page>> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock()
     }
 
     /// Shows each page of a range, with the bytes of it and of the range that are meant.

@@ -1,13 +1,13 @@
 //! A device that counts what is asked of it, so that a claim about requests, bytes and seeks can be tested.
 //!
-//! The count is of what is handed to the device, in that order, whether or not it then succeeds. One position is kept
+//! The count is of what is handed to the device, in that order, whether or not it then succeeds. There is one position
 //! for the whole device, as a disk has one arm: it stands where the last read or write ended. A read or write that
 //! starts elsewhere is a seek, of its own kind; one that starts before that position is a backward seek too. The first
 //! read or write after [`Trace::new`] or [`Trace::reset`] is no seek, for no position is known. A request of no bytes
 //! is counted but moves nothing, and so is a discard, which moves no data. The requests of a batch count one by one, in
-//! the order given, with no other thread's request among them.
+//! their order, with no other thread's request among them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 use blockdev::{BlockDevice, Geometry, Op, Read, Result, Write};
 
@@ -79,8 +79,8 @@ struct State {
 }
 
 impl State {
-    fn note(&mut self, op: Op, offset: u64, len: u64, keep: usize) {
-        if self.events.len() < keep {
+    fn note(&mut self, op: Op, offset: u64, len: u64, max_events: usize) {
+        if self.events.len() < max_events {
             self.events.push(Event { op, offset, len });
         }
         let counts = match op {
@@ -110,19 +110,19 @@ impl State {
 #[derive(Debug)]
 pub struct Trace<D> {
     device: D,
-    keep: usize,
+    max_events: usize,
     state: Mutex<State>,
 }
 
 impl<D: BlockDevice> Trace<D> {
     /// `device`, counted.
     pub fn new(device: D) -> Self {
-        Self::keeping(device, 0)
+        Self::with_events(device, 0)
     }
 
-    /// `device`, counted; the first `events` requests are kept too, to be drawn or compared.
-    pub fn keeping(device: D, events: usize) -> Self {
-        Self { device, keep: events, state: Mutex::default() }
+    /// `device`, counted; the first `events` requests are recorded too, to be drawn or compared.
+    pub fn with_events(device: D, events: usize) -> Self {
+        Self { device, max_events: events, state: Mutex::default() }
     }
 
     /// What was counted so far.
@@ -130,7 +130,7 @@ impl<D: BlockDevice> Trace<D> {
         self.state().counts
     }
 
-    /// The first requests in their order, at most as many as [`Trace::keeping`] was told.
+    /// The first requests in their order, at most as many as [`Trace::with_events`] set.
     pub fn events(&self) -> Vec<Event> {
         self.state().events.clone()
     }
@@ -146,11 +146,11 @@ impl<D: BlockDevice> Trace<D> {
     }
 
     fn note(&self, op: Op, offset: u64, len: usize) {
-        self.state().note(op, offset, len as u64, self.keep);
+        self.state().note(op, offset, len as u64, self.max_events);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner) // counts have no broken state
+        self.state.lock() // counts have no broken state
     }
 }
 
@@ -167,7 +167,7 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
     fn read_many(&self, reads: &mut [Read<'_>]) {
         let mut state = self.state();
         for r in &*reads {
-            state.note(Op::Read, r.offset, r.buf.len() as u64, self.keep);
+            state.note(Op::Read, r.offset, r.buf.len() as u64, self.max_events);
         }
         drop(state);
         self.device.read_many(reads);
@@ -186,7 +186,7 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
     fn write_many(&self, writes: &mut [Write<'_>]) {
         let mut state = self.state();
         for w in &*writes {
-            state.note(Op::Write, w.offset, w.data.len() as u64, self.keep);
+            state.note(Op::Write, w.offset, w.data.len() as u64, self.max_events);
         }
         drop(state);
         self.device.write_many(writes);
@@ -198,7 +198,7 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.state().note(Op::Discard, offset, len, self.keep);
+        self.state().note(Op::Discard, offset, len, self.max_events);
         self.device.discard(offset, len)
     }
 }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn counts_are_exact() {
-        let t = Trace::keeping(MemoryDevice::zeroed(4096).unwrap(), 3);
+        let t = Trace::with_events(MemoryDevice::zeroed(4096).unwrap(), 3);
         let mut buf = [0; 100];
         t.read(1000, &mut buf).unwrap(); // the first: no seek
         t.read(1100, &mut buf).unwrap(); // follows

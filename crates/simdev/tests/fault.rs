@@ -3,7 +3,7 @@
 use std::mem::discriminant;
 
 use blockdev::{BlockDevice, Error, MemoryDevice, Op, Read, Write};
-use extant_simdev::{Fault, Faulty, Struck};
+use extant_simdev::{Fault, Faulty, Injected};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use testkit::device::{Numbers, conforms, content};
@@ -25,15 +25,15 @@ fn broken(result: Result<(), Error>, request: Op) {
     }
 }
 
-fn struck<D: BlockDevice>(device: &Faulty<D>) -> Vec<(u64, usize)> {
-    device.struck().iter().map(|Struck { request, fault }| (*request, *fault)).collect()
+fn injected<D: BlockDevice>(device: &Faulty<D>) -> Vec<(u64, usize)> {
+    device.injected().iter().map(|Injected { request, fault }| (*request, *fault)).collect()
 }
 
 #[test]
 fn without_a_plan_it_is_a_device_like_another() {
     let device = Faulty::new(MemoryDevice::zeroed(300_001).unwrap(), Vec::new());
     conforms(&device);
-    assert!(device.struck().is_empty() && device.requests() > 500);
+    assert!(device.injected().is_empty() && device.requests() > 500);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn ranges_that_cannot_be_read_or_written() {
     broken(device.read(1000, &mut [0; 10]), Op::Read); // as bad as before
     device.flush().unwrap();
     device.discard(0, 0).unwrap();
-    assert_eq!(struck(&device), [(1, 0), (2, 0), (5, 1), (6, 1), (10, 0)]);
+    assert_eq!(injected(&device), [(1, 0), (2, 0), (5, 1), (6, 1), (10, 0)]);
     let mut expected = before;
     expected[2001] = 7;
     expected[1999] = 7;
@@ -98,7 +98,7 @@ fn single_requests_and_flushes() {
         broken(device.discard(0, 1), Op::Discard);
     }
     assert_eq!(device.requests(), 20);
-    assert_eq!(struck(&device)[..3], [(2, 0), (4, 1), (8, 2)]);
+    assert_eq!(injected(&device)[..3], [(2, 0), (4, 1), (8, 2)]);
     assert_eq!(device.into_inner().into_vec()[0], 1);
 }
 
@@ -126,7 +126,7 @@ fn writes_that_do_not_arrive() {
     expected[..4096].fill(6);
     device.write(100, &[7]).unwrap();
     expected[100] = 7;
-    assert_eq!(struck(&device), [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]);
+    assert_eq!(injected(&device), [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]);
     assert!(content(&device) == expected);
 }
 
@@ -143,7 +143,7 @@ fn a_device_that_shrinks() {
     device.discard(8192, 1).unwrap_err();
     device.flush().unwrap();
     device.read(LEN, &mut [0]).unwrap_err(); // never was there: no fault
-    assert_eq!(struck(&device), [(2, 0), (4, 0), (5, 0)]);
+    assert_eq!(injected(&device), [(2, 0), (4, 0), (5, 0)]);
 }
 
 #[test]
@@ -196,12 +196,12 @@ fn any_one_request_can_be_made_to_fail() {
         let dead = faulty(vec![Fault::Dead { request: n as u64 }]);
         let (results, _) = program(&dead, 1);
         assert!(results[..n].iter().all(|ok| *ok) && results[n..].iter().all(|ok| !*ok));
-        assert_eq!(dead.struck().len(), 40 - n);
+        assert_eq!(dead.injected().len(), 40 - n);
     }
 }
 
 #[test]
-fn a_sample_has_all_kinds_and_the_same_seed_gives_the_same() {
+fn a_sample_has_all_kinds_and_the_same_seed_yields_the_same() {
     let sample = Fault::sample(7, 200, LEN, 100);
     assert_eq!(sample, Fault::sample(7, 200, LEN, 100));
     assert_ne!(sample, Fault::sample(8, 200, LEN, 100));
@@ -213,17 +213,17 @@ fn a_sample_has_all_kinds_and_the_same_seed_gives_the_same() {
 }
 
 proptest! {
-    /// Whatever the plan: the same in every run, and a request that no fault struck does what it should.
+    /// Whatever the plan: the same in every run, and a request without an injected fault does what it should.
     #[test]
-    fn plans_are_kept_to(seed: u64, count in 0..12_usize) {
+    fn plans_are_followed(seed: u64, count in 0..12_usize) {
         let plan = Fault::sample(seed, count, LEN, 40);
         let (first, second) = (faulty(plan.clone()), faulty(plan));
         let (results, found) = program(&first, seed);
         prop_assert_eq!(program(&second, seed), (results.clone(), found));
-        prop_assert_eq!(first.struck(), second.struck());
+        prop_assert_eq!(first.injected(), second.injected());
         for (n, ok) in results.iter().enumerate() {
-            let struck = first.struck().iter().any(|s| s.request == n as u64);
-            prop_assert!(*ok || struck, "request {} failed by itself", n);
+            let injected = first.injected().iter().any(|s| s.request == n as u64);
+            prop_assert!(*ok || injected, "request {} failed by itself", n);
         }
         prop_assert!(first.into_inner().into_vec() == second.into_inner().into_vec());
     }

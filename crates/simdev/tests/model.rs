@@ -120,7 +120,7 @@ fn rotation_is_exact() {
 }
 
 #[test]
-fn the_track_buffer_keeps_what_passed_under_the_head() {
+fn the_track_buffer_caches_what_passed_under_the_head() {
     let far = event(Op::Read, CAPACITY / 2, 4096);
     let near = event(Op::Read, 400_000, 4096);
     // the sector just before the one that was waited for has passed under the head
@@ -178,9 +178,9 @@ fn a_queue_shortens_the_way() {
     let events = at_random(Op::Read, 320);
     let deep = batch(&Parameters::Disk(fit.clone()), &events);
     let shallow = batch(&Parameters::Disk(DiskParameters { queue_depth: 4, ..fit.clone() }), &events);
-    let given = batch(&Parameters::Disk(DiskParameters { order: Order::Given, ..fit }), &events);
-    assert!(deep < shallow && shallow < given, "{deep:?} {shallow:?} {given:?}");
-    assert!(deep * 2 < given, "{deep:?} {given:?}");
+    let submitted = batch(&Parameters::Disk(DiskParameters { order: Order::AsSubmitted, ..fit }), &events);
+    assert!(deep < shallow && shallow < submitted, "{deep:?} {shallow:?} {submitted:?}");
+    assert!(deep * 2 < submitted, "{deep:?} {submitted:?}");
 }
 
 #[test]
@@ -280,13 +280,13 @@ fn events(len: u64) -> impl Strategy<Value = Vec<Event>> {
 /// Disks of many shapes, small enough that their ends are met.
 fn parameters() -> impl Strategy<Value = Parameters> {
     let disk = (1_u32..4, 1_u32..6, any::<bool>(), any::<bool>(), 0_u64..3, 1_u32..5, 12_u32..21).prop_map(
-        |(heads, zones, read_on_arrival, given, cache, segments, segment)| {
+        |(heads, zones, read_on_arrival, as_submitted, cache, segments, segment)| {
             Parameters::Disk(DiskParameters {
                 capacity: 0,
                 heads,
                 zones,
                 read_on_arrival,
-                order: if given { Order::Given } else { Order::ShortestPositioning },
+                order: if as_submitted { Order::AsSubmitted } else { Order::ShortestPositioning },
                 write_cache: cache * 100_000,
                 segments,
                 segment: 1 << segment,
@@ -354,7 +354,8 @@ proptest! {
         prop_assert_eq!(time_trace(&parameters, MIB, &events).unwrap(), report);
     }
 
-    /// A batch is no slower than its requests one by one, but for what it costs that the nearest is not always the best.
+    /// A batch is no slower than its requests one by one, but for what it costs that the nearest is not always the
+    /// best.
     #[test]
     fn together_is_not_slower(
         (parameters, places) in (parameters(), proptest::collection::vec((0..2 * MIB - 4096, 0..4096_u64), 1..40))

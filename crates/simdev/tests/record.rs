@@ -236,7 +236,7 @@ fn a_log_that_cannot_be_written_stops_all_changes() {
         panic!("written without a log")
     };
     assert_eq!(source.kind(), io::ErrorKind::StorageFull);
-    // there would be room for these
+    // there would be space for these
     recorded.write(0, &[1; 4096]).unwrap_err();
     recorded.flush().unwrap_err();
     recorded.discard(0, 1).unwrap_err();

@@ -5,8 +5,8 @@
 //! 2. A form is changed only when another one is clearly smaller: runs become bits when there are more of them than fit
 //!    into a bitmap, bits become runs when they take half of it. [`Container::compact`] does not wait for that.
 //! 3. Runs have 16 bits for a start, so a container of more than 65 536 units is empty, full, or bits.
-//! 4. Beside the units there is an upper bound of the longest run. A search for more than there is ends at the first run
-//!    as long as the bound; one that finds none corrects it.
+//! 4. Beside the units there is an upper bound of the longest run. A search for more than there is ends at the first
+//!    run as long as the bound; one that finds none corrects it.
 
 mod bits;
 mod forms;
@@ -65,7 +65,8 @@ impl std::error::Error for SetError {}
 enum Stored {
     /// All units.
     Full,
-    /// At most as many runs as [`Container::most_runs`] says; none of them, or one of all units, may stand here as well.
+    /// At most as many runs as [`Container::most_runs`] says; none of them, or one of all units, may stand here as
+    /// well.
     Runs(Runs),
     Bits(Bits),
 }
@@ -125,9 +126,9 @@ impl Container {
         Self { stored: Stored::Full, units, count: units, bit_runs: 0, most, bound: AtomicU32::new(units) }
     }
 
-    /// Few runs are searched and changed faster than bits, many are not: when a set of so many runs is changed, it becomes
-    /// bits, even where these take more memory, and stays bits until [`Container::compact`], or until most of it is one run.
-    /// Without a limit it is those that take more memory than bits.
+    /// Few runs are searched and changed faster than bits, many are not: when a set of so many runs is changed, it
+    /// becomes bits, even where these take more memory, and stays bits until [`Container::compact`], or until most of
+    /// it is one run. Without a limit it is those that take more memory than bits.
     pub fn limit_runs(&mut self, runs: u32) {
         self.most = runs.max(1).min(most_runs(self.units) as u32);
     }
@@ -301,8 +302,8 @@ impl Container {
         true
     }
 
-    /// Removes a run of at least one unit that lies inside; false, with nothing changed, where a part of it is not in the
-    /// set.
+    /// Removes a run of at least one unit that lies inside; false, with nothing changed, where a part of it is not in
+    /// the set.
     #[inline]
     fn try_remove(&mut self, run: Run) -> bool {
         let most = self.most as usize;

@@ -8,8 +8,9 @@ const RUNS: u32 = 16;
 
 /// What is free in a group, as sets that are each in their smallest form.
 ///
-/// What is stored shows deferred and pinned units as free. A unit is in at most one of three sets: *available*; *deferred*, freed but not to be allocated yet; *pinned and free*,
-/// freed but used by an older version of the volume. In none of them it is in use.
+/// What is stored shows deferred and pinned units as free. A unit is in at most one of three sets: *available*;
+/// *deferred*, freed but not to be allocated yet; *pinned and free*, freed but used by an older version of the volume.
+/// In none of them it is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerMap {
     available: Container,
@@ -35,8 +36,8 @@ impl ContainerMap {
         Self::from_available(Container::full(units))
     }
 
-    /// The bitmap that is stored as `bytes`, the lowest bit of a byte first. What `bytes` does not cover is in use, and so
-    /// is what lies behind the last unit.
+    /// The bitmap that is stored as `bytes`, the lowest bit of a byte first. What `bytes` does not cover is in use, and
+    /// so is what lies behind the last unit.
     #[must_use]
     pub fn from_bytes(bytes: &[u8], units: u32) -> Self {
         Self::from_available(Container::from_bitmap_to_change(bytes, units, RUNS))
@@ -141,8 +142,8 @@ impl ContainerMap {
         }
     }
 
-    /// No older version of the volume uses these units any more. Those of them that were pinned and free become deferred,
-    /// and are returned.
+    /// No older version of the volume uses these units any more. Those of them that were pinned and free become
+    /// deferred, and are returned.
     pub fn unpin(&mut self, units: &Container) -> Container {
         let Some(pinned) = &mut self.pinned else { return Container::empty(self.available.units()) };
         let freed = pinned.free.intersection(units);
@@ -251,8 +252,8 @@ impl ContainerMap {
         run.start < self.available.units() && self.available.remove(run).is_ok()
     }
 
-    /// Frees a run. What of it is pinned stays so; the rest is available, or `deferred` until [`ContainerMap::release`].
-    /// False, with nothing changed, where not all of it is in use.
+    /// Frees a run. What of it is pinned stays so; the rest is available, or `deferred` until
+    /// [`ContainerMap::release`]. False, with nothing changed, where not all of it is in use.
     #[must_use]
     pub fn free(&mut self, run: Run, deferred: bool) -> bool {
         let units = self.available.units();

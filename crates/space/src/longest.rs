@@ -5,8 +5,8 @@ const FAN: usize = 16;
 
 /// For each group a length that none of its runs exceeds, and above them the largest of each [`FAN`], up to one.
 ///
-/// The bounds are the caller's: one that is too large costs a look at a group, one that is too small hides its space. All
-/// steps but [`Longest::new`] take as long as the tree is high: 4 levels for 65 536 groups.
+/// The bounds are the caller's: one that is too large costs a look at a group, one that is too small hides its space.
+/// All steps but [`Longest::new`] take as long as the tree is high: 4 levels for 65 536 groups.
 #[derive(Debug, Clone)]
 pub struct Longest {
     /// The bounds, then for each level above the largest of each [`FAN`]; the last has one number.

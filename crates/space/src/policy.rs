@@ -1,8 +1,8 @@
 //! Where to look for space first.
 //!
-//! Directories at the top of the tree are spread over the volume, those below stay near their parent as long as there is
-//! room (as the Orlov allocator of ext4 does); files go where their directory is, and their content near their inode.
-//! Flexible groups count as one where it matters, because their inode tables lie together.
+//! Directories at the top of the tree are spread over the volume, those below stay near their parent as long as there
+//! is space (as the Orlov allocator of ext4 does); files go where their directory is, and their content near their
+//! inode. Flexible groups count as one where it matters, because their inode tables lie together.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub trait Totals {
     fn all(&self) -> Sum;
 }
 
-/// Where to look first, for a volume of a given shape.
+/// Where to look first, for a volume of a certain layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     /// Groups in a flexible group; 1 without them.
@@ -40,7 +40,7 @@ pub struct Policy {
     pub inodes_per_group: u32,
 }
 
-/// Flexible groups of at least so many groups keep files out of their first group, which holds the metadata.
+/// Flexible groups of at least so many groups place no files in their first group, which holds the metadata.
 const SPACIOUS: u32 = 4;
 
 /// The totals of several groups.
@@ -78,8 +78,8 @@ impl Policy {
         self.mates(unit, totals.groups()).map(|g| totals.of(g)).collect()
     }
 
-    /// The group for the inode of a new directory; `top` where it should lie apart from its parent. `None` where no group
-    /// has a free inode.
+    /// The group for the inode of a new directory; `top` where it should lie apart from its parent. `None` where no
+    /// group has a free inode.
     #[must_use]
     pub fn directory(&self, totals: &dyn Totals, parent: u32, top: bool) -> Option<u32> {
         let units = totals.groups().div_ceil(self.flex());

@@ -2,13 +2,13 @@
 
 /// Which units an allocation may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Claim {
+pub enum Privilege {
     /// Those that are neither reserved nor set aside.
     Ordinary,
     /// The root reserve as well.
     Superuser,
     /// All there are: data that has a reservation, and the metadata it needs.
-    Promised,
+    Reserved,
 }
 
 /// What blocks are for.
@@ -20,7 +20,8 @@ pub enum Purpose {
     Metadata,
 }
 
-/// Counts of free units: the sum of what the groups say, so that no group has to be looked at to find that there is no space.
+/// Counts of free units: the sum of what the groups say, so that no group has to be looked at to find that there is no
+/// space.
 ///
 /// `available + deferred + quarantined` is what the volume shows as free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,8 +35,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `available` free units, of which `for_reservations` are for [`Claim::Promised`] only and `root_reserve` for the
-    /// superuser (and reservations).
+    /// `available` free units, of which `for_reservations` are for [`Privilege::Reserved`] only and `root_reserve` for
+    /// the superuser (and reservations).
     #[must_use]
     pub fn new(available: u64, for_reservations: u64, root_reserve: u64) -> Self {
         Self { available, for_reservations, root_reserve, ..Self::default() }
@@ -43,18 +44,20 @@ impl Pool {
 
     /// Units that may be allocated now.
     #[must_use]
-    pub fn available(&self, claim: Claim) -> u64 {
-        let behind = match claim {
-            Claim::Promised => 0,
-            Claim::Superuser => self.reserved.saturating_add(self.for_reservations),
-            Claim::Ordinary => self.reserved.saturating_add(self.for_reservations).saturating_add(self.root_reserve),
+    pub fn available(&self, privilege: Privilege) -> u64 {
+        let behind = match privilege {
+            Privilege::Reserved => 0,
+            Privilege::Superuser => self.reserved.saturating_add(self.for_reservations),
+            Privilege::Ordinary => {
+                self.reserved.saturating_add(self.for_reservations).saturating_add(self.root_reserve)
+            }
         };
         self.available.saturating_sub(behind)
     }
 
     /// Allocates up to `want` units and says how many.
-    pub fn allocate(&mut self, want: u64, claim: Claim) -> u64 {
-        let allocated = self.available(claim).min(want);
+    pub fn allocate(&mut self, want: u64, privilege: Privilege) -> u64 {
+        let allocated = self.available(privilege).min(want);
         self.available -= allocated;
         allocated
     }
@@ -83,10 +86,10 @@ impl Pool {
         self.quarantined += units;
     }
 
-    /// Reserves units for data that will allocate them later with [`Claim::Promised`]. False where there is no space.
+    /// Reserves units for data that will allocate them later with [`Privilege::Reserved`]. False if there is no space.
     #[must_use]
-    pub fn reserve(&mut self, units: u64, claim: Claim) -> bool {
-        let fits = units <= self.available(claim);
+    pub fn reserve(&mut self, units: u64, privilege: Privilege) -> bool {
+        let fits = units <= self.available(privilege);
         if fits {
             self.reserved += units;
         }

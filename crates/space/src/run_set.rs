@@ -23,8 +23,8 @@ impl BlockRun {
 
 /// A set of blocks, for what is deferred or pinned. Groups without any take no memory.
 ///
-/// Block 0 is the first of group 0, and all groups have the same number of blocks: where a volume's groups begin at block
-/// 1, the caller counts from there.
+/// Block 0 is the first of group 0, and all groups have the same number of blocks: where a volume's groups begin at
+/// block 1, the caller counts from there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSet {
     /// By group; none is empty.
@@ -145,8 +145,8 @@ impl RunSet {
     /// Adds a run, no block of which is in the set.
     ///
     /// # Errors
-    /// [`SetError::Present`] with the first blocks that are, counted from the first block of their group; nothing is changed
-    /// then.
+    /// [`SetError::Present`] with the first blocks that are, counted from the first block of their group; nothing is
+    /// changed then.
     pub fn insert(&mut self, run: BlockRun) -> Result<(), SetError> {
         let present = self.touched(run.start..run.end()).find_map(|(_, blocks, run)| {
             let first = blocks.runs_from(run.start).next().filter(|first| first.start < run.end())?;

@@ -1,6 +1,6 @@
 //! The free space of a group beside a plain set of units, and the policy's promises.
 
-use extant_space::{Claim, Container, ContainerMap, GroupTotals, Policy, Pool, Run, Sum, Totals};
+use extant_space::{Container, ContainerMap, GroupTotals, Policy, Pool, Privilege, Run, Sum, Totals};
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ fn step(units: u32) -> impl Strategy<Value = Step> {
     let run = (0..units + 70, prop_oneof![1..8u32, 1..units + 70]).prop_map(|(start, len)| Run { start, len });
     prop_oneof![
         run.clone().prop_map(Step::Allocate),
-        (run.clone(), any::<bool>()).prop_map(|(run, held)| Step::Free(run, held)),
+        (run.clone(), any::<bool>()).prop_map(|(run, deferred)| Step::Free(run, deferred)),
         run.clone().prop_map(Step::Release),
         run.clone().prop_map(Step::Defer),
         (run, 1..9u32).prop_map(|(run, least)| Step::Next(run.start..run.end(), least)),
@@ -233,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn the_policy_names_groups_with_room(
+    fn the_policy_names_groups_with_space(
         groups in proptest::collection::vec((0..3u32, 0..3u32, 0..5u32), 1..40),
         flex in prop_oneof![Just(1u32), Just(4), Just(16)],
         parent in 0..50u32,
@@ -285,18 +285,23 @@ fn directories_at_the_top_are_spread_and_others_stay() {
 #[test]
 fn the_pool_reserves() {
     let mut pool = Pool::new(100, 5, 10);
-    assert_eq!([Claim::Ordinary, Claim::Superuser, Claim::Promised].map(|c| pool.available(c)), [85, 95, 100]);
-    assert!(
-        pool.reserve(80, Claim::Ordinary) && !pool.reserve(6, Claim::Ordinary) && pool.reserve(10, Claim::Superuser)
+    assert_eq!(
+        [Privilege::Ordinary, Privilege::Superuser, Privilege::Reserved].map(|c| pool.available(c)),
+        [85, 95, 100]
     );
-    assert_eq!((pool.allocate(3, Claim::Ordinary), pool.allocate(7, Claim::Superuser)), (0, 5));
-    assert_eq!(pool.allocate(1000, Claim::Promised), 95);
+    assert!(
+        pool.reserve(80, Privilege::Ordinary)
+            && !pool.reserve(6, Privilege::Ordinary)
+            && pool.reserve(10, Privilege::Superuser)
+    );
+    assert_eq!((pool.allocate(3, Privilege::Ordinary), pool.allocate(7, Privilege::Superuser)), (0, 5));
+    assert_eq!(pool.allocate(1000, Privilege::Reserved), 95);
     pool.unreserve(90);
     pool.defer(20);
-    assert_eq!((pool.free_units(), pool.available(Claim::Promised), pool.reserved()), (20, 0, 0));
+    assert_eq!((pool.free_units(), pool.available(Privilege::Reserved), pool.reserved()), (20, 0, 0));
     pool.release(30);
     pool.quarantine(4);
-    assert_eq!((pool.free_units(), pool.available(Claim::Promised), pool.deferred()), (20, 16, 0));
+    assert_eq!((pool.free_units(), pool.available(Privilege::Reserved), pool.deferred()), (20, 16, 0));
     pool.free(1);
-    assert_eq!(pool.available(Claim::Ordinary), 2);
+    assert_eq!(pool.available(Privilege::Ordinary), 2);
 }

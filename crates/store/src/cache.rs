@@ -1,16 +1,16 @@
 //! A bounded cache of blocks, and which of them the open generation has changed.
 //!
-//! 1. Bytes that were handed out never change: whoever holds the `Arc` may keep it as long as they like. A change is made
-//!    in place only where nobody holds the bytes, else in a copy; so a closed generation on its way to the device keeps
-//!    its content while the next one changes the same block.
-//! 2. A shard's lock is held for a look-up, an insertion or a change in memory, never across I/O.
+//! 1. Bytes that were handed out never change: an owner of the `Arc` may use it without limit of time. A change is made
+//!    in place only where the bytes have no other owner, else in a copy; so a closed generation on its way to the
+//!    device retains its content while the next one changes the same block.
+//! 2. A shard is locked for a look-up, an insertion or a change in memory, never across I/O.
 //! 3. Two threads that miss the same block may both read it; the first insertion wins and both get that one.
 //! 4. A block is *dirty* while the open generation has changed it, and *pinned* once for each closed generation that
-//!    changed it and whose content is not in its home place yet. Such a block is never evicted: the device does not have
-//!    what it holds.
-//! 5. What a block of the device held before it was changed never comes back into the cache: a read that began before the
-//!    change, and ends after the changed block was evicted, is made again.
-//! 6. At most `capacity` blocks are held by the cache, and those that are dirty or pinned on top (blocks still held by
+//!    changed it and whose content is not in its home place yet. Such a block is never evicted: the device does not
+//!    have what it holds.
+//! 5. The content of a block of the device before it was changed never comes back into the cache: a read that began
+//!    before the change, and ends after the changed block was evicted, is made again.
+//! 6. At most `capacity` blocks are in the cache, and those that are dirty or pinned on top (blocks still in use by
 //!    callers count on top as well).
 //!
 //! Eviction is CLOCK: a hit sets a mark, the hand clears marks and takes the first block without one. A shard's lock is
@@ -20,10 +20,11 @@ use crate::recovery::Run;
 use crate::{BlockWrite, Kind, Result, Tag};
 use blockdev::{BlockDevice, Error as DeviceError, Op, Read};
 use format::{ByNumber, FsBlock};
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::HashMap,
+    sync::Arc,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 const SHARD_BITS: u32 = 4;
@@ -56,7 +57,7 @@ struct Slot {
     block: FsBlock,
     data: Arc<[u8]>,
     used: bool,
-    /// Whoever needed the content to be right has seen that it is (or has written it).
+    /// The content was verified by a reader that needs it to be right, or written by one.
     checked: bool,
     /// It has been changed since it was read.
     changed: bool,
@@ -115,7 +116,7 @@ impl Shard {
         Some(data)
     }
 
-    /// Puts a block in that is not there, and gives the place of its slot.
+    /// Inserts a block that is not there, and returns the place of its slot.
     fn place(&mut self, slot: Slot) -> usize {
         let block = slot.block;
         let victim = if self.slots.len() < self.capacity { None } else { self.victim() };
@@ -208,7 +209,7 @@ impl BlockCache {
     pub(crate) fn set_capacity(&self, bytes: usize) {
         let capacity = self.capacity_of(bytes);
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             if shard.capacity != capacity {
                 shard.capacity = capacity;
                 shard.shrink();
@@ -240,14 +241,14 @@ impl BlockCache {
             };
             let at = self.position(block, 0, self.block_size.into())?;
             let mut data: Arc<[u8]> = std::iter::repeat_n(0, self.block_size as usize).collect();
-            self.device.read(at, Arc::get_mut(&mut data).expect("nobody else has it yet"))?;
+            self.device.read(at, Arc::get_mut(&mut data).expect("the only owner"))?;
             if let Some(data) = self.shard(block).insert(block, data, then) {
                 return Ok(data);
             }
         }
     }
 
-    pub(crate) fn holds(&self, block: FsBlock) -> bool {
+    pub(crate) fn contains(&self, block: FsBlock) -> bool {
         self.shard(block).slot(block).is_some()
     }
 
@@ -359,9 +360,9 @@ impl BlockCache {
             return blocks.for_each(|block| self.forget_in(&mut self.shard(block), block));
         }
         for shard in &self.shards {
-            let mut shard = lock(shard);
-            let held = shard.index.keys().copied();
-            let freed: Vec<_> = held.filter(|b| *b >= run.first && b.get() < end).collect();
+            let mut shard = shard.lock();
+            let cached = shard.index.keys().copied();
+            let freed: Vec<_> = cached.filter(|b| *b >= run.first && b.get() < end).collect();
             freed.into_iter().for_each(|block| self.forget_in(&mut shard, block));
         }
     }
@@ -380,33 +381,34 @@ impl BlockCache {
         }
     }
 
-    /// Gives the inodes that wait for it their checksum, while operations go on: so that [`BlockCache::close`], for
+    /// Sets the checksums of the inodes that wait for it, while operations go on: so that [`BlockCache::close`], for
     /// which they wait, finds little to do.
-    pub(crate) fn seal_tables(&self, seal: impl Fn(FsBlock, &Tag, &mut [u8])) {
+    pub(crate) fn set_table_checksums(&self, set_checksum: impl Fn(FsBlock, &Tag, &mut [u8])) {
         for shard in &self.shards {
-            let changed = lock(shard).dirty.clone();
+            let changed = shard.lock().dirty.clone();
             for block in changed {
-                let mut shard = lock(shard);
+                let mut shard = shard.lock();
                 let Some(slot) = shard.slot(block) else { continue };
                 let Some(tag) = slot.dirty.filter(|tag| tag.kind == Kind::InodeTable && tag.seed != 0) else {
                     continue;
                 };
-                seal(block, &tag, Arc::make_mut(&mut slot.data));
+                set_checksum(block, &tag, Arc::make_mut(&mut slot.data));
                 slot.dirty = Some(Tag { seed: 0, ..tag });
             }
         }
     }
 
-    /// Takes what the open generation has changed, ascending, each block sealed and pinned. No operation may run.
-    pub(crate) fn close(&self, seal: impl Fn(FsBlock, &Tag, &mut [u8])) -> Vec<BlockWrite> {
+    /// Takes what the open generation has changed, ascending, each block with its checksum and pinned. No operation may
+    /// run.
+    pub(crate) fn close(&self, set_checksum: impl Fn(FsBlock, &Tag, &mut [u8])) -> Vec<BlockWrite> {
         let mut closed = Vec::with_capacity(self.dirty());
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             for block in std::mem::take(&mut shard.dirty) {
                 let Some(slot) = shard.slot(block) else { continue };
                 // forgotten, or forgotten and changed again: then it stands twice in the list
                 let Some(tag) = slot.dirty.take() else { continue };
-                seal(block, &tag, Arc::make_mut(&mut slot.data));
+                set_checksum(block, &tag, Arc::make_mut(&mut slot.data));
                 slot.pins += 1;
                 let (fresh, before) = (std::mem::take(&mut slot.fresh), slot.before.take());
                 let before = before.filter(|_| !fresh);
@@ -418,11 +420,11 @@ impl BlockCache {
         closed
     }
 
-    /// Throws away what the open generation has changed. No operation may run, no thread may read, and every earlier generation
-    /// is home: the device has what the blocks held before.
+    /// Throws away what the open generation has changed. No operation may run, no thread may read, and every earlier
+    /// generation is home: the device has the earlier content of the blocks.
     pub(crate) fn discard(&self) {
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             for block in std::mem::take(&mut shard.dirty) {
                 if shard.slot(block).is_some_and(|slot| slot.dirty.take().is_some()) {
                     shard.remove(block);
@@ -432,7 +434,7 @@ impl BlockCache {
         self.dirty.store(0, Ordering::Relaxed);
     }
 
-    /// The content that a closed generation gave these blocks is home.
+    /// The content of these blocks by a closed generation is home.
     pub(crate) fn unpin(&self, blocks: &[FsBlock]) {
         for &block in blocks {
             let mut shard = self.shard(block);
@@ -511,13 +513,8 @@ impl BlockCache {
     fn shard(&self, block: FsBlock) -> MutexGuard<'_, Shard> {
         // Fibonacci hashing: group metadata lies at multiples of large powers of two, which must not share a shard
         let shard = block.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARD_BITS);
-        lock(&self.shards[shard as usize])
+        self.shards[shard as usize].lock()
     }
-}
-
-/// No code that holds the lock leaves a shard half changed, so a panic elsewhere in that thread did no harm.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -535,8 +532,8 @@ mod tests {
         BlockCache::new(Arc::clone(device) as Arc<dyn BlockDevice>, 1024, blocks * 1024)
     }
 
-    fn held(cache: &BlockCache) -> usize {
-        cache.shards.iter().map(|s| s.lock().unwrap().slots.len()).sum()
+    fn cached(cache: &BlockCache) -> usize {
+        cache.shards.iter().map(|s| s.lock().slots.len()).sum()
     }
 
     #[test]
@@ -550,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_keeps_order_and_joins_neighbours() {
+    fn a_batch_preserves_order_and_joins_neighbours() {
         let device = device();
         let cache = cache(&device, 256);
         let ask = [9, 3, 4, 200, 3, 5].map(FsBlock);
@@ -581,7 +578,7 @@ mod tests {
             cache.get(FsBlock(0)).unwrap();
             cache.get(FsBlock(n)).unwrap();
         }
-        assert_eq!(held(&cache), 64);
+        assert_eq!(cached(&cache), 64);
         let before = device.snapshot().reads.requests;
         cache.get(FsBlock(0)).unwrap();
         assert_eq!(device.snapshot().reads.requests, before, "a block in constant use was evicted");
@@ -599,7 +596,7 @@ mod tests {
         }
         fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
             self.device.read(offset, buf)?;
-            let act = self.act.lock().unwrap().take();
+            let act = self.act.lock().take();
             act.into_iter().for_each(|act| act());
             Ok(())
         }
@@ -631,7 +628,7 @@ mod tests {
                 (8..=255).for_each(|n| drop(inner.get(FsBlock(n)).unwrap()));
                 assert!(inner.shard(FsBlock(7)).slot(FsBlock(7)).is_none(), "still cached: the test tests nothing");
             };
-            *device.act.lock().unwrap() = Some(Box::new(act));
+            *device.act.lock() = Some(Box::new(act));
             let got =
                 if batch { cache.get_many(&[FsBlock(7)]).unwrap().remove(0) } else { cache.get(FsBlock(7)).unwrap() };
             assert_eq!(got[0], 0xCC);
@@ -654,6 +651,6 @@ mod tests {
                 });
             }
         });
-        assert!(held(&cache) <= 16);
+        assert!(cached(&cache) <= 16);
     }
 }

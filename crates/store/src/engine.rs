@@ -1,7 +1,7 @@
 //! Consistency engines: how a closed generation reaches the device so that a crash leaves something consistent.
 //!
-//! An engine turns a closed generation into a [`Plan`] and never writes to the device itself. The store executes the plan,
-//! one generation at a time, while operations go on in the next one.
+//! An engine turns a closed generation into a [`Plan`] and never writes to the device itself. The store executes the
+//! plan, one generation at a time, while operations go on in the next one.
 
 mod copy_on_write;
 mod dirty_bit;
@@ -118,14 +118,14 @@ pub trait Engine: Send {
     /// As [`Engine::plan`].
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan>;
 
-    /// The space of its own that it keeps metadata in, where it has one.
+    /// The space of its own that it stores metadata in, where it has one.
     fn metadata_space(&mut self) -> Option<&mut dyn MetadataSpace> {
         None
     }
 }
 
-/// Every changed block to its home location, in any order; with a flush where there is something to flush, and a process
-/// waits or the time has come.
+/// Every changed block to its home location, in any order; with a flush where there is something to flush, and a
+/// process waits or the time has come.
 fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
     let location = |block: FsBlock| block.get() * block_size as u64;
     let writes = closed.blocks.iter();

@@ -24,9 +24,9 @@ pub enum Error {
     /// The list of linked writes cannot be used. The text says why.
     #[error("{0}")]
     Linked(&'static str),
-    /// There is no room for the metadata of an operation.
-    #[error("no room is left for metadata")]
-    NoRoom,
+    /// There is no space for the metadata of an operation.
+    #[error("no space is left for metadata")]
+    NoSpace,
     /// One operation asks for more blocks than a generation can hold.
     #[error("an operation on {credits} metadata blocks does not fit into a generation of {limit}")]
     TooLarge {

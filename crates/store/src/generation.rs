@@ -32,8 +32,8 @@ pub enum Kind {
     Attributes,
     /// A block of the orphan file.
     OrphanFile,
-    /// File data that goes the way of metadata: the target of a link, the value of an attribute inode, and all file data
-    /// under an engine that journals it.
+    /// File data that goes the way of metadata: the target of a link, the value of an attribute inode, and all file
+    /// data under an engine that journals it.
     Data,
     /// What an engine writes for itself: a log, a list. Only plans have such blocks.
     Engine,
@@ -96,8 +96,8 @@ pub struct BlockWrite {
     /// It was allocated in this generation, so nothing durable leads to it; as far as blocks that were freed are not
     /// allocated again before that is durable ([`Limits::defers_reuse`](crate::engine::Limits)).
     pub fresh: bool,
-    /// Its content before the generation, of a directory's blocks, attributes and indirect blocks, where the engine wants
-    /// [notes](crate::engine::Limits::wants_notes) and it is not fresh.
+    /// Its content before the generation, of a directory's blocks, attributes and indirect blocks, where the engine
+    /// wants [notes](crate::engine::Limits::wants_notes) and it is not fresh.
     pub before: Option<Arc<[u8]>>,
 }
 
@@ -121,11 +121,11 @@ pub struct ClosedGeneration {
     pub reason: CommitReason,
     /// The changed blocks, ascending.
     pub blocks: Vec<BlockWrite>,
-    /// Blocks that are home before anything of `blocks` counts: a log never has them. They are none of `blocks`, of those
-    /// of earlier generations, or of what was freed.
+    /// Blocks that are home before anything of `blocks` counts: a log never has them. They are none of `blocks`, of
+    /// those of earlier generations, or of what was freed.
     pub fresh_runs: Vec<FreshRun>,
-    /// Blocks freed in it that had contained metadata (or journaled data), ascending; they may overlap. Empty unless the engine
-    /// [wants](crate::engine::Limits::wants_forgotten) them.
+    /// Blocks freed in it that had contained metadata (or journaled data), ascending; they may overlap. Empty unless
+    /// the engine [wants](crate::engine::Limits::wants_forgotten) them.
     pub forgotten: Vec<Run>,
     /// File data, or an earlier generation, was written to the device and not flushed yet.
     pub unflushed: bool,

@@ -6,8 +6,8 @@
 //! - An [`Operation`] changes blocks. It belongs to the *generation* that was open when it began, whole.
 //! - A generation closes on a dirty limit, a time-out, or a sync; the [`Engine`] turns what it changed into a [`Plan`]:
 //!   writes, the order among them, flushes. The store executes it while the next generation is open.
-//! - [`recovery`] reads a journal that was not emptied and makes a device on which every block has its recovered content,
-//!   without a write.
+//! - [`recovery`] reads a journal that was not emptied and makes a device on which every block has its recovered
+//!   content, without a write.
 //!
 //! It knows blocks, transactions and journals. It knows neither names nor directories.
 #![forbid(unsafe_code)]

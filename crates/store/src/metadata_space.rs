@@ -1,5 +1,5 @@
-//! What only an engine needs that keeps metadata in space of its own: copy-on-write takes new blocks before it can free
-//! the old ones, so the space has to be there before a generation closes.
+//! What only an engine needs that stores metadata in space of its own: copy-on-write takes new blocks before it can
+//! free the old ones, so the space has to be there before a generation closes.
 
 use crate::CommitReason;
 
@@ -38,7 +38,7 @@ pub struct Need<T> {
     pub should: T,
 }
 
-/// The space that an engine keeps metadata in: chunks of the volume, granted and returned when a generation closes.
+/// The space that an engine stores metadata in: chunks of the volume, granted and returned when a generation closes.
 pub trait MetadataSpace {
     /// How many blocks a generation may change that opens when all before it are durable.
     fn limits(&self) -> DirtyLimits;

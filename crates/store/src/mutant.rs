@@ -8,11 +8,11 @@ pub enum Mutant {
     #[default]
     Identity,
     /// Blocks of metadata on a native volume are allocated again in the generation that frees them.
-    ReusePlaces,
+    ReusePhysical,
     /// The number of a generation whose superblock was torn is used once more.
     ReuseNumber,
-    /// Leaves of the map whose entries the superblock has are not written when these entries go.
-    KeepLeaves,
+    /// Leaves of the map whose entries the map log has are not written when these entries go.
+    SkipLogLeaves,
     /// A caller that asks for a generation to be durable gets the one before.
     ShortSync,
     /// Blocks are allocated again at once when they are freed, although a crash may bring back what used them.

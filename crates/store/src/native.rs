@@ -1,12 +1,13 @@
 //! The native format on a device: the superblock in force, the map, and the volume as seen through it.
 //!
-//! [`Mapped`] is the ext4 volume above the map, as a device: its metadata blocks are read where the map says they lie, each
-//! checked against the checksum in its entry; its file data lies in the device's own blocks. Metadata is written by the
-//! engine alone ([`CopyOnWrite`](crate::engine::CopyOnWrite)), which gives changed blocks new places.
+//! [`Mapped`] is the ext4 volume above the map, as a device: its metadata blocks are read where the map says they lie,
+//! each checked against the checksum in its entry; its file data lies in the device's own blocks. Metadata is written
+//! by the engine alone ([`CopyOnWrite`](crate::engine::CopyOnWrite)), which writes changed blocks to new physical
+//! blocks.
 
+mod chunk_table;
 mod map;
 mod mapped;
-mod places;
 mod snapshots;
 mod summary;
 
@@ -14,8 +15,8 @@ pub use mapped::Mapped;
 pub use snapshots::{List, SnapshotChange};
 pub use summary::Summary;
 
-pub(crate) use map::{Late, Map, NodeName, above, first_below, leaf_of, node_over, slot_at};
-pub(crate) use places::{Bits, Places, Regions, table, unite, worst_case};
+pub(crate) use chunk_table::{Bits, ChunkTable, Regions, table, unite, worst_case};
+pub(crate) use map::{Map, MapLog, NodeName, above, first_below, leaf_of, node_over, slot_at};
 pub(crate) use snapshots::{Shared, Snapshots};
 
 use crate::Result;
@@ -45,7 +46,8 @@ pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
 /// As [`superblock`], to write the next generation: with the number that its own must exceed.
 ///
 /// # Errors
-/// As [`superblock`]; [`Error::Native`](crate::Error::Native) where there are no numbers left, and what [`may_lack`] says.
+/// As [`superblock`]; [`Error::Native`](crate::Error::Native) where there are no numbers left, and what [`may_lack`]
+/// says.
 pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
     let blocks = both_superblocks(device)?;
     let (superblock, copy) = NativeSuperblock::newest(&blocks)?;
@@ -67,8 +69,8 @@ pub fn superblock(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
     Ok(NativeSuperblock::newest(&both_superblocks(device)?)?)
 }
 
-/// Why the superblock in force may lack what was durable: the other one is damaged as no loss of power leaves it, and was or
-/// may have been the newer one. `None` where all that was durable is there.
+/// Why the superblock in force may lack what was durable: the other one is damaged as no loss of power leaves it, and
+/// was or may have been the newer one. `None` where all that was durable is there.
 ///
 /// # Errors
 /// As [`superblock`].
@@ -109,7 +111,7 @@ mod tests {
     use format::native::map::{BlockKind, Entry};
 
     fn with(generation: u64) -> NativeSuperblock {
-        let root = Entry { place: 77, generation: 1, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
+        let root = Entry { physical: 77, generation: 1, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
         NativeSuperblock {
             shape: Shape::new(1 << 16).expect("a shape"),
             uuid: [7; 16],
@@ -119,13 +121,13 @@ mod tests {
             root,
             chunks: 1,
             snapshots: 0,
-            late: Vec::new(),
+            map_log: Vec::new(),
         }
     }
 
     /// Only what a crash leaves of a superblock beside the one in force says that nothing is missing.
     #[test]
-    fn nobody_goes_on_from_an_older_superblock_unless_a_crash_explains_it() {
+    fn no_one_goes_on_from_an_older_superblock_unless_a_crash_explains_it() {
         let goes_on = |other: &[u8], what: &str| {
             for first in [true, false] {
                 let current = with(8).to_bytes();
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_number_for_the_next_generation_nobody_goes_on() {
+    fn without_a_number_for_the_next_generation_no_one_goes_on() {
         for (number, goes_on) in [(9, true), (LAST_GENERATION, true), (LAST_GENERATION + 1, false), (u64::MAX, false)] {
             // the older one beside it, as always
             let bytes = [with(number), with(number - 1)].map(|sb| sb.to_bytes()).concat();

@@ -2,7 +2,8 @@
 
 use crate::{DirtyLimits, FreshRun, Kind, Need, Note, Result, StateSource, Store, Tag};
 use format::{FsBlock, InodeNo};
-use std::sync::{Arc, RwLockReadGuard};
+use parking_lot::RwLockReadGuard;
+use std::sync::Arc;
 
 /// What the store calls in the file system when a generation closes.
 ///
@@ -16,8 +17,8 @@ pub trait CommitHooks: StateSource + Send + Sync {
     /// Any error turns the volume read-only: the generation cannot be written as a whole.
     fn finish(&self, closing: &Closing<'_>) -> Result<()>;
 
-    /// Most blocks that every close changes and no operation edited before; at most a quarter of what a generation may. A few
-    /// more than that do no harm. Does not change.
+    /// Most blocks that every close changes and no operation edited before; at most a quarter of what a generation may.
+    /// A few more than that do no harm. Does not change.
     fn closing_credits(&self) -> usize {
         0
     }
@@ -80,8 +81,8 @@ impl<'a> Operation<'a> {
         self.store
     }
 
-    /// Announces `credits` more metadata blocks, if the open generation has space for them: never waits. Whether it has;
-    /// where not, this operation must end and another one begin.
+    /// Announces `credits` more metadata blocks, if the open generation has space for them: never waits. Whether it
+    /// has; where not, this operation must end and another one begin.
     #[must_use]
     pub fn extend(&mut self, credits: usize) -> bool {
         let extended = self.store.extend_credits(self.credits, credits, self.limit_of);
@@ -182,9 +183,9 @@ impl Closing<'_> {
         self.store.cache.replace(block, tag, change)
     }
 
-    /// Writes whole blocks home before anything of the generation counts, beside its changed blocks: a journal never has
-    /// them, and so they need no credits. Nothing durable may lead to them, and they are never changed or read as other
-    /// blocks are, but with [`Store::read`] when the generation was written.
+    /// Writes whole blocks home before anything of the generation counts, beside its changed blocks: a journal never
+    /// has them, and so they need no credits. Nothing durable may lead to them, and they are never changed or read as
+    /// other blocks are, but with [`Store::read`] when the generation was written.
     pub fn write_fresh(&self, first: FsBlock, kind: Kind, data: Arc<[u8]>) {
         self.store.write_fresh_run(FreshRun { first, kind, data });
     }

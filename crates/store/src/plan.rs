@@ -33,7 +33,8 @@ pub struct Stage {
     pub flush: bool,
 }
 
-/// Stages one after the other: a stage's writes are handed to the device when those of the stage before it have returned.
+/// Stages one after the other: a stage's writes are handed to the device when those of the stage before it have
+/// returned.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// The stages.
@@ -42,8 +43,8 @@ pub struct Plan {
     /// the generation made of them is in its home place, or a later one has changed or freed them. Each stands here
     /// once, sooner or later, for each generation that changed it.
     pub home: Vec<FsBlock>,
-    /// The newest generation that is durable when the plan was executed, as far as the engine promises it; 0 where the plan
-    /// makes none durable that was not.
+    /// The newest generation that is durable when the plan was executed, as far as the engine promises it; 0 where the
+    /// plan makes none durable that was not.
     pub durable: u64,
 }
 

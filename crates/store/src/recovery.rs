@@ -1,19 +1,19 @@
 //! The journal of a volume that was not unmounted: replayed in memory, for a look at the volume that needs no write, or
 //! written home.
 //!
-//! [`recover`] walks the log once, in order, and keeps for each block of the volume where in the journal its newest copy
-//! lies. [`Replayed`] is the volume read through these copies.
+//! [`recover`] walks the log once, in order, and records for each block of the volume where in the journal its newest
+//! copy lies. [`Replayed`] is the volume read through these copies.
 //!
 //! 1. A transaction counts when its commit block is there and every checksum the log carries for it matches.
-//! 2. Only copies of transactions that count are kept; a later one takes the place of an earlier one.
+//! 2. Only copies of transactions that count are recorded; a later one takes the place of an earlier one.
 //! 3. A transaction's revoke records remove the copies of that transaction and of all before it. Nothing else is needed
 //!    for them, because the log is walked in the order of its sequence numbers.
 //! 4. The walk visits each block of the log at most once, so it ends on any bytes.
 //! 5. Memory grows with the blocks to replay, never with their contents.
 //!
 //! The kernel refuses a journal that is damaged before its end. Here everything before the damage is shown, and
-//! [`Recovered::damage`] says what was found; the caller decides. [`Recovery::apply`], which writes the copies home for good,
-//! refuses as the kernel does.
+//! [`Recovered::damage`] says what was found; the caller decides. [`Recovery::apply`], which writes the copies home for
+//! good, refuses as the kernel does.
 //!
 //! [`Recovery`] is what opening a volume asks of every mechanism; the journal's, and that of [`linked`].
 
@@ -62,7 +62,7 @@ pub struct Recovered {
     copies: Arc<BTreeMap<FsBlock, LoggedCopy>>,
     /// Transactions that count.
     pub transactions: u32,
-    /// The sequence number after the last of them; with nothing in the log, the one its superblock gives.
+    /// The sequence number after the last of them; with nothing in the log, the one of its superblock.
     pub next_sequence: u32,
     /// What is wrong with the log. Empty where it ends as a crash leaves it.
     pub damage: Vec<Damage>,
@@ -70,7 +70,7 @@ pub struct Recovered {
     pub fast_commits: u32,
     /// Changes in these: names made or removed, ranges of files, inodes.
     pub fast_commit_changes: u32,
-    /// The error that made the kernel give the journal up, as a negative errno; 0 for none.
+    /// The error that made the kernel abort the journal, as a negative errno; 0 for none.
     pub errno: i32,
 }
 
@@ -133,7 +133,7 @@ impl fmt::Display for Damage {
                 write!(f, "transaction {sequence}: block {home} lies beyond the volume's end")
             }
             Self::Revoke { sequence, block } => {
-                write!(f, "transaction {sequence}: journal block {block} is no valid list of revoked blocks")
+                write!(f, "transaction {sequence}: journal block {block} is not a valid list of revoked blocks")
             }
             Self::TooLong { sequence } => write!(f, "transaction {sequence} is longer than the log"),
         }

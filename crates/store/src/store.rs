@@ -1,7 +1,7 @@
 //! The volume as the file system sees it: metadata blocks through the cache, file data straight from the device.
 //!
-//! File data does not enter the cache: the kernel's page cache above FUSE holds it already. Data that an engine journals
-//! goes the way of metadata, and reads see it.
+//! File data does not enter the cache: the kernel's page cache above FUSE holds it already. Data that an engine
+//! journals goes the way of metadata, and reads see it.
 
 use crate::native::Mapped;
 use crate::writer::Writer;
@@ -33,9 +33,9 @@ pub struct DataRead<'a> {
 
 impl Store {
     /// A store over `device` with blocks of `block_size` bytes (a power of two) and a cache of at most `cache_bytes`
-    /// (at least one block is kept for each of its few shards).
+    /// (at least one block is reserved for each of its few shards).
     ///
-    /// For a volume that was not unmounted, give it the device that [`recovery::Replayed`](crate::recovery::Replayed)
+    /// For a volume that was not unmounted, pass it the device that [`recovery::Replayed`](crate::recovery::Replayed)
     /// makes.
     ///
     /// # Panics
@@ -85,9 +85,9 @@ impl Store {
         self.cache.get_table(block)
     }
 
-    /// As [`Store::block`], for content that must be right to be used: `check` sees it at least once between the read and
-    /// the first use. A block that was changed since is not checked: who changed it wrote it right, and its checksum is
-    /// computed when its generation closes.
+    /// As [`Store::block`], for content that must be right to be used: `check` sees it at least once between the read
+    /// and the first use. A block that was changed since is not checked: who changed it wrote it right, and its
+    /// checksum is computed when its generation closes.
     ///
     /// # Errors
     /// Those of the device, and what `check` says.
@@ -99,20 +99,20 @@ impl Store {
         self.cache.get_checked(block, check)
     }
 
-    /// Several metadata blocks, in the order given; those not cached are read as one batch, neighbours in one request.
-    /// Fails with the first error; the blocks that could be read are cached all the same.
+    /// Several metadata blocks, in the order of `blocks`; those not cached are read as one batch, neighbours in one
+    /// request. Fails with the first error; the blocks that could be read are cached all the same.
     pub fn blocks(&self, blocks: &[FsBlock]) -> Result<Vec<Arc<[u8]>>> {
         self.cache.get_many(blocks)
     }
 
     /// Whether a metadata block is in the cache.
-    pub fn holds(&self, block: FsBlock) -> bool {
-        self.cache.holds(block)
+    pub fn contains(&self, block: FsBlock) -> bool {
+        self.cache.contains(block)
     }
 
     /// Reads blocks into the cache that will soon be asked for. Errors are left for the read that needs the block.
     pub fn prefetch(&self, blocks: &[FsBlock]) {
-        // whoever needs a block that failed here reads it again and gets the error with its own context
+        // a caller that needs a block that failed here reads it again and gets the error with its own context
         let _ = self.cache.get_many(blocks);
     }
 

@@ -1,7 +1,7 @@
-//! The space of an engine that keeps metadata in space of its own: chunks of the volume, granted before a generation that
-//! needs them is planned, and returned when they are not needed any more.
+//! The space of an engine that stores metadata in space of its own: chunks of the volume, granted before a generation
+//! that needs them is planned, and returned when they are not needed any more.
 
-use crate::writer::{Writer, lock};
+use crate::writer::Writer;
 use crate::{Closing, CommitReason, DirtyLimits, Engine, Need, Result, Store};
 
 impl Store {
@@ -36,7 +36,7 @@ impl Store {
         let need = Need { must: space.wanted_chunks(blocks).must, should: 0 };
         let chunks = writer.hooks.grant_chunks(&closing, need).inspect_err(|e| self.fail(e))?;
         space.grant_chunks(&chunks);
-        *lock(&writer.dirty_limits) = space.limits();
+        *writer.dirty_limits.lock() = space.limits();
         Ok(space.limits())
     }
 

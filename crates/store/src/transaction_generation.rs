@@ -1,16 +1,16 @@
-//! A generation that is open for a transaction: it closes when the transaction is committed, or is thrown away as if nothing
-//! had been done.
+//! A generation that is open for a transaction: it closes when the transaction is committed, or is thrown away as if
+//! nothing had been done.
 //!
-//! Meanwhile it is not waited for: what would have closed it (a limit, the time, a sync) does nothing, and an operation that
-//! does not fit into it any more fails. Who may change anything meanwhile is for the file system to say.
+//! Meanwhile it is not waited for: what would have closed it (a limit, the time, a sync) does nothing, and an operation
+//! that does not fit into it any more fails. Who may change anything meanwhile is for the file system to say.
 
-use crate::writer::{Writer, lock};
+use crate::writer::Writer;
 use crate::{Result, Store};
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Commits what was done so far, and opens the generation that follows for a transaction: nothing else is in it. To be
-    /// called while no operation runs. Space is made for it as it is needed, as long as there is any.
+    /// Commits what was done so far, and opens the generation that follows for a transaction: nothing else is in it. To
+    /// be called while no operation runs. Space is made for it as it is needed, as long as there is any.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -31,22 +31,23 @@ impl Store {
         self.commit_now(writer)
     }
 
-    /// Throws away what was done in the generation of the transaction, as far as the store knows of it: its blocks are what
-    /// they were before. The number of the generation stays. Does nothing where there is no transaction. To be called while
-    /// no operation runs and no thread reads. Only with an engine that [can](crate::engine::Limits::can_discard).
+    /// Throws away what was done in the generation of the transaction, as far as the store knows of it: its blocks are
+    /// what they were before. The number of the generation stays. Does nothing where there is no transaction. To be
+    /// called while no operation runs and no thread reads. Only with an engine that
+    /// [can](crate::engine::Limits::can_discard).
     ///
     /// # Errors
     /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::Failed`](crate::Error::Failed).
     pub fn discard_transaction(&self) -> Result<()> {
         let writer = self.writer()?;
-        let mut committer = lock(&writer.committer);
+        let mut committer = writer.committer.lock();
         let _generation = writer.lock_generation();
         if writer.in_transaction.swap(false, Ordering::AcqRel) {
             self.cache.discard();
             writer.discard();
             if let Some(space) = committer.engine.metadata_space() {
                 space.discard();
-                *lock(&writer.dirty_limits) = space.limits();
+                *writer.dirty_limits.lock() = space.limits();
             }
         }
         Ok(())

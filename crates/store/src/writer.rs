@@ -1,14 +1,15 @@
 //! Generations of a volume that is open for writing: when they close, and how they reach the device.
 //!
 //! 1. Operations have the generation lock shared, closing has it alone: a generation consists of whole operations.
-//! 2. Closing takes memory operations only; the device is written after the generation lock is free again, so operations of
-//!    the next generation go on meanwhile.
+//! 2. Closing takes memory operations only; the device is written after the generation lock is free again, so
+//!    operations of the next generation go on meanwhile.
 //! 3. One generation is on its way at a time (the `committer` lock): a later one never overtakes an earlier one.
 //! 4. After a write or flush has failed, no operation begins and nothing is written, and every sync fails.
-//! 5. A panic in the middle of an operation, of closing or of planning is such a failure: what is half done stays in memory.
-//! 6. Writes that no flush has followed are known by two counts: `written` grows after each write has returned, `flushed`
-//!    is what `written` was before the newest flush that has returned began. So a flush that is still under way is not
-//!    taken for one that is done.
+//! 5. A panic in the middle of an operation, of closing or of planning is such a failure: what is half done stays in
+//!    memory.
+//! 6. Writes that no flush has followed are known by two counts: `written` grows after each write has returned,
+//!    `flushed` is what `written` was before the newest flush that has returned began. So a flush that is still under
+//!    way is not taken for one that is done.
 //! 7. What is durable is what the executed plans say ([`Plan::durable`]), not that they were executed.
 //!
 //! There is no thread in here: the caller of [`Store::tick`] has the time.
@@ -21,10 +22,9 @@ use crate::{
 };
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
-};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What a store needs to write.
@@ -73,17 +73,17 @@ impl Writer {
 
     /// What the open generation has besides its blocks goes with it.
     pub(crate) fn discard(&self) {
-        lock(&self.forgotten).clear();
-        lock(&self.notes).clear();
+        self.forgotten.lock().clear();
+        self.notes.lock().clear();
     }
 
     fn generation(&self) -> RwLockReadGuard<'_, u64> {
-        self.generation.read().unwrap_or_else(PoisonError::into_inner)
+        self.generation.read()
     }
 
     /// While this is locked no operation runs.
     pub(crate) fn lock_generation(&self) -> RwLockWriteGuard<'_, u64> {
-        self.generation.write().unwrap_or_else(PoisonError::into_inner)
+        self.generation.write()
     }
 
     /// Writing goes on.
@@ -121,17 +121,14 @@ impl Clock {
     }
 }
 
-/// Ends writing if the thread panics while this exists. Made after a lock is taken, so that it acts before the lock is free.
+/// Ends writing if the thread panics while this exists. Made after a lock is taken, so that it acts before the lock is
+/// free.
 pub(crate) struct EndOnPanic<'a>(&'a Store);
 
 impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         self.0.end_on_panic();
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store {
@@ -192,7 +189,7 @@ impl Store {
         &'a self,
         writer: &'a Writer,
     ) -> Result<(MutexGuard<'a, Committer>, EndOnPanic<'a>)> {
-        let locked = (lock(&writer.committer), EndOnPanic(self));
+        let locked = (writer.committer.lock(), EndOnPanic(self));
         writer.check().map(|()| locked)
     }
 
@@ -240,7 +237,7 @@ impl Store {
     /// As [`Store::begin`]; `limit` says which of the limits is that of the operation: one that frees may use more.
     ///
     /// # Errors
-    /// As [`Store::begin`]; [`Error::NoRoom`].
+    /// As [`Store::begin`]; [`Error::NoSpace`].
     pub fn begin_with(&self, credits: usize, limit_of: fn(DirtyLimits) -> usize) -> Result<Operation<'_>> {
         let writer = self.writer()?;
         let mut alone = false;
@@ -254,7 +251,7 @@ impl Store {
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
             let in_transaction = writer.is_in_transaction();
             let limit = if in_transaction { writer.limits.transaction_blocks } else { writer.most_dirty() };
-            let most = limit_of(*lock(&writer.dirty_limits));
+            let most = limit_of(*writer.dirty_limits.lock());
             let dirty = self.cache.dirty();
             if dirty + announced <= limit.min(most) {
                 return Ok(Operation::new(self, open, credits, limit_of));
@@ -275,7 +272,7 @@ impl Store {
                 && self.durable_generation() + 1 == full
                 && std::mem::replace(&mut alone, true)
             {
-                return Err(Error::NoRoom);
+                return Err(Error::NoSpace);
             }
             self.commit(full, CommitReason::DirtyLimit)?;
         }
@@ -285,7 +282,7 @@ impl Store {
     pub(crate) fn extend_credits(&self, credits: usize, more: usize, limit_of: fn(DirtyLimits) -> usize) -> bool {
         let Some(writer) = self.writer.get().filter(|_| credits + more <= self.max_credits()) else { return false };
         let limit = if writer.is_in_transaction() { writer.limits.transaction_blocks } else { writer.most_dirty() };
-        let most = limit_of(*lock(&writer.dirty_limits)).min(limit);
+        let most = limit_of(*writer.dirty_limits.lock()).min(limit);
         let announced = writer.credits.fetch_add(more, Ordering::Relaxed) + more;
         let fits = self.cache.dirty() + announced <= most;
         if !fits {
@@ -312,13 +309,13 @@ impl Store {
         let Some(writer) = self.writer.get() else { return };
         self.cache.forget(Run { first, count });
         if writer.limits.wants_forgotten {
-            lock(&writer.forgotten).push(Run { first, count });
+            writer.forgotten.lock().push(Run { first, count });
         }
     }
 
     pub(crate) fn write_fresh_run(&self, run: FreshRun) {
         if let Some(writer) = self.writer.get() {
-            lock(&writer.fresh_runs).push(run);
+            writer.fresh_runs.lock().push(run);
         }
     }
 
@@ -328,7 +325,7 @@ impl Store {
 
     pub(crate) fn note(&self, note: impl FnOnce() -> Note) {
         if let Some(writer) = self.writer.get().filter(|_| self.wants_notes()) {
-            lock(&writer.notes).push(note());
+            writer.notes.lock().push(note());
         }
     }
 
@@ -416,7 +413,7 @@ impl Store {
         if !writer.has_unflushed() {
             return Ok(());
         }
-        let _alone = lock(&writer.flusher);
+        let _alone = writer.flusher.lock();
         writer.check()?;
         // the thread that had the lock before may have flushed for this one too
         if writer.has_unflushed() {
@@ -461,7 +458,7 @@ impl Store {
         committer: &mut Committer,
         reason: CommitReason,
     ) -> Result<()> {
-        self.cache.seal_tables(|block, tag, bytes| writer.hooks.set_checksum(block, tag, bytes));
+        self.cache.set_table_checksums(|block, tag, bytes| writer.hooks.set_checksum(block, tag, bytes));
         let mut generation = writer.lock_generation();
         let closed = self.close(writer, &mut *committer.engine, &mut generation, reason)?;
         drop(generation);
@@ -487,7 +484,7 @@ impl Store {
         if plan.durable > self.durable_generation() {
             if let Some(space) = engine.metadata_space() {
                 space.durable();
-                *lock(&writer.dirty_limits) = space.limits();
+                *writer.dirty_limits.lock() = space.limits();
             }
             writer.durable.store(plan.durable, Ordering::Release);
             writer.hooks.durable(plan.durable);
@@ -504,7 +501,7 @@ impl Store {
         reason: CommitReason,
     ) -> Result<ClosedGeneration> {
         let number = *generation;
-        let mut forgotten = std::mem::take(&mut *lock(&writer.forgotten));
+        let mut forgotten = std::mem::take(&mut *writer.forgotten.lock());
         let closing = Closing { store: self, generation: number };
         self.supply(writer, engine, &closing, reason)?;
         let has_requests = engine.metadata_space().is_some_and(|space| space.has_requests(number));
@@ -512,11 +509,11 @@ impl Store {
             writer.hooks.finish(&closing)?;
         }
         if let Some(space) = engine.metadata_space() {
-            *lock(&writer.dirty_limits) = space.limits_behind(self.cache.dirty());
+            *writer.dirty_limits.lock() = space.limits_behind(self.cache.dirty());
         }
         let blocks = self.cache.close(|block, tag, bytes| writer.hooks.set_checksum(block, tag, bytes));
-        let notes = std::mem::take(&mut *lock(&writer.notes));
-        let fresh_runs = std::mem::take(&mut *lock(&writer.fresh_runs));
+        let notes = std::mem::take(&mut *writer.notes.lock());
+        let fresh_runs = std::mem::take(&mut *writer.fresh_runs.lock());
         forgotten.sort_unstable_by_key(|run| run.first);
         *generation = number + 1;
         let unflushed = writer.has_unflushed();
@@ -526,14 +523,14 @@ impl Store {
     /// Whether nothing has happened for so long that the engine wants all there is on the device, also delayed data.
     pub fn rests(&self, now: Duration) -> bool {
         let Some(writer) = self.writer.get() else { return false };
-        let Ok(mut committer) = writer.committer.try_lock() else { return false };
+        let Some(mut committer) = writer.committer.try_lock() else { return false };
         writer.limits.rests_after.is_some_and(|after| committer.clock.quiet(writer, now) >= after)
     }
 
     /// The operations up to now were made to bring to the device what others did: they do not end the quiet.
     pub fn stay_quiet(&self) {
         let Some(writer) = self.writer.get() else { return };
-        if let Ok(mut committer) = writer.committer.try_lock() {
+        if let Some(mut committer) = writer.committer.try_lock() {
             committer.clock.operations = writer.operations.load(Ordering::Relaxed);
         }
     }
@@ -548,19 +545,15 @@ impl Store {
         self.tick_with(now, false)
     }
 
-    /// As [`Store::tick`]; `is_delayed` says that there is delayed data, so that the engine does not take what is on the
-    /// device for all there is.
+    /// As [`Store::tick`]; `is_delayed` says that there is delayed data, so that the engine does not take what is on
+    /// the device for all there is.
     ///
     /// # Errors
     /// As [`Store::sync`].
     pub fn tick_with(&self, now: Duration, is_delayed: bool) -> Result<()> {
         let writer = self.writer()?;
         // a thread that commits just now does what is due
-        let mut committer = match writer.committer.try_lock() {
-            Ok(committer) => committer,
-            Err(TryLockError::Poisoned(committer)) => committer.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(()),
-        };
+        let Some(mut committer) = writer.committer.try_lock() else { return Ok(()) };
         let _guard = EndOnPanic(self);
         writer.check()?;
         if writer.is_in_transaction() {

@@ -1,4 +1,4 @@
-//! Putting right the checksums of a volume that was spoilt, so that what lies behind them is reached.
+//! Corrects the checksums of a damaged volume, so that the code behind them is reached.
 
 use format::group::{self, Group, GroupFlags};
 use format::inode::RawInode;
@@ -140,9 +140,9 @@ mod tests {
         let image = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 2 << 20).build();
         let (bytes, damager) = (image.bytes(), Damager::within(1024, metadata_ranges(image.path(), 1024)));
         for case in cases("repair after damage", 300) {
-            let (mut spoilt, mut rng) = (bytes.clone(), case.rng());
-            damager.any(&mut spoilt, &mut rng);
-            repair_checksums(&mut spoilt);
+            let (mut damaged, mut rng) = (bytes.clone(), case.rng());
+            damager.any(&mut damaged, &mut rng);
+            repair_checksums(&mut damaged);
         }
     }
 }

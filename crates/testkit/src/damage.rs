@@ -1,11 +1,11 @@
-//! Ways to spoil a volume. Each says what it did, so that a finding can be told without its bytes.
+//! Ways to corrupt a volume. Each returns a description, so that a finding can be reported without its bytes.
 
 use crate::rng::Rng;
 use crate::tools;
 use std::ops::Range;
 use std::path::Path;
 
-/// Where and in which units to spoil.
+/// Where and in which units to corrupt.
 #[derive(Debug, Clone)]
 pub struct Damager {
     /// Block size in bytes.
@@ -108,11 +108,11 @@ impl Damager {
     /// Exchanges two blocks.
     pub fn swap_blocks(&self, bytes: &mut [u8], rng: &mut Rng) -> String {
         let (one, two) = (self.hit_block(rng), self.hit_block(rng));
-        let kept = self.block_mut(bytes, one).to_vec();
+        let copy = self.block_mut(bytes, one).to_vec();
         let other = self.block_mut(bytes, two).to_vec();
-        let length = kept.len().min(other.len());
+        let length = copy.len().min(other.len());
         self.block_mut(bytes, one)[..length].copy_from_slice(&other[..length]);
-        self.block_mut(bytes, two)[..length].copy_from_slice(&kept[..length]);
+        self.block_mut(bytes, two)[..length].copy_from_slice(&copy[..length]);
         format!("swapped the blocks at {one:#x} and {two:#x}")
     }
 
@@ -171,7 +171,7 @@ mod tests {
     use crate::{Image, Spec, Tree, cases};
 
     #[test]
-    fn a_seed_gives_the_same_damage_again() {
+    fn a_seed_causes_the_same_damage_again() {
         let volume = Rng::new(1).bytes(64 << 10);
         let damager = Damager::anywhere(1024, volume.len());
         let mut changed = 0;

@@ -223,7 +223,9 @@ fn zeroes(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
 fn beyond_the_end(device: &dyn BlockDevice) {
     let end = device.geometry().len;
     let out = |result: Result<(), Error>, asked: (Op, u64, u64)| {
-        let Err(Error::OutOfRange { op, offset, len, end: at }) = result else { panic!("{asked:?} gave {result:?}") };
+        let Err(Error::OutOfRange { op, offset, len, end: at }) = result else {
+            panic!("{asked:?} returned {result:?}")
+        };
         assert_eq!(((op, offset, len), at), (asked, end));
     };
     device.read(end, &mut []).unwrap();

@@ -5,7 +5,7 @@ use crate::tree::Tree;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Fixed, so that the same call gives the same volume.
+/// Fixed, so that the same call makes the same volume.
 const UUID: &str = "6a7f3b58-0c1d-4e2f-8a9b-0123456789ab";
 /// The time that e2fsprogs takes for now: 2020-09-13.
 const NOW: &str = "1600000000";
@@ -29,7 +29,7 @@ pub struct Mke2fs {
 
 impl Image {
     /// A volume of `size` bytes by `mke2fs ARGS`. UUID, hash seed and time are fixed unless `args` has them: without a
-    /// tree, two runs give the same bytes; with one, they differ in change times only.
+    /// tree, two runs write the same bytes; with one, they differ in change times only.
     #[must_use]
     pub fn mke2fs(args: &[&str], size: u64) -> Mke2fs {
         Mke2fs {
@@ -169,7 +169,7 @@ mod tests {
     use crate::{Spec, oracle};
 
     #[test]
-    fn the_same_call_gives_the_same_bytes() {
+    fn the_same_call_makes_the_same_bytes() {
         if !tools::need(&["mke2fs"]) {
             return;
         }

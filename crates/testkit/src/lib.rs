@@ -5,8 +5,9 @@
 //! - [`device::conforms`] is what every block device must do.
 //! - [`oracle`] asks what is not our code: e2fsck, debugfs, the kernel's mount. [`Manifest`] says all that a walk over
 //!   a tree can see, and names each difference to another.
-//! - [`damage`] spoils bytes; [`cases`] gives each random case a seed, and a failing case prints the line that repeats it.
-//! - [`repair_checksums`] puts right what would stop a spoilt volume at the door.
+//! - [`damage`] corrupts bytes; [`cases`] sets a seed for each random case; a failing one prints the line that repeats
+//!   it.
+//! - [`repair_checksums`] puts right what would stop a damaged volume at the door.
 //! - [`tools`] finds and runs programs. A missing one fails the test; what the machine itself cannot do is a skip that
 //!   is seen.
 //!

@@ -36,7 +36,7 @@ pub struct Time {
 pub struct ContentHash(pub [u8; 32]);
 
 impl ContentHash {
-    /// Of everything that `reader` gives.
+    /// Of everything that `reader` returns.
     pub fn of(reader: impl Read) -> io::Result<Self> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(reader)?;

@@ -1,4 +1,4 @@
-//! Judges that are not our code: e2fsck, debugfs, the kernel.
+//! Oracles that are not our code: e2fsck, debugfs, the kernel.
 
 use crate::tools;
 use std::ffi::OsStr;
@@ -95,7 +95,7 @@ mod tests {
     const OWN_WAY: [Field; 2] = [Field::DirectorySize, Field::Blocks];
 
     #[test]
-    fn e2fsck_tells_sound_from_broken() {
+    fn e2fsck_distinguishes_clean_from_damaged() {
         if !tools::need(&["mke2fs", "e2fsck"]) {
             return;
         }

@@ -1,4 +1,4 @@
-//! One seed gives everything that is random in a test.
+//! Everything random in a test follows from one seed.
 
 /// A small generator (SplitMix64) whose numbers are the same on every machine and in every release.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl Drop for Case {
     }
 }
 
-/// `count` cases, the same in every run, times the factor of [`rounds`]. `name` tells apart the tests of a program.
+/// `count` cases, the same in every run, times the factor of [`rounds`]. `name` distinguishes the tests of a program.
 /// With EXTANT_SEED set there is one case: that one. With EXTANT_DRAW set the cases are others, for each value of it.
 pub fn cases(name: &str, count: u64) -> impl Iterator<Item = Case> {
     let asked = std::env::var("EXTANT_SEED").ok().map(|text| {

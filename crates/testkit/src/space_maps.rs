@@ -1,4 +1,5 @@
-//! A volume with space maps as the ext4 volume it would be with block bitmaps, so that e2fsck can say what it thinks of it.
+//! A volume with space maps as the ext4 volume it would be with block bitmaps, so that e2fsck can say what it thinks of
+//! it.
 
 use format::feature::RoCompat;
 use format::group::Group;

@@ -1,8 +1,8 @@
 //! Programs that are not ours: found, run, and stopped when they do not end.
 //!
-//! A program that is missing fails the test: a skip that nobody sees is a test that cannot fail. `make setup` installs
-//! what is missing; EXTANT_TEST_SKIP_MISSING=1 turns the failure into a skip. What a machine may lack for good (root,
-//! FUSE, loop devices) is a skip that is written past the test runner's capture, so that it is seen.
+//! A program that is missing fails the test: a skip that goes unnoticed is a test that cannot fail. `make setup`
+//! installs what is missing; EXTANT_TEST_SKIP_MISSING=1 turns the failure into a skip. What a machine may lack for good
+//! (root, FUSE, loop devices) is a skip that is written past the test runner's capture, so that it is seen.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How long a program may run unless the caller says otherwise.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
-/// Where `tool` is: in PATH, or where Debian keeps the administrator's programs.
+/// Where `tool` is: in PATH, or where Debian installs the administrator's programs.
 #[must_use]
 pub fn find(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -40,27 +40,27 @@ pub fn need(tools: &[&str]) -> bool {
 pub fn skip(why: &str) {
     let thread = std::thread::current();
     let line = format!("SKIPPED {}: {why}\n", thread.name().unwrap_or("a test"));
-    std::io::stderr().write_all(line.as_bytes()).ok(); // nobody is left to tell where this fails
+    std::io::stderr().write_all(line.as_bytes()).ok(); // there is no one left to notify where this fails
 }
 
 /// True for the superuser; else a skip, and false.
 pub fn is_root() -> bool {
-    told(rustix::process::geteuid().is_root(), "needs root")
+    noted(rustix::process::geteuid().is_root(), "needs root")
 }
 
 /// True where a FUSE file system can be mounted; else a skip, and false.
 pub fn has_fuse() -> bool {
     let device = rustix::fs::access("/dev/fuse", rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK).is_ok();
     let mounter = rustix::process::geteuid().is_root() || find("fusermount3").is_some();
-    told(device && mounter, "needs /dev/fuse and fusermount3")
+    noted(device && mounter, "needs /dev/fuse and fusermount3")
 }
 
 /// True where the kernel can mount an image through a loop device; else a skip, and false.
 pub fn has_loop() -> bool {
-    is_root() && told(Path::new("/dev/loop-control").exists(), "needs loop devices")
+    is_root() && noted(Path::new("/dev/loop-control").exists(), "needs loop devices")
 }
 
-fn told(holds: bool, otherwise: &str) -> bool {
+fn noted(holds: bool, otherwise: &str) -> bool {
     if !holds {
         skip(otherwise);
     }

@@ -34,7 +34,7 @@ pub struct Spec {
     pub largest: u64,
     /// Length in bytes of the largest sparse file.
     pub largest_sparse: u64,
-    /// Files written in a way that a file system that allocates as data comes does not keep in one piece.
+    /// Files written so that a file system that allocates as data comes fragments them.
     pub fragmented: usize,
     /// Bytes that the extended attributes of a file may take, names included; 0 for none at all.
     pub xattr_bytes: usize,
@@ -96,16 +96,16 @@ impl Tree {
         self.folder.path()
     }
 
-    /// What was written. Not known of it: owners where the test is not root, the sizes of directories, space used, times
-    /// other than that of modification.
+    /// What was written. Not known of it: owners where the test is not root, the sizes of directories, space used,
+    /// times other than that of modification.
     #[must_use]
     pub fn model(&self) -> &Manifest {
         &self.model
     }
 }
 
-/// Writes the tree of `seed` into `root`, an existing folder: a temporary one or a mounted volume. Returns the model, as
-/// [`Tree::model`] has it. As root, it holds device nodes and sockets and foreign owners too.
+/// Writes the tree of `seed` into `root`, an existing folder: a temporary one or a mounted volume. Returns the model,
+/// as [`Tree::model`] has it. As root, it holds device nodes and sockets and foreign owners too.
 pub fn fill(root: &Path, seed: u64, spec: &Spec) -> io::Result<Manifest> {
     let mut writer = Writer {
         root,
@@ -176,7 +176,7 @@ impl Writer<'_> {
         std::fs::create_dir(self.root.join(&path))?;
         let mode = *self.rng.pick(&[0o755, 0o700, 0o1777, 0o2755]);
         let xattrs = self.rng.chance(15);
-        self.dress(&path, Entry { links: Some(2), ..Entry::new(FileKind::Directory, mode) }, xattrs)?;
+        self.set_attributes(&path, Entry { links: Some(2), ..Entry::new(FileKind::Directory, mode) }, xattrs)?;
         self.count_in_parent(&path);
         if path.components().count() < 8 {
             self.directories.push(path);
@@ -265,7 +265,7 @@ impl Writer<'_> {
             ..Entry::new(FileKind::Regular, mode)
         };
         let xattrs = self.rng.chance(25);
-        self.dress(path, entry, xattrs)?;
+        self.set_attributes(path, entry, xattrs)?;
         self.linkable.push(path.to_owned());
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Writer<'_> {
         let path = self.path();
         symlink(OsString::from_vec(target.clone()), self.root.join(&path))?;
         let size = Some(length as u64);
-        self.dress(
+        self.set_attributes(
             &path,
             Entry { links: Some(1), size, target: Some(target), ..Entry::new(FileKind::Symlink, 0o777) },
             false,
@@ -310,13 +310,13 @@ impl Writer<'_> {
         };
         let number = device.map_or(0, |(major, minor)| rustix::fs::makedev(major, minor));
         rustix::fs::mknodat(CWD, self.root.join(&path), file_type, Mode::from(0o600), number)?;
-        self.dress(&path, Entry { links: Some(1), size: Some(0), device, ..Entry::new(kind, 0o640) }, false)
+        self.set_attributes(&path, Entry { links: Some(1), size: Some(0), device, ..Entry::new(kind, 0o640) }, false)
     }
 
     fn wide(&mut self) -> io::Result<()> {
         let folder = PathBuf::from("wide");
         std::fs::create_dir(self.root.join(&folder))?;
-        self.dress(&folder, Entry { links: Some(2), ..Entry::new(FileKind::Directory, 0o755) }, false)?;
+        self.set_attributes(&folder, Entry { links: Some(2), ..Entry::new(FileKind::Directory, 0o755) }, false)?;
         self.count_in_parent(&folder);
         for number in 0..self.spec.wide {
             let path = folder.join(format!("entry-{number:06}"));
@@ -325,8 +325,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Gives the file `path` what `entry` says, an owner and attributes, and puts it into the model.
-    fn dress(&mut self, path: &Path, mut entry: Entry, with_xattrs: bool) -> io::Result<()> {
+    /// Sets the metadata of the file `path` from `entry`, an owner and attributes, and adds it to the model.
+    fn set_attributes(&mut self, path: &Path, mut entry: Entry, with_xattrs: bool) -> io::Result<()> {
         let full = self.root.join(path);
         if self.is_root {
             let (uid, gid) = (*self.rng.pick(&[0, 1000, 70_000]), *self.rng.pick(&[0, 100, 4_000_000_000]));
@@ -337,12 +337,12 @@ impl Writer<'_> {
         let mut xattrs = std::collections::BTreeMap::new();
         if with_xattrs {
             // ext4 rounds each value and each entry (16 bytes and the name) up to 4 bytes
-            let mut room = self.spec.xattr_bytes;
+            let mut space = self.spec.xattr_bytes;
             for number in 0..self.rng.between(1, 5) {
                 let name = OsString::from(format!("user.name{number}"));
                 let length = self.rng.magnitude(self.spec.xattr_bytes.max(1) as u64) as usize;
-                let Some(left) = room.checked_sub(length + name.len() + 24) else { continue };
-                room = left;
+                let Some(left) = space.checked_sub(length + name.len() + 24) else { continue };
+                space = left;
                 let value = self.rng.bytes(length);
                 rustix::fs::lsetxattr(&full, &name, &value, XattrFlags::CREATE)?;
                 xattrs.insert(name, value);
@@ -350,7 +350,8 @@ impl Writer<'_> {
         }
         entry.xattrs = Some(xattrs);
         if entry.kind != FileKind::Symlink {
-            // after the owner, since a change of owner takes set-uid away; after the attributes, which 0o444 would refuse
+            // after the owner, since a change of owner takes set-uid away; after the attributes, which 0o444 would
+            // refuse
             std::fs::set_permissions(&full, std::fs::Permissions::from_mode(entry.mode))?;
         }
         entry.modified = Some(self.time());
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_the_same_tree_again_and_another_seed_another() {
+    fn a_seed_makes_the_same_tree_again_and_another_seed_another() {
         let (a, b, c) = (Tree::new(5, &Spec::small()), Tree::new(5, &Spec::small()), Tree::new(6, &Spec::small()));
         assert_eq!(a.model(), b.model());
         assert!(!a.model().diff(c.model()).is_empty());

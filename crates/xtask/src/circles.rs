@@ -1,7 +1,7 @@
 //! Files of one crate that use each other in a circle can only be understood together; few may.
 //!
-//! What counts is what a file names of another: by `use`, or by a path in its code. A name that a module only re-exports
-//! counts as the file that defines it. Tests do not count.
+//! What counts is what a file names of another: by `use`, or by a path in its code. A name that a module only
+//! re-exports counts as the file that defines it. Tests do not count.
 
 use crate::report::Report;
 use crate::workspace::Workspace;

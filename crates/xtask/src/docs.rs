@@ -57,7 +57,8 @@ fn machine_names(text: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
-/// Line number and target, without its fragment, of each link in Markdown that is no address and not inside a code block.
+/// Line number and target, without its fragment, of each link in Markdown that is no address and not inside a code
+/// block.
 fn relative_links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut in_code = false;

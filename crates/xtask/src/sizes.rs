@@ -5,19 +5,19 @@ use crate::workspace::Workspace;
 
 /// More lines than this fail.
 const LIMIT: usize = 900;
-/// More lines than this are told.
+/// More lines than this are reported.
 const NOTE: usize = 800;
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     let mut report = Report::default();
     for file in workspace.files.iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
         let lines = workspace.text(file)?.map_or(0, |text| text.lines().count());
-        judge(&file.display().to_string(), lines, &mut report);
+        classify(&file.display().to_string(), lines, &mut report);
     }
     Ok(report)
 }
 
-fn judge(file: &str, lines: usize, report: &mut Report) {
+fn classify(file: &str, lines: usize, report: &mut Report) {
     if lines > LIMIT {
         report
             .findings
@@ -32,15 +32,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_files_fail_and_nearly_long_ones_are_told() {
-        let judged = |lines| {
+    fn long_files_fail_and_nearly_long_ones_are_noted() {
+        let classified = |lines| {
             let mut report = Report::default();
-            judge("a.rs", lines, &mut report);
+            classify("a.rs", lines, &mut report);
             (report.findings.len(), report.notes.len())
         };
-        assert_eq!(judged(800), (0, 0));
-        assert_eq!(judged(801), (0, 1));
-        assert_eq!(judged(900), (0, 1));
-        assert_eq!(judged(901), (1, 0));
+        assert_eq!(classified(800), (0, 0));
+        assert_eq!(classified(801), (0, 1));
+        assert_eq!(classified(900), (0, 1));
+        assert_eq!(classified(901), (1, 0));
     }
 }

@@ -1,4 +1,5 @@
-//! The workspace as Cargo and git see it: packages with their dependencies, and the files that belong to the repository.
+//! The workspace as Cargo and git see it: packages with their dependencies, and the files that belong to the
+//! repository.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

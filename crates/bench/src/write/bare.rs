@@ -1,7 +1,7 @@
-//! What no file system with a log of its operations can beat: content goes to its place, what was done goes as a block of
-//! 4 KiB to the end of a log, and one flush makes both durable. There is no file system here; names lead nowhere.
+//! What no file system with a log of its operations can beat: content goes to its place, what was done goes as a block
+//! of 4 KiB to the end of a log, and one flush makes both durable. There is no file system here; names lead nowhere.
 
-use super::target::Target;
+use super::file_ops::FileOps;
 use crate::error::Trying;
 use crate::{Error, Result};
 use std::collections::HashMap;
@@ -57,7 +57,7 @@ fn not_here() -> Error {
     Error::Unsupported("a bare log only has files that are written and synced: the set fsync".into())
 }
 
-impl Target for Bare {
+impl FileOps for Bare {
     fn create(&mut self, path: &str, content: &[u8]) -> Result<()> {
         // files that follow each other lie apart, as a file system has them in different places
         self.files.insert(path.to_owned(), (self.next, 0));

@@ -1,6 +1,6 @@
 //! What a client of a file server does: files that are open for a while, many at once.
 
-use super::target::{Library, Mounted, Target, failed};
+use super::file_ops::{FileOps, Library, Mounted, failed};
 use crate::error::Trying;
 use crate::{Error, Result};
 use fs::{FileKind, InodeNo, RenameFlags, SetAttributes};
@@ -40,7 +40,7 @@ impl Make {
 /// A client. Its files are known by numbers that it chooses.
 pub(crate) trait Client: Send {
     /// What it does without having a file open.
-    fn tree(&mut self) -> &mut dyn Target;
+    fn tree(&mut self) -> &mut dyn FileOps;
     fn open(&mut self, handle: u32, path: &str, make: Make) -> Result<()>;
     fn close(&mut self, handle: u32) -> Result<()>;
     fn close_all(&mut self) -> Result<()>;
@@ -55,7 +55,7 @@ pub(crate) trait Client: Send {
     /// The names in a directory, and whether they are directories.
     fn list(&mut self, path: &str) -> Result<Vec<(String, bool)>>;
     fn rename(&mut self, old: &str, new: &str) -> Result<()>;
-    /// Asks how much room there is.
+    /// Asks how much space there is.
     fn space(&mut self) -> Result<()>;
 }
 
@@ -96,7 +96,7 @@ impl LibraryClient {
 }
 
 impl Client for MountedClient {
-    fn tree(&mut self) -> &mut dyn Target {
+    fn tree(&mut self) -> &mut dyn FileOps {
         &mut self.tree
     }
 
@@ -175,7 +175,7 @@ impl Client for MountedClient {
 }
 
 impl Client for LibraryClient {
-    fn tree(&mut self) -> &mut dyn Target {
+    fn tree(&mut self) -> &mut dyn FileOps {
         &mut self.tree
     }
 
@@ -189,7 +189,7 @@ impl Client for LibraryClient {
             Err(e) => return Err(e),
         };
         let volume = self.tree.volume();
-        volume.hold(file);
+        volume.add_lookup(file);
         if make.empty {
             volume.truncate(file, 0).map_err(|e| failed("cut", path, &e))?;
         }
@@ -199,7 +199,7 @@ impl Client for LibraryClient {
 
     fn close(&mut self, handle: u32) -> Result<()> {
         let file = self.files.remove(&handle).ok_or_else(|| unknown(handle))?;
-        self.tree.volume().release(file, 1).map_err(|e| failed("close", "a file", &e))
+        self.tree.volume().forget(file, 1).map_err(|e| failed("close", "a file", &e))
     }
 
     fn close_all(&mut self) -> Result<()> {

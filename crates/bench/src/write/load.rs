@@ -1,7 +1,7 @@
-//! The load files of dbench: what a client of a file server asked for, line by line, and the same done again by many clients
-//! at once.
+//! The load files of dbench: what a client of a file server asked for, line by line, and the same done again by many
+//! clients at once.
 //!
-//! A line is the name of an SMB request, its parameters, and the status that the server gave. Names are those below
+//! A line is the name of an SMB request, its parameters, and the status that the server returned. Names are those below
 //! `\clients\client1`; each client works in a directory of its own. A request that the server refused may be refused or not.
 //! Locks of ranges are skipped: they never come to a file system.
 
@@ -71,8 +71,8 @@ impl Load {
         Ok(Self { steps })
     }
 
-    /// Replays the first part of it (1 is all) by all clients at once, each in its own directory, and gives the bytes that
-    /// all of them read and wrote.
+    /// Replays the first part of it (1 is all) by all clients at once, each in its own directory, and returns the bytes
+    /// that all of them read and wrote.
     ///
     /// # Errors
     /// The first of a client: what the server did, this file system could not.
@@ -172,7 +172,7 @@ fn step(words: &[&str]) -> Option<Option<Step>> {
     Some(Some(Step { what, done: matches!(*status, "NT_STATUS_OK" | "0x00000000" | "SUCCESS") }))
 }
 
-/// Does it all in the directory `home`, and gives the bytes read and written.
+/// Does it all in the directory `home`, and returns the bytes read and written.
 fn run(steps: &[Step], client: &mut dyn Client, home: &str) -> Result<u64> {
     let content: Vec<u8> = (0..LARGEST).map(|at| (at % 251) as u8).collect();
     let mut buf = vec![0; LARGEST as usize];

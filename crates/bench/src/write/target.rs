@@ -1,257 +1,316 @@
-//! Where a workload works: a mounted tree, or a volume through the library.
+//! The peers: a fresh volume each, mounted by Extant, the kernel or fuse2fs, or used through the library.
 
+use super::bare::Bare;
+use super::clients::{Client, LibraryClient, MountedClient};
+use super::file_ops::{FileOps, Library, Mounted};
+use super::sets::Target;
+use super::written::{BlockEvents, Written};
+use crate::cache::drop_cached;
+use crate::ceiling::Tree;
 use crate::error::Trying;
+use crate::mount::Attached;
+use crate::process::{must, need};
 use crate::{Error, Result};
-use fs::{FileKind, InodeNo, NewFile, Volume};
-use std::fs::{self as std_fs, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::FileExt;
+use blockdev::BlockDevice;
+use fs::{DataMode, MODES, Mode, OpenOptions, UnknownName, Volume, WriteOptions};
+use simdev::Trace;
+use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
-/// A tree. Paths are relative to its root, with `/` between names.
-pub(crate) trait Target {
-    /// Makes a file with this content; it is not there.
-    fn create(&mut self, path: &str, content: &[u8]) -> Result<()>;
-    fn mkdir(&mut self, path: &str) -> Result<()>;
-    /// Asks for what stat(2) shows.
-    fn stat(&mut self, path: &str) -> Result<()>;
-    /// Asks for the time of creation as well.
-    fn statx(&mut self, path: &str) -> Result<()>;
-    /// Reads a whole file and says how long it is.
-    fn read(&mut self, path: &str) -> Result<u64>;
-    fn append(&mut self, path: &str, content: &[u8]) -> Result<()>;
-    fn unlink(&mut self, path: &str) -> Result<()>;
-    fn rmdir(&mut self, path: &str) -> Result<()>;
-    /// Writes into a file that is there; it stays open for the next call.
-    fn write_at(&mut self, path: &str, offset: u64, content: &[u8]) -> Result<()>;
-    /// Fills `buf` from a file; it stays open for the next call.
-    fn read_at(&mut self, path: &str, offset: u64, buf: &mut [u8]) -> Result<()>;
-    fn fsync(&mut self, path: &str) -> Result<()>;
-    /// Returns when all of it would survive a loss of power.
-    fn sync(&mut self) -> Result<()>;
+/// Bytes of a volume; the file has holes.
+const SIZE: u64 = 6 << 30;
+/// The page cache of a volume does the caching of data, as with every peer.
+const CACHE: usize = 256 << 20;
+
+/// Who does the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// Extant through FUSE.
+    Extant,
+    /// Extant's library, in this process.
+    Library,
+    /// The kernel through a loop device.
+    Kernel,
+    /// e2fsprogs' fuse2fs.
+    Fuse2fs,
+    /// A file system in memory through Extant's FUSE transport: what no FUSE file system can beat.
+    Ceiling,
+    /// No file system: content, a record in a log, one flush.
+    Bare,
 }
 
-/// A mounted tree.
-pub(crate) struct Mounted {
-    root: PathBuf,
-    /// The volume's file.
-    image: PathBuf,
-    /// The file that was used last.
-    open: Option<(String, File)>,
-    buf: Vec<u8>,
+/// Who does the work on which format, and how: `kernel:ext4`, `kernel:btrfs`, `extant:ext3:journal`,
+/// `library:extant:snapshot`, `fuse2fs:ext4`, `ceiling:ext4` and `bare:log` (which have no format). What follows the
+/// format is one of [`MODES`], by name or by its `data=`, or what the kernel's `-o` takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    by: By,
+    format: String,
+    mode: Option<String>,
 }
 
-impl Mounted {
-    pub(crate) fn new(root: &Path, image: &Path) -> Self {
-        Self { root: root.to_owned(), image: image.to_owned(), open: None, buf: vec![0; 64 << 10] }
-    }
+impl FromStr for Spec {
+    type Err = String;
 
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path)
-    }
-
-    fn file(&mut self, path: &str) -> Result<&File> {
-        if self.open.as_ref().is_none_or(|(name, _)| name != path) {
-            let whole = self.path(path);
-            let file = OpenOptions::new().read(true).write(true).open(&whole).trying("open", &whole)?;
-            self.open = Some((path.to_owned(), file));
-        }
-        match &self.open {
-            Some((_, file)) => Ok(file),
-            None => Err(Error::Failed("a file was not kept open".into())),
-        }
-    }
-}
-
-impl Target for Mounted {
-    fn create(&mut self, path: &str, content: &[u8]) -> Result<()> {
-        let path = self.path(path);
-        let mut file = File::create_new(&path).trying("make", &path)?;
-        if content.is_empty() { Ok(()) } else { file.write_all(content).trying("write to", &path) }
-    }
-
-    fn mkdir(&mut self, path: &str) -> Result<()> {
-        let path = self.path(path);
-        std_fs::create_dir(&path).trying("make", &path)
-    }
-
-    fn stat(&mut self, path: &str) -> Result<()> {
-        let path = self.path(path);
-        // that of the standard library asks for the time of creation
-        rustix::fs::lstat(&path).map(drop).map_err(std::io::Error::from).trying("look at", &path)
-    }
-
-    fn statx(&mut self, path: &str) -> Result<()> {
-        use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-        let path = self.path(path);
-        let asked = statx(CWD, &path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS | StatxFlags::BTIME);
-        asked.map(drop).map_err(std::io::Error::from).trying("look at", &path)
-    }
-
-    fn read(&mut self, path: &str) -> Result<u64> {
-        let path = self.path(path);
-        let file = File::open(&path).trying("open", &path)?;
-        let mut at = 0;
-        loop {
-            let read = file.read_at(&mut self.buf, at).trying("read", &path)?;
-            at += read as u64;
-            if read < self.buf.len() {
-                return Ok(at);
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.splitn(3, ':');
+        let by = match parts.next() {
+            Some("extant") => By::Extant,
+            Some("library") => By::Library,
+            Some("kernel") => By::Kernel,
+            Some("fuse2fs") => By::Fuse2fs,
+            Some("ceiling") => By::Ceiling,
+            Some("bare") => By::Bare,
+            _ => {
+                let peers = "extant, library, kernel, fuse2fs, ceiling or bare";
+                return Err(format!("{text}: a peer is {peers}, a colon, and a format"));
             }
+        };
+        let ours = matches!(by, By::Extant | By::Library);
+        let known = |format: &&str| match *format {
+            "ext2" | "ext3" | "ext4" => by != By::Bare,
+            "rext3" | "extant" => ours,
+            "btrfs" => by == By::Kernel,
+            "log" => by == By::Bare,
+            _ => false,
+        };
+        let format = parts.next().filter(known);
+        let no_format = || {
+            format!(
+                "{text}: the format is ext2, ext3 or ext4, for Extant also rext3 or extant, for the kernel also btrfs"
+            )
+        };
+        let format = format.ok_or_else(no_format)?.to_owned();
+        let mode = parts.next().map(str::to_owned);
+        if by == By::Library
+            && let Some(mode) = &mode
+        {
+            known_mode(mode).map_err(|why| format!("{text}: the mode is {why}"))?;
         }
-    }
-
-    fn append(&mut self, path: &str, content: &[u8]) -> Result<()> {
-        let path = self.path(path);
-        let mut file = OpenOptions::new().append(true).open(&path).trying("open", &path)?;
-        file.write_all(content).trying("write to", &path)
-    }
-
-    fn unlink(&mut self, path: &str) -> Result<()> {
-        let path = self.path(path);
-        std_fs::remove_file(&path).trying("remove", &path)
-    }
-
-    fn rmdir(&mut self, path: &str) -> Result<()> {
-        let path = self.path(path);
-        std_fs::remove_dir(&path).trying("remove", &path)
-    }
-
-    fn write_at(&mut self, path: &str, offset: u64, content: &[u8]) -> Result<()> {
-        let whole = self.path(path);
-        self.file(path)?.write_all_at(content, offset).trying("write to", &whole)
-    }
-
-    fn read_at(&mut self, path: &str, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let whole = self.path(path);
-        self.file(path)?.read_exact_at(buf, offset).trying("read", &whole)
-    }
-
-    fn fsync(&mut self, path: &str) -> Result<()> {
-        let whole = self.path(path);
-        self.file(path)?.sync_all().trying("sync", &whole)
-    }
-
-    fn sync(&mut self) -> Result<()> {
-        self.open = None;
-        let root = File::open(&self.root).trying("open", &self.root)?;
-        // a FUSE file system that is no block device's is never told of syncfs(2), but of fsync(2) on a directory
-        root.sync_all().trying("sync", &self.root)?;
-        rustix::fs::syncfs(&root).map_err(std::io::Error::from).trying("sync", &self.root)?;
-        // fuse2fs leaves what it wrote in the page cache of the volume's file; there is nothing left to do for the others
-        File::open(&self.image).and_then(|image| image.sync_data()).trying("sync", &self.image)
+        Ok(Self { by, format, mode })
     }
 }
 
-/// A volume through the library: no FUSE, no kernel.
-pub(crate) struct Library {
-    volume: Arc<Volume>,
+impl Spec {
+    /// A format that only Extant knows.
+    fn is_ours(&self) -> bool {
+        matches!(&self.format[..], "rext3" | "extant")
+    }
 }
 
-impl Library {
-    pub(crate) fn new(volume: Arc<Volume>) -> Self {
-        Self { volume }
+impl std::fmt::Display for Spec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let by = match self.by {
+            By::Extant => "extant",
+            By::Library => "library",
+            By::Kernel => "kernel",
+            By::Fuse2fs => "fuse2fs",
+            By::Ceiling => "ceiling",
+            By::Bare => "bare",
+        };
+        write!(f, "{by}:{}", self.format)?;
+        self.mode.iter().try_for_each(|mode| write!(f, ":{mode}"))
     }
+}
 
-    pub(crate) fn volume(&self) -> &Volume {
-        &self.volume
+/// A mode by its name, or by the option that says how it treats data, `data=journal` say.
+fn known_mode(text: &str) -> Result<Mode, String> {
+    let by_data = |mode: &&Mode| mode.data != DataMode::Ordered && text.strip_prefix("data=") == Some(mode.data.name());
+    match MODES.iter().find(by_data) {
+        Some(mode) => Ok(*mode),
+        None => text.parse().map_err(|why: UnknownName| why.to_string()),
     }
+}
 
-    pub(crate) fn find(&self, path: &str) -> Result<InodeNo> {
-        path.split('/').try_fold(InodeNo::ROOT, |dir, name| {
-            let dir = self.volume.inode(dir).map_err(|e| failed("look up", path, &e))?;
-            self.volume.lookup(&dir, name.as_bytes()).map_err(|e| failed("look up", path, &e))
-        })
-    }
+/// How the library opens a volume for a mode.
+fn writing(mode: Mode) -> WriteOptions {
+    WriteOptions { consistency: Some(mode.consistency), data: mode.data, ..WriteOptions::default() }
+}
 
-    /// The directory that holds a path, and the last name of it.
-    pub(crate) fn parent<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8])> {
-        match path.rsplit_once('/') {
-            Some((dir, name)) => Ok((self.find(dir)?, name.as_bytes())),
-            None => Ok((InodeNo::ROOT, path.as_bytes())),
+enum State {
+    Mounted(Attached, Mounted),
+    Open(Arc<Volume>, Library),
+    Bare(Bare),
+    Away,
+}
+
+/// A peer with its volume.
+pub(crate) struct Stage<'a> {
+    spec: &'a Spec,
+    extant: &'a Path,
+    image: PathBuf,
+    /// Tree of a ceiling, preserved while it is not mounted.
+    memory: Arc<Tree>,
+    state: State,
+    counter: Counter,
+}
+
+/// A device whose writes are counted.
+type Counted = Arc<Trace<Arc<dyn BlockDevice>>>;
+
+/// Who counts what is written.
+enum Counter {
+    Library(Counted),
+    Kernel(BlockEvents),
+    None,
+}
+
+impl<'a> Stage<'a> {
+    /// A new volume in `dir`, in use.
+    pub(crate) fn fresh(spec: &'a Spec, extant: &'a Path, dir: &Path) -> Result<Self> {
+        let image = dir.join("volume.img");
+        File::create(&image).and_then(|file| file.set_len(SIZE)).trying("make", &image)?;
+        // what is left to be zeroed later would be done by some peers and not by others
+        let lazy = ["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"];
+        let args = ["-q", "-F", "-t", &spec.format].into_iter().chain(lazy).map(OsStr::new);
+        if spec.is_ours() {
+            must(extant, [OsStr::new("mkfs")].into_iter().chain(args).chain([image.as_os_str()]))?;
+        } else if spec.format == "btrfs" {
+            must(
+                &need("mkfs.btrfs", "btrfs-progs")?,
+                ["-q".as_ref(), "-f".as_ref(), "-K".as_ref(), image.as_os_str()],
+            )?;
+        } else if spec.by != By::Bare {
+            must(&need("mke2fs", "e2fsprogs")?, args.chain([image.as_os_str()]))?;
         }
+        let memory = Arc::new(Tree::empty());
+        let mut stage = Self { spec, extant, image, memory, state: State::Away, counter: Counter::None };
+        stage.enter()?;
+        Ok(stage)
     }
 
-    pub(crate) fn make(&self, path: &str, kind: FileKind, mode: u16) -> Result<InodeNo> {
-        let (dir, name) = self.parent(path)?;
-        let new = NewFile { kind, mode, umask: 0, uid: 0, gid: 0, device: (0, 0) };
-        let made = self.volume.create(dir, name, &new).map_err(|e| failed("make", path, &e))?;
-        Ok(made.number)
-    }
-
-    pub(crate) fn write(&self, file: InodeNo, path: &str, offset: u64, content: &[u8]) -> Result<()> {
-        let written = self.volume.write_at(file, offset, content).map_err(|e| failed("write to", path, &e))?;
-        if written == content.len() { Ok(()) } else { Err(Error::Failed(format!("{path}: written only in part"))) }
-    }
-}
-
-pub(crate) fn failed(what: &str, path: &str, e: &fs::Error) -> Error {
-    Error::Failed(format!("cannot {what} {path}: {e}"))
-}
-
-impl Target for Library {
-    fn create(&mut self, path: &str, content: &[u8]) -> Result<()> {
-        let file = self.make(path, FileKind::Regular, 0o644)?;
-        if content.is_empty() { Ok(()) } else { self.write(file, path, 0, content) }
-    }
-
-    fn mkdir(&mut self, path: &str) -> Result<()> {
-        self.make(path, FileKind::Directory, 0o755).map(drop)
-    }
-
-    fn stat(&mut self, path: &str) -> Result<()> {
-        let inode = self.volume.inode(self.find(path)?).map_err(|e| failed("look at", path, &e))?;
-        std::hint::black_box(self.volume.attributes(&inode));
+    fn enter(&mut self) -> Result<()> {
+        let mode = self.spec.mode.as_deref();
+        self.state = match self.spec.by {
+            By::Library => {
+                let (volume, trace) = self.open(mode)?;
+                self.counter = Counter::Library(trace);
+                let volume = Arc::new(volume);
+                volume.start_background();
+                State::Open(Arc::clone(&volume), Library::new(volume))
+            }
+            By::Kernel => {
+                // the kernel would write inode tables in the background
+                let ours = if self.spec.format == "ext4" { "loop,noinit_itable" } else { "loop" };
+                let options = mode.map_or(ours.to_owned(), |mode| format!("{ours},{mode}"));
+                let mounted = self.mounted(Attached::by_kernel(&self.image, Some(&self.spec.format), &options)?);
+                // without it there are no counts
+                self.counter = BlockEvents::of(&self.image).map_or(Counter::None, Counter::Kernel);
+                mounted
+            }
+            By::Extant => {
+                let options = mode.map_or("rw".to_owned(), |mode| {
+                    known_mode(mode).map_or_else(|_| mode.to_owned(), |mode| mode.options())
+                });
+                let args = ["mount", "-f", "-o", &options].map(OsStr::new);
+                self.mounted(Attached::by_server(self.extant, &args, &self.image)?)
+            }
+            By::Fuse2fs => {
+                let args = ["-f", "-o", mode.unwrap_or("rw")].map(OsStr::new);
+                self.mounted(Attached::by_server(&need("fuse2fs", "fuse2fs")?, &args, &self.image)?)
+            }
+            By::Ceiling => self.mounted(Attached::by_ceiling(&self.memory)?),
+            By::Bare => State::Bare(Bare::new(&self.image)?),
+        };
         Ok(())
     }
 
-    fn statx(&mut self, path: &str) -> Result<()> {
-        self.stat(path)
+    fn open(&self, mode: Option<&str>) -> Result<(Volume, Counted)> {
+        let write = match mode {
+            Some(mode) => known_mode(mode).map(writing).map_err(Error::Failed)?,
+            None => WriteOptions::default(),
+        };
+        let device =
+            blockdev::open(&self.image, blockdev::OpenOptions { write: true, exclusive: true, ..Default::default() })?;
+        let options = OpenOptions { cache_bytes: CACHE, write: Some(write), ..OpenOptions::default() };
+        let failed = |e| Error::Failed(format!("{}: {e}", self.image.display()));
+        let trace = Arc::new(Trace::with_events(device, usize::MAX));
+        Ok((Volume::open(Arc::clone(&trace) as Arc<dyn BlockDevice>, &options).map_err(failed)?, trace))
     }
 
-    fn read(&mut self, path: &str) -> Result<u64> {
-        let inode = self.volume.inode(self.find(path)?).map_err(|e| failed("read", path, &e))?;
-        let size = self.volume.attributes(&inode).size;
-        let mut buf = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
-        Ok(self.volume.read_at(&inode, 0, &mut buf).map_err(|e| failed("read", path, &e))? as u64)
+    fn mounted(&self, attached: Attached) -> State {
+        let tree = Mounted::new(attached.path(), &self.image);
+        State::Mounted(attached, tree)
     }
 
-    fn append(&mut self, path: &str, content: &[u8]) -> Result<()> {
-        let file = self.find(path)?;
-        let inode = self.volume.inode(file).map_err(|e| failed("write to", path, &e))?;
-        self.write(file, path, self.volume.attributes(&inode).size, content)
+    fn leave(&mut self) -> Result<()> {
+        self.counter = Counter::None;
+        match std::mem::replace(&mut self.state, State::Away) {
+            State::Mounted(attached, tree) => {
+                drop(tree);
+                attached.detach()
+            }
+            State::Open(volume, library) => {
+                drop(library);
+                volume.unmount().map_err(|e| Error::Failed(format!("{}: {e}", self.image.display())))
+            }
+            State::Bare(_) | State::Away => Ok(()),
+        }
     }
 
-    fn unlink(&mut self, path: &str) -> Result<()> {
-        let (dir, name) = self.parent(path)?;
-        self.volume.unlink(dir, name).map_err(|e| failed("remove", path, &e))
+    /// Unmounts the volume and checks with e2fsck (or `extant check`, where e2fsck does not know the format) that it is
+    /// consistent: what was timed was worth timing.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.leave()?;
+        if self.spec.is_ours() {
+            return must(self.extant, ["check".as_ref(), "-fn".as_ref(), self.image.as_os_str()]);
+        }
+        if self.spec.by == By::Bare {
+            return Ok(());
+        }
+        if self.spec.format == "btrfs" {
+            return must(
+                &need("btrfs", "btrfs-progs")?,
+                ["check".as_ref(), "--readonly".as_ref(), self.image.as_os_str()],
+            );
+        }
+        must(&need("e2fsck", "e2fsprogs")?, ["-fn".as_ref(), self.image.as_os_str()])
+    }
+}
+
+impl Target for Stage<'_> {
+    fn ops(&mut self) -> &mut dyn FileOps {
+        match &mut self.state {
+            State::Mounted(_, tree) => tree,
+            State::Open(_, tree) => tree,
+            State::Bare(tree) => tree,
+            State::Away => unreachable!("a stage is left only by `cool`, which enters it again, and by `finish`"),
+        }
     }
 
-    fn rmdir(&mut self, path: &str) -> Result<()> {
-        let (dir, name) = self.parent(path)?;
-        self.volume.rmdir(dir, name).map_err(|e| failed("remove", path, &e))
+    fn clients(&mut self, count: usize) -> Result<Vec<Box<dyn Client>>> {
+        let one = || -> Result<Box<dyn Client>> {
+            match &self.state {
+                State::Mounted(attached, _) => {
+                    Ok(Box::new(MountedClient::new(Mounted::new(attached.path(), &self.image))))
+                }
+                State::Open(volume, _) => Ok(Box::new(LibraryClient::new(Library::new(Arc::clone(volume))))),
+                State::Bare(_) | State::Away => {
+                    Err(Error::Unsupported(format!("{}: there are no clients without a file system", self.spec)))
+                }
+            }
+        };
+        (0..count).map(|_| one()).collect()
     }
 
-    fn write_at(&mut self, path: &str, offset: u64, content: &[u8]) -> Result<()> {
-        self.write(self.find(path)?, path, offset, content)
+    fn written(&mut self) -> Option<Written> {
+        match &self.counter {
+            Counter::Library(trace) => {
+                let written = Written::of(&trace.events());
+                trace.reset();
+                Some(written)
+            }
+            Counter::Kernel(events) => events.take(),
+            Counter::None => None,
+        }
     }
 
-    fn read_at(&mut self, path: &str, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let inode = self.volume.inode(self.find(path)?).map_err(|e| failed("read", path, &e))?;
-        let read = self.volume.read_at(&inode, offset, buf).map_err(|e| failed("read", path, &e))?;
-        if read == buf.len() { Ok(()) } else { Err(Error::Failed(format!("{path}: it is too short"))) }
-    }
-
-    fn fsync(&mut self, path: &str) -> Result<()> {
-        self.volume.fsync(self.find(path)?, false).map_err(|e| failed("sync", path, &e))
-    }
-
-    fn sync(&mut self) -> Result<()> {
-        self.volume.sync().map_err(|e| failed("sync", "the volume", &e))
+    fn cool(&mut self) -> Result<()> {
+        self.leave()?;
+        drop_cached(&self.image)?;
+        self.enter()
     }
 }

@@ -9,14 +9,15 @@ use crate::error::Trying;
 use crate::process::{must, need};
 use crate::{Error, Result};
 use blockdev::Op;
+use parking_lot::Mutex;
 use serde::Serialize;
 use simdev::Event;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -113,7 +114,7 @@ impl BlockEvents {
         while self.shared.idle.load(Ordering::Acquire) < until {
             std::thread::sleep(PAUSE);
         }
-        let seen = std::mem::take(&mut *self.shared.events.lock().unwrap_or_else(PoisonError::into_inner));
+        let seen = std::mem::take(&mut *self.shared.events.lock());
         (!seen.lost).then(|| Written::of(&seen.events))
     }
 }
@@ -145,7 +146,7 @@ impl Shared {
                 Ok(read) => {
                     rest.push_str(&String::from_utf8_lossy(&buf[..read]));
                     let whole = rest.rfind('\n').map_or(0, |at| at + 1);
-                    let mut seen = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut seen = self.events.lock();
                     for line in rest[..whole].lines() {
                         seen.lost |= line.contains("LOST");
                         seen.events.extend(event(line));
@@ -155,7 +156,7 @@ impl Shared {
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock || e.kind() == ErrorKind::Interrupted => self.rest(),
                 Err(_) => {
-                    self.events.lock().unwrap_or_else(PoisonError::into_inner).lost = true;
+                    self.events.lock().lost = true;
                     self.rest();
                 }
             }
@@ -168,8 +169,8 @@ impl Shared {
     }
 }
 
-/// A line of the kernel's: `… block_rq_issue: 7,0 WS 4096 () 2048 + 8 none,0,0 [task]`, with what is done, the first sector
-/// and their number.
+/// A line of the kernel's: `… block_rq_issue: 7,0 WS 4096 () 2048 + 8 none,0,0 [task]`, with what is done, the first
+/// sector and their number.
 fn event(line: &str) -> Option<Event> {
     let (_, said) = line.split_once("block_rq_issue: ")?;
     let mut words = said.split_whitespace();
@@ -182,7 +183,7 @@ fn event(line: &str) -> Option<Event> {
         Some('R') => Op::Read,
         Some('D') => Op::Discard,
         None => Op::Flush,
-        // a flush is told as FF, or as none of these
+        // a flush is reported as FF, or as none of these
         Some(_) if what.starts_with('F') => Op::Flush,
         Some(_) => return None,
     };

@@ -42,14 +42,14 @@ fn block_of(blocks: &[u8], at: u64) -> Option<&[u8]> {
 pub(super) fn leads_to_a_map(device: &dyn BlockDevice, superblock: &NativeSuperblock) -> bool {
     let (root, position) = (&superblock.root, superblock.root_position());
     let mut bytes = vec![0; SIZE as usize];
-    device.read(root.place * SIZE, &mut bytes).is_ok()
+    device.read(root.physical * SIZE, &mut bytes).is_ok()
         && position.checksum(superblock.seed(), &bytes) == root.checksum
         && Node::parse(&bytes, superblock.shape.levels() - 1, &superblock.shape).is_ok()
 }
 
 /// The superblock of a later generation than the one in force, where what it was is known: all but the number in one of
-/// its sectors is there, or it leads to a map when the volume's UUID and length are those of the one in force. With words
-/// that say what it lacks.
+/// its sectors is there, or it leads to a map when the volume's UUID and length are those of the one in force. With
+/// words that say what it lacks.
 pub(super) fn restored(
     device: &dyn BlockDevice,
     blocks: &[u8],
@@ -72,8 +72,8 @@ pub(super) fn restored(
     (found.generation > in_force.generation && leads_to_a_map(device, &found)).then_some((found, lacks))
 }
 
-/// What is wrong with the superblock that is not in force, and its block. What a crash may leave of a write is not wrong: the
-/// next write goes over it.
+/// What is wrong with the superblock that is not in force, and its block. What a crash may leave of a write is not
+/// wrong: the next write goes over it.
 pub(super) fn damage(
     device: &dyn BlockDevice,
     blocks: &[u8],
@@ -103,7 +103,7 @@ pub(super) fn damage(
         Some(number) => {
             format!("it was that of generation {number}; generation {generation} has no other to fall back on")
         }
-        None => format!("whether a generation after {generation} is lost cannot be told"),
+        None => format!("whether a generation after {generation} is lost is unknown"),
     };
     Some((other, format!("{error}; {lost}")))
 }

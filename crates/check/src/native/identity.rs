@@ -1,7 +1,7 @@
 //! What the map says that a block is, and whose, against what the check of the volume above finds it to be.
 //!
-//! Blocks that belong to an inode are checked when they are read ([`Identities::check`]); those of the groups, and that nothing
-//! leads to a block that nobody uses, when all is read ([`Identities::check_rest`]).
+//! Blocks that belong to an inode are checked when they are read ([`Identities::check`]); those of the groups, and that
+//! nothing leads to an unused block, when all is read ([`Identities::check_rest`]).
 
 use super::layer::{PhysicalLayer, Version};
 use crate::context::Context;
@@ -25,7 +25,8 @@ impl<'a> Identities<'a> {
         Self { below, version }
     }
 
-    /// A block of the volume is one of these, and belongs to one of these inodes. What lies among the content has no entry.
+    /// A block of the volume is one of these, and belongs to one of these inodes. What lies among the content has no
+    /// entry.
     pub(crate) fn check(&self, problems: &Problems, block: FsBlock, kinds: &[BlockKind], owners: &[InodeNo]) {
         let shape = &self.below.superblock.shape;
         // the front is checked by its indexes
@@ -49,7 +50,7 @@ impl<'a> Identities<'a> {
         }
     }
 
-    /// The blocks of the groups, and those that nobody uses.
+    /// The blocks of the groups, and the unused ones.
     pub(crate) fn check_rest(&self, ctx: &Context<'_>) {
         let shape = &self.below.superblock.shape;
         let parts = system_zone::kinds(ctx.volume);
@@ -62,13 +63,13 @@ impl<'a> Identities<'a> {
                 None if ctx.claims.contains(ctx.claims.cluster_of(block.get())) => {}
                 None => {
                     unused += 1;
-                    first = first.or(Some(entry.place));
+                    first = first.or(Some(entry.physical));
                 }
             }
         });
-        if let Some(place) = first {
+        if let Some(physical) = first {
             let what = format!("the map leads to it and to {} more, and nothing of the volume uses them", unused - 1);
-            ctx.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(place)).name(what));
+            ctx.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(physical)).name(what));
         }
     }
 }
@@ -81,7 +82,7 @@ fn compare(problems: &Problems, index: u64, entry: &Entry, kinds: &[BlockKind], 
     let is = kinds.first().map_or_else(String::new, |kind| of(*kind, owner));
     let said = of(entry.kind, entry.owner);
     let what = format!("its entry, of index {index}, says that it is {said}, and it is {is}");
-    problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(entry.place)).name(what));
+    problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(entry.physical)).name(what));
 }
 
 fn of(kind: BlockKind, owner: u32) -> String {
@@ -107,7 +108,7 @@ pub(super) fn called(kind: BlockKind) -> &'static str {
         BlockKind::OrphanFile => "a block of the orphan file",
         BlockKind::Data => "content",
         BlockKind::MapNode => "a node of the map",
-        BlockKind::PlaceTable => "a block of the place table",
+        BlockKind::ChunkTable => "a block of the chunk table",
         BlockKind::SnapshotList => "a block of the list of snapshots",
     }
 }

@@ -17,7 +17,7 @@ impl<'a> Image<'a> {
         Self { device, below, version }
     }
 
-    /// Cuts a read into pieces that lie together on the device: a place there, none for zeroes, and a length.
+    /// Cuts a read into pieces that lie together on the device: an offset there, none for zeroes, and a length.
     fn pieces(&self, offset: u64, len: usize) -> Vec<(Option<u64>, usize)> {
         let shape = &self.below.superblock.shape;
         let mut pieces: Vec<(Option<u64>, usize)> = Vec::new();
@@ -27,7 +27,7 @@ impl<'a> Image<'a> {
             let part = (SIZE - skip).min(end - at);
             let from = match shape.index_of(FsBlock(block)) {
                 None => Some(at),
-                Some(index) => self.below.entry(self.version, index).map(|entry| entry.place * SIZE + skip),
+                Some(index) => self.below.entry(self.version, index).map(|entry| entry.physical * SIZE + skip),
             };
             match pieces.last_mut() {
                 Some((Some(last), len)) if from == Some(*last + *len as u64) => *len += part as usize,

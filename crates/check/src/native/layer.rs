@@ -3,8 +3,8 @@
 use crate::problem::{Problem, Problems};
 use crate::table::Code;
 use format::FsBlock;
+use format::native::chunk_table::Chunk;
 use format::native::map::{ENTRIES, Entry, Node};
-use format::native::places::Chunk;
 use format::native::superblock::NativeSuperblock;
 use format::native::{BLOCK_SIZE, Shape};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -32,21 +32,21 @@ pub(crate) struct PhysicalLayer {
     pub(crate) left_out: Vec<String>,
 }
 
-/// A generation: the newest, or one that a snapshot keeps.
+/// A generation: the newest, or one that a snapshot pins.
 pub(crate) struct Version {
     /// The snapshot's.
     pub(crate) name: Option<String>,
     pub(crate) root: Entry,
-    /// Entries that are newer than its map; only the newest generation has any.
-    pub(super) late: Late,
+    /// The map log, entries that are newer than its map; only the newest generation has any.
+    pub(super) map_log: MapLog,
     /// The chunks of its regions, ascending.
     pub(super) chunks: Vec<Chunk>,
     /// Blocks of the volume above that are in use by what lies below it.
     pub(crate) taken: Vec<Range<u64>>,
 }
 
-/// Entries that count instead of those in the leaves, by index.
-pub(super) type Late = BTreeMap<u64, Option<Entry>>;
+/// A map log: entries that count instead of those in the leaves, by index.
+pub(super) type MapLog = BTreeMap<u64, Option<Entry>>;
 
 /// Nodes of the map that were read and are sound.
 pub(super) type Nodes = HashMap<NodeName, Node>;
@@ -56,18 +56,18 @@ pub(super) type Nodes = HashMap<NodeName, Node>;
 pub(super) struct NodeName {
     pub(super) level: u8,
     pub(super) number: u64,
-    pub(super) place: u64,
+    pub(super) physical: u64,
     pub(super) checksum: u32,
 }
 
 impl NodeName {
     pub(super) fn new(entry: &Entry, level: u8, number: u64) -> Self {
-        Self { level, number, place: entry.place, checksum: entry.checksum }
+        Self { level, number, physical: entry.physical, checksum: entry.checksum }
     }
 }
 
-/// The entry of a metadata block in the map below a root; `None` where it was never written, or a node on the way is not
-/// sound.
+/// The entry of a metadata block in the map below a root; `None` where it was never written, or a node on the way is
+/// not sound.
 pub(super) fn entry_of(nodes: &Nodes, shape: &Shape, root: &Entry, index: u64) -> Option<Entry> {
     let mut entry = *root;
     for level in (0..shape.levels()).rev() {
@@ -81,11 +81,11 @@ pub(super) fn entry_of(nodes: &Nodes, shape: &Shape, root: &Entry, index: u64) -
 impl Version {
     /// The newest generation, of which nothing is known yet.
     pub(super) fn of_root(root: Entry) -> Self {
-        Self { name: None, root, late: Late::new(), chunks: Vec::new(), taken: Vec::new() }
+        Self { name: None, root, map_log: MapLog::new(), chunks: Vec::new(), taken: Vec::new() }
     }
 
     pub(super) fn entry(&self, nodes: &Nodes, shape: &Shape, index: u64) -> Option<Entry> {
-        self.late.get(&index).copied().unwrap_or_else(|| entry_of(nodes, shape, &self.root, index))
+        self.map_log.get(&index).copied().unwrap_or_else(|| entry_of(nodes, shape, &self.root, index))
     }
 }
 
@@ -106,28 +106,28 @@ impl PhysicalLayer {
             }
             above = below;
         }
-        let old = above.into_iter().filter(|(index, _)| !version.late.contains_key(index));
-        let late = version.late.iter().filter_map(|(index, entry)| Some((*index, (*entry)?)));
-        old.chain(late).for_each(|(index, entry)| see(index, entry));
+        let old = above.into_iter().filter(|(index, _)| !version.map_log.contains_key(index));
+        let log = version.map_log.iter().filter_map(|(index, entry)| Some((*index, (*entry)?)));
+        old.chain(log).for_each(|(index, entry)| see(index, entry));
     }
 
     /// Reports what was found.
     pub(crate) fn report(&self, problems: &Problems) {
-        if let Some((place, what)) = &self.damaged {
-            problems.report(Problem::new(Code::NativeSuperblockDamaged).block(FsBlock(*place)).name(what));
+        if let Some((physical, what)) = &self.damaged {
+            problems.report(Problem::new(Code::NativeSuperblockDamaged).block(FsBlock(*physical)).name(what));
         }
         let mut wrong = self.wrong.clone();
         wrong.sort_unstable();
         wrong.dedup();
-        for (place, what) in wrong {
-            problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(place)).name(what));
+        for (physical, what) in wrong {
+            problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(physical)).name(what));
         }
     }
 
     /// The snapshots whose volumes are to be checked beside the newest generation's: those that are not the same as it,
     /// or as one before them in the list.
     pub(crate) fn others(&self) -> Vec<&Version> {
-        let mut seen = HashSet::from([(self.live.root.place, self.live.root.checksum)]);
-        self.snapshots.iter().filter(|version| seen.insert((version.root.place, version.root.checksum))).collect()
+        let mut seen = HashSet::from([(self.live.root.physical, self.live.root.checksum)]);
+        self.snapshots.iter().filter(|version| seen.insert((version.root.physical, version.root.checksum))).collect()
     }
 }

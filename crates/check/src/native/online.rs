@@ -1,9 +1,9 @@
-//! A native volume that is in use. What a snapshot keeps does not change, so one that is made for the check stands for the
-//! volume as it was at that moment: its map leads to the list of snapshots of then, and its descriptors count what those
-//! held. The snapshots in that list do not change either, unless somebody deletes them while the check runs.
+//! A native volume that is in use. What a snapshot pins does not change, so one that is made for the check stands for
+//! the volume as it was at that moment: its map leads to the list of snapshots of then, and its descriptors count what
+//! those pinned. The snapshots in that list do not change either, unless a process deletes them while the check runs.
 //!
-//! Only the superblocks are looked at as they are. Making a snapshot writes the older one anew, so they are looked at before,
-//! too.
+//! Only the superblocks are looked at as they are. Making a snapshot writes the older one anew, so they are looked at
+//! before, too.
 
 use super::layer::{PhysicalLayer, Version};
 use super::reader::Reader;
@@ -59,8 +59,8 @@ pub struct InUse<'a> {
     pub alone: bool,
 }
 
-/// Reads everything that lies below the volumes of the generation and of the snapshots that it has in its list, and nothing
-/// else: the device may be in use.
+/// Reads everything that lies below the volumes of the generation and of the snapshots that it has in its list, and
+/// nothing else: the device may be in use.
 ///
 /// # Errors
 /// A sentence, where there is no such snapshot, or none to be found.
@@ -71,7 +71,7 @@ pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<
         root: made.root,
         generation: made.generation,
         chunks: made.chunks,
-        late: Vec::new(),
+        map_log: Vec::new(),
         unordered: false,
         ..superblock
     };
@@ -85,8 +85,8 @@ pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<
     Ok(PhysicalLayer { damaged: damaged.or_else(healed), ..below })
 }
 
-/// The snapshots of what was read that are not there any more: what they alone held may be in use for something else, so
-/// what was found there means nothing.
+/// The snapshots of what was read that are not there any more: what they alone pinned may be in use for something else,
+/// so what was found there means nothing.
 ///
 /// # Errors
 /// A sentence, where the snapshot that was made for the check is gone as well, or the list cannot be read.
@@ -126,7 +126,7 @@ fn try_list(device: &dyn BlockDevice) -> Result<(NativeSuperblock, Vec<Snapshot>
     }
     let list = reader.list(&live, Some(superblock.snapshots));
     match reader.wrong.pop() {
-        Some((place, what)) => Err(format!("block {place} of the device: {what}")),
+        Some((physical, what)) => Err(format!("block {physical} of the device: {what}")),
         // every checksum on the way was right, so this is the list of that very generation
         None => Ok((superblock, list)),
     }

@@ -1,14 +1,14 @@
 //! What snapshots hold, from all bitmaps at once.
 //!
-//! A block of a data group is *held* where it is free in the newest bitmap and used in that of a snapshot; the group's
-//! descriptor counts those. And no block may be a place of one generation and content of another.
+//! A block of a data group is *pinned* where it is free in the newest bitmap and used in that of a snapshot; the
+//! group's descriptor counts those. And no block may have metadata in one generation and content in another.
 
 use super::layer::Version;
 use super::reader::Reader;
 use super::used_blocks::{Bits, set_in};
 use format::group::{Group, GroupFlags};
+use format::native::chunk_table::WORDS;
 use format::native::map::Entry;
-use format::native::places::WORDS;
 use format::native::{CHUNK_BLOCKS, GROUP_BLOCKS};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -33,9 +33,9 @@ pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Versio
         let mut bitmaps = Bitmaps { index: reader.shape.index_of(group.block_bitmap), read: HashMap::new() };
         let own = if group.flags.contains(GroupFlags::BLOCK_UNINIT) { None } else { bitmaps.entry(reader, live) };
         let entries: Vec<Option<Entry>> = snapshots.iter().map(|version| bitmaps.entry(reader, version)).collect();
-        let same = entries.iter().flatten().all(|entry| Some(entry.place) == own.map(|own| own.place));
+        let same = entries.iter().flatten().all(|entry| Some(entry.physical) == own.map(|own| own.physical));
         let chunks = regions.get(&number);
-        let mut held = 0;
+        let mut pinned = 0;
         if !same {
             let mut union = vec![0; GROUP_BLOCKS as usize / 64];
             for entry in entries.iter().flatten() {
@@ -43,12 +43,12 @@ pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Versio
                 union.iter_mut().zip(bits).for_each(|(union, word)| *union |= word);
             }
             let used = bitmaps.bits(reader, own.as_ref());
-            held = union.iter().zip(used).map(|(union, used)| u64::from((union & !used).count_ones())).sum();
+            pinned = union.iter().zip(used).map(|(union, used)| u64::from((union & !used).count_ones())).sum();
         }
-        if held != group.held() {
-            let counted = group.held();
-            reader
-                .wrong(at, format!("group {number} counts {counted} blocks that snapshots hold, and they hold {held}"));
+        if pinned != group.pinned() {
+            let counted = group.pinned();
+            let text = format!("group {number} counts {counted} blocks that snapshots hold, and they hold {pinned}");
+            reader.wrong(at, text);
         }
         let versions: Vec<_> = std::iter::once((live, own)).chain(snapshots.iter().zip(entries)).collect();
         if same && versions.windows(2).all(|pair| same_regions(pair[0].0, pair[1].0, chunks)) {
@@ -63,21 +63,21 @@ pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Versio
 /// Without snapshots the counts are 0, and the generation's own check sees everything else.
 fn live_counts_nothing(reader: &mut Reader<'_>, live: &Version) -> bool {
     (0..reader.shape.data_groups())
-        .all(|group| descriptor(reader, live, group).is_none_or(|(group, _)| group.held() == 0))
+        .all(|group| descriptor(reader, live, group).is_none_or(|(group, _)| group.pinned() == 0))
 }
 
 /// The chunks of a group are region in both or in neither.
 fn same_regions(a: &Version, b: &Version, chunks: Option<&BTreeSet<u32>>) -> bool {
-    chunks.into_iter().flatten().all(|&chunk| a.places_in(chunk).is_some() == b.places_in(chunk).is_some())
+    chunks.into_iter().flatten().all(|&chunk| a.blocks_in(chunk).is_some() == b.blocks_in(chunk).is_some())
 }
 
-/// A chunk that is a region in some generation: none of its places may be content in another one.
+/// A chunk that is a region in some generation: none of its blocks in use may be content in another one.
 fn apart(reader: &mut Reader<'_>, bitmaps: &mut Bitmaps, chunk: u32, versions: &[(&Version, Option<Entry>)]) {
     let first = (chunk % CHUNKS) as usize * WORDS;
-    let (mut places, mut content) = ([0; WORDS], [0; WORDS]);
+    let (mut metadata, mut content) = ([0; WORDS], [0; WORDS]);
     for (version, entry) in versions {
-        let (into, bits): (&mut Bits, Vec<u64>) = match version.places_in(chunk) {
-            Some(used) => (&mut places, used.to_vec()),
+        let (into, bits): (&mut Bits, Vec<u64>) = match version.blocks_in(chunk) {
+            Some(used) => (&mut metadata, used.to_vec()),
             None => {
                 let bits = bitmaps.bits(reader, entry.as_ref());
                 (&mut content, bits.get(first..first + WORDS).unwrap_or_default().to_vec())
@@ -85,21 +85,21 @@ fn apart(reader: &mut Reader<'_>, bitmaps: &mut Bitmaps, chunk: u32, versions: &
         };
         into.iter_mut().zip(bits).for_each(|(into, bits)| *into |= bits);
     }
-    let both = std::array::from_fn(|word| places[word] & content[word]);
+    let both = std::array::from_fn(|word| metadata[word] & content[word]);
     for block in set_in(chunk, both) {
         reader.wrong(block, "one generation has metadata there, another one content");
     }
 }
 
 impl Version {
-    /// The places that it uses of a chunk; `None` where that is no region.
-    fn places_in(&self, chunk: u32) -> Option<&Bits> {
+    /// The physical blocks that it uses of a chunk; `None` where that is no region.
+    fn blocks_in(&self, chunk: u32) -> Option<&Bits> {
         let at = self.chunks.binary_search_by_key(&chunk, |chunk| chunk.number).ok()?;
         self.chunks.get(at).map(|chunk| &chunk.used)
     }
 }
 
-/// The bitmaps of a group, by place.
+/// The bitmaps of a group, by physical block.
 struct Bitmaps {
     index: Option<u64>,
     read: HashMap<u64, GroupBits>,
@@ -112,10 +112,10 @@ impl Bitmaps {
 
     /// All zero for one that was never written, or cannot be read, which was said already.
     fn bits(&mut self, reader: &Reader<'_>, entry: Option<&Entry>) -> &[u64] {
-        let place = entry.map_or(0, |entry| entry.place);
-        self.read.entry(place).or_insert_with(|| {
+        let physical = entry.map_or(0, |entry| entry.physical);
+        self.read.entry(physical).or_insert_with(|| {
             let mut bytes = vec![0; GROUP_BLOCKS as usize / 8];
-            if place != 0 && reader.device.read(place * super::SIZE, &mut bytes).is_err() {
+            if physical != 0 && reader.device.read(physical * super::SIZE, &mut bytes).is_err() {
                 bytes.fill(0);
             }
             bytes
@@ -132,7 +132,7 @@ fn descriptor(reader: &mut Reader<'_>, live: &Version, group: u32) -> Option<(Gr
     let index = 1 + u64::from(group) / each as u64;
     let entry = reader.entry(live, index)?;
     let mut bytes = [0; DESCRIPTOR];
-    let at = entry.place * super::SIZE + (group as usize % each * DESCRIPTOR) as u64;
+    let at = entry.physical * super::SIZE + (group as usize % each * DESCRIPTOR) as u64;
     reader.device.read(at, &mut bytes).ok()?;
-    Some((Group::from_bytes(&bytes), entry.place))
+    Some((Group::from_bytes(&bytes), entry.physical))
 }

@@ -1,14 +1,14 @@
 //! Reads the physical layer, and checks it on the way.
 
 use super::identity;
-use super::layer::{BITS, Late, NodeName, Nodes, SIZE, Version, entry_of};
+use super::layer::{BITS, MapLog, NodeName, Nodes, SIZE, Version, entry_of};
 use super::used_blocks::{Used, blocks_of};
 use blockdev::{BlockDevice, Read};
+use format::native::chunk_table::{Chunk, bit_of};
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
-use format::native::places::{Chunk, bit_of};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
-use format::native::{BLOCK_SIZE, HEAD, Shape, places, snapshots};
+use format::native::{BLOCK_SIZE, HEAD, Shape, chunk_table, snapshots};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Range, RangeInclusive};
 
@@ -19,7 +19,7 @@ pub(super) struct Reader<'a> {
     pub(super) device: &'a dyn BlockDevice,
     pub(super) shape: Shape,
     pub(super) seed: u32,
-    /// What is reserved for nobody, and the chunks that it lies in.
+    /// What is reserved without an owner, and the chunks that it lies in.
     pub(super) reserved: BTreeSet<u64>,
     pub(super) reserved_chunks: BTreeSet<u32>,
     /// The snapshot that is looked at.
@@ -30,7 +30,7 @@ pub(super) struct Reader<'a> {
     pub(super) nodes: Nodes,
     /// Leaves whose entries were checked.
     pub(super) checked: HashSet<NodeName>,
-    /// What was led to, by place.
+    /// What was led to, by physical block.
     pub(super) led: BTreeMap<u64, Led>,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Led {
 /// Where a generation begins.
 pub(super) struct Start {
     pub(super) root: Entry,
-    pub(super) late: Late,
+    pub(super) map_log: MapLog,
     pub(super) generation: u64,
-    /// Records of its place table.
+    /// Records of its chunk table.
     pub(super) records: u32,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         let mut reserved = BTreeSet::new();
         let mut reserved_chunks = BTreeSet::new();
         if superblock.reserved {
-            reserved = shape.backup_places();
+            reserved = shape.backup_blocks();
             reserved.extend(HEAD);
             reserved_chunks = shape.backup_chunks();
         }
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
             match Node::parse(&bytes, level, &self.shape) {
                 Ok(node) => drop(self.nodes.insert(name, node)),
                 Err(e) => {
-                    self.no_mount(entry.place, e.to_string());
+                    self.no_mount(entry.physical, e.to_string());
                     return None;
                 }
             }
@@ -103,10 +103,10 @@ impl<'a> Reader<'a> {
         self.nodes.get(&name)
     }
 
-    pub(super) fn wrong(&mut self, place: u64, what: impl Into<String>) {
+    pub(super) fn wrong(&mut self, physical: u64, what: impl Into<String>) {
         let what = what.into();
         self.wrong.push((
-            place,
+            physical,
             match &self.snapshot {
                 Some(name) => format!("in the snapshot {name}, {what}"),
                 None => what,
@@ -115,27 +115,27 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes what is wrong with a block without which no mount can do.
-    pub(super) fn no_mount(&mut self, place: u64, what: impl Into<String>) {
+    pub(super) fn no_mount(&mut self, physical: u64, what: impl Into<String>) {
         let what = what.into();
         if self.snapshot.is_none() {
-            self.unreadable.get_or_insert_with(|| (place, what.clone()));
+            self.unreadable.get_or_insert_with(|| (physical, what.clone()));
         }
-        self.wrong(place, what);
+        self.wrong(physical, what);
     }
 
     /// Looks at the generation of a snapshot, whose record stands in the list of a later one.
     pub(super) fn snapshot(&mut self, name: String, record: &Snapshot, newest: u64) -> Version {
         let Snapshot { root, generation, chunks, .. } = *record;
         if generation >= newest {
-            self.wrong(root.place, format!("the snapshot {name} is of a generation that is yet to come"));
+            self.wrong(root.physical, format!("the snapshot {name} is of a generation that is yet to come"));
         }
         if generation != root.generation {
             let what =
                 format!("the snapshot {name} is said to be of generation {generation}, and its map is of another");
-            self.wrong(root.place, what);
+            self.wrong(root.physical, what);
         }
         self.snapshot = Some(name.clone());
-        let version = self.version(Some(name), Start { root, late: Late::new(), generation, records: chunks });
+        let version = self.version(Some(name), Start { root, map_log: MapLog::new(), generation, records: chunks });
         self.snapshot = None;
         version
     }
@@ -144,25 +144,25 @@ impl<'a> Reader<'a> {
     pub(super) fn version(&mut self, name: Option<String>, start: Start) -> Version {
         let used = self.walk(&start);
         let chunks = self.table(&start);
-        for (place, what) in used.compare(&chunks) {
-            self.wrong(place, what);
+        for (physical, what) in used.compare(&chunks) {
+            self.wrong(physical, what);
         }
         let shape = self.shape;
-        for place in used.of(&self.reserved) {
-            self.wrong(place, RESERVED);
+        for physical in used.of(&self.reserved) {
+            self.wrong(physical, RESERVED);
         }
         let regions: BTreeSet<u32> = chunks.iter().map(|chunk| chunk.number).collect();
         for chunk in self.reserved_chunks.intersection(&regions).copied().collect::<Vec<_>>() {
             self.wrong(blocks_of(chunk).start, RESERVED_CHUNK);
         }
         let mut taken: Vec<Range<u64>> = chunks.iter().map(|chunk| blocks_of(chunk.number)).collect();
-        // in use for nobody: what claims one of them claims it a second time
-        let apart = self.reserved.iter().filter(|place| !regions.contains(&bit_of(**place).0));
-        taken.extend(apart.map(|place| *place..place + 1));
+        // in use without an owner: what claims one of them claims it a second time
+        let apart = self.reserved.iter().filter(|physical| !regions.contains(&bit_of(**physical).0));
+        taken.extend(apart.map(|physical| *physical..physical + 1));
         // the front is claimed as the ext4 superblock's and descriptors'
         taken.push(shape.blocks()..shape.metadata_start());
         taken.iter_mut().for_each(|run| run.start = run.start.max(shape.front().min(run.end)));
-        Version { name, root: start.root, late: start.late, chunks, taken }
+        Version { name, root: start.root, map_log: start.map_log, chunks, taken }
     }
 
     pub(super) fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
@@ -172,19 +172,19 @@ impl<'a> Reader<'a> {
     /// What an entry of the map's own blocks leads to, where it is what it should be.
     pub(super) fn block(&mut self, entry: &Entry, position: Position) -> Option<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
-        if let Err(e) = self.device.read(entry.place * SIZE, &mut bytes) {
-            self.no_mount(entry.place, e.to_string());
+        if let Err(e) = self.device.read(entry.physical * SIZE, &mut bytes) {
+            self.no_mount(entry.physical, e.to_string());
             return None;
         }
         if position.checksum(self.seed, &bytes) != entry.checksum {
-            self.no_mount(entry.place, MISMATCH);
+            self.no_mount(entry.physical, MISMATCH);
             return None;
         }
         Some(bytes)
     }
 
-    /// Walks a map, and gives the places that it uses. The tree has as many levels as its shape says, so it ends on any
-    /// bytes.
+    /// Walks a map, and returns the physical blocks that it uses. The tree has as many levels as its shape says, so it
+    /// ends on any bytes.
     fn walk(&mut self, start: &Start) -> Used {
         let mut used = Used::default();
         let mut above = vec![(0u64, start.root, start.generation)];
@@ -211,28 +211,31 @@ impl<'a> Reader<'a> {
     /// Checks an entry that leads to a node; whether the node is to be followed.
     fn leads_to_node(&mut self, used: &mut Used, entry: &Entry, level: u8, number: u64, newest: u64) -> bool {
         if entry.generation > newest {
-            self.wrong(entry.place, LATER);
+            self.wrong(entry.physical, LATER);
         }
         if entry.kind != BlockKind::MapNode {
-            self.no_mount(entry.place, "what should be a node of the map is something else");
+            self.no_mount(entry.physical, "what should be a node of the map is something else");
             return false;
         }
         if entry.owner != 0 {
-            self.wrong(entry.place, format!("the entry of a node of the map says that it is inode {}'s", entry.owner));
+            self.wrong(
+                entry.physical,
+                format!("the entry of a node of the map says that it is inode {}'s", entry.owner),
+            );
         }
-        if !used.add(entry.place) {
-            self.wrong(entry.place, TWICE);
+        if !used.add(entry.physical) {
+            self.wrong(entry.physical, TWICE);
             return false;
         }
         self.leads(Position::Node { level, number }, entry);
         true
     }
 
-    /// Checks what a leaf of a generation and the late entries in its place lead to.
+    /// Checks what a leaf of a generation and the log entries in its place lead to.
     fn leaf(&mut self, used: &mut Used, start: &Start, leaf: NodeName, written: u64, mut entries: Vec<(u64, Entry)>) {
-        let Start { root, late, generation, .. } = start;
-        let newer = late.range(leaf.number << BITS..(leaf.number + 1) << BITS);
-        entries.retain(|(index, _)| !late.contains_key(index));
+        let Start { root, map_log, generation, .. } = start;
+        let newer = map_log.range(leaf.number << BITS..(leaf.number + 1) << BITS);
+        entries.retain(|(index, _)| !map_log.contains_key(index));
         // the same leaf may be a snapshot's as it stands
         let known = newer.clone().next().is_none() && !self.checked.insert(leaf);
         for (index, entry) in entries {
@@ -243,7 +246,7 @@ impl<'a> Reader<'a> {
         }
         for (index, entry) in newer {
             if *index >= self.shape.table().start {
-                self.wrong(root.place, format!("a late entry is that of index {index}, which may have none"));
+                self.wrong(root.physical, format!("a map log entry is that of index {index}, which may have none"));
             }
             let Some(entry) = entry else { continue };
             self.in_use(used, start, *index, entry);
@@ -251,24 +254,24 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A place that an entry of a generation leads to.
+    /// A physical block that an entry of a generation leads to.
     fn in_use(&mut self, used: &mut Used, start: &Start, index: u64, entry: &Entry) {
-        if !used.add(entry.place) {
-            self.wrong(entry.place, TWICE);
+        if !used.add(entry.physical) {
+            self.wrong(entry.physical, TWICE);
         }
         let table = self.shape.table();
-        if table.contains(&index) && index - table.start >= u64::from(start.records.div_ceil(places::RECORDS)) {
-            self.wrong(entry.place, "it is a block of the place table behind the table's end");
+        if table.contains(&index) && index - table.start >= u64::from(start.records.div_ceil(chunk_table::RECORDS)) {
+            self.wrong(entry.physical, "it is a block of the chunk table behind the table's end");
         }
     }
 
     /// What an entry says of its block, against the block's index, and the generations that may have written it.
     fn check(&mut self, index: u64, entry: &Entry, written: RangeInclusive<u64>) {
         let shape = self.shape;
-        let own = |kind| matches!(kind, BlockKind::PlaceTable | BlockKind::SnapshotList | BlockKind::MapNode);
+        let own = |kind| matches!(kind, BlockKind::ChunkTable | BlockKind::SnapshotList | BlockKind::MapNode);
         let (fits, everybodys) = match entry.kind {
             _ if index >= shape.indexes() => (false, true),
-            kind if shape.table().contains(&index) => (kind == BlockKind::PlaceTable, true),
+            kind if shape.table().contains(&index) => (kind == BlockKind::ChunkTable, true),
             kind if shape.list().contains(&index) => (kind == BlockKind::SnapshotList, true),
             kind if index == 0 => (kind == BlockKind::Superblock, true),
             kind if index < shape.front() => (kind == BlockKind::Descriptors, true),
@@ -276,16 +279,16 @@ impl<'a> Reader<'a> {
         };
         if !fits {
             self.wrong(
-                entry.place,
+                entry.physical,
                 format!("its entry, of index {index}, says that it is {}", identity::called(entry.kind)),
             );
         } else if everybodys && entry.owner != 0 {
-            self.wrong(entry.place, format!("its entry, of index {index}, says that it is inode {}'s", entry.owner));
+            self.wrong(entry.physical, format!("its entry, of index {index}, says that it is inode {}'s", entry.owner));
         }
         if entry.generation > *written.end() {
-            self.wrong(entry.place, LATER);
+            self.wrong(entry.physical, LATER);
         } else if entry.generation < *written.start() {
-            self.wrong(entry.place, "its late entry is of no later generation than the map");
+            self.wrong(entry.physical, "its map log entry is not newer than the map");
         }
         self.leads(Position::Block(index), entry);
     }
@@ -293,50 +296,51 @@ impl<'a> Reader<'a> {
     /// All generations that an entry leads from say the same of it.
     fn leads(&mut self, position: Position, entry: &Entry) {
         let snapshot = self.snapshot.clone();
-        match self.led.get(&entry.place) {
-            None => drop(self.led.insert(entry.place, Led { position, entry: *entry, snapshot })),
+        match self.led.get(&entry.physical) {
+            None => drop(self.led.insert(entry.physical, Led { position, entry: *entry, snapshot })),
             Some(led) if (led.position, led.entry) == (position, *entry) => {}
             Some(led) if (led.position, led.entry.checksum) == (position, entry.checksum) => {
-                self.wrong(entry.place, "two generations say different things of what it is, whose, or since when");
+                self.wrong(entry.physical, "two generations say different things of what it is, whose, or since when");
             }
-            Some(_) => self.wrong(entry.place, "two generations take it for different blocks"),
+            Some(_) => self.wrong(entry.physical, "two generations take it for different blocks"),
         }
     }
 
     /// The chunks of a generation's regions, ascending.
     fn table(&mut self, start: &Start) -> Vec<Chunk> {
-        let Start { root, late, records, .. } = start;
+        let Start { root, map_log, records, .. } = start;
         let mut chunks: Vec<Chunk> = Vec::new();
         let (mut in_use, mut sound) = (0, true);
-        for block in 0..u64::from(records.div_ceil(places::RECORDS)) {
+        for block in 0..u64::from(records.div_ceil(chunk_table::RECORDS)) {
             let index = self.shape.table().start + block;
             let Some(entry) = entry_of(&self.nodes, &self.shape, root, index) else { continue };
-            let parsed = self.block(&entry, Position::Block(index)).map(|bytes| places::parse(&bytes, &self.shape));
-            let Some(found) = self.parsed(entry.place, parsed) else {
+            let parsed =
+                self.block(&entry, Position::Block(index)).map(|bytes| chunk_table::parse(&bytes, &self.shape));
+            let Some(found) = self.parsed(entry.physical, parsed) else {
                 sound = false;
                 continue;
             };
             if let Some(last) = found.iter().rposition(Option::is_some) {
-                in_use = block * u64::from(places::RECORDS) + last as u64 + 1;
+                in_use = block * u64::from(chunk_table::RECORDS) + last as u64 + 1;
             }
             chunks.extend(found.into_iter().flatten());
         }
         if sound && in_use != u64::from(*records) {
             let what = format!(
-                "{records} records of the place table are said to be in use, and the last one is the {in_use}th"
+                "{records} records of the chunk table are said to be in use, and the last one is the {in_use}th"
             );
-            self.wrong(root.place, what);
+            self.wrong(root.physical, what);
         }
         chunks.sort_unstable_by_key(|chunk| chunk.number);
         if let Some(twice) = chunks.windows(2).find(|pair| pair[0].number == pair[1].number) {
-            self.wrong(blocks_of(twice[0].number).start, "the chunk from here on stands in the place table twice");
+            self.wrong(blocks_of(twice[0].number).start, "the chunk from here on stands in the chunk table twice");
         }
-        // the table is that of the map without late entries
-        let before = late.keys().filter_map(|index| entry_of(&self.nodes, &self.shape, root, *index));
+        // the table is that of the map without the map log
+        let before = map_log.keys().filter_map(|index| entry_of(&self.nodes, &self.shape, root, *index));
         let before: Vec<Entry> = before.collect();
-        for (entry, used) in before.iter().map(|entry| (entry, false)).chain(late.values().flatten().map(|e| (e, true)))
-        {
-            let (number, word, bit) = bit_of(entry.place);
+        let after = map_log.values().flatten().map(|entry| (entry, true));
+        for (entry, used) in before.iter().map(|entry| (entry, false)).chain(after) {
+            let (number, word, bit) = bit_of(entry.physical);
             if let Ok(at) = chunks.binary_search_by_key(&number, |chunk| chunk.number)
                 && let Some(word) = chunks.get_mut(at).and_then(|chunk| chunk.used.get_mut(word))
             {
@@ -347,11 +351,11 @@ impl<'a> Reader<'a> {
     }
 
     /// What was read of a block, unless it is not sound, which is said.
-    fn parsed<T>(&mut self, place: u64, parsed: Option<format::Result<T>>) -> Option<T> {
+    fn parsed<T>(&mut self, physical: u64, parsed: Option<format::Result<T>>) -> Option<T> {
         match parsed? {
             Ok(found) => Some(found),
             Err(e) => {
-                self.no_mount(place, e.to_string());
+                self.no_mount(physical, e.to_string());
                 None
             }
         }
@@ -364,13 +368,13 @@ impl<'a> Reader<'a> {
         for (block, index) in (0u64..).zip(self.shape.list()) {
             let Some(entry) = self.entry(live, index) else { continue };
             let parsed = self.block(&entry, Position::Block(index)).map(|bytes| snapshots::parse(&bytes, &self.shape));
-            let Some(found) = self.parsed(entry.place, parsed) else {
+            let Some(found) = self.parsed(entry.physical, parsed) else {
                 sound = false;
                 continue;
             };
             match found.iter().rposition(Option::is_some) {
                 Some(last) => in_use = block * snapshots::RECORDS as u64 + last as u64 + 1,
-                None => self.wrong(entry.place, "it is a block of the list of snapshots, and names none"),
+                None => self.wrong(entry.physical, "it is a block of the list of snapshots, and names none"),
             }
             list.extend(found.into_iter().flatten());
         }
@@ -378,7 +382,7 @@ impl<'a> Reader<'a> {
             let what = format!(
                 "{listed} records of the list of snapshots are said to be in use, and the last one is the {in_use}th"
             );
-            self.wrong(live.root.place, what);
+            self.wrong(live.root.physical, what);
         }
         list
     }
@@ -393,10 +397,10 @@ impl<'a> Reader<'a> {
             let mut reads: Vec<Read<'_>> = batch
                 .iter()
                 .zip(buffer.chunks_mut(BLOCK_SIZE as usize))
-                .map(|((place, _), buf)| Read::new(place * SIZE, buf))
+                .map(|((physical, _), buf)| Read::new(physical * SIZE, buf))
                 .collect();
             self.device.read_many(&mut reads);
-            for (read, (place, led)) in reads.into_iter().zip(batch) {
+            for (read, (physical, led)) in reads.into_iter().zip(batch) {
                 self.snapshot.clone_from(&led.snapshot);
                 let what = match read.result {
                     Err(e) => e.to_string(),
@@ -404,8 +408,8 @@ impl<'a> Reader<'a> {
                     Ok(()) => continue,
                 };
                 match led.position {
-                    Position::Block(index) if index < self.shape.front() => self.no_mount(*place, what),
-                    _ => self.wrong(*place, what),
+                    Position::Block(index) if index < self.shape.front() => self.no_mount(*physical, what),
+                    _ => self.wrong(*physical, what),
                 }
             }
         }

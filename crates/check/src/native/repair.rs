@@ -1,14 +1,16 @@
-//! What can be repaired of a native volume: every generation is whole, so what is wrong with one has no other copy. Four
-//! things remain.
+//! What can be repaired of a native volume: every generation is whole, so what is wrong with one has no other copy.
+//! Four things remain.
 //!
-//! 1. A volume that was in use without consistency and was not unmounted, and that is sound all the same, is told so.
-//! 2. Where the newest generation cannot be read, its map or what every mount reads, and the one before is sound, that one
-//!    becomes the newest, and the report says so: what was done since is lost. Its places may have been written over, so that
-//!    is seldom possible. Anything else that is wrong with the newest generation is left as it is.
+//! 1. A volume that was in use without consistency and was not unmounted, and that is consistent all the same, is
+//!    marked so.
+//! 2. Where the newest generation cannot be read, its map or what every mount reads, and the one before is intact, that
+//!    one becomes the newest, and the report says so: what was done since is lost. Its blocks may have been written
+//!    over, so that is seldom possible. Anything else that is wrong with the newest generation is left as it is.
 //! 3. A superblock that is damaged so little that what it was is known is written anew, if its generation is sound.
-//! 4. Where one of the two superblocks is damaged otherwise, the one in force is written in its place, if it leads to a map.
+//! 4. Where one of the two superblocks is damaged otherwise, the one in force is written in its place, if it leads to a
+//!    map.
 //!
-//! Each is one write of a superblock, to the place that is not in force.
+//! Each is one write of a superblock, to the block that is not in force.
 
 use super::copies;
 use super::layer::SIZE;
@@ -98,7 +100,7 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
     go_back(run, outcome, &blocks, &in_force, at, last)
 }
 
-/// Makes the generation before the newest one the newest, where that cannot be read and the one before is sound.
+/// Makes the generation before the newest one the newest, where that cannot be read and the one before is intact.
 fn go_back(
     run: Run<'_>,
     outcome: Result<Report, Refusal>,
@@ -109,12 +111,14 @@ fn go_back(
 ) -> Result<Report, Refusal> {
     let found = whole(blocks);
     let Some((before, _)) = found.get(1).filter(|_| run.options.repair == Repair::All) else { return outcome };
-    let Some((place, what)) = super::read_generation(run.device, in_force.clone()).unreadable else { return outcome };
+    let Some((physical, what)) = super::read_generation(run.device, in_force.clone()).unreadable else {
+        return outcome;
+    };
     match run.check_generation(before) {
         Ok(report) if report.clean => {
-            // over the damaged one: the sound one stays until this is written
+            // over the damaged one: the intact one stays until this is written
             write(run.device, at, &next_of(before, last))?;
-            let why = format!("block {place} of the device: {what}");
+            let why = format!("block {physical} of the device: {what}");
             Ok(went_back(report, in_force.generation, before.generation, &why))
         }
         _ => outcome,

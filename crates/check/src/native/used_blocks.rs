@@ -1,7 +1,7 @@
-//! Sets of places, by chunks, and what a place table says against what is in use.
+//! Sets of physical blocks, by chunks, and what a chunk table says against what is in use.
 
 use format::native::CHUNK_BLOCKS;
-use format::native::places::{Chunk, WORDS, bit_of};
+use format::native::chunk_table::{Chunk, WORDS, bit_of};
 use format::native::superblock::COPIES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) fn set_in(chunk: u32, bits: Bits) -> impl Iterator<Item = u64> {
     blocks_of(chunk).zip(0..).filter(move |(_, n)| bits[n / 64] >> (n % 64) & 1 == 1).map(|(block, _)| block)
 }
 
-/// The places that a generation uses.
+/// The physical blocks that a generation uses.
 pub(super) struct Used {
     chunks: BTreeMap<u32, Bits>,
 }
@@ -29,28 +29,28 @@ impl Default for Used {
     /// Those of the superblocks.
     fn default() -> Self {
         let mut used = Self { chunks: BTreeMap::new() };
-        (0..COPIES).for_each(|place| _ = used.add(place));
+        (0..COPIES).for_each(|physical| _ = used.add(physical));
         used
     }
 }
 
 impl Used {
-    /// Adds a place, and says whether it is new.
-    pub(super) fn add(&mut self, place: u64) -> bool {
-        let (chunk, word, bit) = bit_of(place);
+    /// Adds a physical block, and says whether it is new.
+    pub(super) fn add(&mut self, physical: u64) -> bool {
+        let (chunk, word, bit) = bit_of(physical);
         let words = self.chunks.entry(chunk).or_insert([0; WORDS]);
         let new = words[word] & bit == 0;
         words[word] |= bit;
         new
     }
 
-    /// Those of some places that are in use.
-    pub(super) fn of(&self, places: &BTreeSet<u64>) -> Vec<u64> {
-        let used = |place: &&u64| {
-            let (chunk, word, bit) = bit_of(**place);
+    /// Those of some blocks of the device that are in use.
+    pub(super) fn of(&self, blocks: &BTreeSet<u64>) -> Vec<u64> {
+        let used = |physical: &&u64| {
+            let (chunk, word, bit) = bit_of(**physical);
             self.chunks.get(&chunk).is_some_and(|words| words[word] & bit != 0)
         };
-        places.iter().filter(used).copied().collect()
+        blocks.iter().filter(used).copied().collect()
     }
 
     /// What is wrong with a table that should name exactly these.
@@ -65,12 +65,12 @@ impl Used {
         let mut wrong = Vec::new();
         for (chunk, used) in &self.chunks {
             let free = without(used, named.get(chunk).unwrap_or(&none));
-            wrong.extend(set_in(*chunk, free).map(|place| (place, "it is in use, but free in the place table")));
+            wrong.extend(set_in(*chunk, free).map(|physical| (physical, "it is in use, but free in the chunk table")));
         }
         for (chunk, named) in &named {
             let unused = without(named, self.chunks.get(chunk).unwrap_or(&none));
-            let what = "it is in use in the place table, but nothing leads to it";
-            wrong.extend(set_in(*chunk, unused).map(|place| (place, what)));
+            let what = "it is allocated but unreferenced";
+            wrong.extend(set_in(*chunk, unused).map(|physical| (physical, what)));
         }
         wrong
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_told_block_by_block() {
+    fn differences_are_reported_block_by_block() {
         let mut used = Used::default();
         assert!(used.add(5) && used.add(700) && !used.add(5));
         let mut chunks = [Chunk::new(0), Chunk::new(1)];
@@ -90,8 +90,8 @@ mod tests {
         assert_eq!(used.compare(&chunks), []);
         chunks[1].used[0] = 1 << 9;
         let wrong = used.compare(&chunks);
-        assert_eq!(wrong.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [521]);
-        let places: Vec<u64> = used.compare(&chunks[..1]).into_iter().map(|(place, _)| place).collect();
-        assert_eq!(places, [700]);
+        assert_eq!(wrong.iter().map(|(physical, _)| *physical).collect::<Vec<_>>(), [521]);
+        let blocks: Vec<u64> = used.compare(&chunks[..1]).into_iter().map(|(physical, _)| physical).collect();
+        assert_eq!(blocks, [700]);
     }
 }

@@ -2,11 +2,11 @@
 //! found in use.
 //!
 //! The bitmaps come early (round 0 reads them on its way), the truth late (every claim must be made). In between they
-//! are kept as words without trailing zeros, so that empty and full groups cost nothing.
+//! are stored as words without trailing zeros, so that empty and full groups cost nothing.
 //!
-//! With BLOCK_UNINIT a group has no block bitmap on the device: its own metadata is in use and nothing else. The flag is
-//! believed only under a right descriptor checksum; else the block is read, and the metadata counts as marked all the
-//! same. With INODE_UNINIT nothing is in use.
+//! With BLOCK_UNINIT a group has no block bitmap on the device: its own metadata is in use and nothing else. The flag
+//! is believed only under a right descriptor checksum; else the block is read, and the metadata counts as marked all
+//! the same. With INODE_UNINIT nothing is in use.
 
 pub(crate) mod free_space;
 
@@ -24,8 +24,8 @@ use free_space::{Bits, FreeSpaceRecord, Recorded};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Whether a bitmap lies on the device and has to be read: not so where a descriptor that can be trusted says that it was
-/// never written.
+/// Whether a bitmap lies on the device and has to be read: not so where a descriptor that can be trusted says that it
+/// was never written.
 pub(crate) fn is_written(volume: &Volume, group: GroupNo, kind: BitmapKind) -> bool {
     if kind == BitmapKind::Block && volume.space_maps.is_some() {
         return false;
@@ -57,7 +57,7 @@ struct Pair {
     inodes: OnceLock<Arrived>,
 }
 
-/// What is kept of a bitmap.
+/// The record of a bitmap.
 struct Arrived {
     bits: Bits,
     /// All bits beyond the last that counts are set, as they should be.
@@ -94,16 +94,16 @@ impl<'a> Bitmaps<'a> {
         Arrived { bits: Bits::of(bytes, used), padded, checksum }
     }
 
-    /// Compares everything and completes the counts. `blocks` are those that there are: the groups of a native volume behind
-    /// them hold numbers for its metadata, and no room.
+    /// Compares everything and completes the counts. `blocks` are those that there are: the groups of a native volume
+    /// behind them hold numbers for its metadata, and no space.
     pub(crate) fn compare(&self, ctx: &Context<'_>, blocks: u64, counts: &mut Counts) {
         let geometry = &self.volume.geometry;
-        let (mut free_clusters, mut free_inodes, mut room) = (0u64, 0u64, 0u64);
+        let (mut free_clusters, mut free_inodes, mut space) = (0u64, 0u64, 0u64);
         for ((group, descriptor), pair) in geometry.group_numbers().zip(&self.volume.groups).zip(&self.groups) {
             let comparison = Comparison { ctx, group, descriptor, trusted: is_trusted(self.volume, group) };
             let free = u64::from(comparison.blocks(self));
             free_clusters += free;
-            room += if geometry.group_blocks(group).start < blocks { free } else { 0 };
+            space += if geometry.group_blocks(group).start < blocks { free } else { 0 };
             free_inodes += u64::from(comparison.inodes(pair.inodes.get()));
         }
         let free_blocks = free_clusters * u64::from(geometry.cluster_blocks);
@@ -119,7 +119,7 @@ impl<'a> Bitmaps<'a> {
             ctx.report(Problem::new(Code::FreeInodeCountWrong).found(said).expected(free_inodes));
         }
         counts.blocks_total = blocks;
-        counts.blocks = blocks.saturating_sub(room * u64::from(geometry.cluster_blocks));
+        counts.blocks = blocks.saturating_sub(space * u64::from(geometry.cluster_blocks));
         counts.inodes_total = u64::from(geometry.inodes);
     }
 }
@@ -287,10 +287,10 @@ impl Comparison<'_> {
         let count: u32 = used.iter().map(|word| word.count_ones()).sum();
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
         let flagged = self.descriptor.flags.contains(GroupFlags::INODE_UNINIT);
-        // without checksums neither the flag nor the count is believed, but both are held against inodes in use
+        // without checksums neither the flag nor the count is believed, but both are compared with the inodes in use
         let unused = self.descriptor.itable_unused;
         let first_unused = per_group.saturating_sub(unused);
-        let beyond = !checksums && unused > 0 && holds_any_from(&used, first_unused);
+        let beyond = !checksums && unused > 0 && contains_any_from(&used, first_unused);
         if flagged && count > 0 || beyond {
             self.report(Problem::new(Code::GroupInodeUninitInUse));
         }
@@ -352,7 +352,7 @@ impl Comparison<'_> {
 }
 
 /// Whether a bit from `first` on is set.
-fn holds_any_from(words: &[u64], first: u32) -> bool {
+fn contains_any_from(words: &[u64], first: u32) -> bool {
     let later = words.iter().skip(first as usize / 64);
     later.enumerate().any(|(n, word)| if n == 0 { word >> (first % 64) != 0 } else { *word != 0 })
 }
@@ -451,12 +451,12 @@ mod tests {
     #[test]
     fn bits_from_a_place_on() {
         let words = [1 << 5, 0, 1 << 63];
-        assert!(holds_any_from(&words, 0) && holds_any_from(&words, 5) && holds_any_from(&words, 191));
-        assert!(!holds_any_from(&words[..2], 6) && !holds_any_from(&words, 192) && !holds_any_from(&[], 0));
+        assert!(contains_any_from(&words, 0) && contains_any_from(&words, 5) && contains_any_from(&words, 191));
+        assert!(!contains_any_from(&words[..2], 6) && !contains_any_from(&words, 192) && !contains_any_from(&[], 0));
     }
 
     #[test]
-    fn empty_and_full_bitmaps_keep_no_words() {
+    fn empty_and_full_bitmaps_store_no_words() {
         let words = |bytes: &[u8], bits| match Bits::of(bytes, bits) {
             Bits::Full => None,
             Bits::Words(words) => Some(words.into_vec()),

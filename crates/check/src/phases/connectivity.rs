@@ -85,7 +85,7 @@ fn report_astray(ctx: &Context<'_>, code: Code, directory: &Directory) {
     ctx.report(Problem::new(code).inode(directory.inode).found(u64::from(dotdot)));
 }
 
-/// The root is its own parent. A directory nobody names has no parent to compare with.
+/// The root is its own parent. A directory that no entry names has no parent to compare with.
 fn check_dotdot(ctx: &Context<'_>, directory: &Directory) {
     let parent = if directory.inode == InodeNo::ROOT { Some(InodeNo::ROOT) } else { directory.parent() };
     let dotdot = directory.dotdot();

@@ -5,12 +5,12 @@
 //!    block of every directory, in any order, on any threads.
 //! 2. [`Names::again`] with the places of all directory blocks: what has to be read a second time, mostly nothing.
 //!    [`Names::check_again`] for each of these blocks, in any order, on any threads.
-//! 3. [`Names::finish`], once all attributes were checked too. Then the parents and `..` of all directories are known, and
-//!    the names of all inodes counted.
+//! 3. [`Names::finish`], once all attributes were checked too. Then the parents and `..` of all directories are known,
+//!    and the names of all inodes counted.
 //!
 //! Invariants
-//! 1. Nothing is repaired, so each entry is checked as it stands: an entry with a problem is counted as a name of its inode
-//!    all the same, unless that inode cannot be.
+//! 1. Nothing is repaired, so each entry is checked as it stands: an entry with a problem is counted as a name of its
+//!    inode all the same, unless that inode cannot be.
 //! 2. The chain of entries of a block is followed as far as it makes sense; what lies behind a break is not guessed at.
 //! 3. What is found does not depend on the order of arrival. Where two entries name one directory, which is the parent
 //!    is settled at the end: the one that `..` names, else the first by directory, block and place.
@@ -35,11 +35,11 @@ use format::inode::FileKind;
 use format::native::map::BlockKind;
 use format::{FileBlock, FsBlock, InodeNo, casefold};
 use parents::{Claim, Rivals};
+use parking_lot::Mutex;
 use seen::Seen;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
 
 /// The first four bytes of an inline directory: the inode that `..` names.
 const INLINE_PARENT: usize = 4;
@@ -261,8 +261,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Walks the chain of entries in `range` of a block or an inline directory and checks each. `seen` are the names that
-    /// came before, until one comes twice; `named` is told each name. Where the chain ended; `None` where it broke.
+    /// Walks the chain of entries in `range` of a block or an inline directory and checks each. `seen` are the names
+    /// that came before, until one comes twice; `named` gets each name. Where the chain ended; `None` where it broke.
     fn check_chain(
         &self,
         dir: &Dir<'_>,
@@ -304,11 +304,11 @@ impl<'a> Names<'a> {
     }
 
     /// What has to be read a second time, in disk order, now that all blocks were checked: blocks of directories hashed
-    /// otherwise than the superblock says, those of directories that hold one of several entries for one directory, and leaves
-    /// that share a hash with another. `runs` are the places of all directory blocks.
+    /// otherwise than the superblock says, those of directories that hold one of several entries for one directory, and
+    /// leaves that share a hash with another. `runs` are the places of all directory blocks.
     pub(crate) fn again(&mut self, runs: &[DirRun]) -> Vec<Item<Again>> {
         self.foreign = self.trees.foreign();
-        let rivals = self.rivals.get_mut().unwrap_or_else(PoisonError::into_inner).dirs();
+        let rivals = self.rivals.get_mut().dirs();
         self.borders = self.trees.borders(&self.foreign);
         if self.foreign.is_empty() && rivals.is_empty() && self.borders.is_empty() {
             return Vec::new();
@@ -368,11 +368,11 @@ impl<'a> Names<'a> {
                 {
                     let folded = dir.is_folded().then(|| casefold::fold(entry.name)).flatten();
                     let key = (dir.inode, folded.unwrap_or_else(|| entry.name.to_vec()));
-                    let mut names = self.at_borders.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut names = self.at_borders.lock();
                     names.entry(key).or_default().insert((dir.file_block, entry.inode, entry.name.to_vec()));
                 }
                 if place == Place::Other && self.misplaced(dir, &entry, place).is_none() {
-                    let mut rivals = self.rivals.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut rivals = self.rivals.lock();
                     if rivals.wants(entry.inode) {
                         let (dir, file_block, name) = (dir.inode, dir.file_block, Some(entry.name.into()));
                         rivals.found(entry.inode, Claim { dir, file_block, offset, name });
@@ -389,10 +389,10 @@ impl<'a> Names<'a> {
 
     /// Ends the phase: settles parents, and compares index blocks with what they refer to.
     pub(crate) fn finish(self) {
-        let rivals = self.rivals.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let rivals = self.rivals.into_inner();
         rivals.settle(self.ctx, self.directories);
         self.trees.finish();
-        for ((dir, _), entries) in self.at_borders.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        for ((dir, _), entries) in self.at_borders.into_inner() {
             // two in one leaf were reported with the leaf
             if let (Some((first, ..)), Some((last, inode, name))) = (entries.first(), entries.last())
                 && first != last
@@ -401,7 +401,7 @@ impl<'a> Names<'a> {
                 self.ctx.report(problem.inode(*inode).name(name));
             }
         }
-        for problem in self.suspects.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        for problem in self.suspects.into_inner() {
             let (Some(dir), Some(inode)) = (problem.dir, problem.inode) else { continue };
             let is_one = match problem.code {
                 Code::EncryptionPolicyDiffers => self.ctx.policies.differ(dir, inode) == Some(true),

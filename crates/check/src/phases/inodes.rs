@@ -1,8 +1,9 @@
-//! The self-check of an inode: everything that its own bytes can tell.
+//! The self-check of an inode: everything that its own bytes can show.
 //!
 //! Runs on several threads over pieces of the inode tables, in no promised order. An inode in use is recorded in
-//! [`Inodes`](crate::inode_records::Inodes), its data blocks are claimed, and what has to be read for it is handed on in
-//! [`Harvest`]. Everything is checked as it stands: with nothing being repaired, a wrong field does not excuse the next.
+//! [`Inodes`](crate::inode_records::Inodes), its data blocks are claimed, and what has to be read for it is handed on
+//! in [`Harvest`]. Everything is checked as it stands: with nothing being repaired, a wrong field does not excuse the
+//! next.
 
 pub(crate) mod block_maps;
 pub(crate) mod encryption_policies;
@@ -28,7 +29,7 @@ use format::extent::{self, RawNode};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::inode::{DiskInode, FileKind, InodeFlags, RawInode};
 use format::{FsBlock, InodeNo};
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 /// What the inode tables hand on to later rounds.
 #[derive(Debug, Default)]
@@ -244,18 +245,18 @@ impl InodeCheck<'_> {
     fn check_role(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
         let features = &self.ctx.volume.features;
         let regular = raw.kind() == Some(FileKind::Regular);
-        let holds_something =
+        let has_content =
             raw.disk.i_links_count.get() != 0 || raw.disk.i_blocks_lo.get() != 0 || raw.block_words::<1>() != [0];
         let mode = raw.disk.i_mode.get();
         let code = match role {
             Role::Root if raw.kind() != Some(FileKind::Directory) => Some(Code::RootNotDirectory),
             Role::Root if raw.disk.i_dtime.get() != 0 => Some(Code::RootHasDeletionTime),
             Role::Journal if self.is_journal(inode) => (!regular).then_some(Code::JournalInodeModeWrong),
-            Role::Journal => holds_something.then_some(Code::JournalInodeNotClear),
+            Role::Journal => has_content.then_some(Code::JournalInodeNotClear),
             Role::Quota if features.ro_compat.contains(RoCompat::QUOTA) && self.is_quota(inode) => {
                 (!regular).then_some(Code::QuotaInodeModeWrong)
             }
-            Role::Quota => holds_something.then_some(Code::QuotaInodeNotClear),
+            Role::Quota => has_content.then_some(Code::QuotaInodeNotClear),
             Role::OrphanFile => (!regular).then_some(Code::OrphanFileModeWrong),
             Role::Reserved => match inode {
                 InodeNo::BOOT_LOADER => raw.kind() == Some(FileKind::Directory),
@@ -274,7 +275,8 @@ impl InodeCheck<'_> {
         }
     }
 
-    /// None of the volume's own stands in its inode or is encrypted: believed, the first flag would free all of its blocks.
+    /// None of the volume's own stands in its inode or is encrypted: believed, the first flag would free all of its
+    /// blocks.
     fn check_own_flags(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
         let flags = raw.flags();
         let report = |code| self.report(Problem::new(code).inode(inode));
@@ -362,15 +364,15 @@ impl InodeCheck<'_> {
 
     /// The fields and attributes beyond the first 128 bytes.
     fn check_extra<'b>(&self, inode: InodeNo, raw: &RawInode<'b>) -> InInode<'b> {
-        let room = raw.bytes().len().saturating_sub(DiskInode::SIZE);
+        let space = raw.bytes().len().saturating_sub(DiskInode::SIZE);
         let extra = usize::from(raw.extra_isize());
-        if room == 0 || extra == 0 {
+        if space == 0 || extra == 0 {
             if self.claimer.is_checking() {
                 xattrs::check_context(self.ctx, inode, raw, false);
             }
             return InInode::default();
         }
-        if extra < 4 || extra > room || !extra.is_multiple_of(4) {
+        if extra < 4 || extra > space || !extra.is_multiple_of(4) {
             self.report(Problem::new(Code::ExtraSizeWrong).inode(inode).found(extra as u64));
             return InInode::default();
         }
@@ -402,7 +404,7 @@ impl InodeCheck<'_> {
         }
         let mapped = matches!(kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
         let header = RawNode::from_bytes(&raw.disk.i_block)
-            .is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC && n.header.eh_max.get() == n.room());
+            .is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC && n.header.eh_max.get() == n.capacity());
         if extents && !inline {
             if !features.incompat.contains(Incompat::EXTENT) {
                 report(if header { Code::ExtentFeatureMissing } else { Code::ExtentFlagWithoutFeature });
@@ -450,13 +452,13 @@ impl InodeCheck<'_> {
         if let Some(data) = attributes.system_data
             && flags.contains(InodeFlags::INLINE_DATA)
         {
-            let room = (raw.disk.i_block.len() + data.len()) as u64;
+            let capacity = (raw.disk.i_block.len() + data.len()) as u64;
             let wrong = match kind {
-                Some(FileKind::Directory) => raw.size() != room,
-                _ => raw.size() > room,
+                Some(FileKind::Directory) => raw.size() != capacity,
+                _ => raw.size() > capacity,
             };
             if wrong {
-                self.report(Problem::new(Code::InodeSizeWrong).inode(inode).found(raw.size()).expected(room));
+                self.report(Problem::new(Code::InodeSizeWrong).inode(inode).found(raw.size()).expected(capacity));
             }
         }
         self.walk(inode, raw, kind, attributes.value_clusters, harvest);
@@ -540,7 +542,7 @@ impl InodeCheck<'_> {
         }
     }
 
-    /// Walks as much of the map as the inode holds; a map that goes on in blocks is kept open for the rounds.
+    /// Walks as much of the map as the inode holds; a map that goes on in blocks stays open for the rounds.
     fn walk(
         &self,
         inode: InodeNo,
@@ -612,8 +614,8 @@ impl InodeCheck<'_> {
         self.settle(fields, tally, has_acl, tops, harvest);
     }
 
-    /// Checks the sums of a file at once, or keeps it open where its map goes on in blocks (`tops`), or where its attribute
-    /// block may name values that count as its own.
+    /// Checks the sums of a file at once, or leaves it open where its map goes on in blocks (`tops`), or where its
+    /// attribute block may name values that count as its own.
     fn settle(&self, fields: FileFields, tally: Tally, has_acl: bool, mut tops: Vec<Node>, harvest: &mut Harvest) {
         if !self.claimer.is_checking() {
             return;
@@ -634,13 +636,13 @@ impl InodeCheck<'_> {
         harvest.found.nodes.append(&mut tops);
     }
 
-    /// The block of extended attributes: a place on the volume, kept for the round that reads it. Whether there is one.
+    /// The block of extended attributes: a place on the volume, left for the round that reads it. Whether there is one.
     fn check_acl_block(&self, fields: &FileFields, acl: FsBlock, tally: &mut Tally, harvest: &mut Harvest) -> bool {
         if acl.get() == 0 {
             return false;
         }
         let features = &self.ctx.volume.features;
-        if !features.compat.contains(Compat::EXT_ATTR) || !self.ctx.volume.holds(acl.get()) {
+        if !features.compat.contains(Compat::EXT_ATTR) || !self.ctx.volume.contains(acl.get()) {
             self.report(Problem::new(Code::XattrBlockOutOfRange).inode(fields.inode).block(acl));
             return false;
         }

@@ -1,21 +1,20 @@
 //! Blocks claimed more than once: who owns them.
 //!
-//! The block map knows who claimed a block again, and from its snapshots in which segment of the scan it was first claimed.
-//! These segments, and nothing else, are read once more without checking, and each claim that meets a doubly claimed
-//! cluster is noted with its inode. Linear in the claims, however many inodes share a block: each inode is reported once,
-//! with how many blocks it shares and with how many others.
+//! The block map knows who claimed a block again, and from its snapshots in which segment of the scan it was first
+//! claimed. These segments, and nothing else, are read once more without checking, and each claim that meets a doubly
+//! claimed cluster is noted with its inode. Linear in the claims, however many inodes share a block: each inode is
+//! reported once, with how many blocks it shares and with how many others.
 
 use crate::claims::Claims;
 use crate::context::Context;
 use crate::problem::Problem;
-use crate::scan::log::lock;
 use crate::scan::walk::Claimer;
 use crate::system_zone;
 use crate::table::Code;
 use format::{FsBlock, InodeNo};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// Notes the owners of doubly claimed clusters.
 pub(crate) struct Owners {
@@ -44,8 +43,8 @@ pub(crate) struct Sharing {
 }
 
 impl Owners {
-    /// Looks for the owners of the conflicts in the context's block map; `None` where there are none. Known already are the
-    /// claims that met others outside `segments`, which will be read again.
+    /// Looks for the owners of the conflicts in the context's block map; `None` where there are none. Known already are
+    /// the claims that met others outside `segments`, which will be read again.
     pub(crate) fn of(ctx: &Context<'_>, segments: &BTreeSet<u32>) -> Option<Self> {
         let conflicts = ctx.claims.conflicts();
         if conflicts.is_empty() {
@@ -63,7 +62,7 @@ impl Owners {
 
     /// Reports each inode that shares blocks, unless files may: where they do so on purpose.
     pub(crate) fn report(self, ctx: &Context<'_>, files_may: bool) -> Sharing {
-        let mut notes = self.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.notes.into_inner();
         notes.sort_unstable();
         let mut shares: BTreeMap<InodeNo, Share> = BTreeMap::new();
         for conflict in &self.conflicts {
@@ -102,7 +101,7 @@ impl Owners {
                     .found(share.others)
                     .name(share.with_whom())
             };
-            // with metadata alone there is nobody else to be named
+            // with metadata alone there is no other owner to be named
             if !files_may && (share.others > 0 || !share.with_metadata) {
                 ctx.report(at(Code::FileSharesBlocks));
             }
@@ -149,7 +148,7 @@ impl Claimer for Owners {
         let met = met.take_while(|c| c.start < clusters.end && !clusters.is_empty());
         for conflict in met {
             let note = Note { start: conflict.start.max(clusters.start), end: conflict.end.min(clusters.end), inode };
-            lock(&self.notes).push(note);
+            self.notes.lock().push(note);
         }
         true
     }

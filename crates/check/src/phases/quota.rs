@@ -38,7 +38,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Counts an inode in use, where the volume keeps quota. The volume's own inodes are nobody's.
+    /// Counts an inode in use, where the volume has quota. The volume's own inodes are not charged.
     pub(crate) fn count(&mut self, volume: &Volume, inode: InodeNo, raw: &RawInode<'_>) {
         let features = volume.features.ro_compat;
         if !features.contains(RoCompat::QUOTA) {
@@ -49,7 +49,7 @@ impl Usage {
         if !ordinary && inode != InodeNo::ROOT {
             return;
         }
-        // whoever shares the value is charged instead
+        // the owners of the files that share the value are charged instead
         if raw.flags().contains(InodeFlags::EA_INODE) {
             return;
         }
@@ -64,8 +64,8 @@ impl Usage {
         self.projects.entry(raw.project()).or_default().add(used);
     }
 
-    /// Charges attribute values in inodes of their own to the inodes that share them, each as one inode; their blocks count
-    /// as the sharers' already.
+    /// Charges attribute values in inodes of their own to the inodes that share them, each as one inode; their blocks
+    /// count as the sharers' already.
     pub(crate) fn charge(&mut self, values: impl IntoIterator<Item = (InodeNo, u64)>) {
         for (inode, count) in values {
             let Some([user, group, project]) = self.owners.get(&inode).copied() else { continue };
@@ -111,8 +111,8 @@ fn numbers(disk: &DiskSuperblock) -> [(&'static str, InodeNo, Kind); 3] {
 }
 
 /// Fields that name an inode which is no quota file of that kind, on a volume with quota: the field, the inode, and
-/// what it should be: the reserved inode where that is such a file, else 0. A quota file is to be written anew where it is
-/// wrong, and what the field names may be a user's file.
+/// what it should be: the reserved inode where that is such a file, else 0. A quota file is to be written anew where it
+/// is wrong, and what the field names may be a user's file.
 pub(crate) fn misled(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(&'static str, InodeNo, u32)> {
     if !volume.features.ro_compat.contains(RoCompat::QUOTA) {
         return Vec::new();
@@ -175,11 +175,11 @@ pub(crate) fn check(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
         let problem = Problem::new(Code::QuotaUsageWrong).inode(inode);
         match stated(scanner, ctx.volume, inode, kind) {
             Ok(stated) if stated.size > MOST_BYTES => {
-                ctx.report(problem.found(stated.size).name(format!("its size is {}", stated.size)));
+                ctx.report(problem.found(stated.size).name(format!("size is {}", stated.size)));
             }
             Ok(stated) => {
                 if let Some(id) = differing_id(stated, used) {
-                    ctx.report(problem.found(id.into()).name(format!("what it says of id {id} is wrong")));
+                    ctx.report(problem.found(id.into()).name(format!("usage of id {id} is wrong")));
                 }
             }
             Err(error) => ctx.report(problem.name(error.to_string())),

@@ -1,7 +1,8 @@
 //! Phase 0: finds a superblock and group descriptors to go on with, and checks what they say by themselves.
 //!
 //! The primary superblock and table are taken where they can be; else the first copy of which both can. What is then
-//! still wrong is reported, and the check goes on with it as e2fsck -n does: its consequences speak in the later phases.
+//! still wrong is reported, and the check goes on with it as e2fsck -n does: its consequences speak in the later
+//! phases.
 
 pub(crate) mod copies;
 pub(crate) mod descriptors;
@@ -44,7 +45,7 @@ const FIRST_INODE: u32 = 11;
 enum Rejection {
     /// It contradicts itself; a copy may be better.
     Corrupt(String),
-    /// The same, in a field for which e2fsck asks no copy and gives up.
+    /// The same, in a field for which e2fsck asks no copy and aborts.
     Field(String),
     /// We cannot check such a volume, or it contradicts itself in a way that no copy is asked about (e2fsck asks none).
     Final(String),
@@ -72,8 +73,8 @@ impl Accepted {
 }
 
 /// Opens the volume on the scanner's device.
-/// Where orphans stay they are no problem: nobody frees those of a snapshot, and the next mount those of a native volume, which
-/// is sound with them as it stands.
+/// Where orphans stay they are not a problem: those of a snapshot are never freed, and those of a native volume, which
+/// is consistent with them as it stands, are freed by the next mount.
 pub(crate) fn open(
     scanner: &Scanner<'_>,
     options: &Options,
@@ -199,8 +200,8 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         (None, reason) => last_resort(scanner, problems).ok_or_else(|| {
             let reason = reason.map_or_else(String::new, |(_, what)| what);
             Refusal::new(match foreign_format::look(scanner.device) {
-                Some(kind) => format!("no ext2, ext3 or ext4 volume: {kind}"),
-                None => format!("no ext2, ext3 or ext4 volume: {reason}, and no copy of the superblock is usable"),
+                Some(kind) => format!("not an ext2/3/4 or Extant volume: {kind}"),
+                None => format!("not an ext2/3/4 or Extant volume: {reason}, and no copy of the superblock is usable"),
             })
         }),
     }
@@ -222,8 +223,8 @@ fn first_data_block(geometry: &Geometry) -> u32 {
     u32::from(geometry.block_size == 1024 && geometry.cluster_blocks == 1)
 }
 
-/// A copy of the superblock that has the volume laid out otherwise than the primary, and leads to the root: where the primary
-/// does not, or is odd, a field of it is wrong, for all that its checksum is right.
+/// A copy of the superblock that has the volume laid out otherwise than the primary, and leads to the root: where the
+/// primary does not, or is odd, a field of it is wrong, for all that its checksum is right.
 fn rival(scanner: &Scanner<'_>, primary: &Accepted) -> Option<(Accepted, Table, Problem)> {
     backups(scanner, Some(&primary.geometry)).find_map(|accepted| {
         let differing = differing(primary, &accepted);
@@ -233,7 +234,7 @@ fn rival(scanner: &Scanner<'_>, primary: &Accepted) -> Option<(Accepted, Table, 
         let table = read_table(scanner, &accepted).ok()?;
         let fits = table.makes_sense(&accepted.geometry, &accepted.disk.features())
             && leads_to_root(scanner, &accepted, &table);
-        let what = format!("its {} cannot be right", differing.join(", "));
+        let what = format!("invalid {}", differing.join(", "));
         let problem = Problem::new(Code::SuperblockFieldTryBackup).name(what);
         let problem = problem.group(accepted.group()).block(accepted.block());
         fits.then_some((accepted, table, problem))
@@ -275,8 +276,8 @@ fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
 }
 
 /// The primary with meta groups that begin behind the end of the table, when no copy helps. As e2fsck does, all of the
-/// table is taken to lie behind the superblock, and to be as long as the field says. Where that makes no sense, meta groups
-/// from the start, as mkfs makes them, or none may; e2fsck does not ask that, and finds the volume in ruins.
+/// table is taken to lie behind the superblock, and to be as long as the field says. Where that makes no sense, meta
+/// groups from the start, as mkfs makes them, or none may; e2fsck does not ask that, and finds the volume in ruins.
 fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
     let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
     let from = |first: u32| {
@@ -304,7 +305,7 @@ fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, 
 
 /// The superblock the user named.
 fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) -> Result<Accepted, Refusal> {
-    let sizes = (0..7).map(|shift| 1024 << shift).filter(|size| block_size.is_none_or(|given| given == *size));
+    let sizes = (0..7).map(|shift| 1024 << shift).filter(|size| block_size.is_none_or(|named| named == *size));
     let mut reason = "block sizes are powers of two from 1024 to 65536".to_owned();
     for size in sizes {
         // the primary of larger blocks lies inside block 0
@@ -320,8 +321,8 @@ fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) 
     Err(Refusal::new(format!("no usable superblock at block {block}: {reason}")))
 }
 
-/// The copies of the superblock that can be used, in the order in which they are tried: where the primary says that they
-/// are, and then, as it may be the primary that is wrong, in all places where mke2fs puts them unless told otherwise.
+/// The copies of the superblock that can be used, in the order in which they are tried: where the primary says that
+/// they are, and then, as it may be the primary that is wrong, in all places where mke2fs puts them by default.
 fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
     let stated = shape.into_iter().flat_map(|geometry| {
         let blocks = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
@@ -342,7 +343,8 @@ fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl It
     known.chain(std::iter::once_with(move || if unknown { search(scanner) } else { Vec::new() }).flatten())
 }
 
-/// Copies of the superblock in groups of any size: in every place where one may lie, as long as nothing else is identified.
+/// Copies of the superblock in groups of any size: in every place where one may lie, as long as nothing else is
+/// identified.
 fn search(scanner: &Scanner<'_>) -> Vec<Accepted> {
     let mut found = Vec::new();
     if foreign_format::look(scanner.device).is_some() {
@@ -389,7 +391,7 @@ fn accept_at(scanner: &Scanner<'_>, at: u64) -> Result<Accepted, Rejection> {
     Ok(Accepted { disk, geometry, at })
 }
 
-/// The shape that a superblock gives a volume; `None` where it describes none that we can check.
+/// The shape of a volume by its superblock; `None` where it describes none that we can check.
 pub(crate) fn shape_of(disk: &DiskSuperblock) -> Option<Geometry> {
     check(disk).ok()
 }
@@ -436,7 +438,7 @@ fn check(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
         return Err(Rejection::Field(format!("the superblock's s_desc_size is {descriptor}")));
     }
     let mut geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
-    // blocks kept for growth are the groups' own whether or not an inode holds them; meta groups have no use for them
+    // blocks reserved for growth are the groups' own whether or not an inode holds them; meta groups do not use them
     let reserved = disk.s_reserved_gdt_blocks.get();
     geometry.reserved_descriptor_blocks =
         if features.incompat.contains(Incompat::META_BG) { 0 } else { u32::from(reserved) };
@@ -483,14 +485,14 @@ fn read_table(scanner: &Scanner<'_>, accepted: &Accepted) -> Result<Table, Refus
     let bytes = u64::from(geometry.descriptor_blocks) * u64::from(geometry.block_size);
     if bytes > scanner.device.geometry().len {
         return Err(Refusal::new(format!(
-            "the superblock speaks of {} groups, more than the device has room to describe",
+            "the superblock speaks of {} groups, more than the device has space to describe",
             geometry.groups
         )));
     }
     Ok(Table::read(scanner, geometry, accepted.group()))
 }
 
-/// What the superblock says against itself, and what is worth knowing of it.
+/// What the superblock says against itself, and notes on it.
 fn check_superblock(volume: &Volume, problems: &Problems) {
     let Volume { disk, features, geometry, .. } = volume;
     let Features { compat, incompat, ro_compat } = *features;
@@ -529,8 +531,8 @@ fn check_superblock(volume: &Volume, problems: &Problems) {
     report(hashes, Problem::new(Code::DirectoryHashSignUnknown));
 
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) {
-        let room = geometry.inode_size - 128;
-        let wrong = |size: u16| u32::from(size) > room || !size.is_multiple_of(4);
+        let space = geometry.inode_size - 128;
+        let wrong = |size: u16| u32::from(size) > space || !size.is_multiple_of(4);
         let (least, wish) = (disk.s_min_extra_isize.get(), disk.s_want_extra_isize.get());
         report(wrong(least), Problem::new(Code::MinExtraSizeWrong).found(least.into()));
         report(wrong(wish), Problem::new(Code::WantExtraSizeWrong).found(wish.into()));
@@ -546,9 +548,9 @@ fn check_superblock(volume: &Volume, problems: &Problems) {
     check_dates(disk, problems);
 }
 
-/// Inodes that the superblock names as files of quota or orphans without a feature that speaks of such files: nobody reads
-/// the number, and it may be that of a user's file. The reserved numbers are left as harmless, and others mean no inode; but a
-/// reserved inode that is named as the orphan file is one that e2fsck clears.
+/// Inodes that the superblock names as files of quota or orphans without a feature that speaks of such files: no code
+/// reads the number, and it may be that of a user's file. The reserved numbers are left as harmless, and others mean no
+/// inode; but a reserved inode that is named as the orphan file is one that e2fsck clears.
 pub(crate) fn own_files_without_feature(disk: &DiskSuperblock, geometry: &Geometry) -> Vec<(&'static str, InodeNo)> {
     let Features { compat, ro_compat, .. } = disk.features();
     let quota = ro_compat.contains(RoCompat::QUOTA);

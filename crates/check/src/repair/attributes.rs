@@ -102,27 +102,27 @@ fn write(bytes: &mut [u8], at: usize, all: &[Attribute]) -> Option<()> {
 /// Drops from the inode those attributes whose value lies in one of these inodes.
 pub(super) fn drop_values(work: &Work<'_>, inode: &mut InodeBuf, targets: &HashSet<u32>) -> Result<()> {
     let area = inode.attribute_area_mut();
-    let keep = |all: Vec<Attribute>| all.into_iter().filter(|a| !targets.contains(&a.inum)).collect::<Vec<_>>();
+    let retained = |all: Vec<Attribute>| all.into_iter().filter(|a| !targets.contains(&a.inum)).collect::<Vec<_>>();
     if let Some((_, bytes)) = area.split_at_mut_checked(XattrIbodyHeader::SIZE)
         && let Some(all) = read(bytes, 0)
         && all.iter().any(|a| targets.contains(&a.inum))
     {
-        let _ = write(bytes, 0, &keep(all));
+        let _ = write(bytes, 0, &retained(all));
     }
     let block = FsBlock(inode.raw().file_acl(true).get());
     if let Some(mut bytes) = work.block(block.get()).map(|b| b.filter(|_| block.get() != 0))?
         && let Some(all) = read(&bytes, XattrHeader::SIZE)
         && all.iter().any(|a| targets.contains(&a.inum))
-        && write(&mut bytes, XattrHeader::SIZE, &keep(all)).is_some()
+        && write(&mut bytes, XattrHeader::SIZE, &retained(all)).is_some()
     {
-        seal(work, block, &mut bytes);
+        set_checksum(work, block, &mut bytes);
         work.put_block(block.get(), &bytes)?;
     }
     Ok(())
 }
 
 /// Writes the block's own fields that follow from its attributes: hash and checksum.
-fn seal(work: &Work<'_>, block: FsBlock, bytes: &mut [u8]) {
+fn set_checksum(work: &Work<'_>, block: FsBlock, bytes: &mut [u8]) {
     let hash = xattr::XattrArea::in_block(bytes).map_or(0, |area| area.block_hash());
     if let Ok((header, _)) = XattrHeader::mut_from_prefix(bytes) {
         header.h_hash = hash.into();

@@ -61,7 +61,7 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool, maps_alone: bool
     let last = number.get() + 1 == geometry.groups;
     let flags = group.flags;
     let believed = |flag| checksums && flags.contains(flag) && work.volume().distrusted.binary_search(&number).is_err();
-    let keeps = believed(GroupFlags::BLOCK_UNINIT) && !last && !in_use;
+    let stays_uninit = believed(GroupFlags::BLOCK_UNINIT) && !last && !in_use;
     if let Some(maps) = &work.volume().space_maps {
         free = u64::from(group.free_clusters);
         group.free_clusters = 0;
@@ -70,7 +70,7 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool, maps_alone: bool
         if maps_alone {
             group.block_bitmap = maps.bitmap_block(number).unwrap_or(group.block_bitmap);
         }
-    } else if !keeps {
+    } else if !stays_uninit {
         group.flags -= GroupFlags::BLOCK_UNINIT;
         work.put_block(group.block_bitmap.get(), &bitmap)?;
         if geometry.metadata_csum {
@@ -83,8 +83,8 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool, maps_alone: bool
     let (bitmap, used) = filled(work.block_size(), per_group, |n| words.get(n).copied().unwrap_or(0));
     group.free_inodes = per_group - used;
     group.directories = directories;
-    let keeps = believed(GroupFlags::INODE_UNINIT) && used == 0;
-    if !keeps {
+    let stays_uninit = believed(GroupFlags::INODE_UNINIT) && used == 0;
+    if !stays_uninit {
         group.flags -= GroupFlags::INODE_UNINIT;
         work.put_block(group.inode_bitmap.get(), &bitmap)?;
         if geometry.metadata_csum {
@@ -96,7 +96,7 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool, maps_alone: bool
             let top = words.get(n).map_or(0, |w| 64 - w.leading_zeros());
             n as u32 * 64 + top
         });
-        if !keeps {
+        if !stays_uninit {
             group.itable_unused = group.itable_unused.min(per_group.saturating_sub(highest));
         }
     } else {

@@ -147,14 +147,14 @@ fn set_dotdot(work: &Work<'_>, dir: InodeNo, parent: InodeNo) -> Result<()> {
     entries::repair_dots(&mut bytes, block_size, dir, Some(parent), file_type);
     let seed = inode.raw().seed(&work.volume().geometry, dir);
     if work.leaf_tail(&bytes) > 0 {
-        work.seal_leaf(&mut bytes, dir, 0, seed);
+        work.set_leaf_checksum(&mut bytes, dir, 0, seed);
     } else {
-        work.seal_index(&mut bytes, dir, seed);
+        work.set_index_checksum(&mut bytes, dir, seed);
     }
     work.put_block(*first, &bytes)
 }
 
-/// Repairs link counts, and gives inodes without a name one.
+/// Repairs link counts, and links inodes without a name into lost+found.
 pub(super) fn count(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     superblock::add_features(work, problems)?;
     let empty: HashSet<InodeNo> =

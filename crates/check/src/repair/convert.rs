@@ -1,5 +1,5 @@
-//! Conversion between block bitmaps and space maps. A check knows all claims; the other form is built from them and reaches
-//! the device through the redo log, so that a cut leaves one form or the other, or is finished by the next run.
+//! Conversion between block bitmaps and space maps. A check knows all claims; the other form is built from them and
+//! reaches the device through the redo log, so that a cut leaves one form or the other, or is finished by the next run.
 
 use super::bitmaps::filled;
 use super::work::Work;
@@ -37,12 +37,12 @@ pub enum FreeSpaceForm {
     },
 }
 
-/// Converts the volume on `device`, which `name` names, to another form of free space. Nothing else is written; `false` where
-/// it has that form already.
+/// Converts the volume on `device`, which `name` names, to another form of free space. Nothing else is written; `false`
+/// where it has that form already.
 ///
 /// # Errors
-/// [`Refusal`] where the volume is not sound, has a feature that does not go with space maps or lacks one that they need, or
-/// has too little contiguous free space, which is named; where the device fails.
+/// [`Refusal`] where the volume is damaged, has a feature that does not go with space maps or lacks one that they need,
+/// or has too little contiguous free space, which is named; where the device fails.
 pub fn convert(
     name: &str,
     device: &Arc<dyn BlockDevice>,

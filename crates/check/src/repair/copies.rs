@@ -45,8 +45,8 @@ pub(super) fn write_all(device: &Overlay, geometry: &Geometry) -> Result<()> {
     Ok(())
 }
 
-/// Writes the copies of the superblock where its features or its identity are no longer those on the device: what a copy
-/// says must then be true of the volume.
+/// Writes the copies of the superblock where its features or its identity are no longer those on the device: what a
+/// copy says must then be true of the volume.
 pub(super) fn refresh(overlay: &Overlay, device: &dyn BlockDevice, geometry: &Geometry) -> Result<()> {
     let after = read_superblock(overlay)?;
     let mut before: DiskSuperblock = zerocopy::FromZeros::new_zeroed();

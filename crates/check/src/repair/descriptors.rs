@@ -66,7 +66,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 work.make_stale();
             }
             Code::InodeTableNotInGroup | Code::InodeTableConflict => {
-                // a conflict may be told of each part of a table
+                // a conflict may be reported for each part of a table
                 if !moved.insert(number) {
                     continue;
                 }
@@ -84,8 +84,9 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Why the problems are not to be repaired: a table that cannot be found would be made anew, and the inodes that are in use
-/// in the group would be gone. How many they are its bitmap says, or, where that cannot be found either, the superblock.
+/// Why the problems are not to be repaired: a table that cannot be found would be made anew, and the inodes that are in
+/// use in the group would be gone. How many they are its bitmap says, or, where that cannot be found either, the
+/// superblock.
 pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<String> {
     let volume = work.volume();
     let seeker = Seeker { scanner: work.view.scanner, geometry: &volume.geometry, features: &volume.features };
@@ -133,7 +134,7 @@ fn place(work: &Work<'_>, group: GroupNo, blocks: u64) -> Option<u64> {
 
 /// Copies a table that lies on the volume; one that does not leaves nothing but zeros.
 fn move_table(work: &Work<'_>, from: u64, to: u64, blocks: u64) -> Result<()> {
-    let on_volume = work.volume().holds(from) && from.saturating_add(blocks) <= work.volume().geometry.blocks;
+    let on_volume = work.volume().contains(from) && from.saturating_add(blocks) <= work.volume().geometry.blocks;
     for n in 0..blocks {
         let bytes = if on_volume { work.block(from + n)? } else { None };
         work.put_block(to + n, &bytes.unwrap_or_else(|| vec![0; work.block_size()]))?;

@@ -31,7 +31,8 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             continue;
         }
         if inode.raw().flags().contains(InodeFlags::INLINE_DATA | InodeFlags::INDEX) {
-            // what stands in the inode has no blocks to index; what else is wrong with it comes up when it is read again
+            // what stands in the inode has no blocks to index; what else is wrong with it comes up when it is read
+            // again
             inode.set_flags(inode.raw().flags().difference(InodeFlags::INDEX));
             work.put_inode(dir, inode)?;
         } else if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
@@ -127,20 +128,21 @@ fn repair_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bo
             }
         }
         if sums && leaf {
-            if tail == 0 && !make_room(&mut bytes, block_size, work.volume().geometry.leaf_tail().size()) {
+            if tail == 0 && !make_space(&mut bytes, block_size, work.volume().geometry.leaf_tail().size()) {
                 return Ok(false);
             }
-            work.seal_leaf(&mut bytes, dir, n.into(), seed);
+            work.set_leaf_checksum(&mut bytes, dir, n.into(), seed);
         } else if sums && bytes != before {
-            work.seal_index(&mut bytes, dir, seed);
+            work.set_index_checksum(&mut bytes, dir, seed);
         }
         work.put_block(block, &bytes)?;
     }
     Ok(true)
 }
 
-/// Shortens the last entry of a block so that a tail of so many bytes fits behind it; `false` where it is too short itself.
-fn make_room(bytes: &mut [u8], block_size: u32, tail: usize) -> bool {
+/// Shortens the last entry of a block so that a tail of so many bytes fits behind it; `false` where it is too short
+/// itself.
+fn make_space(bytes: &mut [u8], block_size: u32, tail: usize) -> bool {
     let Some(last) = entries::spots(bytes, block_size).pop() else { return false };
     let needed = if last.inode == 0 { 12 } else { (DirEntry::SIZE + last.name_len).next_multiple_of(4).max(12) };
     if last.rec_len < needed + tail {

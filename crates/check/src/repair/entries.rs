@@ -53,8 +53,9 @@ fn set_byte(bytes: &mut [u8], at: usize, value: u8) {
     }
 }
 
-/// Makes the chain of entries that fills `bytes` whole: what does not fit is cut, or taken in by the entry before it. An entry
-/// that is sound but for an end beyond the chain's is the chain's last, as with e2fsck. `inodes` is how many the volume has.
+/// Makes the chain of entries that fills `bytes` whole: what does not fit is cut, or taken in by the entry before it.
+/// An entry that is sound but for an end beyond the chain's is the chain's last, as with e2fsck. `inodes` is how many
+/// the volume has.
 pub(super) fn salvage(bytes: &mut [u8], block_size: u32, inodes: u32) {
     let mut before: Option<usize> = None;
     let mut at = 0;
@@ -143,7 +144,7 @@ pub(super) fn all(work: &Work<'_>, region: &[u8], hashed: bool) -> Vec<Named> {
 /// What an entry becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    Keep { file_type: u8 },
+    Retain { file_type: u8 },
     Rename { name: Vec<u8>, file_type: u8 },
     Clear,
 }
@@ -172,9 +173,10 @@ impl<'a, 'w> EntryCheck<'a, 'w> {
     /// Checks an entry that is neither of the first two.
     pub(super) fn check(&mut self, inode: InodeNo, name: &[u8]) -> Verdict {
         let volume = self.work.volume();
-        let Some(walk) = self.work.walk() else { return Verdict::Keep { file_type: 0 } };
+        let Some(walk) = self.work.walk() else { return Verdict::Retain { file_type: 0 } };
         let ordinary = (volume.geometry.first_inode..=volume.geometry.inodes).contains(&inode.get());
-        if !ordinary || volume.keeps_for_itself(inode) || inode == self.dir || matches!(name, b"" | b"." | b"..") {
+        if !ordinary || volume.is_quota_or_orphan_file(inode) || inode == self.dir || matches!(name, b"" | b"." | b"..")
+        {
             return Verdict::Clear;
         }
         let Some(target) = walk.ctx.inodes.get(inode) else { return Verdict::Clear };
@@ -197,7 +199,7 @@ impl<'a, 'w> EntryCheck<'a, 'w> {
             if name.len() < SHORTEST_ENCRYPTED || plain || foreign {
                 return Verdict::Clear;
             }
-            return Verdict::Keep { file_type };
+            return Verdict::Retain { file_type };
         }
         let mut repaired: Vec<u8> = name.iter().map(|b| if matches!(b, 0 | b'/') { b'.' } else { *b }).collect();
         let strict = volume.disk.s_encoding_flags.get() & casefold::FLAG_STRICT != 0;
@@ -210,7 +212,7 @@ impl<'a, 'w> EntryCheck<'a, 'w> {
                 .collect();
         }
         if repaired == name {
-            Verdict::Keep { file_type }
+            Verdict::Retain { file_type }
         } else if matches!(repaired.as_slice(), b"." | b"..") {
             // two dots would be the parent
             Verdict::Clear
@@ -224,7 +226,7 @@ impl<'a, 'w> EntryCheck<'a, 'w> {
 pub(super) fn put(bytes: &mut [u8], spot: &Spot, verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Clear => set_inode(bytes, spot.at, InodeNo(0)),
-        Verdict::Keep { file_type } => set_byte(bytes, spot.at + 7, *file_type),
+        Verdict::Retain { file_type } => set_byte(bytes, spot.at + 7, *file_type),
         Verdict::Rename { name, file_type } => {
             set_byte(bytes, spot.at + 7, *file_type);
             let start = spot.at + DirEntry::SIZE;
@@ -237,8 +239,8 @@ pub(super) fn put(bytes: &mut [u8], spot: &Spot, verdict: &Verdict) -> bool {
     false
 }
 
-/// Makes the first two entries of a directory's first block `.` and `..`, in place of whatever stands there. `bytes` is a
-/// whole chain; `parent` is what `..` names where nothing usable stands there.
+/// Makes the first two entries of a directory's first block `.` and `..`, in place of whatever stands there. `bytes` is
+/// a whole chain; `parent` is what `..` names where nothing usable stands there.
 pub(super) fn repair_dots(bytes: &mut [u8], block_size: u32, dir: InodeNo, parent: Option<InodeNo>, file_type: u8) {
     let Some(first) = head(bytes, 0, block_size) else { return };
     // a record for "." alone, the rest for what follows

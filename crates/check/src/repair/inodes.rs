@@ -394,7 +394,8 @@ impl Case<'_, '_> {
         })
     }
 
-    /// Where the flags for extents and inline data contradict what stands in an inode, or each other: removes those that do.
+    /// Where the flags for extents and inline data contradict what stands in an inode, or each other: removes those
+    /// that do.
     fn decide_map(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let flags = inode.raw().flags();
         let wrong = if is_special(inode) {
@@ -420,7 +421,7 @@ fn has_mapped_blocks(work: &Work<'_>, inode: &InodeBuf) -> bool {
     let used = inode.raw().disk.i_blocks_lo.get() != 0 && words.iter().any(|word| *word != 0);
     file && !has_extent_header(inode)
         && used
-        && words.iter().all(|word| *word == 0 || work.volume().holds((*word).into()))
+        && words.iter().all(|word| *word == 0 || work.volume().contains((*word).into()))
 }
 
 /// Whether a file or link needs neither a map nor inline data: it has no blocks, or its target stands in `i_block`.

@@ -1,4 +1,4 @@
-//! The journal's inode and superblock: a journal that cannot be used is given up, and made anew where there is room.
+//! The journal's inode and superblock: a journal that cannot be used is removed, and made anew where there is space.
 
 use super::maps;
 use super::replay;
@@ -16,7 +16,7 @@ use format::superblock::DiskSuperblock as VolumeSuperblock;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Sizes of a journal in blocks, by the volume's: what mke2fs gives it.
+/// Sizes of a journal in blocks, by the volume's: those that mke2fs chooses.
 const SIZES: &[(Range<u64>, u64)] =
     &[(2048..32_768, 1024), (32_768..262_144, 4096), (262_144..524_288, 8192), (524_288..u64::MAX, 16_384)];
 
@@ -26,7 +26,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     for problem in problems {
         match problem.code {
             Code::JournalInodeBad => {
-                give_up(work, inode)?;
+                remove(work, inode)?;
                 make(work)?;
             }
             Code::JournalInodeElsewhere => {
@@ -71,8 +71,8 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the journal's inode anew from what the superblock has a copy of. How many sectors it has, the next check counts.
-/// It is the reserved one whatever the superblock names: what it names may be the root or a user's file.
+/// Writes the journal's inode anew from what the superblock has a copy of. How many sectors it has, the next check
+/// counts. It is the reserved one whatever the superblock names: what it names may be the root or a user's file.
 fn restore(work: &Work<'_>) -> Result<()> {
     let number = InodeNo::JOURNAL;
     work.make_stale();
@@ -105,7 +105,7 @@ pub(super) fn forget_error(work: &Work<'_>) -> Result<()> {
         return Ok(());
     }
     disk.s_errno = 0.into();
-    disk.seal();
+    disk.set_checksum();
     work.put_block(block, &bytes)
 }
 
@@ -123,7 +123,7 @@ fn clear_beyond_version1(work: &Work<'_>, file: &SystemInode, mut bytes: Vec<u8>
 }
 
 /// Clears the journal's inode and all that speaks of it.
-fn give_up(work: &Work<'_>, inode: InodeNo) -> Result<()> {
+fn remove(work: &Work<'_>, inode: InodeNo) -> Result<()> {
     work.make_stale();
     if inode == InodeNo::JOURNAL || inode.get() == 0 {
         work.wipe_inode(InodeNo::JOURNAL)?;
@@ -139,12 +139,12 @@ fn give_up(work: &Work<'_>, inode: InodeNo) -> Result<()> {
     })
 }
 
-/// Makes an empty journal, where the volume has room for one in one piece.
+/// Makes an empty journal, where the volume has space for one in one extent.
 fn make(work: &Work<'_>) -> Result<()> {
     let geometry = &work.volume().geometry;
-    let room = u64::from(geometry.first_data_block)..geometry.blocks;
+    let within = u64::from(geometry.first_data_block)..geometry.blocks;
     let Some((_, blocks)) = SIZES.iter().find(|(range, _)| range.contains(&geometry.blocks)) else { return Ok(()) };
-    let Some(first) = work.allocate_run(*blocks, room) else { return Ok(()) };
+    let Some(first) = work.allocate_run(*blocks, within) else { return Ok(()) };
     let mut inode = work.blank_inode();
     inode.set_mode(0o100_600);
     inode.set_links(1);

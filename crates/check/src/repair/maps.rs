@@ -11,7 +11,7 @@ use format::tail::Tailed;
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::HashSet;
 
-/// With so many impossible blocks an inode is likely none: e2fsck gives up on it at the same number.
+/// With so many impossible blocks an inode is likely none: e2fsck abandons it at the same number.
 pub(super) const TOO_MANY: u32 = 12;
 /// Extents that an inode holds.
 const IN_INODE: usize = 4;
@@ -51,8 +51,8 @@ pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -
     Ok(found)
 }
 
-/// Leaves extents that ascend and do not overlap. Of two that contradict each other the one goes that fits less to those
-/// around them: one wrong start or length must not cost all that stand behind it.
+/// Leaves extents that ascend and do not overlap. Of two that contradict each other the one goes that fits less to
+/// those around them: one wrong start or length must not cost all that stand behind it.
 fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
     let end = |extent: &Extent| extent.logical.get() + u64::from(extent.len);
     let mut sound: Vec<Extent> = Vec::with_capacity(extents.len());
@@ -83,7 +83,8 @@ fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
     *extents = sound;
 }
 
-/// Whether the cluster of the file that an extent begins in lies in another cluster of the volume already, by the one before.
+/// Whether the cluster of the file that an extent begins in lies in another cluster of the volume already, by the one
+/// before.
 fn parts_cluster(before: &Extent, extent: &Extent, ratio: u64) -> bool {
     let last = u64::from(before.len).saturating_sub(1);
     let (logical, physical) = (before.logical.get() + last, before.physical.get() + last);
@@ -117,7 +118,7 @@ impl Reader<'_, '_> {
         }
         for index in node.indexes() {
             let child = index.child().get();
-            if !self.work.volume().holds(child) || self.seen.len() >= MOST_NODES || !self.seen.insert(child) {
+            if !self.work.volume().contains(child) || self.seen.len() >= MOST_NODES || !self.seen.insert(child) {
                 continue;
             }
             if let Some(bytes) = self.work.block(child)? {
@@ -132,7 +133,7 @@ impl Reader<'_, '_> {
         let volume = self.work.volume();
         let (logical, start, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
         let ratio = u64::from(volume.geometry.cluster_blocks);
-        let on_volume = volume.holds(start) && start.saturating_add(len) <= volume.geometry.blocks;
+        let on_volume = volume.contains(start) && start.saturating_add(len) <= volume.geometry.blocks;
         if len == 0 || !on_volume || logical + len > extent::MAX_BLOCKS {
             return;
         }
@@ -171,17 +172,17 @@ pub(super) fn write_extents(
         return Ok(true);
     }
     let tail = geometry.tail(Tailed::ExtentNode);
-    let room = node_room(work);
+    let capacity = node_capacity(work);
     let mut place = |bytes: &mut [u8], depth: u16| -> Result<Option<FsBlock>> {
         let Some(block) = spare.next().or_else(|| work.allocate_metadata()) else { return Ok(None) };
-        // there is room: a node has as many entries as the tail leaves
+        // there is space: a node has as many entries as the tail leaves
         let _ = tail.write(bytes, number, depth.into());
         let _ = tail.set_checksum(bytes, FsBlock(block), seed);
         work.put_block(block, bytes)?;
         Ok(Some(FsBlock(block)))
     };
     let mut children = Vec::new();
-    for chunk in extents.chunks(room) {
+    for chunk in extents.chunks(capacity) {
         let mut bytes = vec![0; work.block_size()];
         let (Some(()), Some(first)) = (extent::write_leaf(&mut bytes, chunk), chunk.first()) else { return Ok(false) };
         let Some(block) = place(&mut bytes, 0)? else { return Ok(false) };
@@ -190,7 +191,7 @@ pub(super) fn write_extents(
     let mut depth = 1;
     while children.len() > IN_INODE {
         let mut above = Vec::new();
-        for chunk in children.chunks(room) {
+        for chunk in children.chunks(capacity) {
             let mut bytes = vec![0; work.block_size()];
             let written = extent::write_inner(&mut bytes, depth, chunk);
             let (Some(()), Some(first)) = (written, chunk.first()) else { return Ok(false) };
@@ -207,13 +208,13 @@ pub(super) fn write_extents(
     Ok(true)
 }
 
-/// Entries that a node outside the inode has room for.
-fn node_room(work: &Work<'_>) -> usize {
+/// Entries that a node outside the inode has space for.
+fn node_capacity(work: &Work<'_>) -> usize {
     work.volume().geometry.tail(Tailed::ExtentNode).extent_node_entries().max(1)
 }
 
 /// Writes whose an indirect block is and how high it stands, where blocks say so; with its checksum.
-fn seal_indirect(work: &Work<'_>, owner: InodeNo, level: u32, block: u64, bytes: &mut [u8]) {
+fn set_indirect_checksum(work: &Work<'_>, owner: InodeNo, level: u32, block: u64, bytes: &mut [u8]) {
     let tail = work.volume().geometry.tail(Tailed::Indirect);
     // a block is longer than a tail, whose checksum needs no seed of the inode's
     let _ = tail.write(bytes, owner, level.into());
@@ -231,10 +232,10 @@ pub(super) struct Pointer {
     pub(super) first: u64,
 }
 
-/// Asks `check` for every number of a map, parents first, and writes what it answers: another number or 0. A block that is
-/// to lie elsewhere is copied there. A block that is named twice is followed once, and its second name dropped. Nothing is
-/// asked about what lies below a block that others claim: the check did not follow all of them, so nobody knows what is
-/// claimed below, and what looks like an indirect block there may be anything of the volume's.
+/// Asks `check` for every number of a map, parents first, and writes what it answers: another number or 0. A block that
+/// is to lie elsewhere is copied there. A block that is named twice is followed once, and its second name dropped.
+/// Nothing is asked about what lies below a block that others claim: the check did not follow all of them, so it is not
+/// known what is claimed below, and what looks like an indirect block there may be anything of the volume's.
 pub(super) fn edit_indirect(
     work: &Work<'_>,
     number: InodeNo,
@@ -286,7 +287,7 @@ impl Editor<'_, '_> {
             let new = self.pointer(Pointer { block: u64::from(block), level, first })?;
             number.copy_from_slice(&new.to_le_bytes());
         }
-        seal_indirect(self.work, self.owner, pointer.level, to, &mut bytes);
+        set_indirect_checksum(self.work, self.owner, pointer.level, to, &mut bytes);
         if to != pointer.block || bytes != before {
             self.work.put_block(to, &bytes)?;
         }
@@ -294,14 +295,14 @@ impl Editor<'_, '_> {
     }
 }
 
-/// Puts extents in the place of a map of indirect blocks; the flag is the caller's to set. `false` where there is no free
-/// block for them.
+/// Puts extents in the place of a map of indirect blocks; the flag is the caller's to set. `false` where there is no
+/// free block for them.
 pub(super) fn convert(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
     let volume = work.volume();
     let ratio = u64::from(volume.geometry.cluster_blocks);
     let mut extents: Vec<Extent> = Vec::new();
     edit_indirect(work, number, &mut inode.clone(), &mut |pointer| {
-        if !volume.holds(pointer.block) {
+        if !volume.contains(pointer.block) {
             return Ok(0);
         }
         // parents come before their children, so data comes in order
@@ -335,7 +336,7 @@ pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> R
     let Some(walk) = work.walk() else { return Ok(true) };
     let mut impossible = 0;
     edit_indirect(work, number, inode, &mut |pointer| {
-        if !volume.holds(pointer.block) {
+        if !volume.contains(pointer.block) {
             impossible += 1;
             return Ok(0);
         }
@@ -348,7 +349,7 @@ pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> R
     Ok(impossible < TOO_MANY || number.get() < volume.geometry.first_inode)
 }
 
-/// Those of some blocks that nobody else claims.
+/// Those of some blocks that no other inode claims.
 pub(super) fn exclusive(work: &Work<'_>, blocks: &[u64]) -> Vec<u64> {
     let Some(walk) = work.walk() else { return Vec::new() };
     let conflicts = &walk.sharing.conflicts;
@@ -373,7 +374,7 @@ pub(super) fn dense(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Resul
     let (mut blocks, mut nodes) = (Vec::new(), Vec::new());
     let mut copy = inode.clone();
     edit_indirect(work, number, &mut copy, &mut |pointer| {
-        if !work.volume().holds(pointer.block) {
+        if !work.volume().contains(pointer.block) {
             return Ok(0);
         }
         if pointer.level == 0 { &mut blocks } else { &mut nodes }.push(pointer.block);
@@ -413,7 +414,7 @@ pub(super) fn write_dense(
         if !write_extents(work, number, inode, &extents, nodes)? {
             return Ok(false);
         }
-        let tree = tree_blocks(extents.len(), node_room(work));
+        let tree = tree_blocks(extents.len(), node_capacity(work));
         work.set_sectors(inode, (data + tree + extra) * sectors);
         return Ok(true);
     }
@@ -431,11 +432,11 @@ pub(super) fn write_dense(
     Ok(true)
 }
 
-/// Blocks of a tree of so many extents, whose nodes have room for `room` entries.
-fn tree_blocks(extents: usize, room: usize) -> u64 {
+/// Blocks of a tree of so many extents, whose nodes have space for `capacity` entries.
+fn tree_blocks(extents: usize, capacity: usize) -> u64 {
     let (mut level, mut sum) = (extents, 0);
     while level > IN_INODE {
-        level = level.div_ceil(room);
+        level = level.div_ceil(capacity);
         sum += level as u64;
     }
     sum
@@ -462,15 +463,15 @@ impl<I: Iterator<Item = u64>> Builder<'_, '_, I> {
         let Some(block) = self.spare.next().or_else(|| self.work.allocate_metadata()) else { return Ok(None) };
         self.made += 1;
         let mut bytes = vec![0; self.work.block_size()];
-        let room = self.work.volume().geometry.indirect().per_block() as usize;
-        for number in bytes.chunks_exact_mut(4).take(room) {
+        let per_block = self.work.volume().geometry.indirect().per_block() as usize;
+        for number in bytes.chunks_exact_mut(4).take(per_block) {
             match self.below(level - 1)? {
                 Some(0) => break,
                 Some(child) => number.copy_from_slice(&child.to_le_bytes()),
                 None => return Ok(None),
             }
         }
-        seal_indirect(self.work, self.owner, level, block, &mut bytes);
+        set_indirect_checksum(self.work, self.owner, level, block, &mut bytes);
         self.work.put_block(block, &bytes)?;
         Ok(Some(block as u32))
     }
@@ -481,8 +482,8 @@ pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, b
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
         let mut found = read_extents(work, number, inode)?;
         for extent in &mut found.extents {
-            let room = blocks.saturating_sub(extent.logical.get());
-            extent.len = extent.len.min(u32::try_from(room).unwrap_or(u32::MAX));
+            let left = blocks.saturating_sub(extent.logical.get());
+            extent.len = extent.len.min(u32::try_from(left).unwrap_or(u32::MAX));
         }
         found.extents.retain(|extent| extent.len > 0);
         let own = exclusive(work, &found.nodes);
@@ -490,8 +491,8 @@ pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, b
         return Ok(());
     }
     edit_indirect(work, number, inode, &mut |pointer| {
-        let keep = work.volume().holds(pointer.block) && pointer.first < blocks;
-        Ok(if keep { pointer.block } else { 0 })
+        let stays = work.volume().contains(pointer.block) && pointer.first < blocks;
+        Ok(if stays { pointer.block } else { 0 })
     })
 }
 
@@ -504,7 +505,7 @@ pub(super) fn new_file_flags(work: &Work<'_>) -> InodeFlags {
 mod tests {
     use super::*;
 
-    fn kept(list: &[(u64, u32)]) -> Vec<(u64, u32)> {
+    fn retained(list: &[(u64, u32)]) -> Vec<(u64, u32)> {
         let physical = FsBlock(1000);
         let extent = |&(logical, len)| Extent { logical: FileBlock(logical), physical, len, unwritten: false };
         let mut extents: Vec<Extent> = list.iter().map(extent).collect();
@@ -515,7 +516,7 @@ mod tests {
     #[test]
     fn one_wrong_extent_costs_itself_alone() {
         let sound = [(0, 4), (4, 1), (5, 5), (10, 10), (20, 2), (40, 3)];
-        assert_eq!(kept(&sound), sound);
+        assert_eq!(retained(&sound), sound);
         for n in 0..sound.len() {
             let mut without = sound.to_vec();
             without.remove(n);
@@ -528,12 +529,12 @@ mod tests {
                     2 if start > 40 => wrong[..=n].to_vec(),
                     _ => without.clone(),
                 };
-                assert_eq!(kept(&wrong), expected, "{n}: {start}, {len}");
+                assert_eq!(retained(&wrong), expected, "{n}: {start}, {len}");
             }
             if n > 0 {
                 let mut wrong = sound;
                 wrong[n].0 = sound[n - 1].0;
-                assert_eq!(kept(&wrong).len(), sound.len() - 1, "{n}: too low");
+                assert_eq!(retained(&wrong).len(), sound.len() - 1, "{n}: too low");
             }
         }
     }

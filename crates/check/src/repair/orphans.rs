@@ -57,7 +57,7 @@ fn empty_block(work: &Work<'_>, file: &SystemInode, n: u64, seen: &mut HashSet<I
         }
     }
     let mut blank = vec![0; work.block_size()];
-    let _ = orphan::seal(&mut blank, FsBlock(place), seed);
+    let _ = orphan::set_checksum(&mut blank, FsBlock(place), seed);
     // also where it names nothing: a checksum that nothing asks for any more would be one more number
     if bytes == blank { Ok(()) } else { work.put_block(place, &blank) }
 }
@@ -78,14 +78,14 @@ fn release(work: &Work<'_>, number: InodeNo) -> Result<()> {
     inode.disk_mut().i_dtime = 0.into();
     if cut {
         maps::truncate(work, number, &mut inode, blocks)?;
-        let clusters = held(work, number, &inode)?;
+        let clusters = occupied(work, number, &inode)?;
         work.set_sectors(&mut inode, clusters);
     }
     work.put_inode(number, inode)
 }
 
-/// The sectors that a file holds, its attributes included.
-fn held(work: &Work<'_>, number: InodeNo, inode: &format::inode::InodeBuf) -> Result<u64> {
+/// The sectors that a file occupies, its attributes included.
+fn occupied(work: &Work<'_>, number: InodeNo, inode: &format::inode::InodeBuf) -> Result<u64> {
     let (blocks, nodes) = maps::dense(work, number, inode)?;
     let ratio = u64::from(work.volume().geometry.cluster_blocks);
     let mut clusters: HashSet<u64> = blocks.iter().map(|b| b / ratio).collect();

@@ -1,4 +1,4 @@
-//! Quota files: written anew with what everyone has, the limits kept.
+//! Quota files: written anew with what everyone has, the limits preserved.
 
 use super::maps;
 use super::work::Work;

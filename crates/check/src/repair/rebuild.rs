@@ -24,19 +24,20 @@ const ROOT_HEAD: usize = 32;
 /// A node's entries begin behind one empty entry.
 const NODE_HEAD: usize = 8;
 
-/// Writes a directory anew, with the names it has and some more, of which none may be in use: an entry that has one goes.
+/// Writes a directory anew, with the names it has and some more, of which none may be in use: an entry that has one
+/// goes.
 pub(super) fn replace(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
     let taken: HashSet<Vec<u8>> = more.iter().map(|named| named.name.clone()).collect();
     anew(work, dir, more, |name| !taken.contains(name))
 }
 
-/// Writes a directory anew, with the names it has and some more, which get others where they are in use. Whether there was
-/// room.
+/// Writes a directory anew, with the names it has and some more, which get others where they are in use. Whether there
+/// was space.
 pub(super) fn rebuild(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
     anew(work, dir, more, |_| true)
 }
 
-fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) -> bool) -> Result<bool> {
+fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, retain: impl Fn(&[u8]) -> bool) -> Result<bool> {
     work.make_stale();
     let Some(mut inode) = work.inode(dir)? else { return Ok(false) };
     let Some(format) = format_of(work, &inode) else { return Ok(false) };
@@ -57,13 +58,13 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) ->
                 b".." if n == 0 => parent = parent.or(Some(named.inode)),
                 name => match check.check(named.inode, name) {
                     Verdict::Clear => {}
-                    Verdict::Keep { file_type } => names.push(Named { file_type, ..named }),
+                    Verdict::Retain { file_type } => names.push(Named { file_type, ..named }),
                     Verdict::Rename { name, file_type } => names.push(Named { name, file_type, ..named }),
                 },
             }
         }
     }
-    names.retain(|named| keep(&named.name));
+    names.retain(|named| retain(&named.name));
     names.extend(more);
     let parent = parent.unwrap_or(InodeNo::ROOT);
     let own = maps::exclusive(work, &nodes);
@@ -74,8 +75,8 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) ->
     Ok(written)
 }
 
-/// Writes these names into a directory whose blocks are `blocks`, and those of its map `nodes`; more are taken from free
-/// space. Changes `inode`, which the caller writes. `false` where there is no free block.
+/// Writes these names into a directory whose blocks are `blocks`, and those of its map `nodes`; more are taken from
+/// free space. Changes `inode`, which the caller writes. `false` where there is no free block.
 pub(super) fn write(
     work: &Work<'_>,
     dir: InodeNo,
@@ -136,7 +137,7 @@ impl Builder<'_, '_> {
     }
 
     /// Bytes of a leaf that entries may fill.
-    fn room(&self) -> usize {
+    fn capacity(&self) -> usize {
         self.block_size() - self.work.volume().geometry.leaf_tail().size()
     }
 
@@ -148,7 +149,7 @@ impl Builder<'_, '_> {
     fn contents(&self, names: &[Named]) -> (Vec<Vec<u8>>, bool) {
         let all: usize = names.iter().map(|named| self.len_of(named)).sum();
         let index = self.work.volume().features.compat.contains(Compat::DIR_INDEX) && !self.format.dir.hashed;
-        if DOTS + all > self.room()
+        if DOTS + all > self.capacity()
             && index
             && let Some(contents) = self.indexed(names)
         {
@@ -183,18 +184,18 @@ impl Builder<'_, '_> {
     }
 
     /// Writes into block `at_block` as many entries as fit behind `start`, lets the last one reach to the end, and
-    /// seals the block. The rest.
+    /// sets the block's checksum. Returns the rest.
     fn fill<'n>(&self, block: &mut [u8], at_block: u64, start: usize, names: &'n [Named]) -> &'n [Named] {
-        let room = self.room();
+        let capacity = self.capacity();
         let mut at = start;
         let mut count = 0;
         for named in names {
             let len = self.len_of(named);
-            if at + len > room {
+            if at + len > capacity {
                 break;
             }
-            let last = names.get(count + 1).is_none_or(|next| at + len + self.len_of(next) > room);
-            let end = if last { room } else { at + len };
+            let last = names.get(count + 1).is_none_or(|next| at + len + self.len_of(next) > capacity);
+            let end = if last { capacity } else { at + len };
             if let Some(space) = block.get_mut(at..end) {
                 let kind = FileType::from_raw(named.file_type);
                 let hash = named.hash.or(self.format.dir.hashed.then_some(NameHash { hash: 0, minor: 0 }));
@@ -207,17 +208,17 @@ impl Builder<'_, '_> {
         if count == 0 {
             // nothing but the dots, or nothing at all: the last entry takes the rest
             let (from, inode) = if start == 0 { (0, None) } else { (12, Some(self.parent)) };
-            entries::set_rec_len(block, from, room - from, block_size);
+            entries::set_rec_len(block, from, capacity - from, block_size);
             if let Some(inode) = inode {
                 entries::set_inode(block, from, inode);
             }
         }
-        self.work.seal_leaf(block, self.dir, at_block, self.seed);
+        self.work.set_leaf_checksum(block, self.dir, at_block, self.seed);
         names.get(count..).unwrap_or_default()
     }
 
-    /// A hash tree: its root, the leaves, then the nodes between them. `None` where no hash can be computed or there are
-    /// too many names.
+    /// A hash tree: its root, the leaves, then the nodes between them. `None` where no hash can be computed or there
+    /// are too many names.
     fn indexed(&self, names: &[Named]) -> Option<Vec<Vec<u8>>> {
         let ctx = self.work.walk()?.ctx;
         let version = HashVersion::from_raw(self.work.volume().disk.s_def_hash_version)?;
@@ -281,7 +282,7 @@ impl Builder<'_, '_> {
         // in place of the first hash, which is 0 in any case
         block.get_mut(at..at + 2)?.copy_from_slice(&u16::try_from(limit).ok()?.to_le_bytes());
         block.get_mut(at + 2..at + 4)?.copy_from_slice(&u16::try_from(entries.len()).ok()?.to_le_bytes());
-        self.work.seal_index(block, self.dir, self.seed);
+        self.work.set_index_checksum(block, self.dir, self.seed);
         Some(())
     }
 }
@@ -299,7 +300,7 @@ mod tests {
 
     /// As many as would take hours if the free number were looked for from the beginning each time.
     #[test]
-    fn many_equal_names_are_told_apart() {
+    fn many_equal_names_become_distinct() {
         let names =
             (0..300_000).map(|n| named("same", 12 + n)).chain([named("same~7", 5), named("same", 12)]).collect();
         let unique = make_unique(names, false, false);
@@ -307,7 +308,7 @@ mod tests {
         let distinct: HashSet<&[u8]> = unique.iter().map(|named| named.name.as_slice()).collect();
         assert_eq!(distinct.len(), unique.len());
         assert!(unique.iter().any(|named| named.name == b"same~7" && named.inode == InodeNo(5)), "a name in use stays");
-        // long names leave room for the number, and keep to what fits
+        // long names leave space for the number, and stay within what fits
         let long = "x".repeat(255);
         let unique = make_unique(vec![named(&long, 12), named(&long, 13)], false, false);
         assert!(unique.iter().all(|named| named.name.len() <= 255) && unique.len() == 2);

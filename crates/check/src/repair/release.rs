@@ -1,5 +1,5 @@
-//! Orphans of a volume that says of itself that it is clean: what they have is freed without looking at anything else, as
-//! a mount does it. What is not plainly so is left to the check.
+//! Orphans of a volume that says of itself that it is clean: what they have is freed without looking at anything else,
+//! as a mount does it. What is not plainly so is left to the check.
 
 use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
@@ -17,8 +17,8 @@ use zerocopy::FromBytes;
 
 /// Orphans that are worked off without a check at most.
 const MOST: usize = 1 << 16;
-/// Blocks that are freed without a check at most: they are remembered one by one, and a damaged map may name some again and
-/// again.
+/// Blocks that are freed without a check at most: they are remembered one by one, and a damaged map may name some again
+/// and again.
 const MOST_BLOCKS: u64 = 1 << 22;
 
 /// What is freed.
@@ -30,8 +30,8 @@ struct Freed {
     shared: BTreeMap<u64, u32>,
 }
 
-/// Frees what the orphan list names, with the bitmaps and counts that follow, and empties the list. `None` where that takes
-/// a check; nothing that counts is changed then. Else how many there were.
+/// Frees what the orphan list names, with the bitmaps and counts that follow, and empties the list. `None` where that
+/// takes a check; nothing that counts is changed then. Else how many there were.
 pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
     let volume = work.volume();
     let (features, geometry) = (&volume.features, &volume.geometry);
@@ -55,7 +55,8 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
     let mut next = volume.disk.s_last_orphan.get();
     while next != 0 {
         let number = InodeNo(next);
-        let ordinary = (geometry.first_inode..=geometry.inodes).contains(&next) && !volume.keeps_for_itself(number);
+        let ordinary =
+            (geometry.first_inode..=geometry.inodes).contains(&next) && !volume.is_quota_or_orphan_file(number);
         if !ordinary || !seen.insert(next) || seen.len() > MOST {
             return Ok(None);
         }
@@ -80,7 +81,7 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
             for block in mapped.blocks {
                 let at = own.partition_point(|blocks| blocks.end <= block);
                 let metadata = own.get(at).is_some_and(|blocks| blocks.contains(&block));
-                if metadata || !volume.holds(block) || !freed.blocks.insert(block) {
+                if metadata || !volume.contains(block) || !freed.blocks.insert(block) {
                     return Ok(None);
                 }
             }
@@ -180,7 +181,7 @@ fn extents(
             let (start, len) = (extent.start().get(), u64::from(extent.len()));
             let end = start.saturating_add(len);
             let all = mapped.blocks.len() as u64 + len;
-            if len == 0 || !work.volume().holds(start) || end > geometry.blocks || all > MOST_BLOCKS {
+            if len == 0 || !work.volume().contains(start) || end > geometry.blocks || all > MOST_BLOCKS {
                 return Ok(false);
             }
             mapped.blocks.extend(start..end);
@@ -190,7 +191,7 @@ fn extents(
     }
     for index in node.indexes() {
         let child = index.child().get();
-        let Some(bytes) = work.block(child)?.filter(|_| work.volume().holds(child)) else { return Ok(false) };
+        let Some(bytes) = work.block(child)?.filter(|_| work.volume().contains(child)) else { return Ok(false) };
         if mapped.blocks.len() as u64 >= MOST_BLOCKS {
             return Ok(false);
         }
@@ -209,7 +210,7 @@ fn indirect(work: &Work<'_>, block: u32, level: u32, first: u64, mapped: &mut Ma
     }
     let (volume, block) = (work.volume(), u64::from(block));
     // a map that leads into itself ends
-    if !volume.holds(block) || mapped.blocks.len() as u64 >= MOST_BLOCKS {
+    if !volume.contains(block) || mapped.blocks.len() as u64 >= MOST_BLOCKS {
         return Ok(false);
     }
     mapped.blocks.push(block);
@@ -235,7 +236,7 @@ fn attributes(work: &Work<'_>, inode: &InodeBuf, freed: &mut Freed) -> Result<bo
     if block == 0 {
         return Ok(true);
     }
-    let ext_attr = work.volume().features.compat.contains(Compat::EXT_ATTR) && work.volume().holds(block);
+    let ext_attr = work.volume().features.compat.contains(Compat::EXT_ATTR) && work.volume().contains(block);
     let Some(bytes) = work.block(block)?.filter(|_| ext_attr) else { return Ok(false) };
     let Ok((header, _)) = XattrHeader::ref_from_prefix(&bytes) else { return Ok(false) };
     let going = freed.shared.entry(block).or_default();

@@ -1,5 +1,5 @@
-//! Names that a directory has more than once: every entry but one gets another, the one that e2fsck chooses, so that who
-//! looks for `NAME~0` finds it whichever tool repaired the volume.
+//! Names that a directory has more than once: every entry but one gets another, the one that e2fsck chooses, so that
+//! who looks for `NAME~0` finds it whichever tool repaired the volume.
 
 use format::InodeNo;
 use format::casefold;
@@ -22,8 +22,9 @@ const LONGEST: usize = 255;
 /// Names of about the same length that are tried for one entry. A short name has few, which come round again.
 const TRIES: usize = 100;
 
-/// Leaves every name once: a second entry for the same inode goes. Of entries for several inodes that of the highest number
-/// has the name afterwards; the others get names of their own, or go too where names cannot be changed (`fixed`).
+/// Leaves every name once: a second entry for the same inode goes. Of entries for several inodes that of the highest
+/// number has the name afterwards; the others get names of their own, or go too where names cannot be changed
+/// (`fixed`).
 pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
     let key = |name: &[u8]| folded.then(|| casefold::fold(name)).flatten().unwrap_or_else(|| name.to_vec());
     let mut pairs: HashSet<(Vec<u8>, InodeNo)> = HashSet::new();
@@ -100,8 +101,8 @@ fn name_of<'n>(names: &'n [Named], group: &[usize]) -> &'n [u8] {
     group.first().and_then(|n| names.get(*n)).map_or(&[], |named| &named.name)
 }
 
-/// The name to try after this one: with `~0` at its end, within the words of four bytes that the name has; and where it ends
-/// in `~` and a number already, with the next number, as long as before. `text` where it must stay text.
+/// The name to try after this one: with `~0` at its end, within the words of four bytes that the name has; and where it
+/// ends in `~` and a number already, with the next number, as long as before. `text` where it must stay text.
 fn successor(name: &[u8], text: bool) -> Vec<u8> {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let stem = name.len() - digits;
@@ -153,7 +154,7 @@ mod tests {
 
     /// What e2fsck 1.47 made of an entry with the same name as another.
     #[test]
-    fn a_second_name_is_the_one_that_e2fsck_gives() {
+    fn a_second_name_is_the_one_that_e2fsck_chooses() {
         let long = "a".repeat(255);
         let cut = |len: usize| long[..len].to_owned();
         for (name, expected) in [
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_the_highest_inode_keeps_the_name() {
+    fn of_many_the_highest_inode_retains_the_name() {
         let five = [(14, "dupl"), (12, "dupl"), (16, "dupl"), (13, "dupl"), (15, "dupl")];
         let expected = [(14, "du~2"), (12, "du~3"), (16, "dupl"), (13, "du~1"), (15, "du~0")];
         assert_eq!(after(&five), expected.map(|(inode, name)| (inode, name.to_owned())));

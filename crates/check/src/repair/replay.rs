@@ -1,8 +1,9 @@
 //! Replays the journal into the overlay, and leaves it empty.
 //!
 //! Two passes over the log: the first finds the complete transactions, the blocks they name and those they revoke; the
-//! second copies. A log ends where a transaction has no commit block, or one left from an earlier turn. One whose commit block
-//! is there and does not match is damage: nothing behind it can be replayed, and of what can be the volume needs a check.
+//! second copies. A log ends where a transaction has no commit block, or one left from an earlier turn. One whose
+//! commit block is there and does not match is damage: nothing behind it can be replayed, and of what can be the volume
+//! needs a check.
 
 use super::Replay;
 use super::work::Work;
@@ -85,8 +86,8 @@ pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
         }
         work.put_block(copy.home.get(), &bytes)?;
     }
-    // numbers are passed over, so that the kernel takes nothing old for new: one that was not committed, or all that may stand
-    // behind the damage
+    // numbers are passed over, so that the kernel takes nothing old for new: one that was not committed, or all that
+    // may stand behind the damage
     let passed = if log.damaged { log.most } else { 1 };
     let (next, failed) = (log.next.wrapping_add(passed), superblock.errno() != 0);
     Ok(Some(Replayed { file, next, failed, damaged: log.damaged }))
@@ -112,7 +113,7 @@ fn empty(work: &Work<'_>, file: &SystemInode, next: u32) -> Result<()> {
     disk.s_start = 0.into();
     disk.s_sequence = next.into();
     disk.s_errno = 0.into();
-    disk.seal();
+    disk.set_checksum();
     work.put_block(block, &bytes)
 }
 
@@ -233,8 +234,8 @@ pub(super) fn renew(work: &Work<'_>, file: &SystemInode) -> Result<()> {
     let Some(block) = file.block(0) else { return Ok(()) };
     let mut bytes = vec![0; work.block_size()];
     let mut superblock = DiskSuperblock::empty(block_size, blocks, 0, work.volume().disk.s_uuid);
-    // what stands in the log is not taken for what comes: a number that no log before has begun with. The superblock's own
-    // checksum, its last word, would make it the same for all
+    // what stands in the log is not taken for what comes: a number that no log before has begun with. The superblock's
+    // own checksum, its last word, would make it the same for all
     let volume = work.volume().disk.as_bytes();
     let summed = volume.split_last_chunk::<4>().map_or(volume, |(summed, _)| summed);
     superblock.s_sequence = crc32c(!0, summed).max(1).into();

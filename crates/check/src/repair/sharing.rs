@@ -1,8 +1,8 @@
 //! Blocks claimed more than once: each file but one gets a copy of its own.
 //!
-//! The owners give way in the order of their numbers, and the last one keeps the block; what the volume keeps for itself
-//! is never given away, and a block listed as bad stays with the list. Linear in the claims: a count for each cluster says
-//! how many owners are left.
+//! The owners move to their copies in the order of their numbers, and the block stays with the last one; metadata of
+//! the volume never changes its owner, and a block listed as bad stays with the list. Linear in the claims: a count for
+//! each cluster says how many owners are left.
 
 use super::attributes;
 use super::maps::{self, Pointer};
@@ -14,7 +14,7 @@ use format::inode::{InodeBuf, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Gives every file blocks of its own.
+/// Copies shared blocks, so that every file has blocks of its own.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let Some(walk) = work.walk() else { return Ok(()) };
@@ -60,7 +60,7 @@ pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
 /// Who has a cluster.
 #[derive(Debug, Default, Clone, Copy)]
 struct Owners {
-    /// Files that have not given way yet.
+    /// Files that have not moved to a copy yet.
     left: u32,
     /// It holds metadata of the volume.
     reserved: bool,
@@ -71,21 +71,22 @@ struct Owners {
 struct Clones<'a, 'w> {
     work: &'a Work<'w>,
     owners: HashMap<u64, Owners>,
-    /// Under bigalloc: where the clusters of the file at hand went, each as this cluster of the file; `None` for metadata.
+    /// Under bigalloc: where the clusters of the file at hand went, each as this cluster of the file; `None` for
+    /// metadata.
     shared: HashMap<(u64, Option<u64>), u64>,
     /// Attribute blocks and their copies.
     attributes: HashMap<u64, u64>,
 }
 
-/// What becomes of a block.
-enum Fate {
+/// The outcome for one claim on a block.
+enum Outcome {
     Stays,
     Goes(u64),
-    NoRoom,
+    NoSpace,
 }
 
 impl Clones<'_, '_> {
-    /// Gives one file blocks of its own.
+    /// Copies the shared blocks of one file, so that it has blocks of its own.
     fn part(&mut self, number: InodeNo) -> Result<()> {
         let work = self.work;
         self.shared.clear();
@@ -98,18 +99,18 @@ impl Clones<'_, '_> {
             let volume = work.volume();
             maps::edit_indirect(work, number, &mut inode, &mut |pointer| {
                 let reserved = self.owners_of(pointer.block).is_some_and(|of| of.reserved);
-                Ok(if reserved || !volume.holds(pointer.block) { 0 } else { pointer.block })
+                Ok(if reserved || !volume.contains(pointer.block) { 0 } else { pointer.block })
             })?;
             return work.put_inode(number, inode);
         }
-        let room = if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
+        let has_space = if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
             true
         } else if inode.raw().flags().contains(InodeFlags::EXTENTS) {
             self.part_extents(number, &mut inode)?
         } else {
             self.part_indirect(number, &mut inode)?
         };
-        if !room {
+        if !has_space {
             return work.clear_inode(number);
         }
         let wide = work.volume().features.incompat.contains(format::feature::Incompat::BIT64);
@@ -117,9 +118,9 @@ impl Clones<'_, '_> {
         work.put_inode(number, inode)?;
         if acl != 0 && !self.attributes.contains_key(&acl) {
             match self.decide(acl, None)? {
-                Fate::Stays => {}
-                Fate::Goes(to) => _ = self.attributes.insert(acl, to),
-                Fate::NoRoom => work.edit_inode(number, |inode| inode.set_file_acl(FsBlock(0)))?,
+                Outcome::Stays => {}
+                Outcome::Goes(to) => _ = self.attributes.insert(acl, to),
+                Outcome::NoSpace => work.edit_inode(number, |inode| inode.set_file_acl(FsBlock(0)))?,
             }
         }
         Ok(())
@@ -131,75 +132,75 @@ impl Clones<'_, '_> {
 
     /// Decides about one claim on a block and copies it where it goes. `logical` is which block of the file it is;
     /// `None` for metadata.
-    fn decide(&mut self, block: u64, logical: Option<u64>) -> Result<Fate> {
+    fn decide(&mut self, block: u64, logical: Option<u64>) -> Result<Outcome> {
         let work = self.work;
-        let Some(walk) = work.walk() else { return Ok(Fate::Stays) };
+        let Some(walk) = work.walk() else { return Ok(Outcome::Stays) };
         let cluster = walk.ctx.claims.cluster_of(block);
         let geometry = &work.volume().geometry;
         let ratio = u64::from(geometry.cluster_blocks);
         let within = block.saturating_sub(u64::from(geometry.first_data_block)) % ratio;
         let place = (cluster, logical.map(|logical| logical / ratio));
         if let Some(to) = self.shared.get(&place).filter(|_| ratio > 1) {
-            return Ok(if *to == block - within { Fate::Stays } else { Fate::Goes(to + within) });
+            return Ok(if *to == block - within { Outcome::Stays } else { Outcome::Goes(to + within) });
         }
-        let Some(of) = self.owners.get_mut(&cluster) else { return Ok(Fate::Stays) };
+        let Some(of) = self.owners.get_mut(&cluster) else { return Ok(Outcome::Stays) };
         let stays = !of.reserved && !of.bad && of.left <= 1;
         of.left = of.left.saturating_sub(1);
         if stays {
             self.shared.insert(place, block - within);
-            return Ok(Fate::Stays);
+            return Ok(Outcome::Stays);
         }
         let to = if logical.is_none() { work.allocate_metadata() } else { work.allocate() };
-        let Some(to) = to else { return Ok(Fate::NoRoom) };
+        let Some(to) = to else { return Ok(Outcome::NoSpace) };
         for n in 0..ratio {
             if let Some(bytes) = work.block(block - within + n)? {
                 work.put_block(to + n, &bytes)?;
             }
         }
         self.shared.insert(place, to);
-        Ok(Fate::Goes(to + within))
+        Ok(Outcome::Goes(to + within))
     }
 
     fn part_indirect(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
-        let mut room = true;
+        let mut has_space = true;
         let work = self.work;
         maps::edit_indirect(work, number, inode, &mut |pointer: Pointer| {
-            if !work.volume().holds(pointer.block) || !room {
+            if !work.volume().contains(pointer.block) || !has_space {
                 return Ok(pointer.block);
             }
             if self.leads_into_metadata(&pointer)? {
                 return Ok(0);
             }
             Ok(match self.decide(pointer.block, (pointer.level == 0).then_some(pointer.first))? {
-                Fate::Stays => pointer.block,
-                Fate::Goes(to) => to,
-                Fate::NoRoom => {
-                    room = false;
+                Outcome::Stays => pointer.block,
+                Outcome::Goes(to) => to,
+                Outcome::NoSpace => {
+                    has_space = false;
                     pointer.block
                 }
             })
         })?;
-        Ok(room)
+        Ok(has_space)
     }
 
-    /// Whether what should be an indirect block is metadata of the volume, and does not look like one. A copy of it would be
-    /// read as one.
+    /// Whether what should be an indirect block is metadata of the volume, and does not look like one. A copy of it
+    /// would be read as one.
     fn leads_into_metadata(&self, pointer: &Pointer) -> Result<bool> {
         if pointer.level == 0 || !self.owners_of(pointer.block).is_some_and(|of| of.reserved) {
             return Ok(false);
         }
         let Some(bytes) = self.work.block(pointer.block)? else { return Ok(true) };
         let volume = self.work.volume();
-        let impossible = |block: u64| block != 0 && !volume.holds(block);
+        let impossible = |block: u64| block != 0 && !volume.contains(block);
         Ok(volume.geometry.indirect().pointers(&bytes).iter().any(|block| impossible(block.get().into())))
     }
 
     fn part_extents(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let found = maps::read_extents(self.work, number, inode)?;
         let own = maps::exclusive(self.work, &found.nodes);
-        let kept: HashSet<u64> = own.iter().copied().collect();
+        let exclusive: HashSet<u64> = own.iter().copied().collect();
         // a node that others have is left to them
-        for node in found.nodes.iter().filter(|node| !kept.contains(node)) {
+        for node in found.nodes.iter().filter(|node| !exclusive.contains(node)) {
             if let Some(walk) = self.work.walk()
                 && let Some(of) = self.owners.get_mut(&walk.ctx.claims.cluster_of(*node))
             {
@@ -213,9 +214,9 @@ impl Clones<'_, '_> {
                 let block = extent.physical.get() + u64::from(done);
                 let (place, len) = match self.undisputed(block, extent.len - done) {
                     0 => match self.decide(block, Some(extent.logical.get() + u64::from(done)))? {
-                        Fate::Stays => (block, 1),
-                        Fate::Goes(to) => (to, 1),
-                        Fate::NoRoom => return Ok(false),
+                        Outcome::Stays => (block, 1),
+                        Outcome::Goes(to) => (to, 1),
+                        Outcome::NoSpace => return Ok(false),
                     },
                     run => (block, run),
                 };
@@ -234,7 +235,7 @@ impl Clones<'_, '_> {
         maps::write_extents(self.work, number, inode, &extents, &own)
     }
 
-    /// How many blocks from `block` on, `most` at most, nobody else claims.
+    /// How many blocks from `block` on, `most` at most, have no other claim.
     fn undisputed(&self, block: u64, most: u32) -> u32 {
         let Some(walk) = self.work.walk() else { return most };
         let claims = &walk.ctx.claims;

@@ -11,8 +11,8 @@ use format::{FsBlock, GroupNo};
 
 use std::ops::Range;
 
-/// Writes all space maps and empties their log, where the check found anything wrong with them. They must not lie on anything
-/// else of the volume's own.
+/// Writes all space maps and empties their log, where the check found anything wrong with them. They must not lie on
+/// anything else of the volume's own.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     let (Some(recorded), Some(walk)) = (&work.volume().space_maps, work.walk()) else { return Ok(()) };
     if !work.view.problems.snapshot().iter().any(|problem| is_of_maps(problem.code)) {
@@ -41,8 +41,8 @@ fn is_of_maps(code: Code) -> bool {
     )
 }
 
-/// Writes space maps in which a block is free where the bit of `used` is clear: trees into the first places, which begin at
-/// `places`, heads with this sequence, and a log without a block.
+/// Writes space maps in which a block is free where the bit of `used` is clear: trees into the first places, which
+/// begin at `places`, heads with this sequence, and a log without a block.
 pub(crate) fn write(
     maps: &SpaceMaps,
     places: &[FsBlock],

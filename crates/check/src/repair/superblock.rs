@@ -58,8 +58,8 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
     descriptors::restore(work)
 }
 
-/// Makes the primary superblock give the volume the shape under which the descriptors of a copy made sense. Otherwise the
-/// primary descriptors would not make sense either once they are put back, and each check would read the copy again.
+/// Makes the primary superblock state the shape under which the descriptors of a copy made sense. Otherwise the
+/// primary descriptors would not make sense either once they are restored, and each check would read the copy again.
 pub(super) fn take_shape(work: &Work<'_>) -> Result<()> {
     let (volume, mut superblock) = (work.volume(), work.superblock()?);
     let flexible = |disk: &DiskSuperblock| disk.features().incompat.contains(Incompat::FLEX_BG);
@@ -72,7 +72,7 @@ pub(super) fn take_shape(work: &Work<'_>) -> Result<()> {
     }
     // most of what a copy says is as old as the volume, so it replaces no more than it has to
     superblock.s_reserved_gdt_blocks = volume.disk.s_reserved_gdt_blocks;
-    superblock.seal();
+    superblock.set_checksum();
     if fits(&superblock) {
         return write_superblock(work.device, superblock);
     }
@@ -184,8 +184,8 @@ pub(super) fn add_features(work: &Work<'_>, problems: &[&Problem]) -> Result<()>
     })
 }
 
-/// A UUID of version 4 that follows from the superblock and the time, so that a repair that is cut and run again with the
-/// same time ends alike.
+/// A UUID of version 4 that follows from the superblock and the time, so that a repair that is cut and run again with
+/// the same time ends alike.
 fn new_uuid(sb: &DiskSuperblock, now: u64) -> [u8; 16] {
     let mut uuid = [0; 16];
     for (half, bytes) in (0u8..).zip(uuid.chunks_exact_mut(8)) {
@@ -201,21 +201,21 @@ fn new_uuid(sb: &DiskSuperblock, now: u64) -> [u8; 16] {
 }
 
 /// Whether the superblock says of the volume's state what [`mark`] would say.
-pub(super) fn is_marked(device: &Overlay, sound: bool) -> Result<bool> {
+pub(super) fn is_marked(device: &Overlay, consistent: bool) -> Result<bool> {
     let state = State::from_bits_retain(read_superblock(device)?.s_state.get());
-    Ok(state.contains(State::VALID) == sound && !(sound && state.contains(State::ERROR)))
+    Ok(state.contains(State::VALID) == consistent && !(consistent && state.contains(State::ERROR)))
 }
 
 /// Notes in the superblock that the volume was checked, as e2fsck does: time of the check, mounts since, its state; and
-/// where it is sound, that it holds no error. Whether it is now taken for cleanly unmounted and was not before.
-pub(super) fn mark(device: &Overlay, now: u64, sound: bool) -> Result<bool> {
+/// where it is consistent, that it holds no error. Whether it is now taken for cleanly unmounted and was not before.
+pub(super) fn mark(device: &Overlay, now: u64, consistent: bool) -> Result<bool> {
     let mut sb = read_superblock(device)?;
     if sb.s_magic.get() != format::superblock::MAGIC {
         return Ok(false);
     }
     let mut state = State::from_bits_retain(sb.s_state.get());
-    let made_valid = sound && !state.contains(State::VALID);
-    if sound {
+    let made_valid = consistent && !state.contains(State::VALID);
+    if consistent {
         state = (state | State::VALID) - State::ERROR;
         sb.s_error_count = 0.into();
         (sb.s_first_error_time, sb.s_first_error_time_hi) = (0.into(), 0);

@@ -1,4 +1,4 @@
-//! What the volume keeps for itself besides the journal: resize inode, multiple-mount protection, orphan file.
+//! The volume's own files and blocks besides the journal: resize inode, multiple-mount protection, orphan file.
 
 use super::maps;
 use super::work::Work;
@@ -47,8 +47,8 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Whether nobody but the resize inode has the descriptor blocks that the first group reserves for growth, as far as it is known who
-/// has which blocks.
+/// Whether only the resize inode has the descriptor blocks that the first group reserves for growth, as far as the
+/// owners of blocks are known.
 fn is_growth_free(work: &Work<'_>) -> bool {
     let geometry = &work.volume().geometry;
     let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
@@ -56,8 +56,8 @@ fn is_growth_free(work: &Work<'_>) -> bool {
     work.walk().is_none() || maps::exclusive(work, &reserved).len() == reserved.len()
 }
 
-/// Makes the resize inode anew: its doubly indirect block names the descriptor blocks kept for growth, in a ring that
-/// begins with the table's length, and each of these its copies.
+/// Makes the resize inode anew: its doubly indirect block names the descriptor blocks reserved for growth, in a ring
+/// that begins with the table's length, and each of these its copies.
 pub(super) fn make_resize_inode(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let geometry = &work.volume().geometry;
@@ -122,8 +122,8 @@ fn make_mmp(work: &Work<'_>, code: Code) -> Result<()> {
     work.edit_superblock(|sb| sb.s_mmp_block = block.into())
 }
 
-/// Empties every block of the orphan file, which gets new ones where others have them, too. What it named and had no names
-/// is found by the next check.
+/// Empties every block of the orphan file, which gets new ones where others have them, too. What it named and had no
+/// names is found by the next check.
 fn renew_orphan_file(work: &Work<'_>) -> Result<()> {
     let volume = work.volume();
     let number = InodeNo(volume.disk.s_orphan_file_inum.get());
@@ -142,7 +142,7 @@ fn renew_orphan_file(work: &Work<'_>) -> Result<()> {
     let seed = volume.geometry.metadata_csum.then_some(file.seed);
     for place in places {
         let mut blank = vec![0; work.block_size()];
-        let _ = orphan::seal(&mut blank, FsBlock(place), seed);
+        let _ = orphan::set_checksum(&mut blank, FsBlock(place), seed);
         work.put_block(place, &blank)?;
     }
     work.edit_superblock(|sb| {
@@ -150,7 +150,7 @@ fn renew_orphan_file(work: &Work<'_>) -> Result<()> {
     })
 }
 
-/// Gives the orphan file up: the kernel goes back to the list.
+/// Removes the orphan file: the kernel goes back to the list.
 fn drop_orphan_file(work: &Work<'_>) -> Result<()> {
     let inode = InodeNo(work.volume().disk.s_orphan_file_inum.get());
     if inode.get() >= work.volume().geometry.first_inode {

@@ -1,8 +1,8 @@
 //! What all fixers use: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
 //!
-//! A fixer sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed in
-//! that check; blocks that are let go in an iteration are free in the next. Files whose map a check could not read have claimed
-//! nothing, and only the bitmaps know of their blocks: what is marked there is allocated last.
+//! A fixer sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed
+//! in that check; blocks that are let go in an iteration are free in the next. Files whose map a check could not read
+//! have claimed nothing, and only the bitmaps know of their blocks: what is marked there is allocated last.
 
 use super::entries;
 use crate::view::{View, Walk};
@@ -32,7 +32,7 @@ pub(super) struct Work<'a> {
     marked_too: Cell<bool>,
     /// The last block bitmap that was asked, and its group's number.
     bitmap: RefCell<Option<(GroupNo, Vec<u8>)>>,
-    /// So many groups have no room left in their metadata regions.
+    /// So many groups have no space left in their metadata regions.
     full_regions: Cell<usize>,
     inodes_taken: RefCell<HashSet<InodeNo>>,
     /// Descriptors that were changed in this iteration.
@@ -116,7 +116,7 @@ impl<'a> Work<'a> {
     /// Writes an inode with its checksum.
     pub(super) fn put_inode(&self, number: InodeNo, mut inode: InodeBuf) -> Result<()> {
         if !inode.raw().is_zero() {
-            inode.seal(&self.volume().geometry, number);
+            inode.set_checksum(&self.volume().geometry, number);
         }
         match self.inode_offset(number) {
             Some(offset) => self.device.write(offset, inode.bytes()),
@@ -182,7 +182,7 @@ impl<'a> Work<'a> {
         let mut bytes = vec![0; geometry.descriptor_size as usize];
         self.device.read(offset, &mut bytes)?;
         let superblock = self.superblock()?;
-        group.seal(&superblock, geometry, number, &mut bytes);
+        group.set_checksum(&superblock, geometry, number, &mut bytes);
         self.device.write(offset, &bytes)?;
         self.groups.borrow_mut().insert(number, group);
         Ok(())
@@ -198,7 +198,7 @@ impl<'a> Work<'a> {
     }
 
     /// Writes what leaf block `at` of a directory ends in, with its checksum; `seed` is the directory's.
-    pub(super) fn seal_leaf(&self, block: &mut [u8], dir: InodeNo, at: u64, seed: u32) {
+    pub(super) fn set_leaf_checksum(&self, block: &mut [u8], dir: InodeNo, at: u64, seed: u32) {
         let tail = self.volume().geometry.tail(Tailed::Leaf);
         // a block is longer than a tail, whose checksum does not cover where the block lies
         let _ = tail.write(block, dir, at);
@@ -206,9 +206,9 @@ impl<'a> Work<'a> {
     }
 
     /// Writes whose an index block of a directory is, where blocks say so, and its checksum, where it has one.
-    pub(super) fn seal_index(&self, block: &mut [u8], dir: InodeNo, seed: u32) {
+    pub(super) fn set_index_checksum(&self, block: &mut [u8], dir: InodeNo, seed: u32) {
         let tail = self.volume().geometry.tail(Tailed::Index);
-        // a block without room for a checksum has none, and it does not cover where the block lies
+        // a block without space for a checksum has none, and it does not cover where the block lies
         let _ = tail.write(block, dir, 0);
         let _ = tail.set_checksum(block, FsBlock(0), seed);
     }
@@ -249,8 +249,8 @@ impl<'a> Work<'a> {
         (0..self.clusters()).filter(|cluster| self.is_free(walk, *cluster)).count() as u64
     }
 
-    /// The first block of a free cluster for metadata, now taken: in a metadata region where the volume has them and one
-    /// has room. `None` where nothing is free.
+    /// The first block of a free cluster for metadata, now taken: in a metadata region where the volume has them and
+    /// one has space. `None` where nothing is free.
     pub(super) fn allocate_metadata(&self) -> Option<u64> {
         let geometry = &self.volume().geometry;
         if geometry.has_regions() {
@@ -275,8 +275,8 @@ impl<'a> Work<'a> {
         geometry.has_regions() && group.is_some_and(|group| group.regions >> chunk.min(63) & 1 == 1)
     }
 
-    /// The first block of a free cluster, now taken; one of a metadata region only where there is no other. `None` where
-    /// there is none.
+    /// The first block of a free cluster, now taken; one of a metadata region only where there is no other. `None`
+    /// where there is none.
     pub(super) fn allocate(&self) -> Option<u64> {
         let mut found = self.allocate_outside(true);
         if found.is_none() && !self.marked_too.replace(true) {
@@ -296,8 +296,8 @@ impl<'a> Work<'a> {
         self.extend_dense(&mut places, blocks).then_some(places)
     }
 
-    /// Allocates blocks behind those of a file that has no holes, until there are so many: whole clusters. `false` where
-    /// too few are free.
+    /// Allocates blocks behind those of a file that has no holes, until there are so many: whole clusters. `false`
+    /// where too few are free.
     pub(super) fn extend_dense(&self, places: &mut Vec<u64>, blocks: usize) -> bool {
         let ratio = self.volume().geometry.cluster_blocks as usize;
         while places.len() < blocks {
@@ -370,8 +370,8 @@ impl<'a> Work<'a> {
         None
     }
 
-    /// A free inode that users' files may have, now taken. Where it lies in a part of its table that was never used, the
-    /// descriptor is told.
+    /// A free inode that users' files may have, now taken. Where it lies in a part of its table that was never used,
+    /// the descriptor is updated.
     pub(super) fn allocate_inode(&self) -> Result<Option<InodeNo>> {
         let Some(walk) = self.walk() else { return Ok(None) };
         let geometry = &self.volume().geometry;
@@ -429,6 +429,6 @@ pub(super) fn read_superblock(device: &Overlay) -> Result<DiskSuperblock> {
 
 /// Writes the primary superblock with its checksum.
 pub(super) fn write_superblock(device: &Overlay, mut superblock: DiskSuperblock) -> Result<()> {
-    superblock.seal();
+    superblock.set_checksum();
     device.write(OFFSET, superblock.as_bytes())
 }

@@ -27,7 +27,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Whether it names descriptor blocks reserved for growth: these belong to the groups, not to inode 7, which lists them.
+    /// Whether it names descriptor blocks reserved for growth: these belong to the groups, not to inode 7, which lists
+    /// them.
     pub(crate) fn is_growth_copy(&self) -> bool {
         self.inode == InodeNo::RESIZE && self.kind == NodeKind::Indirect(1)
     }
@@ -95,7 +96,7 @@ pub(crate) struct XattrRef {
     pub(crate) inode: InodeNo,
 }
 
-/// A directory whose entries stand in its inode, kept until all inodes are known.
+/// A directory whose entries stand in its inode, stored until all inodes are known.
 #[derive(Debug)]
 pub(crate) struct InlineDirectory {
     pub(crate) inode: InodeNo,

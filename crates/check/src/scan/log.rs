@@ -1,20 +1,21 @@
 //! Where the scan has been: which segment of it read what, so that a segment can be read once more.
 //!
-//! A block that was claimed twice was first claimed in one segment and again by others. [`Claims`] tells both, and only
-//! the segments of first claims are read again. A segment ends where nobody claims, so each claim belongs to exactly one.
+//! A block that was claimed twice was first claimed in one segment and again by others. [`Claims`] records both, and
+//! only the segments of first claims are read again. A segment ends where no thread claims, so each claim belongs to
+//! exactly one.
 
 use crate::claims::Claims;
 use crate::scan::found::Node;
 use format::InodeNo;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Segments that a pass is divided into where nobody says how many.
+/// Segments that a pass is divided into where no option says how many.
 const SEGMENTS: u32 = 32;
 /// The share of the machine's memory that snapshots may take.
 const MEMORY_SHARE: u64 = 64;
-/// Snapshots take no more than this where nobody says how many there are to be.
+/// Snapshots take no more than this where no option says how many there are to be.
 const MOST_BYTES: u64 = 32 << 20;
 /// Bytes of a pass that are worth a segment of their own.
 pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
@@ -58,7 +59,8 @@ pub(crate) struct ScanLog {
 }
 
 impl ScanLog {
-    /// Nothing was read. `snapshots` is how many are to be taken of a pass; else that follows from the machine's memory.
+    /// Nothing was read. `snapshots` is how many are to be taken of a pass; else that follows from the machine's
+    /// memory.
     pub(crate) fn new(snapshots: Option<u32>) -> Self {
         let budget = match snapshots {
             Some(_) => u64::MAX,
@@ -80,14 +82,14 @@ impl ScanLog {
 
     /// A segment was read and all its claims are made.
     pub(crate) fn end(&self, claims: &Claims, segment: Segment) {
-        let mut segments = lock(&self.segments);
+        let mut segments = self.segments.lock();
         if segments.is_empty() {
             segments.push(Vec::new());
         }
         if let Some(last) = segments.last_mut() {
             last.push(segment);
         }
-        // the first one tells the volume's own blocks from others, and is always wanted
+        // the first one distinguishes the volume's own blocks from others, and is always wanted
         if segments.len() == 1 || claims.snapshot_bytes() < self.budget {
             claims.end_segment();
             segments.push(Vec::new());
@@ -96,23 +98,19 @@ impl ScanLog {
 
     /// What was read in these segments, as [`Claims::conflicting_segments`] counts them.
     pub(crate) fn read_in(&self, which: &BTreeSet<u32>) -> Vec<Segment> {
-        let segments = lock(&self.segments);
+        let segments = self.segments.lock();
         which.iter().filter_map(|n| segments.get(*n as usize)).flatten().cloned().collect()
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {
-        lock(&self.segments).clear();
-        lock(&self.rounds).clear();
-        lock(&self.edges).clear();
+        self.segments.lock().clear();
+        self.rounds.lock().clear();
+        self.edges.lock().clear();
     }
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The memory that the system could give now, in bytes, where it tells.
+/// The memory that the system has available now, in bytes, where it reports that.
 fn available_memory() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find(|line| line.starts_with("MemAvailable:"))?;

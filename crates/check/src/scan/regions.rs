@@ -1,24 +1,24 @@
 //! Trees put together from metadata regions: one pass instead of one for each level.
 //!
 //! On volumes whose tree blocks lie in regions and say whose they are, round 0 reads the regions too: the block bitmap,
-//! which comes first, tells which of their blocks are in use. A tree block is checked when it comes, by its own words, and
-//! its data is claimed for the inode that it names. What is kept of it is a [`Record`] of 16 bytes, of its file two sums
-//! for each layer of the tree: of the blocks that parents point to, and of the blocks that say they are there. When all
-//! sums of a file agree, its tree is whole: its size and space are checked, and all that was kept of it is dropped. So memory
-//! follows the files that are open at a time, those whose blocks lie in several regions.
+//! which comes first, shows which of their blocks are in use. A tree block is checked when it comes, by its own words,
+//! and its data is claimed for the inode that it names. What is stored of it is a [`Record`] of 16 bytes, of its file
+//! two sums for each layer of the tree: of the blocks that parents point to, and of the blocks that say they are there.
+//! When all sums of a file agree, its tree is whole: its size and space are checked, and all that was stored of it is
+//! dropped. So memory follows the files that are open at a time, those whose blocks lie in several regions.
 //!
-//! Whatever else the regions hold, directory blocks above all, can be checked only when all inodes are known: it is kept in
-//! memory until then, as far as [`KEPT_BYTES`] go, and what does not fit is read again.
+//! Whatever else the regions hold, directory blocks above all, can be checked only when all inodes are known: it is
+//! cached until then, as far as [`CACHED_BYTES`] go, and what does not fit is read again.
 //!
 //! Invariants
-//! 1. Nothing is reported here but the sums of files whose layers agree. Any doubt (a wrong word, number or order, a block
-//!    claimed twice, sums that never agree) makes a *leftover*: the claims are made again without its tree blocks, and
-//!    its tree is walked from the inode, as on any other volume. What that walk reports is what counts.
+//! 1. Nothing is reported here but the sums of files whose layers agree. Any doubt (a wrong word, number or order, a
+//!    block claimed twice, sums that never agree) makes a *leftover*: the claims are made again without its tree
+//!    blocks, and its tree is walked from the inode, as on any other volume. What that walk reports is what counts.
 //! 2. A file is known before its tree blocks come: of what one batch reads inodes are checked first
-//!    ([`Feed`](crate::scan::Feed)). Blocks of files whose inode lies behind them, and blocks that parents point to outside
-//!    regions, are read in passes of their own.
-//! 3. Whose block it is that comes after its file was closed does not matter: no parent points to it. It is remembered as
-//!    stale, so that it claims nothing when the scan is retraced.
+//!    ([`Feed`](crate::scan::Feed)). Blocks of files whose inode lies behind them, and blocks that parents point to
+//!    outside regions, are read in passes of their own.
+//! 3. Whose block it is that comes after its file was closed does not matter: no parent points to it. It is remembered
+//!    as stale, so that it claims nothing when the scan is retraced.
 
 use crate::context::Context;
 use crate::inode_records::Marks;
@@ -26,20 +26,19 @@ use crate::phases::inodes::block_maps::Trees;
 use crate::phases::inodes::file_totals::{FileFields, OpenFile, Tally, beyond_limit, check_sums};
 use crate::report::Counts;
 use crate::scan::found::{DirRun, Found, Node, NodeKind};
-use crate::scan::log::lock;
 use crate::scan::walk::Claimer;
 use crate::scan::{Item, REQUEST};
 use format::extent::{OwnedExtentTail, RawNode};
 use format::indirect::IndirectTail;
 use format::inode::{FileKind, InodeFlags};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
-use std::sync::Mutex;
 
-/// Bytes that may be kept of directory blocks and the like until all inodes are known.
-const KEPT_BYTES: usize = 16 << 20;
+/// Bytes that may be cached of directory blocks and the like until all inodes are known.
+const CACHED_BYTES: usize = 16 << 20;
 /// Files are spread over so many locks.
 const SHARDS: usize = 64;
 
@@ -54,7 +53,7 @@ pub(crate) struct Layers<'a> {
     /// Blocks that were read so.
     was_aside: Mutex<BTreeSet<u64>>,
     stale: Mutex<HashSet<u64>>,
-    kept: Mutex<HashMap<u64, Box<[u8]>>>,
+    cached: Mutex<HashMap<u64, Box<[u8]>>>,
     whole: Mutex<Whole>,
 }
 
@@ -96,7 +95,7 @@ struct Layer {
     came: u64,
 }
 
-/// What is kept of a tree block until its file is whole; in order of layers and keys.
+/// The record of a tree block until its file is whole; in order of layers and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
     /// Its layer.
@@ -105,7 +104,8 @@ struct Record {
     key: u32,
     /// Of an indirect block the place of its last number in use; else 0.
     last_place: u16,
-    /// Of an extent node the last block of the file that its own entries speak of, of an indirect block its last number.
+    /// Of an extent node the last block of the file that its own entries speak of, of an indirect block its last
+    /// number.
     last: u32,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Layers<'a> {
             aside: Mutex::default(),
             was_aside: Mutex::default(),
             stale: Mutex::default(),
-            kept: Mutex::default(),
+            cached: Mutex::default(),
             whole: Mutex::default(),
         })
     }
@@ -152,7 +152,7 @@ impl<'a> Layers<'a> {
     }
 
     /// The blocks in use of a group's regions by its bitmap, as items to read, without the volume's own. Those before
-    /// block `from` are kept for a pass of their own.
+    /// block `from` are left for a pass of their own.
     pub(crate) fn in_use<T: Copy>(&self, group: GroupNo, from: u64, bitmap: &[u8], tag: T) -> Vec<Item<T>> {
         let volume = self.ctx.volume;
         let block_size = volume.geometry.block_size;
@@ -165,7 +165,7 @@ impl<'a> Layers<'a> {
                 continue;
             }
             if block < from {
-                lock(&self.aside).insert(block);
+                self.aside.lock().insert(block);
                 continue;
             }
             let Some(offset) = volume.offset(block) else { continue };
@@ -181,7 +181,7 @@ impl<'a> Layers<'a> {
         items
     }
 
-    /// Takes in a file whose map goes on in blocks, where its tree can be put together; else gives it back. `tops` is
+    /// Takes in a file whose map goes on in blocks, where its tree can be put together; else returns it. `tops` is
     /// what its inode points to.
     pub(crate) fn open(&self, file: OpenFile, tops: Vec<Node>) -> Result<(), (OpenFile, Vec<Node>)> {
         let fits = match file.fields.kind {
@@ -192,7 +192,7 @@ impl<'a> Layers<'a> {
             }
             _ => false,
         };
-        let root = lock(&file.tally).clone();
+        let root = file.tally.lock().clone();
         if !fits || root.incomplete {
             return Err((file, tops));
         }
@@ -212,7 +212,7 @@ impl<'a> Layers<'a> {
             self.point_to(&mut pending, top);
         }
         pending.tops = tops;
-        lock(self.shard(pending.fields.inode)).insert(pending.fields.inode, pending);
+        self.shard(pending.fields.inode).lock().insert(pending.fields.inode, pending);
         Ok(())
     }
 
@@ -232,14 +232,14 @@ impl<'a> Layers<'a> {
         let Ok(bytes) = bytes else { return };
         let Some(stated) = self.stated(block, bytes) else {
             if claimer.is_checking() {
-                self.keep(block, bytes);
+                self.cache(block, bytes);
             }
             return;
         };
         if !claimer.is_checking() {
             return self.claim_again(block, bytes, stated, claimer);
         }
-        let mut open = lock(self.shard(stated.owner));
+        let mut open = self.shard(stated.owner).lock();
         if let Some(pending) = open.get_mut(&stated.owner) {
             self.take(pending, block, bytes, stated, claimer);
             if !pending.broken && pending.layers.iter().all(|layer| layer.pointed_to == layer.came) {
@@ -254,26 +254,26 @@ impl<'a> Layers<'a> {
             return;
         }
         match self.ctx.inodes.get(stated.owner) {
-            Some(record) if record.marks.contains(Marks::LAYERED) => drop(lock(&self.stale).insert(block)),
-            None if !again => drop(lock(&self.aside).insert(block)),
+            Some(record) if record.marks.contains(Marks::LAYERED) => drop(self.stale.lock().insert(block)),
+            None if !again => drop(self.aside.lock().insert(block)),
             _ => {}
         }
     }
 
-    fn keep(&self, block: u64, bytes: &[u8]) {
-        let mut kept = lock(&self.kept);
-        if (kept.len() + 1).saturating_mul(bytes.len()) <= KEPT_BYTES {
-            kept.insert(block, bytes.into());
+    fn cache(&self, block: u64, bytes: &[u8]) {
+        let mut cached = self.cached.lock();
+        if (cached.len() + 1).saturating_mul(bytes.len()) <= CACHED_BYTES {
+            cached.insert(block, bytes.into());
         }
     }
 
-    /// Gives back these blocks, one behind the other, where all of them were kept.
-    pub(crate) fn take_kept(&self, blocks: Range<u64>) -> Option<Vec<u8>> {
-        let mut kept = lock(&self.kept);
-        if !blocks.clone().all(|block| kept.contains_key(&block)) {
+    /// Takes out these blocks, one behind the other, where all of them are cached.
+    pub(crate) fn take_cached(&self, blocks: Range<u64>) -> Option<Vec<u8>> {
+        let mut cached = self.cached.lock();
+        if !blocks.clone().all(|block| cached.contains_key(&block)) {
             return None;
         }
-        let bytes = blocks.filter_map(|block| kept.remove(&block));
+        let bytes = blocks.filter_map(|block| cached.remove(&block));
         Some(bytes.fold(Vec::new(), |mut all, bytes| {
             all.extend_from_slice(&bytes);
             all
@@ -361,7 +361,7 @@ impl<'a> Layers<'a> {
             None => pending.broken = true,
         }
         if !self.is_in_region(child.block) {
-            lock(&self.aside).insert(child.block);
+            self.aside.lock().insert(child.block);
         }
     }
 
@@ -376,7 +376,7 @@ impl<'a> Layers<'a> {
         self.ctx.claims.clusters_of(&(block..block + 1))
     }
 
-    /// Spreads a block, and where it stands in the file, over 64 bits that nobody can foretell.
+    /// Spreads a block, and where it stands in the file, over 64 bits that cannot be foretold.
     fn mix(&self, block: u64, first: Option<u32>) -> u64 {
         let once = |x: u64| {
             let x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -396,7 +396,7 @@ impl<'a> Layers<'a> {
         tally.last_written = tally.last_written.max(pending.sum.last_written);
         pending.records.sort_unstable();
         if pending.fields.has_extents() {
-            // children of one layer follow one another, whoever their parents are
+            // children of one layer follow one another, whichever their parents are
             let ordered = pending.records.windows(2).all(|pair| match pair {
                 [a, b] => a.layer != b.layer || a.last < b.key,
                 _ => true,
@@ -436,7 +436,7 @@ impl<'a> Layers<'a> {
 
     fn close(&self, pending: &mut Pending, tally: &Tally) {
         check_sums(self.ctx, &pending.fields, tally);
-        let mut whole = lock(&self.whole);
+        let mut whole = self.whole.lock();
         whole.counts.count_runs(pending.fields.kind, tally.runs);
         whole.dir_runs.append(&mut pending.dir_runs);
     }
@@ -444,7 +444,7 @@ impl<'a> Layers<'a> {
     /// Makes the claims of a tree block once more.
     fn claim_again(&self, block: u64, bytes: &[u8], stated: Stated, claimer: &dyn Claimer) {
         let record = self.ctx.inodes.get(stated.owner).filter(|record| record.marks.contains(Marks::LAYERED));
-        let Some(record) = record.filter(|_| !lock(&self.stale).contains(&block)) else { return };
+        let Some(record) = record.filter(|_| !self.stale.lock().contains(&block)) else { return };
         claimer.claim(stated.owner, self.cluster(block));
         let fields = claiming_fields(stated.owner, record.kind);
         let node = node_of(&fields, block, bytes, stated.kind);
@@ -453,27 +453,27 @@ impl<'a> Layers<'a> {
 
     /// The blocks to be read beside the pass, ascending; none when all were.
     pub(crate) fn take_aside(&self) -> Vec<u64> {
-        let blocks = std::mem::take(&mut *lock(&self.aside));
-        let mut done = lock(&self.was_aside);
+        let blocks = std::mem::take(&mut *self.aside.lock());
+        let mut done = self.was_aside.lock();
         blocks.into_iter().filter(|block| done.insert(*block)).collect()
     }
 
     /// The blocks that were read beside the pass, ascending.
     pub(crate) fn read_aside(&self) -> Vec<u64> {
-        lock(&self.was_aside).iter().copied().collect()
+        self.was_aside.lock().iter().copied().collect()
     }
 
     /// All blocks came: what was put together, and what was not.
     pub(crate) fn finish(&self) -> (Whole, Leftover) {
         let mut leftover = Leftover::default();
         for shard in &self.open {
-            for (_, pending) in std::mem::take(&mut *lock(shard)) {
+            for (_, pending) in std::mem::take(&mut *shard.lock()) {
                 let Pending { fields, root, mut tops, .. } = pending;
                 leftover.files.push(OpenFile { fields, tally: Mutex::new(root) });
                 leftover.nodes.append(&mut tops);
             }
         }
-        (std::mem::take(&mut *lock(&self.whole)), leftover)
+        (std::mem::take(&mut *self.whole.lock()), leftover)
     }
 }
 
@@ -490,8 +490,8 @@ fn layer_of(kind: NodeKind) -> u16 {
     }
 }
 
-/// A tree block with the place in its file that it can know of: an extent node says where it begins; the first block of a
-/// directory's indirect block is that of the only one it has; all others count from their own beginning.
+/// A tree block with the place in its file that it can know of: an extent node says where it begins; the first block of
+/// a directory's indirect block is that of the only one it has; all others count from their own beginning.
 fn node_of(fields: &FileFields, block: u64, bytes: &[u8], kind: NodeKind) -> Node {
     let starts_at = RawNode::from_bytes(bytes).and_then(|node| match kind {
         NodeKind::Extents(0) => node.extents().first().map(|e| e.ee_block.get()),
@@ -505,7 +505,7 @@ fn node_of(fields: &FileFields, block: u64, bytes: &[u8], kind: NodeKind) -> Nod
     Node { block, inode: fields.inode, first, last: u32::MAX, kind }
 }
 
-/// What is kept of a tree block; `None` of one that leads to nothing. `numbers` is how many an indirect block has.
+/// The record of a tree block; `None` of one that leads to nothing. `numbers` is how many an indirect block has.
 fn record_of(node: &Node, tally: &Tally, found: &Found, numbers: u64) -> Option<Record> {
     let layer = layer_of(node.kind);
     let last_child = found.nodes.last();

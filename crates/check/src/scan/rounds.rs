@@ -1,14 +1,14 @@
 //! The rounds: one ascending pass over the group metadata, then one per level of what hangs below it.
 //!
-//! Round 0 reads bitmaps and the used parts of the inode tables. Each later round reads, in one ascending pass, whatever
-//! the round before found of all files together: nodes of extent trees and indirect blocks of one level, directory
-//! blocks, attribute blocks, link targets. There are at most seven: a tree has five levels.
+//! Round 0 reads bitmaps and the used parts of the inode tables. Each later round reads, in one ascending pass,
+//! whatever the round before found of all files together: nodes of extent trees and indirect blocks of one level,
+//! directory blocks, attribute blocks, link targets. There are at most seven: a tree has five levels.
 //!
-//! On volumes with metadata regions round 0 reads these as well, and [`Layers`] puts the trees together: later rounds then
-//! only read what is left over.
+//! On volumes with metadata regions round 0 reads these as well, and [`Layers`] puts the trees together: later rounds
+//! then only read what is left over.
 //!
-//! Parts of the rounds are run a second time, without checking, where blocks were claimed twice: then a [`Claimer`] that
-//! notes owners takes the place of the block map.
+//! Parts of the rounds are run a second time, without checking, where blocks were claimed twice: then a [`Claimer`]
+//! that notes owners takes the place of the block map.
 
 use crate::context::Context;
 use crate::phases::inodes::block_maps::Trees;
@@ -20,7 +20,7 @@ use crate::phases::{bitmaps, quota};
 use crate::problem::Problem;
 use crate::report::Counts;
 use crate::scan::found::{DirRun, Edge, Found, LinkTarget, Node, NodeKind, XattrRef};
-use crate::scan::log::{Planned, ScanLog, Segment, lock};
+use crate::scan::log::{Planned, ScanLog, Segment};
 use crate::scan::regions::{Layers, Leftover, claiming_fields};
 use crate::scan::walk::{BitmapKind, Claimer, GroupPart, Visitor};
 use crate::scan::{Feed, Item, REQUEST, Scanner};
@@ -28,9 +28,9 @@ use crate::system_zone;
 use crate::table::Code;
 use format::native::map::BlockKind;
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// How round 0 grows: the block bitmap of a group leads to the blocks of its regions, which come after the inodes.
 struct Regions<'a> {
@@ -122,12 +122,12 @@ impl Rounds<'_> {
         let mut dir_runs = Vec::new();
         while !(found.nodes.is_empty() && found.dir_runs.is_empty() && found.links.is_empty() && xattrs.is_empty()) {
             dir_runs.extend_from_slice(&found.dir_runs);
-            let number = lock(&self.log.rounds).len();
+            let number = self.log.rounds.lock().len();
             let round = self.plan(&files, std::mem::take(&mut found), std::mem::take(&mut xattrs));
             self.log.end(&self.ctx.claims, Segment::Planned(number));
             found = self.read(number, &round, &files, &harvest.links, visitor);
             edges.append(&mut found.edges);
-            lock(&self.log.rounds).push(Planned { nodes: round.nodes, others: round.others });
+            self.log.rounds.lock().push(Planned { nodes: round.nodes, others: round.others });
         }
         self.claim_edges(&files, edges);
         if !(self.scanner.cancelled)() {
@@ -244,11 +244,11 @@ impl Rounds<'_> {
                 for (n, slot) in (first..).zip(bytes.chunks_exact(volume.geometry.inode_size as usize)) {
                     check.check(volume.geometry.inode_at(group, n), slot, &mut harvest);
                 }
-                lock(&all).append(&mut harvest);
+                all.lock().append(&mut harvest);
             }
             GroupPart::Region => self.region_blocks(item, bytes, false),
         });
-        all.into_inner().unwrap_or_else(PoisonError::into_inner)
+        all.into_inner()
     }
 
     fn region_blocks<T>(&self, item: &Item<T>, bytes: Result<&[u8], &blockdev::Error>, again: bool) {
@@ -316,7 +316,7 @@ impl Rounds<'_> {
                 Segment::Planned(round) => self.plan_again(*round),
                 Segment::Nodes(round, bytes) => self.nodes_again(*round, bytes),
                 Segment::Edges => {
-                    for (inode, cluster) in lock(&self.log.edges).iter() {
+                    for (inode, cluster) in self.log.edges.lock().iter() {
                         self.claimer.claim(*inode, *cluster..cluster + 1);
                     }
                 }
@@ -325,7 +325,7 @@ impl Rounds<'_> {
     }
 
     fn plan_again(&self, round: usize) {
-        let rounds = lock(&self.log.rounds);
+        let rounds = self.log.rounds.lock();
         let Some(planned) = rounds.get(round) else { return };
         for node in planned.nodes.iter().filter(|node| !node.is_growth_copy()) {
             self.claim_block(node.inode, node.block);
@@ -337,7 +337,7 @@ impl Rounds<'_> {
 
     fn nodes_again(&self, round: usize, bytes: &Range<u64>) {
         let volume = self.ctx.volume;
-        let rounds = lock(&self.log.rounds);
+        let rounds = self.log.rounds.lock();
         let nodes = rounds.get(round).map_or(&[][..], |planned| &planned.nodes);
         let len = volume.geometry.block_size;
         let items = nodes.iter().filter_map(|node| Some(Item { offset: volume.offset(node.block)?, len, tag: *node }));
@@ -374,7 +374,7 @@ impl Rounds<'_> {
         found.nodes.retain(|node| {
             let fresh = self.claims_of_node(files, node);
             if !fresh && let Some(file) = files.get(node.inode) {
-                lock(&file.tally).incomplete = true;
+                file.tally.lock().incomplete = true;
             }
             if !fresh {
                 others.push((one(node.block).start, 1, node.inode));
@@ -432,9 +432,9 @@ impl Rounds<'_> {
         visitor: &dyn Visitor,
     ) -> Found {
         let reader = Reader { rounds: self, round, files, links, visitor, found: Mutex::default() };
-        let (kept, items) = self.split_kept(round.items(self.ctx));
-        self.scanner.check_all(&kept, |item, bytes| reader.check(item, bytes));
-        drop(kept);
+        let (cached, items) = self.split_cached(round.items(self.ctx));
+        self.scanner.check_all(&cached, |item, bytes| reader.check(item, bytes));
+        drop(cached);
         if round.nodes.is_empty() {
             self.scanner.pass(&items, |item, bytes| reader.check(item, bytes));
         } else {
@@ -443,25 +443,25 @@ impl Rounds<'_> {
                 self.log.end(&self.ctx.claims, Segment::Nodes(number, bytes_of(segment)));
             }
         }
-        reader.found.into_inner().unwrap_or_else(PoisonError::into_inner)
+        reader.found.into_inner()
     }
 
     /// Parts what the regions brought already from what is to be read.
-    fn split_kept(&self, mut items: Vec<Item<Part>>) -> (Vec<Held>, Vec<Item<Part>>) {
-        let mut kept = Vec::new();
-        let Some(layers) = self.layers else { return (kept, items) };
+    fn split_cached(&self, mut items: Vec<Item<Part>>) -> (Vec<CachedItem>, Vec<Item<Part>>) {
+        let mut cached = Vec::new();
+        let Some(layers) = self.layers else { return (cached, items) };
         let block_size = u64::from(self.ctx.volume.geometry.block_size);
         items.retain(|item| {
             let first = item.offset / block_size;
             let bytes = match item.tag {
                 Part::Node(_) => None,
-                _ => layers.take_kept(first..first + u64::from(item.len) / block_size),
+                _ => layers.take_cached(first..first + u64::from(item.len) / block_size),
             };
-            let is_kept = bytes.is_some();
-            kept.extend(bytes.map(|bytes| (*item, bytes)));
-            !is_kept
+            let is_cached = bytes.is_some();
+            cached.extend(bytes.map(|bytes| (*item, bytes)));
+            !is_cached
         });
-        (kept, items)
+        (cached, items)
     }
 
     fn check_node(
@@ -478,7 +478,7 @@ impl Rounds<'_> {
             NodeKind::Indirect(_) => BlockKind::Indirect,
         };
         self.ctx.identify(FsBlock(node.block), kind, &[node.inode]);
-        let mut tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tally = file.tally.lock();
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -496,7 +496,7 @@ impl Rounds<'_> {
                 tally.clusters += 1;
                 tally.cover(u64::from(node.first) + n, true);
                 let block = u64::from(pointer.get());
-                if !self.ctx.volume.holds(block) {
+                if !self.ctx.volume.contains(block) {
                     tally.incomplete = true;
                     let problem = Problem::new(Code::BlockOutOfRange).inode(node.inode).found(block);
                     self.report(problem.block(FsBlock(node.block)).file_block(FileBlock(u64::from(node.first) + n)));
@@ -551,10 +551,10 @@ impl Rounds<'_> {
         edges.dedup();
         for (inode, cluster) in edges {
             if let Some(file) = files.get(inode) {
-                file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += 1;
+                file.tally.lock().clusters += 1;
             }
             self.claimer.claim(inode, cluster..cluster + 1);
-            lock(&self.log.edges).push((inode, cluster));
+            self.log.edges.lock().push((inode, cluster));
         }
         self.log.end(&self.ctx.claims, Segment::Edges);
     }
@@ -575,10 +575,10 @@ impl Rounds<'_> {
         }
     }
 
-    /// All maps were walked: checks the sums of the files that were kept open.
+    /// All maps were walked: checks the sums of the files that stayed open.
     fn close(&self, files: &OpenFiles, counts: &mut Counts) {
         for file in files.iter() {
-            let tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            let tally = file.tally.lock();
             counts.count_runs(file.fields.kind, tally.runs);
             check_sums(self.ctx, &file.fields, &tally);
         }
@@ -590,7 +590,7 @@ impl Rounds<'_> {
 }
 
 /// An item whose bytes are at hand.
-type Held = (Item<Part>, Vec<u8>);
+type CachedItem = (Item<Part>, Vec<u8>);
 
 /// Who checks what a round reads.
 struct Reader<'r> {
@@ -612,7 +612,7 @@ impl Reader<'_> {
                 let trees = Trees { ctx: self.rounds.ctx, claimer: self.rounds.claimer };
                 let mut found = Found::default();
                 self.rounds.check_node(&trees, self.files, node, bytes, &mut found);
-                lock(&self.found).append(&mut found);
+                self.found.lock().append(&mut found);
             }
             Part::Dir(n, skip) => {
                 let Some(run) = self.round.dir_runs.get(n as usize) else { return };
@@ -633,7 +633,7 @@ impl Reader<'_> {
                 let Some(first) = inodes.first() else { return };
                 let elsewhere = self.visitor.xattr_block(FsBlock(first.block), inodes, bytes);
                 for file in inodes.iter().filter_map(|user| self.files.get(user.inode)) {
-                    file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += elsewhere;
+                    file.tally.lock().clusters += elsewhere;
                 }
             }
             Part::Link(n) => {

@@ -1,4 +1,5 @@
-//! The two sides of a walk over all metadata: what is done with the claims that it meets, and with the blocks that it reads.
+//! The two sides of a walk over all metadata: what is done with the claims that it meets, and with the blocks that it
+//! reads.
 
 use super::found::{InlineDirectory, XattrRef};
 use crate::claims::Claims;
@@ -6,7 +7,7 @@ use crate::inode_records::Directory;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
 
-/// Who is told which clusters belong to which inode.
+/// Records which clusters belong to which inode.
 pub(crate) trait Claimer: Sync {
     /// These clusters belong to the inode. `false` where another claim came first, or this very one before.
     fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool;

@@ -1,87 +1,87 @@
-//! Rows of the bitmaps and free counts, and of what is done last; e2fsck's passes 5 and 6, and Extant's own closing remarks.
+//! Rows of the bitmaps, free counts, quota and orphan file; e2fsck's passes 5 and 6, and problems that are not listed.
 
 macro_rules! bitmap_rows {
     ([$next:ident $($more:ident)*] $($rows:tt)*) => { $next! { [$($more)*] $($rows)* in Bitmaps {
         0x050001 InodeBitmapPaddingWrong Error repairs by Bitmaps
-            "The inode bitmap of group {group} has zeros beyond its last inode."
-            => "Sets the bits." [];
+            "Group {group}: padding of the inode bitmap is not set."
+            => "bits set." [];
         0x050002 BlockBitmapPaddingWrong Error repairs by Bitmaps
-            "The block bitmap of group {group} has zeros beyond its last block."
-            => "Sets the bits." [];
+            "Group {group}: padding of the block bitmap is not set."
+            => "bits set." [];
         0x050004 BlockMarkedButUnused Error repairs by Bitmaps
-            "Block {block} is marked as used, but nothing has it."
-            => "Clears the bit." [GroupFreeBlockCountWrong BlockBitmapChecksumWrong];
+            "Block {block} is marked used but not referenced."
+            => "bit cleared." [GroupFreeBlockCountWrong BlockBitmapChecksumWrong];
         0x050005 BlockUsedButUnmarked Error repairs by Bitmaps
-            "Block {block} is marked as free, but is used."
-            => "Sets the bit." [GroupFreeBlockCountWrong BlockBitmapChecksumWrong];
+            "Block {block} is marked free but in use."
+            => "bit set." [GroupFreeBlockCountWrong BlockBitmapChecksumWrong];
         0x050008 InodeMarkedButUnused Error repairs by Bitmaps
-            "Inode {inode} is marked as used, but is free."
-            => "Clears the bit." [GroupFreeInodeCountWrong InodeBitmapChecksumWrong];
+            "Inode {inode} is marked used but not in use."
+            => "bit cleared." [GroupFreeInodeCountWrong InodeBitmapChecksumWrong];
         0x050009 InodeUsedButUnmarked Error repairs by Bitmaps
-            "Inode {inode} is marked as free, but is used."
-            => "Sets the bit." [GroupFreeInodeCountWrong InodeBitmapChecksumWrong];
+            "Inode {inode} is marked free but in use."
+            => "bit set." [GroupFreeInodeCountWrong InodeBitmapChecksumWrong];
         0x05000b GroupFreeInodeCountWrong Error repairs by Bitmaps
-            "Group {group} counts {found} free inodes, but has {expected}."
-            => "Sets the count." [FreeInodeCountWrong];
+            "Group {group}: free inode count is {found}, should be {expected}."
+            => "count corrected." [FreeInodeCountWrong];
         0x05000c GroupDirectoryCountWrong Error repairs by Bitmaps
-            "Group {group} counts {found} directories, but has {expected}."
-            => "Sets the count." [];
-        // advice: the kernel keeps the totals of the groups, and writes these two only when it unmounts
+            "Group {group}: directory count is {found}, should be {expected}."
+            => "count corrected." [];
+        // advice: the kernel goes by the counts of the groups, and writes these two only when it unmounts
         0x05000d FreeInodeCountWrong Advice repairs by Bitmaps
-            "The superblock counts {found} free inodes, but there are {expected}."
-            => "Sets the count." [];
+            "Superblock: free inode count is {found}, should be {expected}."
+            => "count corrected." [];
         0x05000e GroupFreeBlockCountWrong Error repairs by Bitmaps
-            "Group {group} counts {found} free blocks, but has {expected}."
-            => "Sets the count." [FreeBlockCountWrong];
+            "Group {group}: free block count is {found}, should be {expected}."
+            => "count corrected." [FreeBlockCountWrong];
         0x05000f FreeBlockCountWrong Advice repairs by Bitmaps
-            "The superblock counts {found} free blocks, but there are {expected}."
-            => "Sets the count." [];
+            "Superblock: free block count is {found}, should be {expected}."
+            => "count corrected." [];
         0x050014 BlockRangeMarkedButUnused Error repairs by Bitmaps
-            "The {count} blocks from {block} on are marked as used, but nothing has them."
-            => "Clears the bits." [GroupFreeBlockCountWrong BlockBitmapChecksumWrong];
+            "{count} blocks from {block} on are marked used but not referenced."
+            => "bits cleared." [GroupFreeBlockCountWrong BlockBitmapChecksumWrong];
         0x050015 BlockRangeUsedButUnmarked Error repairs by Bitmaps
-            "The {count} blocks from {block} on are marked as free, but are used."
-            => "Sets the bits." [GroupFreeBlockCountWrong BlockBitmapChecksumWrong];
+            "{count} blocks from {block} on are marked free but in use."
+            => "bits set." [GroupFreeBlockCountWrong BlockBitmapChecksumWrong];
         0x050016 InodeRangeMarkedButUnused Error repairs by Bitmaps
-            "The {count} inodes from {inode} on are marked as used, but are free."
-            => "Clears the bits." [GroupFreeInodeCountWrong InodeBitmapChecksumWrong];
+            "{count} inodes from {inode} on are marked used but not in use."
+            => "bits cleared." [GroupFreeInodeCountWrong InodeBitmapChecksumWrong];
         0x050017 InodeRangeUsedButUnmarked Error repairs by Bitmaps
-            "The {count} inodes from {inode} on are marked as free, but are used."
-            => "Sets the bits." [GroupFreeInodeCountWrong InodeBitmapChecksumWrong];
+            "{count} inodes from {inode} on are marked free but in use."
+            => "bits set." [GroupFreeInodeCountWrong InodeBitmapChecksumWrong];
         0x050018 GroupBlockUninitInUse Error repairs by Bitmaps
-            "Group {group} is marked as having no block bitmap, but has blocks in use."
-            => "Clears the mark." [GroupChecksumWrong];
+            "Group {group} is marked BLOCK_UNINIT, but has blocks in use."
+            => "flag cleared." [GroupChecksumWrong];
         0x050019 GroupInodeUninitInUse Error repairs by Bitmaps
-            "Group {group} is marked as having no inodes, but has some in use."
-            => "Clears the mark." [GroupChecksumWrong];
+            "Group {group} is marked INODE_UNINIT, but has inodes in use."
+            => "flag cleared." [GroupChecksumWrong];
         0x05001a InodeBitmapChecksumWrong Error repairs by Bitmaps
-            "The inode bitmap of group {group} has checksum {found:x}, computed is {expected:x}."
-            => "Computes it anew." [];
+            "Group {group}: inode bitmap checksum is {found:x}, should be {expected:x}."
+            => "checksum recomputed." [];
         0x05001b BlockBitmapChecksumWrong Error repairs by Bitmaps
-            "The block bitmap of group {group} has checksum {found:x}, computed is {expected:x}."
-            => "Computes it anew." [];
+            "Group {group}: block bitmap checksum is {found:x}, should be {expected:x}."
+            => "checksum recomputed." [];
     }
     in After {
         0x060002 QuotaUsageWrong Error repairs by Quota
-            "Quota file {inode} does not agree with what is in use: {name}."
-            => "Writes the usage anew." [];
+            "Quota file {inode} does not match the actual usage: {name}."
+            => "usage rewritten." [];
         0x060007 OrphanFileWithoutJournal Error repairs by SystemInodes
             "The volume has an orphan file, but no journal."
-            => "Clears the feature and the file." [];
+            => "feature and file cleared." [];
         0x060009 OrphanFileInodeBad Error repairs by SystemInodes
-            "The orphan file {inode} is not sound."
-            => "Makes it anew." [];
+            "Orphan file {inode} is invalid."
+            => "file recreated." [];
         0x06000c OrphanFileBlockNotClean Error repairs by Orphans
-            "Block {file_block} of the orphan file {inode} names inodes, though none are orphans."
-            => "Clears the block." [];
+            "Orphan file {inode}: block {file_block} is not clean (lists inodes)."
+            => "block cleared." [];
         0x06000d OrphanPresentButFileClean Advice repairs by SystemInodes
-            "The superblock says that the orphan file names inodes, but it names none."
-            => "Clears the orphan_present feature." [];
+            "Superblock: the orphan_present feature is set, but the orphan file is clean."
+            => "orphan_present cleared." [];
         0x06000e OrphanPresentWithoutFile Error repairs by SystemInodes
-            "The superblock says that the orphan file names inodes, but the volume has none."
-            => "Clears the orphan_present feature." [];
+            "Superblock: the orphan_present feature is set, but the volume has no orphan file."
+            => "orphan_present cleared." [];
         0x0E0006 TooManyProblems Advice stops by None
-            "{count} more problems of kind {name} were found and are not listed."
-            => "Nothing; the problems it counts are treated like the others." [];
+            "{count} more {name} not listed."
+            => "none; problems not listed are treated like those listed." [];
     } } };
 }

@@ -1,5 +1,5 @@
-//! Maps, entries and attributes that lead astray: a record that runs past its block, a pointer into metadata, a name with a zero
-//! byte, levels with nothing in them. What they stand in stays, with all names and bytes.
+//! Maps, entries and attributes that lead astray: a record that runs past its block, a pointer into metadata, a name
+//! with a zero byte, levels with nothing in them. What they stand in stays, with all names and bytes.
 
 use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
@@ -61,7 +61,7 @@ fn finds(bytes: &[u8], code: Code) -> bool {
 /// Repairs the image: nothing is left to say of it, here and for e2fsck.
 fn repair(said: &str, image: &Image) {
     let mut bytes = image.bytes();
-    assert!(!look(&bytes).clean, "{said}: sound before the repair");
+    assert!(!look(&bytes).clean, "{said}: clean before the repair");
     fix(&mut bytes, Repair::All).expect("a volume");
     assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
     image.set_bytes(&bytes);
@@ -83,7 +83,7 @@ fn first_number(said: &str, behind: &str) -> u32 {
 }
 
 #[test]
-fn an_entry_that_runs_past_its_block_keeps_its_name() {
+fn the_name_of_an_entry_that_runs_past_its_block_is_preserved() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
         return;
     }
@@ -135,12 +135,12 @@ fn an_indirect_block_in_metadata_is_none() {
     }
     for args in [&["-t", "ext2", "-b", "1024"][..], EXT3] {
         let image = volume(args);
-        let (before, sound) = (content(&image), image.bytes());
+        let (before, intact) = (content(&image), image.bytes());
         let table = first_number(&run("dumpe2fs", &[image.path().as_os_str()]).text(), "Inode table at");
         for block in [1, table, table + 1] {
             for field in ["IND", "DIND"] {
                 let said = format!("{args:?}: {field} leads to block {block}");
-                image.set_bytes(&sound);
+                image.set_bytes(&intact);
                 image.debugfs(&[&format!("sif dir block[{field}] {block}")]);
                 repair(&said, &image);
                 assert!(content(&image) == before, "{said}");
@@ -156,9 +156,9 @@ fn a_tree_of_levels_and_nothing_in_them_is_an_error() {
         return;
     }
     let image = volume(EXT4);
-    let (before, sound) = (content(&image), image.bytes());
+    let (before, intact) = (content(&image), image.bytes());
     for depth in [1, 5] {
-        image.set_bytes(&sound);
+        image.set_bytes(&intact);
         image.debugfs(&[&format!("sif empty block[1] {}", 4 | depth << 16)]);
         assert!(finds(&image.bytes(), Code::ExtentTreeTooDeep), "{depth} levels");
         repair(&format!("{depth} levels"), &image);
@@ -176,9 +176,9 @@ fn an_attribute_with_a_zero_byte_in_its_name_goes() {
     }
     let image = volume(INLINE);
     image.debugfs(&["mkdir in", "mkdir in/one", "ea_set small user.kind value"]);
-    let (before, sound) = (content(&image), image.bytes());
-    let mut bytes = sound.clone();
-    bytes[only(&sound, b"kind") + 1] = 0;
+    let (before, intact) = (content(&image), image.bytes());
+    let mut bytes = intact.clone();
+    bytes[only(&intact, b"kind") + 1] = 0;
     assert!(finds(&bytes, Code::InodeXattrNameLengthWrong), "{:?}", look(&bytes).problems);
     image.set_bytes(&bytes);
     repair("an attribute of a file", &image);
@@ -198,7 +198,8 @@ fn what_a_repair_allocates_is_not_what_the_bitmaps_say_a_folder_has() {
     assert!(content(&image) == before);
 }
 
-/// Neither its inode nor the copy of the inode's map in the superblock leads to a whole journal, however often they are tried.
+/// Neither its inode nor the copy of the inode's map in the superblock leads to a whole journal, however often they are
+/// tried.
 #[test]
 fn a_journal_whose_extents_overlap_is_made_anew() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -211,7 +212,7 @@ fn a_journal_whose_extents_overlap_is_made_anew() {
     let [extents, second_start, second_len] = [0, 6, 7].map(|n| superblock.s_jnl_blocks[n].get());
     assert!(extents >> 16 > 2 && second_start + second_len < 1024, "the second of three");
     superblock.s_jnl_blocks[7] = (2 * second_len).into();
-    superblock.seal();
+    superblock.set_checksum();
     image.set_bytes(&bytes);
     image.debugfs(&[&format!("sif <8> block[7] {}", 2 * second_len)]);
     repair("the journal's second extent is too long", &image);

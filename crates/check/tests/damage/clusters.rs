@@ -63,8 +63,8 @@ fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
         return;
     }
     let image = volume();
-    let sound = image.bytes();
-    assert!(look(&sound).clean, "{:?}", look(&sound).problems);
+    let intact = image.bytes();
+    assert!(look(&intact).clean, "{:?}", look(&intact).problems);
     let mut tried = 0;
     for inode in [12, 13, 14] {
         let leaves = leaves(&image, inode);
@@ -79,7 +79,7 @@ fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
             let (at, logical, physical) = pair[1];
             let away = all.iter().map(|(_, _, physical)| physical / RATIO).max().expect("extents") + 20;
             let other = (away * RATIO + physical % RATIO) as u32;
-            let mut bytes = sound.clone();
+            let mut bytes = intact.clone();
             bytes[at + 8..at + 12].copy_from_slice(&other.to_le_bytes());
             let report = look(&bytes);
             let found = report.problems.iter().any(|p| p.code == Code::ClusterMisaligned);
@@ -89,7 +89,7 @@ fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
             image.set_bytes(&bytes);
             let verdict = e2fsck(image.path());
             assert!(verdict.clean, "inode {inode}, block {logical}: {}", verdict.text);
-            image.set_bytes(&sound);
+            image.set_bytes(&intact);
         }
     }
     assert!(tried >= 4, "no leaf ends within a cluster");

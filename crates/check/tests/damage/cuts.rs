@@ -1,6 +1,6 @@
 //! A repair that is cut at any write: the next one ends where the uninterrupted one does.
 
-use crate::repaired::{contents, fix, options, spoil};
+use crate::repaired::{contents, corrupt, fix, options};
 use crate::volumes;
 use blockdev::{BlockDevice, MemoryDevice, undo};
 use extant_check::report::exit;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use testkit::{Image, cases, need};
 use zerocopy::IntoBytes;
 
-/// Repairs these bytes on a device that records every change; where that leaves a sound volume, what it holds and how it
-/// came to.
+/// Repairs these bytes on a device that records every change; where that leaves a clean volume, its content and the
+/// log of the changes.
 fn recorded(bytes: &[u8]) -> Option<(Vec<u8>, Log)> {
     let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(bytes.to_vec())));
     let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
@@ -44,7 +44,7 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
         let mut rng = case.rng();
         let volume = rng.pick(&volumes);
         let mut bytes = volume.bytes.clone();
-        let said = spoil(volume, &mut bytes, &mut rng);
+        let said = corrupt(volume, &mut bytes, &mut rng);
         let said = format!("EXTANT_SEED={:#x} mke2fs {}: {said}", case.seed, volume.name);
         let Some((repaired, log)) = recorded(&bytes) else { continue };
         let mut check = |state: &[u8], when: String| {
@@ -99,7 +99,7 @@ fn what_was_cut_and_finished_can_be_undone() {
         let mut rng = case.rng();
         let volume = rng.pick(&volumes);
         let mut bytes = volume.bytes.clone();
-        let said = spoil(volume, &mut bytes, &mut rng);
+        let said = corrupt(volume, &mut bytes, &mut rng);
         let said = format!("EXTANT_SEED={:#x} mke2fs {}: {said}", case.seed, volume.name);
         let first = folder.path().join(format!("first-{:x}", case.seed));
         let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(bytes.clone())));
@@ -146,7 +146,7 @@ fn an_undo_file_puts_every_byte_back() {
         let mut rng = case.rng();
         let volume = rng.pick(&volumes);
         let mut bytes = volume.bytes.clone();
-        let said = spoil(volume, &mut bytes, &mut rng);
+        let said = corrupt(volume, &mut bytes, &mut rng);
         let said = format!("EXTANT_SEED={:#x} mke2fs {}: {said}", case.seed, volume.name);
         let path = folder.path().join(format!("{:x}", case.seed));
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
@@ -161,8 +161,8 @@ fn an_undo_file_puts_every_byte_back() {
     assert!(undone > 5, "only {undone} undone");
 }
 
-/// Puts four bytes at the end of a block so that its CRC32C is `wanted`: the checksum of the block is that with zeros there,
-/// changed by a fixed word for each bit of them.
+/// Puts four bytes at the end of a block so that its CRC32C is `wanted`: the checksum of the block is that with zeros
+/// there, changed by a fixed word for each bit of them.
 fn force_checksum(block: &mut [u8], wanted: u32) {
     let end = block.len() - 4;
     let with = |block: &mut [u8], tail: u32| {
@@ -230,7 +230,7 @@ fn a_redo_log_in_a_circle_is_none() {
             rp_index: SUM.into(),
             rp_checksum: 0.into(),
         };
-        pointer.seal();
+        pointer.set_checksum();
         bytes[1024 + POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
         // as a log it is whole where it does not lead back to itself
         assert_eq!(unfinished(&MemoryDevice::from_vec(bytes.clone())), whole, "next {next}");

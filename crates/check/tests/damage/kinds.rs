@@ -1,5 +1,5 @@
-//! An image for every problem of the table, and for the corruptions of the paper's Table II: found, repaired, clean in a
-//! second run, and clean to e2fsck, with every file that e2fsck keeps.
+//! An image for every problem of the table, and for the corruptions of the paper's Table II: found, repaired, clean in
+//! a second run, and clean to e2fsck, with every file that e2fsck preserves.
 
 use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
@@ -75,7 +75,7 @@ fn look(bytes: &[u8]) -> Option<Report> {
 }
 
 /// The volume with this damage; `None` where it lacks what that takes.
-fn spoilt(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
+fn damaged(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
     let device = MemoryDevice::from_vec(base.bytes.clone());
     match damage(&device, kind, seed) {
         Ok(places) => {
@@ -120,8 +120,8 @@ fn files(image: &Image) -> Option<BTreeMap<PathBuf, Option<ContentHash>>> {
     Some(files.map(|(path, entry)| (path.clone(), entry.content)).collect())
 }
 
-/// The first file that e2fsck's repair keeps and ours does not: under this name or another, for of two with one name the
-/// tools may rename either; or as it was before the damage.
+/// The first file that e2fsck's repair preserves and ours does not, under this or another name: of two with one name
+/// the tools may rename either; or as it was before the damage.
 pub(crate) fn lost(bytes: &[u8], before: &[u8]) -> Option<String> {
     let theirs = Image::from_bytes(bytes);
     run("e2fsck", &["-fy".as_ref(), theirs.path().as_os_str()]);
@@ -134,7 +134,7 @@ pub(crate) fn lost(bytes: &[u8], before: &[u8]) -> Option<String> {
     let Some(ours) = files(&Image::from_bytes(&repaired)) else { return Some("the kernel refuses it".into()) };
     let before = files(&Image::from_bytes(before))?;
     let whole = |path| ours.contains_key(path) && ours.get(path) == before.get(path);
-    let gone = theirs.iter().find(|(path, content)| !whole(*path) && !ours.values().any(|kept| kept == *content))?;
+    let gone = theirs.iter().find(|(path, content)| !whole(*path) && !ours.values().any(|left| left == *content))?;
     Some(format!("lost: {}", gone.0.display()))
 }
 
@@ -153,7 +153,7 @@ fn every_problem_has_an_image_that_is_found_and_repaired() {
         let kind = Kind::Problem(code.number());
         let mut tried = Vec::new();
         let image = bases.iter().find_map(|base| {
-            let bytes = spoilt(base, kind, 1)?;
+            let bytes = damaged(base, kind, 1)?;
             let found = look(&bytes);
             if found.as_ref().is_some_and(|report| report.problems.iter().any(|p| p.code == code)) {
                 return Some((base, bytes));
@@ -207,7 +207,7 @@ fn the_papers_corruptions_are_found_and_repaired() {
         bases.flat_map(|base| (0..TABLE2.len() * 3).map(move |n| (base, n / 3, 1 + n as u64 % 3))).collect();
     let wrong = at_once(&all, |(base, n, seed), scratch| {
         let said = format!("{}, seed {seed}, on {}", TABLE2[*n].name, base.name);
-        let Some(bytes) = spoilt(base, Kind::Table2(*n), *seed) else { return Some(format!("{said}: not made")) };
+        let Some(bytes) = damaged(base, Kind::Table2(*n), *seed) else { return Some(format!("{said}: not made")) };
         if look(&bytes).is_some_and(|report| report.problems.is_empty()) {
             return Some(format!("{said}: not found"));
         }
@@ -229,7 +229,7 @@ fn a_superblock_against_which_no_descriptor_makes_sense_is_repaired_with_them() 
         // the bitmaps lie right behind the descriptors, where the superblock then has blocks for growth
         let image = Image::mke2fs(&["-t", format, "-b", "1024", "-O", "^resize_inode,^flex_bg"], 30 << 20).build();
         let base = Base { name: format.into(), bytes: image.bytes() };
-        let bytes = spoilt(&base, kind, 1).expect("a volume that takes the damage");
+        let bytes = damaged(&base, kind, 1).expect("a volume that takes the damage");
         let found = look(&bytes).expect("a volume").problems;
         assert!(found.iter().any(|p| p.code == Code::GroupDescriptorsTryBackup), "{format}: {found:?}");
         assert_eq!(compare(&bytes, &scratch), None, "{format}");

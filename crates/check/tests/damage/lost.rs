@@ -30,7 +30,7 @@ fn at_first_sight(bytes: &[u8]) -> bool {
 }
 
 /// The volume with this damage.
-fn spoilt(bytes: &[u8], number: u32) -> Vec<u8> {
+fn damaged(bytes: &[u8], number: u32) -> Vec<u8> {
     let device = MemoryDevice::from_vec(bytes.to_vec());
     damage(&device, Kind::Problem(number), 1).expect("a volume fit for it");
     contents(&device)
@@ -53,10 +53,10 @@ fn a_lost_journal_inode_is_restored_from_the_superblock() {
     }
     for kind in ["ext3", "ext4"] {
         let image = filled(&["-t", kind, "-b", "1024", "-J", "size=1"], 16 << 20);
-        let bytes = spoilt(&image.bytes(), 0x0E_0011);
+        let bytes = damaged(&image.bytes(), 0x0E_0011);
         let report = look(&bytes);
         assert!(!report.clean && finds(&report, Code::JournalInodeRestorable), "{kind}: {:?}", report.problems);
-        assert!(!at_first_sight(&bytes), "{kind}: nobody can mount it");
+        assert!(!at_first_sight(&bytes), "{kind}: it cannot be mounted");
         for mode in [Repair::Safe, Repair::All] {
             let mut bytes = bytes.clone();
             let report = fix(&mut bytes, mode).expect("a volume");
@@ -79,7 +79,7 @@ fn a_volume_that_cannot_be_checked_is_not_taken_at_its_word() {
     }
     let image = Image::mke2fs(&["-t", "ext4"], 40 << 20).build();
     for code in [Code::SuperblockFieldWrong, Code::FirstDataBlockWrong] {
-        let bytes = spoilt(&image.bytes(), code.number());
+        let bytes = damaged(&image.bytes(), code.number());
         let report = look(&bytes);
         assert!(finds(&report, code) && report.cut_short(), "{code:?}: {:?}", report.problems);
         assert!(at_first_sight(&image.bytes()) && !at_first_sight(&bytes), "{code:?}");
@@ -102,17 +102,17 @@ fn an_inode_table_is_found_where_mkfs_puts_it() {
     }
     for (args, size) in SHAPES {
         let image = filled(args, size);
-        let sound = image.bytes();
-        let bytes = spoilt(&sound, 0x0E_0012);
+        let intact = image.bytes();
+        let bytes = damaged(&intact, 0x0E_0012);
         let report = look(&bytes);
         assert!(finds(&report, Code::InodeTableElsewhere), "{args:?}: {:?}", report.problems);
-        assert!(at_first_sight(&sound) && !at_first_sight(&bytes), "{args:?}: it is not taken at its word");
+        assert!(at_first_sight(&intact) && !at_first_sight(&bytes), "{args:?}: it is not taken at its word");
         let mut preened = bytes.clone();
         let report = fix(&mut preened, Repair::Safe).expect("a volume");
         assert!(report.exit == exit::LEFT && preened == bytes, "{args:?}: a person decides");
         let mut repaired = bytes.clone();
         repair_all(&mut repaired, &format!("{args:?}"));
-        assert_eq!(look(&repaired).counts, look(&sound).counts, "{args:?}: every file is there");
+        assert_eq!(look(&repaired).counts, look(&intact).counts, "{args:?}: every file is there");
         image.set_bytes(&repaired);
         assert!(e2fsck(image.path()).clean, "{args:?}");
     }
@@ -126,25 +126,25 @@ fn an_inode_table_is_found_where_something_else_stands_in_its_place() {
     }
     for (args, size) in &SHAPES[..2] {
         let image = filled(args, *size);
-        let sound = image.bytes();
+        let intact = image.bytes();
         image.debugfs(&["set_bg 0 inode_table 6000", "set_bg 0 checksum calc"]);
         let mut bytes = image.bytes();
         assert!(finds(&look(&bytes), Code::InodeTableElsewhere), "{args:?}");
         repair_all(&mut bytes, &format!("{args:?}"));
-        assert_eq!(look(&bytes).counts, look(&sound).counts, "{args:?}");
+        assert_eq!(look(&bytes).counts, look(&intact).counts, "{args:?}");
     }
 }
 
 /// Where the root is gone too nothing proves where the table is: nothing is written, unless that is asked for.
 #[test]
-fn files_are_not_given_up_for_an_empty_table() {
+fn files_are_not_lost_to_an_empty_table() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
     let (args, size) = SHAPES[0];
     let image = filled(args, size);
     image.debugfs(&["sif <2> mode 0"]);
-    let bytes = spoilt(&image.bytes(), 0x0E_0012);
+    let bytes = damaged(&image.bytes(), 0x0E_0012);
     let report = look(&bytes);
     assert!(finds(&report, Code::InodeTableNotInGroup) && !finds(&report, Code::InodeTableElsewhere));
     let mut left = bytes.clone();
@@ -160,7 +160,7 @@ fn files_are_not_given_up_for_an_empty_table() {
 
 /// A descriptor of zeroes says neither where the table is nor where its bitmap.
 #[test]
-fn files_are_not_given_up_where_the_bitmap_is_lost_as_well() {
+fn files_are_not_lost_where_the_bitmap_is_lost_as_well() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
@@ -206,7 +206,7 @@ fn a_directory_that_lost_its_type_is_one_again() {
     for kind in ["ext3", "ext4"] {
         let args = ["-t", kind, "-b", "1024", "-J", "size=1"];
         let image = Image::mke2fs(&args, 8 << 20).debugfs(&["mkdir a", "mkdir a/b", "mkdir a/c"]).build();
-        let sound = look(&image.bytes()).counts;
+        let intact = look(&image.bytes()).counts;
         for command in ["sif a mode 0140755", "sif a mode 060755", "sif a mode 0", "sif <2> mode 0100755"] {
             let before = image.bytes();
             image.debugfs(&[command]);
@@ -214,7 +214,7 @@ fn a_directory_that_lost_its_type_is_one_again() {
             let report = look(&bytes);
             assert!(finds(&report, Code::LooksLikeDirectory), "{kind}, {command}: {:?}", report.problems);
             repair_all(&mut bytes, &format!("{kind}, {command}"));
-            assert_eq!(look(&bytes).counts, sound, "{kind}, {command}");
+            assert_eq!(look(&bytes).counts, intact, "{kind}, {command}");
             image.set_bytes(&bytes);
             assert!(e2fsck(image.path()).clean, "{kind}, {command}");
             image.set_bytes(&before);
@@ -237,7 +237,7 @@ fn a_directory_in_its_inode_or_below_a_tree_that_lost_its_type_is_one_again() {
         let args = ["-t", "ext4", "-b", "1024", "-I", "256", "-O", features];
         let image = Image::mke2fs(&args, 8 << 20).debugfs(&commands).build();
         let before = image.bytes();
-        let sound = look(&before).counts;
+        let intact = look(&before).counts;
         for dir in ["small", "small/within", "empty", "wide"] {
             for mode in ["0", "010755", "020755", "060755", "0140755", "0170000"] {
                 image.debugfs(&[&format!("sif {dir} mode {mode}")]);
@@ -245,7 +245,7 @@ fn a_directory_in_its_inode_or_below_a_tree_that_lost_its_type_is_one_again() {
                 let said = format!("{features}, {dir}, {mode}");
                 assert!(finds(&look(&bytes), Code::LooksLikeDirectory), "{said}: {:?}", look(&bytes).problems);
                 repair_all(&mut bytes, &said);
-                assert_eq!(look(&bytes).counts, sound, "{said}");
+                assert_eq!(look(&bytes).counts, intact, "{said}");
                 image.set_bytes(&bytes);
                 assert!(e2fsck(image.path()).clean, "{said}");
                 let listed = image.debugfs(&["ls -p small/within", "ls -p wide"]).text();
@@ -280,7 +280,7 @@ fn set_leaf_checksum(image: &Image, bytes: &mut [u8], leaf: usize) {
         let number: u32 = number.parse().expect("a number");
         assert!(said.contains("Generation: 0 "), "{said}");
         let seed = crc32c(crc32c(geometry.checksum_seed, &number.to_le_bytes()), &[0; 4]);
-        extent::seal_block(seed, &mut bytes[leaf..leaf + 1024]).expect("room for it");
+        extent::set_block_checksum(seed, &mut bytes[leaf..leaf + 1024]).expect("space for it");
     }
 }
 
@@ -292,7 +292,7 @@ fn content(image: &Image, path: &str) -> Vec<u8> {
 
 /// The kernel reads no node of another depth than its parent says, but all that the file has is there.
 #[test]
-fn a_node_that_is_right_but_for_its_depth_keeps_the_file() {
+fn the_file_of_a_node_that_is_right_but_for_its_depth_survives() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
@@ -315,7 +315,7 @@ fn a_node_that_is_right_but_for_its_depth_keeps_the_file() {
 
 /// A tree of more levels than any file needs is made shallower, and the file stays, as with e2fsck.
 #[test]
-fn a_tree_that_is_too_deep_keeps_the_file() {
+fn the_file_of_a_tree_that_is_too_deep_survives() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
@@ -340,7 +340,7 @@ fn a_tree_that_is_too_deep_keeps_the_file() {
         assert_eq!(codes, [Code::ExtentTreeTooDeep], "{args:?}");
         let theirs = Image::from_bytes(&bytes);
         run("e2fsck", &["-fy".as_ref(), theirs.path().as_os_str()]);
-        assert!(contents(&theirs) == before, "{args:?}: e2fsck keeps the file");
+        assert!(contents(&theirs) == before, "{args:?}: e2fsck preserves the file");
         repair_all(&mut bytes, &format!("{args:?}"));
         assert!(look(&bytes).problems.is_empty(), "{args:?}");
         image.set_bytes(&bytes);
@@ -373,7 +373,7 @@ fn an_extent_past_the_end_of_all_files_costs_itself_alone() {
     assert_eq!(differing, [2 * 16384], "one block is lost");
 }
 
-/// e2fsck says that the tree has no sound root; the entries are all there.
+/// e2fsck reports that the tree has no valid root; the entries are all there.
 #[test]
 fn an_index_flag_on_a_directory_in_its_inode_is_cleared() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -384,7 +384,7 @@ fn an_index_flag_on_a_directory_in_its_inode_is_cleared() {
     std::fs::write(folder.path().join("small/file"), "x").expect("a file");
     let args = ["-t", "ext4", "-b", "1024", "-I", "256", "-O", "inline_data", "-J", "size=1"];
     let image = Image::mke2fs(&args, 16 << 20).with_folder(folder.path()).build();
-    let sound = image.bytes();
+    let intact = image.bytes();
     let said = image.debugfs(&["stat /small"]).text();
     assert!(said.contains("Flags: 0x10000000"), "it stands in its inode: {said}");
     image.debugfs(&["sif /small flags 0x10001000"]);
@@ -393,12 +393,13 @@ fn an_index_flag_on_a_directory_in_its_inode_is_cleared() {
     repair_all(&mut bytes, "");
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
-    assert_eq!(look(&bytes).counts, look(&sound).counts);
+    assert_eq!(look(&bytes).counts, look(&intact).counts);
     let said = image.debugfs(&["stat /small", "ls -p /small"]).text();
     assert!(said.contains("Flags: 0x10000000") && said.contains("/file/"), "{said}");
 }
 
-/// A bitmap that is looked for in the midst of the table says nothing of the inodes there: the table is proved by its own.
+/// A bitmap that is looked for in the midst of the table says nothing of the inodes there: the table is proved by its
+/// own.
 #[test]
 fn a_bitmap_in_the_wrong_place_does_not_cost_the_table() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -406,8 +407,8 @@ fn a_bitmap_in_the_wrong_place_does_not_cost_the_table() {
     }
     for (args, size) in &SHAPES[..2] {
         let image = filled(args, *size);
-        let sound = image.bytes();
-        let sb = DiskSuperblock::from_slice(&sound[1024..2048]).expect("a superblock");
+        let intact = image.bytes();
+        let sb = DiskSuperblock::from_slice(&intact[1024..2048]).expect("a superblock");
         let said = image.debugfs(&["stats"]).text();
         let table = said.split_once("inode table at ").expect("a group").1.split_whitespace().next().expect("a place");
         let within = table.trim_end_matches(',').parse::<u32>().expect("a number") + 16;
@@ -415,7 +416,7 @@ fn a_bitmap_in_the_wrong_place_does_not_cost_the_table() {
         image.debugfs(&[&format!("set_bg 0 inode_bitmap {within}"), "set_bg 0 checksum calc"]);
         let mut bytes = image.bytes();
         repair_all(&mut bytes, &format!("{args:?}"));
-        assert_eq!(look(&bytes).counts.inodes, look(&sound).counts.inodes, "{args:?}: every file is there");
+        assert_eq!(look(&bytes).counts.inodes, look(&intact).counts.inodes, "{args:?}: every file is there");
         image.set_bytes(&bytes);
         assert!(e2fsck(image.path()).clean, "{args:?}");
     }

@@ -1,4 +1,4 @@
-//! Spoilt volumes: the check ends, says something, and calls nothing clean that e2fsck does not; and repair repairs them.
+//! Damaged volumes: the check ends, reports something, and calls none clean that e2fsck does not; and repair works.
 
 mod astray;
 mod clusters;
@@ -45,10 +45,10 @@ fn volumes() -> Vec<Volume> {
         let block = if args.contains(&"4096") && !args.contains(&"-C") { 4096 } else { 1024 };
         let damager = Damager::within(block, damage::metadata_ranges(image.path(), block));
         let before = e2fsck(image.path());
-        // what mke2fs itself leaves unsound is no ground to stand on
-        Volume { name: args.join(" "), bytes: image.bytes(), damager, sound: before.clean }
+        // a volume with errors from mke2fs itself is left out
+        Volume { name: args.join(" "), bytes: image.bytes(), damager, intact: before.clean }
     })
-    .filter(|volume| volume.sound)
+    .filter(|volume| volume.intact)
     .collect()
 }
 
@@ -56,7 +56,7 @@ struct Volume {
     name: String,
     bytes: Vec<u8>,
     damager: Damager,
-    sound: bool,
+    intact: bool,
 }
 
 /// Whether the check calls these bytes clean. Panics with the damage where the check does.
@@ -73,8 +73,8 @@ fn is_clean(bytes: &[u8], said: &str) -> bool {
     }
 }
 
-/// Spoils volumes case by case and asks e2fsck about each that the check calls clean. All findings are told, not the first.
-fn campaign(name: &str, count: u64, spoil: impl Fn(&Volume, &mut Vec<u8>, &mut Rng) -> String) {
+/// Corrupts volumes case by case and asks e2fsck about each that the check calls clean. Reports all findings.
+fn campaign(name: &str, count: u64, corrupt: impl Fn(&Volume, &mut Vec<u8>, &mut Rng) -> String) {
     let volumes = volumes();
     let scratch = Image::from_bytes(&[]);
     let mut findings = Vec::new();
@@ -82,7 +82,7 @@ fn campaign(name: &str, count: u64, spoil: impl Fn(&Volume, &mut Vec<u8>, &mut R
         let mut rng = case.rng();
         let volume = rng.pick(&volumes);
         let mut bytes = volume.bytes.clone();
-        let said = spoil(volume, &mut bytes, &mut rng);
+        let said = corrupt(volume, &mut bytes, &mut rng);
         if is_clean(&bytes, &said) {
             scratch.set_bytes(&bytes);
             let verdict = e2fsck(scratch.path());
@@ -104,7 +104,7 @@ fn sound_volumes_are_clean() {
         return;
     }
     let volumes = volumes();
-    assert!(volumes.len() >= 8, "only {} sound volumes to start from", volumes.len());
+    assert!(volumes.len() >= 8, "only {} clean volumes to start from", volumes.len());
     for volume in volumes {
         let device = MemoryDevice::from_vec(volume.bytes);
         let report = check("volume", &device, &Options::default(), &()).expect("a volume");

@@ -1,5 +1,5 @@
-//! Each field of 16 bits of a structure of each kind, with each of a few values and all checksums put right: our verdict is
-//! e2fsck's, a repair ends where e2fsck finds nothing, and no file is lost that e2fsck's repair leaves.
+//! Each field of 16 bits of a structure of each kind, with each of a few values and all checksums put right: our
+//! verdict is e2fsck's, a repair ends where e2fsck finds nothing, and no file is lost that e2fsck's repair leaves.
 //!
 //! `make test` takes a few of them, evenly; with a high `EXTANT_CAMPAIGN` it is all.
 
@@ -57,7 +57,7 @@ fn findings(volume: &Seed, bytes: &[u8], scratch: &Image) -> (Vec<String>, bool)
     let mut found: Vec<String> = verdict(bytes, scratch).into_iter().collect();
     let mut left = false;
     match wrong_with(bytes, scratch) {
-        Some(Wrong::Unsound(text)) => found.push(text),
+        Some(Wrong::Damaged(text)) => found.push(text),
         Some(Wrong::Left(_)) => left = true,
         None if has_loop() => found.extend(lost(bytes, &volume.bytes)),
         None => {}
@@ -84,7 +84,7 @@ fn each_field_is_checked_and_repaired_as_e2fsck_does() {
     for (number, (volume, field, value)) in cases.iter().enumerate().skip(start).step_by(step) {
         let mut bytes = volume.bytes.clone();
         field.set(&mut bytes, *value);
-        volume.structures.seal(&mut bytes);
+        volume.structures.set_checksum(&mut bytes);
         // a checksum, put right
         if bytes == volume.bytes {
             continue;

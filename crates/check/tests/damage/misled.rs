@@ -1,6 +1,6 @@
-//! Fields that are wrong in structures whose checksums are right. Superblocks that name the wrong inode or lay the volume
-//! out wrongly, inodes that claim to be inline, a resize inode that leads out of the volume: a repair puts the field right
-//! and loses nothing.
+//! Fields that are wrong in structures whose checksums are right. Superblocks that name the wrong inode or lay the
+//! volume out wrongly, inodes that claim to be inline, a resize inode that leads out of the volume: a repair puts the
+//! field right and loses nothing.
 
 use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
@@ -62,7 +62,7 @@ fn changed(bytes: &[u8], change: impl FnOnce(&mut DiskSuperblock)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let superblock = superblock(&mut bytes);
     change(superblock);
-    superblock.seal();
+    superblock.set_checksum();
     bytes
 }
 
@@ -74,12 +74,12 @@ fn finds(report: &Report, code: Code) -> bool {
     report.problems.iter().any(|problem| problem.code == code)
 }
 
-/// Repairs the volume, which must come out sound in one run with nothing changed but the superblock.
-fn only_the_superblock(said: &str, sound: &[u8], mut bytes: Vec<u8>, mode: Repair) -> Vec<u8> {
+/// Repairs the volume, which must come out clean in one run with nothing changed but the superblock.
+fn only_the_superblock(said: &str, intact: &[u8], mut bytes: Vec<u8>, mode: Repair) -> Vec<u8> {
     let report = fix(&mut bytes, mode).expect("a volume");
     assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{said}: {:?}", report.problems);
     assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
-    let differing = (0..bytes.len()).filter(|n| bytes[*n] != sound[*n] && !(1024..2048).contains(n));
+    let differing = (0..bytes.len()).filter(|n| bytes[*n] != intact[*n] && !(1024..2048).contains(n));
     let outside: BTreeSet<_> = differing.map(|n| n / 1024).collect();
     // the redo log, in free blocks
     assert!(outside.len() <= 4, "{said}: blocks {outside:?} changed");
@@ -98,19 +98,19 @@ fn a_wrong_number_of_the_journal_costs_nothing() {
     }
     for kind in ["ext3", "ext4"] {
         let image = volume(&["-t", kind, "-b", "1024", "-J", "size=1"]);
-        let (sound, before) = (image.bytes(), tree(&image));
+        let (intact, before) = (image.bytes(), tree(&image));
         let named = ["dir", "a", "large"].map(|path| inode_of(&image, path));
         for number in named.into_iter().chain([0, 1, 2, 7, 11, 500, 999_999]) {
             let said = format!("{kind}: journal {number}");
-            let spoilt = changed(&sound, |sb| sb.s_journal_inum = number.into());
-            let report = look(&spoilt);
+            let damaged = changed(&intact, |sb| sb.s_journal_inum = number.into());
+            let report = look(&damaged);
             assert!(!report.clean && finds(&report, Code::JournalInodeElsewhere), "{said}: {:?}", report.problems);
             for mode in [Repair::Safe, Repair::All] {
-                let mut bytes = only_the_superblock(&said, &sound, spoilt.clone(), mode);
+                let mut bytes = only_the_superblock(&said, &intact, damaged.clone(), mode);
                 assert_eq!(superblock(&mut bytes).s_journal_inum.get(), 8, "{said}");
             }
             // the real one's inode is gone too: it comes back from the copy, and to no other inode than its own
-            image.set_bytes(&sound);
+            image.set_bytes(&intact);
             image.debugfs(&["clri <8>"]);
             let mut bytes = changed(&image.bytes(), |sb| sb.s_journal_inum = number.into());
             repaired(&said, &mut bytes);
@@ -127,22 +127,22 @@ fn a_file_named_for_quota_without_the_feature_stays_a_file() {
         return;
     }
     let image = volume(EXT4);
-    let sound = image.bytes();
+    let intact = image.bytes();
     for number in [inode_of(&image, "a"), inode_of(&image, "dir"), 1, 2, 5, 7, 8] {
         for field in 0..4 {
             // reserved numbers mean nothing there, but e2fsck clears one that it takes for the orphan file
             if field != 3 && number < 11 && number != 2 {
                 continue;
             }
-            let spoilt = changed(&sound, |sb| match field {
+            let damaged = changed(&intact, |sb| match field {
                 0 => sb.s_usr_quota_inum = number.into(),
                 1 => sb.s_grp_quota_inum = number.into(),
                 2 => sb.s_prj_quota_inum = number.into(),
                 _ => sb.s_orphan_file_inum = number.into(),
             });
             let said = format!("field {field} names {number}");
-            assert!(finds(&look(&spoilt), Code::SystemInodeWithoutFeature), "{said}");
-            let mut bytes = only_the_superblock(&said, &sound, spoilt, Repair::All);
+            assert!(finds(&look(&damaged), Code::SystemInodeWithoutFeature), "{said}");
+            let mut bytes = only_the_superblock(&said, &intact, damaged, Repair::All);
             let superblock = superblock(&mut bytes);
             let numbers = [superblock.s_usr_quota_inum, superblock.s_prj_quota_inum, superblock.s_orphan_file_inum];
             assert_eq!(numbers.map(|n| n.get()), [0; 3], "{said}");
@@ -158,17 +158,17 @@ fn a_file_named_for_quota_stays_a_file() {
     }
     let image = volume(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "quota,project"]);
     // mke2fs -d fills the volume after it has counted
-    let mut sound = image.bytes();
-    repaired("counts of quota", &mut sound);
-    image.set_bytes(&sound);
-    let (before, project) = (tree(&image), superblock(&mut sound).s_prj_quota_inum.get());
+    let mut intact = image.bytes();
+    repaired("counts of quota", &mut intact);
+    image.set_bytes(&intact);
+    let (before, project) = (tree(&image), superblock(&mut intact).s_prj_quota_inum.get());
     // the reserved inodes of other kinds are whole quota files, too
     for number in [inode_of(&image, "a"), inode_of(&image, "dir"), 2, project, 3, 4] {
         for field in 0..3 {
             if number == [3, 4, project][field] {
                 continue;
             }
-            let wrong = changed(&sound, |sb| match field {
+            let wrong = changed(&intact, |sb| match field {
                 0 => sb.s_usr_quota_inum = number.into(),
                 1 => sb.s_grp_quota_inum = number.into(),
                 _ => sb.s_prj_quota_inum = number.into(),
@@ -194,7 +194,7 @@ fn a_wrong_layout_is_put_right_from_a_copy() {
         return;
     }
     let image = volume(EXT4);
-    let (sound, before) = (image.bytes(), tree(&image));
+    let (intact, before) = (image.bytes(), tree(&image));
     type Change = fn(&mut DiskSuperblock);
     let cases: [(&str, Change); 12] = [
         ("inodes of 1024 bytes", |sb| sb.s_inode_size = 1024.into()),
@@ -216,7 +216,7 @@ fn a_wrong_layout_is_put_right_from_a_copy() {
         ("ordinary inodes from 100", |sb| sb.s_first_ino = 100.into()),
     ];
     for (said, change) in cases {
-        let mut bytes = changed(&sound, change);
+        let mut bytes = changed(&intact, change);
         // which copy is right is for a person to say
         let mut safe = bytes.clone();
         let report = fix(&mut safe, Repair::Safe).expect("a volume");
@@ -247,12 +247,12 @@ fn a_stray_inline_flag_costs_no_file() {
         let commands = ["mknod pipe p", "mknod device c 5 1", "symlink link inner", &format!("symlink long {target}")];
         image.debugfs(&commands);
         image.debugfs(&["write /dev/null empty"]);
-        let sound = image.bytes();
+        let intact = image.bytes();
         let stats = |image: &Image| paths.map(|path| fields(&image.debugfs(&[&format!("stat {path}")]).text()));
         let (before, before_stats) = (tree(&image), stats(&image));
         for path in paths {
             let said = format!("{args:?}: {path}");
-            image.set_bytes(&sound);
+            image.set_bytes(&intact);
             let flags = &before_stats[paths.iter().position(|p| *p == path).expect("a path")].1;
             let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).expect("flags");
             if flags & 0x1000_0000 != 0 {
@@ -263,7 +263,7 @@ fn a_stray_inline_flag_costs_no_file() {
             let stray = if path == "link" { 0x1000_0800 } else { 0x1000_0000 };
             image.debugfs(&[&format!("set_inode_field {path} flags {:#x}", flags | stray)]);
             let mut bytes = image.bytes();
-            assert_ne!(bytes, sound, "{said}");
+            assert_ne!(bytes, intact, "{said}");
             assert!(!look(&bytes).clean, "{said}");
             repaired(&said, &mut bytes);
             assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
@@ -325,9 +325,9 @@ fn inline_data_outlives_the_attributes_beside_it() {
     let text = String::from_utf8(content).expect("letters");
     assert!(file().contains(&text));
     image.debugfs(&["ea_set small user.other value"]);
-    let sound = image.bytes();
+    let intact = image.bytes();
     // behind the header in the inode: the first entry is of 16 bytes and the name "data", the second one follows
-    let first = area_of(&sound, b"data\x05\x01");
+    let first = area_of(&intact, b"data\x05\x01");
     type Change = fn(&mut [u8]);
     let changes: [(&str, Change); 3] = [
         ("the hash", |entry| entry[12] ^= 1),
@@ -338,7 +338,7 @@ fn inline_data_outlives_the_attributes_beside_it() {
         }),
     ];
     for (said, change) in changes {
-        let mut bytes = sound.clone();
+        let mut bytes = intact.clone();
         change(&mut bytes[first + 4..first + 24]);
         image.set_bytes(&bytes);
         // puts the inode's checksum right
@@ -352,7 +352,7 @@ fn inline_data_outlives_the_attributes_beside_it() {
         assert!(file().contains(&text), "{said}: {}", file());
     }
     // without the attribute what stands in the inode is all of the smaller one
-    let mut bytes = sound.clone();
+    let mut bytes = intact.clone();
     let entry = area_of(&bytes, b"all of it stands") - 0x28 + 128 + 32 + 4;
     assert_eq!(bytes[entry..entry + 2], [4, 7]);
     bytes[entry + 1] = 1;
@@ -379,15 +379,15 @@ fn fields_of_the_volumes_own_inodes_are_looked_at() {
     }
     let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "quota,project,orphan_file"];
     let image = Image::mke2fs(&args, 12 << 20).build();
-    let mut sound = image.bytes();
-    let own = superblock(&mut sound);
+    let mut intact = image.bytes();
+    let own = superblock(&mut intact);
     let (project, orphans) = (own.s_prj_quota_inum.get(), own.s_orphan_file_inum.get());
-    assert!(look(&sound).clean && project >= 11 && orphans >= 11);
+    assert!(look(&intact).clean && project >= 11 && orphans >= 11);
     for number in [3, 4, 8, project, orphans] {
         for field in ["links_count 0", "mode 0", "dtime 5", "dtime 1700000000", "size 77777777", "blocks 1", "flags 0"]
         {
             let said = format!("inode {number}: {field}");
-            image.set_bytes(&sound);
+            image.set_bytes(&intact);
             image.debugfs(&[&format!("set_inode_field <{number}> {field}")]);
             let mut bytes = image.bytes();
             assert_eq!(look(&bytes).clean, e2fsck(image.path()).clean, "{said}: {:?}", look(&bytes).problems);
@@ -401,7 +401,7 @@ fn fields_of_the_volumes_own_inodes_are_looked_at() {
     }
 }
 
-/// What the volume's own files are made anew into may be somebody's: nothing is written over it.
+/// The blocks for new system inodes may belong to files: nothing is written over them.
 #[test]
 fn own_files_that_lead_into_others_cost_nothing() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -409,11 +409,11 @@ fn own_files_that_lead_into_others_cost_nothing() {
     }
     let image = volume(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "quota,project,orphan_file"]);
     // mke2fs -d fills the volume after it has counted
-    let mut sound = image.bytes();
-    repaired("counts of quota", &mut sound);
-    image.set_bytes(&sound);
+    let mut intact = image.bytes();
+    repaired("counts of quota", &mut intact);
+    image.set_bytes(&intact);
     let before = tree(&image);
-    let own = superblock(&mut sound);
+    let own = superblock(&mut intact);
     let (project, orphans) = (own.s_prj_quota_inum.get(), own.s_orphan_file_inum.get());
     let block_in = |image: &Image, path: &str| {
         let said = image.debugfs(&[&format!("bmap {path} 0")]).text();
@@ -424,10 +424,10 @@ fn own_files_that_lead_into_others_cost_nothing() {
         let first = block_in(&image, &format!("<{number}>"));
         for block in [folder, root, file, first + 1, first - 1, first + 4] {
             let said = format!("inode {number} leads to block {block}");
-            image.set_bytes(&sound);
+            image.set_bytes(&intact);
             image.debugfs(&[&format!("set_inode_field <{number}> block[5] {block}")]);
             let mut bytes = image.bytes();
-            assert!(bytes != sound && !look(&bytes).clean, "{said}");
+            assert!(bytes != intact && !look(&bytes).clean, "{said}");
             repaired(&said, &mut bytes);
             image.set_bytes(&bytes);
             assert_eq!(tree(&image), before, "{said}");
@@ -435,17 +435,17 @@ fn own_files_that_lead_into_others_cost_nothing() {
         }
     }
     // e2fsck and debugfs wait half a minute before they open such a volume
-    let sound = volume(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "mmp"]).bytes();
-    let blocks: Vec<&[u8]> = sound.chunks(1024).collect();
+    let intact = volume(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "mmp"]).bytes();
+    let blocks: Vec<&[u8]> = intact.chunks(1024).collect();
     let names = |name: &[u8]| blocks.iter().position(|block| block.windows(name.len()).any(|bytes| bytes == name));
     let file = blocks.iter().position(|block| block.iter().all(|byte| *byte == 1));
     for block in [names(b"inner"), names(b"lost+found"), file].map(|block| block.expect("a block")) {
         let said = format!("multiple-mount protection in block {block}");
-        let mut bytes = changed(&sound, |sb| sb.s_mmp_block = (block as u64).into());
+        let mut bytes = changed(&intact, |sb| sb.s_mmp_block = (block as u64).into());
         repaired(&said, &mut bytes);
         assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
         let at = block * 1024;
-        assert!(bytes[at..at + 1024] == sound[at..at + 1024], "{said}");
+        assert!(bytes[at..at + 1024] == intact[at..at + 1024], "{said}");
     }
 }
 
@@ -457,11 +457,11 @@ fn too_many_blocks_reserved_for_growth_cost_no_names() {
     }
     let folder = filled_folder();
     let image = Image::mke2fs(EXT4, 6 << 20).with_folder(folder.path()).build();
-    let (sound, before) = (image.bytes(), tree(&image));
+    let (intact, before) = (image.bytes(), tree(&image));
     let reserved = superblock(&mut image.bytes()).s_reserved_gdt_blocks.get();
     for more in [1, 2, 5, 40] {
         let said = format!("{more} blocks more");
-        let mut bytes = changed(&sound, |sb| sb.s_reserved_gdt_blocks = (reserved + more).into());
+        let mut bytes = changed(&intact, |sb| sb.s_reserved_gdt_blocks = (reserved + more).into());
         assert!(!look(&bytes).clean, "{said}");
         repaired(&said, &mut bytes);
         assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
@@ -492,7 +492,8 @@ fn checksums_of_an_orphan_file_without_the_feature_go() {
     }
 }
 
-/// What stands in the inode of lost+found is no map of blocks, and the new directory is not written where it seems to lead.
+/// What stands in the inode of lost+found is no map of blocks, and the new directory is not written where it seems to
+/// lead.
 #[test]
 fn a_lost_and_found_in_its_inode_costs_nothing() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {

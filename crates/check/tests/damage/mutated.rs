@@ -1,5 +1,6 @@
-//! Volumes with any field of any structure changed and all checksums put right, so that nothing but what the fields mean
-//! can give it away: nothing is called clean that e2fsck does not call clean, and what was repaired is clean for both.
+//! Volumes with any field of any structure changed and all checksums put right, so that nothing but what the fields
+//! mean can reveal it: nothing is called clean that e2fsck does not call clean, and what was repaired is clean for
+//! both.
 
 use crate::repaired::{Wrong, wrong_with};
 use damage::Structures;
@@ -8,7 +9,7 @@ use std::sync::OnceLock;
 use testkit::oracle::e2fsck;
 use testkit::{Image, Rng, Spec, Tree, cases, need};
 
-/// A sound volume.
+/// A clean volume.
 pub(crate) struct Seed {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
@@ -42,8 +43,8 @@ fn make_seeds() -> Vec<Seed> {
         .filter_map(|args| {
             let image = Image::mke2fs(args, 8 << 20).with_tree(&tree).indexed().build();
             let bytes = image.bytes();
-            let structures = Structures::of(&bytes).expect("a sound volume");
-            // what mke2fs itself leaves unsound is no ground to stand on
+            let structures = Structures::of(&bytes).expect("a clean volume");
+            // a volume with errors from mke2fs itself is left out
             e2fsck(image.path()).clean.then(|| Seed { name: args.join(" "), bytes, structures })
         })
         .collect()
@@ -54,7 +55,7 @@ fn mutate(seed: &Seed, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
     let changes = *rng.pick(&[1, 1, 1, 2, 2, 3, 5, 9]);
     let mut said = seed.structures.mutate(bytes, rng.next_u64(), changes);
     if rng.chance(90) {
-        seed.structures.seal(bytes);
+        seed.structures.set_checksum(bytes);
     } else {
         said.push("checksums as they were".to_owned());
     }
@@ -68,13 +69,13 @@ fn disagreement(bytes: &[u8], scratch: &Image, said: &str) -> Option<Wrong> {
         let verdict = e2fsck(scratch.path());
         if verdict.exit == Some(4) {
             let text = verdict.text.lines().filter(|l| !l.is_empty() && !l.starts_with("Pass")).take(4);
-            return Some(Wrong::Unsound(format!("called clean; e2fsck: {:?}", text.collect::<Vec<_>>())));
+            return Some(Wrong::Damaged(format!("called clean; e2fsck: {:?}", text.collect::<Vec<_>>())));
         }
     }
     wrong_with(bytes, scratch)
 }
 
-/// The resize inode is a large file, and the only one: without the feature the volume is not sound.
+/// The resize inode is a large file, and the only one: without the feature the volume has errors.
 #[test]
 fn large_files_of_the_volumes_own_need_their_feature() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -90,12 +91,12 @@ fn large_files_of_the_volumes_own_need_their_feature() {
 }
 
 #[test]
-fn mutated_volumes_are_judged_as_e2fsck_judges_them() {
+fn the_verdict_on_mutated_volumes_is_e2fscks() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
     let seeds = seeds();
-    assert!(seeds.len() >= 10, "only {} sound volumes to start from", seeds.len());
+    assert!(seeds.len() >= 10, "only {} clean volumes to start from", seeds.len());
     let scratch = Image::from_bytes(&[]);
     let (mut findings, mut left, mut count) = (Vec::new(), 0, 0);
     for case in cases("mutated volumes", 60) {
@@ -105,16 +106,16 @@ fn mutated_volumes_are_judged_as_e2fsck_judges_them() {
         let said = mutate(volume, &mut bytes, &mut rng);
         count += 1;
         let Some(wrong) = disagreement(&bytes, &scratch, &said) else { continue };
-        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mutated-{:#x}.img", case.seed));
-        std::fs::write(&kept, &bytes).expect("keeping a volume");
-        let (name, text, kept) = (&volume.name, wrong.text(), kept.display());
-        let finding = format!("EXTANT_SEED={:#x} mke2fs {name}: {said}\n  {text}\n  {kept}", case.seed);
-        // a campaign of hours tells at once
+        let saved = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mutated-{:#x}.img", case.seed));
+        std::fs::write(&saved, &bytes).expect("saving a volume");
+        let (name, text, saved) = (&volume.name, wrong.text(), saved.display());
+        let finding = format!("EXTANT_SEED={:#x} mke2fs {name}: {said}\n  {text}\n  {saved}", case.seed);
+        // a campaign of hours reports at once
         println!("{finding}");
         match wrong {
             // it lost nothing, and said that it is not done
             Wrong::Left(_) => left += 1,
-            Wrong::Unsound(_) => findings.push(finding),
+            Wrong::Damaged(_) => findings.push(finding),
         }
     }
     println!("{count} volumes, {} found otherwise, {left} left that e2fsck repairs", findings.len());

@@ -7,7 +7,7 @@ use testkit::oracle::e2fsck;
 use testkit::tools::run;
 use testkit::{Image, Rng, Spec, Tree, cases, need};
 
-/// A sound volume.
+/// A clean volume.
 struct Base {
     name: String,
     bytes: Vec<u8>,
@@ -59,7 +59,7 @@ fn bases() -> Vec<Base> {
             let image = image.indexed().build();
             // debugfs does not count the blocks of such a value
             run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
-            // what the tools themselves leave unsound is no ground to stand on
+            // a volume with errors from the tools themselves is left out
             e2fsck(image.path()).clean.then(|| Base { name: args.join(" "), bytes: image.bytes() })
         })
         .collect()
@@ -96,7 +96,7 @@ fn pairs_of_damage_are_repaired_in_one_run() {
         return;
     }
     let bases = bases();
-    assert!(bases.len() >= 8, "only {} sound volumes to start from", bases.len());
+    assert!(bases.len() >= 8, "only {} clean volumes to start from", bases.len());
     let kinds: Vec<Kind> = Kind::all().collect();
     let scratch = Image::from_bytes(&[]);
     let mut findings = Vec::new();
@@ -110,7 +110,7 @@ fn pairs_of_damage_are_repaired_in_one_run() {
         // a campaign of hours prints at once
         println!("{finding}");
         // what says in a sentence that it is not repaired has lost nothing
-        if let Wrong::Unsound(_) = wrong {
+        if let Wrong::Damaged(_) = wrong {
             findings.push(finding);
         }
     }

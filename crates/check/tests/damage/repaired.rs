@@ -1,4 +1,4 @@
-//! Repair of spoilt volumes: it ends, a second run is clean, and e2fsck finds nothing either.
+//! Repair of damaged volumes: it ends, a second run is clean, and e2fsck finds nothing either.
 
 use crate::{Volume, volumes};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -38,8 +38,8 @@ pub(crate) fn fix(bytes: &mut Vec<u8>, mode: Repair) -> Result<Report, Refusal> 
     report
 }
 
-/// Spoils a volume in a few places.
-pub(crate) fn spoil(volume: &Volume, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
+/// Corrupts a volume in a few places.
+pub(crate) fn corrupt(volume: &Volume, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
     let faults = 1 + rng.magnitude(20);
     let said: Vec<_> = (0..faults).map(|_| volume.damager.any(bytes, rng)).collect();
     // a file ends where its last block does
@@ -54,14 +54,14 @@ pub(crate) fn spoil(volume: &Volume, bytes: &mut Vec<u8>, rng: &mut Rng) -> Stri
 pub(crate) enum Wrong {
     /// It leaves the volume, and says so, where e2fsck's repair does not.
     Left(String),
-    /// It does what it must not, or calls sound what is not.
-    Unsound(String),
+    /// It fails, or calls clean a volume that is not.
+    Damaged(String),
 }
 
 impl Wrong {
     pub(crate) fn text(&self) -> &str {
         match self {
-            Self::Left(text) | Self::Unsound(text) => text,
+            Self::Left(text) | Self::Damaged(text) => text,
         }
     }
 }
@@ -70,19 +70,19 @@ impl Wrong {
 pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
     let mut repaired = bytes.to_vec();
     let outcome = match catch_unwind(AssertUnwindSafe(|| fix(&mut repaired, Repair::All))) {
-        Err(_) => return Some(Wrong::Unsound("the repair panicked".to_owned())),
+        Err(_) => return Some(Wrong::Damaged("the repair panicked".to_owned())),
         Ok(outcome) => outcome,
     };
     let left = match &outcome {
         Err(refusal) => Some(refusal.sentence.clone()),
         Ok(report) if report.exit & !exit::REPAIRED != 0 => {
-            let kept = report.problems.iter().filter(|p| !p.fixed).take(3).map(|p| p.text.clone());
-            Some(kept.collect::<Vec<_>>().join(" "))
+            let left = report.problems.iter().filter(|p| !p.fixed).take(3).map(|p| p.text.clone());
+            Some(left.collect::<Vec<_>>().join(" "))
         }
         Ok(_) => None,
     };
     if let Some(left) = left {
-        // where e2fsck does not come to an end either, nobody is to blame
+        // where e2fsck does not come to an end either, that is no failure
         scratch.set_bytes(bytes);
         run("e2fsck", &["-fy".as_ref(), scratch.path().as_os_str()]);
         return e2fsck(scratch.path()).clean.then(|| Wrong::Left(format!("left: {left}")));
@@ -94,7 +94,7 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
         Err(refusal) => Some(format!("the second run is refused: {refusal}")),
     };
     if let Some(found) = found {
-        return Some(Wrong::Unsound(found));
+        return Some(Wrong::Damaged(found));
     }
     scratch.set_bytes(&repaired);
     let verdict = e2fsck(scratch.path());
@@ -102,15 +102,16 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
         return None;
     }
     let text = verdict.text.lines().filter(|l| !l.is_empty() && !l.starts_with("Pass"));
-    Some(Wrong::Unsound(format!("e2fsck ({:?}): {:?}", verdict.exit, text.take(4).collect::<Vec<_>>())))
+    Some(Wrong::Damaged(format!("e2fsck ({:?}): {:?}", verdict.exit, text.take(4).collect::<Vec<_>>())))
 }
 
-/// Volumes that were not repaired once: an indirect block among the inodes, whose numbers led to the superblock; clusters that
-/// one file maps twice; a quota inode that no feature speaks of; the number of a journal's device likewise.
+/// Volumes that were not repaired once: an indirect block among the inodes, whose numbers led to the superblock;
+/// clusters that one file maps twice; a quota inode that no feature speaks of; the number of a journal's device
+/// likewise.
 const FOUND: [u64; 4] = [0xE89B_DDCC_5CD3_B7B1, 0xEE68_385C_B36D_EA89, 0x76C2_E188_1265_814D, 0x732C_7DBA_17D4_8A59];
 
 #[test]
-fn spoilt_volumes_are_repaired_and_e2fsck_agrees() {
+fn damaged_volumes_are_repaired_and_e2fsck_agrees() {
     if !need(&["mke2fs", "e2fsck", "e2image"]) {
         return;
     }
@@ -121,7 +122,7 @@ fn spoilt_volumes_are_repaired_and_e2fsck_agrees() {
         let mut rng = case.rng();
         let volume = rng.pick(&volumes);
         let mut bytes = volume.bytes.clone();
-        let said = spoil(volume, &mut bytes, &mut rng);
+        let said = corrupt(volume, &mut bytes, &mut rng);
         if let Some(wrong) = wrong_with(&bytes, &scratch) {
             let (seed, name) = (case.seed, &volume.name);
             findings.push(format!("EXTANT_SEED={seed:#x} mke2fs {name}: {said}\n  {}", wrong.text()));
@@ -204,7 +205,7 @@ fn journal(image: &Image) -> (usize, DiskSuperblock) {
 
 /// Writes a journal's superblock to where it begins, with its checksum.
 fn put(bytes: &mut [u8], at: usize, mut disk: DiskSuperblock) {
-    disk.seal();
+    disk.set_checksum();
     bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(disk.as_bytes());
 }
 
@@ -295,7 +296,8 @@ fn a_log_that_is_too_short_for_the_kernel_is_made_anew() {
     }
 }
 
-/// What was committed behind a transaction that does not match its checksums is lost, and the volume is not taken at its word.
+/// What was committed behind a transaction that does not match its checksums is lost, and the volume is not taken at
+/// its word.
 #[test]
 fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -383,8 +385,8 @@ fn fast_commits_are_left_to_a_mount() {
     }
 }
 
-/// Copies that would not serve are written anew, also those of blocks of meta groups; e2fsck can then go by them. Where something
-/// is left, they stay: they may be all that says what the volume was.
+/// Copies that would not serve are written anew, also those of blocks of meta groups; e2fsck can then go by them. Where
+/// something is left, they stay: they may be all that says what the volume was.
 #[test]
 fn copies_are_written_anew_once_all_else_is_right() {
     if !need(&["mke2fs", "e2fsck"]) {

@@ -1,5 +1,5 @@
-//! The resize inode, with its feature and without, whole and with one field of it changed: what is found, what a repair makes of
-//! it, and that e2fsck calls it sound.
+//! The resize inode, with its feature and without, whole and with one field of it changed: what is found, what a repair
+//! makes of it, and that e2fsck calls it clean.
 
 use crate::repaired::{fix, options, wrong_with};
 use blockdev::MemoryDevice;
@@ -57,10 +57,10 @@ fn the_resize_inode_follows_its_feature() {
         let base = base.build();
         let said = debugfs(base.path(), "bmap file 5");
         let block = said.split_whitespace().last().expect("a block").to_owned();
-        let sound = base.bytes();
+        let intact = base.bytes();
         for features in [&[][..], &[WITHOUT]] {
             for change in CHANGES {
-                image.set_bytes(&sound);
+                image.set_bytes(&intact);
                 let commands: Vec<String> =
                     change.iter().chain(features).map(|command| command.replace("FILE", &block)).collect();
                 image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());

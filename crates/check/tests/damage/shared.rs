@@ -1,4 +1,5 @@
-//! Attribute blocks that several inodes share: their reference counts stay right, whatever a repair does to one of the users.
+//! Attribute blocks that several inodes share: their reference counts stay right, whatever a repair does to one of the
+//! users.
 
 use crate::repaired::{Wrong, contents, wrong_with};
 use blockdev::MemoryDevice;
@@ -12,7 +13,7 @@ use zerocopy::FromBytes;
 /// Files that share one attribute block.
 const USERS: usize = 4;
 
-/// A sound volume with small files that share a block of attributes.
+/// A clean volume with small files that share a block of attributes.
 fn volume(args: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let (small, value) = (folder.path().join("small"), folder.path().join("value"));
@@ -56,11 +57,11 @@ fn the_reference_count_fits_after_a_user_was_freed() {
         &["-t", "ext2", "-b", "1024", "-I", "128"][..],
         &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "inline_data,ea_inode,^has_journal"],
     ] {
-        let sound = volume(args);
+        let intact = volume(args);
         for kind in Kind::all() {
-            let device = MemoryDevice::from_vec(sound.clone());
+            let device = MemoryDevice::from_vec(intact.clone());
             if damage(&device, kind, 1).is_ok()
-                && let Some(Wrong::Unsound(wrong)) = wrong_with(&contents(&device), &scratch)
+                && let Some(Wrong::Damaged(wrong)) = wrong_with(&contents(&device), &scratch)
             {
                 findings.push(format!("{args:?}: {kind:x?}: {wrong}"));
             }

@@ -1,4 +1,4 @@
-//! Volumes whose files share blocks on purpose (`shared_blocks`): sound as they are, and parted when asked.
+//! Volumes whose files share blocks on purpose (`shared_blocks`): clean as they are, and unshared on request.
 
 use crate::repaired::{contents, options};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -23,7 +23,7 @@ fn volume(args: &[&str], size: u64) -> Image {
     damage(&device, Kind::Problem(0x01_3001), 3).expect("two files");
     image.set_bytes(&contents(&device));
     image.debugfs(&["feature shared_blocks"]);
-    // the block that was given up
+    // the block that was freed
     run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
     let verdict = e2fsck(image.path());
     assert!(verdict.clean, "{}", verdict.text);
@@ -53,7 +53,7 @@ fn blocks_shared_on_purpose_are_sound_and_are_parted_when_asked() {
     {
         let image = volume(&args, 8 << 20);
         let shared = image.bytes();
-        assert!(look(&shared, &options(Repair::No)).problems.is_empty(), "{args:?}: sound as it is");
+        assert!(look(&shared, &options(Repair::No)).problems.is_empty(), "{args:?}: clean as it is");
         let wanted = Options { unshare_blocks: true, ..options(Repair::No) };
         assert!(!look(&shared, &wanted).clean, "{args:?}: what is asked to be parted is found");
         let mut bytes = shared.clone();

@@ -19,13 +19,13 @@ fn volume(options: &str) -> (Image, Vec<u32>) {
     let image = Image::mke2fs(&args, 8 << 20).debugfs(&commands.each_ref().map(String::as_str)).build();
     // debugfs does not count the blocks of such a value
     run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
-    let holders = (12..24).filter(|number| {
+    let value_inodes = (12..24).filter(|number| {
         let said = testkit::oracle::debugfs(image.path(), &format!("stat <{number}>"));
         said.contains("Flags: 0x280000")
     });
-    let holders: Vec<u32> = holders.collect();
-    assert_eq!(holders.len(), 2);
-    (image, holders)
+    let value_inodes: Vec<u32> = value_inodes.collect();
+    assert_eq!(value_inodes.len(), 2);
+    (image, value_inodes)
 }
 
 #[test]
@@ -49,13 +49,13 @@ fn what_is_wrong_with_several_values_is_repaired_in_one_run() {
         ]
     };
     for options in ["ea_inode,^has_journal", "ea_inode,^metadata_csum,^has_journal"] {
-        let (image, holders) = volume(options);
-        let sound = image.bytes();
+        let (image, value_inodes) = volume(options);
+        let intact = image.bytes();
         let scratch = Image::from_bytes(&[]);
-        let [first, second] = [one(holders[0]), one(holders[1])];
+        let [first, second] = [one(value_inodes[0]), one(value_inodes[1])];
         for (n, a) in first.iter().enumerate() {
             for b in [&second[n], &second[(n + 2) % second.len()], &first[(n + 5) % first.len()]] {
-                image.set_bytes(&sound);
+                image.set_bytes(&intact);
                 image.debugfs(&[a, b]);
                 let wrong = wrong_with(&image.bytes(), &scratch);
                 assert!(wrong.is_none(), "{options}: {a}; {b}: {}", wrong.as_ref().map_or("", Wrong::text));
@@ -70,15 +70,15 @@ fn a_value_whose_inode_has_another_size_stays() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
-    let (image, holders) = volume("ea_inode,^has_journal");
-    let sound = image.bytes();
+    let (image, value_inodes) = volume("ea_inode,^has_journal");
+    let intact = image.bytes();
     let attributes = |image: &Image| testkit::oracle::debugfs(image.path(), "ea_list a");
     let before = attributes(&image);
     assert!(before.contains("user.large (1020)") && before.contains("user.second (1020)"), "{before}");
     // less than the block holds, and so much more that the block is not enough
     for size in [100, 0, 5000] {
-        image.set_bytes(&sound);
-        for number in &holders {
+        image.set_bytes(&intact);
+        for number in &value_inodes {
             image.debugfs(&[&format!("sif <{number}> size {size}")]);
         }
         let scratch = Image::from_bytes(&[]);

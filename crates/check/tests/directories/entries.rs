@@ -18,8 +18,8 @@ fn volume(args: &[&str]) -> (Volume, Dir) {
 const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-N", "64"];
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-N", "64", "-O", "^has_journal"];
 
-/// Spoils the first block of `d` and says what the check found.
-fn spoilt(edit: impl FnOnce(&mut [u8])) -> BTreeSet<Code> {
+/// Corrupts the first block of `d` and says what the check found.
+fn damaged(edit: impl FnOnce(&mut [u8])) -> BTreeSet<Code> {
     let (mut volume, dir) = volume(EXT2);
     volume.edit(&dir, 0, edit);
     volume.codes()
@@ -34,12 +34,12 @@ fn dot() {
     if !programs() {
         return;
     }
-    assert_eq!(spoilt(|b| put_u32(b, 0, 0)), set(&[DotMissing, LinkCountWrong]));
-    assert_eq!(spoilt(|b| b[8] = b'x'), set(&[FirstEntryNotDot]));
-    assert_eq!(spoilt(|b| b[9] = 1), set(&[DotNotTerminated]));
-    assert_eq!(spoilt(|b| put_u32(b, 0, 11)), set(&[DotInodeWrong, LinkCountWrong]));
+    assert_eq!(damaged(|b| put_u32(b, 0, 0)), set(&[DotMissing, LinkCountWrong]));
+    assert_eq!(damaged(|b| b[8] = b'x'), set(&[FirstEntryNotDot]));
+    assert_eq!(damaged(|b| b[9] = 1), set(&[DotNotTerminated]));
+    assert_eq!(damaged(|b| put_u32(b, 0, 11)), set(&[DotInodeWrong, LinkCountWrong]));
     // "." takes up ".." too; what comes next is taken for ".."
-    let swallowed = spoilt(|b| put_u16(b, 4, 12 + rec_len(b, 12) as u16 + rec_len(b, 24) as u16));
+    let swallowed = damaged(|b| put_u16(b, 4, 12 + rec_len(b, 12) as u16 + rec_len(b, 24) as u16));
     assert!(swallowed.is_superset(&set(&[DotEntryLarge, SecondEntryNotDotDot, DotDotWrong])), "{swallowed:?}");
 }
 
@@ -48,11 +48,11 @@ fn dotdot() {
     if !programs() {
         return;
     }
-    assert_eq!(spoilt(|b| put_u32(b, 12, 0)), set(&[DotDotMissing, DotDotWrong, LinkCountWrong]));
-    assert_eq!(spoilt(|b| b[20] = b'x'), set(&[SecondEntryNotDotDot, DotDotWrong]));
-    assert_eq!(spoilt(|b| b[22] = 1), set(&[DotDotNotTerminated, DotDotWrong]));
-    assert_eq!(spoilt(|b| put_u32(b, 12, 11)), set(&[DotDotWrong, LinkCountWrong]));
-    assert_eq!(spoilt(|b| b[entry(b, b"aaaa") + 6] = 0), set(&[EntryNameEmpty]));
+    assert_eq!(damaged(|b| put_u32(b, 12, 0)), set(&[DotDotMissing, DotDotWrong, LinkCountWrong]));
+    assert_eq!(damaged(|b| b[20] = b'x'), set(&[SecondEntryNotDotDot, DotDotWrong]));
+    assert_eq!(damaged(|b| b[22] = 1), set(&[DotDotNotTerminated, DotDotWrong]));
+    assert_eq!(damaged(|b| put_u32(b, 12, 11)), set(&[DotDotWrong, LinkCountWrong]));
+    assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 6] = 0), set(&[EntryNameEmpty]));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn inode_numbers() {
     if !programs() {
         return;
     }
-    let aaaa = |inode: u32| spoilt(move |b| put_u32(b, entry(b, b"aaaa"), inode));
+    let aaaa = |inode: u32| damaged(move |b| put_u32(b, entry(b, b"aaaa"), inode));
     // the link loses its name, and with it all its names
     let lost = |code| set(&[code, InodeUnattached]);
     for inode in [1, 3, 5, 7, 8, 10, 65, u32::MAX] {
@@ -91,25 +91,25 @@ fn names() {
     if !programs() {
         return;
     }
-    assert_eq!(spoilt(|b| b[entry(b, b"aaaa") + 9] = b'/'), set(&[EntryNameIllegal]));
-    assert_eq!(spoilt(|b| b[entry(b, b"aaaa") + 9] = 0), set(&[EntryNameIllegal]));
-    assert_eq!(spoilt(|b| b[entry(b, b"aaaa") + 9] = 0xFF), set(&[]));
+    assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 9] = b'/'), set(&[EntryNameIllegal]));
+    assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 9] = 0), set(&[EntryNameIllegal]));
+    assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 9] = 0xFF), set(&[]));
     let twice = |b: &mut [u8]| {
         let at = entry(b, b"bbbb");
         b[at + 8..at + 12].copy_from_slice(b"aaaa");
     };
-    assert_eq!(spoilt(twice), set(&[EntryDuplicate]));
-    assert_eq!(spoilt(|b| b[entry(b, b"aaaa") + 6] = 1), set(&[]));
+    assert_eq!(damaged(twice), set(&[EntryDuplicate]));
+    assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 6] = 1), set(&[]));
     let dot = |b: &mut [u8]| {
         let at = entry(b, b"aaaa");
         b[at + 6..at + 10].copy_from_slice(&[1, 7, b'.', 0]);
     };
-    assert_eq!(spoilt(dot), set(&[DotDuplicate, EntryDuplicate]));
+    assert_eq!(damaged(dot), set(&[DotDuplicate, EntryDuplicate]));
     let dotdot = |b: &mut [u8]| {
         let at = entry(b, b"aaaa");
         b[at + 6..at + 10].copy_from_slice(&[2, 7, b'.', b'.']);
     };
-    assert_eq!(spoilt(dotdot), set(&[DotDotDuplicate, EntryDuplicate]));
+    assert_eq!(damaged(dotdot), set(&[DotDotDuplicate, EntryDuplicate]));
 }
 
 #[test]
@@ -118,9 +118,9 @@ fn types() {
         return;
     }
     // the kernel and e2fsck both live with an entry that says nothing
-    assert_eq!(spoilt(|b| b[entry(b, b"aaaa") + 7] = 0), set(&[EntryTypeMissing]));
-    assert_eq!(spoilt(|b| b[entry(b, b"aaaa") + 7] = 1), set(&[EntryTypeWrong]));
-    assert_eq!(spoilt(|b| b[entry(b, b"pipe") + 7] = 200), set(&[EntryTypeWrong]));
+    assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 7] = 0), set(&[EntryTypeMissing]));
+    assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 7] = 1), set(&[EntryTypeWrong]));
+    assert_eq!(damaged(|b| b[entry(b, b"pipe") + 7] = 200), set(&[EntryTypeWrong]));
     let (mut volume, dir) = volume(&[EXT2, &["-O", "^filetype"]].concat());
     volume.edit(&dir, 0, |b| b[entry(b, b"aaaa") + 7] = 7);
     assert_eq!(volume.codes(), set(&[EntryTypeWithoutFeature]));
@@ -132,15 +132,15 @@ fn records() {
         return;
     }
     for rec_len in [0, 4, 8, 13, 14, 1024, 65535] {
-        let codes = spoilt(|b| put_u16(b, entry(b, b"bbbb") + 4, rec_len));
+        let codes = damaged(|b| put_u16(b, entry(b, b"bbbb") + 4, rec_len));
         assert!(codes.contains(&DirectoryBlockCorrupt), "{rec_len}: {codes:?}");
         // what comes behind is lost
         assert!(codes.is_superset(&set(&[InodeUnattached, DirectoryUnconnected])), "{rec_len}: {codes:?}");
     }
-    let long = spoilt(|b| b[entry(b, b"aaaa") + 6] = 9);
+    let long = damaged(|b| b[entry(b, b"aaaa") + 6] = 9);
     assert!(long.contains(&DirectoryBlockCorrupt), "{long:?}");
     // a block of nothing
-    let zeros = spoilt(|b| b.fill(0));
+    let zeros = damaged(|b| b.fill(0));
     assert!(zeros.contains(&DirectoryBlockCorrupt), "{zeros:?}");
 }
 
@@ -230,9 +230,9 @@ fn policies() {
     if !programs() {
         return;
     }
-    let keeper = Image::from_bytes(&[]);
+    let scratch = Image::from_bytes(&[]);
     let context = |name: &str, policy: u8, nonce: u8| {
-        let path = keeper.beside(name);
+        let path = scratch.beside(name);
         std::fs::write(&path, [&[1, 1, 4, 0], [policy; 8].as_slice(), &[nonce; 16]].concat()).expect("a file");
         path.display().to_string()
     };

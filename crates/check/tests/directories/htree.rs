@@ -16,8 +16,8 @@ fn set(codes: &[Code]) -> BTreeSet<Code> {
 
 /// A volume whose directory `d` is hashed, with `names` names for one file.
 fn volume(args: &[&str], names: usize, commands: &[&str]) -> (Volume, Dir) {
-    let keeper = Image::from_bytes(&[]);
-    let folder = keeper.beside("tree");
+    let scratch = Image::from_bytes(&[]);
+    let folder = scratch.beside("tree");
     std::fs::create_dir_all(folder.join("d")).expect("a folder");
     std::fs::write(folder.join("d/first"), b"").expect("a file");
     for n in 0..names {
@@ -43,27 +43,27 @@ fn roots() {
     }
     let (mut volume, dir) = volume(PLAIN, 120, &[]);
     let whole = volume.bytes.clone();
-    let mut spoilt = |edit: &dyn Fn(&mut [u8])| {
+    let mut damaged = |edit: &dyn Fn(&mut [u8])| {
         volume.bytes.clone_from(&whole);
         volume.edit(&dir, 0, |b| edit(b));
         volume.codes()
     };
-    assert_eq!(spoilt(&|b| b[24] = 1), set(&[HtreeRootBad, HtreeRootInvalid]));
-    assert!(spoilt(&|b| b[29] = 4).is_superset(&set(&[HtreeRootBad, HtreeRootInvalid])));
+    assert_eq!(damaged(&|b| b[24] = 1), set(&[HtreeRootBad, HtreeRootInvalid]));
+    assert!(damaged(&|b| b[29] = 4).is_superset(&set(&[HtreeRootBad, HtreeRootInvalid])));
     // the unsigned forms are known, but never written
     for version in [3, 7, 255] {
-        assert!(spoilt(&|b| b[28] = version).contains(&HtreeHashVersionUnknown), "{version}");
+        assert!(damaged(&|b| b[28] = version).contains(&HtreeHashVersionUnknown), "{version}");
     }
-    assert!(spoilt(&|b| b[28] = 6).contains(&HtreeCannotUseSiphash));
-    assert_eq!(spoilt(&|b| b[31] = 1), set(&[HtreeFlagsUnknown]));
-    assert_eq!(spoilt(&|b| b[31] = 2), set(&[]));
-    assert_eq!(spoilt(&|b| b[30] = 1), set(&[HtreeDepthWrong, HtreeInvalid]));
-    assert!(spoilt(&|b| b[30] = 2).contains(&HtreeRootInvalid));
-    assert!(spoilt(&|b| b[30] = 3).contains(&HtreeTooDeep));
-    assert_eq!(spoilt(&|b| put_u16(b, ENTRIES, 123)), set(&[HtreeLimitWrong]));
-    assert!(spoilt(&|b| put_u16(b, ENTRIES + 2, 125)).contains(&HtreeCountWrong));
+    assert!(damaged(&|b| b[28] = 6).contains(&HtreeCannotUseSiphash));
+    assert_eq!(damaged(&|b| b[31] = 1), set(&[HtreeFlagsUnknown]));
+    assert_eq!(damaged(&|b| b[31] = 2), set(&[]));
+    assert_eq!(damaged(&|b| b[30] = 1), set(&[HtreeDepthWrong, HtreeInvalid]));
+    assert!(damaged(&|b| b[30] = 2).contains(&HtreeRootInvalid));
+    assert!(damaged(&|b| b[30] = 3).contains(&HtreeTooDeep));
+    assert_eq!(damaged(&|b| put_u16(b, ENTRIES, 123)), set(&[HtreeLimitWrong]));
+    assert!(damaged(&|b| put_u16(b, ENTRIES + 2, 125)).contains(&HtreeCountWrong));
     // another function hashes the names to other leaves; the leaves are read once more for it
-    let other = spoilt(&|b| b[28] = 2);
+    let other = damaged(&|b| b[28] = 2);
     assert!(other.is_superset(&set(&[HtreeMinimumHashWrong, HtreeInvalid])), "{other:?}");
 }
 
@@ -74,21 +74,21 @@ fn references() {
     }
     let (mut volume, dir) = volume(PLAIN, 120, &[]);
     let whole = volume.bytes.clone();
-    let mut spoilt = |edit: &dyn Fn(&mut [u8])| {
+    let mut damaged = |edit: &dyn Fn(&mut [u8])| {
         volume.bytes.clone_from(&whole);
         volume.edit(&dir, 0, |b| edit(b));
         volume.codes()
     };
     let entry = |n: usize| ENTRIES + 8 * n;
-    let twice = spoilt(&|b| put_u32(b, entry(2) + 4, get_u32(b, entry(1) + 4)));
+    let twice = damaged(&|b| put_u32(b, entry(2) + 4, get_u32(b, entry(1) + 4)));
     assert!(twice.is_superset(&set(&[HtreeBlockReferencedTwice, HtreeBlockUnreferenced, HtreeInvalid])), "{twice:?}");
-    assert!(spoilt(&|b| put_u32(b, entry(2) + 4, 99)).contains(&HtreeBlockOutOfRange));
-    assert!(spoilt(&|b| put_u32(b, entry(2) + 4, 0)).contains(&HtreeBlockReferencedTwice));
+    assert!(damaged(&|b| put_u32(b, entry(2) + 4, 99)).contains(&HtreeBlockOutOfRange));
+    assert!(damaged(&|b| put_u32(b, entry(2) + 4, 0)).contains(&HtreeBlockReferencedTwice));
     // the upper bits of a block number mean nothing
-    assert_eq!(spoilt(&|b| put_u32(b, entry(2) + 4, get_u32(b, entry(2) + 4) | 0x4000_0000)), set(&[]));
-    let fewer = spoilt(&|b| put_u16(b, ENTRIES + 2, 2));
+    assert_eq!(damaged(&|b| put_u32(b, entry(2) + 4, get_u32(b, entry(2) + 4) | 0x4000_0000)), set(&[]));
+    let fewer = damaged(&|b| put_u16(b, ENTRIES + 2, 2));
     assert!(fewer.contains(&HtreeBlockUnreferenced), "{fewer:?}");
-    let disorder = spoilt(&|b| {
+    let disorder = damaged(&|b| {
         let (second, third) = (get_u32(b, entry(2)), get_u32(b, entry(3)));
         put_u32(b, entry(2), third);
         put_u32(b, entry(3), second);
@@ -126,8 +126,8 @@ fn hashes() {
     assert!(renamed.contains(&HtreeInvalid), "{renamed:?}");
 }
 
-/// The same name in two leaves whose common border is its hash: a lookup finds one of the two. e2fsck compares the names of one
-/// block only, unless it is to optimise directories.
+/// The same name in two leaves whose common border is its hash: a lookup finds one of the two. e2fsck compares the
+/// names of one block only, unless it is to optimise directories.
 #[test]
 fn one_name_in_two_leaves() {
     if !programs() {
@@ -181,7 +181,7 @@ fn every_hash_function() {
         &["ssv def_hash_version half_md4", "ssv flags 2"],
     ] {
         let (volume, _) = volume(PLAIN, 120, commands);
-        // the superblock changes its mind: the directory keeps what its root says
+        // the superblock changes its mind: the root of the directory still decides
         volume.image.debugfs(&["ssv def_hash_version tea"]);
         let volume = Volume::new(Image::from_bytes(&volume.image.bytes()));
         assert_eq!(volume.codes(), set(&[]), "{commands:?}");

@@ -1,6 +1,6 @@
-//! Names: directory entries, hash trees, the tree they make, and link counts, each spoilt by hand.
+//! Names: directory entries, hash trees, the tree they make, and link counts, each damaged by hand.
 //!
-//! Every spoilt volume is shown to e2fsck too: it must call sound what the check calls sound, and the other way round,
+//! Every damaged volume is shown to e2fsck too: it must call clean what the check calls clean, and the other way round,
 //! but for the few cases that say so.
 
 mod entries;

@@ -1,12 +1,12 @@
-//! Directory blocks spoilt at random, with right checksums, so that nothing but the damage itself gives it away.
+//! Directory blocks damaged at random, with right checksums, so that nothing but the damage itself reveals it.
 
 use crate::volume::{Dir, Volume, entries, programs, put_u16, put_u32, rec_len};
 use extant_check::table::Code;
 use testkit::{Image, Rng, cases};
 
 fn volumes() -> Vec<(Volume, Vec<Dir>)> {
-    let keeper = Image::from_bytes(&[]);
-    let folder = keeper.beside("tree");
+    let scratch = Image::from_bytes(&[]);
+    let folder = scratch.beside("tree");
     std::fs::create_dir_all(folder.join("many/sub")).expect("a folder");
     std::fs::create_dir_all(folder.join("few/deep/deeper")).expect("a folder");
     std::fs::write(folder.join("few/file"), b"content").expect("a file");
@@ -29,7 +29,7 @@ fn volumes() -> Vec<(Volume, Vec<Dir>)> {
     formats.map(volume).into()
 }
 
-fn spoil(block: &mut [u8], rng: &mut Rng, inodes: &[u32]) -> String {
+fn corrupt(block: &mut [u8], rng: &mut Rng, inodes: &[u32]) -> String {
     let places = entries(block);
     if places.is_empty() {
         return "nothing left".into();
@@ -103,7 +103,7 @@ fn the_verdict_is_that_of_e2fsck() {
         let edits = rng.between(1, 3);
         volume.edit_checked(&dir, block, |bytes| {
             for _ in 0..edits {
-                said = format!("{said} {};", spoil(bytes, &mut rng, &inodes));
+                said = format!("{said} {};", corrupt(bytes, &mut rng, &inodes));
             }
         });
         println!("volume {chosen}, inode {}, block {block}:{said}", dir.inode);

@@ -9,7 +9,7 @@ fn set(codes: &[Code]) -> BTreeSet<Code> {
     codes.iter().copied().collect()
 }
 
-/// A volume after these debugfs commands, the last of which spoil it.
+/// A volume after these debugfs commands, the last of which corrupt it.
 fn after(commands: &[&str]) -> Volume {
     Volume::new(Image::mke2fs(&["-t", "ext4", "-b", "1024", "-N", "64"], 8 << 20).debugfs(commands).build())
 }
@@ -112,11 +112,11 @@ fn an_empty_file_without_a_name() {
 
 /// A file with this content in an image's folder, which lives as long as the image.
 fn tempfile_with(content: &[u8]) -> (Image, String) {
-    let keeper = Image::from_bytes(&[]);
-    let path = keeper.beside("file");
+    let scratch = Image::from_bytes(&[]);
+    let path = scratch.beside("file");
     std::fs::write(&path, content).expect("writing a file");
     let name = path.display().to_string();
-    (keeper, name)
+    (scratch, name)
 }
 
 #[test]

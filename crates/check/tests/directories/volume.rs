@@ -1,4 +1,4 @@
-//! A volume whose directories are spoilt.
+//! A volume whose directories are damaged.
 
 use blockdev::MemoryDevice;
 use extant_check::table::Code;
@@ -67,7 +67,7 @@ impl Volume {
             let leaf = DirTail::of(block).is_some();
             edit(block);
             if leaf {
-                DirTail::write(block, seed).expect("room for a tail");
+                DirTail::write(block, seed).expect("space for a tail");
             } else {
                 write_index_checksum(block, block_size, seed);
             }

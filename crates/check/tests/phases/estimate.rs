@@ -6,7 +6,7 @@ use extant_check::{DeviceSpeed, Options, estimate};
 use testkit::{Image, Spec, Tree, need};
 
 #[test]
-fn no_less_than_the_known_part_is_read_and_no_more_than_thrice_the_whole() {
+fn no_less_than_the_known_part_is_read_and_no_more_than_three_times_the_whole() {
     if !need(&["mke2fs"]) {
         return;
     }
@@ -30,7 +30,7 @@ fn no_less_than_the_known_part_is_read_and_no_more_than_thrice_the_whole() {
 }
 
 #[test]
-fn a_speed_is_measured_where_none_is_given() {
+fn a_speed_is_measured_where_none_is_set() {
     if !need(&["mke2fs"]) {
         return;
     }

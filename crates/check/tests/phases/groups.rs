@@ -94,7 +94,7 @@ fn descriptors_of_ext2() {
         compare(v, "uninitialised blocks", This(Code::GroupUninitWithoutFeature), put16(field(1, FLAGS), 2)),
         compare(v, "uninitialised root", This(Code::GroupInodeUninitInUse), put16(field(0, FLAGS), 3)),
         compare(v, "unused inodes", This(Code::GroupUninitWithoutFeature), put16(field(1, UNUSED), 10)),
-        compare(v, "a checksum nobody asked for", Finds::Nothing, put16(field(1, CHECKSUM), 10)),
+        compare(v, "a checksum without its feature", Finds::Nothing, put16(field(1, CHECKSUM), 10)),
     ]);
 }
 
@@ -112,9 +112,9 @@ fn descriptors_that_make_no_sense_are_taken_from_a_copy() {
         (1, INODE_TABLE, 300),
         (1, BLOCK_BITMAP, inode_bitmap),
     ] {
-        let mut spoilt = volume.0.clone();
-        spoilt.put(Groups::<32>::field(group, at), &value.to_le_bytes());
-        let report = super::ours(&spoilt.0).expect("a volume");
+        let mut damaged = volume.0.clone();
+        damaged.put(Groups::<32>::field(group, at), &value.to_le_bytes());
+        let report = super::ours(&damaged.0).expect("a volume");
         let codes: Vec<_> = report.problems.iter().map(|p| (p.code, p.group)).collect();
         assert_eq!(codes, [(Code::GroupDescriptorsTryBackup, Some(1))], "{group} {at} {value}");
     }

@@ -7,7 +7,7 @@ use testkit::{Image, need, oracle};
 /// The superblock's first byte.
 const SB: usize = 1024;
 
-/// What is spoilt: fields of the journal's superblock and their values.
+/// What is damaged: fields of the journal's superblock and their values.
 type Case = (&'static str, &'static [(usize, u32)], Finds);
 
 /// A volume, and the first byte of its journal.
@@ -63,12 +63,12 @@ fn what_the_superblock_says_of_the_journal() {
         return;
     }
     use Finds::{Anything, This};
-    let spoil = |at: usize, value: u32| move |v: &mut Volume| v.put(SB + at, &value.to_le_bytes());
+    let corrupt = |at: usize, value: u32| move |v: &mut Volume| v.put(SB + at, &value.to_le_bytes());
     let (volume, _) = volume("ext3", &[]);
     no_difference([
-        compare(&volume, "no inode", This(Code::JournalInodeElsewhere), spoil(0xE0, 0)),
-        compare(&volume, "no such inode", This(Code::JournalInodeElsewhere), spoil(0xE0, 99_999)),
-        compare(&volume, "another device", This(Code::JournalDeviceNotFound), spoil(0xD0, 5)),
+        compare(&volume, "no inode", This(Code::JournalInodeElsewhere), corrupt(0xE0, 0)),
+        compare(&volume, "no such inode", This(Code::JournalInodeElsewhere), corrupt(0xE0, 99_999)),
+        compare(&volume, "another device", This(Code::JournalDeviceNotFound), corrupt(0xD0, 5)),
         compare(&volume, "no feature", This(Code::JournalFeatureMissing), |v| v.clear_u32(SB + 0x5C, 4)),
         compare(&volume, "recovery", This(Code::JournalRecoveryOfNothing), |v| v.set_u32(SB + 0x60, 4)),
         compare(&volume, "no journal", Anything, |v| {
@@ -89,7 +89,7 @@ fn inodes_of_journals() {
         return;
     }
     use Finds::{Nothing, This};
-    // where e2fsck gives the journal up as its copy is that of an extent tree, ours is put back
+    // where e2fsck drops the journal as its copy is that of an extent tree, ours is restored
     let bad = This(Code::JournalInodeRestorable);
     for (command, finds) in [
         ("sif <8> mode 0", bad),

@@ -1,5 +1,5 @@
-//! Phases 0 and 5 against e2fsck: each case spoils one thing, names the problem that has to be found, and asks e2fsck
-//! whether the volume is sound.
+//! Phases 0 and 5 against e2fsck: each case corrupts one thing, names the problem that has to be found, and asks e2fsck
+//! whether the volume is clean.
 
 mod cancelled;
 mod estimate;
@@ -65,13 +65,13 @@ enum Finds {
     Anything,
 }
 
-/// Spoils a copy of `volume`, and compares the verdict with e2fsck's and the problems with what is to be found. A word on
-/// each difference.
-fn compare(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volume)) -> Option<String> {
-    let mut spoilt = volume.clone();
-    spoil(&mut spoilt);
-    let theirs = e2fsck(Image::from_bytes(&spoilt.0).path());
-    let ours = ours(&spoilt.0);
+/// Corrupts a copy of `volume`, and compares the verdict with e2fsck's and the problems with the expected ones. Returns
+/// the difference.
+fn compare(volume: &Volume, said: &str, finds: Finds, corrupt: impl FnOnce(&mut Volume)) -> Option<String> {
+    let mut damaged = volume.clone();
+    corrupt(&mut damaged);
+    let theirs = e2fsck(Image::from_bytes(&damaged.0).path());
+    let ours = ours(&damaged.0);
     let clean = ours.as_ref().is_ok_and(|report| report.clean);
     let codes = ours.as_ref().map(|report| report.problems.iter().map(|p| p.code).collect::<Vec<_>>());
     let found = match (finds, &codes) {
@@ -87,9 +87,9 @@ fn compare(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Vo
 }
 
 /// As [`compare`], with all checksums put right after the damage.
-fn compare_repaired(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volume)) -> Option<String> {
+fn compare_repaired(volume: &Volume, said: &str, finds: Finds, corrupt: impl FnOnce(&mut Volume)) -> Option<String> {
     compare(volume, said, finds, |volume| {
-        spoil(volume);
+        corrupt(volume);
         repair_checksums(&mut volume.0);
     })
 }

@@ -112,18 +112,23 @@ fn fields_of_ext4() {
     }
     use Finds::{Anything, Refusal, This};
     let volume = ext4();
-    let spoil = |at: usize, value: &'static [u8]| move |volume: &mut Volume| volume.put(SB + at, value);
+    let corrupt = |at: usize, value: &'static [u8]| move |volume: &mut Volume| volume.put(SB + at, value);
     no_difference([
-        compare(&volume, "its checksum", This(Code::SuperblockTryBackup), spoil(0x3FC, b"abcd")),
-        compare_repaired(&volume, "kind of checksums", Refusal, spoil(0x175, &[7])),
-        compare_repaired(&volume, "no size of descriptors", This(Code::SuperblockFieldTryBackup), spoil(0xFE, &[0, 0])),
-        compare_repaired(&volume, "least extra size", This(Code::MinExtraSizeWrong), spoil(0x15C, &[200, 0])),
-        compare_repaired(&volume, "wished extra size", This(Code::WantExtraSizeWrong), spoil(0x15E, &[3, 0])),
+        compare(&volume, "its checksum", This(Code::SuperblockTryBackup), corrupt(0x3FC, b"abcd")),
+        compare_repaired(&volume, "kind of checksums", Refusal, corrupt(0x175, &[7])),
+        compare_repaired(
+            &volume,
+            "no size of descriptors",
+            This(Code::SuperblockFieldTryBackup),
+            corrupt(0xFE, &[0, 0]),
+        ),
+        compare_repaired(&volume, "least extra size", This(Code::MinExtraSizeWrong), corrupt(0x15C, &[200, 0])),
+        compare_repaired(&volume, "wished extra size", This(Code::WantExtraSizeWrong), corrupt(0x15E, &[3, 0])),
         compare_repaired(&volume, "both checksums", This(Code::BothChecksumFeatures), |v| v.set_u32(SB + 0x64, 0x10)),
         compare_repaired(&volume, "no extents", This(Code::SixtyFourBitWithoutExtents), |v| {
             v.clear_u32(SB + 0x60, 0x40);
         }),
-        compare_repaired(&volume, "groups of a flexible group", Anything, spoil(0x174, &[3])),
+        compare_repaired(&volume, "groups of a flexible group", Anything, corrupt(0x174, &[3])),
         compare(&volume, "all checksums of superblocks", Refusal, |v| {
             for block in [1, 8193, 24577] {
                 v.put(block * 1024 + 0x3FC, b"abcd");

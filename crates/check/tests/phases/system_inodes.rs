@@ -50,14 +50,14 @@ fn the_resize_inode_names_all_copies() {
     let volume = Volume::of(&image);
     let first = volume.0[double * 1024..][..1024].chunks_exact(4).position(|n| n != [0; 4]).expect("a number");
     let indirect = volume.u32(double * 1024 + first * 4) as usize;
-    let spoil = |at: usize, value: u32| {
-        let mut spoilt = volume.clone();
-        spoilt.put(at, &value.to_le_bytes());
-        codes(&spoilt.0)
+    let corrupt = |at: usize, value: u32| {
+        let mut damaged = volume.clone();
+        damaged.put(at, &value.to_le_bytes());
+        codes(&damaged.0)
     };
-    // the first copy named, and the first of the blocks kept
-    assert_eq!(spoil(indirect * 1024, 20_000), [Code::ResizeInodeBad]);
-    assert!(spoil(double * 1024 + first * 4, indirect as u32 + 1).contains(&Code::ResizeInodeBad));
+    // the first copy named, and the first of the reserved blocks
+    assert_eq!(corrupt(indirect * 1024, 20_000), [Code::ResizeInodeBad]);
+    assert!(corrupt(double * 1024 + first * 4, indirect as u32 + 1).contains(&Code::ResizeInodeBad));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn quota_files_state_what_everyone_has() {
         std::fs::write(&short, b"a few bytes").expect("a file");
         let (long, short) = (format!("write {} long", long.display()), format!("write {} short", short.display()));
         image.debugfs(&[&long, &short, "mkdir d", "sif long uid 7", "sif short gid 70000", "sif short projid 3"]);
-        // debugfs counts nobody's use: e2fsck does
+        // debugfs counts no user's usage: e2fsck does
         tools::run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
         if !commands.is_empty() {
             image.debugfs(commands);
@@ -151,6 +151,6 @@ fn quota_files_state_what_everyone_has() {
         compare(&make(&["mkdir e"]), "one more directory", wrong, |_| ()),
         compare(&make(&["sif <3> size 0"]), "an empty file", wrong, |_| ()),
         compare(&make(&["clri <4>"]), "no file", wrong, |_| ()),
-        compare(&make(&["ssv usr_quota_inum 0"]), "a file nobody names", Finds::This(Code::QuotaInodeNotClear), |_| ()),
+        compare(&make(&["ssv usr_quota_inum 0"]), "no number", Finds::This(Code::QuotaInodeNotClear), |_| ()),
     ]);
 }

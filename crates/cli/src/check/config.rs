@@ -1,8 +1,8 @@
 //! e2fsck.conf: what an administrator has laid down for checks on this machine, in the file that e2fsck reads too.
 //!
-//! Sections `[name]` hold relations `tag = value` and `tag = {` … `}`; `;` and `#` begin comments; values with spaces are
-//! quoted. Sections and tags that mean nothing here are passed over: what is about the memory e2fsck takes, its readahead,
-//! and its questions.
+//! Sections `[name]` hold relations `tag = value` and `tag = {` … `}`; `;` and `#` begin comments; values with spaces
+//! are quoted. Unknown sections and tags are ignored, and those about the memory e2fsck takes, its readahead, and its
+//! questions.
 
 use crate::failure::{Failure, Result, without_errno};
 use check::table::Code;
@@ -16,27 +16,27 @@ use std::path::{Path, PathBuf};
 /// Where the file lies unless `E2FSCK_CONFIG` names another.
 const PLACE: &str = "/etc/e2fsck.conf";
 
-/// A larger file is none of this kind.
+/// A larger file is not such a configuration.
 const MOST_BYTES: u64 = 1 << 20;
-/// So deep a section and its tags may lie within each other; three levels mean something.
+/// Sections and tags may be nested this deep; three levels are used.
 const DEEPEST: usize = 16;
 
-/// What the file says, as far as it matters.
+/// The settings of the file that are used here.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     /// An interrupted check of a volume that is not marked as damaged ends with status 0.
     pub(super) allow_cancellation: bool,
-    /// Dates in the future mean nothing.
+    /// Dates in the future are ignored.
     pub(super) broken_clock: bool,
     /// On battery, checks that are due by time or mounts wait for twice as many.
     pub(super) defer_on_battery: bool,
     pub(super) verbose: bool,
     pub(super) times: bool,
-    /// A copy of what is said goes here; with percent expressions.
+    /// A copy of the output goes here; with percent expressions.
     pub(super) log: Option<PathBuf>,
-    /// The codes of what was found go here; with percent expressions.
+    /// The codes of the problems go here; with percent expressions.
     pub(super) problem_log: Option<PathBuf>,
-    /// What repair may do, problem by problem.
+    /// What repair may do, for each problem code.
     pub(super) rules: Rules,
     /// How many problems of one code are shown; any number where there is none.
     pub(super) most: Option<u64>,
@@ -53,8 +53,8 @@ pub(super) struct Shown {
     pub(super) not_preening: bool,
     /// Not where it stays as it is.
     pub(super) not_declined: bool,
-    /// Where it stays as it is, the volume counts as sound all the same.
-    pub(super) sound_with_it: bool,
+    /// Where it stays as it is, the volume counts as clean all the same.
+    pub(super) clean_with_it: bool,
 }
 
 impl Settings {
@@ -123,15 +123,15 @@ impl Settings {
             "max_count" => shown.most = value.parse().ok(),
             "preen_nomessage" => shown.not_preening = truth(value)?,
             "no_nomsg" => shown.not_declined = truth(value)?,
-            "no_ok" => shown.sound_with_it = truth(value)?,
+            "no_ok" => shown.clean_with_it = truth(value)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-/// The file's bytes, and no more than one beyond what it may have: the path may lead to a device that never ends, or to a
-/// pipe that nobody writes.
+/// The file's bytes, and no more than one beyond its limit: the path may lead to a device that never ends, or to a
+/// pipe without a writer.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     if std::fs::metadata(path)?.file_type().is_fifo() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe"));
@@ -185,7 +185,7 @@ fn relations(text: &str) -> Result<Vec<(Vec<String>, String)>, String> {
             path.push(unquoted(tag.trim()));
             match value.trim() {
                 value if value.starts_with('{') && path.len() > DEEPEST => {
-                    return wrong("too many { within each other");
+                    return wrong("too many nested {");
                 }
                 value if value.starts_with('{') => place = path,
                 value => found.push((path, unquoted(value))),
@@ -236,7 +236,7 @@ mod tests {
         assert!(settings.rules.never(Code::DirectoryUnconnected));
         let shown = |code| settings.shown[&code];
         assert_eq!(shown(Code::LinkCountWrong).most, Some(2));
-        assert!(shown(Code::DirectoryUnconnected).sound_with_it);
+        assert!(shown(Code::DirectoryUnconnected).clean_with_it);
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
         }
         assert!(Settings::parse("").is_ok());
         let deep = format!("[a]\n{}", "b = {\n".repeat(200_000));
-        assert!(Settings::parse(&deep).unwrap_err().contains("too many {"));
+        assert!(Settings::parse(&deep).unwrap_err().contains("too many nested {"));
         assert!(Settings::parse("[a]\nb = {\nc = {\nd = {\ne = 1\n}\n}\n}\n").is_ok());
     }
 

@@ -1,5 +1,5 @@
-//! Copies of what a check says, in files whose names e2fsck.conf or `-E` give: the text, and the codes as e2fsck's problem
-//! log has them.
+//! Copies of a check's output, in files that e2fsck.conf or `-E` names: the text, and the codes as in e2fsck's problem
+//! log.
 
 use super::config::Settings;
 use super::extended::Extended;
@@ -18,7 +18,7 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    /// What the command line names goes before what the configuration names.
+    /// The command line takes precedence over the configuration.
     pub(super) fn new(settings: &Settings, extended: &[Extended], device: &str) -> Self {
         let mut logs = Self { text: settings.log.clone(), problems: settings.problem_log.clone() };
         for option in extended {
@@ -26,7 +26,7 @@ impl Logs {
                 Extended::Log(path) => logs.text = Some(path.clone()),
                 Extended::ProblemLog(path) => logs.problems = Some(path.clone()),
                 Extended::JournalOnly
-                | Extended::Snapshots(_)
+                | Extended::ScanSegments(_)
                 | Extended::EmptyTables
                 | Extended::UnshareBlocks
                 | Extended::Nothing => {}
@@ -40,21 +40,21 @@ impl Logs {
 
     pub(super) fn text(&self, said: impl FnOnce() -> Vec<u8>) {
         if let Some(path) = &self.text {
-            keep(path, &said());
+            save(path, &said());
         }
     }
 
     pub(super) fn problems(&self, report: &Report) {
         if let Some(path) = &self.problems {
-            keep(path, problem_log(report).as_bytes());
+            save(path, problem_log(report).as_bytes());
         }
     }
 }
 
-/// A log that cannot be written is no reason not to check.
-fn keep(path: &Path, bytes: &[u8]) {
+/// Writes a log. A failure does not stop the check.
+fn save(path: &Path, bytes: &[u8]) {
     if let Err(e) = std::fs::write(path, bytes) {
-        say(&format!("the log {} cannot be written: {}", path.display(), without_errno(&e.to_string())));
+        say(&format!("cannot write the log {}: {}", path.display(), without_errno(&e.to_string())));
     }
 }
 

@@ -1,7 +1,7 @@
-//! `extant check --online`: a native volume that is in use, by a snapshot that is made for it and deleted afterwards. What a
-//! snapshot keeps stays as it is, so nothing that is done meanwhile looks like damage, and nobody has to wait. The volume's other
-//! snapshots are looked at with it; where one is deleted meanwhile, what was found there may mean nothing, and the check
-//! begins anew.
+//! `extant check --online`: a native volume that is in use, by a snapshot that is taken for it and deleted afterwards.
+//! The blocks of a snapshot do not change, so concurrent changes do not look like damage, and no process has to wait.
+//! The volume's other snapshots are checked with it; if one is deleted meanwhile, problems found in it may be false,
+//! and the check is repeated.
 
 use super::config::Settings;
 use super::watch::Watch;
@@ -21,15 +21,15 @@ use std::path::{Path, PathBuf};
 const PREFIX: &str = ".extant-check-";
 
 /// How often a check is done at most because snapshots are deleted meanwhile; the last time without them.
-const TURNS: u32 = 4;
+const ITERATIONS: u32 = 4;
 
 /// A snapshot for as long as a check takes.
-struct Held<'a> {
+struct CheckSnapshot<'a> {
     snapshots: &'a MountedSnapshots,
     name: String,
 }
 
-impl<'a> Held<'a> {
+impl<'a> CheckSnapshot<'a> {
     fn new(snapshots: &'a MountedSnapshots) -> io::Result<Self> {
         // those of checks that were killed
         for (info, _) in snapshots.list(false)? {
@@ -48,7 +48,7 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Why a path that is no folder stands for no volume in use: often it is a file on one.
+/// The reason why a path that is not a folder does not name a volume in use: often it is a file on one.
 fn not_mounted(path: &Path) -> String {
     let mount = || {
         let path = path.canonicalize().ok()?;
@@ -60,11 +60,9 @@ fn not_mounted(path: &Path) -> String {
     match mount() {
         Some(top) => {
             let top = escape(top.as_os_str().as_bytes());
-            format!(
-                "it is a file on the volume that is mounted on {top}: --online takes that folder, or the volume's device"
-            )
+            format!("it is a file on the volume mounted on {top}: use that folder or the volume's device with --online")
         }
-        None => "it is not mounted: --online is for volumes in use, and this one can be checked without".to_owned(),
+        None => "it is not mounted: check it without --online".to_owned(),
     }
 }
 
@@ -80,7 +78,7 @@ impl Check {
         };
         let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
         let source = blockdev::mount_source(&dir)
-            .ok_or_else(|| Failure::on(self.called(), "nobody tells what is mounted there"))?;
+            .ok_or_else(|| Failure::on(self.called(), "the mounted file system does not answer"))?;
         let device = blockdev::open(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
         let mut options = Options { rules: settings.rules.clone(), ..Options::default() };
         if let Some(threads) = self.threads {
@@ -97,7 +95,8 @@ impl Check {
         }
     }
 
-    /// Checks the volume with all its snapshots; once more where one of them was deleted meanwhile, and in the end without them.
+    /// Checks the volume with all its snapshots; once more where one of them was deleted meanwhile, and in the end
+    /// without them.
     fn in_use(
         &self,
         snapshots: &MountedSnapshots,
@@ -107,24 +106,23 @@ impl Check {
     ) -> Result<Result<Report, Refusal>, Failure> {
         let failed = |e: io::Error| Failure::on(self.called(), e);
         let before = Glance::of(device);
-        let mut turn = 1;
+        let mut iteration = 1;
         loop {
-            let held = Held::new(snapshots).map_err(|e| match e.kind() {
+            let snapshot = CheckSnapshot::new(snapshots).map_err(|e| match e.kind() {
                 io::ErrorKind::ReadOnlyFilesystem => {
-                    let why = "it is mounted read-only, so no snapshot can be made for the check: nothing changes it, and \
-                               check -fn on its device checks it as it is";
+                    let why = "it is mounted read-only, so no snapshot can be taken: use check -fn on its device";
                     Failure::on(self.called(), why)
                 }
                 _ => failed(e),
             })?;
-            let what = InUse { snapshot: held.name.as_bytes(), before: &before, alone: turn == TURNS };
+            let what = InUse { snapshot: snapshot.name.as_bytes(), before: &before, alone: iteration == ITERATIONS };
             let outcome = check::check_in_use(self.called(), device, &what, options, watch);
-            held.end().map_err(failed)?;
+            snapshot.end().map_err(failed)?;
             let again = |report: &Report| !report.not_looked_at.is_empty() && report.exit & exit::CANCELLED == 0;
-            if turn == TURNS || !outcome.as_ref().is_ok_and(again) {
+            if iteration == ITERATIONS || !outcome.as_ref().is_ok_and(again) {
                 return Ok(outcome);
             }
-            turn += 1;
+            iteration += 1;
         }
     }
 }

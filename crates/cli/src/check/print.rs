@@ -1,4 +1,4 @@
-//! What a check says in the end, as text.
+//! The text that a check prints at its end.
 
 use super::config::{Settings, Shown};
 use crate::output::{counted, human};
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 /// A repair of the root needs a reboot: the kernel still goes by what it read before. The exit status is e2fsck's.
 pub(super) const REBOOT: u8 = 2;
 
-/// How much is said.
+/// How much is printed.
 pub(super) struct Manner<'a> {
     pub(super) settings: &'a Settings,
     pub(super) preen: bool,
@@ -20,7 +20,7 @@ pub(super) struct Manner<'a> {
 }
 
 impl Manner<'_> {
-    /// All that there is to say. With `all` nothing is left out because there is much of it: for logs.
+    /// The whole text. With `all` nothing is left out because there is much of it: for logs.
     pub(super) fn text(&self, report: &Report, all: bool) -> Vec<u8> {
         let mut out = Vec::new();
         // writing to memory cannot fail
@@ -93,7 +93,7 @@ fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
             write!(out, " Path: {}", escape(path.as_bytes()))?;
         }
         match problem.fixed {
-            true => writeln!(out, " REPAIRED: {}", problem.code.repair())?,
+            true => writeln!(out, " FIXED: {}", problem.code.repair())?,
             false => writeln!(out)?,
         }
     }
@@ -103,7 +103,7 @@ fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// What is on the volume, as `e2fsck -v` tells it.
+/// What is on the volume, as `e2fsck -v` prints it.
 fn details(counts: &Counts, out: &mut Vec<u8>) -> io::Result<()> {
     writeln!(out)?;
     for (count, what) in [
@@ -113,13 +113,13 @@ fn details(counts: &Counts, out: &mut Vec<u8>) -> io::Result<()> {
         (counts.regular, "regular files"),
         (counts.directories, "directories"),
         (counts.symlinks, "symbolic links"),
-        (counts.fast_symlinks, "of them in the inode"),
+        (counts.fast_symlinks, "fast symbolic links"),
         (counts.character_devices, "character devices"),
         (counts.block_devices, "block devices"),
         (counts.fifos, "named pipes"),
         (counts.sockets, "sockets"),
-        (counts.fragmented_files, "files in more than one piece"),
-        (counts.fragmented_directories, "directories in more than one piece"),
+        (counts.fragmented_files, "fragmented files"),
+        (counts.fragmented_directories, "fragmented directories"),
     ] {
         writeln!(out, "{count:>12}  {what}")?;
     }
@@ -135,13 +135,13 @@ fn details(counts: &Counts, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// What the check cost.
+/// Time, reads, seeks and memory of the check.
 fn cost(report: &Report, out: &mut Vec<u8>) -> io::Result<()> {
     let scan = &report.scan;
     let memory = scan.peak_rss_bytes.map_or(String::new(), |bytes| format!(", {} of memory at most", human(bytes)));
     writeln!(
         out,
-        "\n{} read in {} requests, {} of them after a seek, in {:.2} s{memory}",
+        "\nread {} in {} requests ({} seeks) in {:.2} s{memory}",
         human(scan.bytes),
         scan.reads,
         scan.seeks,

@@ -1,6 +1,6 @@
-//! Whether a volume says of itself that it was left clean, so that a check can be skipped.
+//! Whether a volume is marked clean, so that a check can be skipped.
 //!
-//! As e2fsck without -f: the superblock alone is asked. In doubt the answer is no, and the volume is checked.
+//! As e2fsck without -f: only the superblock is read. In doubt the answer is no, and the volume is checked.
 
 use super::config::Settings;
 use blockdev::BlockDevice;
@@ -11,14 +11,15 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A volume that was left clean, in its own words.
+/// A volume that is marked clean, and the counts of its superblock.
 pub(super) struct LeftClean {
     pub(super) format: &'static str,
     pub(super) counts: Counts,
 }
 
-/// What the volume says where it was left clean and no check is due; else why it is checked, where it says that. `now` is
-/// the time in seconds since 1970, unless it is the system's. With `orphans` a list of orphans is no reason to look.
+/// Format and counts where the volume is marked clean and no check is due; else the reason for a check, where the
+/// superblock has one. `now` is the time in seconds since 1970, unless it is the system's. With `orphans` a list of
+/// orphans is ignored.
 pub(super) fn left_clean(
     device: &dyn BlockDevice,
     now: Option<u64>,
@@ -40,7 +41,7 @@ pub(super) fn left_clean(
     let inodes_total = u64::from(sb.geometry.inodes);
     let blocks_total = sb.geometry.blocks;
     let counts = Counts {
-        // a count that cannot be is a reason to look
+        // an impossible count is a reason for a check
         inodes: inodes_total.checked_sub(u64::from(sb.disk.s_free_inodes_count.get())).ok_or(None)?,
         inodes_total,
         blocks: blocks_total.checked_sub(sb.disk.free_blocks_count()).ok_or(None)?,
@@ -69,7 +70,7 @@ fn unclean(sb: &Superblock, orphans: bool) -> Option<&'static str> {
         || sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
         || !orphans && sb.disk.s_last_orphan.get() != 0;
     if state.contains(State::ERROR) {
-        Some("is marked as holding errors")
+        Some("is marked as having errors")
     } else if state != State::VALID || pending {
         Some("was not cleanly unmounted")
     } else {
@@ -77,14 +78,14 @@ fn unclean(sb: &Superblock, orphans: bool) -> Option<&'static str> {
     }
 }
 
-/// Whether the volume is marked as holding errors.
+/// Whether the volume is marked as having errors.
 pub(super) fn is_marked(device: &dyn BlockDevice) -> bool {
     let mut bytes = [0; DiskSuperblock::SIZE];
     let read = device.read(OFFSET, &mut bytes).ok().and_then(|()| DiskSuperblock::from_slice(&bytes));
     read.is_none_or(|disk| State::from_bits_retain(disk.s_state.get()).contains(State::ERROR))
 }
 
-/// Whether there is a mains supply and it gives nothing.
+/// Whether there is a mains supply and it is offline.
 fn on_battery(supplies: &Path) -> bool {
     let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
     let mains = fs::read_dir(supplies).into_iter().flatten().flatten().map(|supply| supply.path());
@@ -93,7 +94,8 @@ fn on_battery(supplies: &Path) -> bool {
     !online.is_empty() && online.iter().all(|online| online.trim() == "0")
 }
 
-/// A check is due by the number of mounts or, where there is a clock, by time; `patience` times later than the volume says.
+/// A check is due by the number of mounts or, where there is a clock, by time; `patience` times later than the volume
+/// says.
 fn due(disk: &DiskSuperblock, now: Option<u64>, patience: u64) -> Option<String> {
     const DAY: u64 = 24 * 60 * 60;
     let most = disk.s_max_mnt_count.get().cast_signed();

@@ -1,25 +1,26 @@
-//! Who watches a check: a bar on the terminal, lines as e2fsck writes them with -C, and the signals that end it early,
-//! or let it tell how far it is.
+//! What watches a check: a bar on the terminal, lines as e2fsck writes them with -C, and the signals that cancel it or
+//! switch its progress output.
 
 use crate::failure::Failure;
 use crate::progress::{Bar, Unit};
 use check::Progress;
 use check::report::exit;
 use check::table::Phase;
+use parking_lot::Mutex;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Steps of a pass in e2fsck's lines.
 const STEPS: u64 = 1000;
 
 pub(crate) struct Watch {
     cancelled: Arc<AtomicBool>,
-    /// 1 where it is told how far the check is, 0 where not; SIGUSR1 and SIGUSR2 set it.
-    told: Arc<AtomicUsize>,
+    /// 1 where progress is reported, 0 where not; SIGUSR1 and SIGUSR2 set it.
+    reporting: Arc<AtomicUsize>,
     bar: Bar,
     lines: Option<Mutex<Lines>>,
 }
@@ -34,7 +35,8 @@ struct Lines {
 }
 
 impl Watch {
-    /// Watches a check. `completion` is e2fsck's -C: a file descriptor for lines, where it is negative only from SIGUSR1 on.
+    /// Watches a check. `completion` is e2fsck's -C: a file descriptor for lines, where it is negative only from
+    /// SIGUSR1 on.
     pub(crate) fn new(device: &str, completion: Option<i32>) -> Result<Self, Failure> {
         let lines = match completion {
             Some(fd) if fd != 0 => {
@@ -44,7 +46,7 @@ impl Watch {
             _ => None,
         };
         let cancelled = Arc::new(AtomicBool::new(false));
-        let told = Arc::new(AtomicUsize::new(usize::from(completion.is_none_or(|fd| fd >= 0))));
+        let reporting = Arc::new(AtomicUsize::new(usize::from(completion.is_none_or(|fd| fd >= 0))));
         for signal in [SIGINT, SIGTERM] {
             // the second one ends a program that waits for a device; in this order, or the first would do so
             signal_hook::flag::register_conditional_shutdown(
@@ -56,64 +58,64 @@ impl Watch {
             .map_err(unwatched)?;
         }
         for (signal, value) in [(SIGUSR1, 1), (SIGUSR2, 0)] {
-            signal_hook::flag::register_usize(signal, Arc::clone(&told), value).map_err(unwatched)?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&reporting), value).map_err(unwatched)?;
         }
         let bar = if lines.is_some() { Bar::hidden() } else { Bar::new("checking", 0, Unit::Share) };
-        Ok(Self { cancelled, told, bar, lines })
+        Ok(Self { cancelled, reporting, bar, lines })
     }
 
     /// The check is over.
     pub(crate) fn finish(&self) {
         self.bar.finish();
-        self.tell(|lines, aloud| lines.tell(STEPS, aloud));
+        self.report(|lines, on| lines.advance(STEPS, on));
     }
 
-    fn aloud(&self) -> bool {
-        self.told.load(Ordering::Relaxed) == 1
+    fn is_reporting(&self) -> bool {
+        self.reporting.load(Ordering::Relaxed) == 1
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Lines, bool)) {
+    fn report(&self, write: impl FnOnce(&mut Lines, bool)) {
         if let Some(lines) = &self.lines {
-            what(&mut lines.lock().unwrap_or_else(PoisonError::into_inner), self.aloud());
+            write(&mut lines.lock(), self.is_reporting());
         }
     }
 }
 
 fn unwatched(e: io::Error) -> Failure {
-    Failure::Message(format!("signals cannot be watched: {e}"))
+    Failure::Message(format!("cannot handle signals: {e}"))
 }
 
-/// The file behind a descriptor that was handed down by number: a copy of it, or where the kernel gives none the way
-/// through /proc, which is closed for sockets.
+/// The file behind a descriptor that was inherited by number: a copy of it, or where the kernel refuses that, its path
+/// in /proc, which does not work for sockets.
 fn inherited(fd: i32) -> io::Result<File> {
-    let way = format!("/proc/self/fd/{fd}");
+    let path = format!("/proc/self/fd/{fd}");
     // before a descriptor of our own can get that number
-    std::fs::symlink_metadata(&way)?;
+    std::fs::symlink_metadata(&path)?;
     let copy = pidfd_open(getpid(), PidfdFlags::empty()).and_then(|own| pidfd_getfd(own, fd, PidfdGetfdFlags::empty()));
     match copy {
         Ok(copy) => Ok(File::from(copy)),
-        Err(_) => OpenOptions::new().append(true).open(way),
+        Err(_) => OpenOptions::new().append(true).open(path),
     }
 }
 
 impl Progress for Watch {
     fn phase(&self, phase: Phase) {
-        // of 1B and its kin the digit; e2fsck counts from 1 to 5
+        // the digit of 1B and similar passes; e2fsck counts from 1 to 5
         let pass = phase.label().bytes().next().map_or(0, |digit| u64::from(digit.saturating_sub(b'0')));
-        self.tell(|lines, aloud| lines.begin(pass, aloud));
+        self.report(|lines, on| lines.begin(pass, on));
     }
 
     fn advanced(&self, done: u64, total: u64) {
         if total == 0 {
             return;
         }
-        if self.aloud() {
+        if self.is_reporting() {
             self.bar.set(done, total);
         }
         // it is an estimate, and may be exceeded
         let step = u128::from(done) * u128::from(STEPS) / u128::from(total);
         let step = u64::try_from(step).map_or(STEPS, |step| step.min(STEPS));
-        self.tell(|lines, aloud| lines.tell(step, aloud));
+        self.report(|lines, on| lines.advance(step, on));
     }
 
     fn cancelled(&self) -> bool {
@@ -122,27 +124,27 @@ impl Progress for Watch {
 }
 
 impl Lines {
-    fn begin(&mut self, pass: u64, aloud: bool) {
+    fn begin(&mut self, pass: u64, on: bool) {
         if (self.pass + 1..=5).contains(&pass) {
-            self.tell(STEPS, aloud);
+            self.advance(STEPS, on);
             self.pass = pass;
             self.step = 0;
-            self.write(aloud);
+            self.write(on);
         }
     }
 
-    /// The pass has come to that step; only news is told.
-    fn tell(&mut self, step: u64, aloud: bool) {
+    /// The pass has come to that step; a line is written only if it is a new one.
+    fn advance(&mut self, step: u64, on: bool) {
         if self.pass > 0 && step > self.step {
             self.step = step;
-            self.write(aloud);
+            self.write(on);
         }
     }
 
-    fn write(&mut self, aloud: bool) {
-        if aloud {
+    fn write(&mut self, on: bool) {
+        if on {
             let Self { out, device, pass, step } = self;
-            // whoever reads this may stop doing so; that is no reason to stop checking
+            // the reader of these lines may go away; that does not stop the check
             let _ = out.write_all(format!("{pass} {step} {STEPS} {device}\n").as_bytes());
         }
     }

@@ -3,7 +3,8 @@
 use format::acl::{Acl, AclEntry, Tag};
 use std::collections::HashMap;
 
-/// The ids of this machine's users and groups, by their names: an archive has names where the machine that made it knew any.
+/// The ids of this machine's users and groups, by their names: an archive has names where the machine that made it knew
+/// any.
 #[derive(Debug)]
 pub(super) struct Names {
     users: HashMap<Vec<u8>, u32>,
@@ -32,8 +33,8 @@ fn number(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(text).ok()?.parse().ok().filter(|id| *id != u32::MAX)
 }
 
-/// A list that the kernel would accept; `None` where it is none, or has a name that this machine does not know. As with tar(1),
-/// a number counts before a name.
+/// A list that the kernel would accept; `None` where it is invalid, or has a name that this machine does not know. As
+/// with tar(1), a number takes precedence over a name.
 pub(super) fn parse(text: &[u8], names: &Names) -> Option<Acl> {
     let mut entries = entries(text).map(|entry| parse_entry(entry, names)).collect::<Option<Vec<_>>>()?;
     entries.sort_by_key(|entry| match entry.tag {
@@ -47,19 +48,19 @@ pub(super) fn parse(text: &[u8], names: &Names) -> Option<Acl> {
     Some(Acl(entries)).filter(Acl::is_valid)
 }
 
-/// What a list grants to the file's group: nothing where it does not say.
+/// The permissions that a list grants to the file's group: none where it has no such entry.
 pub(super) fn group(text: &[u8]) -> u16 {
     let group = entries(text).filter_map(fields).find(|(tag, who, _)| tag_word(tag) == Some("group") && who.is_empty());
     group.and_then(|(.., perm)| permissions(perm)).unwrap_or(0)
 }
 
-/// The same of a list as an attribute holds it.
+/// The same for a list as an attribute stores it.
 pub(super) fn group_of(attribute: &[u8]) -> u16 {
     let list = Acl::from_xattr(attribute).unwrap_or_default();
     list.0.iter().find(|entry| entry.tag == Tag::GroupObj).map_or(0, |entry| entry.perm & 7)
 }
 
-/// The entries of a list, parted by newlines or commas, without comments and blanks.
+/// The entries of a list, separated by newlines or commas, without comments and blanks.
 fn entries(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let plain = |line: &'_ [u8]| line.iter().position(|byte| *byte == b'#').unwrap_or(line.len());
     let lines = text.split(|byte| *byte == b'\n').map(move |line| line.get(..plain(line)).unwrap_or(line));
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_or_names_strangers_is_none() {
+    fn invalid_lists_and_unknown_names_are_refused() {
         for text in [
             "user::rw-,user:bob:rw-,group::r--,mask::rw-,other::---",
             "user::rw-,group:ann:rw-,group::r--,mask::rw-,other::---",

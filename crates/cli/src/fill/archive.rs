@@ -1,13 +1,14 @@
 //! A tar archive into a volume.
 //!
-//! Names are taken as paths from where it is unpacked; nothing is written elsewhere, and symbolic links are not followed.
+//! Names are taken as paths from where it is unpacked; nothing is written elsewhere, and symbolic links are not
+//! followed.
 
 use super::acl::{self, Names};
 use super::tar::{Member, Reader};
 use super::{FileAttributes, Filler, Place, Stop, without_list};
 use crate::failure::short;
 use crate::output::counted;
-use crate::trail::Folders;
+use crate::path_stack::Folders;
 use fs::{FileKind, InodeNo};
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -16,7 +17,8 @@ use std::io::{self, Read};
 struct Unpacker<'f, 'v, R> {
     filler: &'f mut Filler<'v>,
     archive: Reader<R>,
-    /// Directories, by the one that each is in and its name there. A path is as long as the tree is deep, so none is stored.
+    /// Directories, by the one that each is in and its name there. A path is as long as the tree is deep, so none is
+    /// stored.
     known: HashMap<(usize, Vec<u8>), usize>,
     folders: Folders,
     /// The inode of each directory.
@@ -30,7 +32,7 @@ struct Unpacker<'f, 'v, R> {
     without_list: WithoutList,
 }
 
-/// What is left to be done with a directory in the end.
+/// The last step for a directory.
 enum Last {
     Nothing,
     All(FileAttributes),
@@ -60,15 +62,15 @@ impl WithoutList {
         }
     }
 
-    /// What is to be said of them.
+    /// The message about them.
     fn sentence(&self) -> Option<String> {
         let more = self.count - self.first.len() as u64;
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let files = counted(self.count, "file comes", "files come");
-        let why = "without the access control list, which cannot be read or has names that this machine does not know";
+        let files = counted(self.count, "file", "files");
+        let why = "copied without the access control list (unreadable, or with names that this machine does not know)";
         (self.count > 0).then(|| {
             format!(
-                "{files} {why}, and with no more permissions for the group than the list grants it: {}{more}",
+                "{files} {why}, and with no more permissions for the group than the list grants: {}{more}",
                 self.first.join(", ")
             )
         })
@@ -111,10 +113,10 @@ impl<R: Read> Unpacker<'_, '_, R> {
     fn member(&mut self, mut member: Member) -> Result<(), Stop> {
         self.filler.go_on()?;
         let Some(path) = clean(&member.path) else {
-            self.filler.complain(&member.path, "a name in the archive leads out of it");
+            self.filler.complain(&member.path, "the path leads outside the archive");
             return Ok(());
         };
-        let attributes = self.looks(&mut member, &path);
+        let attributes = self.attributes_of(&mut member, &path);
         if member.kind == b'5' {
             if let Some(folder) = self.directory(&path)? {
                 self.waiting += bytes_of(&attributes);
@@ -140,7 +142,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
             b'4' => self.filler.node(place, &path, FileKind::BlockDevice, member.device)?,
             b'6' => self.filler.node(place, &path, FileKind::Fifo, (0, 0))?,
             _ => {
-                self.filler.complain(&path, "an entry of unknown type in the archive");
+                self.filler.complain(&path, "unknown entry type in the archive");
                 None
             }
         };
@@ -150,7 +152,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
     }
 
-    /// Sets what a directory has to get in the end in the place of what it had to.
+    /// Replaces the last step that waits for a directory.
     fn wait(&mut self, folder: usize, last: Last) {
         if let Some(before) = self.last.get_mut(folder)
             && let Last::All(before) = std::mem::replace(before, last)
@@ -159,7 +161,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
     }
 
-    /// Does what a directory has to get: in the end all of it, before only where it has attributes to wait for.
+    /// Does the last step of a directory: at the end all of it, before only where it has attributes to wait for.
     fn complete(&mut self, folder: usize, end: bool) -> Result<(), Stop> {
         let last = match self.last.get_mut(folder) {
             Some(last) if end || matches!(&*last, Last::All(attributes) if bytes_of(attributes) > 0) => last,
@@ -180,9 +182,10 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
     }
 
-    /// The attributes of a member, with the access control lists that it has as text. Where one is left out, the permissions
-    /// of the group, which stand for the most that the list grants, shrink to those of the group's own entry.
-    fn looks(&mut self, member: &mut Member, path: &[u8]) -> FileAttributes {
+    /// The attributes of a member, with the access control lists that it has as text. Where one is left out, the
+    /// permissions of the group, which stand for the most that the list grants, shrink to those of the group's own
+    /// entry.
+    fn attributes_of(&mut self, member: &mut Member, path: &[u8]) -> FileAttributes {
         let mut xattrs = std::mem::take(&mut member.xattrs);
         let (mut mode, mut whole) = (member.mode, true);
         for (which, text) in &member.acls {
@@ -247,7 +250,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         match found {
             Some(number) => self.filler.link(number, place, path),
             None => {
-                self.filler.complain(path, "what it is a link to is not in the archive");
+                self.filler.complain(path, "the link's target is not in the archive");
                 Ok(())
             }
         }

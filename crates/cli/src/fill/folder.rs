@@ -2,8 +2,8 @@
 
 use super::reach::Reach;
 use super::{FileAttributes, Filler, Input, Place, Stop};
+use crate::path_stack::PathStack;
 use crate::progress::Bar;
-use crate::trail::Trail;
 use fs::{FileKind, InodeNo, Timestamp};
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -26,15 +26,15 @@ pub(crate) struct Folder<'f, 'v> {
 }
 
 /// Where a copy is. Both paths are as long as the tree is deep, so they are there once, and not at each level.
-struct Way {
+struct Paths {
     from: Reach,
     /// The path in the volume.
-    into: Trail,
+    into: PathStack,
 }
 
-impl Way {
+impl Paths {
     fn new(source: &Path, path: &[u8]) -> Self {
-        Self { from: Reach::new(source), into: Trail::new(path) }
+        Self { from: Reach::new(source), into: PathStack::new(path) }
     }
 
     fn enter(&mut self, name: &[u8]) {
@@ -52,7 +52,7 @@ impl Way {
 struct Level {
     number: InodeNo,
     names: std::vec::IntoIter<OsString>,
-    /// What it gets in the end, where it is to get any.
+    /// Set in the end; nothing where the directory stays as it is.
     attributes: Option<FileAttributes>,
 }
 
@@ -63,8 +63,8 @@ impl<'f, 'v> Folder<'f, 'v> {
         Self { filler, linked: HashMap::new(), own }
     }
 
-    /// Copies what is in a folder into a directory of the volume, which gets what the folder has where `attributes` says so
-    /// (with what `change` makes of it).
+    /// Copies the content of a folder into a directory of the volume. With `change` the directory gets the folder's
+    /// attributes, changed by it.
     pub(crate) fn contents(
         &mut self,
         source: &Path,
@@ -72,25 +72,25 @@ impl<'f, 'v> Folder<'f, 'v> {
         path: &[u8],
         change: Option<&dyn Fn(&mut FileAttributes)>,
     ) -> Result<(), Stop> {
-        let mut way = Way::new(source, path);
-        let Some(metadata) = self.metadata(&way, true) else { return Ok(()) };
+        let mut paths = Paths::new(source, path);
+        let Some(metadata) = self.metadata(&paths, true) else { return Ok(()) };
         let attributes = change.map(|change| {
-            let mut attributes = self.attributes_of(&way, &metadata);
+            let mut attributes = self.attributes_of(&paths, &metadata);
             change(&mut attributes);
             attributes
         });
-        let level = self.level(&mut way, into, attributes);
-        self.levels(&mut way, Vec::from_iter(level))
+        let level = self.level(&mut paths, into, attributes);
+        self.levels(&mut paths, Vec::from_iter(level))
     }
 
     /// Copies a file or folder to a place in the volume.
     pub(crate) fn one(&mut self, source: &Path, place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
-        let mut way = Way::new(source, path);
-        let level = self.entry(&mut way, place)?;
-        self.levels(&mut way, Vec::from_iter(level))
+        let mut paths = Paths::new(source, path);
+        let level = self.entry(&mut paths, place)?;
+        self.levels(&mut paths, Vec::from_iter(level))
     }
 
-    /// Makes a file of what standard input gives, owned by who runs this.
+    /// Makes a file from standard input, owned by the user of this process.
     pub(crate) fn standard_input(&mut self, place: Place<'_>, path: &[u8], now: Timestamp) -> Result<(), Stop> {
         let Some(number) = self.filler.node(place, path, FileKind::Regular, (0, 0))? else { return Ok(()) };
         let mut input = Input::new(io::stdin(), Arc::clone(&self.filler.interrupted));
@@ -110,70 +110,70 @@ impl<'f, 'v> Folder<'f, 'v> {
         self.filler.complain_of_source(name, why);
     }
 
-    fn levels(&mut self, way: &mut Way, mut levels: Vec<Level>) -> Result<(), Stop> {
+    fn levels(&mut self, paths: &mut Paths, mut levels: Vec<Level>) -> Result<(), Stop> {
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.names.next() else {
                 if let Some(Level { number, attributes: Some(attributes), .. }) = levels.pop() {
-                    self.filler.set_attributes(number, way.into.path(), &attributes)?;
+                    self.filler.set_attributes(number, paths.into.path(), &attributes)?;
                 }
-                way.leave();
+                paths.leave();
                 continue;
             };
             let into = level.number;
-            way.enter(name.as_bytes());
-            match self.entry(way, (into, name.as_bytes()))? {
+            paths.enter(name.as_bytes());
+            match self.entry(paths, (into, name.as_bytes()))? {
                 Some(level) => levels.push(level),
-                None => way.leave(),
+                None => paths.leave(),
             }
         }
         Ok(())
     }
 
-    /// Copies what is at the end of the way; a directory without what is in it, which is for the caller.
-    fn entry(&mut self, way: &mut Way, place: Place<'_>) -> Result<Option<Level>, Stop> {
-        let Some(metadata) = self.metadata(way, false) else { return Ok(None) };
+    /// Copies the file at the end of the path; a directory without its content, which is for the caller.
+    fn entry(&mut self, paths: &mut Paths, place: Place<'_>) -> Result<Option<Level>, Stop> {
+        let Some(metadata) = self.metadata(paths, false) else { return Ok(None) };
         if metadata.is_dir() {
-            return self.enter(way, &metadata, place);
+            return self.enter(paths, &metadata, place);
         }
-        self.leaf(way, &metadata, place)?;
+        self.leaf(paths, &metadata, place)?;
         Ok(None)
     }
 
-    fn metadata(&mut self, way: &Way, follow: bool) -> Option<Metadata> {
-        way.from.metadata(follow).map_err(|e| self.wrong(way, e)).ok()
+    fn metadata(&mut self, paths: &Paths, follow: bool) -> Option<Metadata> {
+        paths.from.metadata(follow).map_err(|e| self.wrong(paths, e)).ok()
     }
 
-    fn wrong(&mut self, way: &Way, why: impl ToString) {
-        self.filler.complain_of_source(way.from.path(), why);
+    fn wrong(&mut self, paths: &Paths, why: impl ToString) {
+        self.filler.complain_of_source(paths.from.path(), why);
     }
 
-    /// Makes a directory, or joins one that exists and keeps its looks.
-    fn enter(&mut self, way: &mut Way, metadata: &Metadata, place: Place<'_>) -> Result<Option<Level>, Stop> {
-        let Some((number, new)) = self.filler.directory(place, way.into.path())? else { return Ok(None) };
-        let attributes = (new || self.filler.force).then(|| self.attributes_of(way, metadata));
-        Ok(self.level(way, number, attributes))
+    /// Makes a directory, or joins one that exists, whose attributes stay.
+    fn enter(&mut self, paths: &mut Paths, metadata: &Metadata, place: Place<'_>) -> Result<Option<Level>, Stop> {
+        let Some((number, new)) = self.filler.directory(place, paths.into.path())? else { return Ok(None) };
+        let attributes = (new || self.filler.force).then(|| self.attributes_of(paths, metadata));
+        Ok(self.level(paths, number, attributes))
     }
 
-    fn level(&mut self, way: &mut Way, number: InodeNo, attributes: Option<FileAttributes>) -> Option<Level> {
-        match way.from.names() {
+    fn level(&mut self, paths: &mut Paths, number: InodeNo, attributes: Option<FileAttributes>) -> Option<Level> {
+        match paths.from.names() {
             Ok(mut names) => {
                 // the same folder makes the same volume
                 names.sort_unstable();
                 Some(Level { number, names: names.into_iter(), attributes })
             }
             Err(e) => {
-                self.wrong(way, e);
+                self.wrong(paths, e);
                 None
             }
         }
     }
 
-    /// Copies what is no directory.
-    fn leaf(&mut self, way: &Way, metadata: &Metadata, place: Place<'_>) -> Result<(), Stop> {
-        let path = way.into.path();
+    /// Copies a file that is not a directory.
+    fn leaf(&mut self, paths: &Paths, metadata: &Metadata, place: Place<'_>) -> Result<(), Stop> {
+        let path = paths.into.path();
         let identity = (metadata.dev(), metadata.ino());
         if self.own == Some(identity) {
-            self.wrong(way, "this is the volume itself, and is left out");
+            self.wrong(paths, "skipped: it is the image being written");
             return Ok(());
         }
         if let Some(number) = self.linked.get(&identity) {
@@ -181,12 +181,12 @@ impl<'f, 'v> Folder<'f, 'v> {
         }
         let kind = metadata.file_type();
         let number = if kind.is_file() {
-            self.regular(way, metadata, place)?
+            self.regular(paths, metadata, place)?
         } else if kind.is_symlink() {
-            match way.from.link() {
+            match paths.from.link() {
                 Ok(target) => self.filler.symlink(place, path, &target)?,
                 Err(e) => {
-                    self.wrong(way, e);
+                    self.wrong(paths, e);
                     None
                 }
             }
@@ -207,48 +207,48 @@ impl<'f, 'v> Folder<'f, 'v> {
         if metadata.nlink() > 1 {
             self.linked.insert(identity, number);
         }
-        let attributes = self.attributes_of(way, metadata);
+        let attributes = self.attributes_of(paths, metadata);
         self.filler.set_attributes(number, path, &attributes)
     }
 
-    fn regular(&mut self, way: &Way, metadata: &Metadata, place: Place<'_>) -> Result<Option<InodeNo>, Stop> {
-        let path = way.into.path();
+    fn regular(&mut self, paths: &Paths, metadata: &Metadata, place: Place<'_>) -> Result<Option<InodeNo>, Stop> {
+        let path = paths.into.path();
         // before there is a file that would stay empty
-        let file = match way.from.open() {
+        let file = match paths.from.open() {
             Ok(file) => file,
             Err(e) => {
-                self.wrong(way, e);
+                self.wrong(paths, e);
                 return Ok(None);
             }
         };
         let Some(number) = self.filler.node(place, path, FileKind::Regular, (0, 0))? else { return Ok(None) };
-        let end = self.content(&file, way, number)?;
+        let end = self.content(&file, paths, number)?;
         self.filler.set_len(number, path, end.max(metadata.len()))?;
         Ok(Some(number))
     }
 
     /// Copies the data of a file and leaves the holes. Where the data ends.
-    fn content(&mut self, mut file: &File, way: &Way, number: InodeNo) -> Result<u64, Stop> {
-        let path = way.into.path();
+    fn content(&mut self, mut file: &File, paths: &Paths, number: InodeNo) -> Result<u64, Stop> {
+        let path = paths.into.path();
         let mut at = 0;
         loop {
             let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
                 Ok(start) => start,
                 // nothing but a hole up to the end
                 Err(Errno::NXIO) => return Ok(at),
-                // a file system that does not tell holes
+                // a file system that does not report holes
                 Err(Errno::INVAL) if at == 0 => {
                     return self.filler.stream(number, path, &mut file, (0, u64::MAX));
                 }
                 Err(e) => {
-                    self.wrong(way, e);
+                    self.wrong(paths, e);
                     self.filler.incomplete();
                     return Ok(at);
                 }
             };
             let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)).unwrap_or(u64::MAX);
             if let Err(e) = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(start)) {
-                self.wrong(way, e);
+                self.wrong(paths, e);
                 self.filler.incomplete();
                 return Ok(at);
             }
@@ -261,10 +261,10 @@ impl<'f, 'v> Folder<'f, 'v> {
         }
     }
 
-    /// What a file looks like; complains of attributes that cannot be read.
-    fn attributes_of(&mut self, way: &Way, metadata: &Metadata) -> FileAttributes {
-        let xattrs = way.from.xattrs().unwrap_or_else(|e| {
-            self.wrong(way, format!("extended attributes: {e}"));
+    /// The attributes of a file; complains of those that cannot be read.
+    fn attributes_of(&mut self, paths: &Paths, metadata: &Metadata) -> FileAttributes {
+        let xattrs = paths.from.xattrs().unwrap_or_else(|e| {
+            self.wrong(paths, format!("extended attributes: {e}"));
             Vec::new()
         });
         // nanoseconds are under a second's worth

@@ -1,7 +1,7 @@
-//! Files of this machine below a folder, however deep it is: a path that is longer than the kernel takes is gone in parts, each
-//! from a directory on the way that is held open.
+//! Files of this machine below a folder, however deep it is: a path that is longer than the kernel accepts is walked in
+//! parts, each from an open directory on the way.
 
-use crate::trail::Trail;
+use crate::path_stack::PathStack;
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsString};
@@ -11,44 +11,44 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A part of a path, with one name behind it and `/proc/self/fd/N/` before it, is shorter than the 4 096 bytes that the kernel
-/// takes.
+/// A part of a path, with one name behind it and `/proc/self/fd/N/` before it, is shorter than the 4 096 bytes that the
+/// kernel takes.
 const PART: usize = 3800;
 
 /// A file of this machine, found by its path.
 pub(super) struct Reach {
-    trail: Trail,
-    /// Directories on the way, with the length of the path to each.
-    held: Vec<(usize, OwnedFd)>,
+    stack: PathStack,
+    /// Open directories on the way, with the length of the path to each.
+    open_dirs: Vec<(usize, OwnedFd)>,
 }
 
 impl Reach {
     pub(super) fn new(start: &Path) -> Self {
-        Self { trail: Trail::new(start.as_os_str().as_bytes()), held: Vec::new() }
+        Self { stack: PathStack::new(start.as_os_str().as_bytes()), open_dirs: Vec::new() }
     }
 
     /// The whole path.
     pub(super) fn path(&self) -> &[u8] {
-        self.trail.path()
+        self.stack.path()
     }
 
     /// Goes on to what a name names.
     pub(super) fn enter(&mut self, name: &[u8]) {
-        self.trail.enter(name);
+        self.stack.enter(name);
     }
 
     /// Goes back by one name.
     pub(super) fn leave(&mut self) {
-        self.trail.leave();
+        self.stack.leave();
         let length = self.path().len();
-        while self.held.last().is_some_and(|(at, _)| *at > length) {
-            self.held.pop();
+        while self.open_dirs.last().is_some_and(|(at, _)| *at > length) {
+            self.open_dirs.pop();
         }
     }
 
     /// The directory that the path begins in for the kernel, and the rest of it.
     fn parts(&self) -> (BorrowedFd<'_>, &Path) {
-        let Some((at, fd)) = self.held.last() else { return (CWD, Path::new(bytes(self.path()))) };
+        let Some((at, fd)) = self.open_dirs.last() else { return (CWD, Path::new(bytes(self.path()))) };
         let rest = self.path().get(*at..).unwrap_or_default();
         let rest = rest.strip_prefix(b"/").unwrap_or(rest);
         (fd.as_fd(), Path::new(bytes(if rest.is_empty() { b"." } else { rest })))
@@ -59,7 +59,7 @@ impl Reach {
         Ok(openat(from, path, flags | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// What the file is; `follow`: what a symbolic link leads to.
+    /// The metadata of the file; with `follow`, of the target of a symbolic link.
     pub(super) fn metadata(&self, follow: bool) -> io::Result<Metadata> {
         let flags = if follow { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
         File::from(self.open_with(flags)?).metadata()
@@ -70,13 +70,13 @@ impl Reach {
         Ok(File::from(self.open_with(OFlags::RDONLY | OFlags::NOFOLLOW)?))
     }
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub(super) fn link(&self) -> io::Result<Vec<u8>> {
         let (from, path) = self.parts();
         Ok(readlinkat(from, path, Vec::new())?.into_bytes())
     }
 
-    /// The names in a directory, which is held from now on where that is needed for them.
+    /// The names in a directory, which stays open from now on where its files can be reached only from it.
     pub(super) fn names(&mut self) -> io::Result<Vec<OsString>> {
         let fd = self.open_with(OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut names = Vec::new();
@@ -86,9 +86,9 @@ impl Reach {
                 names.push(OsString::from_vec(entry.file_name().to_bytes().to_vec()));
             }
         }
-        let (length, held) = (self.path().len(), self.held.last().map_or(0, |(at, _)| *at));
-        if length > held + PART {
-            self.held.push((length, fd));
+        let (length, start) = (self.path().len(), self.open_dirs.last().map_or(0, |(at, _)| *at));
+        if length > start + PART {
+            self.open_dirs.push((length, fd));
         }
         Ok(names)
     }
@@ -96,12 +96,12 @@ impl Reach {
     /// The extended attributes of a file, itself and not what it links to.
     pub(super) fn xattrs(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let (from, path) = self.parts();
-        let path = match self.held.last() {
+        let path = match self.open_dirs.last() {
             None => path.to_owned(),
             // there is no call that takes both
             Some(_) => PathBuf::from(format!("/proc/self/fd/{}", from.as_raw_fd())).join(path),
         };
-        // the largest that Linux gives out
+        // the largest list that Linux returns
         let mut names = vec![0; 65536];
         let len = match rustix::fs::llistxattr(&path, &mut names) {
             Ok(len) => len,
@@ -150,11 +150,11 @@ mod tests {
             reach.enter(names[0].as_bytes());
         }
         assert_eq!(reach.link().unwrap(), b"there");
-        assert!(reach.path().len() > 10_000 && reach.held.len() < 6);
+        assert!(reach.path().len() > 10_000 && reach.open_dirs.len() < 6);
         assert!(reach.xattrs().is_ok());
         for _ in 0..=40 {
             reach.leave();
         }
-        assert!(reach.held.is_empty() && reach.path() == folder.path().as_os_str().as_bytes());
+        assert!(reach.open_dirs.is_empty() && reach.path() == folder.path().as_os_str().as_bytes());
     }
 }

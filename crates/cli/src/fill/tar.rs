@@ -1,7 +1,7 @@
 //! Reading tar archives: the forms of POSIX (ustar, pax) and of GNU tar.
 //!
-//! Written by hand because the records of pax archives hold binary values (attributes), and a library that splits them at
-//! newlines loses names that stand behind such a value.
+//! Written by hand because the records of pax archives hold binary values (attributes), and a library that splits them
+//! at newlines loses names that stand behind such a value.
 
 use fs::Timestamp;
 use std::collections::HashMap;
@@ -9,19 +9,19 @@ use std::io::{self, Error, ErrorKind, Read};
 
 /// Bytes in a block of an archive.
 const BLOCK: usize = 512;
-/// The records of one member, those that are for all, and a long name may each take so many bytes of memory. The map of a
-/// sparse file is not among them: its pieces are counted.
+/// Limit in bytes of memory for the records of one member, for those that are for all, and for a long name. The map of
+/// a sparse file is not included: its pieces are counted.
 const RECORDS_MAX: usize = 1 << 20;
 /// What a record takes beside its key and its value.
 const RECORD_COST: usize = 64;
-/// More pieces than this the map of a sparse file may not have.
+/// The most pieces in the map of a sparse file.
 const PIECES_MAX: usize = 1 << 20;
 /// The prefix of a record that holds an extended attribute.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 /// The prefix of a record that holds an access control list as text.
 const ACL: &[u8] = b"SCHILY.acl.";
 
-/// What records say.
+/// The content of records.
 #[derive(Debug, Default)]
 struct Records {
     /// By their keys.
@@ -49,7 +49,7 @@ impl Records {
     fn extend_map(&mut self, number: u64) -> io::Result<()> {
         let map = self.map.get_or_insert_default();
         if map.len() >= 2 * PIECES_MAX {
-            return Err(wrong("a sparse file of too many pieces"));
+            return Err(wrong("a sparse file with too many pieces"));
         }
         map.push(number);
         Ok(())
@@ -61,7 +61,7 @@ impl Records {
     }
 }
 
-/// What the records say of one file: its own come before those for all.
+/// The records that apply to one file: its own take precedence over those for all.
 #[derive(Clone, Copy)]
 struct Said<'a> {
     own: &'a Records,
@@ -80,7 +80,7 @@ pub(super) struct Member {
     /// Type flag: `0` a file, `1` a hard link, `2` a symbolic link, `3` and `4` devices, `5` a directory, `6` a pipe.
     pub(super) kind: u8,
     pub(super) path: Vec<u8>,
-    /// What a link leads to.
+    /// The target of a link.
     pub(super) target: Vec<u8>,
     pub(super) mode: u16,
     pub(super) uid: u32,
@@ -97,7 +97,7 @@ pub(super) struct Member {
     pub(super) acls: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// An archive that is read from its start to its end. Reading from it gives the data of the member that was given last.
+/// An archive that is read from its start to its end. Reading from it returns the data of the member returned last.
 pub(super) struct Reader<R> {
     from: R,
     /// Bytes of the member that were not read yet, and those that fill its last block.
@@ -145,7 +145,7 @@ impl<R: Read> Reader<R> {
                     self.records(size, &mut all)?;
                     // each file would have them, and some formats of their own
                     if all.map.is_some() || all.has_attributes() {
-                        return Err(wrong("attributes or a map in the records for all files"));
+                        return Err(wrong("attributes or a sparse map in a global header"));
                     }
                     self.global = all;
                 }
@@ -169,7 +169,7 @@ impl<R: Read> Reader<R> {
         }
         (self.left, self.padding) = (0, 0);
         let mut header = [0; BLOCK];
-        // an archive ends with blocks of zeroes: without them nobody knows what is missing
+        // an archive ends with blocks of zeroes: without them the end may be missing
         if fill(&mut self.from, &mut header)? < BLOCK {
             return Err(cut_short());
         }
@@ -177,14 +177,14 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         if !is_header(&header) {
-            return Err(wrong("a header with a wrong checksum: no tar archive, or a damaged one"));
+            return Err(wrong("invalid header checksum: not a tar archive, or a damaged one"));
         }
         Ok(Some(header))
     }
 
     fn expect_data(&mut self, size: u64) -> io::Result<()> {
         if size > i64::MAX as u64 {
-            return Err(wrong("a file longer than a file can be"));
+            return Err(wrong("a file longer than the maximum file size"));
         }
         self.left = size;
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
@@ -264,7 +264,7 @@ impl<R: Read> Reader<R> {
         Err(malformed())
     }
 
-    /// The numbers in a record's value, parted by commas.
+    /// The numbers in a record's value, separated by commas.
     fn map_in_record(&mut self, len: u64, into: &mut Records) -> io::Result<()> {
         let end = self.left - len;
         while self.left > end {
@@ -297,7 +297,7 @@ impl<R: Read> Reader<R> {
         let record = |name: &str| said.get(name.as_bytes());
         let count = |name: &str, plain: &[u8]| match record(name).map(|value| decimal(value)) {
             Some(Some(value)) => Ok(value),
-            Some(None) => Err(wrong("a record that should be a number is none")),
+            Some(None) => Err(wrong("invalid number in a record")),
             None => number(plain),
         };
         let mut path = until_zero(&header[..100]).to_vec();
@@ -364,7 +364,7 @@ impl<R: Read> Reader<R> {
             for piece in fields.chunks_exact(24).filter(|piece| piece[0] != 0) {
                 pieces.push((number(&piece[..12])?, number(&piece[12..])?));
             }
-            if pieces.len() > PIECES_MAX { Err(wrong("a sparse file of too many pieces")) } else { Ok(()) }
+            if pieces.len() > PIECES_MAX { Err(wrong("a sparse file with too many pieces")) } else { Ok(()) }
         };
         add(&header[386..482])?;
         let mut more = header[482] != 0;
@@ -431,11 +431,11 @@ fn wrong(what: &'static str) -> Error {
 }
 
 fn malformed() -> Error {
-    wrong("a record that makes no sense")
+    wrong("malformed record")
 }
 
 fn no_map() -> Error {
-    wrong("the map of a sparse file makes no sense")
+    wrong("malformed map of a sparse file")
 }
 
 fn too_long() -> Error {
@@ -443,7 +443,7 @@ fn too_long() -> Error {
 }
 
 fn cut_short() -> Error {
-    Error::new(ErrorKind::UnexpectedEof, "the archive is cut short")
+    Error::new(ErrorKind::UnexpectedEof, "the archive is truncated")
 }
 
 fn until_zero(bytes: &[u8]) -> &[u8] {
@@ -463,7 +463,7 @@ fn number(field: &[u8]) -> io::Result<u64> {
     let text = until_zero(field).trim_ascii();
     text.iter().try_fold(0u64, |value, digit| match digit {
         b'0'..=b'7' => Ok(value << 3 | u64::from(digit - b'0')),
-        _ => Err(wrong("a field that should be a number is none")),
+        _ => Err(wrong("invalid number in a header")),
     })
 }
 
@@ -506,7 +506,7 @@ mod tests {
         assert_eq!(time(b"x"), None);
     }
 
-    /// What records say, read from a member's data.
+    /// The content of records, read from a member's data.
     fn records(bytes: &[u8]) -> io::Result<Records> {
         let mut records = Records::default();
         Reader::new(bytes).records(bytes.len() as u64, &mut records)?;
@@ -547,8 +547,8 @@ mod tests {
         header
     }
 
-    /// What an archive needs of memory does not grow with it: neither by records of one member in many headers, nor by those
-    /// that are for all, and these are not copied for each member.
+    /// What an archive needs of memory does not grow with it: neither by records of one member in many headers, nor by
+    /// those that are for all, and these are not copied for each member.
     #[test]
     fn records_of_many_headers_are_bounded_together() {
         let large = vec![b'x'; RECORDS_MAX / 4];
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_archive_is_refused() {
+    fn files_that_are_not_archives_are_refused() {
         assert!(Reader::new(&[7; 1024][..]).next().is_err());
         assert!(Reader::new(&[0; 1024][..]).next().unwrap().is_none());
         assert!(Reader::new(&[][..]).next().is_err());

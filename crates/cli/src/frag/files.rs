@@ -13,10 +13,10 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-/// Files shown that nobody asked for by name: those of most fragments.
+/// Number of files shown beside those specified: those of most fragments.
 const SHOWN: usize = 10;
 
-/// What is known of files.
+/// A summary of files.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Files {
     /// Files and directories that have blocks, each once.
@@ -24,7 +24,7 @@ pub(super) struct Files {
     fragmented: u64,
     fragments: u64,
     blocks: u64,
-    /// What was asked for by name, in that order.
+    /// The files specified, in that order.
     named: Vec<File>,
     /// Of the others those of most fragments, most first.
     most: Vec<File>,

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Cells of a picture: parts of the volume of one length.
 pub(super) const CELLS: usize = 128 * 32;
 
-/// What is known of the free space of a volume.
+/// A summary of the free space of a volume.
 #[derive(Debug, Serialize)]
 pub(super) struct FreeExtents {
     #[serde(skip)]

@@ -1,5 +1,5 @@
-//! A picture of free space: the volume from left to right and from top to bottom, cells the darker the more of them is in use;
-//! below, the share of free space that lies in extents of each size. SVG, readable in black and white.
+//! A picture of free space: the volume from left to right and from top to bottom, cells the darker the more of them is
+//! in use; below, the share of free space that lies in extents of each size. SVG, readable in black and white.
 
 use super::free::{CELLS, FreeExtents};
 use crate::output::human;

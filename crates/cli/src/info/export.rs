@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 /// The type of a volume, and whether it is one of Extant's own.
 pub(super) fn format_of(volume: &Volume) -> io::Result<(&'static str, bool)> {
-    let native = volume.native_facts().map_err(|e| io::Error::other(e.to_string()))?.is_some();
+    let native = volume.native_summary().map_err(|e| io::Error::other(e.to_string()))?.is_some();
     let name = if native { "extant" } else { volume.superblock().features.format_name() };
     Ok((name, native || name == "rext3"))
 }

@@ -11,12 +11,12 @@ pub(super) struct Group {
     group: u32,
     first_block: u64,
     last_block: u64,
-    /// Its blocks are numbers that a native volume's metadata can have, and no blocks of the device.
+    /// Its blocks are numbers that a native volume's metadata can have, and not blocks of the device.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     metadata_numbers: bool,
     /// Holds a copy of the superblock (or the superblock itself).
     superblock: bool,
-    /// What the descriptor says, where it could be read.
+    /// The descriptor, where it could be read.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     descriptor: Option<Descriptor>,
 }
@@ -40,8 +40,8 @@ struct Descriptor {
 
 /// All groups, in order; complains of those whose descriptor cannot be read, and stops where the device ends.
 pub(super) fn read(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Group> {
-    // where the facts cannot be read, that has been said
-    let native = volume.native_facts().ok().flatten();
+    // where the summary cannot be read, that has been reported
+    let native = volume.native_summary().ok().flatten();
     let device_end = native.map_or(u64::MAX, |native| native.shape().blocks());
     let geometry = &volume.superblock().geometry;
     let mut groups = Vec::new();
@@ -112,8 +112,8 @@ pub(super) fn print(groups: &[Group], out: &mut impl Write) -> io::Result<()> {
     if groups.iter().any(|group| group.metadata_numbers) {
         writeln!(
             out,
-            "\nThe groups noted as metadata numbers hold no blocks of the device: the map leads from their numbers to\nplaces in \
-             the metadata regions. What is free there counts to no free space."
+            "\nThe groups noted as metadata numbers have no blocks on the device: the map leads from their numbers to\nblocks in \
+             the metadata regions. Free blocks there do not count as free space."
         )?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::ops::Range;
 
-/// What goes for all metablockgroups.
+/// The values for all metablockgroups.
 pub(super) fn section(maps: &SpaceMapSummary, block_size: u32) -> Section {
     let mut s = Section::new("Space maps", "space_maps");
     let count = maps.maps.len() as u64;
@@ -29,7 +29,7 @@ pub(super) fn section(maps: &SpaceMapSummary, block_size: u32) -> Section {
     s.number("Next sequence", "sequence", maps.sequence);
     let damaged = maps.maps.iter().filter(|map| map.damaged.is_some()).count() as u64;
     if damaged > 0 {
-        let text = format!("{} (`extant check` says which and repairs them)", counted(damaged, "map", "maps"));
+        let text = format!("{} (`extant check` lists and repairs them)", counted(damaged, "map", "maps"));
         s.row("Damaged", "damaged_maps", text, damaged);
     }
     s

@@ -1,4 +1,4 @@
-//! The facts of superblock, journal and multiple-mount protection, in the order in which they are shown.
+//! The rows of superblock, journal and multiple-mount protection, in the order in which they are shown.
 
 use super::{Section, maps, quoted};
 use crate::failure::Complaints;
@@ -19,8 +19,8 @@ pub(super) fn sections(
     space_maps: Option<&SpaceMapSummary>,
     complaints: &mut Complaints<'_>,
 ) -> Vec<Section> {
-    let native = volume.native_facts().unwrap_or_else(|e| {
-        complaints.about(b"below the map", e);
+    let native = volume.native_summary().unwrap_or_else(|e| {
+        complaints.about(b"native metadata", e);
         None
     });
     let native = native.as_ref();
@@ -70,7 +70,7 @@ fn state(volume: &Volume, native: Option<&NativeSummary>) -> Section {
     let state = State::from_bits_retain(disk.s_state.get());
     let recover = sb.features.incompat.contains(format::feature::Incompat::NEEDS_RECOVERY);
     let mut words = match native {
-        // what the ext4 superblock above the map says of that goes for engines that need recovery
+        // the state in the ext4 superblock above the map is for engines that need recovery
         Some(native) if native.superblock.unordered => vec!["in use without consistency, or not unmounted"],
         Some(_) => vec!["clean"],
         None => vec![if state.contains(State::VALID) && !recover { "clean" } else { "not unmounted" }],
@@ -145,7 +145,11 @@ fn space(volume: &Volume, native: Option<&NativeSummary>, space_maps: Option<&Sp
     let in_superblock = native.is_none() && space_maps.is_none();
     blocks("Free", "free_blocks", if in_superblock { disk.free_blocks_count() } else { statfs.blocks_free });
     blocks("Reserved", "reserved_blocks", disk.reserved_blocks_count());
-    blocks("Metadata", "overhead_blocks", native.map_or(all.saturating_sub(statfs.blocks), |native| native.places));
+    blocks(
+        "Metadata",
+        "overhead_blocks",
+        native.map_or(all.saturating_sub(statfs.blocks), |native| native.physical_blocks),
+    );
     let user = u32::from(disk.s_def_resuid_hi.get()) << 16 | u32::from(disk.s_def_resuid.get());
     let group = u32::from(disk.s_def_resgid_hi.get()) << 16 | u32::from(disk.s_def_resgid.get());
     s.row("Reserved for", "reserved_for", format!("user {user}, group {group}"), json!({"uid": user, "gid": group}));
@@ -154,24 +158,24 @@ fn space(volume: &Volume, native: Option<&NativeSummary>, space_maps: Option<&Sp
     s
 }
 
-/// What lies below the ext4 volume of a native one.
+/// The physical layer of a native volume.
 fn generations(native: &NativeSummary) -> Section {
     let mut s = Section::new("Generations", "native");
     s.number("Generation", "generation", native.superblock.generation);
-    s.number("Superblock in force", "superblock_block", native.copy);
+    s.number("Active superblock", "superblock_block", native.copy);
     let shape = native.shape();
     let levels = u64::from(shape.levels());
     let map = format!("{} of nodes over {} metadata blocks", counted(levels, "level", "levels"), shape.indexes());
     s.row("Map", "map", map, json!({"levels": levels, "indexes": shape.indexes()}));
-    let size = |places: u64| human(places.saturating_mul(format::native::BLOCK_SIZE.into()));
-    let chunks = format!("{} ({})", counted(native.chunks, "chunk", "chunks"), size(native.places));
+    let size = |blocks: u64| human(blocks.saturating_mul(format::native::BLOCK_SIZE.into()));
+    let chunks = format!("{} ({})", counted(native.chunks, "chunk", "chunks"), size(native.physical_blocks));
     s.row("Metadata regions", "chunks", chunks, native.chunks);
-    let mut places = |label, key, count: u64| {
-        s.row(label, key, format!("{} ({})", size(count), counted(count, "place", "places")), count);
+    let mut blocks = |label, key, count: u64| {
+        s.row(label, key, format!("{} ({})", size(count), counted(count, "block", "blocks")), count);
     };
-    places("In use", "used_places", native.used);
-    places("Held by snapshots", "held_places", native.held);
-    places("Free", "free_places", native.places.saturating_sub(native.used + native.held));
+    blocks("In use", "used_physical_blocks", native.used);
+    blocks("Pinned by snapshots", "pinned_physical_blocks", native.pinned);
+    blocks("Free", "free_physical_blocks", native.physical_blocks.saturating_sub(native.used + native.pinned));
     let snapshots = native.snapshots.iter().map(|snapshot| {
         json!({
             "name": String::from_utf8_lossy(&snapshot.name),
@@ -267,26 +271,26 @@ fn layout(volume: &Volume) -> Section {
 fn history(volume: &Volume) -> Section {
     let disk = &volume.superblock().disk;
     let mut s = Section::new("History", "history");
-    time(&mut s, "Made", "created", disk.s_mkfs_time.get(), disk.s_mkfs_time_hi);
+    time(&mut s, "Created", "created", disk.s_mkfs_time.get(), disk.s_mkfs_time_hi);
     time(&mut s, "Last mounted", "mounted", disk.s_mtime.get(), disk.s_mtime_hi);
     time(&mut s, "Last written", "written", disk.s_wtime.get(), disk.s_wtime_hi);
     time(&mut s, "Last checked", "checked", disk.s_lastcheck.get(), disk.s_lastcheck_hi);
     s.number("Mounts", "mounts", disk.s_mnt_count.get());
     let most = disk.s_max_mnt_count.get().cast_signed();
     let due = if most > 0 { counted(most.unsigned_abs().into(), "mount", "mounts") } else { "never".into() };
-    s.row("Check by mounts", "max_mounts", due, most);
+    s.row("Max mount count", "max_mounts", due, most);
     let interval = disk.s_checkinterval.get();
     let due = match interval {
         0 => "never".to_owned(),
         seconds => counted(u64::from(seconds / 86_400), "day", "days"),
     };
-    s.row("Check by time", "check_interval", due, interval);
+    s.row("Check interval", "check_interval", due, interval);
     let kib = disk.s_kbytes_written.get();
-    s.row("Written in all", "kib_written", human(kib.saturating_mul(1024)), kib);
+    s.row("Lifetime writes", "kib_written", human(kib.saturating_mul(1024)), kib);
     s
 }
 
-/// What the kernel or a checker met; nothing where nothing is recorded.
+/// Errors that the kernel or a checker met; nothing where none is recorded.
 fn errors(volume: &Volume) -> Option<Section> {
     let disk = &volume.superblock().disk;
     if disk.s_error_count.get() == 0 {
@@ -377,10 +381,10 @@ fn multiple_mount(volume: &Volume, complaints: &mut Complaints<'_>) -> Option<Se
         Err(e) => complaints.about(b"multiple-mount protection", e),
         Ok(mmp) => {
             let (text, word) = match mmp.disk().usage() {
-                Use::Clean => ("nobody".to_owned(), "clean"),
+                Use::Clean => ("no host".to_owned(), "clean"),
                 Use::Fsck => ("a checker".to_owned(), "fsck"),
                 Use::Mounted(sequence) => (format!("a mount, sequence {sequence:#x}"), "mounted"),
-                Use::Invalid(sequence) => (format!("nobody can say, sequence {sequence:#x}"), "invalid"),
+                Use::Invalid(sequence) => (format!("unknown, sequence {sequence:#x}"), "invalid"),
             };
             s.row("In use by", "use", text, word);
             for (label, key, name) in

@@ -64,7 +64,7 @@ pub(super) fn rows<D: BlockDevice>(kero: &Kero<D>, since: bool) -> Vec<Row> {
             row("log_written_bytes_total", "written to the log", Number::Bytes(stats.log_bytes)),
             row("checkpoint_bytes_total", "written for checkpoints", Number::Bytes(stats.checkpoint_bytes)),
             row("in_place_bytes_total", "written in place", Number::Bytes(stats.in_place_bytes)),
-            row("gone_home_bytes_total", "gone home", Number::Bytes(stats.gone_home_bytes)),
+            row("gone_home_bytes_total", "written back", Number::Bytes(stats.gone_home_bytes)),
             row("again_bytes_total", "appended again", Number::Bytes(stats.again_bytes)),
             row("groups_total", "groups", Number::Count(stats.groups)),
             row("groups_split_total", "groups split", Number::Count(stats.split)),

@@ -1,21 +1,21 @@
-//! What stands on a device that a layer is to be put onto, and where it ends.
+//! The content of a device that gets a layer, and where it ends.
 
 use ::kero::{BLOCK, FormatOptions, Layout};
 use blockdev::{BlockDevice, Result};
 use format::superblock::{DiskSuperblock, Geometry, OFFSET};
 
-/// What was found.
+/// The content that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing that is known.
+    /// Nothing that is identified.
     Nothing,
     /// A volume, and the byte behind it.
     Ends(u64),
-    /// Something of which the end is not known: a phrase.
+    /// Content of unknown length: a phrase.
     Unknown(String),
 }
 
-/// What is on a device, as a phrase.
+/// The content of a device, as a phrase.
 pub(super) fn contents(device: &dyn BlockDevice) -> Result<Option<String>> {
     let layered = ::kero::is_layered(device).then(|| "a Kero layer".to_owned());
     let mut start = [0; 8];
@@ -23,12 +23,12 @@ pub(super) fn contents(device: &dyn BlockDevice) -> Result<Option<String>> {
         && device.read(0, &mut start).is_ok()
         && start == ::kero::bytes::SUPERBLOCK_MAGIC;
     let log = log.then(|| "the log of a Kero layer".to_owned());
-    Ok(layered.or(log).or(fs::mkfs::holds(device)?))
+    Ok(layered.or(log).or(fs::mkfs::contents(device)?))
 }
 
-/// What stands on a device.
+/// The content of a device, and its end.
 pub(super) fn found(device: &dyn BlockDevice) -> Result<Found> {
-    let Some(what) = fs::mkfs::holds(device)? else { return Ok(Found::Nothing) };
+    let Some(what) = fs::mkfs::contents(device)? else { return Ok(Found::Nothing) };
     let mut bytes = vec![0; (72 << 10).min(device.geometry().len) as usize];
     device.read(0, &mut bytes)?;
     Ok(end(&bytes).map_or(Found::Unknown(what), Found::Ends))

@@ -1,4 +1,4 @@
-//! What `-d` names: looked at before anything is written to the device.
+//! The source that `-d` names: examined before anything is written to the device.
 
 use crate::failure::{Failure, Result, without_errno};
 use crate::fill::is_header;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// An archive of nothing is at most so long: tar(1) fills up to 10 KiB.
+/// The most bytes of an archive without files: tar(1) fills up to 10 KiB.
 const NOTHING: u64 = 64 << 10;
 
 /// What compressed files begin with, the program that compressed them, and one that unpacks them to its output.
@@ -20,7 +20,7 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"BZh", "bzip2", "bzcat"),
 ];
 
-/// What -d names, found readable, and to be what it should be as far as its beginning says so.
+/// The source of -d, found readable, and of the right kind as far as its beginning shows.
 pub(super) enum Contents<'a> {
     Folder(&'a Path),
     StandardInput,
@@ -41,7 +41,7 @@ impl<'a> Contents<'a> {
         }
         let number = |metadata: &Metadata| (metadata.dev(), metadata.ino());
         if device.metadata().is_ok_and(|device| number(&device) == number(&found)) {
-            return Err(Failure::Message(format!("{name}: -d names the file that is to be overwritten")));
+            return Err(Failure::Message(format!("{name}: -d names the file to be overwritten")));
         }
         let archive = File::open(from).map_err(unreadable)?;
         // a pipe is read once, and then the volume is there already
@@ -61,20 +61,18 @@ fn objection(archive: &File, len: u64) -> io::Result<Option<String>> {
     let at_most = usize::try_from(len).map_or(first.len(), |len| len.min(first.len()));
     archive.read_exact_at(&mut first[..at_most], 0)?;
     if let Some((_, by, with)) = COMPRESSED.iter().find(|(mark, ..)| first.starts_with(mark)) {
-        return Ok(Some(format!(
-            "it is compressed with {by}; `{with} FILE | extant mkfs -d - …` fills a volume from it"
-        )));
+        return Ok(Some(format!("{by}-compressed: decompress it first (`{with} FILE | extant mkfs -d - …`)")));
     }
     if is_header(&first) {
         return Ok(None);
     }
     if len < 512 {
-        return Ok(Some("it is too short for a tar archive".to_owned()));
+        return Ok(Some("too short for a tar archive".to_owned()));
     }
-    // an archive of nothing is zeros, and little of that
+    // an archive without files is a few zeroes
     let mut all = Vec::new();
     let nothing = len <= NOTHING && archive.try_clone()?.take(NOTHING).read_to_end(&mut all).is_ok();
     io::Seek::rewind(&mut &*archive)?;
     let nothing = nothing && all.iter().all(|byte| *byte == 0);
-    Ok((!nothing).then(|| "it is no tar archive: it begins with no header of one".to_owned()))
+    Ok((!nothing).then(|| "not a tar archive: it does not begin with a header".to_owned()))
 }

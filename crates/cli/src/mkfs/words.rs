@@ -1,4 +1,4 @@
-//! What mke2fs takes as words: lists for -E and -J, sizes, UUIDs.
+//! Values of options as mke2fs takes them: lists for -E and -J, sizes, UUIDs.
 
 use fs::mkfs::{Encoding, FeatureEdits, MkfsOptions, OnError, QuotaKinds, Usage};
 use std::str::FromStr;
@@ -27,7 +27,7 @@ fn one(options: &mut MkfsOptions, name: &str, value: Option<&str>) -> Result<()>
     let switch = || match value {
         None | Some("1") => Ok(true),
         Some("0") => Ok(false),
-        Some(other) => Err(format!("-E {name}={other}: give 0 or 1")),
+        Some(other) => Err(format!("-E {name}={other}: use 0 or 1")),
     };
     match name {
         "stride" => options.stride = number(name, needed()?)?,
@@ -41,14 +41,14 @@ fn one(options: &mut MkfsOptions, name: &str, value: Option<&str>) -> Result<()>
         "test_fs" => options.test_volume = true,
         "num_backup_sb" => match number(name, needed()?)? {
             count @ 0..=2 => options.backup_superblocks = count,
-            count => return Err(format!("-E num_backup_sb={count}: 0, 1 or 2 backups are possible")),
+            count => return Err(format!("-E num_backup_sb={count}: use 0, 1 or 2")),
         },
         "root_owner" => options.root_owner = owner(value)?,
         "hash_seed" => options.hash_seed = uuid(needed()?)?,
         "quotatype" => options.quota = Some(quota(needed()?)?),
         "mmp_update_interval" => match number(name, needed()?)? {
             seconds @ 0..=300 => options.mmp_interval = seconds,
-            seconds => return Err(format!("-E mmp_update_interval={seconds}: at most 300 seconds are possible")),
+            seconds => return Err(format!("-E mmp_update_interval={seconds}: the maximum is 300 seconds")),
         },
         "orphan_file_size" => options.orphan_file_len = Some(size(name, needed()?)?),
         "metablockgroup" => options.metablockgroup_bytes = Some(size(name, needed()?)?),
@@ -60,14 +60,14 @@ fn one(options: &mut MkfsOptions, name: &str, value: Option<&str>) -> Result<()>
                 let strict = options.encoding.is_some_and(|encoding| encoding.strict);
                 options.encoding = Some(Encoding { strict });
             }
-            Some(other) => return Err(format!("-E encoding={other}: utf8 is the one that is known")),
+            Some(other) => return Err(format!("-E encoding={other}: only utf8 is supported")),
         },
         "encoding_flags" => match needed()? {
             "strict" => options.encoding = Some(Encoding { strict: true }),
             "nostrict" => options.encoding = Some(Encoding { strict: false }),
-            other => return Err(format!("-E encoding_flags={other}: strict or nostrict")),
+            other => return Err(format!("-E encoding_flags={other}: use strict or nostrict")),
         },
-        _ => return Err(format!("-E {name} is no extended option of this version: see `extant mkfs --help`")),
+        _ => return Err(format!("unknown extended option '{name}'; see `extant mkfs --help`")),
     }
     Ok(())
 }
@@ -78,8 +78,8 @@ pub(super) fn journal(options: &mut MkfsOptions, list: &str) -> Result<()> {
         match word.split_once('=') {
             Some(("size", value)) => options.journal_mib = Some(number("size", value.trim_end_matches(['m', 'M']))?),
             Some(("fast_commit_size", value)) => options.fast_commit_kib = Some(number("fast_commit_size", value)?),
-            Some(("device", _)) => return Err("a journal on another device cannot be made by this version".into()),
-            _ => return Err(format!("-J {word}: size=MIB and fast_commit_size=KIB are known")),
+            Some(("device", _)) => return Err("-J device: an external journal is not supported by this version".into()),
+            _ => return Err(format!("-J {word}: unknown option; use size=MIB or fast_commit_size=KIB")),
         }
     }
     Ok(())
@@ -88,26 +88,26 @@ pub(super) fn journal(options: &mut MkfsOptions, list: &str) -> Result<()> {
 /// The usages of -T, separated by commas.
 pub(super) fn usages(list: &str) -> Result<Vec<Usage>> {
     let known = || Usage::NAMES.map(|row| row.0).join(", ");
-    split(list).map(|name| Usage::named(name).ok_or_else(|| format!("-T {name}: the usages are {}", known()))).collect()
+    split(list).map(|name| Usage::named(name).ok_or_else(|| format!("-T {name}: use one of {}", known()))).collect()
 }
 
-/// What -e takes.
+/// The value of -e.
 pub(super) fn on_error(word: &str) -> Result<OnError> {
     match word {
         "continue" => Ok(OnError::Continue),
         "remount-ro" => Ok(OnError::RemountReadOnly),
         "panic" => Ok(OnError::Panic),
-        other => Err(format!("-e {other}: continue, remount-ro or panic")),
+        other => Err(format!("-e {other}: use continue, remount-ro or panic")),
     }
 }
 
-/// SIZE: KiB without a unit, or blocks where their size is given; with a unit `k m g t` what it says, `s` for sectors of
-/// 512 bytes.
+/// SIZE: KiB without a unit, or blocks where their size is specified; with a unit `k m g t` in that, with `s` in
+/// sectors of 512 bytes.
 pub(super) fn volume_size(word: &str, block_size: Option<u32>) -> Result<u64> {
-    let too_large = || format!("a volume of {word} is longer than 64 bits count");
-    let counts = if block_size.is_some() { "blocks (of the size that -b says)" } else { "KiB" };
+    let too_large = || format!("size '{word}' is too large");
+    let counts = if block_size.is_some() { "blocks (of the size set with -b)" } else { "KiB" };
     let no_size =
-        || format!("`{word}` is not a size: it is a whole number of {counts}, or one with k, m, g, t or s behind it");
+        || format!("invalid size '{word}': use a whole number of {counts}, or one followed by k, m, g, t or s");
     let counted = |digits: &str, unit: u64| {
         let count: u64 = digits.parse().map_err(|_| no_size())?;
         count.checked_mul(unit).ok_or_else(too_large)
@@ -124,7 +124,7 @@ pub(super) fn volume_size(word: &str, block_size: Option<u32>) -> Result<u64> {
 /// A size in bytes: a number, or one with a unit.
 pub(super) fn bytes(word: &str) -> Result<u32, String> {
     let bytes = blockdev::parse_size(word).map_err(|e| e.to_string())?;
-    u32::try_from(bytes).map_err(|_| format!("{word} is too much"))
+    u32::try_from(bytes).map_err(|_| format!("{word} is too large"))
 }
 
 /// A UUID, in the usual form or as `clear`; `random` and `time` stand for a random one.
@@ -136,17 +136,17 @@ pub(super) fn volume_uuid(word: &str) -> Result<[u8; 16]> {
     }
 }
 
-/// Sixteen bytes that nobody else has, as a UUID of version 4.
+/// Sixteen random bytes, as a UUID of version 4.
 pub(super) fn random_uuid() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut random| std::io::Read::read_exact(&mut random, &mut bytes))
-        .map_err(|e| format!("no random numbers for a UUID: {e}"))?;
+        .map_err(|e| format!("cannot get random numbers for a UUID: {e}"))?;
     Ok(*uuid::Builder::from_random_bytes(bytes).as_uuid().as_bytes())
 }
 
 fn uuid(word: &str) -> Result<[u8; 16]> {
-    uuid::Uuid::parse_str(word).map(uuid::Uuid::into_bytes).map_err(|_| format!("`{word}` is no UUID"))
+    uuid::Uuid::parse_str(word).map(uuid::Uuid::into_bytes).map_err(|_| format!("invalid UUID '{word}'"))
 }
 
 fn split(list: &str) -> impl Iterator<Item = &str> {
@@ -154,7 +154,7 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
 }
 
 fn number<T: FromStr>(name: &str, word: &str) -> Result<T> {
-    word.parse().map_err(|_| format!("{name}={word}: a number is needed, or it is too large"))
+    word.parse().map_err(|_| format!("{name}={word}: not a number, or too large"))
 }
 
 fn size(name: &str, word: &str) -> Result<u64> {
@@ -166,13 +166,13 @@ pub(super) fn runner() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// `UID:GID`; nothing for whoever runs this.
+/// `UID:GID`; without a value the user and group who run this.
 fn owner(value: Option<&str>) -> Result<(u32, u32)> {
     let Some(value) = value else {
         return Ok(runner());
     };
     let parsed = value.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
-    parsed.ok_or_else(|| format!("-E root_owner={value}: UID:GID is needed, both numbers"))
+    parsed.ok_or_else(|| format!("-E root_owner={value}: use UID:GID, both numbers"))
 }
 
 fn quota(list: &str) -> Result<QuotaKinds> {
@@ -182,7 +182,9 @@ fn quota(list: &str) -> Result<QuotaKinds> {
             "usrquota" => kinds.user = true,
             "grpquota" => kinds.group = true,
             "prjquota" => kinds.project = true,
-            other => return Err(format!("-E quotatype={other}: usrquota, grpquota and prjquota, separated by colons")),
+            other => {
+                return Err(format!("-E quotatype={other}: use usrquota, grpquota and prjquota, separated by colons"));
+            }
         }
     }
     Ok(kinds)
@@ -209,8 +211,8 @@ mod tests {
         }
         for word in ["1Q", "1.5G", "", "-1"] {
             let [kib, blocks] = [None, Some(4096)].map(|block_size| volume_size(word, block_size).unwrap_err());
-            assert!(kib.starts_with(&format!("`{word}` is not a size: it is a whole number of KiB, or ")), "{kib}");
-            assert!(blocks.contains("a whole number of blocks (of the size that -b says), or"), "{blocks}");
+            assert!(kib.starts_with(&format!("invalid size '{word}': use a whole number of KiB, or ")), "{kib}");
+            assert!(blocks.contains("a whole number of blocks (of the size set with -b), or"), "{blocks}");
         }
     }
 

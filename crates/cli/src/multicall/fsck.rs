@@ -1,8 +1,8 @@
 //! The command line of e2fsck, under whose names fsck(8), systemd and scripts call this program.
 //!
-//! It is read as getopt(3) reads it: short options together or apart, before and behind DEVICE, any of them twice. What
-//! Extant has is handed on; what changes nothing here is dropped; what it does not do is refused in one sentence. Long
-//! options are `extant check`'s own.
+//! It is read as getopt(3) reads it: short options together or apart, before and behind DEVICE, any of them twice.
+//! Options that Extant has are passed on; those without effect here are dropped; unsupported ones are refused in one
+//! sentence. Long options are `extant check`'s own.
 
 use super::Line;
 use check::report::exit;
@@ -50,7 +50,7 @@ impl Options {
                 let attached = letters.get(at + 1..).filter(|rest| !rest.is_empty());
                 let value = match attached {
                     Some(value) => OsString::from_vec(value.to_vec()),
-                    None => words.next().ok_or_else(|| wrong(letter, "it needs a value"))?,
+                    None => words.next().ok_or_else(|| wrong(letter, "a value is required"))?,
                 };
                 return self.value(letter, value);
             }
@@ -58,7 +58,7 @@ impl Options {
                 b'a' | b'p' | b'n' | b'y' => {
                     let mode = if letter == b'a' { b'p' } else { letter };
                     if self.mode.is_some_and(|before| before != mode) {
-                        let sentence = "only one of -p (or -a), -n and -y can be given";
+                        let sentence = "only one of -p (or -a), -n and -y can be used";
                         return Err(Line::Wrong(sentence.into(), exit::OPERATIONAL));
                     }
                     self.mode = Some(mode);
@@ -67,14 +67,14 @@ impl Options {
                 b'v' => self.verbose = true,
                 b't' => self.times += 1,
                 b'V' => self.version = true,
-                // to ask before each step, to say what it is doing, to empty caches, to keep the list of bad blocks:
-                // there is nothing to do
+                // to ask before each step, to print what it is doing, to empty caches, to preserve the list of bad
+                // blocks: no effect
                 b'r' | b'd' | b'F' | b'k' => {}
                 b'c' => {
                     return Err(wrong(letter, "blocks are not tested: use badblocks(8), and e2fsck -l with its list"));
                 }
-                b'D' => return Err(wrong(letter, "directories are repaired, but not built anew: use e2fsck")),
-                _ => return Err(wrong(letter, "there is no such option; --help lists them")),
+                b'D' => return Err(wrong(letter, "rebuilding directories is not supported: use e2fsck -D")),
+                _ => return Err(wrong(letter, "unknown option; --help lists them")),
             }
         }
         Ok(())
@@ -85,7 +85,7 @@ impl Options {
             // sizes of e2fsck's own buffers
             b'I' | b'P' => return Ok(()),
             b'l' | b'L' => return Err(wrong(letter, "the list of bad blocks is checked, but not changed: use e2fsck")),
-            b'j' => return Err(wrong(letter, "a journal on another device is not replayed: use e2fsck")),
+            b'j' => return Err(wrong(letter, "an external journal is not replayed: use e2fsck")),
             b'E' => {}
             _ => self.valued.retain(|(before, _)| *before != letter),
         }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn as_getopt_reads_it() {
-        for (given, checked) in [
+        for (text, checked) in [
             ("-a -C0 /dev/sda1", "-p -C0 /dev/sda1"),
             ("-C 3 /dev/sda1 -pfa", "-p -f -C3 /dev/sda1"),
             ("/dev/sda1 -y -f -y -vtt", "-y -f -v -t -t /dev/sda1"),
@@ -149,14 +149,14 @@ mod tests {
             ("-n -- -x", "-n -- -x"),
             ("--json --threads 2 -n x", "-n --json --threads 2 x"),
         ] {
-            assert_eq!(line(given), run(&format!("extant check --as-fsck {checked}")), "{given}");
+            assert_eq!(line(text), run(&format!("extant check --as-fsck {checked}")), "{text}");
         }
         assert_eq!(line("-V"), run("extant check --version"));
     }
 
     #[test]
-    fn what_is_wrong_and_what_is_refused() {
-        for (given, status) in [
+    fn invalid_and_refused_options() {
+        for (text, status) in [
             ("-n -p x", 8),
             ("-py x", 8),
             ("-Q x", 16),
@@ -167,7 +167,7 @@ mod tests {
             ("-D x", 16),
             ("x -C", 16),
         ] {
-            assert!(matches!(line(given), Line::Wrong(_, s) if s == status), "{given}: {:?}", line(given));
+            assert!(matches!(line(text), Line::Wrong(_, s) if s == status), "{text}: {:?}", line(text));
         }
     }
 }

@@ -12,11 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The file's name unless another is given.
+/// The file's name unless --name sets another.
 const NAME: &str = "disk";
 
-/// Memory that this process needs must not wait for what the kernel wants to write to this process. To be called before there
-/// are threads. Without the right to (CAP_SYS_RESOURCE) a user cannot have loop devices made of the file either.
+/// Memory that this process needs must not wait for writes of the kernel to this process. To be called before there
+/// are threads. Without the privilege (CAP_SYS_RESOURCE) a user cannot attach loop devices to the file either.
 pub(super) fn expect_writes_of_the_kernel() {
     let _ = rustix::process::configure_io_flusher_behavior(true);
 }
@@ -32,7 +32,7 @@ impl Serving {
     ) -> Result<u8> {
         let name = self.name.clone().unwrap_or_else(|| NAME.to_owned());
         if name.is_empty() || name.len() > 255 || name.contains(['/', '\0']) || [".", ".."].contains(&name.as_str()) {
-            return Err(Failure::Message(format!("`{}` cannot be the name of a file", escape(name.as_bytes()))));
+            return Err(Failure::Message(format!("invalid file name '{}'", escape(name.as_bytes()))));
         }
         let len = device.geometry().len;
         let read_only = self.read_only || device.geometry().read_only;
@@ -58,7 +58,7 @@ impl Serving {
         std::thread::spawn(move || {
             for _ in signals.forever() {
                 match unmounter.unmount().and_then(|()| unmounter.finish()) {
-                    // who has it open still would let this process live on
+                    // a program that still has it open would prevent the end of this process
                     Ok(()) => std::process::exit(0),
                     Err(fuse_wire::Error::Finish(e)) => {
                         say(&format!("{about}: not all that was written may have reached the device: {e}"));

@@ -65,7 +65,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// What mkfs says when it fills a volume from the archive, which is sound then, and its exit status.
+    /// What mkfs says when it fills a volume from the archive, which is consistent then, and its exit status.
     fn fill(&self) -> (Option<i32>, String) {
         let (archive, volume) = (self.at("archive"), self.at("volume"));
         let ran = extant(&["mkfs", "-qF", "-b", "4096", "-d", text(&archive), text(&volume), "24000"]);
@@ -134,7 +134,7 @@ fn without_its_list_a_file_grants_the_group_no_more() {
     let (status, said) = files.fill();
     assert_eq!((status, said.lines().count()), (Some(1), 2), "{said}");
     assert!(said.contains(": long: system.posix_acl_access: no space left on the volume\n"), "{said}");
-    assert!(said.contains("5 files come without the access control list"), "{said}");
+    assert!(said.contains("5 files copied without the access control list"), "{said}");
     assert!(said.ends_with(": less, none, more and 2 more\n"), "{said}");
     let modes = [
         ("/less", "0640"),
@@ -186,7 +186,7 @@ fn maps_of_sparse_files_are_bounded_by_their_pieces() {
         let files = archive.end();
         let (status, said) = files.fill();
         assert_eq!(
-            (status, said.contains("a sparse file of too many pieces")),
+            (status, said.contains("a sparse file with too many pieces")),
             (Some(i32::from(refused)), refused),
             "{said}"
         );

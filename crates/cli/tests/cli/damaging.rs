@@ -31,7 +31,7 @@ fn damage_is_written_found_and_repaired() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_damage() {
+fn the_same_seed_makes_the_same_damage() {
     if !ready() {
         return;
     }
@@ -60,7 +60,7 @@ fn kinds_are_listed_and_others_refused() {
     fails(1, &["damage", "/nonexistent", "LinkCountWrong"]);
     prints(&["mkfs", "-q", "-F", "-t", "extant", text(image.path()), "32M"]);
     let said = fails(1, &["damage", text(image.path()), "LinkCountWrong"]);
-    assert!(said.contains("it is a native volume"), "{said}");
+    assert!(said.contains("native volumes are not supported"), "{said}");
 }
 
 /// Where one of several kinds does not fit none is written; what the help shows fits a volume as mkfs makes it.
@@ -98,7 +98,7 @@ fn a_copy_of_the_superblock_is_named() {
     prints(&["mkfs", "-q", "-t", "ext4", "-b", "1024", image, "64M"]);
     prints(&["damage", image, "SuperblockFieldWrong"]);
     let said = extant(&["check", "-fn", image]).text();
-    assert!(said.contains("could not go on") && said.contains("-b 8193 -B 1024"), "{said}");
+    assert!(said.contains("Check aborted after ") && said.contains("-b 8193 -B 1024"), "{said}");
     let said = extant(&["check", "-fn", "-b", "8193", "-B", "1024", image]).text();
     assert!(said.contains("Pass 5") && !said.contains("-b 8193"), "{said}");
 }
@@ -113,7 +113,7 @@ fn what_moves_the_descriptors_is_repaired_on_every_format() {
         prints(&[&["mkfs", "-q", "-F", "-b", "1024", "-t"], format, &[image, "64M"]].concat());
         prints(&["damage", image, "ReservedGdtBlocksWithoutFeature"]);
         let found = extant(&["check", "-fn", image]).text();
-        assert!(found.contains("read in their place"), "{format:?}: {found}");
+        assert!(found.contains("primary group descriptors are unusable"), "{format:?}: {found}");
         exits(1, &["check", "-fy", image]);
         exits(0, &["check", "-fn", image]);
     }
@@ -132,25 +132,25 @@ fn rext3_is_repaired() {
         let len = 2000 + n as usize * if n < 20 { 2000 } else { 20_000 };
         std::fs::write(dir.join(format!("f{n}")), vec![n as u8 + 1; len]).expect("write");
     }
-    let (fresh, spoilt) = (at("fresh.img"), at("spoilt.img"));
-    let (fresh, spoilt) = (text(&fresh), text(&spoilt));
+    let (fresh, damaged) = (at("fresh.img"), at("damaged.img"));
+    let (fresh, damaged) = (text(&fresh), text(&damaged));
     prints(&["mkfs", "-t", "rext3", "-b", "1024", "-d", text(&at("in")), fresh, "24M"]);
     exits(0, &["check", "-fn", fresh]);
     let kinds = damage::TABLE2.iter().map(|row| row.name).chain(["IndirectBlockForeign"]);
     for kind in kinds {
         for seed in ["1", "2", "3"] {
-            std::fs::copy(fresh, spoilt).expect("copy");
-            let said = prints(&["damage", spoilt, kind, "--seed", seed]);
-            let found = extant(&["check", "-fn", spoilt]);
-            // a superblock of which a copy is sound is advice
+            std::fs::copy(fresh, damaged).expect("copy");
+            let said = prints(&["damage", damaged, kind, "--seed", seed]);
+            let found = extant(&["check", "-fn", damaged]);
+            // a superblock of which a copy is intact is advice
             assert!(
                 matches!(found.exit, Some(0 | 4 | 12)) && found.text().contains("Pass"),
                 "{said}: {}",
                 found.text()
             );
             assert!(found.exit != Some(0) || kind.starts_with("superblock") || kind.starts_with("group"), "{said}");
-            exits(1, &["check", "-fy", spoilt]);
-            let again = extant(&["check", "-fn", spoilt]);
+            exits(1, &["check", "-fy", damaged]);
+            let again = extant(&["check", "-fn", damaged]);
             assert_eq!(again.exit, Some(0), "{said}: {}", again.text());
         }
     }

@@ -1,5 +1,5 @@
-//! Trees so deep that their paths are longer than anything the system takes, as a hostile volume may have them: memory grows
-//! with the tree, not with its square.
+//! Trees so deep that their paths are longer than anything the system takes, as a hostile volume may have them: memory
+//! grows with the tree, not with its square.
 
 use crate::common::{EXTANT, exits, json, ready, text};
 use std::process::Command;

@@ -160,7 +160,7 @@ fn options_that_the_volume_cannot_honour_are_errors() {
     refused(ext4.path(), "consistency=snapshot", "needs a native volume");
     refused(ext4.path(), "consistency=dirty-bit,data=ordered", "`data=ordered` needs a journal");
     refused(ext4.path(), "data=cow", "copied on write");
-    refused(ext4.path(), "norecovery", "give `ro` as well");
+    refused(ext4.path(), "norecovery", "use `ro` as well");
     refused(unchecked.path(), "journal_checksum", "the volume has no checksums");
     refused(native, "consistency=journal", "a native volume is written with");
     refused(native, "data=journal", "`data=journal` needs a journal");
@@ -171,7 +171,7 @@ fn options_that_the_volume_cannot_honour_are_errors() {
 }
 
 #[test]
-fn sync_and_dirsync_are_kept() {
+fn sync_and_dirsync_are_honoured() {
     if !can_mount() {
         return;
     }
@@ -241,20 +241,20 @@ fn damage_makes_it_read_only_where_that_was_asked_for() {
 }
 
 #[test]
-fn what_others_had_open_is_not_held_by_the_server() {
+fn what_others_had_open_is_not_open_in_the_server() {
     if !can_mount() {
         return;
     }
     let image = plain();
     let folder = Folder::new();
-    let held = image.beside("held");
+    let inherited = image.beside("inherited");
     let mut line = Command::new("sh");
-    line.args(["-c", "exec 7>\"$1\" 9>\"$1\"; shift; exec \"$@\"", "sh", text(&held), EXTANT, "mount"]);
+    line.args(["-c", "exec 7>\"$1\" 9>\"$1\"; shift; exec \"$@\"", "sh", text(&inherited), EXTANT, "mount"]);
     let ran = tools::run_with(line.args([text(image.path()), folder.text()]), b"", tools::LIMIT);
     assert_eq!(ran.exit, Some(0), "{}", ran.text());
     let open = std::fs::read_dir(format!("/proc/{}/fd", server(&folder).as_raw_nonzero())).unwrap();
     let files: Vec<_> = open.filter_map(|entry| entry.unwrap().path().read_link().ok()).collect();
-    assert!(files.iter().any(|file| file == image.path()) && !files.contains(&held), "{files:?}");
+    assert!(files.iter().any(|file| file == image.path()) && !files.contains(&inherited), "{files:?}");
     folder.unmount();
 }
 
@@ -299,7 +299,7 @@ fn a_volume_is_read_only_by_itself_only_for_what_it_is() {
     let image = Image::mke2fs(&["-t", "ext4", "-O", "quota"], 16 << 20).build();
     let folder = Folder::new();
     let ran = exits(0, &["mount", text(image.path()), folder.text()]);
-    assert!(ran.text().contains("quota") && ran.text().contains("it is mounted read-only"), "{}", ran.text());
+    assert!(ran.text().contains("quota") && ran.text().contains("; mounted read-only"), "{}", ran.text());
     folder.unmount();
     let sentence = fails(1, &["mount", "-o", "rw", text(image.path()), folder.text()]);
     assert!(sentence.contains("quota") && !sentence.contains("mounted read-only"), "{sentence}");

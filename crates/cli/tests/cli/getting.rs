@@ -49,7 +49,7 @@ fn the_copy_equals_the_source() {
 }
 
 #[test]
-fn a_second_copy_joins_directories_and_replaces_only_when_told() {
+fn a_second_copy_joins_directories_and_replaces_only_with_force() {
     if !ready() {
         return;
     }
@@ -109,14 +109,11 @@ fn what_get_refuses() {
     let volume = text(image.path());
     let folder = tempfile::tempdir().unwrap();
     let dest = text(folder.path());
-    assert!(
-        fails(1, &["get", volume, "/etc", dest])
-            .ends_with("/etc: is a directory: -r copies it with all that is below it")
-    );
+    assert!(fails(1, &["get", volume, "/etc", dest]).ends_with("/etc: is a directory: use -r to copy it recursively"));
     assert!(fails(1, &["get", volume, "/nope", dest]).ends_with("/nope: no such file or directory"));
     let missing = text(&folder.path().join("a/b")).to_owned();
     assert!(fails(1, &["get", volume, "/etc/motd", &missing]).contains("No such file or directory"));
-    assert!(fails(1, &["get", volume, "/etc/motd", "/etc/hosts", &missing]).contains("this is none"));
+    assert!(fails(1, &["get", volume, "/etc/motd", "/etc/hosts", &missing]).contains("not a directory"));
     fs::write(folder.path().join("motd"), "mine").unwrap();
     assert!(fails(1, &["get", volume, "/etc/motd", dest]).contains("exists already"));
     assert_eq!(fs::read(folder.path().join("motd")).unwrap(), b"mine");
@@ -142,7 +139,7 @@ fn what_is_replaced_stays_until_the_copy_is_whole() {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", limited, "sh", EXTANT, "get", "-f", volume, "/large", text(&large)]);
     let ran = tools::run_with(&mut command, b"", tools::LIMIT);
-    assert!(ran.exit == Some(1) && ran.text().contains("the file that was there stays"), "{}", ran.text());
+    assert!(ran.exit == Some(1) && ran.text().contains("the existing file is left unchanged"), "{}", ran.text());
     assert_eq!(fs::read(&large).unwrap(), b"mine");
     assert_eq!(names(folder.path()), ["large"].map(PathBuf::from));
     prints(&["get", "-f", volume, "/large", text(&large)]);
@@ -200,7 +197,7 @@ fn set_user_id_is_for_root() {
     prints(&["get", text(image.path()), "/etc/motd", text(folder.path())]);
     let copied = folder.path().join("motd").metadata().unwrap();
     assert_eq!((copied.permissions().mode() & 0o7777, copied.uid()), (0o4755, 1234));
-    // as somebody else
+    // as another user
     let Some(setpriv) = tools::find("setpriv") else { return tools::skip("missing setpriv") };
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let public = tempfile::tempdir().unwrap();
@@ -250,7 +247,7 @@ fn names_that_lead_out_of_the_destination() {
     if !ready() {
         return;
     }
-    // names of eight bytes; ext2, so that no checksum tells
+    // names of eight bytes; ext2, so that no checksum detects it
     for evil in ["../evil1", "/tmp/evi", "..//./..", "a/../../", "evil\0bad"] {
         let folder = tempfile::tempdir().unwrap();
         let source = tempfile::tempdir().unwrap();
@@ -263,7 +260,7 @@ fn names_that_lead_out_of_the_destination() {
         fs::create_dir_all(&outside).unwrap();
         fs::create_dir_all(&dest).unwrap();
         let said = copy_whole(&image, &outside, &dest, false);
-        assert!(said.contains("extant: "), "{evil:?} is told of: {said}");
+        assert!(said.contains("extant: "), "{evil:?} is reported: {said}");
         // at most the good file came, and nothing else anywhere around
         let allowed = ["dest", "dest/directory", "dest/directory/good", "dest/lost+found"].map(PathBuf::from);
         let found = names(&folder.path().join("outside-not"));
@@ -292,11 +289,11 @@ fn links_that_stand_where_directories_should() {
         let folder = tempfile::tempdir().unwrap();
         let (outside, dest) = (folder.path().join("outside"), folder.path().join("dest"));
         fs::create_dir(&outside).unwrap();
-        fs::write(outside.join("kept"), "kept").unwrap();
+        fs::write(outside.join("stays"), "stays").unwrap();
         let link = format!("symlink trap {}", outside.display());
         let payload = folder.path().join("payload");
         fs::write(&payload, "gotcha").unwrap();
-        let write = format!("write {} QQQQ/kept", payload.display());
+        let write = format!("write {} QQQQ/stays", payload.display());
         let image = Image::mke2fs(&["-t", "ext2"], 4 << 20).build();
         let commands = if link_first { [&link, "mkdir QQQQ", &write] } else { ["mkdir QQQQ", &write, &link] };
         image.debugfs(&commands);
@@ -304,7 +301,7 @@ fn links_that_stand_where_directories_should() {
         let image = renamed(image, b"QQQQ", b"trap");
         let said = copy_whole(&image, &outside, &dest, force);
         assert!(said.contains("trap"), "{said}");
-        assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
+        assert_eq!(fs::read(outside.join("stays")).unwrap(), b"stays");
     }
 }
 
@@ -319,12 +316,12 @@ fn links_of_others_in_the_destination() {
         let (outside, dest) = (folder.path().join("outside"), folder.path().join("dest"));
         fs::create_dir(&outside).unwrap();
         fs::create_dir(&dest).unwrap();
-        fs::write(outside.join("motd"), "kept").unwrap();
+        fs::write(outside.join("motd"), "stays").unwrap();
         std::os::unix::fs::symlink(&outside, dest.join("etc")).unwrap();
         std::os::unix::fs::symlink(outside.join("motd"), dest.join(".hidden")).unwrap();
         let said = copy_whole(&image, &outside, &dest, force);
         assert!(said.contains("/etc: exists already in the destination"), "{said}");
-        assert_eq!(fs::read(outside.join("motd")).unwrap(), b"kept");
+        assert_eq!(fs::read(outside.join("motd")).unwrap(), b"stays");
     }
 }
 

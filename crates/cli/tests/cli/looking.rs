@@ -262,7 +262,7 @@ fn stat_of_pieces_and_for_people() {
             people.contains("     Path  /sparse\n") && people.contains("     Size  20 KiB (20480 bytes)\n"),
             "{people}"
         );
-        assert!(people.contains(&format!("      Map  {map}2 blocks in 1 piece\n")), "{people}");
+        assert!(people.contains(&format!("      Map  {map}2 blocks in 1 extent\n")), "{people}");
         assert!(people.contains("file block  block  blocks\n        10 "), "{people}");
         assert!(people.contains("     Path  <2>\n") && people.contains("     Type  directory\n"), "{people}");
         assert!(args[1] == "ext2" || prints(&["stat", volume, "<8>"]).contains(" blocks in "), "the journal");
@@ -374,7 +374,7 @@ fn verbose_says_what_was_read() {
     assert_eq!(ran.stdout, b"welcome\n");
     let lines: Vec<_> = said.lines().collect();
     assert!(
-        lines.len() == 2 && lines[0].ends_with("8 MiB in blocks of 1 KiB") && lines[1].contains(" read in "),
+        lines.len() == 2 && lines[0].ends_with("8 MiB in blocks of 1 KiB") && lines[1].contains(" seeks)"),
         "{said}"
     );
 }

@@ -112,17 +112,17 @@ fn same(len: u64, options: &str, mounts: bool) {
     pair.make_ours(options);
     let ours = pair.path("ours");
     assert_eq!(shown(&ours), shown(&pair.path("theirs")), "{options}");
-    judged(&ours, options, mounts);
+    verify(&ours, options, mounts);
 }
 
-fn judged(image: &Path, options: &str, mounts: bool) {
-    let sound = |when: &str| {
+fn verify(image: &Path, options: &str, mounts: bool) {
+    let consistent = |when: &str| {
         let verdict = e2fsck(image);
         assert!(verdict.clean, "{options}, {when}: {}", verdict.text);
         let ran = exits(0, &["check", "-fn", text(image)]);
-        assert!(ran.text().contains("is sound"), "{options}, {when}: {}", ran.text());
+        assert!(ran.text().contains("No errors found"), "{options}, {when}: {}", ran.text());
     };
-    sound("new");
+    consistent("new");
     if !mounts || !tools::is_root() || !tools::has_loop() {
         return;
     }
@@ -133,7 +133,7 @@ fn judged(image: &Path, options: &str, mounts: bool) {
         std::fs::write(folder.join(format!("file {n}")), vec![n; 3000]).unwrap();
     }
     mounted.unmount();
-    sound("written to by the kernel");
+    consistent("written to by the kernel");
 }
 
 fn ready() -> bool {
@@ -228,12 +228,12 @@ fn what_mke2fs_does_not_make() {
         let name = pair.path("ours");
         let words = [&["mkfs", "-q"][..], &options.split(' ').collect::<Vec<_>>(), &[text(&name)]].concat();
         exits(0, &words);
-        judged(&name, options, false);
+        verify(&name, options, false);
     }
     // inode tables that the kernel is to zero
     let pair = Pair::new(100 * M);
     pair.make_ours("-t ext4 -E lazy_itable_init=1,lazy_journal_init=1,nodiscard");
-    judged(&pair.path("ours"), "lazy", true);
+    verify(&pair.path("ours"), "lazy", true);
 }
 
 #[test]
@@ -274,14 +274,14 @@ fn what_is_there_is_not_overwritten_unasked() {
     let sentence = fails(1, &["mkfs", "-t", "ext2", text(&ours)]);
     assert_eq!(
         sentence,
-        format!("extant: {}: it holds an ext4 volume labelled `precious`: -F overwrites it", text(&ours))
+        format!("extant: {}: contains an ext4 volume labelled `precious`; use -F to overwrite", text(&ours))
     );
     assert!(std::fs::read(&ours).unwrap() == before);
     exits(0, &["mkfs", "-F", "-t", "ext2", text(&ours)]);
     if tools::is_root() && tools::has_loop() {
         let mounted = kernel_mount(&ours, "").unwrap();
         let sentence = fails(1, &["mkfs", "-F", "-t", "ext2", text(&ours)]);
-        assert!(sentence.contains("in use by another program"), "{sentence}");
+        assert!(sentence.contains("locked by another process"), "{sentence}");
         mounted.unmount();
     }
 }
@@ -317,8 +317,8 @@ fn the_size_makes_the_file() {
     // a number alone counts KiB, or blocks
     prints(&["mkfs", "-F", "-t", "ext2", name, "10240"]);
     assert_eq!(path.metadata().unwrap().len(), 10 * M);
-    let facts = json(&["mkfs", "-F", "--json", "-t", "ext2", "-b", "4096", name, "1024"]);
-    assert_eq!((&facts["blocks"], &facts["made"]), (&1024.into(), &true.into()));
+    let made = json(&["mkfs", "-F", "--json", "-t", "ext2", "-b", "4096", name, "1024"]);
+    assert_eq!((&made["blocks"], &made["made"]), (&1024.into(), &true.into()));
     assert_eq!(path.metadata().unwrap().len(), 10 * M);
     assert!(e2fsck(&path).clean);
 }
@@ -331,9 +331,9 @@ fn a_dry_run_writes_nothing() {
     assert!(report.contains("would be ext4"), "{report}");
     assert!(std::fs::read(&ours).unwrap().iter().all(|byte| *byte == 0));
     let missing = pair.path("missing");
-    let facts = json(&["mkfs", "-n", "--json", "-t", "ext4", text(&missing), "1T"]);
-    assert_eq!((&facts["blocks"], &facts["made"]), (&(1u64 << 28).into(), &false.into()));
-    assert_eq!(facts["backup_superblocks"][0], 32768);
+    let planned = json(&["mkfs", "-n", "--json", "-t", "ext4", text(&missing), "1T"]);
+    assert_eq!((&planned["blocks"], &planned["made"]), (&(1u64 << 28).into(), &false.into()));
+    assert_eq!(planned["backup_superblocks"][0], 32768);
     assert!(!missing.exists());
 }
 
@@ -343,8 +343,8 @@ fn refusals_are_one_sentence() {
     let path = folder.path().join("volume");
     let name = text(&path);
     for (options, size, why) in [
-        ("-t ext5", "8M", "the types are extant, ext2, ext3, ext4, rext3 and spacemap"),
-        ("-t ext4 -O nonsense", "8M", "`nonsense` is no feature"),
+        ("-t ext5", "8M", "unknown type; use extant, ext2, ext3, ext4, rext3 or spacemap"),
+        ("-t ext4 -O nonsense", "8M", "unknown feature `nonsense`"),
         ("-t ext4 -O dirdata", "8M", "cannot be made with the feature dirdata"),
         ("-t ext4 -O bigalloc,^extent,^64bit", "8M", "bigalloc needs the feature extent"),
         ("-t ext4 -O resize_inode,meta_bg", "8M", "exclude each other"),
@@ -357,14 +357,14 @@ fn refusals_are_one_sentence() {
         ("-t ext4 -g 100", "8M", "in steps of 8"),
         ("-t ext4 -J size=7", "8M", "more than half"),
         ("-t ext4 -C 4096", "8M", "-C needs the feature bigalloc"),
-        ("-t ext4 -E stride=x", "8M", "a number is needed"),
-        ("-t ext4 -E foo", "8M", "no extended option"),
-        ("-t ext4 -U nobody", "8M", "is no UUID"),
+        ("-t ext4 -E stride=x", "8M", "not a number"),
+        ("-t ext4 -E foo", "8M", "unknown extended option 'foo'"),
+        ("-t ext4 -U nonsense", "8M", "invalid UUID 'nonsense'"),
         ("-t extant -j", "32M", "-j and -J"),
         ("-t extant -J size=4", "32M", "-j and -J"),
         ("-t ext4 -L a-label-of-17-byte", "8M", "may have 16 bytes"),
-        ("-t ext2", "8", "no room for a volume"),
-        ("-t ext2", "nonsense", "is not a size"),
+        ("-t ext2", "8", "no space for a volume"),
+        ("-t ext2", "nonsense", "invalid size 'nonsense'"),
         ("-t ext4", "2P", "more than the 8388608 that a volume may have"),
         ("-t ext4 -b 1024", "10P", "more than the 8388608 that a volume may have"),
         ("-t ext4", "100000T", "more than the 8388608 that a volume may have"),
@@ -374,13 +374,13 @@ fn refusals_are_one_sentence() {
         let words = [&["mkfs"][..], &options.split(' ').collect::<Vec<_>>(), &[name, size]].concat();
         // words that mean nothing are wrong usage
         let nothing = [
-            "the types are",
-            "is no feature",
+            "unknown type",
+            "unknown feature",
             "cannot be made with",
-            "a number is",
-            "no extended",
-            "is no UUID",
-            "is not a size",
+            "not a number",
+            "unknown extended",
+            "invalid UUID",
+            "invalid size",
             "-j and -J",
         ];
         let sentence = fails(if nothing.iter().any(|words| why.contains(words)) { 2 } else { 1 }, &words);
@@ -427,7 +427,7 @@ fn what_fills_a_volume_is_looked_at_before_anything_is_overwritten() {
     prints(&["mkfs", "-t", "ext4", &at("old.img"), "16M"]);
     let (archive, old) = (std::fs::read(at("root.tar")).unwrap(), std::fs::read(at("old.img")).unwrap());
     // operands the wrong way round, the same twice, another's file, what is no archive
-    assert!(fails(1, &["mkfs", "-F", "-d", &at("old.img"), &at("root.tar"), "16M"]).contains("no tar archive"));
+    assert!(fails(1, &["mkfs", "-F", "-d", &at("old.img"), &at("root.tar"), "16M"]).contains("not a tar archive"));
     assert!(fails(1, &["mkfs", "-F", "-d", &at("root.tar"), &at("root.tar"), "16M"]).contains("overwritten"));
     assert!(fails(1, &["mkfs", &at("root.tar"), "16M"]).contains("a tar archive"));
     assert!(fails(1, &["mkfs", &at("root.tgz"), "16M"]).contains("gzip"));
@@ -441,16 +441,13 @@ fn what_fills_a_volume_is_looked_at_before_anything_is_overwritten() {
 }
 
 #[test]
-fn a_dry_run_says_what_keeps_a_device_from_being_written() {
+fn a_dry_run_says_what_prevents_writing_to_a_device() {
     let pair = Pair::new(16 * M);
     let ours = pair.path("ours");
     pair.make_ours("-t ext4 -L precious");
     let dry = |more: &[&str]| exits(0, &[&["mkfs", "-n", "-t", "ext2"], more, &[text(&ours)]].concat()).text();
     let said = dry(&[]);
-    assert!(
-        said.contains("labelled `precious`: only with -F is it overwritten") && said.contains("would be"),
-        "{said}"
-    );
+    assert!(said.contains("labelled `precious`; use -F to overwrite") && said.contains("would be"), "{said}");
     assert!(!dry(&["-F"]).contains("precious"));
     if tools::is_root() && tools::has_loop() {
         let mounted = kernel_mount(&ours, "").unwrap();
@@ -480,9 +477,9 @@ fn the_root_directory_belongs_to_who_makes_the_volume() {
         }
         let ran = run_with(&mut command, b"", LIMIT);
         assert_eq!(ran.exit, Some(0), "{}", ran.text());
-        let facts = json(&["stat", "--json", text(&image), "/"]);
+        let metadata = json(&["stat", "--json", text(&image), "/"]);
         std::fs::remove_file(&image).unwrap();
-        let number = |key: &str| facts["files"][0][key].as_u64().unwrap_or_else(|| panic!("{facts}"));
+        let number = |key: &str| metadata["files"][0][key].as_u64().unwrap_or_else(|| panic!("{metadata}"));
         (number("uid"), number("gid"))
     };
     for kind in ["ext2", "ext4", "rext3", "extant"] {

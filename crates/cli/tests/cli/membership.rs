@@ -18,7 +18,7 @@ fn wait_for(path: &Path) {
 }
 
 /// What a shell does that begins a transaction: it says that it began, and ends when it may.
-fn held(place: &Place, script: &str) -> (std::process::Child, std::path::PathBuf) {
+fn paused(place: &Place, script: &str) -> (std::process::Child, std::path::PathBuf) {
     let (began, go) = (place.folder.path().join("began"), place.folder.path().join("go"));
     let script = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done; {script}", began.display(), go.display());
     let child = place.command(&["--timeout", "3600"], &script).spawn().unwrap();
@@ -35,8 +35,8 @@ fn all_threads_of_a_member_are_members() {
         return;
     }
     let place = Place::new("transport=best");
-    let (mut child, go) = held(&place, &format!("exec python3 -c \"{PROGRAM}\""));
-    // somebody waits with the directory locked that the thread needs
+    let (mut child, go) = paused(&place, &format!("exec python3 -c \"{PROGRAM}\""));
+    // another process waits, and has the directory locked that the thread needs
     let path = place.mnt().join("d/other");
     let other = std::thread::spawn(move || fs::write(path, "theirs"));
     std::thread::sleep(Duration::from_millis(200));
@@ -54,7 +54,7 @@ fn who_waits_can_be_killed() {
         return;
     }
     let place = Place::new("transport=best");
-    let (mut child, go) = held(&place, "exit 0");
+    let (mut child, go) = paused(&place, "exit 0");
     for script in ["echo x >> f7", "mkdir waits", "chmod 700 f8", "touch f9"] {
         let mut waits = Command::new("sh").args(["-c", script]).current_dir(place.mnt().join("d")).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200));
@@ -77,13 +77,13 @@ fn who_waits_can_be_killed() {
     place.end();
 }
 
-/// Somebody else stores in a mapping, and has that synced: either it stays, or the call says that it does not.
+/// Another process stores in a mapping, and has that synced: either it stays, or the call says that it does not.
 #[test]
-fn what_others_sync_of_a_mapping_survives_a_rollback_or_they_are_told() {
+fn what_others_sync_of_a_mapping_survives_a_rollback_or_is_refused() {
     const PROGRAM: &str = "import mmap, os, sys\n\
         f = os.open('f5', os.O_RDWR); os.ftruncate(f, 4096); m = mmap.mmap(f, 4096)\n\
         for n in range(int(sys.argv[1])): m[n * 8:n * 8 + 6] = b'STORED'\n\
-        print('stored', flush=True); sys.stdin.readline(); out = 'kept'\n\
+        print('stored', flush=True); sys.stdin.readline(); out = 'stays'\n\
         try: m.flush(); os.fsync(f)\n\
         except OSError as e: out = 'refused'\n\
         print(out, flush=True)\n";
@@ -103,7 +103,7 @@ fn what_others_sync_of_a_mapping_survives_a_rollback_or_they_are_told() {
         let mut line = String::new();
         std::io::BufRead::read_line(&mut said, &mut line).unwrap();
         assert_eq!(line, "stored\n");
-        let (mut child, go) = held(&place, "echo x >> f5; exit 7");
+        let (mut child, go) = paused(&place, "echo x >> f5; exit 7");
         drop(other.stdin.take());
         std::thread::sleep(Duration::from_millis(200));
         fs::write(go, "").unwrap();
@@ -115,12 +115,12 @@ fn what_others_sync_of_a_mapping_survives_a_rollback_or_they_are_told() {
         place.unmount();
         let content = exits(0, &["cat", text(&volume), "/d/f5"]).stdout;
         let there = content.starts_with(b"STORED");
-        assert!(line == "refused\n" || (line == "kept\n" && there), "{options}: {line}, {}", content.escape_ascii());
+        assert!(line == "refused\n" || (line == "stays\n" && there), "{options}: {line}, {}", content.escape_ascii());
     }
 }
 
-/// Two processes store into pages of one file during a transaction that is rolled back: both hear of it, once, although a
-/// third one has heard of it before.
+/// Two processes store into pages of one file during a transaction that is rolled back: both hear of it, once, although
+/// a third one has heard of it before.
 #[test]
 fn every_open_file_hears_that_its_pages_were_rolled_back() {
     const PROGRAM: &str = "import mmap, os, sys\n\
@@ -162,7 +162,7 @@ fn every_open_file_hears_that_its_pages_were_rolled_back() {
                 .collect()
         };
         assert_eq!(lines(false), ["open 111\n"; 3]);
-        let (mut child, go) = held(&place, "echo x > new; sync -f f5; exit 7");
+        let (mut child, go) = paused(&place, "echo x > new; sync -f f5; exit 7");
         assert_eq!(lines(true), ["stored\n"; 3]);
         fs::write(go, "").unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(7));
@@ -175,7 +175,7 @@ fn every_open_file_hears_that_its_pages_were_rolled_back() {
     }
 }
 
-/// A server in a PID namespace: whoever asks from outside has the number 0 there, as the kernel itself has.
+/// A server in a PID namespace: a process that asks from outside has the number 0 there, as the kernel itself has.
 const IN_A_CONTAINER: &str = r#"
 cd "$1"
 extant=$2
@@ -255,14 +255,14 @@ fn a_command_whose_time_is_over_is_ended() {
     let ran = place.run(&["--timeout", "1"], "touch new; exec sleep 600");
     assert!(began.elapsed() < Duration::from_secs(100));
     let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.code() == Some(125) && said.contains("longer than the 1 s"), "{said}");
+    assert!(ran.status.code() == Some(125) && said.contains("longer than its limit of 1 s"), "{said}");
     assert!(!place.mnt().join("d/new").exists());
     place.end();
 }
 
-/// Whoever stores in a mapping may have ended when it turns out that there is no room.
+/// The process that stores in a mapping may have ended when it turns out that there is no space.
 #[test]
-fn what_was_stored_in_a_mapping_and_has_no_room_is_no_part_of_anything() {
+fn what_was_stored_in_a_mapping_and_has_no_space_is_not_part_of_anything() {
     const STORE: &str = "import mmap, os, sys, time\n\
         f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); n = 4000000; os.ftruncate(f, n); m = mmap.mmap(f, n)\n\
         m[:] = b'M' * n; print('stored', flush=True); sys.stdin.readline(); os._exit(0)\n";

@@ -159,7 +159,7 @@ fn written_unmounted_and_found_again() {
         let line = folder.line().unwrap();
         assert!(line.contains(" fuse.extant rw,") || line.contains(" fuseblk.extant rw,"), "{line}");
         std::fs::write(&new, round).unwrap();
-        // nobody else may have it meanwhile, not even to look
+        // no other process may open it meanwhile, not even for reading
         let second = Folder::new();
         for options in ["rw", "ro"] {
             fails(1, &["mount", "-o", options, text(image.path()), second.text()]);
@@ -201,7 +201,7 @@ fn a_signal_while_a_file_is_being_written_loses_nothing_that_was_written() {
     assert_eq!(prints(&["cat", text(image.path()), "/open"]), "x".repeat(50_000));
 }
 
-/// By another path the volume may be in use although nobody uses it by its own.
+/// The volume may be in use by another path although it is not by its own.
 #[test]
 fn a_signal_finds_the_mount_and_nothing_else() {
     use rustix::process::{Signal, kill_process};
@@ -405,13 +405,13 @@ fn a_volume_that_the_kernel_has_mounted() {
     let mounted = oracle::kernel_mount(image.path(), "").expect("mount");
     for options in [["-o", "ro"], ["-o", "rw"], ["-o", "relatime"]] {
         let sentence = fails(1, &["mount", options[0], options[1], volume, folder.text()]);
-        assert!(sentence.contains("in use by another program"), "{sentence}");
+        assert!(sentence.contains("locked by another process"), "{sentence}");
         assert_eq!(folder.line(), None);
     }
     for command in [&["ls", volume][..], &["tree", volume], &["stat", volume, "/etc"], &["info", volume]] {
         let ran = exits(0, command);
-        let told = String::from_utf8_lossy(&ran.stderr);
-        assert!(told.contains("it is mounted for writing at ") && told.lines().count() == 1, "{command:?}: {told}");
+        let notes = String::from_utf8_lossy(&ran.stderr);
+        assert!(notes.contains("it is mounted for writing at ") && notes.lines().count() == 1, "{command:?}: {notes}");
     }
     assert!(extant(&["check", "-fn", volume]).text().contains("it is mounted at "));
     mounted.unmount();
@@ -435,12 +435,12 @@ fn a_volume_has_one_writer_also_through_loop_devices() {
         prints(&["mount", here, first.text()]);
         for options in ["rw", "ro", "relatime"] {
             let sentence = fails(1, &["mount", "-o", options, there, second.text()]);
-            assert!(sentence.contains("in use by another program"), "{sentence}");
+            assert!(sentence.contains("locked by another process"), "{sentence}");
         }
         let place = format!("it is mounted at {}: unmount it first", first.text());
         for command in [&["rm", there, "/etc/hosts"][..], &["put", there, "/dev/null", "/x"], &["mkfs", "-F", there]] {
             let sentence = fails(1, command);
-            assert!(sentence.contains("in use by another program") && sentence.contains(&place), "{sentence}");
+            assert!(sentence.contains("locked by another process") && sentence.contains(&place), "{sentence}");
         }
         assert!(fails(8, &["check", "-fy", there]).contains("is mounted at"));
         // the kernel asks for no lock, so the loop device is claimed
@@ -449,7 +449,7 @@ fn a_volume_has_one_writer_also_through_loop_devices() {
         assert_eq!(second.line(), None);
         std::fs::write(first.path().join("more"), here).unwrap();
         first.unmount();
-        assert!(prints(&["check", "-fn", there]).contains("is sound"));
+        assert!(prints(&["check", "-fn", there]).contains("No errors found"));
     }
     tools::must("losetup", &["--detach", &device]);
 }
@@ -466,7 +466,7 @@ fn a_volume_that_cannot_be_written_is_mounted_read_only_with_the_reason() {
     let sentence = fails(1, &["mount", "-o", "rw", text(image.path()), folder.text()]);
     assert!(sentence.contains("errors"), "{sentence}");
     let ran = exits(0, &["mount", text(image.path()), folder.text()]);
-    assert!(String::from_utf8_lossy(&ran.stderr).contains("it is mounted read-only"), "{}", ran.text());
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("; mounted read-only"), "{}", ran.text());
     assert!(folder.line().unwrap().contains(" fuse.extant ro,"));
     assert_eq!(read_to_string(folder.path().join("etc/hosts")).unwrap(), "127.0.0.1 localhost\n");
     folder.unmount();
@@ -485,7 +485,10 @@ fn what_cannot_be_mounted_is_said_by_the_first_process() {
         (&["-o", "ro", "/dev/null", folder.text()], "/dev/null"),
         (&["-o", "ro", volume, "/no/such/folder"], "cannot mount on /no/such/folder: No such file or directory"),
         (&["-o", "ro", volume, "/dev/null"], "cannot mount on /dev/null: Not a directory"),
-        (&["-o", "rw,consistency=some", volume, folder.text()], "none of none, dirty-bit, linked, journal"),
+        (
+            &["-o", "rw,consistency=some", volume, folder.text()],
+            "invalid consistency=some: use none, dirty-bit, linked, journal or snapshot",
+        ),
         (&["-o", "rw", "/no/such/volume", folder.text()], "cannot open /no/such/volume: "),
         (&["-o", "remount,ro", volume, folder.text()], "nothing is mounted there"),
         (&["-o", "ro,frobnicate", volume, folder.text()], "unknown mount option `frobnicate`"),
@@ -496,7 +499,7 @@ fn what_cannot_be_mounted_is_said_by_the_first_process() {
     ] {
         for foreground in [&[][..], &["-f"]] {
             let line = [&["mount"], foreground, args].concat();
-            let nothing = ["none of", "unknown", "contradict", "is for reading"].iter().any(|word| says.contains(word));
+            let nothing = ["invalid", "unknown", "contradict", "is for reading"].iter().any(|word| says.contains(word));
             let sentence = fails(if nothing { 2 } else { 1 }, &line);
             assert!(sentence.contains(says), "{line:?}: {sentence}");
         }
@@ -542,7 +545,7 @@ fn mount_as_a_helper_of_mount() {
     image.debugfs(&["set_super_value state 2"]);
     let args = [text(image.path()), folder.text(), "-o", "rw"];
     let ran = tools::run_with(std::process::Command::new(&helper).args(args), b"", tools::LIMIT);
-    assert!(ran.exit == Some(0) && ran.text().contains("it is mounted read-only"), "{}", ran.text());
+    assert!(ran.exit == Some(0) && ran.text().contains("; mounted read-only"), "{}", ran.text());
     assert!(folder.line().unwrap().contains(" ro,"));
     folder.unmount();
     let args = [text(image.path()), folder.text(), "-o", "rw,frobnicate"];
@@ -551,7 +554,7 @@ fn mount_as_a_helper_of_mount() {
 }
 
 #[test]
-fn problems_are_told_in_the_foreground() {
+fn problems_are_reported_in_the_foreground() {
     if !can_mount() {
         return;
     }

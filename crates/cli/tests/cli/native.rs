@@ -11,9 +11,9 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     let image = folder.path().join("volume");
     let report = prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
     assert!(report.contains("is now extant, 32 MiB in 8192 blocks of 4 KiB"), "{report}");
-    let facts = json(&["mkfs", "-t", "extant", "-F", "--json", text(&image)]);
-    assert_eq!(facts["blocks"], 8192);
-    assert_eq!(facts["free_blocks"], json(&["info", "--json", text(&image)])["space"]["free_blocks"]);
+    let made = json(&["mkfs", "-t", "extant", "-F", "--json", text(&image)]);
+    assert_eq!(made["blocks"], 8192);
+    assert_eq!(made["free_blocks"], json(&["info", "--json", text(&image)])["space"]["free_blocks"]);
     let file = folder.path().join("file");
     std::fs::write(&file, vec![b'x'; 100_000]).unwrap();
     exits(0, &["put", text(&image), text(&file), "/there"]);
@@ -38,13 +38,13 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     exits(4, &["check", "-fp", text(&image)]);
     exits(1, &["check", "-fy", text(&image)]);
     exits(0, &["check", "-fn", text(&image)]);
-    let facts = json(&["mkfs", "-t", "extant", "-n", "-F", "--json", text(&image)]);
-    assert_eq!((facts["format"].as_str(), facts["journal_blocks"].as_u64()), (Some("extant"), Some(0)));
+    let planned = json(&["mkfs", "-t", "extant", "-n", "-F", "--json", text(&image)]);
+    assert_eq!((planned["format"].as_str(), planned["journal_blocks"].as_u64()), (Some("extant"), Some(0)));
 }
 
 /// What other programs are taught: udev by what the program prints, file(1) by the rules that come with it.
 #[test]
-fn a_native_volume_can_be_recognised() {
+fn a_native_volume_can_be_identified() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("volume");
     let uuid = "0bd1f0a2-1c3e-4f11-9d3a-2b6d0f3c9e77";
@@ -78,16 +78,16 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
     std::fs::write(&file, b"content").unwrap();
     exits(0, &["put", text(&image), text(&file), "/there"]);
     exits(0, &["check", "-fn", text(&image)]);
-    let sound = std::fs::read(&image).unwrap();
-    let generation = |copy: usize| u64::from_le_bytes(sound[copy * 4096 + 504..][..8].try_into().unwrap());
+    let intact = std::fs::read(&image).unwrap();
+    let generation = |copy: usize| u64::from_le_bytes(intact[copy * 4096 + 504..][..8].try_into().unwrap());
     let newest = usize::from(generation(1) > generation(0));
     for (copy, at, len) in [(newest, 508, 4), (1 - newest, 508, 4), (newest, 0, 4096), (1 - newest, 700, 1)] {
         for mode in ["-fp", "-fy"] {
-            let mut bytes = sound.clone();
+            let mut bytes = intact.clone();
             bytes[copy * 4096 + at..][..len].fill(0xA5);
             std::fs::write(&image, &bytes).unwrap();
             let said = exits(4, &["check", "-fn", text(&image)]).text();
-            assert!(said.contains(&format!("The superblock in block {copy} of the device is not usable")), "{said}");
+            assert!(said.contains(&format!("The superblock in block {copy} of the device is unusable")), "{said}");
             if copy == newest && len == 4 {
                 assert!(said.contains(&format!("generation {} is lost", generation(newest))), "{said}");
             }
@@ -100,7 +100,7 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
     }
     // with neither of them there is nothing to go on with, and no copy elsewhere
     for len in [4, 512] {
-        let mut bytes = sound.clone();
+        let mut bytes = intact.clone();
         for copy in [0, 1] {
             bytes[copy * 4096..][..len].fill(0xA5);
         }
@@ -112,8 +112,8 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
     }
 }
 
-/// Where one number in the newest superblock is wrong, what was durable is not dropped without a word: nobody writes on from the
-/// older one before a check has put the number right.
+/// Where one number in the newest superblock is wrong, what was durable is not dropped without a word: the volume is
+/// not written from the older one on before a check has corrected the number.
 #[test]
 fn a_volume_whose_newest_superblock_is_damaged_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ fn a_volume_whose_newest_superblock_is_damaged_is_not_written() {
     exits(0, &["check", "-fn", text(&image)]);
 }
 
-/// What the map of the newest generation leads to: places, and kinds.
+/// What the map of the newest generation leads to: physical blocks, and kinds.
 fn mapped(bytes: &[u8]) -> Vec<(u64, u8)> {
     // the root of the map that is in force
     let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
@@ -156,12 +156,12 @@ fn mapped(bytes: &[u8]) -> Vec<(u64, u8)> {
     let root = u64::from_le_bytes(bytes[newest + 0x28..][..8].try_into().unwrap());
     let leaf = |node: u64| {
         let entries = bytes[node as usize * 4096..][..4096].chunks(32);
-        let places = entries.map(|entry| (u64::from_le_bytes(entry[..8].try_into().unwrap()), entry[0x10]));
-        places.filter(|(place, _)| *place != 0).collect::<Vec<_>>()
+        let blocks = entries.map(|entry| (u64::from_le_bytes(entry[..8].try_into().unwrap()), entry[0x10]));
+        blocks.filter(|(physical, _)| *physical != 0).collect::<Vec<_>>()
     };
     let mut found = vec![(root, 13)];
     while let Some((node, _)) = found.iter().copied().find(|(_, kind)| *kind == 13) {
-        found.retain(|(place, _)| *place != node);
+        found.retain(|(physical, _)| *physical != node);
         found.extend(leaf(node));
     }
     found
@@ -182,16 +182,16 @@ fn damage_in_a_snapshot_of_a_volume_in_use_is_found() {
     exits(0, &["snapshot", "create", on.text(), "s1"]);
     let then = mapped(&std::fs::read(&image).unwrap());
     std::fs::write(on.path().join("d/new"), "new").unwrap();
-    // one that is made leaves no entries that are newer than the map
+    // a new snapshot leaves an empty map log
     exits(0, &["snapshot", "create", on.text(), "s2"]);
     let now = mapped(&std::fs::read(&image).unwrap());
-    let (place, _) = then.into_iter().find(|old| old.1 == 8 && !now.contains(old)).expect("an old directory block");
-    let sound = json(&["check", "--online", "--json", on.text()]);
-    assert!(sound["clean"] == true && sound["not_looked_at"].as_array().is_some_and(Vec::is_empty), "{sound}");
+    let (physical, _) = then.into_iter().find(|old| old.1 == 8 && !now.contains(old)).expect("an old directory block");
+    let report = json(&["check", "--online", "--json", on.text()]);
+    assert!(report["clean"] == true && report["not_looked_at"].as_array().is_some_and(Vec::is_empty), "{report}");
     let device = std::fs::File::options().write(true).open(&image).unwrap();
-    device.write_all_at(b"what is not there", place * 4096 + 2000).unwrap();
+    device.write_all_at(b"what is not there", physical * 4096 + 2000).unwrap();
     let said = exits(4, &["check", "--online", on.text()]).text();
-    assert!(said.contains(&format!("Block {place} of the device: in the snapshot s1, it does not match")), "{said}");
+    assert!(said.contains(&format!("Block {physical} of the device: in the snapshot s1, it does not match")), "{said}");
     // a superblock that is damaged before the check, and that the check's own snapshot is written over
     exits(0, &["snapshot", "delete", on.text(), "s1"]);
     exits(0, &["check", "--online", on.text()]);
@@ -200,7 +200,7 @@ fn damage_in_a_snapshot_of_a_volume_in_use_is_found() {
     let older = if generation(0) > generation(1) { 1 } else { 0 };
     device.write_all_at(&[0xA5; 8], older * 4096 + 100).unwrap();
     let said = exits(4, &["check", "--online", on.text()]).text();
-    assert!(said.contains(&format!("The superblock in block {older} of the device is not usable")), "{said}");
+    assert!(said.contains(&format!("The superblock in block {older} of the device is unusable")), "{said}");
     exits(0, &["check", "--online", on.text()]);
     on.unmount();
     exits(0, &["check", "-fn", text(&image)]);
@@ -241,24 +241,24 @@ fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
     let file = on.path().join("file");
     std::fs::write(&file, "").unwrap();
     let sentence = fails(8, &["check", "--online", text(&file)]);
-    assert!(sentence.contains(&format!("a file on the volume that is mounted on {}:", on.text())), "{sentence}");
-    // what is held for nobody any more goes with the next check
+    assert!(sentence.contains(&format!("a file on the volume mounted on {}:", on.text())), "{sentence}");
+    // a snapshot that no check uses any more is deleted by the next one
     let left = "snapshot of a check that was killed";
     exits(0, &["snapshot", "create", on.text(), ".extant-check-4194304"]);
     exits(0, &["check", "--online", on.text()]);
     assert_eq!(json(&["snapshot", "list", "--json", on.text()]).as_array().map(Vec::len), Some(0), "{left}");
-    // inodes, which nobody has changed since
+    // inodes, unchanged since
     let damage = || {
         let found = mapped(&std::fs::read(&image).unwrap());
-        let (place, _) = found.into_iter().rev().find(|(_, kind)| *kind == 5).expect("a block of inodes");
+        let (physical, _) = found.into_iter().rev().find(|(_, kind)| *kind == 5).expect("a block of inodes");
         let device = std::fs::File::options().write(true).open(&image).unwrap();
-        device.write_all_at(b"what is not there", place * 4096 + 4000).unwrap();
-        place
+        device.write_all_at(b"what is not there", physical * 4096 + 4000).unwrap();
+        physical
     };
-    let place = damage();
+    let physical = damage();
     let report = extant(&["check", "--online", on.text()]);
     assert!(
-        report.exit == Some(4) && report.text().contains(&format!("Block {place} of the device")),
+        report.exit == Some(4) && report.text().contains(&format!("Block {physical} of the device")),
         "{}",
         report.text()
     );
@@ -284,11 +284,11 @@ fn block_counts_are_of_the_device_everywhere() {
     let counts = &report["counts"];
     assert_eq!((counts["blocks_total"].as_u64(), counts["blocks"].as_u64()), (Some(all), Some(all - free)));
     let groups = info["groups"].as_array().unwrap();
-    let room: u64 = groups
+    let available: u64 = groups
         .iter()
         .filter(|group| group["metadata_numbers"].is_null())
         .map(|group| group["free_clusters"].as_u64().unwrap())
         .sum();
-    assert_eq!((groups.len(), room), (2, free));
-    assert!(prints(&["info", "-g", image]).contains("hold no blocks of the device"));
+    assert_eq!((groups.len(), available), (2, free));
+    assert!(prints(&["info", "-g", image]).contains("have no blocks on the device"));
 }

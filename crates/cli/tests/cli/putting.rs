@@ -1,4 +1,4 @@
-//! `mkfs -d`, `put` and `rm`: what arrives in a volume, what leaves it, and that the volume stays sound.
+//! `mkfs -d`, `put` and `rm`: what arrives in a volume, what leaves it, and that the volume stays consistent.
 
 use crate::common::{EXTANT, command, exits, fails, json, prints, text};
 use std::fs::File;
@@ -15,7 +15,7 @@ const M: u64 = 1 << 20;
 /// What differs between a tree and its copy: when it was read and made, and how a file system counts.
 const OWN: [Field; 4] = [Field::Accessed, Field::Changed, Field::Blocks, Field::DirectorySize];
 
-/// Volumes that keep files in different ways.
+/// Volumes that store files in different ways.
 const SHAPES: [&str; 6] = [
     "-t ext2 -b 1024",
     "-t ext3 -b 4096",
@@ -44,7 +44,7 @@ impl Made {
         self.folder.path().join("volume")
     }
 
-    fn sound(&self, what: &str) {
+    fn assert_consistent(&self, what: &str) {
         let verdict = e2fsck(&self.image());
         assert!(verdict.clean, "{what}: {}", verdict.text);
         exits(0, &["check", "-fn", text(&self.image())]);
@@ -61,8 +61,8 @@ impl Made {
         Some(walked)
     }
 
-    /// Whether what the kernel shows is `expected`.
-    fn holds(&self, expected: &Manifest) {
+    /// Asserts that the kernel shows `expected`.
+    fn assert_content(&self, expected: &Manifest) {
         if let Some(walked) = self.walked() {
             expected.assert_same(&walked);
         }
@@ -85,8 +85,8 @@ fn a_folder_fills_a_new_volume() {
     for (seed, shape) in (70..).zip(SHAPES) {
         let tree = tree(seed, if shape.contains("ext4") { Times::Far } else { Times::Seconds });
         let made = Made::new(shape, 40 * M, &["-d", text(tree.path())]);
-        made.sound(shape);
-        made.holds(&walk(tree.path()).unwrap().forget(&OWN));
+        made.assert_consistent(shape);
+        made.assert_content(&walk(tree.path()).unwrap().forget(&OWN));
     }
 }
 
@@ -111,18 +111,18 @@ fn an_archive_fills_a_new_volume() {
         tar.args(words.split(' ')).args(["-C", text(tree.path()), "-cf", text(&archive), "."]);
         assert_eq!(run_with(&mut tar, b"", LIMIT).exit, Some(0), "tar {words}");
         let made = Made::new("-t ext4", 40 * M, &["-d", text(&archive)]);
-        made.sound(words);
+        made.assert_consistent(words);
         if let Some(walked) = made.walked() {
             expected.clone().forget(forget).assert_same(&walked.forget(forget));
         }
-        // through a pipe, cut short: an error, and a volume that is sound with what came before
+        // through a pipe, cut short: an error, and a volume that is consistent with what came before
         let bytes = std::fs::read(&archive).unwrap();
         let image = made.image();
         let words = ["mkfs", "-qF", "-t", "ext4", "-d", "-", text(&image)];
         let ran = run_with(&mut command(&words), &bytes[..bytes.len() / 2], LIMIT);
         assert_eq!(ran.exit, Some(1), "{}", ran.text());
-        assert!(ran.text().contains("the archive is cut short; not all was copied"), "{}", ran.text());
-        made.sound("cut short");
+        assert!(ran.text().contains("the archive is truncated; not all was copied"), "{}", ran.text());
+        made.assert_consistent("cut short");
     }
 }
 
@@ -141,8 +141,8 @@ fn a_volume_that_is_too_small_is_left_sound() {
         words.extend(["-d", text(folder.path()), text(&image), "4m"]);
         let sentence = fails_with_notes(&words);
         assert!(sentence.contains("no space left on the volume; not all was copied"), "{shape}: {sentence}");
-        assert!(sentence.contains("are free") || sentence.contains("inodes are in use"), "{shape}: {sentence}");
-        made.sound(shape);
+        assert!(sentence.contains(" free") || sentence.contains("inodes are in use"), "{shape}: {sentence}");
+        made.assert_consistent(shape);
     }
 }
 
@@ -166,10 +166,10 @@ fn a_volume_that_is_about_to_be_free_is_waited_for() {
         &["mkfs", "-F", volume],
     ] {
         let write = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
-        let held = blockdev::open(volume, write).unwrap();
+        let open = blockdev::open(volume, write).unwrap();
         let other = std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(100));
-            drop(held);
+            drop(open);
         });
         exits(0, words);
         other.join().unwrap();
@@ -186,20 +186,20 @@ fn a_folder_is_put_into_a_volume() {
         let made = Made::new(shape, 40 * M, &[]);
         let image = made.image();
         prints(&["put", "-r", text(&image), text(tree.path()), "/copy"]);
-        made.sound(shape);
+        made.assert_consistent(shape);
         let expected = walk(tree.path()).unwrap().forget(&OWN);
         if let Some(walked) = made.walked() {
             below(&walked, "copy").assert_same(&expected);
         }
         // once more over it: the same, and nothing is doubled
         prints(&["put", "-rf", text(&image), &format!("{}/.", text(tree.path())), "/copy"]);
-        made.sound(shape);
+        made.assert_consistent(shape);
         if let Some(walked) = made.walked() {
             below(&walked, "copy").assert_same(&expected);
         }
-        let facts = json(&["rm", "-r", "--json", text(&image), "/copy"]);
-        assert!(facts["files"].as_u64() > Some(50), "{facts}");
-        made.sound(shape);
+        let removed = json(&["rm", "-r", "--json", text(&image), "/copy"]);
+        assert!(removed["files"].as_u64() > Some(50), "{removed}");
+        made.assert_consistent(shape);
         assert_eq!(prints(&["ls", text(&image), "/"]), "lost+found\n");
     }
 }
@@ -252,25 +252,25 @@ fn single_files_and_standard_input() {
 
     for (words, why) in [
         (&["put", volume, "/no/such/file", "/"][..], "o such file"),
-        (&["put", volume, text(folder.path()), "/"], "is a directory: -r copies it"),
+        (&["put", volume, text(folder.path()), "/"], "is a directory: use -r to copy it"),
         (&["put", volume, text(&at("motd")), "/no/such/folder/name"], "no such file or directory"),
-        (&["put", volume, text(&at("motd")), text(&at("sparse")), "/new"], "several files need a directory"),
-        (&["put", volume, "-", "/"], "needs a name"),
+        (&["put", volume, text(&at("motd")), text(&at("sparse")), "/new"], "several files need one"),
+        (&["put", volume, "-", "/"], "needs a file name"),
         (&["rm", volume, "/nothing"], "no such file or directory"),
-        (&["rm", volume, "/lost+found"], "is a directory: -r removes it"),
-        (&["rm", "-r", volume, "/"], "are not removed"),
+        (&["rm", volume, "/lost+found"], "is a directory: use -r to remove it"),
+        (&["rm", "-r", volume, "/"], "refusing to remove"),
         (&["put", text(&at("motd")), text(&at("motd")), "/"], "superblock"),
     ] {
         let sentence = fails(1, words);
         assert!(sentence.contains(why), "{words:?}: {sentence}");
     }
-    // how much there is to come from a pipe nobody knows; what there was no room for is gone
+    // the length of what comes from a pipe is unknown; what there was no space for is gone
     let ran = run_with(&mut command(&["put", volume, "-", "/large"]), &vec![7; 20 << 20], LIMIT);
     assert!(ran.exit == Some(1) && ran.text().contains("no space left on the volume"), "{}", ran.text());
-    assert!(ran.text().contains("are free") && !ran.text().contains("are left"), "{}", ran.text());
+    assert!(ran.text().contains(" free") && !ran.text().contains("left to copy"), "{}", ran.text());
     prints(&["rm", "-f", volume, "/nothing", "/issue"]);
     assert_eq!(prints(&["ls", volume, "/"]), "lost+found\nmotd\nsparse\n");
-    made.sound("after all that");
+    made.assert_consistent("after all that");
 }
 
 #[test]
@@ -293,9 +293,9 @@ fn a_signal_leaves_the_volume_sound() {
         let output = child.wait_with_output().unwrap();
         drop(stdin);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("interrupted: the volume is sound"), "{shape}: {said}");
+        assert!(said.contains("interrupted: not all was copied; the volume is consistent"), "{shape}: {said}");
         assert_eq!(output.status.code(), Some(1));
-        made.sound(shape);
+        made.assert_consistent(shape);
     }
 }
 
@@ -333,9 +333,9 @@ fn what_is_replaced_stays_until_the_new_file_is_whole() {
     let stays = |names: &str| {
         assert_eq!(prints(&["cat", image, "/f"]), "old");
         assert_eq!(prints(&["ls", "-a", image, "/"]).lines().collect::<Vec<_>>().join(" "), names);
-        made.sound(names);
+        made.assert_consistent(names);
     };
-    // no room
+    // no space
     File::create(&file).unwrap().write_all(&vec![7; 20 << 20]).unwrap();
     fails_with_notes(&["put", "-f", image, text(&file), "/f"]);
     stays(". .. f lost+found");
@@ -358,5 +358,5 @@ fn what_is_replaced_stays_until_the_new_file_is_whole() {
     prints(&["put", "-f", image, text(&file), "/f"]);
     assert_eq!(prints(&["cat", image, "/f"]), "new");
     assert_eq!(prints(&["ls", "-a", image, "/"]).lines().collect::<Vec<_>>().join(" "), ". .. f lost+found");
-    made.sound("replaced");
+    made.assert_consistent("replaced");
 }

@@ -65,7 +65,7 @@ fn it_serves_until_a_signal() {
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
         // the volume is locked, and so is the socket
         let sentence = fails(1, &["serve", text(&image), "--nbd", "unix:/nowhere/s"]);
-        assert!(sentence.contains("in use by another program"), "{sentence}");
+        assert!(sentence.contains("locked by another process"), "{sentence}");
         let sentence = fails(1, &["serve", "mem:1M", "--nbd", &format!("unix:{socket}")]);
         assert!(sentence.ends_with("another process listens there"), "{sentence}");
         let (status, said) = served.end(signal);

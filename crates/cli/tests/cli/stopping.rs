@@ -1,4 +1,4 @@
-//! Commands that are ended by a signal, or by a full disk: the volume is sound whenever that is.
+//! Commands that are ended by a signal, or by a full disk: the volume is consistent whenever that is.
 
 use crate::common::{command, exits, plain, prints, ready, text};
 use blockdev::MemoryDevice;
@@ -25,8 +25,8 @@ fn many_files() -> tempfile::TempDir {
     folder
 }
 
-/// Starts the program and sends it SIGINT after it had `rounds` times a chance to run. Where it is then differs from run
-/// to run; that the volume is sound must not.
+/// Starts the program and sends it SIGINT after it had `rounds` times a chance to run. Where it is then differs from
+/// run to run; that the volume is consistent must not.
 fn interrupted(args: &[&str], rounds: u64) {
     let mut child = command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     (0..rounds).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
@@ -128,15 +128,15 @@ fn a_full_disk_is_said_in_one_sentence() {
     let ran = exits(1, &["get", text(source.path()), "/big", &full("copy")]);
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
     assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
-    assert!(ran.text().contains("4 MiB of data are left"), "{}", ran.text());
+    assert!(ran.text().contains("4 MiB of data left to copy"), "{}", ran.text());
     assert!(!small.0.path().join("copy").exists(), "half a file stays");
-    // many files: the first for which there is no room is the last
+    // many files: the first for which there is no space is the last
     for n in 0..2000 {
         fs::write(folder.path().join(format!("f{n}")), [1; 5000]).unwrap();
     }
     let many = Image::mke2fs(&["-t", "ext4", "-N", "4096"], 32 << 20).with_folder(folder.path()).build();
     let ran = exits(1, &["get", "-r", text(many.path()), "/", text(small.0.path())]);
-    assert!(ran.text().contains("No space left") && ran.text().contains("are free"), "{}", ran.text());
+    assert!(ran.text().contains("No space left") && ran.text().contains(" free"), "{}", ran.text());
     assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
     for entry in fs::read_dir(small.0.path()).unwrap().map(Result::unwrap) {
         let metadata = entry.metadata().unwrap();
@@ -145,7 +145,7 @@ fn a_full_disk_is_said_in_one_sentence() {
     fs::write(full("rest"), &big).unwrap_err();
     let ran = exits(1, &["mkfs", "-t", "ext4", &full("volume"), "8M"]);
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
-    assert!(ran.text().ends_with("; the file that was begun is removed\n"), "{}", ran.text());
+    assert!(ran.text().ends_with("; the unfinished file was removed\n"), "{}", ran.text());
     assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
     // nothing is repaired without the way back that was asked for
     image.debugfs(&["set_inode_field /etc/motd links_count 7"]);
@@ -166,16 +166,16 @@ fn a_full_disk_below_a_volume_is_no_full_volume() {
     fs::create_dir(&source).unwrap();
     fs::write(&big, vec![7; 4 << 20]).unwrap();
     let volume = small.0.path().join("volume");
-    let full = "the disk that it lies on is full, so that not all of the volume could be written";
+    let full = "the disk below it is full: not all of the volume could be written";
     let ran = exits(1, &["mkfs", "-d", text(&source), text(&volume), "32M"]);
     let said = ran.text();
-    assert!(said.contains("/big: no space is left on the disk below the volume; not all was copied\n"), "{said}");
-    assert!(said.ends_with(&format!("volume: {full}; the file that was begun is removed\n")), "{said}");
+    assert!(said.contains("/big: no space left on the disk below the volume; not all was copied\n"), "{said}");
+    assert!(said.ends_with(&format!("volume: {full}; the unfinished file was removed\n")), "{said}");
     assert!(!volume.exists() && !said.contains("read-only") && said.lines().count() == 2, "{said}");
     exits(0, &["mkfs", "-q", text(&volume), "32M"]);
     let said = exits(1, &["put", text(&volume), text(&big), "/"]).text();
-    assert!(said.contains("/big: no space is left on the disk below") && said.contains(full), "{said}");
-    assert!(volume.exists() && !said.contains("is removed"), "{said}");
+    assert!(said.contains("/big: no space left on the disk below") && said.contains(full), "{said}");
+    assert!(volume.exists() && !said.contains("was removed"), "{said}");
 }
 
 #[test]
@@ -205,7 +205,7 @@ impl Progress for After<'_> {
     }
 }
 
-/// Wherever it is: what was not read is no damage.
+/// Wherever it is: what was not read is not damage.
 #[test]
 fn a_check_that_is_cancelled_finds_nothing_on_a_sound_volume() {
     let (folder, made) = (many_files(), tempfile::tempdir().unwrap());

@@ -100,7 +100,7 @@ impl Place {
 
 fn wait_for_its_end(process: Pid) {
     let stat = format!("/proc/{process}/stat");
-    // one that nobody has waited for yet has ended
+    // one that is not waited for yet has ended
     while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
         std::thread::sleep(LOOK);
     }
@@ -135,7 +135,7 @@ fn a_command_replaces_a_thousand_files_or_none() {
         assert_eq!(ran.status.code(), Some(0), "{ran:?}");
         let after = place.seen();
         assert!(after.len() == 1000 && after.values().all(|(.., content)| content == b"new\n"));
-        assert_eq!(place.run(&["--keep-on-failure"], "rm f0; exit 3").status.code(), Some(3));
+        assert_eq!(place.run(&["--commit-on-failure"], "rm f0; exit 3").status.code(), Some(3));
         assert_eq!(place.seen().len(), 999);
         place.end();
     }
@@ -160,18 +160,18 @@ fn it_is_rolled_back_when_its_process_is_killed() {
     assert_ne!(extant(&["umount", text(&place.mnt())]).exit, Some(0));
     child.kill().unwrap();
     child.wait().unwrap();
-    // whoever changes something waits for it
-    fs::write(place.mnt().join("other"), "lost by nobody").unwrap();
+    // a process that changes something waits for it
+    fs::write(place.mnt().join("other"), "not lost").unwrap();
     while before != place.seen() {
         std::thread::sleep(LOOK);
     }
     sleeping.split_whitespace().for_each(|process| drop(tools::run("kill", &[process])));
-    assert_eq!(fs::read(place.mnt().join("other")).unwrap(), b"lost by nobody");
+    assert_eq!(fs::read(place.mnt().join("other")).unwrap(), b"not lost");
     place.end();
 }
 
 #[test]
-fn many_others_wait_and_none_keeps_it_from_its_end() {
+fn many_others_wait_and_none_prevents_its_end() {
     if !ready() || !tools::has_fuse() {
         return;
     }
@@ -209,7 +209,7 @@ fn many_others_wait_and_none_keeps_it_from_its_end() {
     }
 }
 
-/// Whoever waits has the directory locked in the kernel, where the member needs it.
+/// The process that waits has the directory locked in the kernel, where the member needs it.
 #[test]
 fn who_makes_a_name_in_the_same_folder_waits() {
     if !ready() || !tools::has_fuse() {
@@ -238,7 +238,7 @@ fn who_makes_a_name_in_the_same_folder_waits() {
     place.end();
 }
 
-/// A transaction that runs until it is told to go on, and is rolled back then.
+/// A transaction that runs until it is let go on, and is rolled back then.
 struct Undone {
     child: std::process::Child,
     go: PathBuf,
@@ -267,7 +267,7 @@ fn is_stale(outcome: std::io::Result<()>) -> bool {
     outcome.is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::STALE.raw_os_error()))
 }
 
-/// Whoever has files open that the transaction made goes on using them.
+/// A process that has files open that the transaction made goes on using them.
 #[test]
 fn files_that_never_were_do_not_become_others() {
     if !ready() || !tools::has_fuse() {
@@ -320,7 +320,7 @@ fn files_that_never_were_do_not_become_others() {
     }
 }
 
-/// A process that the transaction's own has left behind, and that nobody is above any more.
+/// A descendant of the transaction's process that outlived it and has no parent in the transaction any more.
 #[test]
 fn what_outlives_a_transaction_that_was_killed_changes_nothing() {
     if !ready() || !tools::has_fuse() {
@@ -544,7 +544,7 @@ fn what_goes_wrong_is_one_sentence() {
     let before = place.seen();
     let ran = place.run(&["--timeout", "1"], "trap '' TERM; rm f1; sleep 3");
     assert_eq!(ran.status.code(), Some(125));
-    assert!(said(&ran).contains("it took longer than the 1 s it was given"), "{}", said(&ran));
+    assert!(said(&ran).contains("it took longer than its limit of 1 s"), "{}", said(&ran));
     let ran = place.run(&["--timeout", "0"], "rm f1");
     assert_eq!(ran.status.code(), Some(2));
     assert!(said(&ran).contains("0 is not in 1..="), "{}", said(&ran));
@@ -607,7 +607,7 @@ fn a_watchdog_ends_the_connection_of_a_server_that_answers_no_more() {
     let line = mounts.lines().find(|line| line.contains(text(&place.mnt()))).unwrap();
     let (major, minor) = line.split(' ').nth(2).unwrap().split_once(':').unwrap();
     let number = major.parse::<u32>().unwrap() << 20 | minor.parse::<u32>().unwrap();
-    // nobody's number
+    // the number of no process
     exits(1, &["watchdog", "1", "4000000000"]);
     fs::write(place.mnt().join("x"), "y").unwrap();
     // a server that is not above it has ended

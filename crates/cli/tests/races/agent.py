@@ -1,4 +1,4 @@
-"""Processes of the race hunt that have to be processes: members of a transaction, and whoever maps a file or locks a range.
+"""Processes of the race hunt that have to be processes: members of a transaction, and those that map a file or lock a range.
 
     agent.py member SCRIPT READY GO    does what a file says, one operation a line (see MEMBER below)
     agent.py map FILE PAGES            maps a file; commands come on standard input, each is answered with one line
@@ -55,7 +55,7 @@ def sync_file(path):
 
 
 def map_in_child(path, page, tag, milliseconds):
-    """A process below the member changes a mapped page, and keeps it mapped for a while."""
+    """A process below the member changes a mapped page, which stays mapped for a while."""
     made, done = os.pipe()
     if os.fork() == 0:
         die_with_parent()

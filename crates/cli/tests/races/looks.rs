@@ -112,9 +112,9 @@ pub(crate) fn bytes(expected: &[u8], seen: &[u8]) -> Option<String> {
 
 /// Reads from a descriptor opened with [`open_direct`], past the kernel's pages.
 pub(crate) fn read_direct(file: &std::fs::File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-    let mut room = vec![0; length + ALIGNED];
-    let from = room.as_ptr().align_offset(ALIGNED);
-    let part = &mut room[from..from + length];
+    let mut buf = vec![0; length + ALIGNED];
+    let from = buf.as_ptr().align_offset(ALIGNED);
+    let part = &mut buf[from..from + length];
     let read = rustix::io::pread(file, &mut *part, offset)?;
     Ok(part[..read].to_vec())
 }

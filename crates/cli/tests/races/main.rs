@@ -1,8 +1,9 @@
-//! The race hunt: threads and processes that hold descriptors, append, map, lock and save, while transactions, rollbacks,
-//! snapshots and unmounts run on a real FUSE mount. Each file has one owner, who knows what it must hold: after each
-//! rollback, in each snapshot, and when the volume is mounted again after whatever ended its mount.
+//! The race hunt: threads and processes that hold descriptors, append, map, lock and save, while transactions,
+//! rollbacks, snapshots and unmounts run on a real FUSE mount. Each file has one owner, who knows what it must hold:
+//! after each rollback, in each snapshot, and when the volume is mounted again after whatever ended its mount.
 //!
-//! A seed gives what is drawn, not who comes first: a round that found something may have to be run more than once.
+//! A seed determines what is drawn, not which thread comes first: a round that found something may have to be
+//! run more than once.
 
 mod agent;
 mod looks;
@@ -108,7 +109,7 @@ fn work(world: &World, actors: &mut [Box<dyn Actor>], ending: Ending, rng: &mut 
     });
 }
 
-/// Ends a round in which somebody waits for ever, by ending the server.
+/// Ends a round in which an actor waits for ever, by ending the server.
 fn watch(world: &World, done: &AtomicBool) {
     let mut stopped = None;
     while !done.load(Ordering::SeqCst) {
@@ -117,7 +118,7 @@ fn watch(world: &World, done: &AtomicBool) {
             stopped = Some(Instant::now());
         }
         if stopped.is_some_and(|stopped| stopped.elapsed() > STUCK) {
-            world.wrong("stuck", format!("somebody did not come to an end {STUCK:?} after all were to stop"));
+            world.wrong("stuck", format!("an actor did not come to an end {STUCK:?} after all were to stop"));
             world.end();
             world.signal(Signal::KILL);
             stopped = Some(Instant::now());
@@ -174,7 +175,7 @@ fn round(case: &Case, native: bool) {
     if native && rng.chance(30) {
         options.push("data=cow");
     }
-    // what the kernel keeps goes with a server that is told to end
+    // pages that the kernel caches are lost with a server that is terminated
     if !native && ending != Ending::Terminate && rng.chance(30) {
         options.push("writeback_cache");
     }
@@ -186,13 +187,13 @@ fn round(case: &Case, native: bool) {
     world.syncfs();
     work(&world, &mut actors, ending, &mut rng);
     end(&world, ending);
-    actors.iter_mut().for_each(|actor| actor.judge(&world, ending));
+    actors.iter_mut().for_each(|actor| actor.verify(&world, ending));
     world.unmount();
     world.check("in the end");
     let report = world.report();
     drop(world);
     if let Some(report) = report {
-        // it stays, for whoever looks into it
+        // it stays, for inspection
         let _ = folder.keep();
         panic!("found in a round that ended with {ending:?}:\n{report}");
     }

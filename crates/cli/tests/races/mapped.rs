@@ -1,4 +1,5 @@
-//! A mapped file: a helper process changes its pages, others read and copy it, and msync(2) and fsync(2) mean what they say.
+//! A mapped file: a helper process changes its pages, others read and copy it, and msync(2) and fsync(2) mean what they
+//! say.
 
 use crate::agent::Agent;
 use crate::looks;
@@ -60,20 +61,20 @@ impl Mapper {
         Some(())
     }
 
-    /// What msync(2) or fsync(2) answers for is durable: whatever was put before, unless a transaction that has been rolled
-    /// back since may have taken it along.
+    /// What msync(2) or fsync(2) answers for is durable: whatever was put before, unless a transaction that has been
+    /// rolled back since may have taken it along.
     fn sync(&mut self, world: &World, agent: &mut Agent) -> Option<()> {
-        let (phase, held) = (world.phase(), world.held());
+        let (phase, doomed) = (world.phase(), world.doomed());
         let how = *self.rng.pick(&["msync", "fsync"]);
         let answer = agent.ask(how)?;
-        world.note(&self.name, format_args!("{how}: {answer} (transaction held: {held}, then {})", world.held()));
+        world.note(&self.name, format_args!("{how}: {answer} (doomed transaction: {doomed}, then {})", world.doomed()));
         if answer != "ok" {
             // it was said that they may be lost: what is answered later is not about them
             self.pages.iter_mut().filter(|page| page.synced < page.newest).for_each(|page| page.phase = NEVER);
             return Some(());
         }
-        // a server that is told to end rolls back what runs
-        let within = held != 0 && world.held() == held && !world.is_ending();
+        // a server that is terminated rolls back what runs
+        let within = doomed != 0 && world.doomed() == doomed && !world.is_ending();
         for page in &mut self.pages {
             let calm = page.phase.is_multiple_of(2) && page.phase == phase;
             let in_transaction = within && (page.phase == phase || page.phase.checked_add(1) == Some(phase));
@@ -193,7 +194,7 @@ impl Actor for Mapper {
         }
     }
 
-    fn judge(&mut self, world: &World, ending: Ending) {
+    fn verify(&mut self, world: &World, ending: Ending) {
         match std::fs::read(world.at(&self.name)) {
             Ok(all) if all.len() as u64 == PAGES * PAGE => self.compare(world, &all, 1, false),
             Ok(all) => world.wrong("mapped", format!("{}, after {ending:?}: {} bytes", self.name, all.len())),
@@ -278,7 +279,7 @@ impl Actor for Counters {
         self.all_known = known.iter().all(|known| *known);
     }
 
-    fn judge(&mut self, world: &World, ending: Ending) {
+    fn verify(&mut self, world: &World, ending: Ending) {
         let text = looks::content_direct(&world.at("flock")).unwrap_or_default();
         let number = String::from_utf8_lossy(&text).parse().unwrap_or(u64::MAX);
         let least = if ending.is_orderly() { self.added } else { 0 };

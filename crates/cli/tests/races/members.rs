@@ -1,5 +1,5 @@
-//! Transactions one after the other: some are committed, the others fail, take too long or are killed, and whatever those
-//! have changed must be as it was.
+//! Transactions one after the other: some are committed, the others fail, take too long or are killed, and whatever
+//! those have changed must be as it was.
 
 use crate::agent;
 use crate::looks::{self, Tree, fill};
@@ -25,8 +25,8 @@ pub(crate) const MEMBERS_PAGES: std::ops::Range<u64> = 48..56;
 const MAPPED_VICTIM: &str = "v/map";
 /// How long a transaction with a time limit may take (whole seconds).
 const LIMIT: Duration = Duration::from_secs(1);
-/// How long the others may take. They need a second; a member that waits for somebody who waits for the transaction, and is
-/// not helped, takes all of it.
+/// How long the others may take. They need a second; a member that waits for a process that waits for the
+/// transaction, and is not helped, takes all of it.
 const LONGEST: Duration = Duration::from_secs(20);
 
 pub(crate) fn public_file(transaction: u64, n: u64) -> String {
@@ -166,7 +166,7 @@ impl Members {
         }
         // what is stored in a mapping after the rollback is written as anybody's: none where that may come first
         if kind != Kind::TooLong && self.rng.chance(60) {
-            // one that others sync all the time, or one that nobody syncs
+            // one that others sync all the time, or one that is never synced
             let (file, pages) = match self.rng.chance(50) {
                 true => (at(&self.rng.pick(&self.mapped).clone()), MEMBERS_PAGES),
                 false => (at(MAPPED_VICTIM), 0..8),
@@ -187,7 +187,7 @@ impl Members {
         command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
-    /// One transaction from its beginning to the comparison of what it has left. Nobody looks meanwhile.
+    /// One transaction from its beginning to the comparison of what it has left. No other actor looks meanwhile.
     fn one(&mut self, world: &World) {
         self.count += 1;
         let number = self.count;
@@ -221,13 +221,13 @@ impl Members {
         let mut child = self.start(world, kind, number, &files);
         let begun = Instant::now();
         let status = self.run(world, kind, number, &mut child, begun, &files);
-        world.hold(0);
+        world.set_doomed(0);
         if begun.elapsed() >= LONGEST && !world.is_ending() {
             world.wrong("stuck member", format!("transaction {number} ({kind:?}) took {:?}", begun.elapsed()));
         }
         world.note("members", format_args!("transaction {number} ended: {status:?}"));
         if kind == Kind::Killed && !world.is_ending() {
-            // it is rolled back by the server: whoever changes something waits for that, or is told that he is in the way
+            // it is rolled back by the server: a process that changes something waits for that, or gets EBUSY
             while let Err(e) = fs::write(world.at("gate"), number.to_string()) {
                 world.failed("members", "a change after a kill", &e);
                 if e.kind() != ErrorKind::ResourceBusy {
@@ -254,19 +254,19 @@ impl Members {
         }
         let member = fs::read_to_string(ready).ok().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
         let most = if kind == Kind::TooLong { LIMIT } else { LONGEST };
-        // so that it is sure to run while it is held
+        // so that it is sure to run while it is marked as doomed
         let in_time = begun.elapsed() < most / 2;
         if kind != Kind::Commit && member.is_some() && in_time {
-            world.hold(number);
+            world.set_doomed(number);
         }
         if kind == Kind::TooLong {
             std::thread::sleep((LIMIT * 8 / 10).saturating_sub(begun.elapsed()));
-            world.hold(0);
+            world.set_doomed(0);
             std::thread::sleep((LIMIT * 13 / 10).saturating_sub(begun.elapsed()));
         } else if member.is_some() {
             std::thread::sleep(Duration::from_millis(self.rng.below(160)));
         }
-        world.hold(0);
+        world.set_doomed(0);
         match (kind, member) {
             (Kind::MemberKilled, Some(member)) => drop(kill_process(member, Signal::KILL)),
             (Kind::Killed, Some(_)) => child.kill().unwrap(),
@@ -398,7 +398,7 @@ impl Actor for Members {
         }
     }
 
-    fn judge(&mut self, world: &World, ending: Ending) {
+    fn verify(&mut self, world: &World, ending: Ending) {
         let wrong = self.own_difference(world, &self.own);
         let other = self.maybe.as_ref().is_some_and(|own| self.own_difference(world, own).is_none());
         if let Some(difference) = wrong.filter(|_| !other) {

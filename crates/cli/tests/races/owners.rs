@@ -1,5 +1,5 @@
-//! Owners of files: whoever writes one, and nobody else, knows what it holds. Members of transactions that are rolled back
-//! change these files too, which nobody must see afterwards.
+//! Owners of files: the thread that writes one, and no other, knows its content. Members of transactions that are
+//! rolled back change these files too, which must not be visible afterwards.
 
 use crate::looks::{self, bytes, fill};
 use crate::world::{Actor, Ending, World};
@@ -24,7 +24,7 @@ struct Written {
 
 impl Written {
     /// The difference to what is there, if there is one that is not allowed.
-    fn judge(&self, seen: &[u8], ending: Ending) -> Option<String> {
+    fn compare(&self, seen: &[u8], ending: Ending) -> Option<String> {
         let all = [&self.answered[..], &self.maybe].concat();
         let least = if ending.is_orderly() { self.answered.len() } else { self.synced };
         if !all.starts_with(seen) {
@@ -69,21 +69,21 @@ impl Writer {
     fn write(&mut self, world: &World) -> bool {
         let line = self.next();
         let Some(file) = &self.file else { return false };
-        let held = world.held();
+        let doomed = world.doomed();
         let wrote = match self.appends {
             true => (&mut &*file).write(&line),
             false => file.write_at(&line, self.written.answered.len() as u64),
         };
         match wrote {
             Ok(length) => {
-                if length != line.len() || held != 0 {
+                if length != line.len() || doomed != 0 {
                     world.note(&self.name, format_args!("wrote {length} of {} ({})", line.len(), self.count));
                 }
                 self.written.answered.extend(&line[..length]);
                 // the kernel sends what crosses a page in two pieces; the second may be there without an answer
                 self.written.maybe = line[length..].to_vec();
-                if held != 0 {
-                    world.look_after_rollback(held, &mut self.rng);
+                if doomed != 0 {
+                    world.look_after_rollback(doomed, &mut self.rng);
                 }
                 true
             }
@@ -93,7 +93,7 @@ impl Writer {
                 if world.is_ending() && self.written.maybe.is_empty() {
                     self.written.maybe = line;
                 }
-                // somebody keeps a member from its work: the same again
+                // another process blocks a member: the same again
                 !world.is_ending()
             }
         }
@@ -113,7 +113,7 @@ impl Writer {
         let found = world.in_calm(|| std::fs::read(world.at(&self.name)));
         match found {
             Some(Ok(seen)) => {
-                if let Some(difference) = self.written.judge(&seen, Ending::Unmount) {
+                if let Some(difference) = self.written.compare(&seen, Ending::Unmount) {
                     world.wrong("content", format!("{}: {difference}", self.name));
                 }
             }
@@ -146,10 +146,10 @@ impl Actor for Writer {
         self.file = None;
     }
 
-    fn judge(&mut self, world: &World, ending: Ending) {
+    fn verify(&mut self, world: &World, ending: Ending) {
         match std::fs::read(world.at(&self.name)) {
             Ok(seen) => {
-                if let Some(difference) = self.written.judge(&seen, ending) {
+                if let Some(difference) = self.written.compare(&seen, ending) {
                     world.wrong("lost", format!("{}, after {ending:?}: {difference}", self.name));
                 }
             }
@@ -226,7 +226,7 @@ impl Actor for Saver {
         }
     }
 
-    fn judge(&mut self, world: &World, ending: Ending) {
+    fn verify(&mut self, world: &World, ending: Ending) {
         let least = if ending.is_orderly() { self.version } else { self.durable };
         match std::fs::read(world.at(&self.name)) {
             Ok(seen) => {
@@ -299,7 +299,7 @@ impl Actor for Nameless {
         }
     }
 
-    fn judge(&mut self, world: &World, ending: Ending) {
+    fn verify(&mut self, world: &World, ending: Ending) {
         let left = looks::all(&world.at("nameless")).map(|tree| tree.len()).unwrap_or(usize::MAX);
         // the last one, where it was killed, or where another error left it
         if ending == Ending::Unmount && left > 0 && !world.native {

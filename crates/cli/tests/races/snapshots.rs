@@ -1,5 +1,5 @@
-//! Snapshots that are made, read and deleted while all go on: what one shows is what was there when it was made, and one
-//! that is deleted shows nothing.
+//! Snapshots that are made, read and deleted while all go on: what one shows is what was there when it was made, and
+//! one that is deleted shows nothing.
 
 use crate::looks::{self, Tree, bytes, fill};
 use crate::world::{Actor, Ending, World};
@@ -18,21 +18,21 @@ const READERS: usize = 3;
 
 /// A snapshot that is to stay for a while.
 #[derive(Debug)]
-struct Kept {
+struct Saved {
     name: String,
     version: u64,
     tree: Tree,
 }
 
-/// Makes and deletes snapshots of a folder that nobody else changes, and of a big file.
+/// Makes and deletes snapshots of a folder that no other actor changes, and of a big file.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     rng: Rng,
     count: u64,
     version: u64,
-    kept: Vec<Kept>,
+    saved: Vec<Saved>,
     maybe: bool,
-    /// Somebody else was first, so the big file has not all its blocks.
+    /// Another process was first, so the big file has not all its blocks.
     torn: bool,
 }
 
@@ -42,7 +42,7 @@ fn block(version: u64, number: u64) -> Vec<u8> {
 
 impl Snapshots {
     pub(crate) fn new(rng: Rng) -> Self {
-        Self { rng, count: 0, version: 0, kept: Vec::new(), maybe: false, torn: false }
+        Self { rng, count: 0, version: 0, saved: Vec::new(), maybe: false, torn: false }
     }
 
     fn write_big(&mut self, world: &World) -> std::io::Result<()> {
@@ -77,7 +77,7 @@ impl Snapshots {
         ran.exit == Some(0)
     }
 
-    /// Reads the big file of a snapshot, past the kernel's pages, until it is told to stop.
+    /// Reads the big file of a snapshot, past the kernel's pages, until `stop` is set.
     fn read_on(world: &World, file: &File, version: u64, gone: &AtomicBool, stop: &AtomicBool, mut rng: Rng) {
         while !stop.load(Ordering::SeqCst) {
             let number = rng.below(BLOCKS);
@@ -91,7 +91,7 @@ impl Snapshots {
         }
     }
 
-    /// Deletes a snapshot while it is read, and has its blocks given out again.
+    /// Deletes a snapshot while it is read, and has its blocks allocated again.
     fn delete_read(&mut self, world: &World, name: &str) -> bool {
         let path = world.at(&format!(".extant/snapshots/{name}/s/big"));
         let (gone, stop) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -123,18 +123,18 @@ impl Snapshots {
     }
 
     /// Compares what a snapshot shows with what was there.
-    fn look(&self, world: &World, kept: &Kept) {
-        let at = |name: &str| world.at(&format!(".extant/snapshots/{}/{name}", kept.name));
+    fn look(&self, world: &World, saved: &Saved) {
+        let at = |name: &str| world.at(&format!(".extant/snapshots/{}/{name}", saved.name));
         let seen = looks::all(&at("s")).map(without_place);
         let difference = match seen {
-            Ok(seen) => looks::differences(&kept.tree, &seen),
+            Ok(seen) => looks::differences(&saved.tree, &seen),
             Err(e) => Some(e.to_string()),
         };
         if world.is_ending() {
             return;
         }
         if let Some(difference) = difference {
-            world.wrong("snapshot", format!("{} (version {}): {difference}", kept.name, kept.version));
+            world.wrong("snapshot", format!("{} (version {}): {difference}", saved.name, saved.version));
         }
     }
 
@@ -159,13 +159,13 @@ impl Snapshots {
         } else {
             // a big file in many snapshots would fill the volume
             tree.retain(|name, _| name != "big");
-            self.kept.push(Kept { name, version: self.version, tree });
+            self.saved.push(Saved { name, version: self.version, tree });
         }
-        if !self.kept.is_empty() {
-            let index = self.rng.index(self.kept.len());
-            self.look(world, &self.kept[index]);
-            if self.kept.len() > 3 {
-                let old = self.kept.remove(index);
+        if !self.saved.is_empty() {
+            let index = self.rng.index(self.saved.len());
+            self.look(world, &self.saved[index]);
+            if self.saved.len() > 3 {
+                let old = self.saved.remove(index);
                 self.maybe = !self.snapshot(world, "delete", &old.name);
             }
         }
@@ -198,9 +198,9 @@ impl Actor for Snapshots {
         }
     }
 
-    fn judge(&mut self, world: &World, _: Ending) {
-        for kept in &self.kept {
-            self.look(world, kept);
+    fn verify(&mut self, world: &World, _: Ending) {
+        for saved in &self.saved {
+            self.look(world, saved);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Strangers hold descriptors of what a transaction made that was rolled back, and go on using them; makers make files and
-//! folders meanwhile, which nobody else may ever change.
+//! Strangers hold descriptors of what a transaction made that was rolled back, and go on using them; makers make files
+//! and folders meanwhile, which no one else may ever change.
 
 use crate::looks::{self, bytes, fill};
 use crate::members::{PUBLIC_FILES, PUBLIC_FOLDERS, public_file, public_folder};
@@ -17,9 +17,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::time::Duration;
 use testkit::Rng;
 
-/// How many descriptors a stranger keeps.
-const KEPT: usize = 80;
-/// How many files and folders a maker keeps.
+/// How many descriptors a stranger leaves open.
+const MAX_OPEN: usize = 80;
+/// How many files and folders a maker leaves.
 const MADE: usize = 30;
 
 /// Uses descriptors of what never was.
@@ -53,8 +53,8 @@ impl Stranger {
                 self.folders.push_back(folder);
             }
         }
-        self.files.drain(..self.files.len().saturating_sub(KEPT));
-        self.folders.drain(..self.folders.len().saturating_sub(KEPT));
+        self.files.drain(..self.files.len().saturating_sub(MAX_OPEN));
+        self.folders.drain(..self.folders.len().saturating_sub(MAX_OPEN));
         world.note("stranger", format_args!("has {} descriptors", self.files.len() + self.folders.len()));
     }
 
@@ -92,10 +92,10 @@ impl Actor for Stranger {
 
     fn act(&mut self, world: &World) {
         while !world.stops() {
-            let held = world.held();
-            if held != 0 && held != self.seen {
-                self.seen = held;
-                self.open(world, held);
+            let doomed = world.doomed();
+            if doomed != 0 && doomed != self.seen {
+                self.seen = doomed;
+                self.open(world, doomed);
             }
             let done = match (self.files.is_empty(), self.folders.is_empty()) {
                 (true, _) => None,
@@ -111,7 +111,7 @@ impl Actor for Stranger {
         self.folders.clear();
     }
 
-    fn judge(&mut self, _: &World, _: Ending) {}
+    fn verify(&mut self, _: &World, _: Ending) {}
 }
 
 /// Something that was made, by its number.
@@ -189,8 +189,8 @@ impl Maker {
         if (seen.mode, seen.links) != (0o100600, 1) {
             return Ok(Some(format!("mode {:o}, {} links", seen.mode, seen.links)));
         }
-        let mut room = [0; 64];
-        if rustix::fs::getxattr(&file, "user.stranger", &mut room[..]).is_ok() {
+        let mut value = [0; 64];
+        if rustix::fs::getxattr(&file, "user.stranger", &mut value[..]).is_ok() {
             return Ok(Some("it has a stranger's attribute".to_owned()));
         }
         Ok(bytes(&self.content(made.number), &looks::content_direct(&file)?))
@@ -244,7 +244,7 @@ impl Actor for Maker {
         }
     }
 
-    fn judge(&mut self, world: &World, ending: Ending) {
+    fn verify(&mut self, world: &World, ending: Ending) {
         for made in &self.made {
             if ending.is_orderly() || made.synced {
                 self.look(world, *made, "lost");

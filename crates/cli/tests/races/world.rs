@@ -1,5 +1,6 @@
 //! One round: a volume and its mount, what all that run there may know of each other, and what went wrong.
 
+use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -11,8 +12,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use testkit::tools::{Ran, run, run_with};
 
@@ -44,14 +45,14 @@ impl Ending {
     }
 }
 
-/// Somebody who works in the mounted volume, and knows what it must hold then.
+/// A thread that works in the mounted volume, and knows its expected content.
 pub(crate) trait Actor: Send {
-    /// Makes what it starts from. Nobody else runs.
+    /// Makes what it starts from. No other actor runs.
     fn prepare(&mut self, world: &World);
     /// Works until [`World::stops`].
     fn act(&mut self, world: &World);
-    /// Looks at what is there when the volume is mounted again. Nobody else runs.
-    fn judge(&mut self, world: &World, ending: Ending);
+    /// Looks at what is there when the volume is mounted again. No other actor runs.
+    fn verify(&mut self, world: &World, ending: Ending);
 }
 
 /// An operation.
@@ -81,7 +82,7 @@ pub(crate) struct World {
     /// 2n before transaction n, 2n + 1 while it may run.
     phase: AtomicU64,
     /// The transaction that runs for sure and will be rolled back, and 0 for none.
-    held: AtomicU64,
+    doomed: AtomicU64,
     /// Who needs that no transaction runs takes it for reading.
     calm: RwLock<()>,
     /// What transactions touch only if they are rolled back: the same all the time.
@@ -89,10 +90,6 @@ pub(crate) struct World {
     /// What each did last; the same over and over is one.
     trace: Mutex<BTreeMap<String, VecDeque<Noted>>>,
     wrong: Mutex<Vec<(&'static str, String)>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The program that is hunted in: EXTANT_PROGRAM names another build of it.
@@ -118,7 +115,7 @@ impl World {
             ending: AtomicBool::new(false),
             detached: AtomicBool::new(false),
             phase: AtomicU64::new(0),
-            held: AtomicU64::new(0),
+            doomed: AtomicU64::new(0),
             calm: RwLock::new(()),
             victims: OnceLock::new(),
             trace: Mutex::default(),
@@ -164,7 +161,7 @@ impl World {
 
     /// A path in the mounted volume, also when it has been detached.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
-        let root = self.root.read().unwrap_or_else(PoisonError::into_inner);
+        let root = self.root.read();
         root.as_ref().map_or_else(|| self.mnt(), |(_, path)| path.clone()).join(name)
     }
 
@@ -178,19 +175,19 @@ impl World {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&mnt, flags, Mode::empty()).expect("the mounted root");
         let path = format!("/proc/{}/fd/{}", std::process::id(), root.as_raw_fd()).into();
-        *self.root.write().unwrap() = Some((root, path));
+        *self.root.write() = Some((root, path));
         self.ending.store(false, Ordering::SeqCst);
     }
 
     /// Lets go of the mounted root.
     pub(crate) fn leave(&self) {
-        *self.root.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.root.write() = None;
     }
 
     pub(crate) fn syncfs(&self) {
-        let Some((root, _)) = &*self.root.read().unwrap() else { return };
-        // the kernel says, to each who has the mount open, that pages were refused: those of transactions rolled back, also
-        // while their members are still there to change them
+        let Some((root, _)) = &*self.root.read() else { return };
+        // the kernel says, to each who has the mount open, that pages were refused: those of transactions rolled back,
+        // also while their members are still there to change them
         let mut outcome = rustix::fs::syncfs(root);
         let until = Instant::now() + STUCK;
         while self.native && outcome == Err(Errno::IO) && Instant::now() < until {
@@ -305,23 +302,23 @@ impl World {
     }
 
     /// The transaction that runs for sure and will be rolled back, or 0.
-    pub(crate) fn held(&self) -> u64 {
-        self.held.load(Ordering::SeqCst)
+    pub(crate) fn doomed(&self) -> u64 {
+        self.doomed.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn hold(&self, transaction: u64) {
-        self.held.store(transaction, Ordering::SeqCst);
+    pub(crate) fn set_doomed(&self, transaction: u64) {
+        self.doomed.store(transaction, Ordering::SeqCst);
     }
 
     /// Does `work` with no transaction running, or not at all.
     pub(crate) fn in_calm<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let _calm = self.calm.try_read().ok()?;
+        let _calm = self.calm.try_read()?;
         Some(work())
     }
 
-    /// Does `work` while nobody is [`in_calm`](Self::in_calm).
+    /// Does `work` while no thread is [`in_calm`](Self::in_calm).
     pub(crate) fn in_storm<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _storm = self.calm.write().unwrap_or_else(PoisonError::into_inner);
+        let _storm = self.calm.write();
         work()
     }
 
@@ -329,8 +326,8 @@ impl World {
         let _ = self.victims.set(victims);
     }
 
-    /// A change by somebody else went through that waited for transaction `number`, which has been rolled back therefore:
-    /// nothing of it must be seen any more.
+    /// A change by another process went through that waited for transaction `number`, which has been rolled back
+    /// therefore: nothing of it must be seen any more.
     pub(crate) fn look_after_rollback(&self, number: u64, rng: &mut testkit::Rng) {
         let Some(victims) = self.victims.get() else { return };
         let names: Vec<_> = victims.keys().collect();
@@ -356,7 +353,7 @@ impl World {
 
     pub(crate) fn note(&self, who: &str, what: impl Display) {
         let (time, phase, what) = (self.started.elapsed().as_millis(), self.phase(), what.to_string());
-        let mut trace = lock(&self.trace);
+        let mut trace = self.trace.lock();
         let own = trace.entry(who.to_owned()).or_default();
         if let Some(last) = own.back_mut().filter(|last| last.what == what && last.phase == phase) {
             (last.until, last.times) = (time, last.times + 1);
@@ -368,9 +365,9 @@ impl World {
         own.push_back(Noted { time, until: time, times: 1, phase, what });
     }
 
-    /// Something is as it must not be. `class` tells apart kinds of findings: only the first of each is kept.
+    /// Something is as it must not be. `class` distinguishes kinds of findings: only the first of each is recorded.
     pub(crate) fn wrong(&self, class: &'static str, what: String) {
-        let mut wrong = lock(&self.wrong);
+        let mut wrong = self.wrong.lock();
         if !wrong.iter().any(|(known, _)| *known == class) {
             self.note("WRONG", format_args!("[{class}] {what}"));
             let time = self.started.elapsed().as_millis();
@@ -378,7 +375,7 @@ impl World {
         }
     }
 
-    /// A call failed, which it may only in the end, or where somebody keeps a member from its work.
+    /// A call failed, which it may only in the end, or where another process blocks a member.
     pub(crate) fn failed(&self, who: &str, what: &str, error: &io::Error) {
         self.note(who, format_args!("{what}: {error}"));
         if !self.is_ending() && Errno::from_io_error(error) != Some(Errno::BUSY) {
@@ -388,12 +385,12 @@ impl World {
 
     /// Everything that went wrong, with the last operations; `None` where nothing did.
     pub(crate) fn report(&self) -> Option<String> {
-        let wrong = lock(&self.wrong);
+        let wrong = self.wrong.lock();
         if wrong.is_empty() {
             return None;
         }
         let found: Vec<_> = wrong.iter().map(|(_, text)| text.as_str()).collect();
-        let trace = lock(&self.trace);
+        let trace = self.trace.lock();
         let mut trace: Vec<_> = trace.iter().flat_map(|(who, all)| all.iter().map(move |noted| (noted, who))).collect();
         trace.sort_by_key(|(noted, _)| noted.time);
         let line = |(noted, who): &(&Noted, &String)| {

@@ -1,6 +1,8 @@
 //! `data=cow`: content is what was written, and after a crash it is that of the newest whole generation.
 
-use crate::support::{MIB, assert_same, assert_sound, ground, made, new, open, reading, tree, work, write_options};
+use crate::support::{
+    MIB, assert_consistent, assert_same, ground, made, new, open, reading, tree, work, write_options,
+};
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_crash::enumerate::{Limits, states};
 use fs::{AllocateMode, Consistency, DataMode, FileKind, InodeNo, OpenOptions, Volume, WriteOptions};
@@ -94,7 +96,7 @@ fn a_file_is_what_was_written_to_it() {
             }
             volume.unmount().expect("unmounting");
             drop(volume);
-            assert_sound(&*device, "after unmounting");
+            assert_consistent(&*device, "after unmounting");
         }
     }
 }
@@ -123,22 +125,22 @@ fn a_crash_leaves_the_content_of_a_whole_generation() {
         let log = record.log().expect("the log");
         let most = rounds(25) as usize;
         let limits = Limits { samples: 12, most, every_subset: 4, ..Limits::default() };
-        let (mut judged, mut met) = (0, std::collections::BTreeSet::new());
+        let (mut seen, mut met) = (0, std::collections::BTreeSet::new());
         let broken: Option<()> = states(&log, &Overlay::new(below), &limits, |crash| {
             let found = tree(&reading(Arc::new(crash.device.clone())));
-            // fsync, and room, close generations between
+            // fsync and the dirty limit close generations between
             if let Some(n) = generations.iter().position(|tree| *tree == found) {
                 met.insert(n);
             }
-            if judged % 16 == 0 {
-                assert_sound(crash.device, &crash.choice.to_string());
+            if seen % 16 == 0 {
+                assert_consistent(crash.device, &crash.choice.to_string());
             }
-            judged += 1;
+            seen += 1;
             ControlFlow::Continue(())
         })
         .expect("the states");
         assert!(broken.is_none());
-        assert!(judged > 50 && met.len() >= 3, "{judged} states, of these generations: {met:?}");
+        assert!(seen > 50 && met.len() >= 3, "{seen} states, of these generations: {met:?}");
     }
 }
 
@@ -202,7 +204,7 @@ fn a_full_volume_refuses_overwrites_and_can_be_emptied() {
     volume.unlink(InodeNo::ROOT, b"x").expect("removing");
     volume.unmount().expect("unmounting");
     drop(volume);
-    assert_sound(&*device, "after unmounting");
+    assert_consistent(&*device, "after unmounting");
 }
 
 #[test]

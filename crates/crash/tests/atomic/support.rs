@@ -51,7 +51,7 @@ pub(crate) fn copy(device: &dyn BlockDevice) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_vec(bytes))
 }
 
-pub(crate) fn assert_sound(device: &dyn BlockDevice, about: &str) {
+pub(crate) fn assert_consistent(device: &dyn BlockDevice, about: &str) {
     let options = CheckOptions { threads: 1, ..CheckOptions::default() };
     let report = check::check("volume", device, &options, &()).expect("a check");
     let texts: Vec<_> = report.problems.iter().map(|problem| &problem.text).collect();
@@ -62,7 +62,7 @@ pub(crate) fn new(kind: FileKind) -> NewFile {
     NewFile { kind, mode: 0o755, umask: 0, uid: 1000, gid: 1000, device: (0, 0) }
 }
 
-/// A file as whoever looks sees it.
+/// A file as a reader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     kind: FileKind,
@@ -198,11 +198,11 @@ pub(crate) fn work(volume: &Volume, rng: &mut Rng) {
             }
             18 => volume.fsync(file(rng)?, rng.chance(50)),
             _ => {
-                // removed while somebody has it
+                // removed while it is referenced
                 let number = file(rng)?;
-                volume.hold(number);
+                volume.add_lookup(number);
                 let removed = volume.unlink(at, &named);
-                volume.release(number, 1)?;
+                volume.forget(number, 1)?;
                 removed
             }
         }

@@ -1,7 +1,7 @@
 //! Transactions: whole or not at all, through crashes, rollbacks and limits, and nothing of others lost.
 
 use crate::support::{
-    MIB, assert_same, assert_sound, copy, ground, made, new, open, reading, tree, work, write_options,
+    MIB, assert_consistent, assert_same, copy, ground, made, new, open, reading, tree, work, write_options,
 };
 use blockdev::{BlockDevice, Overlay};
 use extant_crash::enumerate::{Limits, states};
@@ -33,11 +33,11 @@ fn what_is_committed_is_seen_and_durable() {
         let _inside = transaction.enter();
         file(&volume, InodeNo::ROOT, "new", &[2; 10_000]);
         volume.write_at(old, 5_000, &[3; 100]).expect("writing");
-        // nobody has to wait, and nothing closes
+        // no call has to wait, and nothing closes
         volume.fsync(old, false).expect("an fsync");
         volume.sync().expect("a sync");
     }
-    volume.sync().expect("a sync of somebody else");
+    volume.sync().expect("a sync of another process");
     volume.tick(Duration::from_secs(1000)).expect("time goes by");
     assert_same(&before, &tree(&reading(Arc::clone(&device))), "on the device is what was before");
     assert_ne!(before, tree(&volume), "who looks sees it");
@@ -45,19 +45,19 @@ fn what_is_committed_is_seen_and_durable() {
     assert_same(&tree(&volume), &tree(&reading(copy(&*device))), "after the commit");
     volume.unmount().expect("unmounting");
     drop(volume);
-    assert_sound(&*device, "after unmounting");
+    assert_consistent(&*device, "after unmounting");
 }
 
-/// What a crash, a rollback or a snapshot would bring back is not told to the device as free.
+/// What a crash, a rollback or a snapshot would bring back is not discarded.
 #[test]
 fn trimming_spares_what_may_come_back() {
     let device: Arc<dyn BlockDevice> = made(48 * MIB);
     let volume = open(Arc::clone(&device), DataMode::Ordered);
-    let keeping = file(&volume, InodeNo::ROOT, "changed", &[1; 400_000]);
+    let changed = file(&volume, InodeNo::ROOT, "changed", &[1; 400_000]);
     file(&volume, InodeNo::ROOT, "removed", &[2; 400_000]);
     volume.create_snapshot(b"before").expect("a snapshot");
-    let kept = tree(&volume);
-    volume.write_at(keeping, 100_000, &[3; 200_000]).expect("writing");
+    let pinned = tree(&volume);
+    volume.write_at(changed, 100_000, &[3; 200_000]).expect("writing");
     volume.unlink(InodeNo::ROOT, b"removed").expect("removed");
     file(&volume, InodeNo::ROOT, "not for long", &[4; 400_000]);
     volume.sync().expect("a sync");
@@ -70,14 +70,14 @@ fn trimming_spares_what_may_come_back() {
     volume.unlink(InodeNo::ROOT, b"not for long").expect("removed");
     assert!(volume.trim(0, u64::MAX, 0).expect("trimmed") > 10 * MIB);
     assert_same(&durable, &tree(&reading(copy(&*device))), "after a crash");
-    assert_same(&kept, &of_snapshot(&device), "the snapshot");
+    assert_same(&pinned, &of_snapshot(&device), "the snapshot");
     // while a transaction runs its members cannot trim, and all others wait
     volume.sync().expect("a sync");
     let transaction = volume.transaction(LONG).expect("a transaction");
     let before = tree(&volume);
     {
         let _inside = transaction.enter();
-        volume.write_at(keeping, 0, &[5; 300_000]).expect("writing");
+        volume.write_at(changed, 0, &[5; 300_000]).expect("writing");
         assert!(matches!(volume.trim(0, u64::MAX, 0), Err(Error::Invalid(_))));
     }
     transaction.rollback().expect("a rollback");
@@ -85,12 +85,12 @@ fn trimming_spares_what_may_come_back() {
     assert_eq!(volume.trim(0, u64::MAX, 0).expect("trimmed"), free);
     assert_same(&before, &tree(&volume), "after a rollback");
     assert_same(&before, &tree(&reading(copy(&*device))), "on the device");
-    assert_same(&kept, &of_snapshot(&device), "the snapshot");
+    assert_same(&pinned, &of_snapshot(&device), "the snapshot");
     // metadata has numbers beyond the device, which are not to be trimmed
     assert!(matches!(volume.trim(48 * MIB, MIB, 0), Err(Error::Invalid(_))));
     volume.unmount().expect("unmounting");
     drop(volume);
-    assert_sound(&*device, "after unmounting");
+    assert_consistent(&*device, "after unmounting");
 }
 
 /// Work, a transaction of more work that is rolled back, and again work: as if the transaction had not been.
@@ -109,21 +109,21 @@ fn what_is_rolled_back_was_never_there() {
             (0..60).for_each(|_| work(both, &mut rng));
         }
         for round in 0..3 {
-            // something is held, also without a name
-            let held = rng.chance(50).then(|| volume.resolve(b"/f1").ok()).flatten();
-            held.into_iter().for_each(|number| volume.hold(number));
+            // a file is referenced, also without a name
+            let referenced = rng.chance(50).then(|| volume.resolve(b"/f1").ok()).flatten();
+            referenced.into_iter().for_each(|number| volume.add_lookup(number));
             let transaction = volume.transaction(LONG).expect("a transaction");
             let (before, counts) = (tree(&volume), volume.statfs());
             {
                 let _inside = transaction.enter();
                 let steps = 1 + rng.magnitude(120);
                 (0..steps).for_each(|_| work(&volume, &mut rng));
-                if let Some(number) = held {
+                if let Some(number) = referenced {
                     let removed = volume.unlink(InodeNo::ROOT, b"f1");
-                    // who holds it lets it go in the midst of it
+                    // it is forgotten in the midst of it
                     if removed.is_ok() && rng.chance(50) {
-                        volume.release(number, 1).expect("letting go");
-                        volume.hold(number);
+                        volume.forget(number, 1).expect("forget");
+                        volume.add_lookup(number);
                     }
                 }
             }
@@ -132,7 +132,7 @@ fn what_is_rolled_back_was_never_there() {
             assert_same(&before, &after, &format!("round {round}"));
             assert_eq!(counts, volume.statfs(), "round {round}");
             assert!(touched.inodes.iter().all(|number| number.get() > 0));
-            held.into_iter().for_each(|number| volume.release(number, 1).expect("letting go"));
+            referenced.into_iter().for_each(|number| volume.forget(number, 1).expect("forget"));
             let seed = rng.next_u64();
             for both in [&volume, &never] {
                 let mut rng = testkit::Rng::new(seed);
@@ -144,14 +144,14 @@ fn what_is_rolled_back_was_never_there() {
         for (volume, device) in [(volume, device), (never, other)] {
             volume.unmount().expect("unmounting");
             drop(volume);
-            assert_sound(&*device, "after unmounting");
+            assert_consistent(&*device, "after unmounting");
             assert_same(&left, &tree(&reading(device)), "opened again");
         }
     }
 }
 
 #[test]
-fn what_a_rollback_touches_is_told() {
+fn what_a_rollback_touches_is_reported() {
     let volume = open(made(24 * MIB), DataMode::Ordered);
     let old = file(&volume, InodeNo::ROOT, "old", b"old");
     let transaction = volume.transaction(LONG).expect("a transaction");
@@ -196,20 +196,20 @@ fn a_crash_leaves_all_of_it_or_nothing() {
         }
         let log = record.log().expect("the log");
         let limits = Limits { samples: 16, most: rounds(30) as usize, every_subset: 4, ..Limits::default() };
-        let (mut judged, mut met) = (0, std::collections::BTreeSet::new());
+        let (mut seen, mut met) = (0, std::collections::BTreeSet::new());
         let broken: Option<()> = states(&log, &Overlay::new(below), &limits, |crash| {
             let found = tree(&reading(Arc::new(crash.device.clone())));
             let which = states_of.iter().position(|tree| *tree == found);
             met.insert(which.unwrap_or_else(|| panic!("a part of a transaction: {}", crash.choice)));
-            if judged % 16 == 0 {
-                assert_sound(crash.device, &crash.choice.to_string());
+            if seen % 16 == 0 {
+                assert_consistent(crash.device, &crash.choice.to_string());
             }
-            judged += 1;
+            seen += 1;
             ControlFlow::Continue(())
         })
         .expect("the states");
         // of the states in which one write is torn only some are looked at
-        assert!(broken.is_none() && judged > 100 && met.len() >= 3, "{judged}: {met:?}");
+        assert!(broken.is_none() && seen > 100 && met.len() >= 3, "{seen}: {met:?}");
     }
 }
 
@@ -261,10 +261,10 @@ fn others_wait_and_lose_nothing() {
     volume.unmount().expect("unmounting");
     drop(volume);
     assert_same(&seen, &tree(&reading(Arc::clone(&device))), "opened again");
-    assert_sound(&*device, "after unmounting");
+    assert_consistent(&*device, "after unmounting");
 }
 
-/// Readers that never stop see sound files while transactions come and go.
+/// Readers that never stop see whole files while transactions come and go.
 #[test]
 fn who_looks_meets_no_damage() {
     let volume = open(made(32 * MIB), DataMode::Ordered);
@@ -340,11 +340,11 @@ fn one_that_is_too_large_says_so_and_leaves_nothing() {
     file(&volume, InodeNo::ROOT, "later", &[1; 100]);
     volume.unmount().expect("unmounting");
     drop(volume);
-    assert_sound(&*device, "after unmounting");
+    assert_consistent(&*device, "after unmounting");
 }
 
-/// Its metadata is more than a usual generation may change on so small a volume, and than there are places for when it
-/// begins.
+/// Its metadata is more than a usual generation may change on so small a volume, and than there are physical blocks for
+/// when it begins.
 #[test]
 fn ten_thousand_files_are_replaced_on_a_small_volume() {
     let device: Arc<dyn BlockDevice> = made(256 * MIB);
@@ -364,7 +364,7 @@ fn ten_thousand_files_are_replaced_on_a_small_volume() {
         }
     };
     replace(1);
-    let held = |volume: &Volume| {
+    let contents = |volume: &Volume| {
         let mut content = [0; 5000];
         all()
             .map(|(dir, name)| {
@@ -377,7 +377,7 @@ fn ten_thousand_files_are_replaced_on_a_small_volume() {
     };
     let free = || volume.statfs().blocks_free;
     // what was put aside for the work that is over is free again
-    let settle = || volume.compact().expect("tidied");
+    let settle = || volume.compact().expect("compacted");
     volume.sync().expect("a sync");
     settle();
     let before = free();
@@ -392,16 +392,16 @@ fn ten_thousand_files_are_replaced_on_a_small_volume() {
         } else {
             transaction.rollback().expect("a rollback");
         }
-        assert_eq!(held(&volume), found.into());
-        assert_eq!(held(&reading(Arc::clone(&device))), found.into());
+        assert_eq!(contents(&volume), found.into());
+        assert_eq!(contents(&reading(Arc::clone(&device))), found.into());
         settle();
-        // numbers of inodes that were freed in it were not given out in it: what is committed has more of the inode tables
+        // inode numbers freed in it were not allocated in it: what is committed has more of the inode tables
         let more = if commits { FILES as u64 * 256 / 4096 } else { 0 };
         assert!((before - more.next_multiple_of(512)..=before).contains(&free()), "{before} blocks, then {}", free());
     }
     volume.unmount().expect("unmounting");
     drop(volume);
-    assert_sound(&*device, "after unmounting");
+    assert_consistent(&*device, "after unmounting");
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn one_that_takes_too_long_is_rolled_back_by_who_waits() {
     // a limit of nothing is over at once, whatever the machine does meanwhile
     let transaction = volume.transaction(Duration::ZERO).expect("a transaction");
     let before = tree(&volume);
-    file(&volume, InodeNo::ROOT, "theirs", b"somebody who waited");
+    file(&volume, InodeNo::ROOT, "theirs", b"a process that waited");
     assert!(!transaction.is_running());
     {
         let _inside = transaction.enter();
@@ -423,7 +423,7 @@ fn one_that_takes_too_long_is_rolled_back_by_who_waits() {
 
     let transaction = volume.transaction(Duration::ZERO).expect("another");
     volume.tick(Duration::ZERO).expect("time goes by");
-    assert!(!transaction.is_running(), "the time was noticed by nobody");
+    assert!(!transaction.is_running(), "the time was not noticed");
     drop(transaction);
     volume.unmount().expect("unmounting");
 }
@@ -445,7 +445,7 @@ fn there_is_one_at_a_time_and_it_ends_with_the_volume() {
     assert!(volume.transaction(LONG).map(drop).is_err());
     drop(volume);
     assert_same(&before, &tree(&reading(Arc::clone(&device))), "opened again");
-    assert_sound(&*device, "after unmounting");
+    assert_consistent(&*device, "after unmounting");
 
     let write = WriteOptions { consistency: Some(fs::Consistency::None), ..write_options(DataMode::Ordered) };
     let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
@@ -455,7 +455,7 @@ fn there_is_one_at_a_time_and_it_ends_with_the_volume() {
 }
 
 #[test]
-fn one_that_finds_no_room_leaves_nothing() {
+fn one_that_finds_no_space_leaves_nothing() {
     let device: Arc<dyn BlockDevice> = made(16 * MIB);
     let volume = open(Arc::clone(&device), DataMode::Ordered);
     file(&volume, InodeNo::ROOT, "large", &vec![1; 3 << 20]);
@@ -476,5 +476,5 @@ fn one_that_finds_no_room_leaves_nothing() {
     file(&volume, InodeNo::ROOT, "next", &vec![3; 3 << 20]);
     volume.unmount().expect("unmounting");
     drop(volume);
-    assert_sound(&*device, "after unmounting");
+    assert_consistent(&*device, "after unmounting");
 }

@@ -12,27 +12,27 @@ pub const EXTRA_ISIZE: u16 = DiskInodeExtra::SIZE as u16;
 /// An inode that is being made or changed: its own copy of the bytes of its slot.
 ///
 /// Setters write all halves of a field. Those of the extra fields do nothing where `i_extra_isize` does not cover the
-/// field. [`seal`](Self::seal) comes last, before the bytes go to the device.
+/// field. [`set_checksum`](Self::set_checksum) comes last, before the bytes go to the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InodeBuf {
     bytes: Box<[u8]>,
 }
 
 impl InodeBuf {
-    /// A slot of `inode_size` bytes, all zero but `i_extra_isize`, which is `extra_isize` cut to what the slot has room
-    /// for. Sizes under 128 count as 128.
+    /// A slot of `inode_size` bytes, all zero but `i_extra_isize`, which is `extra_isize` cut to what the slot has
+    /// space for. Sizes under 128 count as 128.
     #[must_use]
     pub fn new(inode_size: u32, extra_isize: u16) -> Self {
         let size = (inode_size as usize).max(DiskInode::SIZE);
         let mut inode = Self { bytes: vec![0; size].into() };
-        let room = size - DiskInode::SIZE;
+        let space = size - DiskInode::SIZE;
         if let Some(extra) = inode.extra_mut() {
-            extra.i_extra_isize = extra_isize.min(room.min(usize::from(u16::MAX)) as u16).into();
+            extra.i_extra_isize = extra_isize.min(space.min(usize::from(u16::MAX)) as u16).into();
         }
         inode
     }
 
-    /// A copy of a slot as it stands; `None` where fewer than 128 bytes are given.
+    /// A copy of a slot as it stands; `None` where there are fewer than 128 bytes.
     #[must_use]
     pub fn from_slot(bytes: &[u8]) -> Option<Self> {
         (bytes.len() >= DiskInode::SIZE).then(|| Self { bytes: bytes.into() })
@@ -107,7 +107,7 @@ impl InodeBuf {
         self.disk_mut().i_links_count = links.into();
     }
 
-    /// `i_flags`, unknown bits kept.
+    /// `i_flags`, unknown bits preserved.
     pub fn set_flags(&mut self, flags: InodeFlags) {
         self.disk_mut().i_flags = flags.bits().into();
     }
@@ -218,13 +218,14 @@ impl InodeBuf {
 
     /// Writes the checksum that the inode must carry as number `number` of the volume; without metadata_csum its places
     /// become zero.
-    pub fn seal(&mut self, geometry: &Geometry, number: InodeNo) {
-        seal_slot(&mut self.bytes, geometry, number);
+    pub fn set_checksum(&mut self, geometry: &Geometry, number: InodeNo) {
+        set_slot_checksum(&mut self.bytes, geometry, number);
     }
 }
 
-/// As [`InodeBuf::seal`], for a slot in its place in the table. One that is shorter than an inode is left as it is.
-pub fn seal_slot(slot: &mut [u8], geometry: &Geometry, number: InodeNo) {
+/// As [`InodeBuf::set_checksum`], for a slot in its place in the table. One that is shorter than an inode is left as it
+/// is.
+pub fn set_slot_checksum(slot: &mut [u8], geometry: &Geometry, number: InodeNo) {
     let Some(raw) = RawInode::from_slot(slot) else { return };
     let crc = if geometry.metadata_csum { raw.checksum(geometry, number) } else { 0 };
     let wide = raw.extra_isize() >= 4;
@@ -333,10 +334,10 @@ mod tests {
         }
 
         #[test]
-        fn sealed_inodes_have_the_right_checksum(bytes in proptest::collection::vec(any::<u8>(), 256), number: u32) {
+        fn inodes_get_the_right_checksum(bytes in proptest::collection::vec(any::<u8>(), 256), number: u32) {
             let sb = volume();
             let mut inode = InodeBuf::from_slot(&bytes).unwrap();
-            inode.seal(&sb.geometry, InodeNo(number));
+            inode.set_checksum(&sb.geometry, InodeNo(number));
             let raw = inode.raw();
             prop_assert_eq!(raw.checksum(&sb.geometry, InodeNo(number)), raw.stored_checksum());
         }

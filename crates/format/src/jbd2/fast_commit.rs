@@ -1,8 +1,8 @@
 //! Fast commits: small records of what changed since the last full commit, little-endian, in an area behind the log.
 //!
-//! The area is a sequence of records (tag, length, value). The first record of the area is a head; each fast commit ends
-//! with a tail that carries the sequence number and a CRC32C over all records since the tail before, the tail's own
-//! first half included. Records do not cross blocks; a pad record fills what is left of one.
+//! The area is a sequence of records (tag, length, value). The first record of the area is a head; each fast commit
+//! ends with a tail that carries the sequence number and a CRC32C over all records since the tail before, the tail's
+//! own first half included. Records do not cross blocks; a pad record fills what is left of one.
 
 use crate::checksum::crc32c;
 use crate::{Error, FileBlock, InodeNo, Result, Structure};

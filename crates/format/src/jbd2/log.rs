@@ -120,7 +120,7 @@ impl LogFormat {
     }
 
     /// The checksum in a commit block matches, or the log has none there. `transaction` is what
-    /// [`crc32_be`](super::crc32_be) gave for the transaction's descriptor and data blocks; only the first scheme
+    /// [`crc32_be`](super::crc32_be) returned for the transaction's descriptor and data blocks; only the first scheme
     /// ([`Self::sums_transactions`]) looks at it.
     pub fn commit_matches(&self, block: &[u8], transaction: u32) -> bool {
         const AT: usize = offset_of!(DiskCommit, h_chksum);

@@ -53,7 +53,7 @@ disk_struct! {
         0x018 s_sequence: U32,
         /// block at which the log begins; 0 where there is nothing to replay
         0x01C s_start: U32,
-        /// error that made the kernel give the journal up, a negative errno
+        /// error that made the kernel abort the journal, a negative errno
         0x020 s_errno: U32,
         /// compatible features
         0x024 s_feature_compat: U32,
@@ -92,7 +92,7 @@ disk_struct! {
 pub(super) const CRC32C: u8 = 4;
 /// Fast-commit blocks where `s_num_fc_blks` is 0.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
-/// A log must keep this many blocks beside a fast-commit area.
+/// A log must have this many blocks beside a fast-commit area.
 const MIN_LOG_BLOCKS: u32 = 1024;
 
 /// What may be wrong with a journal's superblock.
@@ -174,7 +174,7 @@ impl fmt::Display for SuperblockProblem {
             Self::First { found } => write!(f, "log begins at block {found}"),
             Self::FastCommitArea { blocks } => write!(f, "{blocks} fast-commit blocks leave too short a log"),
             Self::Start { found } => write!(f, "first transaction at block {found}, outside the log"),
-            Self::Errno(errno) => write!(f, "the kernel gave the journal up with error {errno}"),
+            Self::Errno(errno) => write!(f, "the kernel aborted the journal with error {errno}"),
         }
     }
 }
@@ -194,15 +194,15 @@ impl From<SuperblockProblem> for Error {
             SuperblockProblem::First { .. } => "first block of the log out of range",
             SuperblockProblem::FastCommitArea { .. } => "fast-commit area leaves too short a log",
             SuperblockProblem::Start { .. } => "start of the log out of range",
-            SuperblockProblem::Errno(_) => "given up by the kernel after an error",
+            SuperblockProblem::Errno(_) => "aborted by the kernel after an error",
         };
         Error::corrupt(Structure::Journal, what)
     }
 }
 
 impl DiskSuperblock {
-    /// The superblock of an empty journal (version 2, no features, sequence 1) of `blocks` blocks of `block_size` bytes,
-    /// those for fast commits included. Inside a volume `uuid` is the volume's.
+    /// The superblock of an empty journal (version 2, no features, sequence 1) of `blocks` blocks of `block_size`
+    /// bytes, those for fast commits included. Inside a volume `uuid` is the volume's.
     #[must_use]
     pub fn empty(block_size: u32, blocks: u32, fast_commit_blocks: u32, uuid: [u8; 16]) -> Self {
         let Ok(mut sb) = Self::read_from_bytes(&[0; Self::SIZE]) else {
@@ -219,8 +219,9 @@ impl DiskSuperblock {
         sb
     }
 
-    /// Writes the checksum, where CSUM_V2 or CSUM_V3 asks for one; else 0. The last step before the bytes go to the device.
-    pub fn seal(&mut self) {
+    /// Writes the checksum, where CSUM_V2 or CSUM_V3 asks for one; else 0. The last step before the bytes go to the
+    /// device.
+    pub fn set_checksum(&mut self) {
         let summed = self.incompat().intersects(Incompat::CSUM_V2 | Incompat::CSUM_V3);
         self.s_checksum = if summed { self.checksum() } else { 0 }.into();
     }
@@ -262,7 +263,7 @@ impl DiskSuperblock {
     }
 
     /// Everything wrong with this superblock, for a volume with blocks of `block_size` bytes and a journal that has
-    /// `blocks` of them. Without the magic number and a known type, nothing else is judged.
+    /// `blocks` of them. Without the magic number and a known type, nothing else is checked.
     pub fn problems(&self, block_size: u32, blocks: u64) -> Vec<SuperblockProblem> {
         if self.s_header.h_magic != MAGIC {
             return vec![SuperblockProblem::Magic { found: self.s_header.h_magic.get() }];
@@ -385,7 +386,7 @@ impl JournalSuperblock {
         self.disk.s_sequence.get()
     }
 
-    /// The error that made the kernel give the journal up, as a negative errno; 0 for none.
+    /// The error that made the kernel abort the journal, as a negative errno; 0 for none.
     pub fn errno(&self) -> i32 {
         self.disk.s_errno.get().cast_signed()
     }
@@ -395,7 +396,7 @@ impl JournalSuperblock {
 mod tests {
     use super::*;
 
-    fn sound() -> DiskSuperblock {
+    fn valid() -> DiskSuperblock {
         let mut sb = DiskSuperblock::read_from_bytes(&[0; 1024]).unwrap();
         sb.s_header.h_magic = MAGIC.into();
         sb.s_header.h_blocktype = 4.into();
@@ -411,7 +412,7 @@ mod tests {
     }
 
     fn problems_after(change: impl FnOnce(&mut DiskSuperblock)) -> Vec<SuperblockProblem> {
-        let mut sb = sound();
+        let mut sb = valid();
         change(&mut sb);
         sb.s_checksum = sb.checksum().into();
         sb.problems(4096, 4096)
@@ -419,11 +420,11 @@ mod tests {
 
     #[test]
     fn a_sound_superblock_is_parsed() {
-        let sb = JournalSuperblock::parse(sound().as_bytes(), 4096, 4096).unwrap();
+        let sb = JournalSuperblock::parse(valid().as_bytes(), 4096, 4096).unwrap();
         assert_eq!(sb.log_blocks(), 1..3840);
         assert_eq!(sb.fast_commit_blocks(), 3841..4096);
         assert_eq!((sb.start(), sb.sequence(), sb.errno()), (Some(9), 7, 0));
-        assert!(JournalSuperblock::parse(&sound().as_bytes()[..1023], 4096, 4096).is_err());
+        assert!(JournalSuperblock::parse(&valid().as_bytes()[..1023], 4096, 4096).is_err());
     }
 
     #[test]
@@ -431,11 +432,11 @@ mod tests {
         let mut sb = DiskSuperblock::empty(1024, 2048, 0, [3; 16]);
         sb.s_feature_incompat = Incompat::CSUM_V3.bits().into();
         sb.s_checksum_type = CRC32C;
-        sb.seal();
+        sb.set_checksum();
         let parsed = JournalSuperblock::parse(sb.as_bytes(), 1024, 2048).unwrap();
         assert_eq!((parsed.start(), parsed.log_blocks()), (None, 1..2048));
         sb.s_feature_incompat = 0.into();
-        sb.seal();
+        sb.set_checksum();
         assert_eq!(sb.s_checksum, 0);
     }
 
@@ -457,21 +458,21 @@ mod tests {
         let unknown = problems_after(|sb| sb.s_feature_incompat = (sb.s_feature_incompat.get() | 0x40).into());
         assert_eq!(unknown, [P::UnknownIncompat(0x40)]);
 
-        let mut sb = sound();
+        let mut sb = valid();
         sb.s_head = 1.into();
         assert_eq!(
             sb.problems(4096, 4096),
-            [P::Checksum { stored: sound().s_checksum.get(), computed: sb.checksum() }]
+            [P::Checksum { stored: valid().s_checksum.get(), computed: sb.checksum() }]
         );
     }
 
     #[test]
-    fn errors_tell_unsupported_from_corrupt() {
+    fn errors_distinguish_unsupported_from_corrupt() {
         let parse = |sb: DiskSuperblock| JournalSuperblock::parse(sb.as_bytes(), 4096, 4096);
-        let mut sb = sound();
+        let mut sb = valid();
         sb.s_feature_incompat = 0x40.into();
         assert!(matches!(parse(sb), Err(Error::Unsupported(what)) if what.contains("0x40")));
-        let mut sb = sound();
+        let mut sb = valid();
         sb.s_first = 0.into();
         assert!(matches!(parse(sb), Err(Error::Corrupt { structure: Structure::Journal, .. })));
     }

@@ -50,7 +50,8 @@ fn header(block_type: BlockType, sequence: u32) -> DiskHeader {
 }
 
 impl DiskSuperblock {
-    /// Writes the features, and the algorithm of the checksums where they ask for one. Their checksum is set afterwards.
+    /// Writes the features, and the algorithm of the checksums where they ask for one. Their checksum is set
+    /// afterwards.
     pub fn set_features(&mut self, compat: Compat, incompat: Incompat) {
         self.s_feature_compat = compat.bits().into();
         self.s_feature_incompat = incompat.bits().into();
@@ -123,7 +124,7 @@ impl LogFormat {
                 at += UUID;
             }
         }
-        self.seal_tail(&mut out);
+        self.set_tail_checksum(&mut out);
         out
     }
 
@@ -143,12 +144,12 @@ impl LogFormat {
         for (number, block) in blocks.iter().enumerate() {
             put(&mut out, DiskRevoke::SIZE + number * size, &block.get().to_be_bytes()[8 - size..]);
         }
-        self.seal_tail(&mut out);
+        self.set_tail_checksum(&mut out);
         out
     }
 
     /// The commit block of transaction `sequence`, written `time` after the beginning of 1970. `transaction` is what
-    /// [`Self::sum_transaction`] gave for all its descriptor blocks and the blocks they describe, in order.
+    /// [`Self::sum_transaction`] returned for all its descriptor blocks and the blocks they describe, in order.
     #[must_use]
     pub fn commit(&self, sequence: u32, time: Duration, transaction: u32) -> Vec<u8> {
         let v1 = self.checksums == Checksums::V1;
@@ -180,7 +181,7 @@ impl LogFormat {
         if self.sums_transactions() { crc32_be(sum, block) } else { sum }
     }
 
-    fn seal_tail(&self, block: &mut [u8]) {
+    fn set_tail_checksum(&self, block: &mut [u8]) {
         if self.sums_blocks() {
             let sum = crc32c(self.seed, block); // the field is zero still
             let at = block.len() - DiskBlockTail::SIZE;

@@ -1,5 +1,5 @@
-//! The redo area: what the repair after a crash writes, behind a checksum before it writes any of it, so that a repair that was cut is
-//! done again to the same end.
+//! The redo area: what the repair after a crash writes, behind a checksum before it writes any of it, so that a repair
+//! that was cut is done again to the same end.
 
 use super::{SECTOR, sum};
 use crate::checksum::crc32c;
@@ -11,7 +11,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const REDO_MAGIC: u32 = 0x6465_724C;
 
 disk_struct! {
-    /// The start of the redo area. The numbers of the sectors follow, 8 bytes each; from the next whole sector on, their content.
+    /// The start of the redo area. The numbers of the sectors follow, 8 bytes each; from the next whole sector on,
+    /// their content.
     pub struct DiskListRedo[64] {
         /// 0x6465724C
         0x00 ld_magic: U32,

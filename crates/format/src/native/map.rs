@@ -1,10 +1,10 @@
-//! The map: from the index of a metadata block to its place.
+//! The map: from the index of a metadata block to its physical block.
 //!
-//! A tree of nodes of 4 KiB with 128 entries each. An entry of a leaf leads to a metadata block, one of a node above to a
-//! node; an entry of place 0 leads nowhere, and what it stands for reads as zeroes.
+//! A tree of nodes of 4 KiB with 128 entries each. An entry of a leaf leads to a metadata block, one of a node above to
+//! a node; an entry with physical block 0 leads nowhere, and what it stands for reads as zeroes.
 //!
-//! What a block is, whose, of which generation, and its checksum stand in the entry and not in the block: bitmaps and inode
-//! tables have no room for a header, and a block alone cannot tell that it is an old copy of itself.
+//! What a block is, whose, of which generation, and its checksum stand in the entry and not in the block: bitmaps and
+//! inode tables have no space for a header, and a block alone does not show that it is an old copy of itself.
 
 use super::{BLOCK_SIZE, Shape};
 use crate::checksum::crc32c;
@@ -18,8 +18,8 @@ pub const ENTRIES: usize = BLOCK_SIZE as usize / DiskEntry::SIZE;
 disk_struct! {
     /// An entry of a node of the map.
     pub struct DiskEntry[32] {
-        /// block of the device where it lies; 0 for none
-        0x00 e_place: U64,
+        /// physical block: the block of the device where it lies; 0 for none
+        0x00 e_physical: U64,
         /// generation that wrote it
         0x08 e_generation: U64,
         /// what it is: `BlockKind`
@@ -65,8 +65,8 @@ pub enum BlockKind {
     Data = 12,
     /// A node of the map.
     MapNode = 13,
-    /// A block of the place table.
-    PlaceTable = 14,
+    /// A block of the chunk table.
+    ChunkTable = 14,
     /// A block of the list of snapshots.
     SnapshotList = 15,
 }
@@ -87,7 +87,7 @@ impl BlockKind {
         Self::OrphanFile,
         Self::Data,
         Self::MapNode,
-        Self::PlaceTable,
+        Self::ChunkTable,
         Self::SnapshotList,
     ];
 
@@ -113,8 +113,8 @@ pub enum Position {
 }
 
 impl Position {
-    /// The checksum of a block in this position; `seed` is the volume's. A node's position is its number with the level,
-    /// counted from 1, in the highest byte.
+    /// The checksum of a block in this position; `seed` is the volume's. A node's position is its number with the
+    /// level, counted from 1, in the highest byte.
     #[must_use]
     pub fn checksum(self, seed: u32, bytes: &[u8]) -> u32 {
         let number = match self {
@@ -129,7 +129,7 @@ impl Position {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The block of the device where it lies.
-    pub place: u64,
+    pub physical: u64,
     /// The generation that wrote it.
     pub generation: u64,
     /// What it is.
@@ -144,17 +144,17 @@ impl Entry {
     /// An entry as it stands in a node; `None` for one that leads nowhere.
     ///
     /// # Errors
-    /// `Corrupt` for a place that no metadata block may have, a kind that does not exist, no generation, and an empty entry
-    /// that is not all zeroes.
+    /// `Corrupt` for a block in which no metadata may lie, a kind that does not exist, no generation, and an empty
+    /// entry that is not all zeroes.
     pub fn parse(disk: &DiskEntry, shape: &Shape) -> Result<Option<Self>> {
         let bad = |what| Error::corrupt(Structure::Map, what);
-        if disk.e_place.get() == 0 {
+        if disk.e_physical.get() == 0 {
             let empty = disk.as_bytes().iter().all(|byte| *byte == 0);
-            return if empty { Ok(None) } else { Err(bad("an entry without a place is not empty")) };
+            return if empty { Ok(None) } else { Err(bad("an entry without a physical block is not empty")) };
         }
         let kind = BlockKind::from_number(disk.e_kind).ok_or_else(|| bad("an entry's kind does not exist"))?;
-        if !shape.is_place(disk.e_place.get()) {
-            return Err(bad("an entry's place is none"));
+        if !shape.is_physical_block(disk.e_physical.get()) {
+            return Err(bad("an entry leads to a block that cannot hold metadata"));
         }
         if disk.e_generation.get() == 0 {
             return Err(bad("an entry is of no generation"));
@@ -163,7 +163,7 @@ impl Entry {
             return Err(bad("an entry's unused bytes are set"));
         }
         Ok(Some(Self {
-            place: disk.e_place.get(),
+            physical: disk.e_physical.get(),
             generation: disk.e_generation.get(),
             kind,
             owner: disk.e_owner.get(),
@@ -175,7 +175,7 @@ impl Entry {
     #[must_use]
     pub fn to_disk(&self) -> DiskEntry {
         DiskEntry {
-            e_place: self.place.into(),
+            e_physical: self.physical.into(),
             e_generation: self.generation.into(),
             e_kind: self.kind as u8,
             e_reserved: [0; 3],
@@ -186,7 +186,7 @@ impl Entry {
     }
 }
 
-/// A node of the map, all its entries sound. A clone costs a copy.
+/// A node of the map, all its entries valid. A clone costs a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     entries: Box<[Option<Entry>; ENTRIES]>,
@@ -240,8 +240,8 @@ impl Node {
 
     /// Sets the entry of a slot of the node.
     pub fn set(&mut self, slot: usize, entry: Option<Entry>) {
-        if let Some(place) = self.entries.get_mut(slot) {
-            *place = entry;
+        if let Some(there) = self.entries.get_mut(slot) {
+            *there = entry;
         }
     }
 
@@ -267,7 +267,7 @@ mod tests {
     fn a_node_is_read_as_it_was_written() {
         let shape = Shape::new(40000).unwrap();
         let mut node = Node::default();
-        let entry = Entry { place: 99, generation: 5, kind: BlockKind::InodeTable, owner: 0, checksum: 0x1234_5678 };
+        let entry = Entry { physical: 99, generation: 5, kind: BlockKind::InodeTable, owner: 0, checksum: 0x1234_5678 };
         node.set(3, Some(entry));
         node.set(127, Some(Entry { kind: BlockKind::Directory, owner: 12, ..entry }));
         let bytes = node.to_bytes();
@@ -276,8 +276,8 @@ mod tests {
         assert_eq!(node.present().map(|(slot, _)| slot).collect::<Vec<_>>(), [3, 127]);
         assert!(Node::parse(&bytes, 1, &shape).is_err() && Node::parse(&bytes[..4000], 0, &shape).is_err());
         for wrong in [
-            Entry { place: 1, ..entry },
-            Entry { place: 39_999, ..entry },
+            Entry { physical: 1, ..entry },
+            Entry { physical: 39_999, ..entry },
             Entry { generation: 0, ..entry },
             Entry { kind: BlockKind::MapNode, ..entry },
         ] {

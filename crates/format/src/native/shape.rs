@@ -1,6 +1,6 @@
 //! The numbers of a native volume.
 
-use super::{map, places};
+use super::{chunk_table, map};
 use crate::{Error, FsBlock, Result};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -85,37 +85,37 @@ impl Shape {
         (self.blocks / u64::from(CHUNK_BLOCKS)) as u32
     }
 
-    /// The blocks of the device in which e2fsck would look for an ext volume's backup superblock, of any block size: the
-    /// starts of groups 1 and of the powers of 3, 5 and 7, in groups as long as their bitmap can count.
+    /// The blocks of the device in which e2fsck would look for an ext volume's backup superblock, of any block size:
+    /// the starts of groups 1 and of the powers of 3, 5 and 7, in groups as long as their bitmap can count.
     #[must_use]
-    pub fn backup_places(&self) -> BTreeSet<u64> {
+    pub fn backup_blocks(&self) -> BTreeSet<u64> {
         let own = u64::from(BLOCK_SIZE);
-        let mut places = BTreeSet::new();
+        let mut blocks = BTreeSet::new();
         for size in (10..=16).map(|log| 1u64 << log) {
             // mke2fs makes groups of the shorter length, and e2fsck looks behind the longer one
             for group_bytes in [8 * size * size, (8 * size).min(EXT_GROUP_BLOCKS) * size] {
                 for base in [3u64, 5, 7] {
                     let powers = std::iter::successors(Some(1u64), |group| Some(group * base));
                     // with blocks of 1 KiB the superblock is the second KiB
-                    places.extend(powers.map(|group| group * group_bytes / own).take_while(|at| *at < self.blocks));
+                    blocks.extend(powers.map(|group| group * group_bytes / own).take_while(|at| *at < self.blocks));
                 }
             }
         }
-        places
+        blocks
     }
 
-    /// The chunks that [`Shape::backup_places`] lie in. None of them becomes part of the metadata regions where the
+    /// The chunks that [`Shape::backup_blocks`] lie in. None of them becomes part of the metadata regions where the
     /// superblock says `reserved`.
     #[must_use]
     pub fn backup_chunks(&self) -> BTreeSet<u32> {
-        self.backup_places().into_iter().map(|place| (place / u64::from(CHUNK_BLOCKS)) as u32).collect()
+        self.backup_blocks().into_iter().map(|physical| (physical / u64::from(CHUNK_BLOCKS)) as u32).collect()
     }
 
-    /// The indexes of the place table's blocks; room for a record of every chunk.
+    /// The indexes of the chunk table's blocks; space for a record of every chunk.
     #[must_use]
     pub fn table(&self) -> Range<u64> {
         let start = self.front() + self.metadata_start();
-        start..start + u64::from(self.chunks().div_ceil(places::RECORDS))
+        start..start + u64::from(self.chunks().div_ceil(chunk_table::RECORDS))
     }
 
     /// The indexes of the blocks of the list of snapshots.
@@ -142,7 +142,7 @@ impl Shape {
         levels
     }
 
-    /// The index of a block number of the ext4 volume; `None` for one that is its own place on the device, and for one
+    /// The index of a block number of the ext4 volume; `None` for one that is its own physical block, and for one
     /// beyond the volume.
     #[must_use]
     pub fn index_of(&self, block: FsBlock) -> Option<u64> {
@@ -155,7 +155,7 @@ impl Shape {
             .then(|| block - self.metadata_start() + self.front())
     }
 
-    /// The block number of the ext4 volume that has an index; `None` for the place table, the list and beyond.
+    /// The block number of the ext4 volume that has an index; `None` for the chunk table, the list and beyond.
     #[must_use]
     pub fn block_of(&self, index: u64) -> Option<FsBlock> {
         if index < self.front() {
@@ -166,9 +166,9 @@ impl Shape {
 
     /// Whether a metadata block may lie in this block of the device.
     #[must_use]
-    pub fn is_place(&self, place: u64) -> bool {
+    pub fn is_physical_block(&self, physical: u64) -> bool {
         let end = u64::from(self.chunks()) * u64::from(CHUNK_BLOCKS);
-        (COPIES..end).contains(&place)
+        (COPIES..end).contains(&physical)
     }
 }
 
@@ -189,11 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn backups_of_an_ext_volume_have_their_places() {
-        let places = |mib: u64| Shape::new(mib << 8).unwrap().backup_places().into_iter().collect::<Vec<_>>();
-        assert_eq!(places(32), [2048, 6144]);
-        assert_eq!(places(75), [2048, 6144, 8192, 10240, 14336, 18432]);
-        let large = Shape::new(MOST_BLOCKS).unwrap().backup_places();
+    fn blocks_of_backups_of_an_ext_volume_are_known() {
+        let blocks = |mib: u64| Shape::new(mib << 8).unwrap().backup_blocks().into_iter().collect::<Vec<_>>();
+        assert_eq!(blocks(32), [2048, 6144]);
+        assert_eq!(blocks(75), [2048, 6144, 8192, 10240, 14336, 18432]);
+        let large = Shape::new(MOST_BLOCKS).unwrap().backup_blocks();
         // with blocks of 4 KiB: groups 1, 3, 5, 7, 9, 25, 27, 49, 81 and 7 to the sixth
         assert!([1, 3, 5, 7, 9, 25, 27, 49, 81, 117_649].iter().all(|group| large.contains(&(group * 32768))));
         // groups of 65 528 blocks of 64 KiB, and where they would end if they had 524 288
@@ -213,6 +213,7 @@ mod tests {
             assert_eq!(shape.block_of(index).and_then(|block| shape.index_of(block)), Some(index));
         }
         assert_eq!(shape.block_of(shape.table().start), None);
-        assert!(!shape.is_place(1) && shape.is_place(2) && shape.is_place(39935) && !shape.is_place(39936));
+        assert!(!shape.is_physical_block(1) && shape.is_physical_block(2));
+        assert!(shape.is_physical_block(39935) && !shape.is_physical_block(39936));
     }
 }

@@ -1,8 +1,8 @@
-//! The list of snapshots: generations that are kept.
+//! The list of snapshots: generations that are pinned.
 //!
-//! A snapshot is the root of the map as a generation left it. A place, and a block of file data, is free where neither the
-//! live generation nor any snapshot uses it; each says what it uses in its own place table and its own bitmaps, so nothing
-//! else has to be kept.
+//! A snapshot is the root of the map as a generation left it. A physical block, and a block of file data, is free where
+//! neither the live generation nor any snapshot uses it; each says what it uses in its own chunk table and its own
+//! bitmaps, so nothing else has to be stored.
 
 use super::map::{DiskEntry, Entry};
 use super::{BLOCK_SIZE, Shape};
@@ -36,7 +36,7 @@ disk_struct! {
     }
 }
 
-/// A generation that is kept.
+/// A generation that is pinned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// 1 to [`NAME_LEN`] bytes, neither zero nor `/` among them.
@@ -47,7 +47,7 @@ pub struct Snapshot {
     pub generation: u64,
     /// When it was made, in seconds since 1970.
     pub time: i64,
-    /// Records of its place table that may be in use.
+    /// Records of its chunk table that may be in use.
     pub chunks: u32,
 }
 
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_block_of_the_list_is_read_as_it_was_written() {
         let shape = Shape::new(40000).unwrap();
-        let root = Entry { place: 700, generation: 4, kind: BlockKind::MapNode, owner: 0, checksum: 1 };
+        let root = Entry { physical: 700, generation: 4, kind: BlockKind::MapNode, owner: 0, checksum: 1 };
         let named = |name: &[u8]| Snapshot { name: name.to_vec(), root, generation: 4, time: -5, chunks: 2 };
         let mut records = vec![None; RECORDS];
         records[0] = Some(named(b"monday"));

@@ -1,7 +1,7 @@
-//! The native superblock: the one thing with a fixed place. There are two, in blocks 0 and 1, written in turn.
+//! The native superblock: the only structure with a fixed location. There are two, in blocks 0 and 1, written in turn.
 //!
-//! A write of 4 KiB may be torn between sectors, so each sector ends with the number of the generation: a superblock counts
-//! where all eight agree and its checksum matches, and the one with the higher number is the volume.
+//! A write of 4 KiB may be torn between sectors, so each sector ends with the number of the generation: a superblock
+//! counts where all eight agree and its checksum matches, and the one with the higher number is the volume.
 
 use super::Shape;
 use super::map::{BlockKind, DiskEntry, Entry, Position};
@@ -20,7 +20,7 @@ pub use super::shape::COPIES;
 
 disk_struct! {
     /// An entry that is newer than the map.
-    pub struct DiskLateEntry[40] {
+    pub struct DiskMapLogEntry[40] {
         /// the index of the metadata block
         0x00 l_index: U64,
         /// its entry, instead of that in the leaf
@@ -33,8 +33,8 @@ disk_struct! {
     pub struct DiskSector[512] {
         /// 0
         0x000 n_unused: [u8; 64],
-        /// late entries
-        0x040 n_entries: [DiskLateEntry; 11],
+        /// entries of the map log
+        0x040 n_entries: [DiskMapLogEntry; 11],
         /// as in the first sector
         0x1F8 n_generation: U64,
     }
@@ -47,7 +47,7 @@ disk_struct! {
         0x000 n_magic: [u8; 8],
         /// 1
         0x008 n_version: U32,
-        /// 1: in use by an engine that keeps no order; 2: reserved places
+        /// 1: in use by an engine without write order; 2: reserved blocks
         0x00C n_flags: U32,
         /// the volume's UUID, as in the ext4 superblock
         0x010 n_uuid: [u8; 16],
@@ -55,12 +55,12 @@ disk_struct! {
         0x020 n_blocks: U64,
         /// the entry of the map's root node
         0x028 n_root: DiskEntry,
-        /// records of the place table from its start; the last one is in use
+        /// records of the chunk table from its start; the last one is in use
         0x048 n_chunks: U32,
         /// records of the list of snapshots from its start; the last one is in use
         0x04C n_snapshots: U32,
-        /// late entries that are in use, in the order of the sectors; the others are 0
-        0x050 n_late: U32,
+        /// entries of the map log that are in use, in the order of the sectors; the others are 0
+        0x050 n_log_entries: U32,
         /// 0
         0x054 n_reserved: [u8; 416],
         /// CRC32C of the 4 096 bytes, this field as 0
@@ -75,18 +75,19 @@ disk_struct! {
 /// How many numbers torn superblocks may be ahead: each try to mount again that was cut is one.
 const MOST_TRIED: u64 = 1 << 16;
 
-/// How many attempts in a row may have been cut and written over, so that nothing of them is left in the superblock's block.
+/// How many attempts in a row may have been cut and written over, so that nothing of them is left in the superblock's
+/// block.
 const MOST_UNSEEN: u64 = 4;
 
 /// Higher numbers of generations are no volume's that was ever in use, and could not be counted on from for long.
 pub const LAST_GENERATION: u64 = u64::MAX / 2;
 
-/// Late entries that a superblock has room for.
-pub const MOST_LATE: usize = 77;
+/// Entries that the map log has space for.
+pub const MAX_LOG_ENTRIES: usize = 77;
 
 /// `n_flags`: the volume is in use, and a crash may leave anything.
 const UNORDERED: u32 = 1;
-/// `n_flags`: nothing lies in the places where others look for their superblocks.
+/// `n_flags`: nothing lies in the blocks where other programs look for their superblocks.
 const RESERVED: u32 = 2;
 
 /// A native superblock that can be relied on.
@@ -98,24 +99,24 @@ pub struct NativeSuperblock {
     pub uuid: [u8; 16],
     /// The generation it is the superblock of.
     pub generation: u64,
-    /// It is in use by an engine that keeps no order: what a crash left needs a check.
+    /// It is in use by an engine without write order: what a crash left needs a check.
     pub unordered: bool,
-    /// Nothing lies in [`HEAD`](super::HEAD) and in [`Shape::backup_places`], so that no content can be taken for the
+    /// Nothing lies in [`HEAD`](super::HEAD) and in [`Shape::backup_blocks`], so that no content can be taken for the
     /// superblock of another file system.
     pub reserved: bool,
     /// The entry of the map's root.
     pub root: Entry,
-    /// Records of the place table that may be in use, from its start.
+    /// Records of the chunk table that may be in use, from its start.
     pub chunks: u32,
     /// Records of the list of snapshots that may be in use, from its start.
     pub snapshots: u32,
-    /// Entries that count instead of those in the leaves of the map, by index, ascending; `None` for a block that is
-    /// free. At most [`MOST_LATE`]. The place table is that of the map without them.
-    pub late: Vec<(u64, Option<Entry>)>,
+    /// The map log: entries that count instead of those in the leaves of the map, by index, ascending; `None` for a
+    /// block that is free. At most [`MAX_LOG_ENTRIES`]. The chunk table is that of the map without them.
+    pub map_log: Vec<(u64, Option<Entry>)>,
 }
 
 impl NativeSuperblock {
-    /// Whether these bytes, the start of a device, look like a native volume, sound or not.
+    /// Whether these bytes, the start of a device, look like a native volume, damaged or not.
     #[must_use]
     pub fn is_there(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
@@ -151,7 +152,7 @@ impl NativeSuperblock {
             root,
             chunks: disk.n_chunks.get(),
             snapshots: disk.n_snapshots.get(),
-            late: Vec::new(),
+            map_log: Vec::new(),
         };
         if disk.n_flags.get() & !(UNORDERED | RESERVED) != 0 {
             return Err(Error::Unsupported("a flag of the native format that this version does not know".to_owned()));
@@ -162,23 +163,23 @@ impl NativeSuperblock {
         if root.generation > sb.generation || root.kind != BlockKind::MapNode {
             return Err(bad("its numbers contradict each other"));
         }
-        let late = usize::try_from(disk.n_late.get()).unwrap_or(usize::MAX);
-        if late > MOST_LATE {
+        let log_entries = usize::try_from(disk.n_log_entries.get()).unwrap_or(usize::MAX);
+        if log_entries > MAX_LOG_ENTRIES {
             return Err(bad("a count is out of range"));
         }
-        if disk.has_unused_bytes_set(late) {
+        if disk.has_unused_bytes_set(log_entries) {
             return Err(bad("its unused bytes are set"));
         }
-        for entry in disk.n_sectors.iter().flat_map(|sector| &sector.n_entries).take(late) {
+        for entry in disk.n_sectors.iter().flat_map(|sector| &sector.n_entries).take(log_entries) {
             let index = entry.l_index.get();
-            if index >= shape.indexes() || sb.late.last().is_some_and(|(last, _)| *last >= index) {
-                return Err(bad("its late entries are not in order"));
+            if index >= shape.indexes() || sb.map_log.last().is_some_and(|(last, _)| *last >= index) {
+                return Err(bad("its map log is not in order"));
             }
             let entry = Entry::parse(&entry.l_entry, &shape)?;
             if entry.is_some_and(|entry| entry.kind == BlockKind::MapNode) {
-                return Err(bad("a late entry is that of a node"));
+                return Err(bad("a map log entry is that of a node"));
             }
-            sb.late.push((index, entry));
+            sb.map_log.push((index, entry));
         }
         Ok(sb)
     }
@@ -194,12 +195,13 @@ impl NativeSuperblock {
         disk.n_sectors.iter().any(|sector| like(sector.n_generation.get()))
     }
 
-    /// Whether a block that does not count may be what a loss of power has left of a write to it. The next generation is written
-    /// over it.
+    /// Whether a block that does not count may be what a loss of power has left of a write to it. The next generation
+    /// is written over it.
     ///
-    /// Such a block has sectors of the one generation before this one that it was of, and of attempts after this one. Each
-    /// attempt has the number after the highest that is there, so few are missing among them. Where one sector's number is
-    /// all that is wrong, the sector must have had it before that attempt, or be all that arrived of the next one.
+    /// Such a block has sectors of the one generation before this one that it was of, and of attempts after this one.
+    /// Each attempt has the number after the highest that is there, so few are missing among them. Where one sector's
+    /// number is all that is wrong, the sector must have had it before that attempt, or be all that arrived of the next
+    /// one.
     #[must_use]
     pub fn may_be_torn(&self, block: &[u8]) -> bool {
         let Some(numbers) = numbers(block) else { return false };
@@ -227,8 +229,8 @@ impl NativeSuperblock {
         before <= 1 && unseen <= MOST_UNSEEN && fits
     }
 
-    /// The superblock that a block would be if one of its sectors had the same number of the generation as all the others, and
-    /// that sector.
+    /// The superblock that a block would be if one of its sectors had the same number of the generation as all the
+    /// others, and that sector.
     #[must_use]
     pub fn but_for_a_number(block: &[u8]) -> Option<(Self, usize)> {
         let numbers = numbers(block)?;
@@ -241,7 +243,8 @@ impl NativeSuperblock {
         Some((Self::parse(&block).ok()?, sector))
     }
 
-    /// The number of the generation that a damaged superblock beside this one was of, where enough of its sectors still say so.
+    /// The number of the generation that a damaged superblock beside this one was of, where enough of its sectors still
+    /// say so.
     #[must_use]
     pub fn number_of(&self, block: &[u8]) -> Option<u64> {
         let sectors = block.chunks_exact(DiskSector::SIZE).take(8);
@@ -274,10 +277,10 @@ impl NativeSuperblock {
         best.ok_or_else(|| first_error.unwrap_or_else(|| Error::corrupt(Structure::NativeSuperblock, "cut short")))
     }
 
-    /// The highest number that a sector of the two superblocks, at the start of `blocks`, has: that of a generation whose
-    /// superblock was torn, if not this one's. A later generation must have a higher one, or what is there of the torn
-    /// superblock and what arrives of the next one could be taken for a whole one. Numbers far beyond this one's are not
-    /// those of a torn superblock.
+    /// The highest number that a sector of the two superblocks, at the start of `blocks`, has: that of a generation
+    /// whose superblock was torn, if not this one's. A later generation must have a higher one, or what is there of the
+    /// torn superblock and what arrives of the next one could be taken for a whole one. Numbers far beyond this one's
+    /// are not those of a torn superblock.
     #[must_use]
     pub fn last_tried(&self, blocks: &[u8]) -> u64 {
         let sectors = blocks.chunks_exact(DiskSector::SIZE).take(COPIES as usize * 8);
@@ -301,12 +304,12 @@ impl NativeSuperblock {
         disk.n_root = self.root.to_disk();
         disk.n_chunks = self.chunks.into();
         disk.n_snapshots = self.snapshots.into();
-        disk.n_late = (self.late.len().min(MOST_LATE) as u32).into();
-        let places = disk.n_sectors.iter_mut().flat_map(|sector| &mut sector.n_entries);
-        for (place, (index, entry)) in places.zip(&self.late) {
-            place.l_index = (*index).into();
+        disk.n_log_entries = (self.map_log.len().min(MAX_LOG_ENTRIES) as u32).into();
+        let slots = disk.n_sectors.iter_mut().flat_map(|sector| &mut sector.n_entries);
+        for (slot, (index, entry)) in slots.zip(&self.map_log) {
+            slot.l_index = (*index).into();
             if let Some(entry) = entry {
-                place.l_entry = entry.to_disk();
+                slot.l_entry = entry.to_disk();
             }
         }
         disk.n_generation = self.generation.into();
@@ -337,10 +340,10 @@ fn numbers(block: &[u8]) -> Option<[u64; 8]> {
 }
 
 impl DiskNativeSuperblock {
-    /// Whether anything but zeros stands where nothing does, behind so many late entries. A count of them that is too low
-    /// would bring back what the blocks were before.
-    fn has_unused_bytes_set(&self, late: usize) -> bool {
-        let behind = self.n_sectors.iter().flat_map(|sector| &sector.n_entries).skip(late);
+    /// Whether anything but zeros stands where nothing does, behind so many entries of the map log. A count of them
+    /// that is too low would bring back what the blocks were before.
+    fn has_unused_bytes_set(&self, log_entries: usize) -> bool {
+        let behind = self.n_sectors.iter().flat_map(|sector| &sector.n_entries).skip(log_entries);
         let mut unused = self.n_sectors.iter().map(|sector| &sector.n_unused[..]).chain([&self.n_reserved[..]]);
         let mut entries = behind.map(IntoBytes::as_bytes);
         let set = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
@@ -363,7 +366,7 @@ mod tests {
     use super::*;
 
     fn superblock(generation: u64) -> NativeSuperblock {
-        let root = Entry { place: 77, generation, kind: BlockKind::MapNode, owner: 0, checksum: 0xABCD };
+        let root = Entry { physical: 77, generation, kind: BlockKind::MapNode, owner: 0, checksum: 0xABCD };
         NativeSuperblock {
             shape: Shape::new(40000).unwrap(),
             uuid: [7; 16],
@@ -373,20 +376,20 @@ mod tests {
             root,
             chunks: 3,
             snapshots: 1,
-            late: Vec::new(),
+            map_log: Vec::new(),
         }
     }
 
-    /// With as many late entries as there may be.
+    /// With a full map log.
     fn full(generation: u64) -> NativeSuperblock {
         let entry = |n: u64| Entry {
-            place: 100 + n,
+            physical: 100 + n,
             generation: 0xEF53_EF53,
             kind: BlockKind::InodeTable,
             ..superblock(1).root
         };
-        let late = (0..MOST_LATE as u64).map(|n| (3 * n, (n % 5 != 2).then(|| entry(n)))).collect();
-        NativeSuperblock { late, ..superblock(generation) }
+        let map_log = (0..MAX_LOG_ENTRIES as u64).map(|n| (3 * n, (n % 5 != 2).then(|| entry(n)))).collect();
+        NativeSuperblock { map_log, ..superblock(generation) }
     }
 
     #[test]
@@ -403,19 +406,19 @@ mod tests {
     }
 
     #[test]
-    fn late_entries_are_in_order_and_no_more_than_there_is_room_for() {
-        let late = full(9).late;
+    fn map_log_entries_are_in_order_and_no_more_than_there_is_space_for() {
+        let map_log = full(9).map_log;
         for (wrong, why) in [
-            (vec![late[1], late[0]], "order"),
-            (vec![late[0], late[0]], "order"),
+            (vec![map_log[1], map_log[0]], "order"),
+            (vec![map_log[0], map_log[0]], "order"),
             (vec![(u64::MAX, None)], "order"),
             (vec![(0, Some(superblock(9).root))], "node"),
         ] {
-            let refused = NativeSuperblock::parse(&NativeSuperblock { late: wrong, ..superblock(9) }.to_bytes());
+            let refused = NativeSuperblock::parse(&NativeSuperblock { map_log: wrong, ..superblock(9) }.to_bytes());
             assert!(refused.is_err_and(|e| e.to_string().contains(why)));
         }
         let Ok(mut disk) = DiskNativeSuperblock::read_from_bytes(&full(9).to_bytes()) else { panic!("the size") };
-        disk.n_late = (MOST_LATE as u32 + 1).into();
+        disk.n_log_entries = (MAX_LOG_ENTRIES as u32 + 1).into();
         disk.n_checksum = disk.checksum().into();
         assert!(NativeSuperblock::parse(disk.as_bytes()).is_err());
     }
@@ -432,8 +435,8 @@ mod tests {
         for refused in [
             change(&|disk| disk.n_reserved[400] = 1),
             change(&|disk| disk.n_sectors[6].n_unused[63] = 1),
-            // the last late entry would be one that is not in use
-            change(&|disk| disk.n_late = (MOST_LATE as u32 - 1).into()),
+            // the last entry of the map log would be one that is not in use
+            change(&|disk| disk.n_log_entries = (MAX_LOG_ENTRIES as u32 - 1).into()),
         ] {
             assert!(refused.is_err_and(|e| e.to_string().contains("unused")));
         }
@@ -444,7 +447,7 @@ mod tests {
         let (old, new) = (superblock(8).to_bytes(), superblock(9).to_bytes());
         let both = [new.clone(), old.clone()].concat();
         assert_eq!(NativeSuperblock::newest(&both).unwrap(), (superblock(9), 0));
-        // any state of a torn write of 9 over 7 leaves 8 or gives 9
+        // any state of a torn write of 9 over 7 leaves 8 or yields 9
         let before = superblock(7).to_bytes();
         for sectors in 0..256u32 {
             let mut torn = before.clone();
@@ -459,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_leaves_is_told_from_damage() {
+    fn what_a_crash_leaves_is_distinguished_from_damage() {
         let (current, new) = (superblock(8), superblock(9).to_bytes());
         let before = superblock(7).to_bytes();
         for sectors in 1..255u32 {

@@ -41,8 +41,8 @@ disk_struct! {
 
 /// A head that can be relied on.
 ///
-/// Promises: the places lie inside the volume and not in table or ring; the tree is not longer than its place; there are no
-/// more free blocks than the metablockgroup has, and no longer run than free blocks.
+/// Promises: the places lie inside the volume and not in table or ring; the tree is not longer than its place; there
+/// are no more free blocks than the metablockgroup has, and no longer run than free blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The metablockgroup.

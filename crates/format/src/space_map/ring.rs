@@ -1,9 +1,9 @@
 //! The log of a volume's free space: a ring of blocks with what each generation allocated and freed.
 //!
-//! 1. Each block has a *position*, how many blocks were written to the ring before it; it lies at the position modulo the
-//!    ring's length. Positions have no gap: a block whose position is missing was lost.
-//! 2. The blocks of a generation have its sequence, and follow each other; [`RingBlock::left`] counts those that are still to
-//!    come. Sequences ascend with positions.
+//! 1. Each block has a *position*, how many blocks were written to the ring before it; it lies at the position modulo
+//!    the ring's length. Positions have no gap: a block whose position is missing was lost.
+//! 2. The blocks of a generation have its sequence, and follow each other; [`RingBlock::left`] counts those that are
+//!    still to come. Sequences ascend with positions.
 //! 3. A block that was never written is all zeros.
 //! 4. The blocks of a generation name no block twice, and no run reaches over the border of a group.
 
@@ -39,8 +39,8 @@ disk_struct! {
 disk_struct! {
     /// A record of the ring.
     pub struct DiskRecord[8] {
-        /// bits 0-47 the first block, bits 48-61 the number of blocks less 1, bit 62 set where they were allocated and clear
-        /// where they were freed, bit 63 0
+        /// bits 0-47 the first block, bits 48-61 the number of blocks less 1, bit 62 set where they were allocated and
+        /// clear where they were freed, bit 63 0
         0x00 lr_run: U64,
     }
 }

@@ -1,7 +1,7 @@
 //! Trees: the free space of a metablockgroup, a container for each of its groups in the smallest of four forms.
 //!
-//! A tree is a header, a [`DiskContainer`] for each group, and what the containers have, in the same order and without gaps:
-//! nothing where a group is empty or full, four bytes for each run, or a bit for each block.
+//! A tree is a header, a [`DiskContainer`] for each group, and what the containers have, in the same order and without
+//! gaps: nothing where a group is empty or full, four bytes for each run, or a bit for each block.
 
 use super::SpaceMaps;
 use super::head::Head;
@@ -89,8 +89,8 @@ impl FreeBlocks {
 
 /// The free space of a metablockgroup that can be relied on.
 ///
-/// Promises: a container for each of its groups; runs ascend, are not adjacent and lie inside their group; counts and the
-/// longest run are those of the head.
+/// Promises: a container for each of its groups; runs ascend, are not adjacent and lie inside their group; counts and
+/// the longest run are those of the head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     /// Of each group, in order.
@@ -260,8 +260,8 @@ impl<'a> TreeWriter<'a> {
         self.group += 1;
     }
 
-    /// The tree's bytes, never more than its place has; and `head` for them, but for its place: sequence, length, checksum
-    /// and counts. Groups that were not given have no free block.
+    /// The tree's bytes, never more than its place has; and `head` for them, but for its place: sequence, length,
+    /// checksum and counts. Groups that were not added have no free block.
     #[must_use]
     pub fn finish(mut self, sequence: u64, head: &mut Head) -> Vec<u8> {
         while self.group < self.maps.groups_of(self.number).end {

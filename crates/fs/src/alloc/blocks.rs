@@ -1,19 +1,20 @@
 //! Blocks: where they come from and how they go back.
 //!
-//! A request says where it would like to be and how much it could use, and gets one run: the goal itself where enough is
-//! free there, else a run that is long enough in the goal's group, then in the groups that follow; where a few groups have
-//! no such run, the longest that was seen.
+//! A request says where it would like to be and how much it could use, and gets one run: the goal itself where enough
+//! is free there, else a run that is long enough in the goal's group, then in the groups that follow; where a few
+//! groups have no such run, the longest that was seen.
 
+use super::Space;
 use super::cell::{GroupCell, GroupState};
 use super::rule::{Role, Try};
-use super::{Space, lock};
 use crate::{Error, Result};
 use format::{FsBlock, GroupNo, Structure, Where};
-use space::{Claim, ContainerMap, Purpose, Run, RunSet};
+use parking_lot::Mutex;
+use space::{ContainerMap, Privilege, Purpose, Run, RunSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use store::Operation;
 
 /// Groups that are looked into for a run that is long enough, before a shorter one is taken.
@@ -24,7 +25,7 @@ const ENOUGH: u32 = 16;
 const LONG: u64 = 256 << 10;
 /// Files that grow at once in one place are parted by this part of a group, so that each lies in long pieces.
 const APART: u32 = 8;
-/// How often a run that was found may be taken by somebody else in the same moment.
+/// How often a run that was found may be taken by another thread in the same moment.
 const TRIES: usize = 64;
 
 /// Blocks that follow each other.
@@ -51,7 +52,7 @@ impl Space {
         Ok(())
     }
 
-    pub(super) fn give_back(&self, op: &Operation<'_>, group: GroupNo, run: Run, held: bool) -> Result<()> {
+    pub(super) fn free_run(&self, op: &Operation<'_>, group: GroupNo, run: Run, defer: bool) -> Result<()> {
         let Some(cell) = self.cell(group) else { return Ok(()) };
         let Some(mut state) = self.lock_space_to_free(op.store(), group.get()) else { return Ok(()) };
         if !state.space.free.as_ref().is_some_and(|free| free.is_used(run)) {
@@ -59,13 +60,13 @@ impl Space {
             return Ok(());
         }
         self.touch_space(op, group.get(), &mut state)?;
-        let held = held.then(|| op.generation());
-        self.put_back(cell, group.get(), &mut state, run, held);
+        let deferred = defer.then(|| op.generation());
+        self.put_back(cell, group.get(), &mut state, run, deferred);
         Ok(())
     }
 
-    /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is pinned; the rest may be allocated
-    /// when the generation `deferred` is durable, without one at once.
+    /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is pinned; the rest may be
+    /// allocated when the generation `deferred` is durable, without one at once.
     pub(super) fn put_back(
         &self,
         cell: &GroupCell,
@@ -89,21 +90,21 @@ impl Space {
             }
             match deferred {
                 _ if is_pinned => {
-                    let all = state.descriptor.held() + u64::from(len);
-                    state.descriptor.set_held(all);
+                    let all = state.descriptor.pinned() + u64::from(len);
+                    state.descriptor.set_pinned(all);
                     self.note_pinned(len);
                 }
                 Some(generation) => {
                     self.defer(generation, |deferred| deferred.add_units(group.into(), part));
                     if counts {
-                        lock(&self.pool).defer(u64::from(len));
+                        self.pool.lock().defer(u64::from(len));
                     }
                 }
                 None => {
                     cell.blocks.fetch_add(len, Ordering::Relaxed);
                     self.bounds.raise(group);
                     if counts {
-                        lock(&self.pool).free(u64::from(len));
+                        self.pool.lock().free(u64::from(len));
                     }
                 }
             }
@@ -113,13 +114,13 @@ impl Space {
     /// Adds to what was freed in a generation and is deferred until it is durable.
     pub(super) fn defer<R>(&self, generation: u64, add: impl FnOnce(&mut RunSet) -> R) {
         let units = self.sb.geometry.clusters_per_group();
-        add(lock(&self.deferred).entry(generation).or_insert_with(|| RunSet::new(units)));
+        add(self.deferred.lock().entry(generation).or_insert_with(|| RunSet::new(units)));
     }
 
     /// What was freed up to a generation may be allocated again.
     pub(crate) fn release(&self, generation: u64) {
         fn due(deferred: &Mutex<BTreeMap<u64, RunSet>>, generation: u64) -> impl Iterator<Item = RunSet> + use<> {
-            let mut all = lock(deferred);
+            let mut all = deferred.lock();
             let later = all.split_off(&generation.saturating_add(1));
             std::mem::replace(&mut *all, later).into_values()
         }
@@ -133,8 +134,8 @@ impl Space {
         }
     }
 
-    /// Defers the first free run of at least `least` blocks that begins in a range of a group, until [`Space::release_run`];
-    /// `None` where there is none, or all is promised.
+    /// Defers the first free run of at least `least` blocks that begins in a range of a group, until
+    /// [`Space::release_run`]; `None` where there is none, or all is reserved.
     pub(crate) fn set_aside(
         &self,
         op: &Operation<'_>,
@@ -146,8 +147,8 @@ impl Space {
         let Some(mut state) = self.lock_space(op.store(), group.get())? else { return Ok(None) };
         let Some(free) = &mut state.space.free else { return Ok(None) };
         let Some(mut run) = free.next_run(range, least) else { return Ok(None) };
-        let mut pool = lock(&self.pool);
-        run.len = pool.allocate(u64::from(run.len), Claim::Superuser) as u32;
+        let mut pool = self.pool.lock();
+        run.len = pool.allocate(u64::from(run.len), Privilege::Superuser) as u32;
         let set_aside = run.len > 0 && free.allocate(run) && free.free(run, true);
         if !set_aside {
             pool.free(u64::from(run.len));
@@ -166,13 +167,13 @@ impl Space {
     /// So many blocks of a group that were deferred may be allocated again.
     fn release_blocks(&self, group: u32, count: u32, release: impl FnOnce(&mut ContainerMap)) {
         let Some(cell) = self.cell(GroupNo(group)) else { return };
-        let mut state = lock(&cell.state);
+        let mut state = cell.state.lock();
         // it is there: what defers something is not dropped
         if let Some(free) = &mut state.space.free {
             release(free);
         }
         let counts = self.layout.is_pool_group(group);
-        let mut pool = lock(&self.pool);
+        let mut pool = self.pool.lock();
         if counts {
             pool.release(u64::from(count));
         }
@@ -184,7 +185,8 @@ impl Space {
         }
     }
 
-    /// Finds and takes a run for blocks that the pool has granted; `begin` is the group and the unit where to look first.
+    /// Finds and takes a run for blocks that the pool has granted; `begin` is the group and the unit where to look
+    /// first.
     pub(super) fn place(&self, op: &Operation<'_>, begin: (u32, u32), want: u32, role: Role) -> Result<Extent> {
         let enough = if role.purpose() == Purpose::Metadata { 1 } else { want.min(ENOUGH) };
         for kind in self.rule.tries(role) {
@@ -206,8 +208,8 @@ impl Space {
         Err(Error::NoSpace)
     }
 
-    /// The best run to be seen from where a search begins. A group whose bitmap cannot be read is passed over; that is an
-    /// error only where no other has room.
+    /// The best run to be seen from where a search begins. A group whose bitmap cannot be read is passed over; that is
+    /// an error only where no other has space.
     fn look(
         &self,
         op: &Operation<'_>,
@@ -267,12 +269,12 @@ impl Space {
             }
             if let Some(run) = found {
                 if len == want {
-                    // a file that would go on where another one does: both get room to go on
+                    // a file that would go on where another one does: both get space to go on
                     let meets = group == goal && unit > 0 && there == 0 && self.is_long(want);
                     let apart = self.sb.geometry.blocks_per_group / APART;
-                    let room = if meets { map.find(&within, run.start, want.saturating_add(apart)) } else { None };
-                    let far = room.filter(|room| room.len == want.saturating_add(apart));
-                    let far = far.map(|room| Run { start: room.start + apart, len: want });
+                    let long = if meets { map.find(&within, run.start, want.saturating_add(apart)) } else { None };
+                    let far = long.filter(|long| long.len == want.saturating_add(apart));
+                    let far = far.map(|long| Run { start: long.start + apart, len: want });
                     return Ok(Some((group, far.unwrap_or(run))));
                 }
                 if best.is_none_or(|(_, best)| len > best.len) {
@@ -315,15 +317,14 @@ impl Space {
     }
 }
 
-/// Blocks that are promised to content which has no place yet. What is left of the promise is given back when it is
-/// dropped.
+/// Blocks that are reserved for delayed data. What is left of the reservation is released when it is dropped.
 pub(crate) struct Reservation {
     pub(super) space: Arc<Space>,
     pub(super) blocks: u64,
 }
 
 impl Reservation {
-    /// How many blocks are promised.
+    /// How many blocks are reserved.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -332,10 +333,10 @@ impl Reservation {
     pub(crate) fn spend(&mut self, blocks: u64) {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
-        lock(&self.space.pool).unreserve(blocks);
+        self.space.pool.lock().unreserve(blocks);
     }
 
-    /// Joins two promises.
+    /// Joins two reservations.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.blocks += std::mem::take(&mut other.blocks);
     }
@@ -343,6 +344,6 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        lock(&self.space.pool).unreserve(self.blocks);
+        self.space.pool.lock().unreserve(self.blocks);
     }
 }

@@ -1,14 +1,13 @@
-//! The longest run that each group may have, so that a search passes over the groups that have no run long enough without a
-//! look at each.
+//! The longest run that each group may have, so that a search passes over the groups that have no run long enough
+//! without a look at each.
 //!
-//! A bound may be too large, never too small. So it is raised after blocks came back, and lowered only by the holder of the
-//! group's lock, who looked at all of its runs; or to what the group's own counts say, which are read under the tree's lock
-//! and change before the bound is raised.
+//! A bound may be too large, never too small. So it is raised after blocks came back, and lowered only by the holder of
+//! the group's lock, who looked at all of its runs; or to what the group's own counts say, which are read under the
+//! tree's lock and change before the bound is raised.
 
-use crate::lock::lock;
+use parking_lot::Mutex;
 use space::Longest;
 use std::ops::Range;
-use std::sync::Mutex;
 
 /// Bounds of all groups, for each class of searches that there is on a volume.
 pub(super) struct Bounds<const CLASSES: usize>([Option<Mutex<Longest>>; CLASSES]);
@@ -22,18 +21,18 @@ impl<const CLASSES: usize> Bounds<CLASSES> {
 
     /// The first group of a range that may have a run of `least` units.
     pub(super) fn next(&self, class: usize, range: Range<u32>, least: u32) -> Option<u32> {
-        lock(self.of(class)?).next_in(range, least)
+        self.of(class)?.lock().next_in(range, least)
     }
 
     /// No run of a group is longer.
     pub(super) fn bound(&self, class: usize, group: u32) -> u32 {
-        self.of(class).map_or(0, |tree| lock(tree).bound(group))
+        self.of(class).map_or(0, |tree| tree.lock().bound(group))
     }
 
     /// A group was passed over for what its own counts say: the bound becomes that, so that it is not met again.
     pub(super) fn pass_over(&self, class: usize, group: u32, most: impl FnOnce() -> u32) {
         let Some(tree) = self.of(class) else { return };
-        let mut tree = lock(tree);
+        let mut tree = tree.lock();
         let most = most();
         if most < tree.bound(group) {
             tree.set(group, most);
@@ -43,13 +42,13 @@ impl<const CLASSES: usize> Bounds<CLASSES> {
     /// All runs of a group were looked at, by the holder of its lock, and this is the longest.
     pub(super) fn lower(&self, class: usize, group: u32, longest: u32) {
         if let Some(tree) = self.of(class) {
-            lock(tree).set(group, longest);
+            tree.lock().set(group, longest);
         }
     }
 
     /// Blocks of a group came back, or other ones are set aside for metadata; the group's own counts say so already.
     pub(super) fn raise(&self, group: u32) {
-        self.0.iter().flatten().for_each(|tree| lock(tree).raise(group, u32::MAX));
+        self.0.iter().flatten().for_each(|tree| tree.lock().raise(group, u32::MAX));
     }
 
     fn of(&self, class: usize) -> Option<&Mutex<Longest>> {

@@ -1,18 +1,18 @@
-//! A group in memory: its descriptor, its free space and its free inodes once they are needed, and what of them has changed.
+//! A group in memory: its descriptor, its free space and its free inodes once they are needed, and what of them has
+//! changed.
 
 use super::record::Estimate;
-use crate::lock::lock;
 use format::FsBlock;
 use format::group::Group;
+use parking_lot::Mutex;
 use space::ContainerMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A group.
 pub(crate) struct GroupCell {
     /// The first block of its inode table; it does not move.
     pub(crate) table: FsBlock,
-    /// Blocks that may be given out.
+    /// Blocks that may be allocated.
     pub(super) blocks: AtomicU32,
     /// Most blocks that there can be while that is not known, and `blocks` is what a policy takes it for; else 0.
     most: AtomicU32,
@@ -61,7 +61,7 @@ impl GroupCell {
     /// The group is again as the device has it, with so many blocks that may be allocated, but for what is known to be
     /// corrupt. No operation uses it.
     pub(super) fn reset(&self, descriptor: Group, available: u32) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let usable = if state.corrupt { 0 } else { u32::MAX };
         let (corrupt, generation) = (state.corrupt, state.space.generation);
         *state = GroupState { corrupt, ..GroupState::new(descriptor) };

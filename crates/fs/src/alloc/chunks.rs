@@ -1,15 +1,15 @@
 //! Chunks of a native volume's data groups, for its metadata regions.
 
-use super::{Space, lock};
+use super::Space;
 use format::GroupNo;
 use format::native::{CHUNK_BLOCKS, GROUP_BLOCKS};
-use space::{Claim, Run};
+use space::{Privilege, Run};
 use std::sync::atomic::Ordering;
 use store::{Closing, Need};
 
 /// Chunks in a group.
 const CHUNKS: u32 = GROUP_BLOCKS / CHUNK_BLOCKS;
-/// Chunks are given beyond what is needed while so many parts of a hundred of the volume's blocks stay free.
+/// Chunks are granted beyond what is needed while so many parts of a hundred of the volume's blocks stay free.
 const PLENTY: u64 = 12;
 
 impl Space {
@@ -20,7 +20,7 @@ impl Space {
         for group in self.layout.groups_with_chunks() {
             loop {
                 let done = taken.len() as u64;
-                let free = lock(&self.pool).available(Claim::Ordinary);
+                let free = self.pool.lock().available(Privilege::Ordinary);
                 let plenty = free.saturating_sub(size) > self.layout.device_blocks() / 100 * PLENTY;
                 if done >= need.must.max(if plenty { need.should } else { 0 }) {
                     return Ok(taken);
@@ -29,11 +29,11 @@ impl Space {
                 if cell.blocks.load(Ordering::Relaxed) < CHUNK_BLOCKS {
                     break;
                 }
-                if lock(&self.pool).allocate(size, Claim::Superuser) < size {
+                if self.pool.lock().allocate(size, Privilege::Superuser) < size {
                     return Ok(taken);
                 }
                 let Some(chunk) = self.take_chunk(closing, group)? else {
-                    lock(&self.pool).free(size);
+                    self.pool.lock().free(size);
                     break;
                 };
                 taken.push(group * CHUNKS + chunk);
@@ -48,7 +48,7 @@ impl Space {
             let group = chunk / CHUNKS;
             let run = Run { start: chunk % CHUNKS * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
             let Some(cell) = self.cell(GroupNo(group)) else { continue };
-            // a group that cannot be read, or contradicts itself, keeps them until a check
+            // those of a group that cannot be read, or contradicts itself, stay until a check
             let Some(mut state) = self.lock_space_to_free(closing.store(), group) else { continue };
             if !state.space.free.as_ref().is_some_and(|free| free.is_used(run)) {
                 self.mark_corrupt(

@@ -3,11 +3,11 @@
 use super::cell::{GroupCell, GroupState};
 use super::record::LoadError;
 use super::snapshot_pins::{LiveSnapshots, SnapshotPins};
-use super::{DamagedGroup, Space, lock};
+use super::{DamagedGroup, Space};
 use crate::Result;
 use format::group::Group;
 use format::{FsBlock, GroupNo, InodeNo};
-use std::sync::MutexGuard;
+use parking_lot::MutexGuard;
 use store::{Closing, Kind, Note, Operation, Store, Tag};
 
 const DESCRIPTORS: Tag = Tag { kind: Kind::Descriptors, owner: InodeNo(0), seed: 0 };
@@ -18,14 +18,14 @@ impl Space {
         self.sb.geometry.metadata_csum || self.sb.geometry.gdt_csum
     }
 
-    /// A group with its free space in memory; `None` for a group that is corrupt. Only within an operation: between two looks
-    /// at the lock no generation may close.
+    /// A group with its free space in memory; `None` for a group that is corrupt. Only within an operation: between two
+    /// looks at the lock no generation may close.
     ///
     /// # Errors
-    /// Those of the device. The group is not given up: the next call reads again.
+    /// Those of the device. The group stays usable: the next call reads again.
     pub(super) fn lock_space(&self, store: &Store, group: u32) -> Result<Option<MutexGuard<'_, GroupState>>> {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
-        let state = lock(&cell.state);
+        let state = cell.state.lock();
         if state.corrupt || state.space.free.is_some() {
             return Ok(self.up_to_date(group, state));
         }
@@ -45,8 +45,8 @@ impl Space {
         Some(state)
     }
 
-    /// As [`Space::lock_space`], by a caller that prevents snapshots from being deleted; `live` is set for groups of which
-    /// they pin blocks.
+    /// As [`Space::lock_space`], by a caller that prevents snapshots from being deleted; `live` is set for groups of
+    /// which they pin blocks.
     pub(super) fn load_space(
         &self,
         store: &Store,
@@ -54,7 +54,7 @@ impl Space {
         live: Option<&LiveSnapshots>,
     ) -> Result<Option<MutexGuard<'_, GroupState>>> {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
-        let state = lock(&cell.state);
+        let state = cell.state.lock();
         if state.corrupt || state.space.free.is_some() {
             return Ok(self.up_to_date(group, state));
         }
@@ -66,7 +66,7 @@ impl Space {
             Some((pins, live)) => pins.of_group(live, descriptor.block_bitmap).map(Some),
             None => Ok(None),
         };
-        let mut state = lock(&cell.state);
+        let mut state = cell.state.lock();
         if state.corrupt || state.space.free.is_some() {
             return Ok(self.up_to_date(group, state));
         }
@@ -77,8 +77,8 @@ impl Space {
             (Ok(mut free), Ok(pinned)) => match self.snapshot_pins.as_ref().zip(pinned) {
                 Some((pins, pinned)) => {
                     pins.mark(&pinned, &mut state.space, &mut free);
-                    let counted = u64::from(free.pinned()) == state.descriptor.held();
-                    let what = "its count of held blocks and the bitmaps of the snapshots contradict each other";
+                    let counted = u64::from(free.pinned()) == state.descriptor.pinned();
+                    let what = "its count of pinned blocks and the bitmaps of the snapshots contradict each other";
                     if counted { Ok(free) } else { Err(what) }
                 }
                 None => Ok(free),
@@ -86,7 +86,7 @@ impl Space {
         };
         match read {
             Ok(free) => {
-                lock(&self.loaded).insert(group);
+                self.loaded.lock().insert(group);
                 if cell.is_estimated() {
                     cell.set_known(&mut state, &free);
                 }
@@ -105,8 +105,8 @@ impl Space {
         self.or_note(self.lock_space(store, group))
     }
 
-    /// A group in which something is to be freed. Where its bitmap could not be read, that stays in use and the volume is
-    /// marked for a check: what used it is gone already.
+    /// A group in which something is to be freed. Where its bitmap could not be read, that stays in use and the volume
+    /// is marked for a check: what used it is gone already.
     pub(super) fn or_note<'s>(
         &self,
         locked: Result<Option<MutexGuard<'s, GroupState>>>,
@@ -124,18 +124,18 @@ impl Space {
         }
         let out_of_reach = cell.close();
         if self.layout.is_pool_group(group) {
-            lock(&self.pool).quarantine(u64::from(out_of_reach));
+            self.pool.lock().quarantine(u64::from(out_of_reach));
         }
-        lock(&self.damaged).push(DamagedGroup { group: GroupNo(group), what });
+        self.damaged.lock().push(DamagedGroup { group: GroupNo(group), what });
         self.note_error();
     }
 
-    /// Marks the groups whose record of free space was found to be damaged when the volume was opened. Their blocks are in
-    /// no count.
+    /// Marks the groups whose record of free space was found to be damaged when the volume was opened. Their blocks are
+    /// in no count.
     pub(super) fn mark_corrupt_areas(&self) {
         for (number, cell) in self.sb.geometry.group_numbers().zip(&self.groups) {
             if let Some(what) = self.record.estimate(number).and_then(|estimate| estimate.corrupt) {
-                self.mark_corrupt(cell, number.get(), &mut lock(&cell.state), what);
+                self.mark_corrupt(cell, number.get(), &mut cell.state.lock(), what);
             }
         }
     }
@@ -162,7 +162,7 @@ impl Space {
     /// The group stands in the list of those that changed in the open generation.
     fn list_changed(&self, group: u32, state: &mut GroupState) {
         if !std::mem::replace(&mut state.changed, true) {
-            lock(&self.changed).push(group);
+            self.changed.lock().push(group);
         }
     }
 
@@ -200,9 +200,9 @@ impl Space {
         Ok(())
     }
 
-    /// Drops what is in memory of a group, where it is in nobody's way but takes memory.
+    /// Drops what is in memory of an unchanged group, where so many groups are in memory that it takes too much.
     pub(super) fn drop_if_many(&self, group: u32, state: &mut GroupState) {
-        let mut loaded = lock(&self.loaded);
+        let mut loaded = self.loaded.lock();
         if loaded.len() > self.options.bitmaps && state.is_clean() {
             state.forget_free();
             loaded.remove(&group);
@@ -212,7 +212,7 @@ impl Space {
     /// Brings the free space, the free inodes and the descriptors that changed into the closing generation.
     pub(crate) fn finish_groups(&self, closing: &Closing<'_>) -> store::Result<()> {
         let geometry = &self.sb.geometry;
-        let mut changed = std::mem::take(&mut *lock(&self.changed));
+        let mut changed = std::mem::take(&mut *self.changed.lock());
         changed.sort_unstable();
         let per_block = geometry.descriptors_per_block();
         let size = geometry.descriptor_size as usize;
@@ -220,7 +220,7 @@ impl Space {
             let mut descriptors = Vec::with_capacity(groups.len());
             for &group in groups {
                 let Some(cell) = self.cell(GroupNo(group)) else { continue };
-                let mut guard = lock(&cell.state);
+                let mut guard = cell.state.lock();
                 let state = &mut *guard;
                 state.changed = false;
                 if std::mem::take(&mut state.space.changed)
@@ -240,7 +240,7 @@ impl Space {
                 for (group, descriptor) in &mut descriptors {
                     let at = (*group % per_block) as usize * size;
                     if let Some(bytes) = bytes.get_mut(at..at + size) {
-                        descriptor.seal(&self.sb.disk, geometry, GroupNo(*group), bytes);
+                        descriptor.set_checksum(&self.sb.disk, geometry, GroupNo(*group), bytes);
                     }
                 }
             })?;
@@ -252,13 +252,13 @@ impl Space {
 
     /// Between generations: where too much is in memory, that goes which can.
     fn shed(&self) {
-        let mut loaded = lock(&self.loaded);
+        let mut loaded = self.loaded.lock();
         if loaded.len() <= self.options.bitmaps {
             return;
         }
         loaded.retain(|&group| {
             let Some(cell) = self.cell(GroupNo(group)) else { return false };
-            let mut state = lock(&cell.state);
+            let mut state = cell.state.lock();
             let stays = !state.is_clean();
             if !stays {
                 state.forget_free();

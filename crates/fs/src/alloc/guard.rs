@@ -1,8 +1,8 @@
 //! Where blocks of files may lie.
 //!
-//! A map says where a file's blocks are, and a damaged or hostile one may lead to the volume's own structures: whoever may
-//! read or write that file would read or write these. So where a map leads is looked at before it is followed. Of volumes
-//! that are only read less is known, and less is looked at.
+//! A map says where a file's blocks are, and a damaged or hostile one may lead to the volume's own structures: a user
+//! who may read or write that file would read or write these. So where a map leads is checked before it is followed. Of
+//! volumes that are only read less is known, and less is checked.
 
 use super::Space;
 use crate::{Base, Error, Inode, Result};
@@ -19,7 +19,7 @@ impl Base {
         let blocks = first.get()..first.get().saturating_add(count);
         // the maps of the volume's own inodes lead where those of others do not
         let refused = self.may_be_named(inode.number)
-            && (!self.layout.may_hold(purpose, &blocks)
+            && (!self.layout.may_contain(purpose, &blocks)
                 || self.writing.as_ref().is_some_and(|writing| writing.space.is_own(&blocks)));
         if refused {
             let what = "its map leads to the volume's own structures";
@@ -34,6 +34,6 @@ impl Space {
     pub(super) fn is_own(&self, blocks: &Range<u64>) -> bool {
         let before_end = self.options.journal.partition_point(|run| run.start < blocks.end);
         let last = before_end.checked_sub(1).and_then(|n| self.options.journal.get(n));
-        self.zones.within(blocks.clone()).next().is_some() || last.is_some_and(|run| blocks.start < run.end)
+        self.system_zones.overlap(blocks) || last.is_some_and(|run| blocks.start < run.end)
     }
 }

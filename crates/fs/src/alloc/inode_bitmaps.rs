@@ -1,13 +1,13 @@
 //! Inode bitmaps: the free inodes of a group, read when they are first needed, written when a generation closes.
 
+use super::Space;
 use super::cell::GroupState;
 use super::record::{LoadError, check_bitmap, write_bitmap};
-use super::{Space, lock};
 use crate::Result;
 use format::group::{Group, GroupFlags};
 use format::{GroupNo, InodeNo};
+use parking_lot::MutexGuard;
 use space::ContainerMap;
-use std::sync::MutexGuard;
 use store::{Closing, Kind, Operation, Store, Tag};
 
 const TAG: Tag = Tag { kind: Kind::InodeBitmap, owner: InodeNo(0), seed: 0 };
@@ -19,7 +19,7 @@ impl Space {
     /// Those of the device.
     pub(super) fn lock_inodes(&self, store: &Store, group: u32) -> Result<Option<MutexGuard<'_, GroupState>>> {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
-        let state = lock(&cell.state);
+        let state = cell.state.lock();
         if state.is_corrupt() || state.inodes.free.is_some() {
             return Ok(Some(state).filter(|state| !state.is_corrupt()));
         }
@@ -27,14 +27,14 @@ impl Space {
         // not under the lock: others need the group meanwhile
         drop(state);
         let read = self.read_inodes(store, &descriptor);
-        let mut state = lock(&cell.state);
+        let mut state = cell.state.lock();
         if state.is_corrupt() || state.inodes.free.is_some() {
             return Ok(Some(state).filter(|state| !state.is_corrupt()));
         }
         match read {
             Ok(mut free) => {
                 self.parked.defer_in(group, &mut free);
-                lock(&self.loaded).insert(group);
+                self.loaded.lock().insert(group);
                 state.inodes.free = Some(free);
                 Ok(Some(state))
             }

@@ -1,10 +1,10 @@
 //! Inodes: which number a new one gets, and how it goes back.
 //!
-//! The part of an inode table that was never used may hold anything (lazy initialisation): its blocks are zeroed when their
-//! first inode is allocated, and never read.
+//! The part of an inode table that was never used may hold anything (lazy initialisation): its blocks are zeroed when
+//! their first inode is allocated, and never read.
 
+use super::Space;
 use super::cell::GroupState;
-use super::{Space, lock};
 use crate::{Inode, InodeNo, Result};
 use format::group::GroupFlags;
 use format::{FsBlock, GroupNo};
@@ -20,7 +20,7 @@ impl GroupState {
 }
 
 impl Space {
-    /// Takes the first free inode of a group; its index. `is_open` says whether an inode is in use and somebody's open file.
+    /// Allocates the first free inode of a group; its index. `is_open` says whether an inode is in use as an open file.
     pub(super) fn take_inode(
         &self,
         op: &Operation<'_>,
@@ -66,7 +66,7 @@ impl Space {
     }
 
     /// What shows that a group has inodes in use where its map shows none, so that a new file would take the place of
-    /// another: the first free one is somebody's open file, or its table was zeroed and never used, and holds inodes
+    /// another: the first free one is an open file, or its table was zeroed and never used, and holds inodes
     /// nevertheless.
     fn contradicts(
         &self,
@@ -82,7 +82,8 @@ impl Space {
         if is_open(number) {
             return Some("an inode that is open is free in its inode bitmap");
         }
-        // a table that was not zeroed may hold inodes from before mkfs, with right checksums where the UUID was the same
+        // a table that was not zeroed may hold inodes from before mkfs, with right checksums where the UUID was the
+        // same
         let never_used = GroupFlags::INODE_UNINIT | GroupFlags::INODE_ZEROED;
         if !geometry.metadata_csum || !state.descriptor.flags.contains(never_used) {
             return None;
@@ -109,16 +110,16 @@ impl Space {
         descriptor.flags.remove(GroupFlags::INODE_UNINIT);
     }
 
-    /// An inode that was freed in a generation is nobody's any more. Where `held`, or where a crash may bring it back, its
-    /// number is not given out before the generation is durable.
-    pub(crate) fn give_inode(&self, number: InodeNo, was_directory: bool, generation: u64, held: bool) {
+    /// Records that an inode was freed in a generation. With `defer`, or where a crash may bring it back, its number is
+    /// not allocated before the generation is durable.
+    pub(crate) fn free_inode(&self, number: InodeNo, was_directory: bool, generation: u64, defer: bool) {
         let Some(slot) = self.sb.geometry.inode_slot(number) else { return };
         let Some(cell) = self.cell(slot.group) else { return };
-        let mut state = lock(&cell.state);
+        let mut state = cell.state.lock();
         // the map is there: it was marked as changed in this generation
         let run = Run { start: slot.index, len: 1 };
-        let held = held || self.options.hold_inodes && self.options.mutant != Mutant::ReuseAtOnce;
-        if state.is_corrupt() || !state.inodes.free.as_mut().is_some_and(|free| free.free(run, held)) {
+        let defer = defer || self.options.defer_inodes && self.options.mutant != Mutant::ReuseAtOnce;
+        if state.is_corrupt() || !state.inodes.free.as_mut().is_some_and(|free| free.free(run, defer)) {
             return;
         }
         let descriptor = &mut state.descriptor;
@@ -128,9 +129,9 @@ impl Space {
         cell.directories.fetch_sub(directories, Ordering::Relaxed);
         self.directories.fetch_sub(u64::from(directories), Ordering::Relaxed);
         self.free_inodes.fetch_add(1, Ordering::Relaxed);
-        if held {
+        if defer {
             let all = self.sb.geometry.inodes_per_group;
-            let mut deferred = lock(&self.deferred_inodes);
+            let mut deferred = self.deferred_inodes.lock();
             deferred.entry(generation).or_insert_with(|| RunSet::new(all)).add_units(slot.group.get().into(), run);
         } else {
             cell.inodes.fetch_add(1, Ordering::Relaxed);
@@ -140,7 +141,7 @@ impl Space {
     /// The numbers of inodes of a group that were deferred may be used again.
     pub(super) fn release_inodes(&self, group: u32, inodes: &Container) {
         let Some(cell) = self.cell(GroupNo(group)) else { return };
-        let mut state = lock(&cell.state);
+        let mut state = cell.state.lock();
         if let Some(free) = &mut state.inodes.free {
             free.release_set(inodes);
         }
@@ -151,18 +152,18 @@ impl Space {
 }
 
 impl Space {
-    /// A number that is free is not given out before it is unparked.
+    /// A number that is free is not allocated before it is unparked.
     pub(crate) fn park_inode(&self, number: InodeNo) {
         let Some(slot) = self.sb.geometry.inode_slot(number) else { return };
         let Some(cell) = self.cell(slot.group) else { return };
-        self.parked.park(slot, lock(&cell.state).inodes.free.as_mut());
+        self.parked.park(slot, cell.state.lock().inodes.free.as_mut());
     }
 
-    /// A number that was parked may be given out.
+    /// A number that was parked may be allocated.
     pub(crate) fn unpark_inode(&self, number: InodeNo) {
         let Some(slot) = self.sb.geometry.inode_slot(number).filter(|_| self.parked.any()) else { return };
         let Some(cell) = self.cell(slot.group) else { return };
-        self.parked.unpark(slot, lock(&cell.state).inodes.free.as_mut());
+        self.parked.unpark(slot, cell.state.lock().inodes.free.as_mut());
     }
 
     /// Whether a number is parked: no file has it.

@@ -1,20 +1,19 @@
-//! Numbers of inodes that are free and not given out: files that a rollback took back had them, and somebody outside goes
-//! on asking for these files. Under another file's number it would get that file.
+//! Numbers of inodes that are free and not allocated: files that a rollback undid had them, and the kernel goes on
+//! asking for these files. Under another file's number it would get that file.
 //!
-//! A parked number is deferred in its group's free inodes, so the search for one does not see it. Nothing of it is on the
-//! device: when the volume is opened again no process uses any.
+//! A parked number is deferred in its group's free inodes, so the search for one does not see it. Nothing of it is on
+//! the device: when the volume is opened again no process uses any.
 
-use crate::lock::lock;
 use format::InodeSlot;
+use parking_lot::Mutex;
 use space::{ContainerMap, Run};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Parked inodes: by their group, their index in it.
 #[derive(Default)]
 pub(super) struct Parked {
-    /// How many there are; nobody has to lock where there are none.
+    /// How many there are; where there are none, no lock is needed.
     count: AtomicUsize,
     groups: Mutex<BTreeMap<u32, BTreeSet<u32>>>,
 }
@@ -26,7 +25,7 @@ fn one(index: u32) -> Run {
 impl Parked {
     /// Parks an inode, of whose group `free` are the free inodes if they are in memory.
     pub(super) fn park(&self, slot: InodeSlot, free: Option<&mut ContainerMap>) {
-        if lock(&self.groups).entry(slot.group.get()).or_default().insert(slot.index) {
+        if self.groups.lock().entry(slot.group.get()).or_default().insert(slot.index) {
             self.count.fetch_add(1, Ordering::Release);
         }
         // else it is deferred when the bitmap is read
@@ -37,7 +36,7 @@ impl Parked {
 
     /// The inverse of [`Parked::park`]; nothing for one that is not parked.
     pub(super) fn unpark(&self, slot: InodeSlot, free: Option<&mut ContainerMap>) {
-        let mut groups = lock(&self.groups);
+        let mut groups = self.groups.lock();
         let Some(group) = groups.get_mut(&slot.group.get()) else { return };
         if !group.remove(&slot.index) {
             return;
@@ -58,13 +57,13 @@ impl Parked {
 
     /// Whether an inode is parked.
     pub(super) fn contains(&self, slot: InodeSlot) -> bool {
-        lock(&self.groups).get(&slot.group.get()).is_some_and(|group| group.contains(&slot.index))
+        self.groups.lock().get(&slot.group.get()).is_some_and(|group| group.contains(&slot.index))
     }
 
     /// Defers what is parked of a group's free inodes that were just read, by the holder of the group's lock.
     pub(super) fn defer_in(&self, group: u32, free: &mut ContainerMap) {
         if self.any()
-            && let Some(parked) = lock(&self.groups).get(&group)
+            && let Some(parked) = self.groups.lock().get(&group)
         {
             parked.iter().for_each(|index| free.defer_available(one(*index)));
         }

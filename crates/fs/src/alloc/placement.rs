@@ -14,8 +14,8 @@ impl Space {
         self.rule.is_near_inode(role)
     }
 
-    /// Where a search begins for a block of an inode that lies in group `home`, and that would best be at `goal`: its group,
-    /// and the unit there.
+    /// Where a search begins for a block of an inode that lies in group `home`, and that would best be at `goal`: its
+    /// group, and the unit there.
     pub(super) fn begin_at(&self, home: GroupNo, goal: FsBlock, role: Role) -> (u32, u32) {
         let geometry = &self.sb.geometry;
         let (group, unit) = match geometry.group_of(goal) {
@@ -40,8 +40,8 @@ impl Space {
         self.bounds.bound(kind.class(), group).min(cell.most(kind))
     }
 
-    /// Sets a chunk more aside for metadata, in the first group from `home` on that has one that is wholly free; gives the
-    /// group.
+    /// Sets a chunk more aside for metadata, in the first group from `home` on that has one that is wholly free;
+    /// returns the group.
     pub(super) fn grow_region(&self, op: &Operation<'_>, home: u32) -> Result<Option<u32>> {
         let chunk = self.sb.geometry.chunk_blocks();
         for group in self.policy.groups_from(self.sb.geometry.groups, home).into_iter().flatten() {

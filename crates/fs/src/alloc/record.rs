@@ -1,10 +1,10 @@
-//! How a volume records free space on its device: the seam between the allocator, which knows free space as sets in memory,
-//! and what is stored.
+//! How a volume records free space on its device: the seam between the allocator, which knows free space as sets in
+//! memory, and what is stored.
 //!
-//! 1. [`load`](FreeSpaceRecord::load) reads a group's free space once, before anything of it changes; from then on memory is
-//!    the truth, and the caller may drop it again only while nothing of it waits to be written.
-//! 2. [`announce`](FreeSpaceRecord::announce) is called before the first change of a group's free space in a generation, so
-//!    that the blocks that will be written count towards the generation's size.
+//! 1. [`load`](FreeSpaceRecord::load) reads a group's free space once, before anything of it changes; from then on
+//!    memory is the truth, and the caller may drop it again only while nothing of it waits to be written.
+//! 2. [`announce`](FreeSpaceRecord::announce) is called before the first change of a group's free space in a
+//!    generation, so that the blocks that will be written count towards the generation's size.
 //! 3. [`write`](FreeSpaceRecord::write) is called when that generation closes, once for each group that was announced.
 //! 4. What is written beyond announced blocks is at most [`closing_credits`](FreeSpaceRecord::closing_credits) blocks.
 //!
@@ -20,7 +20,7 @@ pub(super) use bitmaps::{check_bitmap, write_bitmap};
 pub(crate) use contract::{Estimate, FreeSpaceRecord, LoadError};
 pub use space_maps::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 
-use super::zones::Zones;
+use super::system_zones::SystemZones;
 use crate::{Disk, Result};
 use bitmaps::BlockBitmaps;
 use format::group::Group;
@@ -53,11 +53,16 @@ impl Opening {
         }
     }
 
-    /// The record of the volume whose own structures lie in these zones.
-    pub(super) fn into_record(self, volume: &Disk, zones: &Arc<Zones>, mutant: Mutant) -> Box<dyn FreeSpaceRecord> {
+    /// The record of the volume whose own structures lie in these system zones.
+    pub(super) fn into_record(
+        self,
+        volume: &Disk,
+        system_zones: &Arc<SystemZones>,
+        mutant: Mutant,
+    ) -> Box<dyn FreeSpaceRecord> {
         match self {
-            Self::BlockBitmaps => Box::new(BlockBitmaps::new(&volume.sb.geometry, zones)),
-            Self::SpaceMaps(found) => Box::new(found.into_record(zones, mutant)),
+            Self::BlockBitmaps => Box::new(BlockBitmaps::new(&volume.sb.geometry, system_zones)),
+            Self::SpaceMaps(found) => Box::new(found.into_record(system_zones, mutant)),
         }
     }
 }

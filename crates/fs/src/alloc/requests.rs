@@ -1,7 +1,7 @@
-//! What a change takes from the free space and gives back to it: blocks and inodes.
+//! What a change allocates and frees: blocks and inodes.
 
 use super::blocks::Extent;
-use super::{Reservation, Role, Space, lock};
+use super::{Reservation, Role, Space};
 use crate::change::Change;
 use crate::{Base, Error, FileKind, Inode, InodeFlags, InodeNo, Result};
 use format::{FsBlock, GroupNo, Structure, Where};
@@ -25,26 +25,26 @@ impl Change<'_> {
         let home = space.sb.geometry.inode_slot(owner).map_or(GroupNo(0), |slot| slot.group);
         let begin = space.begin_at(home, goal, role);
         if !space.layout.is_pooled(role.purpose()) {
-            // numbers are plenty; whether there is room was settled when the change began
+            // numbers are plenty; whether there is space was found out when the change began
             return space.place(self.operation(), begin, want.clamp(1, most), role);
         }
-        let claimed = lock(&space.pool).allocate(u64::from(want.clamp(1, most)), self.claim()) as u32;
-        if claimed == 0 {
+        let allocated = space.pool.lock().allocate(u64::from(want.clamp(1, most)), self.privilege()) as u32;
+        if allocated == 0 {
             return Err(Error::NoSpace);
         }
-        let outcome = space.place(self.operation(), begin, claimed, role);
+        let outcome = space.place(self.operation(), begin, allocated, role);
         let used = outcome.as_ref().map_or(0, |extent| extent.count);
-        lock(&space.pool).free(u64::from(claimed - used));
+        space.pool.lock().free(u64::from(allocated - used));
         if let Ok(extent) = &outcome
             && role == Role::Content
         {
-            space.note_given(extent.first, extent.count);
+            space.note_allocated(extent.first, extent.count);
         }
         outcome
     }
 
-    /// Reads what [`Change::free`] needs for these blocks: whoever takes them out of a map does so only when they can be
-    /// freed, or they would be in use for ever and be nobody's.
+    /// Reads what [`Change::free`] needs for these blocks: they are taken out of a map only when they can be freed, or
+    /// they would be in use for ever without an owner.
     ///
     /// # Errors
     /// Those of the device, and those of [`Change::free`]; nothing is changed then.
@@ -60,11 +60,11 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Frees blocks. They are given out again when a crash cannot bring back what used them.
+    /// Frees blocks. They may be allocated again when a crash cannot bring back what used them.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where they are not blocks that a file may have; nothing is changed then. Blocks of a group that
-    /// is damaged stay as they are.
+    /// [`Error::Corrupt`] where they are not blocks that a file may have; nothing is changed then. Blocks of a group
+    /// that is damaged stay as they are.
     pub(crate) fn free(&self, first: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
         let space = self.volume.space()?;
         space.may_be_freed(first, count)?;
@@ -72,8 +72,8 @@ impl Change<'_> {
             Purpose::Data => self.operation().forget_data(first, count),
             Purpose::Metadata => self.operation().forget(first, count),
         }
-        let held =
-            (purpose == Purpose::Metadata || space.options.hold_content) && space.options.mutant != Mutant::ReuseAtOnce;
+        let defer = (purpose == Purpose::Metadata || space.options.defer_content)
+            && space.options.mutant != Mutant::ReuseAtOnce;
         let geometry = &space.sb.geometry;
         let (mut at, end) = (first.get(), first.get() + count);
         while at < end {
@@ -81,18 +81,18 @@ impl Change<'_> {
             let blocks = geometry.group_blocks(group);
             let part = end.min(blocks.end) - at;
             let run = Run { start: (at - blocks.start) as u32, len: part as u32 };
-            space.give_back(self.operation(), group, run, held)?;
+            space.free_run(self.operation(), group, run, defer)?;
             at += part;
         }
         Ok(())
     }
 
-    /// Allocates an inode for a new file in a directory, near it as far as its kind allows, and gives its number and the
-    /// generation it gets. What its slot holds is undefined until [`Change::put_inode`].
+    /// Allocates an inode for a new file in a directory, near it as far as its kind allows, and returns its number and
+    /// the generation it gets. What its slot contains is undefined until [`Change::put_inode`].
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where no inode is free, [`Error::ReadOnly`] where the volume is being put away. Nothing is changed
-    /// then.
+    /// [`Error::NoSpace`] where no inode is free, [`Error::ReadOnly`] where the volume is being put away. Nothing is
+    /// changed then.
     pub(crate) fn allocate_inode(&self, parent: &Inode, kind: FileKind) -> Result<(InodeNo, u32)> {
         let space = self.volume.space()?;
         let geometry = &space.sb.geometry;
@@ -105,7 +105,7 @@ impl Change<'_> {
             space.policy.file(space.as_ref(), home)
         };
         let in_use = |inode: Arc<Inode>| inode.raw().disk.i_links_count.get() > 0;
-        let is_open = |number| self.volume.is_held(number) && self.volume.any_inode(number).is_ok_and(in_use);
+        let is_open = |number| self.volume.is_looked_up(number) && self.volume.any_inode(number).is_ok_and(in_use);
         // a group whose bitmap cannot be read is passed over; that is an error only where no other has an inode
         let mut unread = Vec::new();
         for group in space.policy.groups_from(geometry.groups, choice.unwrap_or(home)).into_iter().flatten() {
@@ -127,8 +127,8 @@ impl Change<'_> {
         Err(unread.pop().unwrap_or(Error::NoSpace))
     }
 
-    /// Reads what [`Change::free_inode`] needs for an inode: whoever takes it out of the volume's structures does so only
-    /// when it can be freed.
+    /// Reads what [`Change::free_inode`] needs for an inode: it is taken out of the volume's structures only when it
+    /// can be freed.
     ///
     /// # Errors
     /// Those of the device.
@@ -138,8 +138,8 @@ impl Change<'_> {
         space.lock_inodes(self.operation().store(), slot.group.get()).map(drop)
     }
 
-    /// Frees an inode. Its number is given out again when the change is over, so that nobody else writes the slot that this
-    /// change still clears.
+    /// Frees an inode. Its number may be allocated again when the change is over, so that no one else writes the slot
+    /// that this change still clears.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for a number that no file has. An inode of a group that is damaged stays as it is.
@@ -189,7 +189,7 @@ impl Base {
         geometry.group_start(GroupNo(self.layout.group_for(Purpose::Data, group)))
     }
 
-    /// Promises `blocks` blocks to content that has no place yet. To be called outside of a change: it may have to wait
+    /// Reserves `blocks` blocks for delayed data. To be called outside of a change: it may have to wait
     /// until what was freed is durable.
     ///
     /// # Errors
@@ -197,10 +197,10 @@ impl Base {
     pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
         let writing = self.writing()?;
         let space = Arc::clone(&writing.space);
-        let promised = |space: &Space| lock(&space.pool).reserve(blocks, self.usual_claim());
-        if !promised(&space) {
+        let reserved = |space: &Space| space.pool.lock().reserve(blocks, self.usual_privilege());
+        if !reserved(&space) {
             self.wait_for_space()?;
-            if !promised(&space) {
+            if !reserved(&space) {
                 return Err(Error::NoSpace);
             }
         }
@@ -210,15 +210,15 @@ impl Base {
     /// Waits until what was freed may be used.
     pub(crate) fn wait_for_space(&self) -> Result<()> {
         let space = self.space()?;
-        // the first lock is given back before the second is taken
-        let held = lock(&space.pool).deferred() > 0;
-        if held || !lock(&space.deferred_inodes).is_empty() {
+        // the first lock is released before the second is taken
+        let has_deferred = space.pool.lock().deferred() > 0;
+        if has_deferred || !space.deferred_inodes.lock().is_empty() {
             self.store.sync()?;
         }
         Ok(())
     }
 
-    /// Whether there are things on this volume that can keep content in its place: snapshots, transactions, an option.
+    /// Whether there are things on this volume that can pin content: snapshots, transactions, an option.
     pub(crate) fn may_have_to_copy(&self) -> bool {
         self.space().is_ok_and(|space| space.snapshot_pins.is_some())
     }

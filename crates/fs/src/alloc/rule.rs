@@ -1,7 +1,7 @@
 //! Where blocks of a kind may go: the one place where the volume's format and its mount options are asked.
 //!
-//! The groups of a volume may set some of their blocks aside for metadata, by 64ths (*chunks*): a mask for each group. The
-//! volume's [`Rule`] says what that means for a block, as a list of [`Try`]s: where the allocator looks first, and
+//! The groups of a volume may set some of their blocks aside for metadata, by 64ths (*chunks*): a mask for each group.
+//! The volume's [`Rule`] says what that means for a block, as a list of [`Try`]s: where the allocator looks first, and
 //! where then. Each of them may look at all groups. The last one finds whatever is free, so that there is no space only
 //! where there is none.
 
@@ -28,7 +28,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// What the block is to whoever frees it.
+    /// Whether the block is freed as data or as metadata.
     pub(crate) fn purpose(self) -> Purpose {
         match self {
             Role::Content => Purpose::Data,
@@ -42,8 +42,8 @@ impl Role {
 pub(super) enum Rule {
     /// Metadata and content together, near what they belong to.
     Together,
-    /// Metadata to the front of each group, but for a file's first indirect block, and content behind it; where one is full,
-    /// the other is used.
+    /// Metadata to the front of each group, but for a file's first indirect block, and content behind it; where one is
+    /// full, the other is used.
     Hint,
     /// Metadata in the regions that the group descriptors name, which grow; content elsewhere.
     Regions,
@@ -100,8 +100,8 @@ impl Rule {
         matches!(self.tries(role).first(), Some(Try::InsideHere | Try::Inside))
     }
 
-    /// The chunks of a group that are set aside for metadata; `own_end` is where the group's own structures at its front
-    /// end, in units.
+    /// The chunks of a group that are set aside for metadata; `own_end` is where the group's own structures at its
+    /// front end, in units.
     pub(super) fn mask(
         self,
         layout: &Layout,

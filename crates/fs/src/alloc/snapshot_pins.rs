@@ -1,11 +1,12 @@
 //! Blocks that snapshots pin: which they are, and how they come back.
 //!
-//! 1. The free space of a group in memory knows which of the group's blocks a snapshot uses. It learns that when it is read,
-//!    from the bitmap that each snapshot has of the group; equal places are equal bitmaps, which are read once.
-//! 2. A snapshot is made without a look at any group: it moves the *epoch* on while no operation runs, and a group that is
-//!    in memory takes all that it uses for pinned before anything else is done with it in the new epoch.
-//! 3. While one is deleted, no group comes into memory. What only that snapshot pinned may be allocated when the generation
-//!    without it is durable.
+//! 1. The free space of a group in memory knows which of the group's blocks a snapshot uses. It learns that when it is
+//!    read, from the bitmap that each snapshot has of the group; equal physical blocks are equal bitmaps, which are
+//!    read once.
+//! 2. A snapshot is made without a look at any group: it moves the *epoch* on while no operation runs, and a group that
+//!    is in memory takes all that it uses for pinned before anything else is done with it in the new epoch.
+//! 3. While one is deleted, no group comes into memory. What only that snapshot pinned may be allocated when the
+//!    generation without it is durable.
 
 use super::cell::SpaceArea;
 use crate::Result;
@@ -13,10 +14,11 @@ use format::FsBlock;
 use format::native::GROUP_BLOCKS;
 use format::native::map::Entry;
 use format::native::snapshots::Snapshot;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use space::{Container, ContainerMap};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use store::native::Mapped;
 
 /// What a native volume's snapshots pin.
@@ -53,11 +55,11 @@ impl SnapshotPins {
 
     /// While this is locked no snapshot is deleted.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, LiveSnapshots> {
-        self.live.read().unwrap_or_else(PoisonError::into_inner)
+        self.live.read()
     }
 
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, LiveSnapshots> {
-        self.live.write().unwrap_or_else(PoisonError::into_inner)
+        self.live.write()
     }
 
     /// The free space of a data group takes note of the snapshots that were made since it was last looked at.
@@ -102,8 +104,8 @@ pub(super) struct PinsOfGroup {
     pending: bool,
 }
 
-pub(super) fn place(entry: &Entry) -> (u64, u64) {
-    (entry.place, entry.generation)
+pub(super) fn block_version(entry: &Entry) -> (u64, u64) {
+    (entry.physical, entry.generation)
 }
 
 /// The blocks in use by a bitmap as it is stored.
@@ -117,7 +119,7 @@ pub(crate) fn used_by(mapped: &Mapped, snapshots: &[Snapshot], block: FsBlock) -
     let mut seen = HashSet::new();
     for snapshot in snapshots {
         if let Some(entry) = mapped.entry_at(snapshot, block)?
-            && seen.insert(place(&entry))
+            && seen.insert(block_version(&entry))
         {
             union.union_with(&in_use(&mapped.read_entry(block, &entry)?));
         }
@@ -134,17 +136,17 @@ pub(super) fn used_alone(
 ) -> store::Result<Container> {
     let nothing = Container::empty(GROUP_BLOCKS);
     let Some(entry) = mapped.entry_at(snapshot, block)? else { return Ok(nothing) };
-    let mut places = HashSet::from([place(&entry)]);
+    let mut seen = HashSet::from([block_version(&entry)]);
     let mut different = Vec::new();
     // those that were made next before and after it most likely have the same
     let mut others: Vec<&Snapshot> = others.iter().collect();
     others.sort_by_key(|other| other.generation.abs_diff(snapshot.generation));
     for other in others {
         let Some(theirs) = mapped.entry_at(other, block)? else { continue };
-        if place(&theirs) == place(&entry) {
+        if block_version(&theirs) == block_version(&entry) {
             return Ok(nothing);
         }
-        if places.insert(place(&theirs)) {
+        if seen.insert(block_version(&theirs)) {
             different.push(theirs);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::record::{FreeSpaceRecord, LoadError, Opening};
 use super::snapshot_pins::SnapshotPins;
-use super::zones::Zones;
+use super::system_zones::SystemZones;
 use super::{MAX_GROUPS, read_descriptors};
 use crate::{Disk, Error, Result};
 use format::group::Group;
@@ -14,7 +14,8 @@ use store::Mutant;
 
 /// The free space of a volume as its device records it, group by group.
 ///
-/// What the volume would free when it is opened for writing (files that were open, the journal's own use) counts as used.
+/// What the volume would free when it is opened for writing (files that were open, the journal's own use) counts as
+/// used.
 pub struct StoredFreeSpace<'a> {
     disk: &'a Disk,
     groups: Vec<Group>,
@@ -26,8 +27,8 @@ impl Disk {
     /// The free space of the volume as its device records it.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Corrupt`] where descriptors or the record's own superblock fields contradict the volume;
-    /// [`Error::Unsupported`] for more groups than a volume may have that is opened for writing.
+    /// Those of the device; [`Error::Corrupt`] where descriptors or the record's own superblock fields contradict the
+    /// volume; [`Error::Unsupported`] for more groups than a volume may have that is opened for writing.
     pub fn stored_free_space(&self) -> Result<StoredFreeSpace<'_>> {
         let geometry = &self.sb.geometry;
         if geometry.groups > MAX_GROUPS {
@@ -36,8 +37,8 @@ impl Disk {
         let groups = read_descriptors(self)?;
         let mut opening = Opening::read(self)?;
         let own = opening.own_blocks(&groups);
-        let zones = Arc::new(Zones::of_volume(geometry, &groups, own)?);
-        let record = opening.into_record(self, &zones, Mutant::default());
+        let system_zones = Arc::new(SystemZones::of_volume(geometry, &groups, own)?);
+        let record = opening.into_record(self, &system_zones, Mutant::default());
         let pins = self.layout.native().map(|native| SnapshotPins::new(&native.mapped, 0)).transpose()?;
         Ok(StoredFreeSpace { disk: self, groups, record, pins })
     }
@@ -50,11 +51,12 @@ impl StoredFreeSpace<'_> {
         self.disk.layout.groups_for(Purpose::Data)
     }
 
-    /// Runs of blocks of a group that neither the volume nor one of its snapshots uses, ascending. A run at the end of a group
-    /// may go on in the next.
+    /// Runs of blocks of a group that neither the volume nor one of its snapshots uses, ascending. A run at the end of
+    /// a group may go on in the next.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Corrupt`] where the group's record contradicts the volume: its free space is not known.
+    /// Those of the device; [`Error::Corrupt`] where the group's record contradicts the volume: its free space is not
+    /// known.
     pub fn of_group(&self, group: GroupNo) -> Result<Vec<Range<u64>>> {
         let what = |what| Error::corrupt(Structure::Bitmap, Where::Group(group), what);
         let descriptor = self.groups.get(group.get() as usize).ok_or_else(|| what("the volume has no such group"))?;

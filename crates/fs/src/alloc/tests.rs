@@ -1,6 +1,6 @@
-//! Allocation on volumes of many shapes, judged by e2fsck.
+//! Allocation on volumes of many shapes, checked by e2fsck.
 
-use super::{Purpose, Role, lock};
+use super::{Purpose, Role};
 use crate::{Clock, Consistency, Error, FileKind, InodeNo, OpenOptions, Timestamp, Volume, WriteOptions};
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use format::group::Group;
@@ -29,7 +29,7 @@ fn options(consistency: Consistency) -> OpenOptions {
     OpenOptions { cache_bytes: 64 << 10, write: Some(write), ..OpenOptions::default() }
 }
 
-/// The least that is kept between generations: bitmaps are dropped and read again.
+/// The least that is cached between generations: bitmaps are dropped and read again.
 fn open(image: &Path, consistency: Consistency) -> Volume {
     let writable = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
     let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, writable).expect("opening an image"));
@@ -46,7 +46,7 @@ fn put_empty(volume: &Volume, kind: FileKind) -> InodeNo {
 }
 
 #[test]
-fn what_is_taken_and_given_back_leaves_a_sound_volume() {
+fn allocating_and_freeing_leaves_a_consistent_volume() {
     if !tools::need(&["mke2fs", "e2fsck"]) {
         return;
     }
@@ -81,10 +81,11 @@ fn what_is_taken_and_given_back_leaves_a_sound_volume() {
             }
             if round % 50 == 0 {
                 volume.sync().expect("sync");
-                // what was freed in this generation is held until it was written, and its maps stay for the next one
+                // what was freed in this generation is deferred until it was written, and its maps stay for the next
+                // one
                 volume.sync().expect("sync");
                 let space = volume.space().expect("writable");
-                assert!(lock(&space.loaded).len() <= space.options.bitmaps, "{shape:?}");
+                assert!(space.loaded.lock().len() <= space.options.bitmaps, "{shape:?}");
             }
         }
         blocks.sort_by_key(|extent| extent.first);
@@ -115,7 +116,7 @@ fn all_blocks_can_be_used_and_none_twice() {
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-m", "10"], 20 << 20).build();
     let volume = open(image.path(), Consistency::DirtyBit);
     let available = volume.statfs().blocks_available;
-    let promise = volume.reserve(100).expect("there is room");
+    let reservation = volume.reserve(100).expect("there is space");
     assert_eq!(volume.statfs().blocks_available, available - 100);
     let mut extents = Vec::new();
     loop {
@@ -129,31 +130,31 @@ fn all_blocks_can_be_used_and_none_twice() {
     let taken: u64 = extents.iter().map(|extent| u64::from(extent.count)).sum();
     assert_eq!(taken, available - 100);
     assert!(matches!(volume.reserve(1), Err(Error::NoSpace)));
-    drop(promise);
-    volume.reserve(100).expect("the promise was given back");
-    // what was promised may use all there is
+    drop(reservation);
+    volume.reserve(100).expect("the reservation was released");
+    // what was reserved may use all there is
     let change = volume.change(0).expect("a change");
-    change.claim_as(space::Claim::Promised);
+    change.set_privilege(space::Privilege::Reserved);
     while let Ok(extent) = change.allocate(InodeNo::ROOT, FsBlock(0), 5000, Role::Content) {
         extents.push(extent);
     }
     drop(change);
     assert_eq!(volume.statfs().blocks_free, 0);
-    // what is freed as metadata is not given out again before it is durable
+    // what is freed as metadata is not allocated again before it is durable
     let extent = extents.pop().expect("there are some");
     let change = volume.change(0).expect("a change");
     change.free(extent.first, extent.count.into(), Purpose::Metadata).expect("free");
-    change.claim_as(space::Claim::Promised);
+    change.set_privilege(space::Privilege::Reserved);
     assert!(matches!(change.allocate(InodeNo::ROOT, FsBlock(0), 1, Role::Content), Err(Error::NoSpace)));
     drop(change);
-    assert_eq!(lock(&volume.space().expect("writable").pool).deferred(), u64::from(extent.count));
+    assert_eq!(volume.space().expect("writable").pool.lock().deferred(), u64::from(extent.count));
     volume.sync().expect("sync");
     let change = volume.change(0).expect("a change");
-    change.claim_as(space::Claim::Promised);
+    change.set_privilege(space::Privilege::Reserved);
     assert_eq!(change.allocate(InodeNo::ROOT, FsBlock(0), extent.count, Role::Content).expect("it is durable"), extent);
     for extent in extents.into_iter().chain([extent]) {
         change.free(extent.first, extent.count.into(), Purpose::Data).expect("free");
-        assert!(change.free(FsBlock(2), 1, Purpose::Data).is_err(), "the descriptors are nobody's to free");
+        assert!(change.free(FsBlock(2), 1, Purpose::Data).is_err(), "the descriptors cannot be freed");
     }
     drop(change);
     volume.unmount().expect("unmount");
@@ -219,9 +220,9 @@ fn a_large_volume_is_opened_and_used() {
     let root = volume.inode(InodeNo::ROOT).expect("the root");
     let change = volume.change(0).expect("a change");
     let mut taken: Vec<_> = [5 << 20, 200 << 20, 250 << 20, 0]
-        .map(|goal| change.allocate(InodeNo::ROOT, FsBlock(goal), 30_000, Role::Content).expect("there is room"))
+        .map(|goal| change.allocate(InodeNo::ROOT, FsBlock(goal), 30_000, Role::Content).expect("there is space"))
         .to_vec();
-    taken.push(change.allocate(InodeNo::ROOT, volume.goal(&root), 1, Role::Metadata).expect("there is room"));
+    taken.push(change.allocate(InodeNo::ROOT, volume.goal(&root), 1, Role::Metadata).expect("there is space"));
     drop(change);
     assert_eq!(volume.statfs().blocks_free, free - taken.iter().map(|extent| u64::from(extent.count)).sum::<u64>());
     assert!(taken.iter().take(4).all(|extent| extent.count == 30_000), "{taken:?}");
@@ -250,8 +251,8 @@ fn descriptors_that_overlap_are_not_written_on() {
     }
     for shape in [&["-t", "ext2", "-b", "1024"][..], &["-t", "ext4", "-b", "1024"]] {
         let image = Image::mke2fs(shape, 20 << 20).build();
-        let sound = open(image.path(), Consistency::None);
-        let (geometry, second) = (&sound.sb.geometry, sound.group(GroupNo(1)).expect("a group"));
+        let intact = open(image.path(), Consistency::None);
+        let (geometry, second) = (&intact.sb.geometry, intact.group(GroupNo(1)).expect("a group"));
         let wrong: [fn(&mut Group, &Geometry); 4] = [
             |group, geometry| group.block_bitmap = FsBlock(geometry.blocks),
             |group, geometry| group.inode_bitmap = geometry.descriptor_block(0),
@@ -264,7 +265,7 @@ fn descriptors_that_overlap_are_not_written_on() {
             change(&mut group, geometry);
             let at = geometry.descriptor_block(0).get() as usize * 1024 + geometry.descriptor_size as usize;
             let place = &mut bytes[at..at + geometry.descriptor_size as usize];
-            group.seal(&sound.sb.disk, geometry, GroupNo(1), place);
+            group.set_checksum(&intact.sb.disk, geometry, GroupNo(1), place);
             let opened = Volume::open(Arc::new(MemoryDevice::from_vec(bytes)), &options(Consistency::None));
             assert!(opened.is_err_and(|e| e.is_corruption()), "{shape:?}");
         }
@@ -278,7 +279,7 @@ fn led_to(volume: &Volume, number: InodeNo, block: u64) -> crate::Inode {
     let extent = 40 + 12;
     bytes[extent + 4..extent + 6].copy_from_slice(&1u16.to_le_bytes());
     bytes[extent + 8..extent + 12].copy_from_slice(&(block as u32).to_le_bytes());
-    crate::Inode::unsealed(&volume.sb, number, bytes.into()).expect("an inode")
+    crate::Inode::without_checksum(&volume.sb, number, bytes.into()).expect("an inode")
 }
 
 #[test]
@@ -299,8 +300,8 @@ fn no_map_of_a_native_volume_leads_to_its_metadata() {
     let data = 0..native.shape.metadata_start().min(native.shape.blocks());
     let refused: Vec<u64> = data.filter(|block| !leads(*block)).collect();
     // the superblocks, where descriptors lie now, where e2fsck would look for another superblock
-    let reserved = native.shape.backup_places();
-    assert!([0, 1, descriptors.place].iter().chain(&reserved).all(|block| refused.contains(block)), "{refused:?}");
+    let reserved = native.shape.backup_blocks();
+    assert!([0, 1, descriptors.physical].iter().chain(&reserved).all(|block| refused.contains(block)), "{refused:?}");
     assert!(refused.len() < 4096, "{} blocks", refused.len());
     // metadata above the map
     assert!(!leads(native.shape.metadata_start() + 10));

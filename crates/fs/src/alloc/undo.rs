@@ -1,9 +1,9 @@
 //! The space of a volume as it was when everything was durable.
 //!
-//! What a group's bitmaps and descriptor were stands on the device, so only the volume's sums are kept; the groups that
-//! were changed since are read again.
+//! What a group's bitmaps and descriptor were stands on the device, so only the volume's sums are saved; the groups
+//! that were changed since are read again.
 
-use super::{Space, lock};
+use super::Space;
 use crate::{Disk, Result};
 use format::GroupNo;
 use format::superblock::{DiskSuperblock, State};
@@ -23,51 +23,51 @@ pub(crate) struct Sums {
 }
 
 impl Space {
-    /// The space as it is now. Everything is durable, and nobody changes anything.
+    /// The space as it is now. Everything is durable, and nothing changes meanwhile.
     pub(crate) fn sums(&self) -> Sums {
         Sums {
-            pool: lock(&self.pool).clone(),
+            pool: self.pool.lock().clone(),
             free_metadata: self.free_metadata.load(Ordering::Relaxed),
             pinned: self.pinned_blocks(),
             free_inodes: self.free_inodes.load(Ordering::Relaxed),
             directories: self.directories.load(Ordering::Relaxed),
-            superblock: *lock(&self.superblock),
-            damaged: lock(&self.damaged).len(),
+            superblock: *self.superblock.lock(),
+            damaged: self.damaged.lock().len(),
         }
     }
 
-    /// The space is what it was. The store has thrown away what was changed since, and nobody uses the space.
+    /// The space is what it was. The store has thrown away what was changed since, and no call uses the space.
     ///
     /// # Errors
     /// Those of reading the descriptors of groups that were changed: then nothing in memory can be trusted.
     pub(crate) fn undo(&self, volume: &Disk, sums: Sums) -> Result<()> {
-        lock(&self.deferred).clear();
-        lock(&self.deferred_inodes).clear();
-        self.forget_given();
-        *lock(&self.pool) = sums.pool;
+        self.deferred.lock().clear();
+        self.deferred_inodes.lock().clear();
+        self.forget_allocated();
+        *self.pool.lock() = sums.pool;
         self.free_metadata.store(sums.free_metadata, Ordering::Relaxed);
         self.set_pinned_blocks(sums.pinned);
         self.free_inodes.store(sums.free_inodes, Ordering::Relaxed);
         self.directories.store(sums.directories, Ordering::Relaxed);
         let mut superblock = sums.superblock;
         // what was found wrong meanwhile is wrong
-        with_errors(&mut superblock, &lock(&self.superblock));
-        *lock(&self.superblock) = superblock;
-        let changed = std::mem::take(&mut *lock(&self.changed));
+        with_errors(&mut superblock, &self.superblock.lock());
+        *self.superblock.lock() = superblock;
+        let changed = std::mem::take(&mut *self.changed.lock());
         for group in changed {
             let descriptor = volume.read_descriptor(GroupNo(group))?;
             if let Some(cell) = self.cell(GroupNo(group)) {
-                lock(&self.loaded).remove(&group);
+                self.loaded.lock().remove(&group);
                 cell.reset(descriptor, self.layout.available(group, &descriptor));
                 self.bounds.raise(group);
             }
         }
         let damaged: Vec<GroupNo> =
-            lock(&self.damaged).iter().skip(sums.damaged).map(|damaged| damaged.group).collect();
+            self.damaged.lock().iter().skip(sums.damaged).map(|damaged| damaged.group).collect();
         for group in damaged {
             let is_pooled = self.layout.is_pool_group(group.get());
             let Some(descriptor) = self.descriptor(group).filter(|_| is_pooled) else { continue };
-            lock(&self.pool).quarantine(self.layout.available(group.get(), &descriptor).into());
+            self.pool.lock().quarantine(self.layout.available(group.get(), &descriptor).into());
         }
         Ok(())
     }

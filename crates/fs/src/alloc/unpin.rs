@@ -1,7 +1,7 @@
 //! Snapshots come and go: what they pin when they are made, and what may be allocated when one is deleted.
 
-use super::snapshot_pins::{LiveSnapshots, SnapshotPins, place, used_alone};
-use super::{Space, lock};
+use super::Space;
+use super::snapshot_pins::{LiveSnapshots, SnapshotPins, block_version, used_alone};
 use crate::Result;
 use format::native::GROUP_BLOCKS;
 use format::native::snapshots::Snapshot;
@@ -70,8 +70,8 @@ impl Space {
         }
     }
 
-    /// What a snapshot uses and none of `others` does, of the groups where that is not all used now, or may not be before
-    /// long: those that changed since, and those in memory. The groups themselves are the second.
+    /// What a snapshot uses and none of `others` does, of the groups where that is not all used now, or may not be
+    /// before long: those that changed since, and those in memory. The groups themselves are the second.
     pub(crate) fn pinned_only_by(
         &self,
         store: &Store,
@@ -93,7 +93,7 @@ impl Space {
     }
 
     fn bitmap_block(&self, group: u32) -> Option<FsBlock> {
-        Some(lock(&self.cell(GroupNo(group))?.state).descriptor.block_bitmap)
+        Some(self.cell(GroupNo(group))?.state.lock().descriptor.block_bitmap)
     }
 
     /// Whether a group's bitmap may be another than it was in a snapshot, or is in memory.
@@ -101,18 +101,18 @@ impl Space {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(false) };
         let durable = store.durable_generation();
         let block = {
-            let state = lock(&cell.state);
+            let state = cell.state.lock();
             if state.space.free.is_some() || state.space.generation > durable {
                 return Ok(true);
             }
             state.descriptor.block_bitmap
         };
         let (now, then) = (pins.mapped.entry_of(block)?, pins.mapped.entry_at(snapshot, block)?);
-        Ok(now.as_ref().map(place) != then.as_ref().map(place))
+        Ok(now.as_ref().map(block_version) != then.as_ref().map(block_version))
     }
 
-    /// Unpins what only a snapshot pins: `only` and `looked` are what [`Space::pinned_only_by`] found a moment ago, `others`
-    /// are those that remain. The list is for the generation of the change to change.
+    /// Unpins what only a snapshot pins: `only` and `looked` are what [`Space::pinned_only_by`] found a moment ago,
+    /// `others` are those that remain. The list is for the generation of the change to change.
     ///
     /// # Errors
     /// Those of the device and of damaged snapshots; nothing is changed then.
@@ -150,11 +150,11 @@ impl Space {
             }
             begun = true;
             self.touch_descriptor(op, group, &mut state)?;
-            let pinned = state.descriptor.held().saturating_sub(count);
-            state.descriptor.set_held(pinned);
+            let pinned = state.descriptor.pinned().saturating_sub(count);
+            state.descriptor.set_pinned(pinned);
             pins.blocks.fetch_sub(count, Ordering::Relaxed);
             self.defer(op.generation(), |deferred| deferred.add_group(group.into(), &freed));
-            lock(&self.pool).defer(count);
+            self.pool.lock().defer(count);
         }
         pins.any.store(!others.is_empty() || live.pending, Ordering::Release);
         live.list = others;

@@ -3,19 +3,20 @@
 use crate::open;
 use crate::writer::Writer;
 use crate::{
-    Consistency, FileBlock, FileKind, FsBlock, GroupNo, InodeNo, NewFile, OpenOptions, Place, Volume, WriteOptions,
+    Consistency, FileBlock, FileKind, FsBlock, GroupNo, InodeNo, Mapping, NewFile, OpenOptions, Volume, WriteOptions,
     XattrMode,
 };
 use blockdev::{BlockDevice, FileDevice};
 use format::inode::RawInode;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use store::engine::{DirtyBit, Idle, Limits};
 use store::{ClosedGeneration, Engine, Note, Part, Plan, StateSource};
 use testkit::{Image, need};
 
-/// The dirty bit, and what it was told.
+/// The dirty bit, and the notes it received.
 struct Noting {
     engine: DirtyBit,
     notes: Arc<Mutex<Vec<Note>>>,
@@ -31,7 +32,7 @@ impl Engine for Noting {
     }
 
     fn plan(&mut self, mut closed: ClosedGeneration, superblock: &dyn StateSource) -> store::Result<Plan> {
-        self.notes.lock().unwrap().append(&mut closed.notes);
+        self.notes.lock().append(&mut closed.notes);
         self.engine.plan(closed, superblock)
     }
 
@@ -90,7 +91,7 @@ fn notes_say_what_changed() {
 
         let mut known: BTreeMap<u32, Known> = BTreeMap::new();
         let mut groups = BTreeMap::new();
-        for note in notes.lock().unwrap().drain(..) {
+        for note in notes.lock().drain(..) {
             match note {
                 Note::Inode { number, before, after } => {
                     let slot = &mut known.entry(number.get()).or_default().slot;
@@ -122,8 +123,8 @@ fn notes_say_what_changed() {
             assert_eq!(raw.bytes(), inode.raw().bytes());
             assert_eq!(u64::from(raw.disk.i_blocks_lo.get()), 2 * (of.content.len() + of.others.len()) as u64);
             for (at, block) in &of.content {
-                let place = volume.map(&inode, FileBlock(*at)).expect("the map").place;
-                assert!(matches!(place, Place::Data(first) if first == FsBlock(*block)));
+                let mapping = volume.map(&inode, FileBlock(*at)).expect("the map").mapping;
+                assert!(matches!(mapping, Mapping::Data(first) if first == FsBlock(*block)));
             }
             assert_eq!(!of.content.is_empty(), places);
             assert!(!of.others.is_empty(), "its map, or its attributes");

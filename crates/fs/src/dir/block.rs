@@ -1,7 +1,8 @@
 //! The bytes of a directory block that changes: entries put in, taken out, pointed elsewhere.
 //!
-//! A *region* is what entries may fill: a block without its checksum tail, or one part of an inline directory. Everything
-//! here works on a region that was read as sound before; `None` means that it is not, and that nothing was written.
+//! A *region* is what entries may fill: a block without its checksum tail, or one part of an inline directory.
+//! Everything here works on a region that was read as consistent before; `None` means that it is not, and that nothing
+//! was written.
 
 use format::dir::{
     DirEntry, DirFormat, Entries, FileType, Head, LeafTail, decode_rec_len, encode_rec_len, entry_len, write_entry,
@@ -32,8 +33,8 @@ pub(crate) struct Leaf {
 }
 
 /// The first entry from the one at `from` on that has `need` bytes to spare: an unused one, or the end of a used one.
-pub(crate) fn find_room(region: &[u8], from: usize, need: usize, format: DirFormat) -> format::Result<Option<usize>> {
-    let has_room = |entry: &Head<'_>| {
+pub(crate) fn find_space(region: &[u8], from: usize, need: usize, format: DirFormat) -> format::Result<Option<usize>> {
+    let has_space = |entry: &Head<'_>| {
         // most have a record that is too short for both
         entry.rec_len >= need && {
             let taken = if entry.inode != 0 { entry_len(entry.name_len, format.hashed) } else { 0 };
@@ -41,7 +42,7 @@ pub(crate) fn find_room(region: &[u8], from: usize, need: usize, format: DirForm
         }
     };
     let entries = Entries::new(region.get(from..).unwrap_or_default(), format);
-    Ok(entries.seek(has_room)?.map(|entry| from + entry.offset))
+    Ok(entries.seek(has_space)?.map(|entry| from + entry.offset))
 }
 
 fn head(region: &mut [u8], at: usize) -> Option<&mut DirEntry> {
@@ -54,7 +55,7 @@ fn set_rec_len(region: &mut [u8], at: usize, len: usize, format: DirFormat) -> O
     Some(())
 }
 
-/// Puts an entry into what the entry at `at` has to spare, and gives the place of the new one.
+/// Puts an entry into what the entry at `at` has to spare, and returns the offset of the new one.
 pub(crate) fn insert(region: &mut [u8], at: usize, new: &NewEntry<'_>, format: DirFormat) -> Option<usize> {
     let old = *head(region, at)?;
     let rec_len = decode_rec_len(old.rec_len.get(), format.block_size) as usize;
@@ -85,9 +86,9 @@ pub(crate) fn remove(region: &mut [u8], at: usize, format: DirFormat) -> Option<
             region.get_mut(at..at + rec_len)?.fill(0);
         }
         None => {
-            let kept = head(region, at)?.rec_len;
+            let raw_len = head(region, at)?.rec_len;
             region.get_mut(at..at + rec_len)?.fill(0);
-            head(region, at)?.rec_len = kept;
+            head(region, at)?.rec_len = raw_len;
         }
     }
     Some(())
@@ -152,20 +153,20 @@ mod tests {
         for case in cases("dir block", 40) {
             let mut rng = case.rng();
             let mut block = vec![0; 1024];
-            make_leaf(&mut block, &[], FORMAT, LEAF).expect("room for nothing");
+            make_leaf(&mut block, &[], FORMAT, LEAF).expect("an empty leaf fits");
             let region = &mut block[..1012];
             let mut model = BTreeMap::new();
             for inode in 1..400u32 {
                 if rng.chance(60) {
                     let length = rng.between(1, 60) as usize;
                     let name: Vec<u8> = (0..length).map(|_| b'a' + rng.below(26) as u8).collect();
-                    let room = find_room(region, 0, needed(&name), FORMAT).expect("sound");
+                    let space = find_space(region, 0, needed(&name), FORMAT).expect("sound");
                     if model.contains_key(&name) {
                         continue;
                     }
-                    let Some(at) = room else { continue };
+                    let Some(at) = space else { continue };
                     let new = NewEntry { inode: InodeNo(inode), name: &name, kind: Some(FileType::Regular) };
-                    insert(region, at, &new, FORMAT).expect("there is room");
+                    insert(region, at, &new, FORMAT).expect("there is space");
                     model.insert(name, inode);
                 } else if let Some(name) = model.keys().nth(rng.index(model.len())).cloned() {
                     let at = Entries::new(region, FORMAT).find(&name).expect("sound").expect("there").offset;
@@ -178,18 +179,18 @@ mod tests {
     }
 
     #[test]
-    fn a_full_region_has_no_room_and_an_emptied_one_has_all() {
+    fn a_full_region_has_no_space_and_an_emptied_one_has_all() {
         let mut region = vec![0; 1024];
         let all: Vec<_> = (0..64u32).map(|n| format!("{n:08}")).collect();
         let entries: Vec<_> =
             all.iter().map(|name| NewEntry { inode: InodeNo(12), name: name.as_bytes(), kind: None }).collect();
         fill(&mut region, &entries, FORMAT).expect("64 entries of 16 bytes fit");
-        assert_eq!(find_room(&region, 0, 12, FORMAT), Ok(None));
+        assert_eq!(find_space(&region, 0, 12, FORMAT), Ok(None));
         for name in &all {
             let at = Entries::new(&region, FORMAT).find(name.as_bytes()).expect("sound").expect("there").offset;
             remove(&mut region, at, FORMAT).expect("there");
         }
-        assert_eq!(find_room(&region, 0, 1024, FORMAT), Ok(Some(0)));
+        assert_eq!(find_space(&region, 0, 1024, FORMAT), Ok(Some(0)));
         assert!(fill(&mut region[..100], &entries, FORMAT).is_none());
     }
 

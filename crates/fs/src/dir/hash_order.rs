@@ -1,8 +1,9 @@
 //! The list of a directory in the order of its names' hashes.
 //!
 //! The cookie of a name: 31 bits of its hash, 20 of the minor hash, and 11 that count the names for which all those are
-//! the same, in the order of their bytes. "." has 0 and ".." has 1. So a cookie stays good while other names come and go
-//! and blocks split; only where names of the very same hash come or go, one of them may be shown twice or not at all.
+//! the same, in the order of their bytes. "." has 0 and ".." has 1. So a cookie stays good while other names come and
+//! go and blocks split; only where names of the very same hash come or go, one of them may be shown twice or not at
+//! all.
 
 use super::{DirEntry, ReadDir, kind_of};
 use crate::error::OfInode;
@@ -20,8 +21,8 @@ const NAMES: u64 = 2;
 const ORDINAL_BITS: u32 = 11;
 const MINOR_BITS: u32 = 20;
 
-/// Leaves with names of one hash that are put in order together. More would have more names of one hash than cookies can
-/// tell apart.
+/// Leaves with names of one hash that are put in order together. More would have more names of one hash than cookies
+/// can distinguish.
 const MOST_LEAVES: usize = 256;
 
 fn cookie(hash: NameHash) -> u64 {
@@ -65,7 +66,7 @@ impl Directories {
             && (self.dir_format(dir).hashed || self.order_of(dir).is_some())
     }
 
-    /// The hash function of a directory; `None` where that cannot be told, or takes a key.
+    /// The hash function of a directory; `None` where that is not known, or takes a key.
     fn order_of(&self, dir: &Inode) -> Option<Hasher> {
         let version = if self.is_indexed(dir) {
             self.tree(dir).ok()?.hash_version
@@ -77,7 +78,7 @@ impl Directories {
 }
 
 impl ReadDir<'_> {
-    /// Makes the names of the next leaf ready whose cookie is `from` or later. Gives the cookie to go on from.
+    /// Makes the names of the next leaf ready whose cookie is `from` or later. Returns the cookie to go on from.
     pub(super) fn take_hashed(&mut self, from: u64) -> Option<u64> {
         let dir = std::sync::Arc::clone(&self.dir);
         self.hasher = self.volume.order_of(&dir);
@@ -132,8 +133,8 @@ impl ReadDir<'_> {
         }
     }
 
-    /// The names of the leaf that a cookie leads to, and of those that continue its last hash. What cannot be read gives
-    /// an error and is passed over.
+    /// The names of the leaf that a cookie leads to, and of those that continue its last hash. What cannot be read
+    /// yields an error and is passed over.
     fn leaves(&mut self, dir: &Inode, from: u64, names: &mut Names) -> Option<u64> {
         let volume = self.volume;
         let format = volume.dir_format(dir);

@@ -23,7 +23,7 @@ fn entry(below: Below) -> Option<DxEntry> {
     Some(DxEntry { hash: below.0.into(), block: u32::try_from(below.1.get()).ok()?.into() })
 }
 
-/// Gives an index block these entries and no others. Of the first one the hash is not kept.
+/// Fills an index block with these entries and no others. Of the first one the hash is not stored.
 fn set_entries(block: &mut [u8], start: usize, limit: usize, entries: &[Below]) -> Option<()> {
     let space = block.get_mut(start..)?;
     for (slot, &below) in space.chunks_exact_mut(DxEntry::SIZE).zip(entries) {
@@ -87,7 +87,7 @@ pub(crate) fn make_node(block: &mut [u8], entries: &[Below], format: &IndexForma
     set_entries(block, NODE_ENTRIES, format.node_limit(), entries)
 }
 
-/// Puts an entry behind that at `position`. There must be room.
+/// Puts an entry behind that at `position`. There must be space.
 pub(crate) fn insert_below(block: &mut [u8], is_root: bool, position: usize, below: Below) -> Option<()> {
     let space = block.get_mut(start(is_root)..)?;
     let (head, _) = DxCountLimit::mut_from_prefix(space).ok()?;
@@ -118,7 +118,7 @@ pub(crate) fn deepen_root(block: &mut [u8], node: FileBlock, format: &IndexForma
     set_entries(block, ROOT_ENTRIES, format.root_limit(), &[(0, node)])
 }
 
-/// Whether an index block has no room for one more entry.
+/// Whether an index block has no space for one more entry.
 pub(crate) fn is_full(index: &Index<'_>, is_root: bool, format: &IndexFormat) -> bool {
     index.len() >= if is_root { format.root_limit() } else { format.node_limit() }
 }
@@ -128,32 +128,32 @@ pub(crate) fn all_below(index: &Index<'_>) -> Vec<Below> {
     index.iter().collect()
 }
 
-/// What becomes of a leaf without room for one more name.
+/// What becomes of a leaf without space for one more name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Split {
     /// All entries fit once they stand close together.
     Compact,
-    /// The first `kept` entries in the order of hashes stay; the others begin with this hash in the index.
-    At { kept: usize, hash: u32 },
+    /// The first `count` entries in the order of hashes stay; the others begin with this hash in the index.
+    At { count: usize, hash: u32 },
 }
 
-/// How to make room for `need` bytes in a leaf of `room` bytes. `entries` is brought into the order of hashes.
-pub(crate) fn split(entries: &mut [(NameHash, NewEntry<'_>)], need: usize, room: usize) -> Option<Split> {
+/// How to make space for `need` bytes in a leaf of `capacity` bytes. `entries` is brought into the order of hashes.
+pub(crate) fn split(entries: &mut [(NameHash, NewEntry<'_>)], need: usize, capacity: usize) -> Option<Split> {
     let used: usize = entries.iter().map(|(_, e)| needed(e.name)).sum();
-    if used + need <= room {
+    if used + need <= capacity {
         return Some(Split::Compact);
     }
-    // stable: entries of one hash keep their order
+    // stable: entries of one hash stay in their order
     entries.sort_by_key(|(hash, _)| *hash);
-    let (mut kept, mut bytes) = (0, 0);
-    while kept < entries.len() && bytes < used / 2 {
-        bytes += needed(entries.get(kept)?.1.name);
-        kept += 1;
+    let (mut count, mut bytes) = (0, 0);
+    while count < entries.len() && bytes < used / 2 {
+        bytes += needed(entries.get(count)?.1.name);
+        count += 1;
     }
-    let kept = kept.clamp(1, entries.len().checked_sub(1)?.max(1));
-    let first = entries.get(kept)?.0.hash;
-    let continues = entries.get(kept - 1)?.0.hash == first;
-    Some(Split::At { kept, hash: first | if continues { CONTINUES } else { 0 } })
+    let count = count.clamp(1, entries.len().checked_sub(1)?.max(1));
+    let first = entries.get(count)?.0.hash;
+    let continues = entries.get(count - 1)?.0.hash == first;
+    Some(Split::At { count, hash: first | if continues { CONTINUES } else { 0 } })
 }
 
 /// The entries of a leaf, or of the first block of a plain directory without its dots, as [`split`] takes them.
@@ -213,10 +213,10 @@ mod tests {
 
     #[test]
     fn leaves_split_in_the_middle_and_say_so_where_a_hash_continues() {
-        assert_eq!(split(&mut entries(&[6, 2, 4, 8]), 16, 64), Some(Split::At { kept: 2, hash: 6 }));
-        assert_eq!(split(&mut entries(&[6, 4, 4, 4]), 16, 64), Some(Split::At { kept: 2, hash: 5 }));
+        assert_eq!(split(&mut entries(&[6, 2, 4, 8]), 16, 64), Some(Split::At { count: 2, hash: 6 }));
+        assert_eq!(split(&mut entries(&[6, 4, 4, 4]), 16, 64), Some(Split::At { count: 2, hash: 5 }));
         assert_eq!(split(&mut entries(&[6, 2, 4]), 16, 64), Some(Split::Compact));
-        assert_eq!(split(&mut entries(&[6, 2]), 16, 32), Some(Split::At { kept: 1, hash: 6 }));
+        assert_eq!(split(&mut entries(&[6, 2]), 16, 32), Some(Split::At { count: 1, hash: 6 }));
         assert_eq!(split(&mut entries(&[6]), 16, 20), None);
     }
 }

@@ -14,17 +14,17 @@ use std::sync::Arc;
 /// Bytes of the parent's number at the start of `i_block`.
 const PARENT_LEN: usize = 4;
 
-/// What an inline directory has for one more name.
-pub(crate) enum Room {
-    /// The entry at this offset has room.
+/// Space in an inline directory for one more name.
+pub(crate) enum Space {
+    /// The entry at this offset has space.
     At(usize),
-    /// There is room where the value of `system.data` gets longer.
+    /// There is space where the value of `system.data` gets longer.
     Grow,
     /// There is none.
     None,
 }
 
-fn unsound(inode: InodeNo) -> Error {
+fn damaged(inode: InodeNo) -> Error {
     Error::corrupt(Structure::InlineData, Where::Inode(inode), "its parts are not what they must be")
 }
 
@@ -50,25 +50,25 @@ fn data_of(attrs: &mut Vec<Attr>, inode: InodeNo) -> Result<&mut Vec<u8>> {
     };
     match attrs.get_mut(at) {
         Some(Attr { value: Stored::Here(value), .. }) => Ok(value),
-        _ => Err(unsound(inode)),
+        _ => Err(damaged(inode)),
     }
 }
 
 /// Where an entry of `need` bytes can go.
-pub(crate) fn find_room(volume: &Directories, dir: &Inode, need: usize) -> Result<Room> {
+pub(crate) fn find_space(volume: &Directories, dir: &Inode, need: usize) -> Result<Space> {
     let format = volume.dir_format(dir);
     let (mut attrs, space) = attrs_of(dir)?;
     let head = dir.raw().disk.i_block.get(PARENT_LEN..).unwrap_or_default();
-    if let Some(at) = block::find_room(head, 0, need, format).of(dir.number)? {
-        return Ok(Room::At(PARENT_LEN + at));
+    if let Some(at) = block::find_space(head, 0, need, format).of(dir.number)? {
+        return Ok(Space::At(PARENT_LEN + at));
     }
     let data = data_of(&mut attrs, dir.number)?;
-    if let Some(at) = block::find_room(data, 0, need, format).of(dir.number)? {
-        return Ok(Room::At(I_BLOCK_LEN + at));
+    if let Some(at) = block::find_space(data, 0, need, format).of(dir.number)? {
+        return Ok(Space::At(I_BLOCK_LEN + at));
     }
     let len = data.len();
     let more = pack::space_for(&attrs, space);
-    Ok(if more >= need.max(12) && len.is_multiple_of(4) { Room::Grow } else { Room::None })
+    Ok(if more >= need.max(12) && len.is_multiple_of(4) { Space::Grow } else { Space::None })
 }
 
 /// Makes `system.data` as long as it can get: what is new is one unused entry.
@@ -81,7 +81,7 @@ pub(crate) fn grow(volume: &Directories, change: &Change<'_>, dir: &Arc<Inode>) 
     let data = data_of(&mut attrs, dir.number)?;
     data.resize(old + more, 0);
     let made = data.get_mut(old..).and_then(|new| block::fill(new, &[], format));
-    made.ok_or_else(|| unsound(dir.number))?;
+    made.ok_or_else(|| damaged(dir.number))?;
     let size = (I_BLOCK_LEN + data.len()) as u64;
     put_attrs(change, dir, &attrs, |inode| inode.set_size(size))
 }
@@ -93,7 +93,7 @@ fn put_attrs(
     also: impl FnOnce(&mut InodeBuf),
 ) -> Result<Arc<Inode>> {
     let mut packed = dir.raw().attribute_area().to_vec();
-    pack::pack_inode(&mut packed, attrs).ok_or_else(|| unsound(dir.number))?;
+    pack::pack_inode(&mut packed, attrs).ok_or_else(|| damaged(dir.number))?;
     change.update_inode(dir, |inode| {
         inode.attribute_area_mut().copy_from_slice(&packed);
         also(inode);
@@ -109,14 +109,14 @@ pub(crate) fn edit(
 ) -> Result<Arc<Inode>> {
     if offset < I_BLOCK_LEN {
         let mut i_block = dir.raw().disk.i_block;
-        let at = offset.checked_sub(PARENT_LEN).ok_or_else(|| unsound(dir.number))?;
+        let at = offset.checked_sub(PARENT_LEN).ok_or_else(|| damaged(dir.number))?;
         let done = i_block.get_mut(PARENT_LEN..).and_then(|region| edit(region, at));
-        done.ok_or_else(|| unsound(dir.number))?;
+        done.ok_or_else(|| damaged(dir.number))?;
         return change.update_inode(dir, |inode| inode.set_block(i_block));
     }
     let (mut attrs, _) = attrs_of(dir)?;
     let data = data_of(&mut attrs, dir.number)?;
-    edit(data, offset - I_BLOCK_LEN).ok_or_else(|| unsound(dir.number))?;
+    edit(data, offset - I_BLOCK_LEN).ok_or_else(|| damaged(dir.number))?;
     put_attrs(change, dir, &attrs, |_| {})
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn set_parent(change: &Change<'_>, dir: &Arc<Inode>, parent: InodeNo)
     change.update_inode(dir, |inode| inode.set_block(i_block))
 }
 
-/// Makes a new directory inline, where the volume has inline data and the inode has room for the attribute.
+/// Makes a new directory inline, where the volume has inline data and the inode has space for the attribute.
 pub(crate) fn make(volume: &Directories, inode: &mut InodeBuf, parent: InodeNo) -> Option<()> {
     let (index, name) = DATA_XATTR;
     let attrs = [Attr { index, name: name.to_vec(), value: Stored::Here(Vec::new()) }];

@@ -1,9 +1,10 @@
 //! Names put into directories and taken out.
 //!
-//! A name is put in in two steps: [`Directories::make_room`] finds a place, and where there is none, makes one: a plain
-//! directory gets a block, or becomes a hash tree; a hash tree's leaf splits, and its index blocks where they are full.
-//! Each of these is complete in itself, and allocates before it edits: if the next one finds no space, the directory is
-//! sound and has the names it had. [`Directories::put_name`] then only writes. The directory's node is locked alone throughout.
+//! A name is put in in two steps: [`Directories::make_space`] finds a place, and where there is none, makes one: a
+//! plain directory gets a block, or becomes a hash tree; a hash tree's leaf splits, and its index blocks where they are
+//! full. Each of these is complete in itself, and allocates before it edits: if the next one finds no space, the
+//! directory is consistent and has the names it had. [`Directories::put_name`] then only writes. The directory's node
+//! is locked alone throughout.
 
 use super::block::{self, Leaf, NewEntry, needed};
 use super::htree::{self, Split};
@@ -22,7 +23,7 @@ use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
 use store::{Kind, Tag};
 
-/// Where a new name will stand: the entry with room for it.
+/// Where a new name will stand: the entry with space for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spot {
     /// `listed` is the block's number in a plain directory.
@@ -36,8 +37,8 @@ pub(crate) enum Spot {
     },
 }
 
-/// An edit of bytes that were read as sound while nobody else could change them.
-fn unsound(number: InodeNo) -> Error {
+/// The error of an edit whose bytes were read as consistent, and could not change since.
+fn damaged(number: InodeNo) -> Error {
     Error::corrupt(Structure::Directory, Where::Inode(number), "a block is not what it was when it was read")
 }
 
@@ -85,24 +86,24 @@ impl Directories {
         block.get(..self.region_len()).ok_or_else(short)
     }
 
-    /// Finds or makes the place for a name that is not there. Gives the directory as it is then.
-    pub(crate) fn make_room(&self, change: &Change<'_>, dir: Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Spot)> {
+    /// Finds or makes the place for a name that is not there. Returns the directory as it is then.
+    pub(crate) fn make_space(&self, change: &Change<'_>, dir: Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Spot)> {
         let mut dir = dir;
         // each round but the last splits something; a tree is at most three levels deep
         for _ in 0..16 {
             if is_inline(&dir) {
-                match inline::find_room(self, &dir, needed(name))? {
-                    inline::Room::At(offset) => return Ok((dir, Spot::Inline { offset })),
-                    inline::Room::Grow => dir = inline::grow(self, change, &dir)?,
-                    inline::Room::None => dir = self.dir_to_block(change, &dir)?,
+                match inline::find_space(self, &dir, needed(name))? {
+                    inline::Space::At(offset) => return Ok((dir, Spot::Inline { offset })),
+                    inline::Space::Grow => dir = inline::grow(self, change, &dir)?,
+                    inline::Space::None => dir = self.dir_to_block(change, &dir)?,
                 }
             } else if self.is_indexed(&dir) {
-                match self.room_in_tree(change, &dir, name)? {
+                match self.space_in_tree(change, &dir, name)? {
                     Ok(spot) => return Ok((dir, spot)),
                     Err(grown) => dir = grown,
                 }
             } else {
-                match self.room_in_list(change, &dir, name)? {
+                match self.space_in_list(change, &dir, name)? {
                     Ok(spot) => return Ok((dir, spot)),
                     Err(grown) => dir = grown,
                 }
@@ -112,19 +113,19 @@ impl Directories {
     }
 
     /// A place in a plain directory, or the directory with one block more.
-    fn room_in_list(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
+    fn space_in_list(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
         let format = self.dir_format(dir);
         let blocks = dir.size / u64::from(self.sb.geometry.block_size);
         let node = self.node(dir.number);
-        // most names find room behind the last one
-        let (hint, entry) = node.room_hint();
+        // most names find space behind the last one
+        let (hint, entry) = node.space_hint();
         let (hint, entry) = if hint < blocks { (hint, entry) } else { (0, 0) };
         let again = (entry > 0).then_some(hint);
         let others = (hint + 1..blocks).chain(0..hint).chain(again).map(|n| (n, 0));
         for (n, from) in std::iter::once((hint, entry)).chain(others).filter(|(n, _)| *n < blocks) {
             let (bytes, block) = self.dir_block_of(dir, &self.map(dir, FileBlock(n))?)?;
-            let room = block::find_room(self.region(dir, &bytes)?, from, needed(name), format).of(dir.number)?;
-            if let Some(offset) = room {
+            let found = block::find_space(self.region(dir, &bytes)?, from, needed(name), format).of(dir.number)?;
+            if let Some(offset) = found {
                 return Ok(Ok(Spot::Block { block, listed: Some(n), offset }));
             }
         }
@@ -134,10 +135,10 @@ impl Directories {
             return self.make_tree(change, dir, version).map(Err);
         }
         let (grown, at, new) = self.grow(change, dir)?;
-        node.set_room_hint(at.get(), 0);
+        node.set_space_hint(at.get(), 0);
         let made = change
             .fresh(new, self.dir_tag(change, dir), |bytes| block::make_leaf(bytes, &[], format, self.leaf_of(dir, at)));
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         Ok(Err(grown))
     }
 
@@ -163,12 +164,12 @@ impl Directories {
         let made = change.fresh(leaf, self.dir_tag(change, dir), |bytes| {
             block::make_leaf(bytes, &names, format.dir, self.leaf_of(dir, at))
         });
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         let made = change.edit(root, self.index_tag(change, dir), |bytes| {
             htree::make_root(bytes, dir.number, (parent, dots), version, at, &format)?;
             self.own_index(dir, bytes)
         })?;
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         change.update_inode(&grown, |inode| {
             let flags = inode.raw().flags() | InodeFlags::INDEX;
             inode.set_flags(flags);
@@ -176,7 +177,7 @@ impl Directories {
     }
 
     /// A place in a hash tree, or the directory after one split.
-    fn room_in_tree(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
+    fn space_in_tree(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
         let mut path = self.tree(dir)?;
         let format = path.format;
         let Some(hasher) = self.hasher(path.hash_version) else { return Err(Error::Encrypted) };
@@ -190,46 +191,51 @@ impl Directories {
         let bytes = self.dir_block(dir, at)?;
         let region = self.region(dir, &bytes)?;
         let need = needed(name);
-        if let Some(offset) = block::find_room(region, 0, need, format.dir).of(dir.number)? {
+        if let Some(offset) = block::find_space(region, 0, need, format.dir).of(dir.number)? {
             return Ok(Ok(Spot::Block { block: leaf, listed: None, offset }));
         }
         let mut names =
             htree::hashed_entries(region, format.dir, |name| self.hash_of(dir, &hasher, name)).of(dir.number)?;
-        let split = htree::split(&mut names, need, region.len()).ok_or_else(|| unsound(dir.number))?;
+        let split = htree::split(&mut names, need, region.len()).ok_or_else(|| damaged(dir.number))?;
         let entries: Vec<NewEntry<'_>> = names.iter().map(|(_, entry)| *entry).collect();
-        let Split::At { kept, hash } = split else {
+        let Split::At { count, hash } = split else {
             let made = change.edit(leaf, self.dir_tag(change, dir), |bytes| {
                 block::make_leaf(bytes, &entries, format.dir, self.leaf_of(dir, at))
             })?;
-            made.ok_or_else(|| unsound(dir.number))?;
+            made.ok_or_else(|| damaged(dir.number))?;
             return Ok(Err(Arc::clone(dir)));
         };
-        if let Some(grown) = self.room_for_leaf(change, dir, &path)? {
+        if let Some(grown) = self.space_for_leaf(change, dir, &path)? {
             return Ok(Err(grown));
         }
-        let Some(above) = path.steps.last() else { return Err(unsound(dir.number)) };
+        let Some(above) = path.steps.last() else { return Err(damaged(dir.number)) };
         let index = self.physical(dir, above.number)?;
-        let (stay, go) = entries.split_at(kept);
+        let (stay, go) = entries.split_at(count);
         let (grown, new_at, new) = self.grow(change, dir)?;
         let made = change.fresh(new, self.dir_tag(change, dir), |bytes| {
             block::make_leaf(bytes, go, format.dir, self.leaf_of(dir, new_at))
         });
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         let made = change.edit(leaf, self.dir_tag(change, dir), |bytes| {
             block::make_leaf(bytes, stay, format.dir, self.leaf_of(dir, at))
         })?;
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         let made = change.edit(index, self.index_tag(change, dir), |bytes| {
             htree::insert_below(bytes, above.is_root(), above.position, (hash, new_at))
         })?;
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         Ok(Err(grown))
     }
 
-    /// Makes room for one more leaf in the index, by one step. `None` where there is room.
-    fn room_for_leaf(&self, change: &Change<'_>, dir: &Arc<Inode>, path: &IndexPath<'_>) -> Result<Option<Arc<Inode>>> {
+    /// Makes space for one more leaf in the index, by one step. `None` where there is space.
+    fn space_for_leaf(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Inode>,
+        path: &IndexPath<'_>,
+    ) -> Result<Option<Arc<Inode>>> {
         let format = &path.format;
-        // the lowest block that has room; what is below it has to split, the highest first
+        // the lowest block that has space; what is below it has to split, the highest first
         let mut full: Option<(&Step, &Step)> = None;
         let mut above: Option<&Step> = None;
         let mut all_full = true;
@@ -247,9 +253,9 @@ impl Directories {
         }
         let Some((above, step)) = full else { return Ok(None) };
         let entries = htree::all_below(&step.index(format).of(dir.number)?);
-        let kept = entries.len() / 2;
-        let (Some(go), Some(&(hash, _))) = (entries.get(kept..), entries.get(kept)) else {
-            return Err(unsound(dir.number));
+        let half = entries.len() / 2;
+        let (Some(go), Some(&(hash, _))) = (entries.get(half..), entries.get(half)) else {
+            return Err(damaged(dir.number));
         };
         let (this, parent) = (self.physical(dir, step.number)?, self.physical(dir, above.number)?);
         let (grown, new_at, new) = self.grow(change, dir)?;
@@ -258,11 +264,11 @@ impl Directories {
             htree::make_node(bytes, go, format)?;
             self.own_index(dir, bytes)
         });
-        made.ok_or_else(|| unsound(dir.number))?;
-        change.edit(this, tag, |bytes| htree::truncate(bytes, false, kept))?.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
+        change.edit(this, tag, |bytes| htree::truncate(bytes, false, half))?.ok_or_else(|| damaged(dir.number))?;
         let made = change
             .edit(parent, tag, |bytes| htree::insert_below(bytes, above.is_root(), above.position, (hash, new_at)))?;
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         Ok(Some(grown))
     }
 
@@ -273,7 +279,7 @@ impl Directories {
             // the largest directory there can be
             return Err(Error::NoSpace);
         }
-        let Some(root) = path.steps.first() else { return Err(unsound(dir.number)) };
+        let Some(root) = path.steps.first() else { return Err(damaged(dir.number)) };
         let entries = htree::all_below(&root.index(format).of(dir.number)?);
         let root = self.physical(dir, FileBlock(0))?;
         let (grown, new_at, new) = self.grow(change, dir)?;
@@ -282,16 +288,16 @@ impl Directories {
             htree::make_node(bytes, &entries, format)?;
             self.own_index(dir, bytes)
         });
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         let made = change.edit(root, tag, |bytes| {
             htree::deepen_root(bytes, new_at, format)?;
             self.own_index(dir, bytes)
         })?;
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         Ok(grown)
     }
 
-    /// Gives an inline directory a block with all its names.
+    /// Moves all names of an inline directory into a block.
     fn dir_to_block(&self, change: &Change<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
         let format = self.dir_format(dir);
         let content = self.inline_dir(dir)?;
@@ -319,7 +325,7 @@ impl Directories {
         let made = change.fresh(new, self.dir_tag(change, dir), |bytes| {
             block::make_leaf(bytes, &entries, format, self.leaf_of(dir, at))
         });
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         Ok(grown)
     }
 
@@ -341,9 +347,9 @@ impl Directories {
                 let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
                     block::insert(bytes.get_mut(..len)?, offset, entry, format)
                 })?;
-                let placed = done.ok_or_else(|| unsound(dir.number))?;
+                let placed = done.ok_or_else(|| damaged(dir.number))?;
                 if let Some(block) = listed {
-                    self.node(dir.number).set_room_hint(block, placed);
+                    self.node(dir.number).set_space_hint(block, placed);
                 }
                 Ok(Arc::clone(dir))
             }
@@ -361,9 +367,9 @@ impl Directories {
         let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
             block::remove(bytes.get_mut(..len)?, found.offset, format)
         })?;
-        done.ok_or_else(|| unsound(dir.number))?;
+        done.ok_or_else(|| damaged(dir.number))?;
         if !self.is_indexed(dir) {
-            self.node(dir.number).set_room_hint(found.block.get(), 0);
+            self.node(dir.number).set_space_hint(found.block.get(), 0);
         }
         Ok(Arc::clone(dir))
     }
@@ -385,7 +391,7 @@ impl Directories {
         let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
             block::point(bytes, found.offset, inode, kind, format)
         })?;
-        done.ok_or_else(|| unsound(dir.number))?;
+        done.ok_or_else(|| damaged(dir.number))?;
         Ok(Arc::clone(dir))
     }
 
@@ -402,11 +408,11 @@ impl Directories {
             let offset = Entries::new(bytes, format).nth(1)?.ok()?.offset;
             block::point(bytes, offset, parent, Some(FileType::Directory), format)
         })?;
-        done.ok_or_else(|| unsound(dir.number))?;
+        done.ok_or_else(|| damaged(dir.number))?;
         Ok(Arc::clone(dir))
     }
 
-    /// Gives a new directory its first block, with "." and "..".
+    /// Adds the first block to a new directory, with "." and "..".
     pub(crate) fn first_block(&self, change: &Change<'_>, dir: &Arc<Inode>, parent: InodeNo) -> Result<Arc<Inode>> {
         let format = self.dir_format(dir);
         let kind = Some(FileType::Directory);
@@ -415,7 +421,7 @@ impl Directories {
         let made = change.fresh(new, self.dir_tag(change, &dir), |bytes| {
             block::make_leaf(bytes, &dots, format, self.leaf_of(&dir, at))
         });
-        made.ok_or_else(|| unsound(dir.number))?;
+        made.ok_or_else(|| damaged(dir.number))?;
         Ok(dir)
     }
 

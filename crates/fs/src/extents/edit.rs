@@ -1,7 +1,7 @@
 //! Extent trees on the volume, changed: nodes read and verified, blocks for new ones, all of it counted in `i_blocks`.
 //!
-//! The inode is a copy ([`InodeBuf`]) that the caller puts into its table when it is done. After each function here, also
-//! one that failed, the copy and the tree's blocks fit each other.
+//! The inode is a copy ([`InodeBuf`]) that the caller puts into its table when it is done. After each function here,
+//! also one that failed, the copy and the tree's blocks fit each other.
 
 use super::Extents;
 use super::tree::{Content, END, Edits, Inner, NodeForm, Path, carve, end_of, longest};
@@ -10,7 +10,7 @@ use crate::change::Change;
 use crate::error::OfInode;
 use crate::map::{Freed, MapForm, Steps, role};
 use crate::{Error, Inode, Maps, Result};
-use format::extent::{Child, Extent, Node, room};
+use format::extent::{Child, Extent, Node, capacity};
 use format::inode::InodeBuf;
 use format::superblock::Geometry;
 use format::tail::Tailed;
@@ -20,7 +20,7 @@ use std::ops::Range;
 use store::{Kind, Part};
 
 impl Maps {
-    /// The way to the leaf that speaks for a block, or would.
+    /// The path to the leaf that speaks for a block, or would.
     fn extent_path(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Path> {
         let blocks = self.sb.geometry.blocks;
         let mut path = Path { inner: Vec::new(), block: None, extents: Vec::new(), end: END, absorbed: None };
@@ -146,8 +146,8 @@ impl MapForm for Extents {
 }
 
 impl Change<'_> {
-    /// Gives mapped blocks from `at` on another place, as written ones: at most `want`, and as many as lie in one piece
-    /// before and after. The old ones are freed.
+    /// Replaces mapped blocks from `at` on by newly allocated ones, as written ones: at most `want`, and as many as lie
+    /// in one piece before and after. The old ones are freed.
     pub(crate) fn extents_replace(
         &self,
         owner: &Inode,
@@ -188,8 +188,8 @@ impl Change<'_> {
     }
 
     /// Moves all extents from block `from` on by `by` blocks: to the end where `up`, else to the start, where there is
-    /// room for them. `rest` bounds what is still to be moved, also after an error: the next call goes on there. Says whether
-    /// that was all.
+    /// space for them. `rest` bounds what is still to be moved, also after an error: the next call goes on there. Says
+    /// whether that was all.
     pub(crate) fn extents_shift(
         &self,
         owner: &Inode,
@@ -222,11 +222,11 @@ impl Change<'_> {
                     match (moves(e), up) {
                         (false, _) => entries.push(*e),
                         (true, true) if e.logical.get() < from => {
-                            let kept = (from - e.logical.get()) as u32;
-                            entries.push(Extent { len: kept, ..*e });
-                            let physical = FsBlock(e.physical.get() + u64::from(kept));
+                            let stays = (from - e.logical.get()) as u32;
+                            entries.push(Extent { len: stays, ..*e });
+                            let physical = FsBlock(e.physical.get() + u64::from(stays));
                             let logical = FileBlock(from + by);
-                            entries.push(Extent { logical, physical, len: e.len - kept, ..*e });
+                            entries.push(Extent { logical, physical, len: e.len - stays, ..*e });
                         }
                         (true, true) => entries.push(Extent { logical: FileBlock(e.logical.get() + by), ..*e }),
                         (true, false) => {
@@ -241,7 +241,7 @@ impl Change<'_> {
         }
     }
 
-    /// Gives a leaf its new entries, with all that follows; `data` blocks more are mapped by it.
+    /// Sets the entries of a leaf, with all that follows; `data` blocks more are mapped by it.
     fn put_leaf(&self, owner: &Inode, buf: &mut InodeBuf, path: Path, entries: Vec<Extent>, data: u64) -> Result<()> {
         let form = self.volume.node_form(owner);
         let (mut path, mut entries) = (path, entries);
@@ -322,8 +322,8 @@ impl Change<'_> {
         extents.iter().try_for_each(|e| self.prepare_to_free(e.physical, u64::from(e.len)))
     }
 
-    /// Takes levels away while the root has one child, whose entries it has room for. What is as it should be is done by
-    /// then: a child that cannot be read stays.
+    /// Takes levels away while the root has one child, whose entries it has space for. What is as it should be is done
+    /// by then: a child that cannot be read stays.
     fn collapse(&self, owner: &Inode, buf: &mut InodeBuf) -> Result<()> {
         let blocks = self.volume.sb.geometry.blocks;
         loop {
@@ -341,7 +341,7 @@ impl Change<'_> {
                 Err(_) => return Ok(()),
             };
             let mut root = [0; 60];
-            if content.len() > room(root.len()) || content.write(depth, &mut root).is_none() {
+            if content.len() > capacity(root.len()) || content.write(depth, &mut root).is_none() {
                 return Ok(());
             }
             buf.set_block(root);

@@ -1,11 +1,11 @@
 //! Changing an extent tree, as arithmetic on nodes that were read: no I/O, no allocation.
 //!
-//! Every change is one of a single leaf: some of its entries are replaced ([`carve`]), and what follows from that runs up
-//! the [`Path`] that leads to it ([`Path::replace`]): keys, a split where a node overflows, a level more where the root
-//! does, removal of a node that became empty. The key of a child is always the first block its own first entry speaks
-//! for, as e2fsck wants it.
+//! Every change is one of a single leaf: some of its entries are replaced ([`carve`]), and what follows from that runs
+//! up the [`Path`] that leads to it ([`Path::replace`]): keys, a split where a node overflows, a level more where the
+//! root does, removal of a node that became empty. The key of a child is always the first block its own first entry
+//! speaks for, as e2fsck wants it.
 
-use format::extent::{Child, Extent, MAX_INIT_LEN, room, write_inner, write_leaf};
+use format::extent::{Child, Extent, MAX_INIT_LEN, capacity, write_inner, write_leaf};
 use format::tail::Tail;
 use format::{FileBlock, FsBlock, InodeNo};
 
@@ -26,8 +26,8 @@ pub(super) struct NodeForm {
 }
 
 impl NodeForm {
-    /// Entries that a node other than the root has room for.
-    pub(super) fn room(self) -> usize {
+    /// Entries that a node other than the root has space for.
+    pub(super) fn capacity(self) -> usize {
         self.tail.extent_node_entries()
     }
 }
@@ -103,17 +103,17 @@ fn push(entries: &mut Vec<Extent>, extent: Extent) {
     }
 }
 
-/// A node on the way to a leaf.
+/// A node on the path to a leaf.
 #[derive(Debug)]
 pub(super) struct Inner {
     /// Its block; `None` for the root.
     pub(super) block: Option<FsBlock>,
     pub(super) children: Vec<Child>,
-    /// Which of them the way takes.
+    /// Which of them the path takes.
     pub(super) at: usize,
 }
 
-/// The way from the root to the leaf that speaks for a block.
+/// The path from the root to the leaf that speaks for a block.
 #[derive(Debug)]
 pub(super) struct Path {
     /// The root first; empty where the root is the leaf.
@@ -185,12 +185,12 @@ impl Content {
 impl Path {
     /// Blocks needed for the tree when the leaf gets `entries` entries, at most two more than fit.
     pub(super) fn blocks_needed(&self, entries: usize, form: NodeForm) -> usize {
-        let room_of = |block: Option<FsBlock>| if block.is_some() { form.room() } else { room(ROOT) };
-        if entries <= room_of(self.block) {
+        let capacity_of = |block: Option<FsBlock>| if block.is_some() { form.capacity() } else { capacity(ROOT) };
+        if entries <= capacity_of(self.block) {
             return 0;
         }
-        let full = self.inner.iter().rev().take_while(|node| node.children.len() >= room_of(node.block)).count();
-        // one for each node that splits; a root moves into a block of its own, which has room for more than it had
+        let full = self.inner.iter().rev().take_while(|node| node.children.len() >= capacity_of(node.block)).count();
+        // one for each node that splits; a root moves into a block of its own, which has space for more than it had
         1 + full
     }
 
@@ -206,19 +206,19 @@ impl Path {
         next.map_or(self.end, |e| e.logical.get()).saturating_sub(at.get())
     }
 
-    /// The neighbour that the leaf could join when it has `entries` entries: a leaf of the same parent, and whether it is
-    /// the one behind. Only where the leaf lost entries and is half empty.
+    /// The neighbour that the leaf could join when it has `entries` entries: a leaf of the same parent, and whether it
+    /// is the one behind. Only where the leaf lost entries and is half empty.
     pub(super) fn neighbour(&self, entries: usize, form: NodeForm) -> Option<(FsBlock, bool)> {
         let parent = self.inner.last()?;
-        if entries >= self.extents.len() || entries == 0 || entries > form.room() / 2 {
+        if entries >= self.extents.len() || entries == 0 || entries > form.capacity() / 2 {
             return None;
         }
         let before = || Some((parent.children.get(parent.at.checked_sub(1)?)?.block, false));
         parent.children.get(parent.at + 1).map(|child| (child.block, true)).or_else(before)
     }
 
-    /// The way to the leaf that has the entries of both, the given ones and the neighbour's; `None` where these are too
-    /// many to leave it some room, or contradict each other.
+    /// The path to the leaf that has the entries of both, `entries` and the neighbour's; `None` where these are too
+    /// many to leave it some space, or contradict each other.
     pub(super) fn join(
         &mut self,
         entries: &[Extent],
@@ -232,7 +232,7 @@ impl Path {
         first.iter().chain(second).for_each(|e| push(&mut joined, *e));
         // what is damaged stays where it is
         let in_order = joined.is_sorted_by(|a, b| end_of(a) <= b.logical.get());
-        if joined.len() > form.room() / 4 * 3 || !in_order {
+        if joined.len() > form.capacity() / 4 * 3 || !in_order {
             return None;
         }
         if is_behind {
@@ -271,7 +271,7 @@ impl Path {
         let mut root = [0; ROOT];
         if content.len() == 0 {
             (content, depth) = (Content::Leaf(Vec::new()), 0);
-        } else if content.len() > room(ROOT) {
+        } else if content.len() > capacity(ROOT) {
             let child = blocks.next()?;
             let replacement = put(&mut edits, child, content, depth, at_end, &mut blocks, form)?;
             if let Some(node) = edits.nodes.last_mut() {
@@ -285,7 +285,7 @@ impl Path {
     }
 }
 
-/// Puts content into a node's block, or into two, or frees it; gives what its parent says of it from now on.
+/// Puts content into a node's block, or into two, or frees it; returns what its parent says of it from now on.
 fn put(
     edits: &mut Edits,
     home: FsBlock,
@@ -299,10 +299,10 @@ fn put(
         edits.freed.push(home);
         return Some(Vec::new());
     };
-    let room = form.room();
+    let most = form.capacity();
     let mut replacement = vec![Child { logical: first, block: home }];
-    if content.len() > room {
-        let right = content.split_off(if at_end { room } else { content.len() / 2 });
+    if content.len() > most {
+        let right = content.split_off(if at_end { most } else { content.len() / 2 });
         let block = blocks.next()?;
         replacement.push(Child { logical: right.first()?, block });
         edits.nodes.push(encoded(block, &right, depth, true, form)?);

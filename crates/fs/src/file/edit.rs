@@ -1,19 +1,19 @@
-//! A regular file while it is changed: its lock held, its inode as it is now.
+//! A regular file while it is changed: locked, and its inode as it is now.
 
 use crate::change::Change;
 use crate::inline_data::is_inline;
 use crate::map::{CLEARING, Steps};
 use crate::node::{Node, NodeState};
-use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Place, Result, Run, Timestamp};
+use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Mapping, Result, Run, Timestamp};
 use format::FileBlock;
 use format::inode::InodeBuf;
-use space::Claim;
+use space::Privilege;
 use std::sync::Arc;
 
-/// Times of changes are kept as exactly as the kernel keeps them, by its own tick: in nanoseconds.
+/// Times of changes are stored as exactly as the kernel stores them, by its own tick: in nanoseconds.
 const TICK: i64 = 4_000_000;
-/// A file that has a quarter of this waiting for its place brings it to the device: it is one that is written in one go, and
-/// the device should not stand still meanwhile. Bytes.
+/// A file that has a quarter of this waiting for its place brings it to the device: it is one that is written in one
+/// go, and the device should not stand still meanwhile. Bytes.
 const STREAM: usize = 64 << 20;
 
 /// A regular file while it is changed.
@@ -22,20 +22,20 @@ pub(crate) struct FileEdit<'a> {
     pub(crate) node: &'a Node,
     pub(crate) state: &'a mut NodeState,
     pub(crate) inode: Arc<Inode>,
-    /// What is done to the content is not told by its times.
-    pub(crate) keep_times: bool,
+    /// The times do not show what is done to the content.
+    pub(crate) preserve_times: bool,
 }
 
 impl Files {
-    /// Changes a regular file. Where there is no room, `work` is tried once more after all delayed content got its place
-    /// and what was freed may be used again: it must not mind that its first try did a part.
+    /// Changes a regular file. Where there is no space, `work` is tried once more after all delayed content got its
+    /// place and what was freed may be used again: it must not mind that its first try did a part.
     pub(crate) fn edit_file<R>(&self, number: InodeNo, work: impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
         self.with_space(|| self.try_file(number, &work))
     }
 
-    /// Does `work`; where there is no room, once more, when content in memory has its place and what was freed may be used.
-    /// It must leave everything as it was then, or not mind that a part was done. To be called outside of a change and
-    /// without a node's lock.
+    /// Does `work`; where there is no space, once more, when content in memory has its place and what was freed may be
+    /// used. It must leave everything as it was then, or not mind that a part was done. To be called outside of a
+    /// change and without a node's lock.
     /// Waits for transactions of others.
     ///
     /// # Errors
@@ -53,10 +53,10 @@ impl Files {
         }
     }
 
-    /// A change that allocates no more than the nodes it needs to split others: there is always room for these.
+    /// A change that allocates no more than the nodes it needs to split others: there is always space for these.
     pub(crate) fn splitting(&self, credits: usize) -> Result<Change<'_>> {
-        let change = self.change_promised(credits)?;
-        change.claim_as(Claim::Promised);
+        let change = self.change_reserved(credits)?;
+        change.set_privilege(Privilege::Reserved);
         Ok(change)
     }
 
@@ -67,7 +67,7 @@ impl Files {
         }
         let node = self.node(number);
         let mut state = node.write();
-        // asked with the lock: whoever puts the volume away sees what is taken in before
+        // asked with the lock: an unmount sees what is accepted before
         writing.space.is_open()?;
         let inode = self.inode(number)?;
         let flags = inode.raw().flags();
@@ -83,11 +83,11 @@ impl Files {
             return Err(Error::NotPermitted("the file may not be changed"));
         }
         self.note_inode(number);
-        let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode, keep_times: false };
+        let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode, preserve_times: false };
         file.finish_cut()?;
         let mut outcome = work(&mut file);
-        // whoever has made it too much brings its own to the device; where data is journaled, one write is not to be torn
-        // between what has a place and what has none yet
+        // the caller that exceeds the limit brings its own to the device; where data is journaled, one write is not to
+        // be torn between what has a place and what has none yet
         let (own, limit) = (file.state.delayed.bytes(), writing.most_delayed());
         let much = self.nodes.count_delayed(file.state) > limit || own > limit.min(STREAM) / 4;
         if outcome.is_ok() && (much || own > 0 && self.store.journals_data()) {
@@ -138,7 +138,7 @@ impl FileEdit<'_> {
             return Ok(Run::hole(FileBlock(block), hole.end));
         }
         let run = self.volume.map(&self.inode, FileBlock(block))?;
-        if run.place == Place::Hole {
+        if run.mapping == Mapping::Hole {
             self.state.hole = Some(block..run.end().get());
         }
         Ok(run)
@@ -147,7 +147,7 @@ impl FileEdit<'_> {
     /// The content changes now. A time is written when it differs by a tick.
     pub(crate) fn touch(&mut self) -> Result<()> {
         let now = self.volume.now();
-        if self.keep_times || is_stamped(&self.inode, now) {
+        if self.preserve_times || is_stamped(&self.inode, now) {
             return Ok(());
         }
         let before = self.node.changed();
@@ -164,7 +164,7 @@ impl FileEdit<'_> {
         while at < to {
             let run = self.run(at / block_size)?;
             let end = run.end().get().saturating_mul(block_size).min(to);
-            if let Place::Data(first) = run.place {
+            if let Mapping::Data(first) = run.mapping {
                 // callers zero less than a block at each end of a range
                 let zeroes = vec![0; (end - at).min(2 * block_size) as usize];
                 let mut done = self.overwrite(first, at % block_size, &zeroes)?;

@@ -15,8 +15,8 @@ use format::xattr::XattrArea;
 use std::sync::Arc;
 
 impl FileEdit<'_> {
-    /// Writes where the content stands in the inode, or may from now on. False where it has to have blocks, which it has
-    /// then as far as it had content.
+    /// Writes where the content stands in the inode, or may from now on. False where it has to have blocks, which it
+    /// has then as far as it had content.
     pub(crate) fn write_inline(&mut self, offset: u64, data: &[u8]) -> Result<bool> {
         if !is_inline(&self.inode) && !self.may_become_inline() {
             return Ok(false);
@@ -36,7 +36,7 @@ impl FileEdit<'_> {
         Ok(put)
     }
 
-    /// Gives a file whose content stands in its inode another size. False as for [`FileEdit::write_inline`].
+    /// Changes the size of a file whose content stands in its inode. False as for [`FileEdit::write_inline`].
     pub(crate) fn resize_inline(&mut self, size: u64) -> Result<bool> {
         if let Some(len) = self.fits_inline(size) {
             let content = self.inline_content(len)?;
@@ -79,7 +79,7 @@ impl FileEdit<'_> {
         Ok(content)
     }
 
-    /// Makes `content` all of the file, if there is room for it.
+    /// Makes `content` all of the file, if there is space for it.
     fn put_inline(&mut self, content: &[u8]) -> Result<bool> {
         let mut buf = InodeBuf::from(self.inode.raw());
         let (head, tail) = content.split_at(content.len().min(I_BLOCK_LEN));
@@ -98,14 +98,14 @@ impl FileEdit<'_> {
         buf.set_size(content.len() as u64);
         self.map_changes();
         let change = self.volume.change(1)?;
-        if !self.keep_times {
+        if !self.preserve_times {
             stamp(&mut buf, change.now());
         }
         self.inode = change.put_inode(self.inode.number, buf)?;
         Ok(true)
     }
 
-    /// Gives content that stands in the inode a block of its own.
+    /// Moves content that stands in the inode to a block of its own.
     pub(crate) fn leave_inline(&mut self) -> Result<()> {
         let block_size = self.block_size();
         // shorter than an inode, and so than a block
@@ -136,7 +136,7 @@ impl FileEdit<'_> {
     }
 }
 
-/// Sets the value of `system.data`, or removes it. False, with nothing changed, where there is no room.
+/// Sets the value of `system.data`, or removes it. False, with nothing changed, where there is no space.
 fn set_data(inode: &Inode, buf: &mut InodeBuf, value: Option<&[u8]>) -> Result<bool> {
     let mut attrs = match XattrArea::in_inode(inode.raw().attribute_area()).of(inode.number)? {
         Some(area) => pack::unpack(&area).of(inode.number)?,

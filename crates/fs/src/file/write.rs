@@ -5,22 +5,22 @@
 //! | of blocks that were written before, inside the file | straight to the device, where they may be written over |
 //! | of blocks that are delayed already | there |
 //! | whole blocks without a place, many of them | to the device at once, their blocks allocated together |
-//! | else | to the delayed content, which has been promised its space |
+//! | else | to the delayed content, whose space is reserved |
 //!
-//! A block's first content and the map that leads to it land in one change, so that no crash shows what the block held
-//! before. The size in the inode moves with them, never before.
+//! A block's first content and the map that leads to it land in one change, so that no crash shows what the block
+//! contained before. The size in the inode moves with them, never before.
 //!
-//! Blocks that must stay as they are (see `Space::in_place`) are treated like a hole that reads as what they hold: their
-//! content is delayed, with the rest of a block where only a part is written, and gets a new place.
+//! Blocks that must stay as they are (see `Space::in_place`) are treated like a hole that reads as what they hold:
+//! their content is delayed, with the rest of a block where only a part is written, and gets a new place.
 
 use super::edit::{FileEdit, stamp};
 use crate::change::Change;
 use crate::map::ONE_PLACE;
-use crate::{Error, Files, Inode, InodeFlags, InodeNo, Mutant, Place, Result, Run};
-use format::extent::{Extent, room};
+use crate::{Error, Files, Inode, InodeFlags, InodeNo, Mapping, Mutant, Result, Run};
+use format::extent::{Extent, capacity};
 use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock, Structure, Where};
-use space::Claim;
+use space::Privilege;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -35,9 +35,9 @@ const LARGEST: u64 = 64 << 20;
 enum Put {
     /// It is written now.
     Written,
-    /// It was written earlier, to somebody who says the times.
+    /// It was written earlier, into a cache that sets the times.
     Late,
-    /// It was delayed, and its space is promised.
+    /// It was delayed, and its space is reserved.
     Delayed,
 }
 
@@ -51,31 +51,32 @@ const S_ISGID: u16 = 0o2000;
 /// The group may execute.
 const S_IXGRP: u16 = 0o10;
 
-/// What is left of a mode when a file is written or gets another owner, by somebody who is in its group or not. Without
+/// What is left of a mode when a file is written or gets another owner, by a user who is in its group or not. Without
 /// the right to execute, set-group-id means something else, and stays with the group.
 pub fn without_privileges(mode: u16, in_group: impl FnOnce() -> bool) -> u16 {
     let stays = mode & S_ISGID != 0 && mode & S_IXGRP == 0 && in_group();
     mode & !S_ISUID & if stays { !0 } else { !S_ISGID }
 }
 
-/// How content is written. Unless set, as by write(2) of somebody who may keep privileges on files.
+/// How content is written. Unless set, as by write(2) of a process that may leave privileges on files.
 #[derive(Clone, Copy, Default)]
 pub struct WriteHow<'a> {
-    /// The content is appended, and the offset is where whoever writes assumes the end of the file. A rollback can give a
-    /// file another size than whoever [holds](crate::Inodes::hold) it assumes: the content goes to the end all the same.
+    /// The content is appended, and the offset is where the caller assumes the end of the file. A rollback can change
+    /// the size that a caller which [looked the file up](crate::Inodes::add_lookup) assumes: the content goes to the
+    /// end all the same.
     pub append: bool,
     /// Pieces of one write(2) may come in any order, not each when the one before is answered: direct ones.
     pub in_any_order: bool,
-    /// Before the content changes, set-user-id is taken off the file, and set-group-id: where the group may not execute the
-    /// file, that stays if this says of the file's group that whoever writes is in it.
+    /// Before the content changes, set-user-id is taken off the file, and set-group-id: where the group may not execute
+    /// the file, that stays if this says of the file's group that the user who writes is in it.
     pub drop_privileges: Option<&'a dyn Fn(u32) -> bool>,
-    /// The times stay as they are: whoever kept the content until now sets them.
-    pub keep_times: bool,
-    /// The content is that of whole pages of a cache, with what they held before. In a file that may only grow, such a page
-    /// fills what is zero; where it does not hold what is there else, that stays, and it is an error. All is written or an
-    /// error, as with `whole`.
+    /// The times stay as they are: the cache that had the content until now sets them.
+    pub preserve_times: bool,
+    /// The content is that of whole pages of a cache, with what they contained before. In a file that may only grow,
+    /// such a page fills what is zero; where it does not hold what is there else, that stays, and it is an error. All
+    /// is written or an error, as with `whole`.
     pub pages: bool,
-    /// There is no short count, which whoever writes would take for the whole or for a failure of the device: what stops it
+    /// There is no short count, which the caller would take for the whole or for a failure of the device: what stops it
     /// is an error, also after a part was written.
     pub whole: bool,
 }
@@ -92,8 +93,8 @@ pub struct Written {
 }
 
 impl Files {
-    /// Takes privileges off a regular file whose content is about to change, as [`WriteHow::drop_privileges`] says; whether
-    /// it had any.
+    /// Takes privileges off a regular file whose content is about to change, as [`WriteHow::drop_privileges`] says;
+    /// whether it had any.
     ///
     /// # Errors
     /// As [`Files::write_at`].
@@ -102,7 +103,7 @@ impl Files {
     }
 
     /// Writes to a regular file from byte `offset` on, and says how many bytes were written: fewer than there are where
-    /// the file's size has a limit, or where there was no room for more. A gap between the end and `offset` reads as
+    /// the file's size has a limit, or where there was no space for more. A gap between the end and `offset` reads as
     /// zeroes. Permissions, and what a write does to set-user-ID bits, are the caller's business.
     ///
     /// # Errors
@@ -133,7 +134,7 @@ impl Files {
                 // a crash must not leave the new content with them
                 dropped.set(true);
             }
-            file.keep_times = how.keep_times;
+            file.preserve_times = how.preserve_times;
             let whole = how.pages || how.whole;
             let bytes = file.write(at.get().unwrap_or(offset), allowed.borrow().as_deref().unwrap_or(data), whole)?;
             file.assume_end(offset.saturating_add(bytes as u64));
@@ -148,7 +149,7 @@ impl Files {
         Ok(Written { at: at.get().unwrap_or(offset), bytes, dropped: dropped.get() })
     }
 
-    /// Gives all delayed content of a file its place.
+    /// Writes all delayed content of a file, and allocates blocks where it has none.
     ///
     /// # Errors
     /// Those of the device; [`Error::Corrupt`] where the map is, and then the content is lost.
@@ -164,12 +165,12 @@ impl Files {
             return Ok(());
         }
         let inode = self.inode(number)?;
-        let outcome = FileEdit { volume: self, node: &node, state: &mut state, inode, keep_times: false }.flush();
+        let outcome = FileEdit { volume: self, node: &node, state: &mut state, inode, preserve_times: false }.flush();
         self.nodes.count_delayed(&mut state);
         outcome
     }
 
-    /// Gives all delayed content of all files its place.
+    /// Writes all delayed content of all files, and allocates blocks where it has none.
     ///
     /// # Errors
     /// As [`Files::flush_delayed`]: the first, after all files were tried.
@@ -186,8 +187,8 @@ impl Files {
     /// would survive a loss of power. Serves any kind of file.
     ///
     /// # Errors
-    /// As [`Files::flush_delayed`], also of an earlier call of somebody else; those of the device, and then the volume is
-    /// read-only.
+    /// As [`Files::flush_delayed`], also of an earlier call by another process; those of the device, and then the
+    /// volume is read-only.
     pub fn fsync(&self, number: InodeNo, data_only: bool) -> Result<()> {
         if self.writing.is_none() {
             return Ok(());
@@ -204,7 +205,7 @@ impl Files {
         }
         let newest = if data_only { node.changed() } else { node.touched() };
         let mut generation = newest.min(self.store.open_generation());
-        if self.writing()?.options.mutant == Mutant::ShortSync {
+        if self.writing()?.options.mutant() == Mutant::ShortSync {
             generation = generation.saturating_sub(1);
         }
         self.store.sync_generation(generation)?;
@@ -235,8 +236,8 @@ impl Files {
 }
 
 impl Change<'_> {
-    /// Writes the content of the first `count` blocks of a run, at most, and allocates them where they have no place. The
-    /// content is whole blocks; the file is `size` bytes long with it. How many blocks were written.
+    /// Writes the content of the first `count` blocks of a run, at most, and allocates them where they have no place.
+    /// The content is whole blocks; the file is `size` bytes long with it. How many blocks were written.
     fn put_content(
         &self,
         inode: &Arc<Inode>,
@@ -249,9 +250,9 @@ impl Change<'_> {
         let block_size = u64::from(self.volume.sb.geometry.block_size);
         change.edit_inode(inode, |buf| {
             let place = |physical, unwritten| Extent { logical: run.logical, physical, len: count as u32, unwritten };
-            let extent = match run.place {
-                Place::Hole => change.map_allocate(inode, buf, run.logical, count, false)?,
-                Place::Unwritten(first) => match change.unwritten_in_place(first, count)? {
+            let extent = match run.mapping {
+                Mapping::Hole => change.map_allocate(inode, buf, run.logical, count, false)?,
+                Mapping::Unwritten(first) => match change.unwritten_in_place(first, count)? {
                     (true, same) => {
                         let written = Extent { len: same.min(count) as u32, ..place(first, false) };
                         change.map_convert(inode, buf, written)?;
@@ -259,7 +260,7 @@ impl Change<'_> {
                     }
                     (false, same) => change.map_replace(inode, buf, run.logical, same.min(count))?,
                 },
-                Place::Data(first) => match change.in_place(first, count)? {
+                Mapping::Data(first) => match change.in_place(first, count)? {
                     (true, same) => Extent { len: same.min(count) as u32, ..place(first, false) },
                     (false, same) => change.map_replace(inode, buf, run.logical, same.min(count))?,
                 },
@@ -288,7 +289,7 @@ impl Change<'_> {
 }
 
 impl FileEdit<'_> {
-    /// Where content goes that is appended by somebody who assumes that the file ends at `end`.
+    /// Where content goes that is appended by a caller that assumes that the file ends at `end`.
     fn end_for(&mut self, end: u64, in_any_order: bool) -> Result<u64> {
         let size = self.size();
         match self.state.assumed {
@@ -306,9 +307,9 @@ impl FileEdit<'_> {
         }
     }
 
-    /// Refuses content that an append-only file must not get. Pages that were appended come in any order, each with what
-    /// stood in it: a page may come when the file is longer already. What may be written of a page that is to be refused
-    /// comes back: it may hold what others appended.
+    /// Refuses content that an append-only file must not get. Pages that were appended come in any order, each with
+    /// what stood in it: a page may come when the file is longer already. What may be written of a page that is to be
+    /// refused comes back: it may hold what others appended.
     fn may_overwrite(&self, offset: u64, data: &[u8], pages: bool) -> Result<Option<Vec<u8>>> {
         let inside = self.size().saturating_sub(offset).min(data.len() as u64) as usize;
         if inside == 0 || !self.inode.raw().flags().contains(InodeFlags::APPEND) {
@@ -326,15 +327,16 @@ impl FileEdit<'_> {
         Ok(Some(allowed).filter(|allowed| allowed != data))
     }
 
-    /// Whoever holds the file assumes that it ends at `end` at least.
+    /// Callers that looked the file up assume that it ends at `end` at least.
     pub(crate) fn assume_end(&mut self, end: u64) {
         if let Some(assumed) = &mut self.state.assumed {
             *assumed = end.max(*assumed);
         }
     }
 
-    /// Takes set-user-id off the file, and set-group-id where it is to go with it; whether it had any. It is durable before
-    /// this returns, as far as there is no transaction, for content may reach the device at any time from then on.
+    /// Takes set-user-id off the file, and set-group-id where it is to go with it; whether it had any. It is durable
+    /// before this returns, as far as there is no transaction, for content may reach the device at any time from then
+    /// on.
     pub(crate) fn drop_privileges(&mut self, in_group: &dyn Fn(u32) -> bool) -> Result<bool> {
         let raw = self.inode.raw();
         let mode = raw.disk.i_mode.get();
@@ -358,7 +360,7 @@ impl FileEdit<'_> {
         Ok(true)
     }
 
-    /// Writes as much as there is room for, or, where it is to be `whole`, all or an error.
+    /// Writes as much as there is space for, or, where it is to be `whole`, all or an error.
     fn write(&mut self, offset: u64, data: &[u8], whole: bool) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
@@ -406,9 +408,9 @@ impl FileEdit<'_> {
         let run = self.run(block)?;
         let next = self.state.delayed.next(block_size, block).map_or(run.len, |next| (next - block).min(run.len));
         let data = within(next);
-        match run.place {
-            Place::Data(first) => self.write_mapped(run, first, at, data),
-            Place::Hole | Place::Unwritten(_) => self.write_elsewhere(run, at, data),
+        match run.mapping {
+            Mapping::Data(first) => self.write_mapped(run, first, at, data),
+            Mapping::Hole | Mapping::Unwritten(_) => self.write_elsewhere(run, at, data),
         }
     }
 
@@ -499,8 +501,8 @@ impl FileEdit<'_> {
     fn overwrite_some(&mut self, first: FsBlock, offset: u64, data: &[u8]) -> Result<usize> {
         let volume = self.volume;
         let block_size = self.block_size() as u64;
-        let room = (volume.data_blocks() * block_size - offset % block_size) as usize;
-        let part = data.get(..room).unwrap_or(data);
+        let most = (volume.data_blocks() * block_size - offset % block_size) as usize;
+        let part = data.get(..most).unwrap_or(data);
         let journaled = volume.store.journals_data();
         let change = volume.change(volume.store.credits_for_data(part.len() / block_size as usize + 2))?;
         let (at, into) = (FsBlock(first.get() + offset / block_size), offset % block_size);
@@ -518,26 +520,26 @@ impl FileEdit<'_> {
     }
 
     /// Whether content that is delayed may need a block where it was so.
-    fn may_take(&self, place: Place) -> bool {
-        match place {
-            Place::Hole => true,
+    fn may_take(&self, mapping: Mapping) -> bool {
+        match mapping {
+            Mapping::Hole => true,
             // as long as it is delayed, a generation may close, and then the block must stay as it is
-            Place::Data(_) | Place::Unwritten(_) => self.volume.may_have_to_copy(),
+            Mapping::Data(_) | Mapping::Unwritten(_) => self.volume.may_have_to_copy(),
         }
     }
 
-    /// Keeps content that has no place, or none where it may be written. Where it cannot be promised one, it gets one now or
-    /// never, and the file ends at `end` or behind. How many bytes.
+    /// Delays content that has no block, or none where it may be written. Where none can be reserved for it, it gets
+    /// one now or never, and the file ends at `end` or behind. How many bytes.
     pub(crate) fn delay(&mut self, run: Run, at: u64, data: &[u8], end: u64) -> Result<usize> {
         let block_size = self.block_size();
         let (block, into) = (at / block_size as u64, (at % block_size as u64) as usize);
         let blocks = (into + data.len()).div_ceil(block_size) as u64;
-        let whole = match run.place {
-            Place::Data(first) => Some(self.with_rest(first, at, data)?),
-            Place::Hole | Place::Unwritten(_) => None,
+        let whole = match run.mapping {
+            Mapping::Data(first) => Some(self.with_rest(first, at, data)?),
+            Mapping::Hole | Mapping::Unwritten(_) => None,
         };
-        if self.may_take(run.place) {
-            match self.promise(block, blocks) {
+        if self.may_take(run.mapping) {
+            match self.reserve_blocks(block, blocks) {
                 Err(Error::NoSpace) => {
                     let whole = whole.unwrap_or_else(|| {
                         let mut whole = vec![0; blocks as usize * block_size];
@@ -557,26 +559,26 @@ impl FileEdit<'_> {
         Ok(data.len())
     }
 
-    /// Promises blocks of a hole their place, and the metadata that leads there.
-    fn promise(&mut self, block: u64, blocks: u64) -> Result<()> {
+    /// Reserves blocks for a hole, and for the metadata that leads there.
+    fn reserve_blocks(&mut self, block: u64, blocks: u64) -> Result<()> {
         let block_size = self.block_size();
         let metadata = if self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
-            // new nodes are at least half full; a few are for the way to them
-            let each = (room(block_size) / 2) as u64;
+            // new nodes are at least half full; a few are for the path to them
+            let each = (capacity(block_size) / 2) as u64;
             let before = (self.state.delayed.bytes() / block_size) as u64;
             (before + blocks) / each - before / each
         } else {
             self.indirect_metadata(block, blocks)
         };
         let more = self.volume.reserve(blocks + metadata)?;
-        match &mut self.state.promise {
-            Some(promise) => promise.merge(more),
+        match &mut self.state.reservation {
+            Some(reservation) => reservation.merge(more),
             none => *none = Some(more),
         }
         Ok(())
     }
 
-    /// Indirect blocks that may be missing: all of the way, for each lowest one where nothing was promised yet.
+    /// Indirect blocks that may be missing: all of the path, for each lowest one where nothing is reserved yet.
     fn indirect_metadata(&self, block: u64, blocks: u64) -> u64 {
         let block_size = self.block_size();
         let shape = self.volume.sb.geometry.indirect();
@@ -585,8 +587,8 @@ impl FileEdit<'_> {
         let mut count = 0;
         while at < end {
             let start = at - (at - DIRECT) % each;
-            let promised = self.state.delayed.next(block_size, start).is_some_and(|next| next < start + each);
-            if !promised {
+            let reserved = self.state.delayed.next(block_size, start).is_some_and(|next| next < start + each);
+            if !reserved {
                 count += shape.path(FileBlock(at)).map_or(0, |path| path.indexes().len() as u64 - 1);
             }
             at = start + each;
@@ -594,12 +596,13 @@ impl FileEdit<'_> {
         count
     }
 
-    /// Writes whole blocks that have no place, or none that was written, without delay. The file ends at `end` or behind.
+    /// Writes whole blocks that have no place, or none that was written, without delay. The file ends at `end` or
+    /// behind.
     fn write_at_once(&mut self, run: Run, data: &[u8], end: u64) -> Result<usize> {
         self.flush()?;
         self.map_changes();
         let size = self.size().max(end);
-        let as_it = if self.keep_times { Put::Late } else { Put::Written };
+        let as_it = if self.preserve_times { Put::Late } else { Put::Written };
         let count = self.volume.blocks_at_once(run, &[data]);
         let change = self.volume.change(self.volume.data_credits(count))?;
         let (inode, blocks) = change.put_content(&self.inode, (run, count), &[data], size, as_it)?;
@@ -607,7 +610,7 @@ impl FileEdit<'_> {
         Ok(blocks as usize * self.block_size())
     }
 
-    /// Gives all delayed content its place.
+    /// Writes all delayed content, and allocates blocks where it has none.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let outcome = self.flush_pieces();
         if let Err(e) = &outcome
@@ -620,8 +623,8 @@ impl FileEdit<'_> {
         outcome
     }
 
-    /// All of it in one change, as long as the open generation has space for that: a crash leaves the file as it was before,
-    /// or as it is now, not as long as one of its pieces.
+    /// All of it in one change, as long as the open generation has space for that: a crash leaves the file as it was
+    /// before, or as it is now, not as long as one of its pieces.
     fn flush_pieces(&mut self) -> Result<()> {
         let (volume, block_size) = (self.volume, self.block_size());
         let size = self.size();
@@ -637,16 +640,16 @@ impl FileEdit<'_> {
             }
             let change = match open.take() {
                 Some(change) => change,
-                None => volume.change_promised(credits)?,
+                None => volume.change_reserved(credits)?,
             };
-            change.claim_as(Claim::Promised);
-            let taken = self.may_take(run.place);
+            change.set_privilege(Privilege::Reserved);
+            let taken = self.may_take(run.mapping);
             let (inode, blocks) = change.put_content(&self.inode, (run, count), &content, size, Put::Delayed)?;
             self.inode = inode;
             self.state.hole = None;
             self.state.delayed.remove(block_size, first..first + blocks);
-            if let Some(promise) = self.state.promise.as_mut().filter(|_| taken) {
-                promise.spend(blocks);
+            if let Some(reservation) = self.state.reservation.as_mut().filter(|_| taken) {
+                reservation.spend(blocks);
             }
             left = left.saturating_sub(blocks);
             open = Some(change);
@@ -658,7 +661,7 @@ impl FileEdit<'_> {
             };
             self.inode = change.update_inode(&self.inode, |buf| buf.set_size(size))?;
         }
-        self.state.promise = None;
+        self.state.reservation = None;
         Ok(())
     }
 }

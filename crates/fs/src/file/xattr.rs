@@ -6,17 +6,18 @@ use crate::{Error, FileKind, Files, InodeNo, Result};
 use format::dir::NAME_MAX;
 use format::xattr::{index, split_name};
 
-/// The longest value that a program can give an attribute (`XATTR_SIZE_MAX`), in bytes.
+/// The longest value that a program can set for an attribute (`XATTR_SIZE_MAX`), in bytes.
 const VALUE_LIMIT: usize = 65536;
 
 impl Files {
-    /// Sets an attribute, by its name with prefix. Access control lists are given in the form that programs use; the
-    /// access list changes the permission bits as chmod(1) shows them, and one that says no more than those is not kept.
+    /// Sets an attribute, by its name with prefix. Access control lists are passed in the form that programs use; the
+    /// access list changes the permission bits as chmod(1) shows them, and one that says no more than those is not
+    /// stored.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a prefix that does not exist, [`Error::NameTooLong`], [`Error::NoSpace`] also for a
-    /// value that is too long, [`Error::Exists`] and [`Error::NoAttribute`] as `mode` says, [`Error::Invalid`] for a list
-    /// that is none, [`Error::NotPermitted`] where the file's flags or its kind forbid it.
+    /// value that is too long, [`Error::Exists`] and [`Error::NoAttribute`] as `mode` says, [`Error::Invalid`] for a
+    /// list that is none, [`Error::NotPermitted`] where the file's flags or its kind forbid it.
     pub fn set_xattr(&self, number: InodeNo, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if value.len() > VALUE_LIMIT {
             return Err(Error::NoSpace);
@@ -74,6 +75,6 @@ impl Files {
             })?;
             Ok(dropped)
         })?;
-        dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
+        dropped.into_iter().try_for_each(|value_inode| self.free_orphan(value_inode))
     }
 }

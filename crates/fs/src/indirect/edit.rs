@@ -71,7 +71,8 @@ fn set_pointers(bytes: &mut [u8], index: usize, count: usize, first: Option<FsBl
     }
 }
 
-/// What a list of pointers, of which the first is that of block `at`, maps: the first block of each run, and its length.
+/// What a list of pointers, of which the first is that of block `at`, maps: the first block of each run, and its
+/// length.
 fn runs_of(list: &[U32], at: u64) -> Vec<(u64, u64)> {
     let follows = |a: &(u64, u64), b: &(u64, u64)| a.0 + 1 == b.0 && a.1 + 1 == b.1;
     let mapped = list.iter().zip(at..).map(|(p, n)| (n, u64::from(p.get()))).filter(|(_, p)| *p != 0);
@@ -131,13 +132,13 @@ impl MapForm for Indirect {
         let path = volume.indirect_path(owner, buf, at)?;
         let words = words_of(buf);
         let missing = path.missing();
-        let room = if missing > 0 {
+        let slots = if missing > 0 {
             let last = path.indexes.last().copied().unwrap_or_default();
             path.shape.per_block().saturating_sub(last as u64)
         } else {
             path.list(&words).iter().take_while(|p| p.get() == 0).count() as u64
         };
-        let want = want.min(room).min(1 << 30) as u32;
+        let want = want.min(slots).min(1 << 30) as u32;
         if want == 0 {
             return Err(Error::Invalid("the blocks are mapped already"));
         }
@@ -207,7 +208,8 @@ impl MapForm for Indirect {
 }
 
 impl Change<'_> {
-    /// The indirect blocks that a path lacks, and up to `want` blocks for data behind them; all of it where 32 bits reach.
+    /// The indirect blocks that a path lacks, and up to `want` blocks for data behind them; all of it where 32 bits
+    /// reach.
     fn indirect_blocks(
         &self,
         owner: &Inode,
@@ -256,8 +258,8 @@ impl Change<'_> {
         self.free(block, 1, Purpose::Metadata)
     }
 
-    /// Clears pointers at the end of the path, which leads to block `at`, and frees the indirect blocks that hold none any
-    /// more.
+    /// Clears pointers at the end of the path, which leads to block `at`, and frees the indirect blocks that hold none
+    /// any more.
     fn clear_pointers(
         &self,
         owner: &Inode,

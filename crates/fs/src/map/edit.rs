@@ -31,7 +31,7 @@ pub(crate) struct Steps {
     leaves: usize,
     /// Runs of blocks: each may lie in a group of its own, whose bitmap is changed.
     runs: usize,
-    /// Blocks: an engine that journals data has to be told of each.
+    /// Blocks: an engine that journals data has to be notified of each.
     blocks: u64,
 }
 
@@ -46,8 +46,8 @@ impl Steps {
         Self { leaves: usize::MAX, runs: usize::MAX, blocks: u64::MAX }
     }
 
-    /// Takes a leaf in which these runs would be cleared, ascending: the first block in the file, and how many. Gives the
-    /// block where to stop before; `None` where nothing may be cleared any more.
+    /// Takes a leaf in which these runs would be cleared, ascending: the first block in the file, and how many. Returns
+    /// the block where to stop before; `None` where nothing may be cleared any more.
     pub(crate) fn take(&mut self, runs: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
         if self.runs == 0 || self.blocks == 0 {
             return None;
@@ -90,8 +90,8 @@ impl Freed {
     }
 }
 
-/// A form that maps have: a tree of extents, or lists of indirect blocks. The caller of its methods holds the inode's lock,
-/// and puts the copy of the inode into its table whatever they answer.
+/// A form that maps have: a tree of extents, or lists of indirect blocks. The caller of its methods holds the inode's
+/// lock, and puts the copy of the inode into its table whatever they answer.
 pub(crate) trait MapForm {
     /// Where the blocks end that it can map.
     fn reach(&self, geometry: &Geometry) -> u64;
@@ -142,8 +142,8 @@ impl Inodes {
         buf.set_sectors(then, huge_file, block_size).ok_or(Error::FileTooLarge)
     }
 
-    /// Frees what a file has behind its size, the rest of a truncation that a crash or an error cut short, and takes the file
-    /// off the list of orphans. The caller has the inode's lock.
+    /// Frees what a file has behind its size, the rest of a truncation that a crash or an error cut short, and takes
+    /// the file off the list of orphans. The caller has the inode's lock.
     pub(crate) fn end_truncate(&self, number: InodeNo) -> Result<Arc<Inode>> {
         let mut inode = self.inode(number)?;
         if inode.kind == FileKind::Regular && !is_inline(&inode) {
@@ -197,8 +197,8 @@ impl Change<'_> {
         Ok(run)
     }
 
-    /// Gives written blocks from `at` on another place, at most `want` and as many as lie in one piece before and after; the
-    /// old ones are freed. The content is for the caller to give.
+    /// Replaces written blocks from `at` on by newly allocated ones, at most `want` and as many as lie in one piece
+    /// before and after; the old ones are freed. The content is for the caller to write.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooLarge`]; then nothing changed.
@@ -216,7 +216,7 @@ impl Change<'_> {
         self.extents_convert(owner, buf, run)
     }
 
-    /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; gives where to go on.
+    /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; returns where to go on.
     pub(crate) fn map_clear(
         &self,
         owner: &Inode,
@@ -252,7 +252,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Adds a block to the end of a directory: it is mapped and counted; its content is for the caller to give, with
+    /// Adds a block to the end of a directory: it is mapped and counted; its content is for the caller to write, with
     /// [`Change::fresh`].
     ///
     /// # Errors
@@ -272,7 +272,7 @@ impl Change<'_> {
         Ok((dir, at, run.physical))
     }
 
-    /// Gives an inode without content its content, which goes the way of metadata: the target of a link, the value of an
+    /// Writes the first content of an inode, which goes the path of metadata: the target of a link, the value of an
     /// attribute inode. The inode's flags say which form its map has, and the map is empty.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
         let more = features.without(options.kind.features()).without(OPTIONAL);
         let fewer = options.kind.features().without(features);
         if let Some(name) = more.names().into_iter().chain(fewer.names()).next() {
-            return refuse(format!("the type extant goes neither with nor without the feature {name} as asked"));
+            return refuse(format!("the feature {name} cannot be changed with -t extant"));
         }
     }
     Ok(features)
@@ -90,7 +90,7 @@ fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
         ),
         (
             compat(Compat::RESIZE_INODE) && !ro_compat(RoCompat::SPARSE_SUPER) && !compat(Compat::SPARSE_SUPER2),
-            "resize_inode needs the feature sparse_super: the inode has no room for a copy in every group",
+            "resize_inode needs the feature sparse_super: the inode has no space for a copy in every group",
         ),
         (
             incompat(Incompat::CSUM_SEED) && !ro_compat(RoCompat::METADATA_CSUM),

@@ -31,7 +31,7 @@ const ORPHAN_SHARE: u64 = 4096;
 /// Inodes and blocks to be written, and blocks to be zeroed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Content {
-    /// Inodes in use, and reserved ones that must carry a checksum; not sealed.
+    /// Inodes in use, and reserved ones that must carry a checksum, which is not set yet.
     pub(super) inodes: Vec<(InodeNo, InodeBuf)>,
     /// Blocks of these inodes.
     pub(super) blocks: Vec<OwnBlock>,
@@ -156,7 +156,7 @@ impl Maker<'_> {
         let (cluster, end) = (self.cluster(), self.shape.geometry.blocks);
         // what may be taken now: all but what is taken, and but what is there for something else
         let mut view = self.used.clone();
-        let elsewhere = self.kept_from(purpose);
+        let elsewhere = self.reserved_from(purpose);
         elsewhere.iter().for_each(|run| view.take(run.clone()));
         let mut choosy = !elsewhere.is_empty();
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -164,7 +164,7 @@ impl Maker<'_> {
         while left > 0 {
             let Some(free) = view.first_free(from..end, cluster) else {
                 if from == 0 && !choosy {
-                    return refuse("there is no room for the volume's own files: it is too small");
+                    return refuse("the volume is too small for its own files");
                 }
                 if from == 0 {
                     (choosy, from, view) = (false, goal, self.used.clone());
@@ -188,8 +188,8 @@ impl Maker<'_> {
         Ok(Taken { runs, sectors: self.sectors_of(clusters) })
     }
 
-    /// The blocks that are not there for a purpose, as long as others are.
-    fn kept_from(&self, purpose: Purpose) -> Vec<Range<u64>> {
+    /// The blocks that are reserved for another purpose, as long as there are others.
+    fn reserved_from(&self, purpose: Purpose) -> Vec<Range<u64>> {
         if purpose == Purpose::Data || self.regions.is_empty() {
             return self.regions.clone();
         }
@@ -203,8 +203,8 @@ impl Maker<'_> {
             .collect()
     }
 
-    /// Gives `inode` a map of `count` blocks, taken from `goal` on. The blocks, in order.
-    fn give_blocks(
+    /// Maps `count` blocks, taken from `goal` on, in `inode`. The blocks, in order.
+    fn assign_blocks(
         &mut self,
         number: InodeNo,
         inode: &mut InodeBuf,
@@ -269,7 +269,7 @@ impl Maker<'_> {
         }
         let scattered = || refuse("free space is too scattered for a file of the volume's own");
         let mut root = [0; 60];
-        if extents.len() <= extent::room(root.len()) {
+        if extents.len() <= extent::capacity(root.len()) {
             if extent::write_leaf(&mut root, &extents).is_none() {
                 return scattered();
             }
@@ -288,14 +288,14 @@ impl Maker<'_> {
                     return scattered();
                 }
                 if let Some(seed) = self.seed(number) {
-                    // there is room: a node has as many entries as the tail leaves
+                    // there is space: a node has as many entries as the tail leaves
                     let _ = tail.write(&mut node, number, 0);
                     let _ = tail.set_checksum(&mut node, FsBlock(at), seed);
                 }
                 self.put_block(at, store::Kind::ExtentNode, number, node);
                 children.push(Child { logical: part[0].logical, block: FsBlock(at) });
             }
-            if children.len() > extent::room(root.len()) || extent::write_inner(&mut root, 1, &children).is_none() {
+            if children.len() > extent::capacity(root.len()) || extent::write_inner(&mut root, 1, &children).is_none() {
                 return scattered();
             }
         }
@@ -304,7 +304,8 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The list of bad blocks, empty; and under metadata_csum all other reserved inodes, for the sake of their checksum.
+    /// The list of bad blocks, empty; and under metadata_csum all other reserved inodes, for the sake of their
+    /// checksum.
     fn reserved(&mut self) {
         let size = self.shape.geometry.inode_size;
         let mut bad_blocks = InodeBuf::new(size, 0);
@@ -331,7 +332,7 @@ impl Maker<'_> {
     fn new_inode(&mut self) -> Result<InodeNo> {
         self.content.last_inode += 1;
         if self.content.last_inode > self.shape.geometry.inodes {
-            return refuse("there are too few inodes for the volume's own files: give more with -N");
+            return refuse("there are too few inodes for the volume's own files: set more with -N");
         }
         Ok(InodeNo(self.content.last_inode))
     }
@@ -342,7 +343,7 @@ impl Maker<'_> {
         let (user, group) = self.options.root_owner;
         root.set_uid(user);
         root.set_gid(group);
-        let at = self.give_blocks(InodeNo::ROOT, &mut root, 0, 1, Purpose::Metadata)?;
+        let at = self.assign_blocks(InodeNo::ROOT, &mut root, 0, 1, Purpose::Metadata)?;
         let entries = [(InodeNo::ROOT, &b"."[..]), (InodeNo::ROOT, b".."), (LOST_FOUND, b"lost+found")];
         let block = self.directory_block(InodeNo::ROOT, FileBlock(0), &entries);
         for at in at.into_iter().flatten() {
@@ -357,7 +358,7 @@ impl Maker<'_> {
         let count = grown + u64::from(!inline);
         let mut lost = self.inode(0o40700, 2, count * block_size);
         let goal = self.near(LOST_FOUND);
-        let at = self.give_blocks(LOST_FOUND, &mut lost, goal, count, Purpose::Metadata)?;
+        let at = self.assign_blocks(LOST_FOUND, &mut lost, goal, count, Purpose::Metadata)?;
         let dots = [(LOST_FOUND, &b"."[..]), (InodeNo::ROOT, b"..")];
         for (place, at) in (0..).zip(at.into_iter().flatten()) {
             let block = self.directory_block(LOST_FOUND, FileBlock(place), if place == 0 { &dots } else { &[] });
@@ -406,7 +407,7 @@ impl Maker<'_> {
             block[..DirEntry::SIZE].copy_from_slice(free.as_bytes());
         }
         let _ = tail.write(&mut block, directory, place);
-        let _ = tail.seal(&mut block, self.seed(directory).unwrap_or_default());
+        let _ = tail.set_checksum(&mut block, self.seed(directory).unwrap_or_default());
         block
     }
 
@@ -455,7 +456,7 @@ impl Maker<'_> {
         let len = u64::from(count) * self.block_size() as u64;
         let goal = if !self.extents() || self.options.packed_meta_blocks { 0 } else { self.middle() };
         let mut inode = self.inode(0o100_600, 1, len);
-        let runs = self.give_blocks(InodeNo::JOURNAL, &mut inode, goal, u64::from(count), Purpose::Data)?;
+        let runs = self.assign_blocks(InodeNo::JOURNAL, &mut inode, goal, u64::from(count), Purpose::Data)?;
         let fast = self.shape.fast_commit_blocks;
         let journal = jbd2::DiskSuperblock::empty(self.shape.geometry.block_size, count, fast, self.options.uuid);
         let mut first = journal.as_bytes().to_vec();
@@ -558,7 +559,7 @@ impl Maker<'_> {
         let mut inode = self.inode(0o100_600, 1, bytes.len() as u64);
         inode.set_flags(InodeFlags::IMMUTABLE);
         let count = bytes.len().div_ceil(self.block_size()) as u64;
-        let at = self.give_blocks(number, &mut inode, 0, count, Purpose::Data)?;
+        let at = self.assign_blocks(number, &mut inode, 0, count, Purpose::Data)?;
         for (at, part) in at.into_iter().flatten().zip(bytes.chunks(self.block_size())) {
             let mut block = part.to_vec();
             block.resize(self.block_size(), 0);
@@ -579,11 +580,11 @@ impl Maker<'_> {
         }
         let number = self.new_inode()?;
         let mut inode = self.inode(0o100_600, 1, count * block_size);
-        let at = self.give_blocks(number, &mut inode, 0, count, Purpose::Data)?;
+        let at = self.assign_blocks(number, &mut inode, 0, count, Purpose::Data)?;
         let seed = self.seed(number);
         for at in at.into_iter().flatten().map(FsBlock) {
             let mut block = vec![0; self.block_size()];
-            let _ = orphan::seal(&mut block, at, seed);
+            let _ = orphan::set_checksum(&mut block, at, seed);
             self.put_block(at.get(), store::Kind::OrphanFile, number, block);
         }
         self.disk().s_orphan_file_inum = number.get().into();
@@ -607,7 +608,7 @@ fn map_blocks(count: u64, pointers: u64) -> u64 {
 
 /// Hands blocks out to a block map in the order in which a file that is written from its start takes them.
 struct BlockMap<'a> {
-    /// Gives the next block of a level: 0 for data.
+    /// Returns the next block of a level: 0 for data.
     next: &'a mut dyn FnMut(u32) -> Option<u64>,
     pointers: u64,
     /// Data blocks that are still to be mapped.
@@ -641,7 +642,7 @@ impl BlockMap<'_> {
     }
 
     fn subtree(&mut self, level: u32) -> Result<u32> {
-        let Some(block) = (self.next)(level) else { return refuse("there is no room for the volume's own files") };
+        let Some(block) = (self.next)(level) else { return refuse("there is no space for the volume's own files") };
         // a volume without extents has blocks of 32 bits
         let number = block as u32;
         if level == 0 {

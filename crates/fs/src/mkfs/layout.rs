@@ -100,7 +100,7 @@ impl Layout {
         let journal = u64::from(shape.journal_blocks).div_ceil(u64::from(geometry.cluster_blocks));
         shape.disk.s_overhead_blocks = u32::try_from(metadata + journal).unwrap_or(0).into();
         for (number, inode) in &mut content.inodes {
-            inode.seal(&geometry, *number);
+            inode.set_checksum(&geometry, *number);
         }
         let (superblock, groups) = count(shape.clone(), groups, &used, (&content, maps.is_some()), options)?;
         let native = shape.native.map(|shape| Native { shape, chunks });
@@ -252,7 +252,7 @@ fn count(
             group.flags.set(GroupFlags::INODE_UNINIT, inodes == 0);
             group.flags.set(GroupFlags::INODE_ZEROED, !options.lazy_inode_tables);
             let last = number.get() + 1 == geometry.groups;
-            let untouched = !last && inodes == 0 && holds_only_itself(&geometry, used, number, group);
+            let untouched = !last && inodes == 0 && contains_only_itself(&geometry, used, number, group);
             group.flags.set(GroupFlags::BLOCK_UNINIT, untouched && !has_maps);
         }
         if geometry.metadata_csum {
@@ -271,14 +271,14 @@ fn count(
         }
         if summed {
             let mut bytes = vec![0; geometry.descriptor_size as usize];
-            group.seal(&shape.disk, &geometry, number, &mut bytes);
+            group.set_checksum(&shape.disk, &geometry, number, &mut bytes);
         }
     }
     shape.disk.set_free_blocks_count(free_blocks * u64::from(geometry.cluster_blocks));
     // fits: there are no more inodes than 32 bits count
     shape.disk.s_free_inodes_count = (free_inodes as u32).into();
     shape.disk.set_features(shape.features);
-    shape.disk.seal();
+    shape.disk.set_checksum();
     match Superblock::parse(shape.disk.as_bytes()) {
         Ok(superblock) => Ok((superblock, groups)),
         Err(e) => refuse(format!("no such volume is possible: {e}")),
@@ -306,7 +306,7 @@ fn clusters(geometry: &Geometry, used: &Used, within: Range<u64>) -> u64 {
 }
 
 /// Whether nothing of the group is taken but its own metadata, so that its bitmap follows from its descriptor.
-fn holds_only_itself(geometry: &Geometry, used: &Used, number: GroupNo, group: &Group) -> bool {
+fn contains_only_itself(geometry: &Geometry, used: &Used, number: GroupNo, group: &Group) -> bool {
     let blocks = geometry.group_blocks(number);
     let head = geometry.group_head(number);
     let table = group.inode_table.get();

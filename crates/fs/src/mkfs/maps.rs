@@ -10,8 +10,8 @@ use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
 
-/// Where table, log and trees go: their blocks are taken, and the groups say where the first places are. Table and log lie
-/// as far in front as they can, the places at the start of their metablockgroup.
+/// Where table, log and trees go: their blocks are taken, and the groups say where the first places are. Table and log
+/// lie as far in front as they can, the places at the start of their metablockgroup.
 pub(super) fn place(
     geometry: &Geometry,
     groups: u32,

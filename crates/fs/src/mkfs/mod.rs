@@ -11,7 +11,7 @@
 //! | `files` | what a new volume holds: root, lost+found, journal, and files of the volume's own |
 //! | `layout` | all of it put together: bytes and where they go |
 //! | `write`, `wipe` | the layout onto a device, and what was there before out of sight |
-//! | `probe` | what a device holds that should not be overwritten unasked |
+//! | `probe` | what a device contains that should not be overwritten unasked |
 //!
 //! A [`Layout`] is computed without a device: from options and a length it follows to the last bit. [`make`] writes it.
 //!
@@ -35,7 +35,7 @@ mod write;
 
 pub use layout::{Layout, Note};
 pub use options::{Encoding, FeatureEdits, Kind, MkfsOptions, OnError, QuotaKinds, Usage};
-pub use probe::holds;
+pub use probe::contents;
 
 use blockdev::BlockDevice;
 use format::superblock::Superblock;
@@ -58,8 +58,8 @@ fn refuse<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Options(why.into()))
 }
 
-/// Makes a volume on `device` and flushes it. Whatever the device held is lost. Nothing is asked and nothing is looked
-/// for: whether the device may be overwritten is the caller's business.
+/// Makes a volume on `device` and flushes it. Whatever the device contained is lost. Nothing is asked and nothing is
+/// looked for: whether the device may be overwritten is the caller's business.
 ///
 /// # Errors
 /// [`Error::Options`] before anything is written; [`Error::Device`] when the device fails, and then what is on it is no

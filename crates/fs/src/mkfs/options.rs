@@ -17,7 +17,7 @@ pub enum Kind {
     Rext3,
     /// ext4 whose free space is recorded in space maps; the kernel can only read it.
     SpaceMap,
-    /// The native format: ext4 above a copy-on-write map, sound at every instant; only Extant can use it.
+    /// The native format: ext4 above a copy-on-write map, consistent at every instant; only Extant can use it.
     Extant,
 }
 
@@ -45,7 +45,7 @@ impl Kind {
             features.compat |= Compat::HAS_JOURNAL;
         }
         if self == Self::Rext3 {
-            // whose number lists have no room for an owner
+            // whose number lists have no space for an owner
             features.compat -= Compat::RESIZE_INODE;
             features.incompat |= Incompat::BIT64 | Incompat::FLEX_BG | Incompat::EXTANT;
             features.ro_compat |= RoCompat::METADATA_CSUM;
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// How a volume will be used: block size and number of inodes, unless they are given.
+/// How a volume will be used: block size and number of inodes, unless they are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
     /// Under 3 MiB.
@@ -145,7 +145,7 @@ impl Usage {
     }
 }
 
-/// Changes to the features of a [`Kind`], in the order given.
+/// Changes to the features of a [`Kind`], in the order specified.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FeatureEdits {
     steps: Vec<Edit>,
@@ -159,8 +159,8 @@ enum Edit {
 }
 
 impl FeatureEdits {
-    /// Adds a list in mke2fs's form: names separated by commas or spaces, `^` before one that is to go, `none` for all of
-    /// them.
+    /// Adds a list in mke2fs's form: names separated by commas or spaces, `^` before one that is to go, `none` for all
+    /// of them.
     ///
     /// # Errors
     /// [`super::Error::Options`] that names what is no feature, or one that no volume can be made with.
@@ -177,7 +177,7 @@ impl FeatureEdits {
             // a feature of Extant's own stands for one in a word of its own
             let named = if name == "space_maps" { Some(SPACE_MAPS) } else { Features::named(name) };
             let Some(feature) = named else {
-                return refuse(format!("`{name}` is no feature"));
+                return refuse(format!("unknown feature `{name}`"));
             };
             let makeable = name == "space_maps" || feature.without(MAKEABLE) == Features::default();
             if !clear && !makeable {
@@ -259,7 +259,7 @@ pub struct Encoding {
     pub strict: bool,
 }
 
-/// Whose quota is kept.
+/// Whose quota is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaKinds {
     /// Of users.
@@ -297,7 +297,7 @@ pub struct MkfsOptions {
     pub label: Vec<u8>,
     /// Directory it counts as last mounted on, at most 63 bytes.
     pub last_mounted: Vec<u8>,
-    /// Share of the blocks that is kept for the superuser, in percent, 0 to 50.
+    /// Share of the blocks that is reserved for the superuser, in percent, 0 to 50.
     pub reserved_percent: f64,
     /// The volume's UUID.
     pub uuid: [u8; 16],
@@ -329,7 +329,7 @@ pub struct MkfsOptions {
     pub root_owner: (u32, u32),
     /// Backup superblocks under sparse_super2: 0, 1 or 2.
     pub backup_superblocks: u8,
-    /// Whose quota is kept, with the feature quota; `None` for users and groups; with the feature project always
+    /// Whose quota is recorded, with the feature quota; `None` for users and groups; with the feature project always
     /// for projects, too.
     pub quota: Option<QuotaKinds>,
     /// Encoding of names; sets the feature casefold.
@@ -348,14 +348,15 @@ pub struct MkfsOptions {
     pub metablockgroup_bytes: Option<u64>,
     /// Blocks of the log of space maps; 256, or fewer on a small volume, where nothing is said.
     pub map_log: Option<u32>,
-    /// Bytes of metadata region that a rext3 volume begins with for each of its groups; `None` for a 64th of a group, 2 MiB
-    /// where blocks have 4 KiB. Those of the groups of a flexible group lie together, in whole chunks, of which a group has
+    /// Bytes of metadata region that a rext3 volume begins with for each of its groups; `None` for a 64th of a group, 2
+    /// MiB where blocks have 4 KiB. Those of the groups of a flexible group lie together, in whole chunks, of which a
+    /// group has
     /// 64.
     pub region_bytes: Option<u64>,
 }
 
 impl MkfsOptions {
-    /// mke2fs's defaults for `kind`. UUID and hash seed are zero: give random ones. The time is 1970.
+    /// mke2fs's defaults for `kind`. UUID and hash seed are zero: set random ones. The time is 1970.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         Self {

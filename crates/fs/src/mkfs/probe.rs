@@ -1,4 +1,4 @@
-//! What a device holds that should not be overwritten unasked.
+//! What a device contains that should not be overwritten unasked.
 
 use blockdev::BlockDevice;
 use format::superblock::{DiskSuperblock, Geometry, OFFSET};
@@ -43,11 +43,11 @@ const SIGNATURES: [(usize, &[u8], &str); 35] = [
     (257, b"ustar", "a tar archive"),
 ];
 
-/// What the device holds, as a phrase ("an ext4 volume labelled `data`"); `None` where nothing is recognised.
+/// What the device contains, as a phrase ("an ext4 volume labelled `data`"); `None` where nothing is detected.
 ///
 /// # Errors
 /// Where the device cannot be read.
-pub fn holds(device: &dyn BlockDevice) -> blockdev::Result<Option<String>> {
+pub fn contents(device: &dyn BlockDevice) -> blockdev::Result<Option<String>> {
     const SPAN: u64 = 72 << 10;
     let mut bytes = vec![0; SPAN.min(device.geometry().len) as usize];
     device.read(0, &mut bytes)?;
@@ -81,25 +81,25 @@ mod tests {
     use super::*;
     use blockdev::MemoryDevice;
 
-    fn holding(at: usize, what: &[u8]) -> Option<String> {
+    fn contents_with(at: usize, what: &[u8]) -> Option<String> {
         let mut bytes = vec![0; 1 << 20];
         bytes[at..at + what.len()].copy_from_slice(what);
-        holds(&MemoryDevice::from_vec(bytes)).unwrap()
+        contents(&MemoryDevice::from_vec(bytes)).unwrap()
     }
 
     #[test]
-    fn signatures_are_recognised() {
+    fn signatures_are_detected() {
         for (at, what, name) in SIGNATURES {
-            assert!(holding(at, what).is_some(), "{name}");
+            assert!(contents_with(at, what).is_some(), "{name}");
         }
-        assert_eq!(holding(0, b"XFSB").as_deref(), Some("an XFS file system"));
-        assert_eq!(holding(0, &[]), None);
-        assert_eq!(holding(1024 + 56, &[0x53, 0xEF]), None);
+        assert_eq!(contents_with(0, b"XFSB").as_deref(), Some("an XFS file system"));
+        assert_eq!(contents_with(0, &[]), None);
+        assert_eq!(contents_with(1024 + 56, &[0x53, 0xEF]), None);
         let mut record = [0; 512];
         record[510..].copy_from_slice(&[0x55, 0xAA]);
-        assert_eq!(holding(0, &record), None);
+        assert_eq!(contents_with(0, &record), None);
         record[446 + 4] = 0x83;
-        assert_eq!(holding(0, &record).as_deref(), Some("a partition table"));
-        assert_eq!(holds(&MemoryDevice::from_vec(vec![0; 100])).unwrap(), None);
+        assert_eq!(contents_with(0, &record).as_deref(), Some("a partition table"));
+        assert_eq!(contents(&MemoryDevice::from_vec(vec![0; 100])).unwrap(), None);
     }
 }

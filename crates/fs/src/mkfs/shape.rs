@@ -13,9 +13,9 @@ use std::ffi::c_char;
 
 /// Inodes before the first that files get.
 pub(super) const RESERVED_INODES: u32 = 10;
-/// Most blocks (or clusters) in a group: a group's counts have 16 bits, less what keeps them a multiple of 8.
+/// Most blocks (or clusters) in a group: a group's counts have 16 bits, rounded down to a multiple of 8.
 const GROUP_BLOCKS_MAX: u32 = 65528;
-/// Free blocks that a short last group must have beyond its metadata to be worth being kept.
+/// Free blocks that a short last group must have beyond its metadata, or else it is cut off.
 const LAST_GROUP_SPARE: u64 = 50;
 /// `s_default_mount_opts`: user_xattr and acl.
 const MOUNT_OPTIONS: u32 = 0xC;
@@ -45,7 +45,7 @@ pub(super) struct Shape {
     pub(super) native: Option<NativeShape>,
 }
 
-/// What is given or follows from the usage.
+/// Values that are set or follow from the usage.
 struct Basics {
     block_size: u32,
     cluster_blocks: u32,
@@ -146,7 +146,7 @@ impl Shape {
         loop {
             let group_blocks = group_clusters.checked_mul(basics.cluster_blocks).map(u64::from);
             let Some(group_blocks) = group_blocks else {
-                return refuse("clusters of that size make groups of more than 2^32 blocks: give fewer with -g");
+                return refuse("clusters of that size make groups of more than 2^32 blocks: set fewer with -g");
             };
             let groups = group_count(blocks.saturating_sub(first), group_blocks, basics)?;
             let Some(inodes_per_group) = inodes_per_group(wanted_inodes, groups, basics) else {
@@ -211,17 +211,17 @@ impl Shape {
         }
     }
 
-    /// Keeps blocks for the superuser: a share of the `pages` that the device has, scaled to those of the `blocks` that
-    /// were not cut off with a short last group.
+    /// Reserves blocks for the superuser: a share of the `pages` that the device has, scaled to those of the `blocks`
+    /// that were not cut off with a short last group.
     fn reserve(&mut self, pages: u64, blocks: u64, options: &MkfsOptions) -> Result<()> {
         let percent = options.reserved_percent;
         if !(0.0..=50.0).contains(&percent) {
-            return refuse(format!("{percent} percent for the superuser: from 0 to 50 can be kept"));
+            return refuse(format!("{percent} percent for the superuser: from 0 to 50 can be reserved"));
         }
         let reserved = (pages as f64 * percent / 100.0) as u64;
-        let kept = u128::from(reserved) * u128::from(self.geometry.blocks) / u128::from(blocks.max(1));
+        let scaled = u128::from(reserved) * u128::from(self.geometry.blocks) / u128::from(blocks.max(1));
         // no more than half, which e2fsck would not believe
-        self.disk.set_reserved_blocks_count((kept as u64).min(self.geometry.blocks / 2));
+        self.disk.set_reserved_blocks_count((scaled as u64).min(self.geometry.blocks / 2));
         Ok(())
     }
 
@@ -322,7 +322,7 @@ impl Basics {
         Ok(Self { block_size, cluster_blocks, inode_size, bytes_per_inode })
     }
 
-    /// Blocks in so many bytes. Where the device gives the length, whole pages of 4 KiB, which every kernel can cache.
+    /// Blocks in so many bytes. Where the length is the device's, whole pages of 4 KiB, which every kernel can cache.
     fn whole_pages(&self, len: u64, of_device: bool) -> u64 {
         let blocks = len / u64::from(self.block_size);
         let page = if of_device { u64::from(4096 / self.block_size).max(1) } else { 1 };
@@ -499,7 +499,7 @@ fn group_count(blocks: u64, group_blocks: u64, basics: &Basics) -> Result<u32> {
 }
 
 fn too_small<T>() -> Result<T> {
-    refuse("there is no room for a volume: its own metadata would not fit")
+    refuse("there is no space for a volume: its own metadata would not fit")
 }
 
 fn geometry(disk: &DiskSuperblock) -> Result<Geometry> {
@@ -518,7 +518,10 @@ fn wanted_inodes(blocks: u64, basics: &Basics, options: &MkfsOptions) -> Result<
         Some(inodes) => u128::from(inodes),
     };
     if wanted * u128::from(basics.inode_size) >= bytes {
-        return refuse(format!("{wanted} inodes of {} bytes do not fit into {bytes} bytes", basics.inode_size));
+        return refuse(format!(
+            "the volume is too small: {wanted} inodes of {} bytes do not fit into {bytes} bytes",
+            basics.inode_size
+        ));
     }
     let Ok(wanted) = u32::try_from(wanted) else {
         return refuse(format!("{wanted} inodes are more than 32 bits count"));
@@ -552,8 +555,8 @@ fn inodes_per_group(wanted: u32, groups: u32, basics: &Basics) -> Option<u32> {
     }
 }
 
-/// Descriptor blocks kept so that the volume can grow to 1 024 times its size (or as asked), while 32 bits count its
-/// blocks and one indirect block holds their numbers.
+/// Descriptor blocks reserved so that the volume can grow to 1 024 times its size (or as asked), while 32 bits count
+/// its blocks and one indirect block holds their numbers.
 fn reserved_descriptor_blocks(geometry: &Geometry, blocks: u64, options: &MkfsOptions) -> Result<u16> {
     let most = match options.resize_blocks {
         None => blocks.saturating_mul(1024).min(u64::from(u32::MAX)),

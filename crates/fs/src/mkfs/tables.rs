@@ -2,10 +2,10 @@
 //!
 //! 1. Copies of the superblock, descriptors and blocks reserved for them have fixed places at the start of groups.
 //! 2. Without flex_bg each group holds its own bitmaps and table, right behind those.
-//! 3. With flex_bg the groups of a flexible group have their block bitmaps in a row, then their inode bitmaps, then their
-//!    tables, all from its first group on; a table that meets a copy of a superblock goes behind it. A flexible group of
-//!    one group keeps the distances of a full one, so that it can grow.
-//!    Where there are space maps and no block bitmaps, each metablockgroup begins with its trees.
+//! 3. With flex_bg the groups of a flexible group have their block bitmaps in a row, then their inode bitmaps, then
+//!    their tables, all from its first group on; a table that meets a copy of a superblock goes behind it. A flexible
+//!    group of one group has the distances of a full one, so that it can grow. Where there are space maps and no block
+//!    bitmaps, each metablockgroup begins with its trees.
 //! 4. Packed, the whole volume is one such row.
 
 use super::used::Used;
@@ -47,13 +47,13 @@ pub(super) fn place(
 }
 
 /// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The `chunks` of the
-/// metadata regions, what the last data group lacks, and the reserved places are taken.
+/// metadata regions, what the last data group lacks, and the reserved blocks are taken.
 pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: &[u32]) -> Result<(Vec<Group>, Used)> {
     let mut used = Used::new(geometry.blocks);
     used.take(geometry.group_head(GroupNo(0)));
     let size = u64::from(CHUNK_BLOCKS);
     chunks.iter().for_each(|chunk| used.take(u64::from(*chunk) * size..(u64::from(*chunk) + 1) * size));
-    native.backup_places().into_iter().for_each(|place| used.take(place..place + 1));
+    native.backup_blocks().into_iter().for_each(|block| used.take(block..block + 1));
     used.take(native.blocks()..native.metadata_start());
     let within = native.metadata_start()..geometry.blocks;
     let groups = vec![EMPTY; geometry.groups as usize];
@@ -62,9 +62,9 @@ pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: &[
     Ok((placer.groups, placer.used))
 }
 
-/// Sets metadata regions aside, `blocks` blocks for each group: those of a flexible group lie together, right behind its
-/// inode tables, and go on in its next groups where they do not fit. They are whole chunks, from the one on in which the
-/// structures before them end. `used` is what those structures take.
+/// Sets metadata regions aside, `blocks` blocks for each group: those of a flexible group lie together, right behind
+/// its inode tables, and go on in its next groups where they do not fit. They are whole chunks, from the one on in
+/// which the structures before them end. `used` is what those structures take.
 pub(super) fn place_regions(geometry: &Geometry, used: &Used, groups: &mut [Group], blocks: u64) {
     let chunk = u64::from(geometry.chunk_blocks());
     let flex = geometry.flex_groups.max(1) as usize;
@@ -116,18 +116,18 @@ impl Placer<'_> {
         self.within.clone()
     }
 
-    /// Takes `len` free blocks in a row: the first inside `within` that are followed by room for `room` in all, or else
-    /// that are enough, or else anywhere.
-    fn take(&mut self, within: Range<u64>, room: u64, len: u64) -> Result<FsBlock> {
+    /// Takes `len` free blocks in a row: inside `within` the first of `total` free ones in a row, or else the
+    /// first that are enough, or else anywhere.
+    fn take(&mut self, within: Range<u64>, total: u64, len: u64) -> Result<FsBlock> {
         let whole = self.whole();
         let found = self
             .used
-            .find(within.clone(), room.max(len), 1)
+            .find(within.clone(), total.max(len), 1)
             .or_else(|| self.used.find(within, len, 1))
             .or_else(|| self.used.find(whole, len, 1));
         match found {
             Some(start) => Ok(self.take_at(start, len)),
-            None => refuse("there is no room for the inode tables: fewer inodes or smaller ones are needed"),
+            None => refuse("there is no space for the inode tables: fewer inodes or smaller ones are needed"),
         }
     }
 
@@ -191,13 +191,13 @@ impl Placer<'_> {
         Ok(())
     }
 
-    /// Takes `len` blocks right behind the `len` at `before`, or where there is room.
-    fn next_to(&mut self, before: u64, len: u64, room: u64, within: &Range<u64>) -> Result<u64> {
+    /// Takes `len` blocks right behind the `len` at `before`, or where there is space.
+    fn next_to(&mut self, before: u64, len: u64, total: u64, within: &Range<u64>) -> Result<u64> {
         let next = before + len;
         if self.used.is_free(&(next..next + len)) && next + len <= within.end {
             return Ok(self.take_at(next, len).get());
         }
-        Ok(self.take(within.clone(), room, len)?.get())
+        Ok(self.take(within.clone(), total, len)?.get())
     }
 
     /// A RAID stride moves the bitmaps of each group by one more stride, so that they do not all lie on one disk.

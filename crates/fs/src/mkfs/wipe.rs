@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Signatures of other formats lie within so many bytes of a device's start and end.
 const ENDS: u64 = 1 << 20;
-/// Bytes that tell a copy of a superblock.
+/// Bytes that identify a copy of a superblock.
 const PROBE: usize = DiskSuperblock::SIZE;
 /// Probes of one batch.
 const BATCH: usize = 64;

@@ -35,11 +35,11 @@ enum Piece<'a> {
 }
 
 impl Layout {
-    /// Writes the volume and flushes it; whatever the device held is lost. `progress` hears how many bytes of how many
-    /// are done.
+    /// Writes the volume and flushes it; whatever the device contained is lost. `progress` hears how many bytes of how
+    /// many are done.
     ///
     /// # Errors
-    /// [`super::Error::Device`]: what the device held is lost all the same, and it holds no volume.
+    /// [`super::Error::Device`]: what the device contained is lost all the same, and it holds no volume.
     pub fn write(&self, device: &dyn BlockDevice, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = u64::from(geometry.block_size);
@@ -112,8 +112,8 @@ impl Layout {
     fn write_native(&self, device: &dyn BlockDevice, native: &Native) -> Result<()> {
         let size = u64::from(BLOCK_SIZE);
         wipe(device, native.shape.blocks() * size)?;
-        for place in native.shape.backup_places() {
-            device.write_zeroes(place * size, size)?;
+        for block in native.shape.backup_blocks() {
+            device.write_zeroes(block * size, size)?;
         }
         let write = |block, kind, owner, data: &[u8]| {
             let tag = Tag { kind, owner, seed: 0 };
@@ -137,8 +137,8 @@ impl Layout {
         })
     }
 
-    /// Shows everything but the primary superblock, ascending: its first block, what it is, the inode it belongs to (0 for
-    /// none), and whole blocks of bytes.
+    /// Shows everything but the primary superblock, ascending: its first block, what it is, the inode it belongs to (0
+    /// for none), and whole blocks of bytes.
     fn each_piece(&self, mut see: impl FnMut(FsBlock, Kind, InodeNo, &[u8]) -> Result<()>) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = geometry.block_size as usize;

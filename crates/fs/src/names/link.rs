@@ -7,7 +7,7 @@ use format::dir::FileType;
 use std::sync::Arc;
 
 impl Names {
-    /// Gives a file one more name; a file without a name that [`Names::tmpfile`] made gets its first.
+    /// Adds a name to a file; a file without a name that [`Names::tmpfile`] made gets its first.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::TooManyNames`], [`Error::NotPermitted`] for directories and where flags forbid it,
@@ -24,7 +24,7 @@ impl Names {
         self.note_name(dir, name);
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
-            self.may_hold(&dir, name)?;
+            self.may_contain(&dir, name)?;
             if self.find(&dir, name)?.is_some() {
                 return Err(Error::Exists);
             }
@@ -47,7 +47,7 @@ impl Names {
                     return Err(Error::TooManyNames);
                 }
                 let change = self.change(NAMING)?;
-                let (dir, spot) = self.make_room(&change, Arc::clone(&dir), name)?;
+                let (dir, spot) = self.make_space(&change, Arc::clone(&dir), name)?;
                 let inode = if nameless { change.end_orphan(&inode)? } else { inode };
                 let kind = FileType::from_mode(inode.raw().disk.i_mode.get());
                 let dir = self.put_name(&change, &dir, spot, &NewEntry { inode: number, name, kind })?;

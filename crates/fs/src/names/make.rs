@@ -37,8 +37,8 @@ pub struct NewFile {
 }
 
 impl Names {
-    /// Makes a file of any kind but a symbolic link, and names it. Owner and permissions are given; the group, the project,
-    /// some flags and access control lists are handed on by the directory, as ext4 does.
+    /// Makes a file of any kind but a symbolic link, and names it. Owner and permissions are passed; the group, the
+    /// project, some flags and access control lists are handed on by the directory, as ext4 does.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotADirectory`], [`Error::NotFound`] for a directory that was removed,
@@ -67,8 +67,8 @@ impl Names {
         self.with_space(|| self.make(dir, name, &file, Some(target)))
     }
 
-    /// Makes a regular file without a name, as an inode of a directory's neighbourhood. It is held once for the caller:
-    /// when it is released it goes, unless [`Names::link`] gave it a name.
+    /// Makes a regular file without a name, as an inode of a directory's neighbourhood. It is looked up once for the
+    /// caller: when it is released it goes, unless [`Names::link`] named it.
     ///
     /// # Errors
     /// As [`Names::create`].
@@ -82,12 +82,12 @@ impl Names {
     fn make_nameless(&self, dir: InodeNo, file: &NewFile) -> Result<Arc<Inode>> {
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
-            self.may_hold(&dir, b"")?;
+            self.may_contain(&dir, b"")?;
             let inherited = self.inherit(&dir, file.kind, file.mode, file.umask)?;
             let change = self.change(NAMING)?;
             let inode = self.new_inode(&change, &dir, file, &inherited, None)?;
             change.list_orphan(inode.number, true)?;
-            self.hold(inode.number);
+            self.add_lookup(inode.number);
             change.update_inode(&inode, |buf| buf.set_links(0))
         })
     }
@@ -97,7 +97,7 @@ impl Names {
         self.note_name(dir, name);
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
-            self.may_hold(&dir, name)?;
+            self.may_contain(&dir, name)?;
             if self.find(&dir, name)?.is_some() {
                 return Err(Error::Exists);
             }
@@ -105,7 +105,7 @@ impl Names {
             let links = if is_dir { Some(self.with_subdirectory(&dir)?) } else { None };
             let inherited = self.inherit(&dir, file.kind, file.mode, file.umask)?;
             let change = self.change(NAMING)?;
-            let (dir, spot) = self.make_room(&change, dir, name)?;
+            let (dir, spot) = self.make_space(&change, dir, name)?;
             let inode = self.new_inode(&change, &dir, file, &inherited, target)?;
             let kind = FileType::from_mode(inode.raw().disk.i_mode.get());
             let dir = self.put_name(&change, &dir, spot, &NewEntry { inode: inode.number, name, kind })?;
@@ -129,12 +129,12 @@ impl Names {
             | InodeFlags::CASEFOLD
             | InodeFlags::DAX;
         let of_dirs = InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT;
-        let kept = match kind {
+        let inherited = match kind {
             FileKind::Directory => all,
             FileKind::Regular => all - of_dirs,
             _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
         };
-        dir.raw().flags() & kept
+        dir.raw().flags() & inherited
     }
 
     /// Makes an inode with its first content and its attributes; undone where there is no space for them.
@@ -188,7 +188,7 @@ impl Names {
         let inline = self.sb.features.incompat.contains(Incompat::INLINE_DATA);
         let is_inline = is_dir && inline && inline::make(self, &mut buf, dir.number).is_some();
         let inode = change.put_inode(number, buf)?;
-        let made = self.give_attributes(change, inode, inherited).and_then(|inode| {
+        let made = self.inherit_attributes(change, inode, inherited).and_then(|inode| {
             if is_dir && !is_inline {
                 self.first_block(change, &inode, dir.number)
             } else if let Some(target) = content {
@@ -204,7 +204,7 @@ impl Names {
         made
     }
 
-    fn give_attributes(&self, change: &Change<'_>, inode: Arc<Inode>, inherited: &Inherited) -> Result<Arc<Inode>> {
+    fn inherit_attributes(&self, change: &Change<'_>, inode: Arc<Inode>, inherited: &Inherited) -> Result<Arc<Inode>> {
         let lists = [(index::POSIX_ACL_ACCESS, &inherited.access), (index::POSIX_ACL_DEFAULT, &inherited.default)];
         let wanted: Vec<Wanted<'_>> = lists
             .into_iter()

@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub(super) const REMOVING: usize = 10 + LISTING;
 
 impl Names {
-    /// Takes away a name of a file that is no directory. With its last name it goes: at once, or when nobody holds it any
-    /// more.
+    /// Takes away a name of a file that is no directory. With its last name it goes: at once, or when it is no longer
+    /// looked up.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::NotPermitted`] where flags of the file or the directory
@@ -73,12 +73,12 @@ impl Names {
         self.free_all(goes)
     }
 
-    /// Frees orphans, with no lock held.
+    /// Frees orphans, without a lock.
     pub(super) fn free_all(&self, orphans: Vec<InodeNo>) -> Result<()> {
         orphans.into_iter().try_for_each(|number| self.free_orphan(number))
     }
 
-    /// A file, locked, has one name less; a directory none. Gives the orphans that are to be freed after the change.
+    /// A file, locked, has one name less; a directory none. Returns the orphans that are to be freed after the change.
     pub(super) fn lose_name(
         &self,
         change: &Change<'_>,
@@ -89,11 +89,11 @@ impl Names {
             FileKind::Directory => 0,
             _ => inode.raw().disk.i_links_count.get().saturating_sub(1),
         };
-        let held = self.nodes.is_held(inode.number);
+        let looked_up = self.nodes.is_looked_up(inode.number);
         let now = change.now();
         let number = inode.number;
         if links == 0
-            && !held
+            && !looked_up
             && (!has_blocks(self, inode) || is_in_inode(inode))
             && !self.has_outer_attributes(inode)
             && let Some(state) = locked.state(number)
@@ -115,7 +115,7 @@ impl Names {
             buf.set_links(0);
             buf.set_ctime(now);
         })?;
-        Ok(if held { Vec::new() } else { vec![number] })
+        Ok(if looked_up { Vec::new() } else { vec![number] })
     }
 
     /// Frees an inode and the few blocks that it leads to itself.
@@ -126,7 +126,7 @@ impl Names {
             cleared = change.map_clear(inode, &mut buf, 0, u64::MAX, &mut Steps::all());
         }
         if cleared.is_err() {
-            // whoever frees it as an orphan says what is wrong
+            // freeing it as an orphan reports what is wrong
             change.list_orphan(inode.number, false)?;
             buf.set_links(0);
             change.put_inode(inode.number, buf)?;

@@ -5,7 +5,6 @@ use super::{NAMING, check_name};
 use crate::acl::Inherited;
 use crate::change::Change;
 use crate::dir::NewEntry;
-use crate::lock::lock;
 use crate::lookup::Found;
 use crate::node::{Locked, Node};
 use crate::{Error, FileKind, Inode, InodeNo, Names, NewFile, Result};
@@ -58,8 +57,8 @@ impl Side<'_> {
 }
 
 impl Names {
-    /// Gives a file another name, in the same directory or another one. A file that had that name loses it, in the same
-    /// moment; an empty directory can take the place of another. Two names of the same file stay both.
+    /// Changes the name of a file, in the same directory or to another one. A file that had the new name loses it, in
+    /// the same moment; an empty directory can take the place of another. Two names of the same file stay both.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Exists`] as the flags say; [`Error::Invalid`] where a directory would get below
@@ -98,7 +97,7 @@ impl Names {
         self.note_name(new_dir, new_name);
         self.settle_content(old_dir, old_name, new_dir, new_name)?;
         let across = old_dir != new_dir;
-        let _guard = across.then(|| lock(&self.rename));
+        let _guard = across.then(|| self.rename.lock());
         let above = if across { Some((self.ancestors(old_dir)?, self.ancestors(new_dir)?)) } else { None };
         let first = match &above {
             // one above the other first; of two that are not, the lower number
@@ -149,8 +148,8 @@ impl Names {
         self.free_all(goes)
     }
 
-    /// Content that waits for its place gets it before its file takes the name of another, so that after a crash the name
-    /// leads to the old content or to the new.
+    /// Content that waits for its place gets it before its file takes the name of another, so that after a crash the
+    /// name leads to the old content or to the new.
     fn settle_content(&self, old_dir: InodeNo, old_name: &[u8], new_dir: InodeNo, new_name: &[u8]) -> Result<()> {
         let new = self.inode(new_dir)?;
         let Ok(target) = self.lookup(&new, new_name) else { return Ok(()) };
@@ -161,9 +160,9 @@ impl Names {
         }
     }
 
-    /// The directories above one, up to the root. The rename lock is held, so that no directory gets another parent; names come
-    /// and go in them all the time, so that each is locked while its parent is read. That cannot be done with a
-    /// directory below it locked: a parent is locked before its child.
+    /// The directories above one, up to the root. The caller has the rename lock, so that no directory gets another
+    /// parent; names come and go in them all the time, so that each is locked while its parent is read. That cannot be
+    /// done with a directory below it locked: a parent is locked before its child.
     fn ancestors(&self, below: InodeNo) -> Result<Ancestors> {
         let start = self.node(below);
         let mut dirs = vec![below];
@@ -227,8 +226,8 @@ impl Names {
         let from = &source.dir;
         self.may_lose_names(from)?;
         self.may_change(&source.inode)?;
-        self.may_hold(from, b"")?;
-        self.may_hold(to, new_name)?;
+        self.may_contain(from, b"")?;
+        self.may_contain(to, new_name)?;
         if from.number != to.number {
             self.same_project(to, &source.inode)?;
         }
@@ -297,11 +296,11 @@ impl Names {
         };
         let change = self.change(NAMING + REMOVING)?;
         change.may_remove_names()?;
-        let (to, spot) = self.make_room(&change, Arc::clone(to), new_name)?;
+        let (to, spot) = self.make_space(&change, Arc::clone(to), new_name)?;
         let from = if across { Arc::clone(&source.dir) } else { Arc::clone(&to) };
         let whiteout = self.whiteout(&change, &from, flags)?;
         let entry = NewEntry { inode: source.inode.number, name: new_name, kind: source.kind() };
-        // room may have been made by moving the old name
+        // space may have been made by moving the old name
         let found = if across { source.found } else { self.find_named(&from, source.name)? };
         let to = self.put_name(&change, &to, spot, &entry)?;
         let from = if across { from } else { Arc::clone(&to) };

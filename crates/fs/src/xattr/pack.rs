@@ -113,7 +113,7 @@ fn pack(bytes: &mut [u8], first: usize, attrs: &[Attr], hashed: bool) -> Option<
     (at + 4 <= end).then_some(())
 }
 
-/// Gives an inode these attributes; `space` is what it has behind its extra fields.
+/// Sets the attributes of an inode; `space` is what it has behind its extra fields.
 pub(crate) fn pack_inode(space: &mut [u8], attrs: &[Attr]) -> Option<()> {
     space.fill(0);
     if attrs.is_empty() {
@@ -145,7 +145,7 @@ pub(crate) fn pack_block(block: &mut [u8], attrs: &[Attr]) -> Option<()> {
     Some(())
 }
 
-/// Takes one user off a block; gives how many are left.
+/// Takes one user off a block; returns how many are left.
 pub(crate) fn unshare(block: &mut [u8]) -> u32 {
     let Ok((header, _)) = XattrHeader::mut_from_prefix(block) else { return 0 };
     let left = header.h_refcount.get().saturating_sub(1);

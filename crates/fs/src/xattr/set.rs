@@ -1,14 +1,14 @@
 //! Extended attributes that are set and removed.
 //!
-//! An attribute stands in the inode where there is room, else in the attribute block, else, on volumes with ea_inode, its
-//! value has an inode of its own. A block that other inodes use as well is never changed: this inode gets one of its own.
+//! An attribute stands in the inode where there is space, else in the attribute block, else, on volumes with ea_inode,
+//! its value has an inode of its own. A block that other inodes use as well is never changed: this inode gets one of
+//! its own.
 
 use super::pack::{self, Attr, Stored};
 use super::{in_block, in_inode};
 use crate::alloc::{Purpose, Role};
 use crate::change::Change;
 use crate::error::OfInode;
-use crate::lock::lock;
 use crate::orphan_list::LISTING;
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Timestamp, Xattrs};
 use format::FsBlock;
@@ -22,8 +22,8 @@ use store::{Kind, Part, Tag};
 /// Values shorter than this never get an inode of their own.
 const INODE_VALUE_MIN: usize = 128;
 
-/// Metadata blocks a change of attributes may dirty, besides the value of an attribute inode: two inodes, the block that
-/// is left and the one that is made.
+/// Metadata blocks a change of attributes may dirty, besides the value of an attribute inode: two inodes, the block
+/// that is left and the one that is made.
 pub(crate) const ATTRIBUTES: usize = 8 + LISTING;
 
 /// Whether an attribute must be there, or must not.
@@ -74,8 +74,8 @@ impl Xattrs {
         Ok(Attributes { body, block, at: Some((at, pack::users(&bytes))) })
     }
 
-    /// Sets and removes attributes of an inode. Gives the inode, and attribute inodes that nothing needs any more: the
-    /// caller frees them as orphans, after the change.
+    /// Sets and removes attributes of an inode. Returns the inode, and attribute inodes that nothing needs any more:
+    /// the caller frees them as orphans, after the change.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and nothing is changed then.
@@ -99,18 +99,18 @@ impl Xattrs {
         let stored = match stored {
             Ok(stored) => stored,
             Err(e) => {
-                for holder in made {
-                    self.undo_value(change, holder)?;
+                for value_inode in made {
+                    self.undo_value(change, value_inode)?;
                 }
                 return Err(e);
             }
         };
-        let kept = |holder: &InodeNo| body.iter().chain(&block).any(|attr| holder_of(attr) == Some(*holder));
+        let used = |number: &InodeNo| body.iter().chain(&block).any(|attr| value_inode_of(attr) == Some(*number));
         let shared = old.at.is_some_and(|(_, users)| users > 1);
         let mut dropped = Vec::new();
-        let lost = old.body.iter().chain(if shared { &[][..] } else { &old.block }).filter_map(holder_of);
-        for holder in lost.filter(|holder| !kept(holder)) {
-            dropped.extend(self.drop_value(change, holder)?);
+        let lost = old.body.iter().chain(if shared { &[][..] } else { &old.block }).filter_map(value_inode_of);
+        for value_inode in lost.filter(|value_inode| !used(value_inode)) {
+            dropped.extend(self.drop_value(change, value_inode)?);
         }
         Ok((stored, dropped))
     }
@@ -149,12 +149,12 @@ impl Xattrs {
             if !own || value.len() < INODE_VALUE_MIN {
                 break;
             }
-            let holder = self.make_value(change, inode, value)?;
-            made.push(holder);
+            let value_inode = self.make_value(change, inode, value)?;
+            made.push(value_inode);
             let hash = inode_value_hash(value, self.sb.geometry.checksum_seed);
             let hash = entry_hash(&attr.name, &hash.to_le_bytes(), false);
-            // shorter than 2^32: a value that a program gave
-            attr.value = Stored::Inode { inode: holder, size: value.len() as u32, hash };
+            // shorter than 2^32: a value that a program set
+            attr.value = Stored::Inode { inode: value_inode, size: value.len() as u32, hash };
         }
         Err(Error::NoSpace)
     }
@@ -196,9 +196,10 @@ impl Xattrs {
                         self.leave_block(change, at, tag)?;
                         fewer += 1;
                         // both blocks name what stays
-                        let stays = |holder: &InodeNo| old.block.iter().any(|attr| holder_of(attr) == Some(*holder));
-                        for holder in block.iter().filter_map(holder_of).filter(|h| users > 1 && stays(h)) {
-                            self.share_value(change, holder)?;
+                        let stays =
+                            |number: &InodeNo| old.block.iter().any(|attr| value_inode_of(attr) == Some(*number));
+                        for value_inode in block.iter().filter_map(value_inode_of).filter(|h| users > 1 && stays(h)) {
+                            self.share_value(change, value_inode)?;
                         }
                     }
                 }
@@ -259,8 +260,8 @@ impl Xattrs {
     }
 
     /// Takes back a value's inode that was made in this very change.
-    fn undo_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<()> {
-        let inode = self.any_inode(holder)?;
+    fn undo_value(&self, change: &Change<'_>, value_inode: InodeNo) -> Result<()> {
+        let inode = self.any_inode(value_inode)?;
         let (inode, _) = change
             .edit_inode(&inode, |buf| change.map_clear(&inode, buf, 0, u64::MAX, &mut crate::map::Steps::all()))?;
         self.abandon(change, &inode)
@@ -278,18 +279,18 @@ impl Xattrs {
     }
 
     /// One more block of attributes names a value's inode.
-    fn share_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<()> {
-        let _counting = lock(&self.values);
-        let inode = self.inode(holder)?;
+    fn share_value(&self, change: &Change<'_>, value_inode: InodeNo) -> Result<()> {
+        let _counting = self.values.lock();
+        let inode = self.inode(value_inode)?;
         let users = value_users(&inode).saturating_add(1);
         change.update_inode(&inode, |buf| set_value_users(buf, users)).map(drop)
     }
 
-    /// Takes one user off a value's inode. Gives it where none is left: it is an orphan then.
-    fn drop_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<Option<InodeNo>> {
-        let sound = self.may_be_named(holder) && self.sb.features.incompat.contains(Incompat::EA_INODE);
-        let counting = lock(&self.values);
-        let Ok(inode) = self.inode(holder) else { return Ok(None) };
+    /// Takes one user off a value's inode. Returns it where none is left: it is an orphan then.
+    fn drop_value(&self, change: &Change<'_>, value_inode: InodeNo) -> Result<Option<InodeNo>> {
+        let sound = self.may_be_named(value_inode) && self.sb.features.incompat.contains(Incompat::EA_INODE);
+        let counting = self.values.lock();
+        let Ok(inode) = self.inode(value_inode) else { return Ok(None) };
         if !sound || !inode.raw().flags().contains(InodeFlags::EA_INODE) {
             return Ok(None);
         }
@@ -305,26 +306,27 @@ impl Xattrs {
             return Ok(None);
         }
         change.add_orphan(&inode, false)?;
-        Ok(Some(holder))
+        Ok(Some(value_inode))
     }
 
-    /// Frees what an inode that goes has for its attributes. Gives attribute inodes that are to be freed after the change.
+    /// Frees what an inode that goes has for its attributes. Returns attribute inodes that are to be freed after the
+    /// change.
     pub(crate) fn drop_attributes(&self, change: &Change<'_>, inode: &Inode) -> Result<Vec<InodeNo>> {
         // what is damaged is left for a check
         let old = match self.load_attributes(inode) {
             Err(Error::Corrupt { .. }) => return Ok(Vec::new()),
             other => other?,
         };
-        let mut lost: Vec<InodeNo> = old.body.iter().filter_map(holder_of).collect();
+        let mut lost: Vec<InodeNo> = old.body.iter().filter_map(value_inode_of).collect();
         if let Some((at, _)) = old.at {
             let tag = Tag { kind: Kind::Attributes, owner: inode.number, seed: 0 };
             if self.leave_block(change, at, tag)? {
-                lost.extend(old.block.iter().filter_map(holder_of));
+                lost.extend(old.block.iter().filter_map(value_inode_of));
             }
         }
         let mut dropped = Vec::new();
-        for holder in lost {
-            dropped.extend(self.drop_value(change, holder)?);
+        for value_inode in lost {
+            dropped.extend(self.drop_value(change, value_inode)?);
         }
         Ok(dropped)
     }
@@ -350,8 +352,8 @@ impl Xattrs {
         self.free_emptied(change, inode).map(drop)
     }
 
-    /// Frees an inode whose content is gone, with what it has for its attributes; it is no orphan then. Gives attribute
-    /// inodes that are to be freed after the change.
+    /// Frees an inode whose content is gone, with what it has for its attributes; it is no orphan then. Returns
+    /// attribute inodes that are to be freed after the change.
     pub(crate) fn free_emptied(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
         change.prepare_to_free_inode(inode.number)?;
         let dropped = self.drop_attributes(change, inode)?;
@@ -382,7 +384,7 @@ fn set_value_users(buf: &mut InodeBuf, users: u64) {
     disk.i_version_lo = (users as u32).into();
 }
 
-fn holder_of(attr: &Attr) -> Option<InodeNo> {
+fn value_inode_of(attr: &Attr) -> Option<InodeNo> {
     match attr.value {
         Stored::Inode { inode, .. } if !attr.is(DATA_XATTR.0, DATA_XATTR.1) => Some(inode),
         _ => None,

@@ -1,9 +1,9 @@
-//! rext3 volumes for judges that do not know them: each block of metadata is found to say whose it is, and becomes what it
-//! would be on ext4, so that e2fsck can judge all else.
+//! rext3 volumes for checkers that do not know them: each block of metadata is found to say whose it is, and becomes
+//! what it would be on ext4, so that e2fsck can check all else.
 //!
 //! A file mapped by indirect blocks has shorter ones here than on ext4: behind the first of them its blocks seem to lie
-//! further back. Its size follows, so that e2fsck finds nothing wrong; directories and journals of such a length cannot be
-//! shown.
+//! further back. Its size follows, so that e2fsck finds nothing wrong; directories and journals of such a length cannot
+//! be shown.
 
 use extant_fs::mkfs::{FeatureEdits, Kind, MkfsOptions, make};
 use extant_fs::{FileKind, FsBlock, GroupNo, InodeFlags, InodeNo};
@@ -19,7 +19,8 @@ use std::ops::Range;
 use testkit::Image;
 use zerocopy::IntoBytes;
 
-/// A volume of `len` bytes as `args` say: `-t`, `-b` and `-O` with one word each. Of type rext3 by our mkfs, else by mke2fs.
+/// A volume of `len` bytes as `args` say: `-t`, `-b` and `-O` with one word each. Of type rext3 by our mkfs, else by
+/// mke2fs.
 pub(crate) fn image(args: &[&str], len: u64) -> Image {
     if !args.contains(&"rext3") {
         return Image::mke2fs(args, len).build();
@@ -62,8 +63,8 @@ pub(crate) struct Plain {
     pub(crate) region: u64,
 }
 
-/// What ext4 would have, of a rext3 volume; `None` for a volume of another type. Panics where a block does not say whose it
-/// is.
+/// What ext4 would have, of a rext3 volume; `None` for a volume of another type. Panics where a block does not say
+/// whose it is.
 pub(crate) fn plain(bytes: Vec<u8>) -> Option<Plain> {
     let sb = Superblock::parse(&bytes[OFFSET as usize..]).expect("a superblock");
     if !sb.geometry.is_owned() {
@@ -97,7 +98,7 @@ pub(crate) fn plain(bytes: Vec<u8>) -> Option<Plain> {
     features.incompat |= Incompat::EXTENT;
     disk.set_features(features);
     disk.x_features = 0.into();
-    disk.seal();
+    disk.set_checksum();
     walk.plain.bytes[OFFSET as usize..][..1024].copy_from_slice(disk.as_bytes());
     Some(walk.plain)
 }
@@ -178,7 +179,7 @@ impl Walk {
                 if moved && seen > raw.size() {
                     let mut buf = InodeBuf::from(raw);
                     buf.set_size(seen);
-                    buf.seal(self.geometry(), number);
+                    buf.set_checksum(self.geometry(), number);
                     self.plain.bytes[at..at + size].copy_from_slice(buf.bytes());
                 }
             }
@@ -209,11 +210,11 @@ impl Walk {
                     assert_eq!((tail.xt_owner.get(), tail.xt_depth.get()), (number.get(), depth.into()), "{child}");
                     assert!(OwnedExtentTail::checksum_matches(seed, &bytes), "{child}");
                     self.extents(number, seed, &bytes, blocks);
-                    let at = extent::tail_offset(&bytes).expect("room");
+                    let at = extent::tail_offset(&bytes).expect("space");
                     bytes[at..at + OwnedExtentTail::SIZE].fill(0);
                     let max = u16::from_le_bytes([bytes[4], bytes[5]]) + 1;
                     bytes[4..6].copy_from_slice(&max.to_le_bytes());
-                    extent::seal_block(seed, &mut bytes).expect("room");
+                    extent::set_block_checksum(seed, &mut bytes).expect("space");
                     self.block(child).copy_from_slice(&bytes);
                 }
             }
@@ -255,8 +256,8 @@ impl Walk {
         if count_limit_offset(&bytes, size).is_some() {
             assert_eq!(index_checksum(&bytes, size, seed), ChecksumState::Good, "{block}");
             assert_eq!(index_owner(&bytes, size), Some(number), "{block}");
-            write_index_owner(&mut bytes, size, InodeNo(0)).expect("room");
-            write_index_checksum(&mut bytes, size, seed).expect("room");
+            write_index_owner(&mut bytes, size, InodeNo(0)).expect("space");
+            write_index_checksum(&mut bytes, size, seed).expect("space");
         } else {
             assert_eq!(LeafTail::Owned.check(&bytes, seed), ChecksumState::Good, "{block}");
             let tail = OwnedDirTail::of(&bytes).expect("a tail");
@@ -267,7 +268,7 @@ impl Walk {
             let len = (last.rec_len + OwnedDirTail::SIZE - DirTail::SIZE) as u16;
             let place = last.offset + 4;
             bytes[place..place + 2].copy_from_slice(&len.to_le_bytes());
-            DirTail::write(&mut bytes, seed).expect("room");
+            DirTail::write(&mut bytes, seed).expect("space");
         }
         self.block(block).copy_from_slice(&bytes);
     }

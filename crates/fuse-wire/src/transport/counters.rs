@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The attribute of the root as which the counters can be read. Its name is in no namespace that a file system knows, and no list
-/// shows it.
+/// The attribute of the root as which the counters can be read. Its name is in no namespace that a file system knows,
+/// and no list shows it.
 pub(crate) const ATTRIBUTE: &str = "extant.fuse";
 /// What the lines begin with that are no kinds of messages.
 pub(crate) const TRANSPORT: &str = "transport";

@@ -25,8 +25,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(crate) const MAX_DATA: usize = 1 << 20;
 /// Space for what comes before the data of a write.
 pub(crate) const MAX_HEADER: usize = 4096;
-/// So many threads at once that have the kernel forget pages that it handed over and that were refused: what it hands over
-/// on the way may be refused too, and so on.
+/// So many threads at once that have the kernel forget pages that it handed over and that were refused: what it hands
+/// over on the way may be refused too, and so on.
 const FORGETTING: usize = 32;
 /// How long an answer waits for the kernel to forget pages, of which it may have one locked until it has the answer.
 const PAGE_LOCK: Duration = Duration::from_millis(20);
@@ -73,7 +73,8 @@ impl Link {
 
     /// Requests may have to wait from now on: starts spare workers.
     pub(crate) fn prepare_spare(&self) {
-        // through /dev/fuse one is started in time for each that waits; who has no list of processors has no queues either
+        // through /dev/fuse one is started in time for each that waits; who has no list of processors has no queues
+        // either
         if self.features.contains(Features::OVER_IO_URING) {
             self.spare.prepare(&processors::online().unwrap_or_default());
         }
@@ -112,8 +113,8 @@ pub(crate) fn send(link: &Link, unique: u64, outcome: Answer<()>, answer: &[u8])
     }
 }
 
-/// Asks the file system what a whole message asks: the request's number, the outcome, and how many bytes of the answer are in
-/// `space`. `None` where no answer is due.
+/// Asks the file system what a whole message asks: the request's number, the outcome, and how many bytes of the answer
+/// are in `space`. `None` where no answer is due.
 pub(crate) fn respond_to(link: &Link, message: &[u8], space: &mut [u8]) -> Option<(u64, Answer<()>, usize)> {
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
     if forgotten(link, &header, body) {
@@ -182,13 +183,14 @@ fn ask((link, queue): (&Link, Queue), request: &Request<'_>, reply: &mut Reply<'
     }
 }
 
-/// Has the kernel forget the attributes of a node. It takes such messages through /dev/fuse, whatever way requests take.
+/// Has the kernel forget the attributes of a node. It takes such messages through /dev/fuse, whatever way requests
+/// take.
 fn forget_attributes(link: &Link, node: u64) {
     forget_inode(link.connection.as_fd(), node, -1);
 }
 
-/// Has the kernel forget the content of a node from byte `from` on, in the midst of an answer to a write to it. The kernel
-/// may have the last page of what is written locked until it has the answer: it is not read before, and is
+/// Has the kernel forget the content of a node from byte `from` on, in the midst of an answer to a write to it. The
+/// kernel may have the last page of what is written locked until it has the answer: it is not read before, and is
 /// forgotten then. So this does not wait for it for long.
 fn forget_content(link: &Link, node: u64, from: u64) {
     let Ok(connection) = link.connection.try_clone() else { return };

@@ -40,8 +40,8 @@ impl Messages {
         self.link.features
     }
 
-    /// Answers a message: the bytes of the answer, with its header; `None` for a message that gets none. Threads may ask at
-    /// once.
+    /// Answers a message: the bytes of the answer, with its header; `None` for a message that gets none. Threads may
+    /// ask at once.
     #[must_use]
     pub fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
         let mut space = vec![0; MAX_DATA];

@@ -2,10 +2,10 @@
 //!
 //! The kernel's scheduler puts a process that is woken on an idle processor rather than on the one where its answer was
 //! made. With two processors a program that asks and asks thus moves with every answer to the processor that just fell
-//! asleep, and wakes it: in a virtual machine, where that takes two exits to the host, some 30 µs for each request, twice
-//! what the request takes itself. While one thread stays awake none is idle, and the program stays where it is. It costs at
-//! most that processor's idle time: the thread yields to all others, and when one ran there nothing stays awake for
-//! [`PAUSE`]. With more processors some would still be idle; nothing stays awake there, nor without requests.
+//! asleep, and wakes it: in a virtual machine, where that takes two exits to the host, some 30 µs for each request,
+//! twice what the request takes itself. While one thread stays awake none is idle, and the program stays where it is.
+//! It costs at most that processor's idle time: the thread yields to all others, and when one ran there nothing stays
+//! awake for [`PAUSE`]. With more processors some would still be idle; nothing stays awake there, nor without requests.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -114,7 +114,7 @@ impl Awake<'_> {
 mod tests {
     use super::*;
 
-    /// Two requests as close as time can be told.
+    /// Two requests as close as the clock distinguishes.
     fn busy(polling: &Polling) {
         polling.gap.store(0, Relaxed);
         polling.last.store(polling.now(), Relaxed);

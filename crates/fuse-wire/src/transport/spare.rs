@@ -1,25 +1,27 @@
 //! Spare workers: threads for requests that come while others wait for a transaction.
 //!
-//! A request that waits occupies its worker (over io_uring: its ring entry). For each one that does, another worker is started,
-//! so that there are always as many for all other requests as there would be if none waited. Such workers stay.
+//! A request that waits occupies its worker (over io_uring: its ring entry). For each one that does, another worker is
+//! started, so that there are always as many for all other requests as there would be if none waited. Such workers
+//! stay.
 //!
-//! Over io_uring that alone would be too late. The kernel hands a new ring entry requests that come when it is there, never
-//! one that came before and found all entries taken: that one waits until some entry has answered, and where all wait for the
-//! process that asks, for ever. So before any request can have to wait there are spare workers, and one more is started for
-//! each that is taken.
+//! Over io_uring that alone would be too late. The kernel hands a new ring entry requests that come when it is there,
+//! never one that came before and found all entries taken: that one waits until some entry has answered, and where all
+//! wait for the process that asks, for ever. So before any request can have to wait there are spare workers, and one
+//! more is started for each that is taken.
 
 use crate::reply::Answer;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 /// Most spare workers of one queue: each is a thread. A request that comes when all of them wait gets EAGAIN.
 const MOST: usize = 2048;
 
-/// Spare workers of all queues together, about; a queue has [`LEAST_SPARE`] at least. So many requests may come at once and
-/// have to wait.
+/// Spare workers of all queues together, about; a queue has [`LEAST_SPARE`] at least. So many requests may come at once
+/// and have to wait.
 const SPARE: usize = 128;
 const LEAST_SPARE: usize = 8;
 
@@ -61,7 +63,7 @@ impl Drop for Waiting<'_> {
 
 impl SpareWorkers {
     fn queues(&self) -> MutexGuard<'_, HashMap<Queue, Counts>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock()
     }
 
     /// Sets what starts a worker.
@@ -85,7 +87,7 @@ impl SpareWorkers {
     fn start(&self, queue: Queue, counts: &mut Counts) -> Answer<()> {
         let start = self.start.get().filter(|_| counts.started < MOST).ok_or(Errno::AGAIN)?;
         let thread = start(queue).map_err(|_| Errno::AGAIN)?;
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        self.threads.lock().push(thread);
         counts.started += 1;
         Ok(())
     }
@@ -109,7 +111,7 @@ impl SpareWorkers {
 
     /// Waits until all that were started have ended, as all workers do when it is unmounted.
     pub(super) fn join(&self) -> io::Result<()> {
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *self.threads.lock());
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that serves ended by a panic")))
         })

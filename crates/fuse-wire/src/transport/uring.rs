@@ -2,18 +2,18 @@
 //! which it puts requests and from which it takes answers.
 //!
 //! The kernel has one queue for each processor, and sends a request to the queue of the processor on which the asking
-//! process runs. A [`RingEntry`] is a place for one request of one queue: memory for it and for its answer, and a ring through
-//! which its one command goes. Each entry has a thread of its own, bound to the processor of its queue, so a request that
-//! waits for the device does not delay any other: the kernel hands requests only to entries that wait. It takes
-//! the entry that was free last, whose thread and memory are still in the processor's caches.
+//! process runs. A [`RingEntry`] is a place for one request of one queue: memory for it and for its answer, and a ring
+//! through which its one command goes. Each entry has a thread of its own, bound to the processor of its queue, so a
+//! request that waits for the device does not delay any other: the kernel hands requests only to entries that wait. It
+//! takes the entry that was free last, whose thread and memory are still in the processor's caches.
 //!
-//! FORGET and INTERRUPT still come through /dev/fuse. No program waits for them, so they are read a moment later and many at
-//! once.
+//! FORGET and INTERRUPT still come through /dev/fuse. No program waits for them, so they are read a moment later and
+//! many at once.
 //!
 //! Why this is sound:
-//! 1. The memory of an entry belongs either to the kernel or to us (`RingEntry::kernels`). It becomes the kernel's when a
-//!    command that names it is put into the ring, and ours again only when that command's completion has been taken from
-//!    the ring. References into it are made only while it is ours, and borrow the entry.
+//! 1. The memory of an entry belongs either to the kernel or to us (`RingEntry::kernels`). It becomes the kernel's when
+//!    a command that names it is put into the ring, and ours again only when that command's completion has been taken
+//!    from the ring. References into it are made only while it is ours, and borrow the entry.
 //! 2. Memory that the kernel has is never freed: an entry that is dropped then leaks it.
 #![allow(unsafe_code)]
 
@@ -37,8 +37,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Ring entries of all queues together, about: enough that some wait for the device while others answer. A queue has two at
-/// least.
+/// Ring entries of all queues together, about: enough that some wait for the device while others answer. A queue has
+/// two at least.
 const ENTRIES: usize = 16;
 
 /// How long FORGETs are let gather. What they free can be used so much later.
@@ -121,7 +121,8 @@ impl Drop for RingEntry {
 
 impl RingEntry {
     fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<Self> {
-        // the thread that enables it is the only one to use it; so the kernel hands over requests when that thread waits
+        // the thread that enables it is the only one to use it; so the kernel hands over requests when that thread
+        // waits
         let ring = IoUring::builder()
             .setup_r_disabled()
             .setup_single_issuer()

@@ -1,15 +1,15 @@
 //! Where a file may have data that only the kernel knows of.
 //!
-//! Who maps a file writes into the kernel's pages, and the kernel does not hand these over before it asks for holes (LSEEK). So
-//! a hole of the volume may be data by now, and cp(1) would leave it out. But a page that is changed was in the kernel's
-//! memory before. A page of a hole comes there by a READ, or stays there beside what was cut off or punched out. Those
-//! parts of holes are noted here, as long as the kernel has the file, and count as data; so does all that shares a page with
-//! data. Every other hole is one.
+//! Who maps a file writes into the kernel's pages, and the kernel does not hand these over before it asks for holes
+//! (LSEEK). So a hole of the volume may be data by now, and cp(1) would leave it out. But a page that is changed was in
+//! the kernel's memory before. A page of a hole comes there by a READ, or stays there beside what was cut off or
+//! punched out. Those parts of holes are noted here, as long as the kernel has the file, and count as data; so does all
+//! that shares a page with data. Every other hole is one.
 
 use fs::{InodeNo, Result, Volume};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a page; of processors that have several sizes, the largest.
 const PAGE: u64 = if cfg!(target_arch = "x86_64") { 4096 } else { 65_536 };
@@ -60,7 +60,7 @@ impl Holes {
     }
 
     fn files(&self) -> MutexGuard<'_, HashMap<InodeNo, Ranges>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock()
     }
 
     fn down(&self, at: u64) -> u64 {
@@ -87,8 +87,8 @@ impl Holes {
         }
     }
 
-    /// A part of a file goes, and from the kernel with it, but for pages that stay in part: these are cut. It splits what it
-    /// keeps as several pages together; where it cannot, all of that goes.
+    /// A part of a file goes, and from the kernel with it, but for pages that stay in part: these are cut. It splits
+    /// what it caches as several pages together; where it cannot, all of that goes.
     pub(super) fn cut(&self, number: InodeNo, start: u64, end: u64) {
         self.note(number, self.down(start), self.up(start).min(end));
         if end != u64::MAX {
@@ -96,12 +96,12 @@ impl Holes {
         }
     }
 
-    /// The kernel let go of a file, unless it has it again: `held` says so.
-    pub(super) fn forget(&self, number: InodeNo, held: impl FnOnce() -> bool) {
+    /// The kernel let go of a file, unless it has it again: `is_looked_up` says so.
+    pub(super) fn forget(&self, number: InodeNo, is_looked_up: impl FnOnce() -> bool) {
         if self.any.load(Ordering::Acquire) {
-            // whoever notes something of a file holds it, and waits here
+            // code that notes something of a file has it referenced, and waits here
             let mut files = self.files();
-            if files.contains_key(&number) && !held() {
+            if files.contains_key(&number) && !is_looked_up() {
                 files.remove(&number);
             }
         }
@@ -124,8 +124,8 @@ impl Holes {
         let size = volume.attributes_of(inode.number)?.size;
         let from = self.down(offset);
         let data = volume.seek_data(inode, from)?;
-        let kept = self.next(inode.number, from).map(|(start, _)| start.max(from));
-        let first = data.into_iter().chain(kept).min();
+        let cached = self.next(inode.number, from).map(|(start, _)| start.max(from));
+        let first = data.into_iter().chain(cached).min();
         Ok(first.map(|first| self.down(first).max(offset)).filter(|found| *found < size))
     }
 
@@ -156,7 +156,7 @@ impl Holes {
                 continue;
             }
             match self.next(inode.number, page) {
-                Some((start, kept)) if start < end => at = self.up(kept),
+                Some((start, cached)) if start < end => at = self.up(cached),
                 _ => return Ok(Some(page.max(offset))),
             }
         }

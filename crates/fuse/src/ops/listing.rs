@@ -7,13 +7,13 @@ use fuse_wire::{Answer, Attr, Entry, Errno, Reply};
 /// In a directory's cookie: a part before it could not be read. Directories are far smaller than this number.
 const PASSED_DAMAGE: u64 = 1 << 62;
 
-/// Inodes read in one batch for a listing with attributes: what a request has room for, more or less (an entry takes
+/// Inodes read in one batch for a listing with attributes: what a request has space for, more or less (an entry takes
 /// 152 bytes and its name; a request has 4 KiB, or 32 KiB from kernels that hand on what the program asked for).
 const AT_ONCE: usize = 64;
 
-/// Entries of one answer for a directory in which names come and go. The kernel keeps everybody from changing a directory
-/// while a part of its list is being fetched, and lets in one change between two parts, so whoever removes its files beside
-/// a reader waits once for each. A part of this size takes about as long as the change itself.
+/// Entries of one answer for a directory in which names come and go. The kernel lets no process change a directory
+/// while a part of its list is being fetched, and lets in one change between two parts, so a process that removes its
+/// files beside a reader waits once for each. A part of this size takes about as long as the change itself.
 const FEW: usize = 32;
 
 /// The type as a listing has it: that of a mode, shifted by 12 bits.
@@ -43,7 +43,7 @@ impl Ops {
                 Some(a) => {
                     let listed = reply.dirent_plus(&self.entry(a), next, &entry.name);
                     if listed && self.volume.is_writable() {
-                        self.volume.hold(a.inode);
+                        self.volume.add_lookup(a.inode);
                     }
                     return !listed;
                 }
@@ -58,7 +58,7 @@ impl Ops {
     }
 
     /// Hands the entries of a directory from `cookie` on to `add`, each with the cookie of what follows it, until `add`
-    /// says that there is no room.
+    /// says that there is no space.
     ///
     /// Where a part of the directory cannot be read, all others are listed, and the error comes at the end, in place of
     /// the answer that there are no more: a program sees what there is, and that it is not all.
@@ -73,7 +73,7 @@ impl Ops {
     }
 
     /// As [`Ops::each_entry`], with the attributes of each file; `None` for "." and "..", and where they cannot be had
-    /// (looking the name up then tells why).
+    /// (looking the name up then reports why).
     fn each_entry_with_attributes(
         &self,
         node: u64,
@@ -107,14 +107,14 @@ impl Ops {
         let mut any = false;
         let outcome = self.answer_for(node, |v, dir| {
             let mut trouble = None;
-            let mut room = if v.names_changed(dir.number) { FEW } else { usize::MAX };
+            let mut left = if v.names_changed(dir.number) { FEW } else { usize::MAX };
             let mut entries = v.read_dir(dir, cookie & !PASSED_DAMAGE)?;
             take(&mut std::iter::from_fn(|| {
-                while room > 0 {
+                while left > 0 {
                     match entries.next()? {
                         Ok(entry) => {
                             any = true;
-                            room -= 1;
+                            left -= 1;
                             let next = entry.next | passed;
                             return Some((entry, next));
                         }
@@ -129,7 +129,7 @@ impl Ops {
             trouble.map_or(Ok(()), Err)
         });
         match outcome {
-            // told; what could be read is listed first
+            // reported; what could be read is listed first
             Err(_) if any => Ok(()),
             Ok(()) if !any && passed != 0 => Err(Errno::IO),
             outcome => outcome,

@@ -1,15 +1,14 @@
 //! Openings of files, and what comes of them later: pages that the kernel has not handed over.
 
 use super::{Ops, node_of};
-use crate::lock::lock;
 use fs::{InodeFlags, InodeNo};
 use fuse_wire::{Answer, Atime, Operation, Reply, Request};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// How long the kernel may take to hand over the pages of a file that is about to be locked: a process that has one of them
-/// locked may wait for that request.
+/// How long the kernel may take to hand over the pages of a file that is about to be locked: a process that has one of
+/// them locked may wait for that request.
 const BEFORE_LOCKING: Duration = Duration::from_secs(1);
 /// The same before a file takes another's place: all that is waited for are requests that wait for none.
 const BEFORE_REPLACING: Duration = Duration::from_secs(60);
@@ -24,45 +23,45 @@ impl Ops {
         may_be_opened(how, file)?;
         self.note_opened(self.number(node)?, how);
         let writes = how.intersects(OFlags::WRONLY | OFlags::RDWR);
-        if writes && file.contains(InodeFlags::APPEND) && !self.keeps_writes {
+        if writes && file.contains(InodeFlags::APPEND) && !self.writeback {
             // fcntl(2) takes O_APPEND away, and mappings have none: the kernel would show what is refused later.
-            // Where it keeps times, it would not know of those that writes past its pages set
+            // Where it caches times, it would not know of those that writes past its pages set
             return reply.opened_direct();
         }
         // reads that are to be recorded have to be seen
         reply.opened(self.atime == Atime::Never)
     }
 
-    /// Remembers that the kernel may have pages of a file, from mappings or because it caches what is written, that it has not
-    /// handed over. [`Ops::forget_pages`] ends that.
+    /// Remembers that the kernel may have pages of a file, from mappings or because it caches what is written, that it
+    /// has not handed over. [`Ops::forget_pages`] ends that.
     pub(super) fn note_opened(&self, number: InodeNo, how: OFlags) {
-        if how.contains(OFlags::RDWR) || (self.keeps_writes && how.contains(OFlags::WRONLY)) {
-            lock(&self.may_have_pages).entry(number).or_default();
+        if how.contains(OFlags::RDWR) || (self.writeback && how.contains(OFlags::WRONLY)) {
+            self.may_have_pages.lock().entry(number).or_default();
         }
     }
 
     /// The kernel has forgotten a file.
     pub(super) fn forget_pages(&self, number: InodeNo) {
-        lock(&self.may_have_pages).remove(&number);
+        self.may_have_pages.lock().remove(&number);
     }
 
     /// Remembers that a page of a file could not be written.
     fn note_lost_page(&self, node: u64, why: Errno) {
         if let Ok(number) = self.number(node)
-            && let Some(lost) = lock(&self.may_have_pages).get_mut(&number)
+            && let Some(lost) = self.may_have_pages.lock().get_mut(&number)
         {
             *lost = Some(why);
         }
     }
 
-    /// A file is about to take the place of another one. The old content must not go before the new one is there, so the
-    /// kernel hands over what it has of it; ext4 writes it out then, too. Not called for members of a transaction: when that
-    /// is committed, all is handed over.
+    /// A file is about to take the place of another one. The old content must not go before the new one is there, so
+    /// the kernel hands over what it has of it; ext4 writes it out then, too. Not called for members of a transaction:
+    /// when that is committed, all is handed over.
     ///
     /// # Errors
     /// Why the new content cannot be written.
     pub(super) fn hand_over_before_replacing(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Answer<()> {
-        if lock(&self.may_have_pages).is_empty() {
+        if self.may_have_pages.lock().is_empty() {
             return Ok(());
         }
         let find = |(dir, name): (u64, &[u8])| {
@@ -70,7 +69,7 @@ impl Ops {
             self.volume.lookup(&dir, name).ok()
         };
         let Some(file) = find(from) else { return Ok(()) };
-        let lost = || lock(&self.may_have_pages).get_mut(&file).map(std::mem::take);
+        let lost = || self.may_have_pages.lock().get_mut(&file).map(std::mem::take);
         // what was lost before was reported to who synced it, and may be there again
         if find(to).is_none_or(|replaced| replaced == file) || lost().is_none() {
             return Ok(());
@@ -81,8 +80,8 @@ impl Ops {
         lost().flatten().map_or(Ok(()), Err)
     }
 
-    /// A page of the kernel's could not be written. Where that is because the file must not be changed so, the kernel has to
-    /// forget it: it shows it to everybody as what the file holds.
+    /// A page of the kernel's could not be written. Where that is because the file must not be changed so, the kernel
+    /// has to forget it: it shows it to everybody as what the file holds.
     pub(super) fn refuse_page(&self, why: Errno, request: &Request<'_>, reply: &mut Reply<'_>) {
         let Operation::Write { offset, late: true, .. } = request.operation else { return };
         self.note_lost_page(request.node, why);

@@ -2,7 +2,6 @@
 
 use super::ioctl::{SET_FLAGS, SET_FSXATTR};
 use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
-use crate::lock::lock;
 use fs::{AllocateMode, Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
 use fs::{Timestamp, WriteHow, Written, XattrMode, without_privileges};
 use fuse_wire::{Answer, Caller, Changes, Operation, Reply, Request, SetTime};
@@ -57,16 +56,16 @@ fn is_in_group(caller: &Caller, group: u32) -> bool {
     groups.split_whitespace().any(|word| word.parse() == Ok(group))
 }
 
-/// Whether a change of attributes is the kernel's, which kept what was written and now says the times of it: of the write,
-/// or of nothing but the inode. Nobody else sets the two alike, or asks for a time that is there.
-fn is_of_kept_write(a: &Attributes, changes: &Changes) -> bool {
+/// Whether a change of attributes is the kernel's, which cached what was written and now says the times of it: of the
+/// write, or of nothing but the inode. No one else sets the two alike, or asks for a time that is there.
+fn is_of_cached_write(a: &Attributes, changes: &Changes) -> bool {
     let (Some(SetTime::At(seconds, nanos)), Some(ctime)) = (changes.mtime, changes.ctime) else { return false };
     let alike = ctime == SetTime::At(seconds, nanos) || a.mtime == Timestamp { seconds, nanos };
     alike && changes.atime.is_none() && a.kind == FileKind::Regular
 }
 
 /// What a change of attributes by `caller` asks for, of a file that has `a` now.
-fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, keeps_writes: bool) -> SetAttributes {
+fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, writeback: bool) -> SetAttributes {
     let time = |time| match time {
         SetTime::Now => now,
         SetTime::At(seconds, nanos) => Timestamp { seconds, nanos },
@@ -76,7 +75,7 @@ fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, kee
     let owned_anew = changes.uid.is_some() || changes.gid.is_some();
     if (owned_anew && a.kind != FileKind::Directory) || changes.kill_privileges {
         let before = mode.unwrap_or(a.mode & 0o7777);
-        // root gives files away as they are
+        // root changes the owner of files as they are
         let after = without_privileges(before, || caller.uid == 0 || is_in_group(caller, a.gid));
         mode = mode.map(|_| after).or_else(|| (after != before).then_some(after));
     }
@@ -84,7 +83,7 @@ fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, kee
     let times_alone = mode.is_none() && !owned_anew && changes.size.is_none();
     let touch = changes.atime.is_some() && present(changes.atime) && present(changes.mtime);
     // what was written while the file could be written is not to fail at fsync(2) and close(2)
-    let touch = times_alone && (touch || keeps_writes && is_of_kept_write(a, changes));
+    let touch = times_alone && (touch || writeback && is_of_cached_write(a, changes));
     SetAttributes {
         mode,
         uid: changes.uid,
@@ -150,7 +149,7 @@ impl Ops {
         let entry = self.entry(&self.volume.attributes(&inode));
         // a file without a name is pinned for its maker already
         if making.name.is_some() {
-            self.volume.hold(inode.number);
+            self.volume.add_lookup(inode.number);
         }
         let Some(how) = making.open else { return reply.entry(&entry) };
         self.note_opened(inode.number, how);
@@ -167,7 +166,7 @@ impl Ops {
     ) -> Answer<()> {
         let dir = self.number(dir)?;
         let inode = self.outcome(dir, self.volume.symlink(dir, name, target, caller.uid, caller.gid))?;
-        self.volume.hold(inode.number);
+        self.volume.add_lookup(inode.number);
         reply.entry(&self.entry(&self.volume.attributes(&inode)))
     }
 
@@ -175,7 +174,7 @@ impl Ops {
         let (target, dir) = (self.number(target)?, self.number(dir)?);
         let inode = self.outcome(dir, self.volume.link(target, dir, name))?;
         let attributes = self.outcome(target, self.volume.attributes_of(inode.number))?;
-        self.volume.hold(inode.number);
+        self.volume.add_lookup(inode.number);
         reply.entry(&self.entry(&attributes))
     }
 
@@ -210,7 +209,7 @@ impl Ops {
             self.drop_capability(number)?;
         }
         if let Some(size) = changes.size {
-            // with the content they would be of use to whoever changes it
+            // with the content they would be of use to the process that changes it
             if changes.kill_privileges {
                 self.drop_privileges(number, caller)?;
             }
@@ -218,12 +217,12 @@ impl Ops {
             self.outcome(number, self.volume.truncate(number, size))?;
         }
         let before = self.outcome(number, self.volume.attributes_of(number))?;
-        let set = asked(&before, changes, caller, now(), self.keeps_writes);
+        let set = asked(&before, changes, caller, now(), self.writeback);
         let size_alone = changes.size.is_some() && set == SetAttributes::default();
         if !size_alone {
             self.outcome(number, self.volume.set_attributes(number, &set))?;
         }
-        reply.attr(&self.attr(&self.getattr(node)?), self.keep)
+        reply.attr(&self.attr(&self.getattr(node)?), self.attr_timeout)
     }
 
     /// A part of a file is about to go, as far as it is there.
@@ -252,12 +251,12 @@ impl Ops {
         self.outcome(number, self.volume.write_with(number, offset, data, &how))
     }
 
-    /// Content that was written earlier, and kept by the kernel: the times of the file are for the kernel to say. How much
-    /// was written.
+    /// Content that was written earlier, and cached by the kernel: the times of the file are for the kernel to say. How
+    /// much was written.
     pub(super) fn write_late(&self, node: u64, offset: u64, data: &[u8]) -> Answer<u32> {
         let number = self.number(node)?;
         self.drop_capability(number)?;
-        let how = WriteHow { keep_times: true, pages: true, ..WriteHow::default() };
+        let how = WriteHow { preserve_times: true, pages: true, ..WriteHow::default() };
         let written = self.outcome(number, self.volume.write_with(number, offset, data, &how))?;
         // a request has at most 1 MiB
         Ok(u32::try_from(written.bytes).unwrap_or(u32::MAX))
@@ -268,10 +267,10 @@ impl Ops {
         self.outcome(number, self.volume.drop_privileges(number, &|group| is_in_group(caller, group)))
     }
 
-    /// Takes its capabilities off a file that is about to change. The kernel asks for them before it first writes to a file, so
-    /// the files that have some are known.
+    /// Takes its capabilities off a file that is about to change. The kernel asks for them before it first writes to a
+    /// file, so the files that have some are known.
     fn drop_capability(&self, number: InodeNo) -> Answer<()> {
-        if !self.any_capable.load(Ordering::Acquire) || !lock(&self.capable).remove(&number) {
+        if !self.any_capable.load(Ordering::Acquire) || !self.capable.lock().remove(&number) {
             return Ok(());
         }
         match self.volume.remove_xattr(number, CAPABILITY) {
@@ -282,7 +281,7 @@ impl Ops {
 
     /// Remembers that a file has capabilities.
     pub(super) fn note_capability(&self, number: InodeNo) {
-        lock(&self.capable).insert(number);
+        self.capable.lock().insert(number);
         self.any_capable.store(true, Ordering::Release);
     }
 
@@ -312,7 +311,8 @@ impl Ops {
         }
     }
 
-    /// What was written and did not reach the device is an error of the device to whoever asks for it, now and later.
+    /// What was written and did not reach the device is an error of the device to every process that asks for it, now
+    /// and later.
     fn durable(&self, number: InodeNo, outcome: fs::Result<()>) -> Answer<()> {
         if !self.volume.is_writable() {
             return Ok(());
@@ -321,7 +321,7 @@ impl Ops {
     }
 
     /// Whether it changed what stat(2) shows beside the time of change: a list its permission bits, any attribute its
-    /// blocks. The kernel expects the former only where it keeps the lists.
+    /// blocks. The kernel expects the former only where it caches the lists.
     pub(super) fn set_xattr(
         &self,
         node: u64,
@@ -364,13 +364,13 @@ impl Ops {
     pub(super) fn allocate(&self, node: u64, offset: u64, length: u64, mode: u32, caller: &Caller) -> Answer<bool> {
         let number = self.number(node)?;
         let flags = FallocateFlags::from_bits_retain(mode);
-        let keep = FallocateFlags::KEEP_SIZE;
+        let same_size = FallocateFlags::KEEP_SIZE;
         let mode = match flags {
             f if f.is_empty() => AllocateMode::Extend,
-            f if f == keep => AllocateMode::KeepSize,
-            f if f == FallocateFlags::PUNCH_HOLE | keep => AllocateMode::PunchHole,
+            f if f == same_size => AllocateMode::KeepSize,
+            f if f == FallocateFlags::PUNCH_HOLE | same_size => AllocateMode::PunchHole,
             f if f == FallocateFlags::ZERO_RANGE => AllocateMode::Zero,
-            f if f == FallocateFlags::ZERO_RANGE | keep => AllocateMode::ZeroKeepSize,
+            f if f == FallocateFlags::ZERO_RANGE | same_size => AllocateMode::ZeroKeepSize,
             f if f == FallocateFlags::COLLAPSE_RANGE => AllocateMode::Collapse,
             f if f == FallocateFlags::INSERT_RANGE => AllocateMode::Insert,
             _ => return Err(Errno::OPNOTSUPP),
@@ -385,8 +385,8 @@ impl Ops {
         Ok(dropped)
     }
 
-    /// Copies from `node` to another file as far as there is something; how much it was, and whether privileges were taken
-    /// off that file.
+    /// Copies from `node` to another file as far as there is something; how much it was, and whether privileges were
+    /// taken off that file.
     pub(super) fn copy(
         &self,
         (node, mut offset): (u64, u64),
@@ -408,7 +408,7 @@ impl Ops {
             let read = self.answer_for(node, |v, inode| v.read_at(inode, offset, piece))?;
             let outcome = self.volume.write_with(to, target_offset, piece.get(..read).unwrap_or_default(), &how);
             let written = match self.outcome(to, outcome) {
-                // what was copied before is told first
+                // what was copied before is reported first
                 Err(_) if copied > 0 => break,
                 outcome => outcome?,
             };
@@ -435,8 +435,8 @@ impl Ops {
     }
 
     /// Has the kernel hand over what was written through mappings of a file that is about to become immutable or
-    /// append-only, as ext4 does: with the flag set it is refused. The kernel then has no page of the file that a mapping
-    /// could change unseen.
+    /// append-only, as ext4 does: with the flag set it is refused. The kernel then has no page of the file that a
+    /// mapping could change unseen.
     fn hand_over_before(&self, node: u64, a: &Attributes, flags: InodeFlags) {
         let locking = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if a.kind != FileKind::Regular || !(flags & !a.flags).intersects(locking) {
@@ -445,7 +445,7 @@ impl Ops {
         self.hand_over_before_locking(node);
     }
 
-    /// Whether a request makes a file immutable or append-only, as far as it can be told from the request.
+    /// Whether a request makes a file immutable or append-only, as far as the request shows it.
     pub(super) fn locks_file(operation: &Operation<'_>) -> bool {
         let Operation::Ioctl { command, input, .. } = operation else { return false };
         let Ok((flags, _)) = <u32 as zerocopy::FromBytes>::read_from_prefix(input) else { return false };
@@ -516,10 +516,10 @@ impl Ops {
         if !self.volume.inode(number).is_ok_and(|inode| is_due(&inode)) {
             return;
         }
-        let set = SetAttributes { atime: Some(now), keep_ctime: true, ..SetAttributes::default() };
-        // what was read was read; nobody waits for it to be noted
+        let set = SetAttributes { atime: Some(now), preserve_ctime: true, ..SetAttributes::default() };
+        // what was read was read; no process waits for it to be noted
         let Some(_pass) = self.volume.try_change() else { return };
-        // asked again with the file locked: somebody may have set its times since
+        // asked again with the file locked: another process may have set its times since
         let _ = self.volume.set_attributes_if(number, &set, is_due);
     }
 }

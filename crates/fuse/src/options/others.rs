@@ -1,5 +1,5 @@
-//! Options of mount(8) and of the kernel's ext2, ext3 and ext4 that are no business of ours: a line of fstab can be taken
-//! over as it is where that promises nothing that is not done here.
+//! Options of mount(8) and of the kernel's ext2, ext3 and ext4 that are no business of ours: a line of fstab can be
+//! taken over as it is where that promises nothing that is not done here.
 //!
 //! None that asks for more than is done, or for something else, is accepted: it is refused with the reason.
 
@@ -8,7 +8,7 @@
 pub(super) enum Meaning {
     /// What it asks for is done anyway.
     Same,
-    /// It is for others, or for a part that is not here, or gives leave to be less careful than is done here.
+    /// It is for others, or for a part that is not here, or permits less care than is taken here.
     NoEffect,
     /// It asks for what is not done: why.
     Refused(&'static str),
@@ -130,7 +130,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("jqfmt=", Refused(QUOTA)),
 ];
 
-/// What an option comes to; `None` for one that nobody knows.
+/// The meaning of an option; `None` for an unknown one.
 pub(super) fn meaning(option: &str) -> Option<Meaning> {
     // for other programs, by their form
     if option.starts_with("x-") || option.starts_with("X-") {

@@ -1,6 +1,6 @@
 //! The snapshots of a volume that is mounted, asked for through its mount.
 
-use super::{DIRECTORY, FACTS, LIST, ROLLBACK};
+use super::{DIRECTORY, INFO, LIST, ROLLBACK};
 use fs::SnapshotInfo;
 use fuse_wire::DAEMON;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -27,8 +27,8 @@ impl MountedSnapshots {
     /// The volume that a folder lies on.
     ///
     /// # Errors
-    /// `InvalidInput` where that is none of ours, or not native; `PermissionDenied` to whoever may not see its snapshots;
-    /// those of the system.
+    /// `InvalidInput` where that is not an Extant volume, or not native; `PermissionDenied` to a user who may not see
+    /// its snapshots; those of the system.
     pub fn of(dir: &Path) -> io::Result<Self> {
         let dir = dir.canonicalize()?;
         let device = dir.metadata()?.dev();
@@ -36,11 +36,11 @@ impl MountedSnapshots {
         let root = dir.ancestors().take_while(same).last().unwrap_or(&dir).to_owned();
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         if text(&root, DAEMON).is_err() {
-            return Err(wrong("it is a folder, and not on a volume that `extant mount` mounted"));
+            return Err(wrong("it is a folder that is not on a mounted Extant volume"));
         }
         let folder = root.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
         if folder.metadata().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
-            let why = "its snapshots are for root and for whoever mounted it (mount option snapdir)";
+            let why = "its snapshots are for root and the user who mounted it (mount option snapdir)";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         if !folder.is_dir() {
@@ -55,8 +55,8 @@ impl MountedSnapshots {
         self.folder.join(OsStr::from_bytes(name))
     }
 
-    /// The snapshots, the oldest first, each with the bytes that it alone holds where `space`; only root and the mount's
-    /// owner are told these.
+    /// The snapshots, the oldest first, each with the bytes that it alone holds where `space`; only root and the
+    /// mount's owner get these.
     ///
     /// # Errors
     /// Those of the volume.
@@ -64,8 +64,8 @@ impl MountedSnapshots {
         let mut all = Vec::new();
         for entry in self.folder.read_dir()? {
             let name = entry?.file_name().as_bytes().to_vec();
-            let number = |fact: usize| {
-                let value = text(&self.of_name(&name), FACTS[fact])?;
+            let number = |which: usize| {
+                let value = text(&self.of_name(&name), INFO[which])?;
                 value.parse::<i64>().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
             };
             let (generation, time) = (number(0)?.cast_unsigned(), number(1)?);
@@ -95,7 +95,7 @@ impl MountedSnapshots {
     /// Makes a snapshot.
     ///
     /// # Errors
-    /// `AlreadyExists`, `InvalidInput` for a name that none may have, `PermissionDenied` to whoever is neither root nor the
+    /// `AlreadyExists`, `InvalidInput` for an invalid name, `PermissionDenied` to a user who is neither root nor the
     /// mount's owner, `StorageFull`, `ReadOnlyFilesystem`, and others of the volume.
     pub fn create(&self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;

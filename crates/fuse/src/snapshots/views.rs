@@ -1,18 +1,19 @@
 //! Which number each snapshot has, which ones are open, and how one ends.
 //!
-//! A number is never given again: the kernel may hold nodes of a snapshot for as long as a program has a file of it open.
+//! A number is never used again: the kernel may hold nodes of a snapshot for as long as a program has a file of it
+//! open.
 //!
-//! Metadata is recognized by its checksum, content is not: the blocks of a snapshot that is deleted are given out again, and
-//! whoever reads them later reads another file. So a deletion begins by marking the number, from when on every request
-//! with it is refused; waits for the requests that came before; and only then touches the volume.
+//! Metadata is identified by its checksum, content is not: the blocks of a snapshot that is deleted are allocated
+//! again, and a process that reads them later reads another file. So a deletion begins by marking the number, from when
+//! on every request with it is refused; waits for the requests that came before; and only then touches the volume.
 
-use crate::lock::lock;
 use crate::ops::Ops;
 use fs::SnapshotInfo;
 use fuse_wire::Answer;
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Snapshots that stay open.
 const OPEN: usize = 4;
@@ -55,7 +56,7 @@ pub(super) struct Visit<'v> {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        let mut known = lock(&self.views.known);
+        let mut known = self.views.known.lock();
         let Some(named) = known.named(self.number) else { return };
         named.requests -= 1;
         if named.gone && named.requests == 0 {
@@ -67,7 +68,7 @@ impl Drop for Visit<'_> {
 impl Views {
     /// The number of a snapshot.
     pub(super) fn number_of(&self, info: &SnapshotInfo) -> u64 {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         let at = known.all.iter().position(|there| there.info == *info).unwrap_or_else(|| {
             known.all.push(Named { info: info.clone(), gone: false, requests: 0, seen: HashSet::new() });
             known.all.len() - 1
@@ -75,12 +76,12 @@ impl Views {
         at as u64 + 1
     }
 
-    /// Keeps a snapshot from being deleted for the length of a request.
+    /// Prevents the deletion of a snapshot for the length of a request.
     ///
     /// # Errors
     /// ESTALE: there is none of that number any more.
     pub(super) fn visit(&self, number: u64) -> Answer<Visit<'_>> {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         let named = known.named(number).filter(|named| !named.gone).ok_or(Errno::STALE)?;
         named.requests += 1;
         Ok(Visit { views: self, number })
@@ -89,50 +90,50 @@ impl Views {
     /// Refuses every request about a snapshot from now on, and returns when those that came before are answered.
     ///
     /// # Errors
-    /// ENOENT: somebody else deletes it.
+    /// ENOENT: another process deletes it.
     pub(super) fn close(&self, number: u64) -> Answer<()> {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         let named = known.named(number).filter(|named| !named.gone).ok_or(Errno::NOENT)?;
         named.gone = true;
         let asked = |known: &mut Known| known.named(number).is_some_and(|named| named.requests > 0);
-        known = self.answered.wait_while(known, asked).unwrap_or_else(PoisonError::into_inner);
+        self.answered.wait_while(&mut known, asked);
         known.open.retain(|(open, _)| *open != number);
         Ok(())
     }
 
     /// A snapshot that was closed is there after all.
     pub(super) fn reopen(&self, number: u64) {
-        if let Some(named) = lock(&self.known).named(number) {
+        if let Some(named) = self.known.lock().named(number) {
             named.gone = false;
         }
     }
 
     /// Of which inodes of a snapshot that was closed the kernel may have something.
     pub(super) fn seen(&self, number: u64) -> HashSet<u32> {
-        lock(&self.known).named(number).map(|named| std::mem::take(&mut named.seen)).unwrap_or_default()
+        self.known.lock().named(number).map(|named| std::mem::take(&mut named.seen)).unwrap_or_default()
     }
 
     /// The kernel has nothing of an inode any more.
     pub(super) fn forget(&self, number: u64, inode: u32) {
-        if let Some(named) = lock(&self.known).named(number) {
+        if let Some(named) = self.known.lock().named(number) {
             named.seen.remove(&inode);
         }
     }
 
     /// Closes what is open.
     pub(super) fn clear(&self) {
-        lock(&self.known).open.clear();
+        self.known.lock().open.clear();
     }
 }
 
 impl Visit<'_> {
     pub(super) fn info(&self) -> Answer<SnapshotInfo> {
-        lock(&self.views.known).named(self.number).map(|named| named.info.clone()).ok_or(Errno::STALE)
+        self.views.known.lock().named(self.number).map(|named| named.info.clone()).ok_or(Errno::STALE)
     }
 
     /// Notes that the kernel gets something of an inode.
     pub(super) fn see(&self, inode: u32) {
-        if let Some(named) = lock(&self.views.known).named(self.number) {
+        if let Some(named) = self.views.known.lock().named(self.number) {
             named.seen.insert(inode);
         }
     }
@@ -141,7 +142,7 @@ impl Visit<'_> {
     pub(super) fn volume(&self, open: impl FnOnce(&SnapshotInfo) -> Answer<Ops>) -> Answer<Arc<Ops>> {
         let number = self.number;
         {
-            let mut known = lock(&self.views.known);
+            let mut known = self.views.known.lock();
             if let Some(at) = known.open.iter().position(|(open, _)| *open == number) {
                 let found = known.open.remove(at);
                 let volume = Arc::clone(&found.1);
@@ -150,7 +151,7 @@ impl Visit<'_> {
             }
         }
         let volume = Arc::new(open(&self.info()?)?);
-        let mut known = lock(&self.views.known);
+        let mut known = self.views.known.lock();
         if known.open.len() >= OPEN {
             known.open.remove(0);
         }

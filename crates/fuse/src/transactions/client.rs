@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// The type of FUSE file systems, as statfs(2) says it.
 const FUSE: i64 = 0x6573_5546;
-/// Where the kernel makes numbers that nobody else has.
+/// Where the kernel makes numbers that no one else has.
 const NUMBERS: &str = "/proc/sys/kernel/random/uuid";
 /// What is said where the volume is there no more.
 const UNMOUNTED: &str = "the volume was unmounted; all changes were rolled back";
@@ -40,8 +40,8 @@ fn ask(file: &OwnedFd, command: &str) -> io::Result<()> {
 
 /// Which mount an open file belongs to.
 fn mount_of(file: &OwnedFd) -> Option<u64> {
-    let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
-    facts.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
 }
 
 /// Whether a mount can be reached from the root directory.
@@ -53,7 +53,7 @@ fn is_listed(mount: u64) -> bool {
 /// Hands over the pages that were changed through mappings.
 fn hand_over_pages(file: &OwnedFd) {
     // what fails here is what the server says next, or an older transaction's
-    if fstatfs(file).is_ok_and(|facts| facts.f_type == FUSE) {
+    if fstatfs(file).is_ok_and(|found| found.f_type == FUSE) {
         let _ = syncfs(file);
     }
 }
@@ -70,12 +70,14 @@ impl MountedTransaction {
         hand_over_pages(&file);
         ask(&file, &format!("begin.{seconds}.{mark}")).map_err(|e| match Errno::from_io_error(&e) {
             Some(Errno::NODATA | Errno::OPNOTSUPP) => {
-                let why = "no transaction can begin there: it lies in no mounted volume of the native format, or in one that \
-                           is mounted as one of its snapshots (-o snapshot=)";
+                let why = "no transaction can begin there: not on a mounted Extant volume of the native format, or on \
+                           one that is mounted as one of its snapshots (-o snapshot=)";
                 io::Error::other(why)
             }
             Some(Errno::INVAL) => io::Error::other("a transaction can take a day at most"),
-            Some(Errno::PERM) => io::Error::other("only root and whoever mounted the volume can begin a transaction"),
+            Some(Errno::PERM) => {
+                io::Error::other("only root and the user who mounted the volume can begin a transaction")
+            }
             Some(Errno::ROFS) => io::Error::other("the volume is mounted read-only"),
             Some(Errno::CANCELED) => io::Error::other("this runs in a transaction that was rolled back"),
             _ => e,
@@ -83,8 +85,8 @@ impl MountedTransaction {
         Ok(Self { file, mount, mark })
     }
 
-    /// A variable, with its value, that is to be in the environment of processes that are started as members: with it they
-    /// are known as members when this process has been killed.
+    /// A variable, with its value, that is to be in the environment of processes that are started as members: with it
+    /// they are known as members when this process has been killed.
     #[must_use]
     pub fn mark(&self) -> (&'static str, &str) {
         (VARIABLE, &self.mark)
@@ -109,7 +111,7 @@ impl MountedTransaction {
         self.end("commit")
     }
 
-    /// The volume is what it was when the transaction began, for whoever looks at it from now on.
+    /// The volume is what it was when the transaction began, for every process that looks at it from now on.
     ///
     /// # Errors
     /// One sentence.

@@ -1,20 +1,21 @@
 //! The end of a transaction: by its process, without it, by unmounting.
 //!
-//! A rollback has an order, so that nobody reads what was undone:
+//! A rollback has an order, so that no process reads what was undone:
 //!
-//! 1. members are refused, and the kernel hands over the pages that they, or others, have changed through mappings: pages
-//!    of a transaction that is being rolled back are refused, and whoever mapped them hears of it from fsync(2);
-//! 2. the volume is what it was, and whoever looks at it sees that;
+//! 1. members are refused, and the kernel hands over the pages that they, or others, have changed through mappings:
+//!    pages of a transaction that is being rolled back are refused, and a process that mapped them hears of it from
+//!    fsync(2);
+//! 2. the volume is what it was, and every process that looks at it sees that;
 //! 3. the kernel forgets what it remembers of the transaction;
 //! 4. others may change the volume.
 //!
-//! In 3 the kernel can stay behind where somebody waits who has locked what it needs: pages that a waiting write(2) covers, or a
-//! directory, of whoever does not ask again for the name. Then 4 does not wait for it. The kernel could doubt all names
-//! without a lock (FUSE_NOTIFY_INC_EPOCH), but it then unmounts whatever is mounted on any directory of the volume.
+//! In 3 the kernel can stay behind where a process waits that has locked what it needs: pages that a waiting write(2)
+//! covers, or a directory, of a process that does not ask again for the name. Then 4 does not wait for it. The kernel
+//! could doubt all names without a lock (FUSE_NOTIFY_INC_EPOCH), but it then unmounts whatever is mounted on any
+//! directory of the volume.
 
 use super::members::Members;
 use super::{LOOK, NAP, Running, Shared, members};
-use crate::lock::lock;
 use crate::ops::node_of;
 use fs::{DirtySet, InodeNo};
 use fuse_wire::{Caller, Filesystem, Kernel, Operation, Reply, Request};
@@ -32,14 +33,14 @@ use std::time::{Duration, Instant};
 const STUCK: u32 = 2;
 /// How often it is looked whether members of a transaction that was rolled back are still there.
 const REMAIN: Duration = Duration::from_millis(250);
-/// How long the kernel may take to forget, where somebody waits for what it may need.
+/// How long the kernel may take to forget, where a process waits for what it may need.
 const FORGET: Duration = Duration::from_millis(100);
-/// What a process may keep in mind that is changed in a rollback.
+/// What a process may remember that is changed in a rollback.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Hands over what the kernel has written down for a volume and not yet sent.
 fn hand_over_pages(running: &Running) {
-    let root = lock(&running.root).as_ref().and_then(|root| root.try_clone().ok());
+    let root = running.root.lock().as_ref().and_then(|root| root.try_clone().ok());
     if let Some(root) = root {
         // pages of the transaction are refused, which is the error that comes here
         let _ = syncfs(root);
@@ -53,7 +54,7 @@ pub(super) fn commit(inner: &Arc<dyn Filesystem>, shared: &Arc<Shared>, running:
     }
     running.committing.store(true, Ordering::SeqCst);
     let mut forgetting = None;
-    let outcome = running.transaction.commit_or(|touched| forgetting = tell(inner, shared, running, touched));
+    let outcome = running.transaction.commit_or(|touched| forgetting = invalidate(inner, shared, running, touched));
     end(running, forgetting);
     outcome
 }
@@ -71,12 +72,12 @@ pub(super) fn roll_back(
     running.transaction.doom(why);
     hand_over_pages(running);
     let mut forgetting = None;
-    let outcome = running.transaction.undo(why, |touched| forgetting = tell(inner, shared, running, touched));
+    let outcome = running.transaction.undo(why, |touched| forgetting = invalidate(inner, shared, running, touched));
     end(running, forgetting);
     outcome
 }
 
-/// Rolls a transaction back when nobody looks at the volume any more.
+/// Rolls a transaction back when no process looks at the volume any more.
 pub(super) fn end_unmounted(running: &Running) -> fs::Result<()> {
     let outcome =
         running.transaction.undo("the volume was unmounted", |_| running.undone.store(true, Ordering::SeqCst));
@@ -95,13 +96,13 @@ fn end(running: &Running, forgetting: Option<JoinHandle<()>>) {
 
 fn overdue(running: &Running) -> Option<String> {
     let over = running.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    over.then(|| format!("it took longer than the {} s it was given", running.time.as_secs()))
+    over.then(|| format!("it took longer than its limit of {} s", running.time.as_secs()))
 }
 
 /// What the kernel has to learn of a file, or to forget.
 enum Forgotten {
-    /// Where the last byte of a node is, and that byte: it computes from its own size where content is appended, and what of
-    /// a mapping is there.
+    /// Where the last byte of a node is, and that byte: it computes from its own size where content is appended, and
+    /// what of a mapping is there.
     End((u64, u64, [u8; 1])),
     /// Its attributes and content.
     Node(u64),
@@ -116,7 +117,7 @@ impl Forgotten {
         }
     }
 
-    fn tell(&self, kernel: &Kernel) {
+    fn notify(&self, kernel: &Kernel) {
         match self {
             Self::End((node, at, byte)) => kernel.lengthen(*node, *at, byte),
             Self::Node(node) => kernel.forget_inode(*node),
@@ -126,18 +127,18 @@ impl Forgotten {
 }
 
 /// Sees to it that nothing of a transaction goes on, and has the kernel forget it. Others still wait.
-fn tell(
+fn invalidate(
     inner: &Arc<dyn Filesystem>,
     shared: &Arc<Shared>,
     running: &Running,
     touched: &DirtySet,
 ) -> Option<JoinHandle<()>> {
     running.members.orphan();
-    lock(&shared.doomed).push(Arc::clone(&running.members));
+    shared.doomed.lock().push(Arc::clone(&running.members));
     shared.any_doomed.store(true, Ordering::Release);
     running.undone.store(true, Ordering::SeqCst);
     note_capabilities(&**inner, shared, touched);
-    let late = lock(&running.late).clone();
+    let late = running.late.lock().clone();
     shared.lost.add(late.iter().copied());
     shared.kernel.get()?;
     let ends = touched.longer.iter().filter_map(|number| last_byte(shared, *number)).map(Forgotten::End);
@@ -146,14 +147,14 @@ fn tell(
     let mut all: Vec<Forgotten> = ends.chain(nodes).chain(names).collect();
     // those that wait with a directory locked let go of it
     make_way(shared, running, STUCK);
-    // what others have locked may take until they go on, and must not keep the rest
+    // what others have locked may take until they go on, and must not delay the rest
     let locked = shared.waiting.locked();
     all.sort_by_key(|what| locked.contains(&what.node()));
     forget_all(shared, all)
 }
 
-/// Has the kernel forget all that. Returns when it has, or while it still does so, where it needs what others have locked
-/// that wait.
+/// Has the kernel forget all that. Returns when it has, or while it still does so, where it needs what others have
+/// locked that wait.
 fn forget_all(shared: &Arc<Shared>, all: Vec<Forgotten>) -> Option<JoinHandle<()>> {
     if all.is_empty() {
         return None;
@@ -165,7 +166,7 @@ fn forget_all(shared: &Arc<Shared>, all: Vec<Forgotten>) -> Option<JoinHandle<()
             let Some(kernel) = shared.kernel.get() else { return };
             task.store(gettid().as_raw_nonzero().get(), Ordering::SeqCst);
             for what in all {
-                what.tell(kernel);
+                what.notify(kernel);
                 progress.fetch_add(1, Ordering::SeqCst);
             }
         }
@@ -195,10 +196,10 @@ fn last_byte(shared: &Shared, number: InodeNo) -> Option<(u64, u64, [u8; 1])> {
     (read == 1).then_some((node_of(number), at, byte))
 }
 
-/// Whoever answers notes which of the files have capabilities now.
+/// Has the code that answers note which of the files have capabilities now.
 fn note_capabilities(inner: &dyn Filesystem, shared: &Shared, touched: &DirtySet) {
     let (uid, gid, pid) = (0, 0, 0);
-    let mut room = [0; 64];
+    let mut space = [0; 64];
     for number in &touched.inodes {
         let request = Request {
             unique: 0,
@@ -210,13 +211,13 @@ fn note_capabilities(inner: &dyn Filesystem, shared: &Shared, touched: &DirtySet
         let known = shared.volume.inode(*number).is_ok_and(|inode| inode.kind == fs::FileKind::Regular);
         if known {
             // that it has none is an error, too
-            let _ = inner.answer(&request, &mut Reply::new(&mut room));
+            let _ = inner.answer(&request, &mut Reply::new(&mut space));
         }
     }
 }
 
-/// Looks after a transaction until its process ends it: sees who its members are, has those that wait make way for them,
-/// and rolls it back when its time is over or its process has ended.
+/// Looks after a transaction until its process ends it: sees who its members are, has those that wait make way for
+/// them, and rolls it back when its time is over or its process has ended.
 pub(super) fn watch(
     inner: &Arc<dyn Filesystem>,
     shared: Arc<Shared>,
@@ -225,7 +226,7 @@ pub(super) fn watch(
     mounted_on: &Path,
 ) {
     if let Ok(root) = open(mounted_on, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-        let mut place = lock(&running.root);
+        let mut place = running.root.lock();
         if shared.is_current(running) {
             *place = Some(root);
         }
@@ -250,7 +251,7 @@ pub(super) fn watch(
             let _ = roll_back(inner, &shared, running, &why);
         }
     }
-    drop(lock(&running.root).take());
+    drop(running.root.lock().take());
     let (members, shared) = (Arc::clone(&running.members), Arc::downgrade(&{ shared }));
     watch_doomed(&members, &shared);
 }
@@ -273,11 +274,11 @@ fn has_ended(process: &OwnedFd, running: &Running) -> bool {
 fn watch_doomed(members: &Arc<Members>, shared: &Weak<Shared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        if !lock(&shared.doomed).iter().any(|doomed| Arc::ptr_eq(doomed, members)) {
+        if !shared.doomed.lock().iter().any(|doomed| Arc::ptr_eq(doomed, members)) {
             return;
         }
         if !members.remain() {
-            let mut doomed = lock(&shared.doomed);
+            let mut doomed = shared.doomed.lock();
             doomed.retain(|doomed| !Arc::ptr_eq(doomed, members));
             shared.any_doomed.store(!doomed.is_empty(), Ordering::Release);
             return;

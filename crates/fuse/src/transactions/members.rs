@@ -1,16 +1,16 @@
 //! Which processes belong to a transaction.
 //!
-//! Members are the process that began it and all those below it. Who is below is read from /proc: a process has its parent
-//! there. That is not enough where the parent has ended. While the process that began lives it adopts such processes
-//! (PR_SET_CHILD_SUBREAPER), so they have it as a parent again. When it has been killed they belong to nobody, so all members
-//! are remembered as they are seen, by number and time of start; and each carries a mark in the environment it was started
-//! with. Whoever has neither the mark, nor a member that was seen among those above it, is no member: a process that gave up
-//! its environment and lost its parents, all within [`super::LOOK`] and after its transaction's process was killed.
+//! Members are the process that began it and all those below it. Who is below is read from /proc: a process has its
+//! parent there. That is not enough where the parent has ended. While the process that began lives it adopts such
+//! processes (PR_SET_CHILD_SUBREAPER), so they have it as a parent again. When it has been killed they belong to no
+//! process, so all members are remembered as they are seen, by number and time of start; and each carries a mark in the
+//! environment it was started with. A process that has neither the mark, nor a member that was seen among those above
+//! it, is not a member: one that lost its environment and its parents, all within [`super::LOOK`] and after its
+//! transaction's process was killed.
 
-use crate::lock::lock;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -86,8 +86,8 @@ pub(super) fn sleeps_on_a_lock(process: u32, task: u32) -> bool {
     if !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D')) {
         return false;
     }
-    // of who sleeps on a lock the kernel names whoever took it (path_openat, do_unlinkat), of others what they wait for:
-    // a device (folio_wait_bit_common, io_schedule), an answer of ours (request_wait_answer)
+    // of a task that sleeps on a lock the kernel names the function that took it (path_openat, do_unlinkat), of others
+    // what they wait for: a device (folio_wait_bit_common, io_schedule), an answer of ours (request_wait_answer)
     let place = fs::read_to_string(format!("/proc/{process}/task/{task}/wchan")).unwrap_or_default();
     !["wait", "io_", "bio_"].iter().any(|other| place.contains(other))
 }
@@ -125,7 +125,7 @@ impl Members {
             return false;
         }
         {
-            let mut known = lock(&self.known);
+            let mut known = self.known.lock();
             if known.0.elapsed() > KNOWN {
                 *known = (Instant::now(), HashMap::new());
             }
@@ -134,20 +134,20 @@ impl Members {
             }
         }
         let is = self.is_below(task) || (self.orphaned.load(Ordering::SeqCst) && self.is_marked(task));
-        lock(&self.known).1.insert(task, is);
+        self.known.lock().1.insert(task, is);
         is
     }
 
-    /// Whether a member that was seen is the process of a task, or stands above it. Then all on the way are.
+    /// Whether a member that was seen is the process of a task, or stands above it. Then all on the path are.
     fn is_below(&self, task: u32) -> bool {
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         let mut at = task;
         for _ in 0..DEEPEST {
             let Some((process, parent)) = process(at) else { return false };
             let Some(start) = started(process) else { return false };
-            way.push((process, start));
-            if lock(&self.seen).get(&process) == Some(&start) {
-                lock(&self.seen).extend(way);
+            path.push((process, start));
+            if self.seen.lock().get(&process) == Some(&start) {
+                self.seen.lock().extend(path);
                 return true;
             }
             if parent == 0 {
@@ -165,17 +165,17 @@ impl Members {
             return false;
         }
         let Some(start) = started(process) else { return false };
-        lock(&self.seen).insert(process, start);
+        self.seen.lock().insert(process, start);
         true
     }
 
     /// Sees all that are below those seen before.
     pub(super) fn look(&self) {
-        let mut to_do: Vec<u32> = lock(&self.seen).keys().copied().collect();
+        let mut to_do: Vec<u32> = self.seen.lock().keys().copied().collect();
         while let Some(process) = to_do.pop() {
             for child in children(process) {
                 let Some(start) = started(child) else { continue };
-                if lock(&self.seen).insert(child, start) != Some(start) {
+                if self.seen.lock().insert(child, start) != Some(start) {
                     to_do.push(child);
                 }
             }
@@ -185,31 +185,31 @@ impl Members {
     /// The transaction goes on without the process that began it, or is over: sees all members, wherever they are now.
     pub(super) fn orphan(&self) {
         // what it starts from now on is its own business
-        lock(&self.seen).remove(&self.client.0);
+        self.seen.lock().remove(&self.client.0);
         self.orphaned.store(true, Ordering::SeqCst);
-        lock(&self.known).1.clear();
+        self.known.lock().1.clear();
         // those that are members are seen now
         for process in all_processes() {
             let _ = self.has(process);
         }
         self.look();
-        lock(&self.known).1.clear();
+        self.known.lock().1.clear();
     }
 
     /// Of one that was orphaned: whether any are there still.
     pub(super) fn remain(&self) -> bool {
         self.look();
-        lock(&self.seen).retain(|process, start| started(*process) == Some(*start));
-        if lock(&self.seen).is_empty() {
+        self.seen.lock().retain(|process, start| started(*process) == Some(*start));
+        if self.seen.lock().is_empty() {
             // none that was seen: one that was not may carry the mark
             self.orphan();
         }
-        !lock(&self.seen).is_empty()
+        !self.seen.lock().is_empty()
     }
 
     /// Threads of members that sleep in the kernel on a lock of a file system.
     pub(super) fn are_stuck(&self) -> bool {
-        let members: Vec<u32> = lock(&self.seen).keys().copied().collect();
+        let members: Vec<u32> = self.seen.lock().keys().copied().collect();
         members.into_iter().any(|process| tasks(process).any(|task| sleeps_on_a_lock(process, task)))
     }
 }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_known_when_nobody_is_above_them_any_more() {
+    fn members_are_known_when_no_process_is_above_them_any_more() {
         let mut shell = Command::new("sh")
             .args(["-c", "sleep 60 & echo $!; read wait"])
             .env(VARIABLE, "this")

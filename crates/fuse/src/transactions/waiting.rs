@@ -1,24 +1,25 @@
 //! Requests that wait for a transaction to end, and how they make way for its members.
 //!
-//! Whoever waits may have something locked in the kernel: the directory in which a name is to be made, a file that is to be
-//! written. A member that needs it would wait for who waits for the transaction. What can be done about that:
+//! A process that waits may have something locked in the kernel: the directory in which a name is to be made, a file
+//! that is to be written. A member that needs it would wait for who waits for the transaction. What can be done about
+//! that:
 //!
-//! 1. A request about a name is answered ESTALE. The kernel lets go of the directory and does the whole call once more; the
-//!    program hears nothing of it. On its way to the name it asks for the directories above (LOOKUP_REVAL), or for the
-//!    attributes of this one, which it was told to forget: with nothing locked. That is where it waits from then on.
-//!    Many may queue for the directory behind it: as soon as they come, they are answered so, too.
-//! 2. Where it does not ask on its way (a name in the directory that is mounted, or next to an open one, and a mount in which
-//!    the kernel checks no permissions) it comes back with the lock. It, and requests that cannot be done once more (a write,
-//!    fchmod), are told EBUSY: those first that lock what members have changed, then the older half of all, and so on.
+//! 1. A request about a name is answered ESTALE. The kernel lets go of the directory and does the whole call once more;
+//!    the program hears nothing of it. On its way to the name it asks for the directories above (LOOKUP_REVAL), or for
+//!    the attributes of this one, which it was notified to forget: with nothing locked. That is where it waits from
+//!    then on. Many may queue for the directory behind it: as soon as they come, they are answered so, too.
+//! 2. Where it does not ask on its way (a name in the directory that is mounted, or next to an open one, and a mount in
+//!    which the kernel checks no permissions) it comes back with the lock. It, and requests that cannot be done once
+//!    more (a write, fchmod), get EBUSY: those first that lock what members have changed, then the older half of all,
+//!    and so on.
 //!
 //! None of that happens but while members sleep on locks in the kernel and ask for nothing.
 
 use super::members;
-use crate::lock::lock;
 use fuse_wire::{Answer, Operation, Request};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,8 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(10);
 /// So long it may take until it comes again: many may queue for the same folder.
 const QUEUES: Duration = Duration::from_secs(600);
-/// How often in a row members must seem to be stuck before somebody is told EBUSY: on a busy machine it takes a while until
-/// who got a lock runs.
+/// How often in a row members must seem to be stuck before a process gets EBUSY: on a busy machine it takes a while
+/// until who got a lock runs.
 const BUSY: u32 = 8;
 /// The same before those go on that should have nothing locked.
 const DESPERATE: u32 = 60;
@@ -41,7 +42,7 @@ const EARLY: usize = 64;
 pub(super) struct Waiting {
     list: Mutex<List>,
     count: AtomicUsize,
-    /// Whether somebody was sent back, and may come again.
+    /// Whether a process was sent back, and may come again.
     any_back: AtomicBool,
 }
 
@@ -63,7 +64,7 @@ struct Waiter {
     locks: Vec<u64>,
     /// The names it is about, with their directories, where the kernel does such a call once more.
     names: Vec<(u64, Vec<u8>)>,
-    /// It only looks, so it is not told that it was in the way.
+    /// It only looks, so it does not hear that it was in the way.
     looks: bool,
     /// The kernel does the call for the second time, and will not for a third.
     again: bool,
@@ -77,7 +78,7 @@ struct Waiter {
 enum Verdict {
     /// The kernel shall do the call once more.
     Again,
-    /// The program is told.
+    /// The program gets an error.
     Busy,
     /// It has waited enough.
     Pass,
@@ -102,7 +103,7 @@ pub(super) struct Place<'w> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        lock(&self.waiting.list).waiting.remove(&self.unique);
+        self.waiting.list.lock().waiting.remove(&self.unique);
         self.waiting.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -113,7 +114,7 @@ impl Place<'_> {
     /// # Errors
     /// What it is sent away with.
     pub(super) fn goes_on(&self) -> Answer<bool> {
-        let (task, interrupted, verdict) = match lock(&self.waiting.list).waiting.get(&self.unique) {
+        let (task, interrupted, verdict) = match self.waiting.list.lock().waiting.get(&self.unique) {
             Some(waiter) => (waiter.task, waiter.interrupted, waiter.verdict),
             None => return Ok(true),
         };
@@ -129,11 +130,11 @@ impl Place<'_> {
 }
 
 impl Place<'_> {
-    /// A rollback took away what a request relies on that has waited here: what it is sent away with, so that the kernel
-    /// looks again. What goes by a path waits then for the next transaction before it looks, if there is one.
+    /// A rollback took away what a request relies on that has waited here: what it is sent away with, so that the
+    /// kernel looks again. What goes by a path waits then for the next transaction before it looks, if there is one.
     pub(super) fn sent_back(self, request: &Request<'_>) -> Errno {
         let names = locked(request).1;
-        let list = &mut *lock(&self.waiting.list);
+        let list = &mut *self.waiting.list.lock();
         let waiter = list.waiting.get(&self.unique);
         if waiter.is_some_and(|waiter| waiter.again) {
             return Errno::BUSY;
@@ -178,9 +179,9 @@ impl List {
 }
 
 impl Waiting {
-    /// A transaction is over: who waits with a directory locked is in nobody's way.
+    /// A transaction is over: a process that waits with a directory locked is in no one's way.
     pub(super) fn over(&self) {
-        lock(&self.list).left.clear();
+        self.list.lock().left.clear();
     }
 
     /// How many wait.
@@ -190,17 +191,17 @@ impl Waiting {
 
     /// What the kernel has locked for those that wait, and are not sent away.
     pub(super) fn locked(&self) -> HashSet<u64> {
-        let list = lock(&self.list);
+        let list = self.list.lock();
         list.waiting.values().filter(|w| w.verdict.is_none()).flat_map(|w| w.locks.iter().copied()).collect()
     }
 
-    /// A request begins to wait. `again`: it has waited before, in a call that the kernel did for the second time. If it is
-    /// sent back at once, the kernel is to `forget` the attributes of its directories.
+    /// A request begins to wait. `again`: it has waited before, in a call that the kernel did for the second time. If
+    /// it is sent back at once, the kernel is to `forget` the attributes of its directories.
     pub(super) fn begin(&self, request: &Request<'_>, again: bool, forget: impl Fn(u64)) -> Place<'_> {
         let (unique, task) = (request.unique, request.caller.pid);
         let (locks, mut names) = locked(request);
         let looks = matches!(request.operation, Operation::Lookup { .. } | Operation::GetAttr);
-        let mut list = lock(&self.list);
+        let mut list = self.list.lock();
         let mut again = again;
         if looks {
             if let Some(back) = list.back.get_mut(&task) {
@@ -230,7 +231,7 @@ impl Waiting {
         if !self.any_back.load(Ordering::Acquire) {
             return false;
         }
-        let list = lock(&self.list);
+        let list = self.list.lock();
         let Some(back) = list.back.get(&request.caller.pid) else { return false };
         let on_its_way = match request.operation {
             // the names themselves are looked up with the directory locked
@@ -243,7 +244,7 @@ impl Waiting {
 
     /// Such a request has waited.
     pub(super) fn has_waited(&self, task: u32) {
-        if let Some(back) = lock(&self.list).back.get_mut(&task) {
+        if let Some(back) = self.list.lock().back.get_mut(&task) {
             back.since = Instant::now();
         }
     }
@@ -253,7 +254,7 @@ impl Waiting {
         if !self.any_back.load(Ordering::Acquire) {
             return false;
         }
-        let mut list = lock(&self.list);
+        let mut list = self.list.lock();
         list.back.retain(|_, back| back.since.elapsed() < QUEUES);
         let back = list.back.remove(&request.caller.pid);
         self.any_back.store(!list.back.is_empty(), Ordering::Release);
@@ -262,7 +263,7 @@ impl Waiting {
 
     /// The process that asked was interrupted.
     pub(super) fn interrupt(&self, unique: u64) {
-        let mut list = lock(&self.list);
+        let mut list = self.list.lock();
         match list.waiting.get_mut(&unique) {
             Some(waiter) => waiter.interrupted = true,
             None => {
@@ -272,11 +273,11 @@ impl Waiting {
         }
     }
 
-    /// Some of those that wait make way, where members have seemed to be stuck so often in a row; whether any did. `needed`
-    /// says of a node whether members have changed it; of the directories whose names are asked for again the kernel is to
-    /// `forget` the attributes.
+    /// Some of those that wait make way, where members have seemed to be stuck so often in a row; whether any did.
+    /// `needed` says of a node whether members have changed it; of the directories whose names are asked for again the
+    /// kernel is to `forget` the attributes.
     pub(super) fn make_way(&self, stuck: u32, needed: impl Fn(u64) -> bool, forget: impl Fn(u64)) -> bool {
-        let list = &mut *lock(&self.list);
+        let list = &mut *self.list.lock();
         let mut waiting = std::mem::take(&mut list.waiting);
         let mut sent_back = false;
         for waiter in waiting.values_mut().filter(|w| w.verdict.is_none() && !w.names.is_empty()) {
@@ -285,7 +286,7 @@ impl Waiting {
         }
         list.waiting = waiting;
         if sent_back {
-            // others may queue behind them; nobody is told EBUSY before those have come
+            // others may queue behind them; no process gets EBUSY before those have come
             self.any_back.store(true, Ordering::Release);
             return true;
         }
@@ -302,7 +303,7 @@ impl Waiting {
             waiter.verdict = Some(Verdict::Busy);
             busy = true;
         }
-        // whoever is sent away may come back at once: that must not keep the others from their turn for ever
+        // a process that is sent away may come back at once: that must not delay the others for ever
         left.retain(|w| w.verdict.is_none() && (!busy || w.spared > 0));
         let half = left.len().div_ceil(2);
         for waiter in left.into_iter().take(half) {

@@ -5,8 +5,9 @@
 use blockdev::{BlockDevice, FileDevice};
 use extant_fuse::{MountOptions, Unmounter, mount};
 use fs::Volume;
+use parking_lot::Mutex;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// A volume mounted by this process; unmounted when dropped.
@@ -63,8 +64,8 @@ fn serve_volume(volume: Volume, options: &str) -> Served {
 fn serve_volume_as(volume: Volume, options: &MountOptions) -> Served {
     let dir = tempfile::Builder::new().prefix("extant-fuse-").tempdir().expect("a temporary folder");
     let problems = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&problems);
-    let hear = move |problem: &str| told.lock().expect("problems").push(problem.to_owned());
+    let reported = Arc::clone(&problems);
+    let hear = move |problem: &str| reported.lock().push(problem.to_owned());
     let session = mount(Arc::new(volume), dir.path(), options, hear).expect("mount");
     let unmounter = session.unmounter();
     Served { dir, unmounter, thread: Some(std::thread::spawn(|| session.run())), problems }
@@ -82,9 +83,9 @@ impl Served {
         unmounted.and(ended)
     }
 
-    /// What the user was told so far.
+    /// The problems that were reported to the user so far.
     pub(crate) fn problems(&self) -> Vec<String> {
-        self.problems.lock().expect("problems").clone()
+        self.problems.lock().clone()
     }
 }
 

@@ -3,14 +3,15 @@
 use blockdev::{BlockDevice, Geometry, MemoryDevice, Result as DeviceResult};
 use extant_serve::{File, FileOptions};
 use fuse_wire::{AttachOptions, Session, Unmounter};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 const MIB: u64 = 1 << 20;
@@ -71,7 +72,7 @@ impl Served {
         let options = FileOptions { name: "disk".to_owned(), read_only, punch };
         let report = {
             let said = Arc::clone(&said);
-            move |what: &str| said.lock().unwrap().push(what.to_owned())
+            move |what: &str| said.lock().push(what.to_owned())
         };
         let file = Arc::new(File::new(Arc::clone(&device) as Arc<dyn BlockDevice>, options, report));
         let folder = tempfile::tempdir().unwrap();
@@ -221,7 +222,7 @@ fn after_a_failed_flush_nothing_is_written() {
     assert_eq!(number(file.sync_all()), Errno::IO);
     assert_eq!(number(file.write_at(b"more", 0)), Errno::IO);
     assert_eq!(file.read_at(&mut [0; 4], 0).unwrap(), 4);
-    let said = served.said.lock().unwrap().clone();
+    let said = served.said.lock().clone();
     assert!(said[0].contains("out of order") && said[1].contains("an earlier flush failed"), "{said:?}");
     drop(file);
     assert!(served.end().is_err());

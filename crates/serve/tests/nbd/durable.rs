@@ -1,7 +1,8 @@
 //! What is on the device when a reply arrives: a recorded device shows the order.
 
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice, Result};
@@ -100,8 +101,8 @@ impl BlockDevice for Slow {
 
     fn flush(&self) -> Result<()> {
         self.flushes.fetch_add(1, Ordering::SeqCst);
-        let free = self.free.lock().unwrap();
-        drop(self.freed.wait_while(free, |free| !*free).unwrap());
+        let mut free = self.free.lock();
+        self.freed.wait_while(&mut free, |free| !*free);
         Ok(())
     }
 
@@ -133,7 +134,7 @@ fn one_flush_serves_all_who_wait() {
         assert_eq!(clients[0].reply(1).error, 0);
         std::thread::sleep(Duration::from_millis(10));
     }
-    *device.free.lock().unwrap() = true;
+    *device.free.lock() = true;
     device.freed.notify_all();
     for client in &mut clients {
         assert_eq!(client.reply(0).error, 0);

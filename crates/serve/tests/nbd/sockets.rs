@@ -1,11 +1,11 @@
 //! Real sockets: their files, how many connections there may be, and how a server ends.
 
+use parking_lot::Mutex;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice, Result};
@@ -95,8 +95,8 @@ impl BlockDevice for Gated {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.begun.lock().unwrap().send(()).unwrap();
-        self.go_on.lock().unwrap().recv().unwrap();
+        self.begun.lock().send(()).unwrap();
+        self.go_on.lock().recv().unwrap();
         self.memory.write(offset, data)
     }
 

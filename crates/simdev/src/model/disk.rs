@@ -18,7 +18,7 @@ use super::parameters::{DiskParameters, Order};
 use super::{Extent, Report, nanoseconds, over};
 use blockdev::{Error, Result};
 
-/// A stretch of the disk in the track buffer.
+/// A range of the disk in the track buffer.
 #[derive(Debug, Clone)]
 struct Segment(Range<u64>);
 
@@ -41,7 +41,7 @@ pub(super) struct Disk {
     arm: Arm,
     /// The one used last stands last.
     segments: VecDeque<Segment>,
-    /// What the write cache holds: start and end of stretches that do not touch.
+    /// The content of the write cache: start and end of ranges that do not touch.
     cached: BTreeMap<u64, u64>,
     cached_sectors: u64,
     interface_free: u64,
@@ -133,7 +133,7 @@ impl Disk {
         if self.arm.limit == self.arm.next { done.max(self.arm.at) } else { done }
     }
 
-    /// A disk has no use for what it is told here.
+    /// A disk has no use for a discard.
     pub(super) fn discard(&mut self, now: u64) -> u64 {
         self.arrive(now)
     }
@@ -155,7 +155,7 @@ impl Disk {
     fn in_order(&mut self, arrival: u64, extents: &[Extent], mut serve: impl FnMut(&mut Self, Extent)) {
         let depth = match self.p.order {
             Order::ShortestPositioning => self.p.queue_depth as usize,
-            Order::Given => 1,
+            Order::AsSubmitted => 1,
         };
         let mut waiting: VecDeque<Extent> = extents.iter().copied().collect();
         while !waiting.is_empty() {
@@ -184,8 +184,8 @@ impl Disk {
         if cached.is_some_and(|(_, end)| *end >= range.end) {
             return range.end..range.end;
         }
-        let held = self.segments.iter().filter(|s| s.0.start <= range.start && range.start <= s.0.end);
-        let start = held.map(|s| s.0.end).fold(range.start, u64::max);
+        let containing = self.segments.iter().filter(|s| s.0.start <= range.start && range.start <= s.0.end);
+        let start = containing.map(|s| s.0.end).fold(range.start, u64::max);
         start.min(range.end)..range.end
     }
 
@@ -219,8 +219,8 @@ impl Disk {
         done
     }
 
-    /// A read was served from the buffer: its segment is now the newest, and if it is the one that is being filled, more
-    /// is read ahead.
+    /// A read was served from the buffer: its segment is now the newest, and if it is the one that is being filled,
+    /// more is read ahead.
     fn used(&mut self, now: u64, range: &Range<u64>) {
         let holds = |s: &Segment| s.0.start <= range.start && range.end <= s.0.end;
         let Some(index) = self.segments.iter().position(holds) else { return };
@@ -254,8 +254,8 @@ impl Disk {
         while self.arm.next < self.arm.limit && self.arm.at < now {
             let place = self.layout.place(self.arm.next);
             if place.track != self.arm.track {
-                let way = self.layout.position(self.arm.at, self.arm.track, place);
-                self.arm.at += way.seek + way.rotation;
+                let positioning = self.layout.position(self.arm.at, self.arm.track, place);
+                self.arm.at += positioning.seek + positioning.rotation;
                 self.arm.track = place.track;
                 continue;
             }
@@ -271,7 +271,7 @@ impl Disk {
         }
     }
 
-    /// The moment from which the arm can be sent elsewhere. While it reads ahead it stops when it is told to.
+    /// The moment from which the arm can be sent elsewhere. Reading ahead stops on request.
     fn free(&self, now: u64) -> u64 {
         self.arm.at.max(now)
     }
@@ -285,8 +285,8 @@ impl Disk {
     fn reach(&self, now: u64, sector: u64) -> u64 {
         let place = self.layout.place(sector);
         let from = if self.runs_into(now, sector) { self.arm.at } else { self.free(now) };
-        let way = self.layout.position(from, self.arm.track, place);
-        from + way.seek + way.rotation
+        let positioning = self.layout.position(from, self.arm.track, place);
+        from + positioning.seek + positioning.rotation
     }
 
     /// How long the head would wait for `sector` on its track.
@@ -304,20 +304,20 @@ impl Disk {
         let mut at = self.arm.at;
         if !self.runs_into(now, range.start) {
             at = self.free(now);
-            let way = self.layout.position(at, self.arm.track, place);
-            at += way.seek + way.rotation;
+            let positioning = self.layout.position(at, self.arm.track, place);
+            at += positioning.seek + positioning.rotation;
             let moved = self.layout.cylinder(self.arm.track) != self.layout.cylinder(place.track);
             self.report.seeks += u64::from(moved);
-            self.report.seek_time += Duration::from_nanos(way.seek);
-            self.report.rotation_time += Duration::from_nanos(way.rotation);
+            self.report.seek_time += Duration::from_nanos(positioning.seek);
+            self.report.rotation_time += Duration::from_nanos(positioning.rotation);
             self.arm.track = place.track;
         }
         let mut next = range.start;
         while next < range.end {
             let place = self.layout.place(next);
             if place.track != self.arm.track {
-                let way = self.layout.position(at, self.arm.track, place);
-                at += way.seek + way.rotation;
+                let positioning = self.layout.position(at, self.arm.track, place);
+                at += positioning.seek + positioning.rotation;
                 self.arm.track = place.track;
             }
             let count = (place.sectors_per_track - place.sector).min(range.end - next);
@@ -335,7 +335,7 @@ impl Disk {
         }
         self.forget(&range);
         let (mut start, mut end) = (range.start, range.end);
-        // stretches that overlap the range or touch it become one with it
+        // ranges that overlap this one or touch it become one with it
         while let Some((&s, &e)) = self.cached.range(..=end).next_back() {
             if e < start {
                 break;
@@ -358,13 +358,13 @@ impl Disk {
         }
     }
 
-    /// Writes one stretch of the cache to the medium, not before `now`.
+    /// Writes one range of the cache to the medium, not before `now`.
     fn write_out(&mut self, now: u64) {
         self.stop();
         let ahead = self.cached.range(self.arm.next..).chain(self.cached.range(..self.arm.next));
         let depth = match self.p.order {
             Order::ShortestPositioning => self.p.queue_depth as usize,
-            Order::Given => 1,
+            Order::AsSubmitted => 1,
         };
         let nearest = ahead.take(depth).min_by_key(|(start, _)| self.reach(now, **start));
         let Some((&start, &end)) = nearest else { return };

@@ -179,8 +179,8 @@ impl Flash {
             if self.open == self.p.page {
                 self.open = 0;
                 self.program(done);
-                let room = (self.p.write_buffer / self.p.page) as usize;
-                while self.buffered.len() > room {
+                let capacity = (self.p.write_buffer / self.p.page) as usize;
+                while self.buffered.len() > capacity {
                     let programmed = self.buffered.pop_front().unwrap_or(done);
                     done = done.max(programmed);
                     self.interface_free = self.interface_free.max(done);

@@ -67,8 +67,8 @@ const THIRD: f64 = 1.0 / 3.0;
 
 impl Curve {
     /// The curve whose mean over two cylinders taken at random is `average`; the distance x of two such has the density
-    /// 2(1 - x), under which the integrals below are taken. The stroke is left at 0. Sums, products, quotients and roots
-    /// are the same on every machine; other functions would not be.
+    /// 2(1 - x), under which the integrals below are taken. The stroke is left at 0. Sums, products, quotients and
+    /// roots are the same on every machine; other functions would not be.
     fn new(near: f64, average: f64, full: f64) -> Option<Self> {
         // short seeks: near times the integral of 2(1-x), and rise times that of 2(1-x) sqrt(x), from 0 to 1/3
         let near_short = 2.0 * THIRD - THIRD * THIRD;

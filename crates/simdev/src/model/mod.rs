@@ -1,4 +1,5 @@
-//! Devices with a clock of their own: what a hard disk or a flash disk would have taken for the requests that were made.
+//! Devices with a clock of their own: what a hard disk or a flash disk would have taken for the requests that were
+//! made.
 //!
 //! 1. The bytes are stored by a device below; only the time is modelled. It is a function of the parameters and the
 //!    sequence of requests alone, in whole nanoseconds, the same on every machine.
@@ -13,8 +14,9 @@ mod flash;
 mod layout;
 mod parameters;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::trace::Event;
@@ -26,8 +28,8 @@ pub use parameters::{DiskParameters, FlashParameters, Order, Parameters, Rate};
 /// `model:KIND:DEVICE`, the device that DEVICE names, with a virtual clock. KIND is `hdd`, `ssd`, or the path of a file of
 /// parameters in whose name is no colon; such a file that is called `hdd` is reached as `./hdd`.
 ///
-/// It fails with [`Error::Open`] if there is no DEVICE or the parameters cannot be read, and with [`Error::Parameters`] if
-/// they are wrong, or describe a device that is shorter than what DEVICE names.
+/// It fails with [`Error::Open`] if there is no DEVICE or the parameters cannot be read, and with [`Error::Parameters`]
+/// if they are wrong, or describe a device that is shorter than what DEVICE names.
 pub const MODEL: Scheme = Scheme { prefix: "model:", open };
 
 /// The longest device whose requests can be timed: 64 TiB, so that no time leaves 64 bits.
@@ -40,7 +42,7 @@ struct Extent {
     len: u64,
 }
 
-/// A time of the parameters; their limits keep it far below 64 bits.
+/// A time of the parameters; by their limits it is far below 64 bits.
 fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
@@ -183,7 +185,7 @@ impl<D: BlockDevice> Model<D> {
     }
 
     fn machine(&self) -> MutexGuard<'_, Machine> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner) // at worst the clock is wrong
+        self.machine.lock() // at worst the clock is wrong
     }
 
     fn make(&self, op: Op, extents: impl Iterator<Item = (u64, u64)>) {

@@ -1,7 +1,7 @@
 //! What a modelled device is like: two tables of parameters, and the text that sets them.
 //!
-//! The text has lines `key = value`; `#` begins a comment. `kind = disk` or `kind = flash` comes first; what is not set
-//! keeps the value it has in `model:hdd` or `model:ssd`. Times are written `9 ms`, `67 us`, `100 ns` or `1 s`, with a
+//! The text has lines `key = value`; `#` begins a comment. `kind = disk` or `kind = flash` comes first; a key not set
+//! has its value of `model:hdd` or `model:ssd`. Times are written `9 ms`, `67 us`, `100 ns` or `1 s`, with a
 //! fraction if need be; rates `100 MB/s`, in powers of 1000; sizes as [`parse_size`] takes them.
 
 use std::fmt;
@@ -19,8 +19,8 @@ pub struct Rate(pub u64);
 pub enum Order {
     /// The one that it reaches first, by seek and rotation, among as many as the queue is deep.
     ShortestPositioning,
-    /// As they were handed to it.
-    Given,
+    /// As they were submitted.
+    AsSubmitted,
 }
 
 /// What can stand behind a key.
@@ -127,7 +127,7 @@ impl Value for Order {
     fn read(text: &str) -> Option<Self> {
         match text {
             "shortest-positioning" => Some(Self::ShortestPositioning),
-            "given" => Some(Self::Given),
+            "as-submitted" => Some(Self::AsSubmitted),
             _ => None,
         }
     }
@@ -135,7 +135,7 @@ impl Value for Order {
     fn text(&self) -> String {
         match self {
             Self::ShortestPositioning => "shortest-positioning",
-            Self::Given => "given",
+            Self::AsSubmitted => "as-submitted",
         }
         .to_owned()
     }
@@ -214,7 +214,7 @@ table! {
     DiskParameters {
         /// Turns in a minute. Published: 7 200, hence 4.17 ms for half a turn.
         rpm: u32 = 7200, 60..=1_000_000;
-        /// Length of the disk in bytes; the device lies at its outer edge, where sector 0 is. 0 stretches the device
+        /// Length of the disk in bytes; the device lies at its outer edge, where sector 0 is. 0 spreads the device
         /// over the whole disk: short tracks in number, yet full strokes. Published: 1 465 149 168 sectors.
         capacity: u64 = 1_465_149_168 * 512, 0..=super::LONGEST;
         /// Surfaces. Discs of that family hold 500 GB, so 750 GB are three surfaces.
@@ -241,12 +241,12 @@ table! {
         queue_depth: u32 = 32, 1..=1024;
         /// How it chooses. Assumed.
         order: Order = Order::ShortestPositioning, Any;
-        /// Track buffer: how many stretches of the disk are kept; the one used longest ago goes first. Assumed. With the
+        /// Track buffer: how many ranges of the disk are cached; the one used longest ago goes first. Assumed. With the
         /// write cache these make up the 32 MiB that are published.
         segments: u32 = 24, 1..=4096;
         /// Length of each; half of it is what is read ahead of the last request. Assumed.
         segment: u64 = 1 << 20, 4096..=1 << 30;
-        /// While the disk turns to the sector that is wanted, keep what passes under the head. Assumed.
+        /// While the disk turns to the sector that is wanted, cache what passes under the head. Assumed.
         read_on_arrival: bool = true, Any;
         /// Bytes of writes that the disk takes before they are on the medium; 0 for none. Assumed.
         write_cache: u64 = 8 << 20, 0..=1 << 30;
@@ -256,11 +256,11 @@ table! {
 }
 
 table! {
-    /// A flash disk. The values of `Default` describe one like a Samsung SSD 850 EVO of 1 TB, of which these figures are
-    /// published, each as a maximum: sequential read 540 MB/s, write 520 MB/s; 4 KiB at random, one at a time, 10 000
-    /// reads or 40 000 writes a second; 32 at a time, 98 000 or 90 000. Nothing is published of what is inside; the
-    /// values are chosen so that these figures come out. Not modelled: garbage collection, wear, and the faster
-    /// part of the medium that takes short bursts; so it is a disk that is not full, in a steady state.
+    /// A flash disk. The values of `Default` describe one like a Samsung SSD 850 EVO of 1 TB, of which these figures
+    /// are published, each as a maximum: sequential read 540 MB/s, write 520 MB/s; 4 KiB at random, one at a time, 10
+    /// 000 reads or 40 000 writes a second; 32 at a time, 98 000 or 90 000. Nothing is published of what is inside; the
+    /// values are chosen so that these figures come out. Not modelled: garbage collection, wear, and the faster part of
+    /// the medium that takes short bursts; so it is a disk that is not full, in a steady state.
     FlashParameters {
         /// Buses to the flash, each shared by as many dies as the next parameter says.
         channels: u32 = 8, 1..=1024;
@@ -396,7 +396,7 @@ mod tests {
             rpm: 5400,
             average_seek: Duration::from_nanos(12_345_678),
             inner_rate: Rate(33_333_333),
-            order: Order::Given,
+            order: Order::AsSubmitted,
             read_on_arrival: false,
             write_cache: 0,
             ..DiskParameters::default()

@@ -206,7 +206,8 @@ impl Bits {
         }
     }
 
-    /// An upper bound of the length of the run that `run`, which is in the set, is part of; exact where that ends nearby.
+    /// An upper bound of the length of the run that `run`, which is in the set, is part of; exact where that ends
+    /// nearby.
     pub(super) fn length_around(&self, run: Run, sides: Sides) -> u32 {
         let mut len = run.len;
         if sides.right {
@@ -346,8 +347,8 @@ impl Bits {
         None
     }
 
-    /// The longest run that begins in `from..to` and ends before `limit`, the first of those; only of more than `over` units,
-    /// and the caller knows that all have fewer than `below`.
+    /// The longest run that begins in `from..to` and ends before `limit`, the first of those; only of more than `over`
+    /// units, and the caller knows that all have fewer than `below`.
     pub(super) fn longest(&self, from: u32, to: u32, limit: u32, over: u32, below: u32) -> Option<Run> {
         let mut best: Option<Run> = None;
         let mut at = from;

@@ -13,8 +13,8 @@ impl Container {
         Self::from_words(units, words_of(bytes).map(|(word, mask)| !word & mask))
     }
 
-    /// The units whose bits are set in a bitmap as it is stored: those in use. What `bytes` does not cover is not in the
-    /// set.
+    /// The units whose bits are set in a bitmap as it is stored: those in use. What `bytes` does not cover is not in
+    /// the set.
     #[must_use]
     pub fn from_set_bits(bytes: &[u8], units: u32) -> Self {
         Self::from_words(units, words_of(bytes).map(|(word, _)| word))

@@ -128,8 +128,8 @@ impl Runs {
         self.runs.get(self.behind(run.start)).is_some_and(|there| there.start() < run.end())
     }
 
-    /// Adds a run; the length of the run that it is part of then. `None`, with nothing changed, where a part of it is in
-    /// the set.
+    /// Adds a run; the length of the run that it is part of then. `None`, with nothing changed, where a part of it is
+    /// in the set.
     pub(super) fn insert(&mut self, run: Run, most: usize) -> Option<u32> {
         let end = run.end();
         // the first that ends at the start or behind it

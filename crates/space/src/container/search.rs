@@ -24,8 +24,8 @@ impl Container {
     }
 
     /// The first run of `want` units at or behind `from`, then before it; where there is none the longest run there is,
-    /// at most `want` long. Only units of `within` are returned, which are runs in ascending order, and a run is part of one
-    /// of these. `None` where nothing of the set is there.
+    /// at most `want` long. Only units of `within` are returned, which are runs in ascending order, and a run is part
+    /// of one of these. `None` where nothing of the set is there.
     #[must_use]
     pub fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
         if self.count == 0 || want == 0 {
@@ -145,8 +145,8 @@ impl Container {
         self.bound.load(Ordering::Relaxed).min(self.count)
     }
 
-    /// Where a search looks: behind `from` in each run of `within`, then before it. Each with the units in which a run may
-    /// begin and the end that it must not pass.
+    /// Where a search looks: behind `from` in each run of `within`, then before it. Each with the units in which a run
+    /// may begin and the end that it must not pass.
     fn parts<'a>(&self, within: &'a [Run], from: u32) -> impl Iterator<Item = (u32, u32, u32)> + use<'a> {
         let units = self.units;
         let limits = within.iter().map(move |run| (run.start, run.end().min(units)));

@@ -1,13 +1,14 @@
 //! Meta-data snapshotting (Soares, Krieger, Da Silva: *Meta-data Snapshotting: A Simple Mechanism for File System
 //! Consistency*), on the native format.
 //!
-//! A generation's plan gives new places to all blocks that it changed and to the nodes of the map above them, writes them as
-//! one run where there is one, and flushes; then it writes the superblock that makes them count, over the older of the two,
-//! and flushes. So the device has a whole generation at every instant, and a mount has nothing to recover.
+//! A generation's plan assigns new physical blocks to all blocks that it changed and to the nodes of the map above
+//! them, writes them as one run where there is one, and flushes; then it writes the superblock that makes them count,
+//! over the older of the two, and flushes. So the device has a whole generation at every instant, and a mount has
+//! nothing to recover.
 //!
-//! Nothing that the newest durable generation leads to is written over: places that a generation leaves are given out
-//! again only by the one that is planned after its superblock is durable. (File data that is overwritten in its place is
-//! the exception, as in every mode.)
+//! Nothing that the newest durable generation leads to is written over: physical blocks that a generation frees are
+//! allocated again only by the one that is planned after its superblock is durable. (File data that is overwritten in
+//! its place is the exception, as in every mode.)
 
 use super::map_writer::{MapWriter, Overwrite, Written};
 use super::{Engine, Idle, Limits};
@@ -24,8 +25,8 @@ pub struct CopyOnWrite {
 }
 
 impl CopyOnWrite {
-    /// The engine of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Reads the
-    /// place table.
+    /// The engine of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Reads
+    /// the chunk table.
     ///
     /// # Errors
     /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged volume;

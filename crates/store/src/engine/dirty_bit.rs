@@ -1,5 +1,5 @@
-//! The dirty bit (Henson, Brown, Ts'o, van de Ven: *Reducing fsck time for ext2 file systems*, section 4): as `none`, but
-//! the volume is marked as in use only while metadata is on its way.
+//! The dirty bit (Henson, Brown, Ts'o, van de Ven: *Reducing fsck time for ext2 file systems*, section 4): as `none`,
+//! but the volume is marked as in use only while metadata is on its way.
 //!
 //! 1. The mark is on the device, behind a flush, before the first metadata write of a busy time. No operation waits for
 //!    it: it is the first stage of the first generation's plan, and until then nothing but file data was written.

@@ -1,27 +1,27 @@
 //! The journal of ext3 and ext4 (jbd2): changed blocks are written to a log first, and home later.
 //!
-//! A generation is a transaction. Its plan is two stages: what it changed goes into the log as one run (with the file data
-//! that it relies on, written before, the first flush makes that durable), then the commit block makes it count (the second
-//! flush). Home places are written when the log fills, in quiet moments and at the end: a *checkpoint*.
+//! A generation is a transaction. Its plan is two stages: what it changed goes into the log as one run (with the file
+//! data that it relies on, written before, the first flush makes that durable), then the commit block makes it count
+//! (the second flush). Home places are written when the log fills, in quiet moments and at the end: a *checkpoint*.
 //!
 //! 1. The commit block of a transaction is written when everything else of it, all transactions before it, and all file
 //!    data written before it closed are behind a flush. A log never holds a complete transaction without them.
-//! 2. A block goes home only with content that a durable transaction gave it, and always the newest such content.
-//! 3. The log's tail (`s_start`, `s_sequence`) passes a transaction only when each block that it logged is home, behind a
-//!    flush, or has a newer copy in a transaction that stays. Hot blocks are thus not written home again and again.
+//! 2. A block goes home only with content of a durable transaction, and always the newest such content.
+//! 3. The log's tail (`s_start`, `s_sequence`) passes a transaction only when each block that it logged is home, behind
+//!    a flush, or has a newer copy in a transaction that stays. Hot blocks are thus not written home again and again.
 //! 4. Log blocks that the tail has left are used again only when the moved tail is behind a flush.
 //! 5. `live` holds exactly the blocks whose newest copy in the log must still go home. A block that a transaction frees
-//!    leaves it with that transaction; if it is there then, and the transaction does not log it, the transaction revokes
-//!    it: so no replay brings an old copy back over what the block holds next.
-//! 6. `s_start` is 0 exactly while the log is empty; the tail is written together with the first transaction that follows.
-//!    While it is not 0 the volume's superblock says that it needs a replay: that mark is flushed before the first
-//!    transaction, and taken away when the emptied log is flushed. No copy of the superblock goes home between the two
-//!    that was closed before the first, so none takes the mark away.
+//!    leaves it with that transaction; if it is there then, and the transaction does not log it, the transaction
+//!    revokes it: so no replay brings an old copy back over what the block holds next.
+//! 6. `s_start` is 0 exactly while the log is empty; the tail is written together with the first transaction that
+//!    follows. While it is not 0 the volume's superblock says that it needs a replay: that mark is flushed before the
+//!    first transaction, and taken away when the emptied log is flushed. No copy of the superblock goes home between
+//!    the two that was closed before the first, so none takes the mark away.
 //! 7. Each block in `live` has one pin in the cache, that of the newest transaction that logged it.
 //!
 //! The state changes when a plan is made, not when it was executed: the store executes it whole, or never asks again.
 //!
-//! Data modes: `ordered` and `writeback` differ above, in whether data that is kept back is written before the generation
+//! Data modes: `ordered` and `writeback` differ above, in whether delayed data is written before the generation
 //! closes; with `journal_data` all file data goes the way of metadata.
 
 mod log;
@@ -42,15 +42,15 @@ use zerocopy::IntoBytes;
 
 /// Shortest log that is written on; the kernel's limit.
 const SHORTEST_LOG: u32 = 1023;
-/// A generation holds at most a quarter of the log, as the kernel has it, but not fewer than this where half the log is as
-/// long: operations must fit into the smallest logs.
+/// A generation holds at most a quarter of the log, as the kernel has it, but not fewer than this where half the log is
+/// as long: operations must fit into the smallest logs.
 const SMALL_GENERATION: u32 = 512;
-/// The log is left at most this full, in bytes, however long it is: what it holds stays in memory. Nor does it hold more
-/// than a generation may, so whoever makes generations smaller to save memory saves it here too.
+/// The log is left at most this full, in bytes, however long it is: what it holds stays in memory. Nor does it hold
+/// more than a generation may, so making generations smaller to save memory saves it here too.
 const MOST_LOGGED: u32 = 64 << 20;
 /// How long the volume must be quiet before blocks are written home.
 const QUIET: Duration = Duration::from_secs(5);
-/// Log blocks that one quiet moment frees, about: whoever syncs meanwhile has to wait for it.
+/// Log blocks that one quiet moment frees, about: a sync meanwhile has to wait for it.
 const QUIET_BLOCKS: u32 = 2048;
 
 /// How a journal is used.
@@ -64,7 +64,7 @@ pub struct JournalOptions {
     pub wide: bool,
     /// Most blocks in a generation; the length of the log may say fewer.
     pub dirty_blocks: usize,
-    /// Tells the time since the beginning of 1970, for commit blocks.
+    /// Returns the time since the beginning of 1970, for commit blocks.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
@@ -96,7 +96,7 @@ struct Transaction {
     blocks: Vec<FsBlock>,
 }
 
-/// The newest content that a transaction gave a block.
+/// The newest content of a block by a transaction.
 struct Live {
     data: Arc<[u8]>,
     kind: Kind,
@@ -104,10 +104,11 @@ struct Live {
 }
 
 impl Journal {
-    /// The engine on the journal that lies at `place`, which must hold nothing that needs a replay. Reads its superblock.
+    /// The engine on the journal that lies at `place`, which must hold nothing that needs a replay. Reads its
+    /// superblock.
     ///
     /// # Errors
-    /// [`Error::Journal`] for a journal on a device of its own, one that is not empty, was given up by the kernel, or is
+    /// [`Error::Journal`] for a journal on a device of its own, one that is not empty, was aborted by the kernel, or is
     /// too short. Those of [`recovery::Journal::read_superblock`].
     pub fn new(place: recovery::Journal, options: JournalOptions) -> Result<Self> {
         let refuse = |what: &str| Err(Error::Journal(what.to_owned()));
@@ -119,7 +120,7 @@ impl Journal {
             return refuse("the journal is not empty: it must be replayed first");
         }
         if found.errno() != 0 {
-            return refuse("the kernel gave the journal up after an error: the volume needs a check");
+            return refuse("the kernel aborted the journal after an error: the volume needs a check");
         }
         let superblock = with_features(found.disk(), &options);
         let parsed =
@@ -160,7 +161,7 @@ impl Journal {
         let (start, sequence) = self.transactions.front().map_or((0, self.sequence), |t| (t.start, t.sequence));
         self.superblock.s_start = start.into();
         self.superblock.s_sequence = sequence.into();
-        self.superblock.seal();
+        self.superblock.set_checksum();
         PlannedWrite { at: self.superblock_at, data: Arc::from(self.superblock.as_bytes()), kind: Kind::Engine }
     }
 
@@ -184,8 +185,9 @@ impl Journal {
         freed
     }
 
-    /// Takes the oldest transactions out of the log while `more` wants that. Gives the writes that bring home what nothing
-    /// newer in the log covers; their blocks join `home`. The caller moves the tail when they are behind a flush.
+    /// Takes the oldest transactions out of the log while `more` wants that. Returns the writes that bring home what
+    /// nothing newer in the log covers; their blocks join `home`. The caller moves the tail when they are behind a
+    /// flush.
     fn retire(&mut self, home: &mut Vec<FsBlock>, mut more: impl FnMut(&Log) -> bool) -> Vec<PlannedWrite> {
         let mut writes = Vec::new();
         while more(&self.log)
@@ -240,8 +242,8 @@ fn with_features(found: &DiskSuperblock, options: &JournalOptions) -> DiskSuperb
     let mut sb = *found;
     if BlockType::from_number(sb.s_header.h_blocktype.get()) == Some(BlockType::SuperblockV1) {
         // version 1 ends after the errno; what follows may be anything
-        let kept = std::mem::offset_of!(DiskSuperblock, s_feature_compat);
-        sb.as_mut_bytes()[kept..].fill(0);
+        let rest = std::mem::offset_of!(DiskSuperblock, s_feature_compat);
+        sb.as_mut_bytes()[rest..].fill(0);
         sb.s_header.h_blocktype = 4.into();
         sb.s_nr_users = 1.into();
     }
@@ -255,7 +257,7 @@ fn with_features(found: &DiskSuperblock, options: &JournalOptions) -> DiskSuperb
         incompat.insert(Incompat::CSUM_V3);
     }
     sb.set_features(compat, incompat);
-    sb.seal();
+    sb.set_checksum();
     sb
 }
 
@@ -304,9 +306,9 @@ impl Engine for Journal {
 
         // What goes home together with this transaction is what older ones made of it: if this one does not become
         // complete, the tail may have moved all the same.
-        let keep = self.most_used / 2;
+        let enough = self.most_used / 2;
         let overfull = self.log.used() > self.most_used;
-        let home = self.retire(&mut plan.home, |log| overfull && log.used().saturating_sub(need) > keep);
+        let home = self.retire(&mut plan.home, |log| overfull && log.used().saturating_sub(need) > enough);
         let retired = overfull && !was_empty;
         first.writes.extend(home);
 

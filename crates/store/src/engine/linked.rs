@@ -1,16 +1,17 @@
-//! Linked writes (after Henson, Brown, Ts'o, van de Ven: *Reducing fsck time for ext2 file systems*, section 6): before blocks
-//! are overwritten, a list on the volume says what is going to change, so that only that is repaired after a crash.
+//! Linked writes (after Henson, Brown, Ts'o, van de Ven: *Reducing fsck time for ext2 file systems*, section 6): before
+//! blocks are overwritten, a list on the volume says what is going to change, so that only that is repaired after a
+//! crash.
 //!
-//! 1. Stage 1 of a generation's plan: its slot of the list, the blocks that nothing durable leads to, and where the volume was
-//!    marked clean the mark; a flush. Stage 2: all other changed blocks. So at every instant the device has the generation
-//!    before whole, this one in part, and this one's slot whole.
-//! 2. Slots are counted as they are written and lie in turn in two areas. A slot says whether what the one before it describes
-//!    was durable when it was written.
+//! 1. Stage 1 of a generation's plan: its slot of the list, the blocks that nothing durable leads to, and where the
+//!    volume was marked clean the mark; a flush. Stage 2: all other changed blocks. So at every instant the device has
+//!    the generation before whole, this one in part, and this one's slot whole.
+//! 2. Slots are counted as they are written and lie in turn in two areas. A slot says whether what the one before it
+//!    describes was durable when it was written.
 //! 3. Stage 1's flush makes the generation before durable. A second flush, for who waits, makes this one.
-//! 4. Where the slot has an inode whole, so that recovery may bring it forward, a flush comes before stage 1 if content was
-//!    written: the inode leads to content that is on the device.
-//! 5. A generation that a slot cannot describe writes an *incomplete* one. A crash is followed by a full check until the
-//!    generation is durable.
+//! 4. Where the slot has an inode whole, so that recovery may bring it forward, a flush comes before stage 1 if content
+//!    was written: the inode leads to content that is on the device.
+//! 5. A generation that a slot cannot describe writes an *incomplete* one. A crash is followed by a full check until
+//!    the generation is durable.
 //!
 //! The clean mark is that of [`DirtyBit`](super::DirtyBit).
 
@@ -66,7 +67,8 @@ pub struct Linked {
 }
 
 impl Linked {
-    /// For a volume that is marked clean, whose superblock on the device is `sb`, and generations of at most `dirty_blocks`.
+    /// For a volume that is marked clean, whose superblock on the device is `sb`, and generations of at most
+    /// `dirty_blocks`.
     #[must_use]
     pub fn new(sb: &Superblock, list: List, dirty_blocks: usize, mutant: Mutant) -> Self {
         let block_size = sb.geometry.block_size;

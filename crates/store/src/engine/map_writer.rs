@@ -1,13 +1,15 @@
-//! Writes generations of a native volume: finds locations for changed metadata blocks and for the nodes of the map above
-//! them, and keeps the superblock that leads to them.
+//! Writes generations of a native volume: finds locations for changed metadata blocks and for the nodes of the map
+//! above them, and owns the superblock that leads to them.
 //!
-//! The engines [`CopyOnWrite`](super::CopyOnWrite) and [`NativeUnordered`](super::NativeUnordered) differ in what may be
-//! written over and in the order of the writes; what is written is found here.
+//! The engines [`CopyOnWrite`](super::CopyOnWrite) and [`NativeUnordered`](super::NativeUnordered) differ in what may
+//! be written over and in the order of the writes; what is written is found here.
 //!
-//! 1. Which places are in use is part of the generation: the blocks of the place table are mapped blocks like all others.
-//!    Allocating places changes them, which takes places in turn; the plan goes on until nothing more changes.
-//! 2. Before a generation closes there are places for all it can change, and for a generation after it that only frees:
-//!    [`MetadataSpace::limits`] says how much may be changed, chunks of the data groups join the regions in time.
+//! 1. Which physical blocks are in use is part of the generation: the blocks of the chunk table are mapped like all
+//!    others. Allocating changes them, which takes physical blocks in turn; the plan goes on until nothing more
+//!    changes.
+//! 2. Before a generation closes there are physical blocks for all that it can change, and for a generation after it
+//!    that only frees: [`MetadataSpace::limits`] says how much may be changed, chunks of the data groups are granted to
+//!    the regions in time.
 //! 3. A block that a generation changed back to what it was is not written.
 
 mod build;
@@ -15,7 +17,7 @@ mod compact;
 mod needs;
 
 use super::Limits;
-use crate::native::{self, Map, Mapped, Places, Shared, SnapshotChange, Snapshots};
+use crate::native::{self, ChunkTable, Map, Mapped, Shared, SnapshotChange, Snapshots};
 use crate::{
     ClosedGeneration, CommitReason, DirtyLimits, Error, Kind, MetadataSpace, Mutant, Need, PlannedWrite, Result,
     VolumeState,
@@ -33,9 +35,9 @@ pub(super) use needs::{LEAST_DIRTY, Needs};
 /// Which metadata may be written over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overwrite {
-    /// None: changed blocks get new places.
+    /// None: changed blocks get new physical blocks.
     Nothing,
-    /// What no snapshot uses: changed blocks stay in their places.
+    /// What no snapshot uses: changed blocks are written over where they lie.
     Live,
 }
 
@@ -52,13 +54,13 @@ pub(super) struct MapWriter {
     pub(super) superblock: NativeSuperblock,
     /// The block that the next superblock is written to.
     next_copy: u64,
-    places: Places,
+    chunk_table: ChunkTable,
     pub(super) snapshots: Snapshots,
     /// What others see of the list of snapshots.
     shared: Arc<Shared>,
     /// Chunks that were granted since the last plan.
     granted: Vec<u32>,
-    /// The regions have got or lost a chunk since the place table was written.
+    /// The regions have got or lost a chunk since the chunk table was written.
     has_other_chunks: bool,
     /// The generation on its way leaves a snapshot out.
     removed: bool,
@@ -72,7 +74,7 @@ pub(super) struct MapWriter {
 }
 
 impl MapWriter {
-    /// Of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Reads the place
+    /// Of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Reads the chunk
     /// table.
     ///
     /// # Errors
@@ -85,13 +87,13 @@ impl MapWriter {
         }
         let map = Arc::clone(&mapped.map);
         let snapshots = Snapshots::load(mapped)?;
-        let places = Places::new(
+        let chunk_table = ChunkTable::new(
             native::table(&map, superblock.chunks)?,
             snapshots.pinned(),
             superblock.reserved,
             Arc::clone(&mapped.regions),
         )?;
-        let writer = Self::over(map, superblock, COPIES - 1 - copy, places, dirty_blocks);
+        let writer = Self::over(map, superblock, COPIES - 1 - copy, chunk_table, dirty_blocks);
         Ok(Self { snapshots, shared: Arc::clone(&mapped.shared), overwrite, ..writer })
     }
 
@@ -100,7 +102,7 @@ impl MapWriter {
     /// # Errors
     /// Those of the device.
     pub(super) fn mutate(&mut self, mutant: Mutant, mapped: &Mapped) -> Result<()> {
-        self.places.reuse_at_once = mutant == Mutant::ReusePlaces;
+        self.chunk_table.reuse_at_once = mutant == Mutant::ReusePhysical;
         if mutant == Mutant::ReuseNumber {
             self.superblock.generation = native::superblock(&**mapped.below())?.0.generation;
         }
@@ -113,7 +115,7 @@ impl MapWriter {
         map: Arc<Map>,
         superblock: NativeSuperblock,
         next_copy: u64,
-        places: Places,
+        chunk_table: ChunkTable,
         dirty_blocks: usize,
     ) -> Self {
         // a small volume cannot reserve space for large generations
@@ -123,7 +125,7 @@ impl MapWriter {
             map,
             superblock,
             next_copy,
-            places,
+            chunk_table,
             snapshots,
             shared,
             granted: Vec::new(),
@@ -148,31 +150,31 @@ impl MapWriter {
         }
     }
 
-    /// Computes how many places are needed, as the volume is now.
+    /// Computes how many physical blocks are needed, as the volume is now.
     fn needs(&self) -> Needs<'_> {
-        Needs { shape: &self.map.shape, records: self.places.records(), dirty_blocks: self.dirty_blocks }
+        Needs { shape: &self.map.shape, records: self.chunk_table.records(), dirty_blocks: self.dirty_blocks }
     }
 
     pub(super) fn has_surplus(&self, reason: CommitReason) -> bool {
         !self.is_compact
             && self.overwrite == Overwrite::Nothing
-            && self.places.emptiest(self.needs().places_to_leave(reason)).is_some()
+            && self.chunk_table.emptiest(self.needs().physical_blocks_to_leave(reason)).is_some()
     }
 
-    /// The most blocks that a generation may change with so many places.
-    fn blocks_for(&self, places: usize) -> usize {
+    /// The most blocks that a generation may change with so many physical blocks.
+    fn blocks_for(&self, physical_blocks: usize) -> usize {
         let (mut least, mut most) = (0, self.transaction_blocks + CLOSING);
         while least < most {
             let middle = least.midpoint(most + 1);
-            if self.needs().worst_case(middle) <= places { least = middle } else { most = middle - 1 }
+            if self.needs().worst_case(middle) <= physical_blocks { least = middle } else { most = middle - 1 }
         }
         least.saturating_sub(CLOSING)
     }
 
-    fn limits_with(&self, places: usize) -> DirtyLimits {
+    fn limits_with(&self, physical_blocks: usize) -> DirtyLimits {
         let needs = self.needs();
         let (reserve, deletion) = (needs.reserve(), needs.reserve_to_delete());
-        let of = |behind: usize| self.blocks_for(places.saturating_sub(behind));
+        let of = |behind: usize| self.blocks_for(physical_blocks.saturating_sub(behind));
         // without snapshots there is none to be deleted
         let last = if self.snapshots.count() == 0 { 0 } else { deletion };
         DirtyLimits {
@@ -213,9 +215,9 @@ impl MapWriter {
             self.build_compactly(closed.reason, changes, &mut writes)?
         } else {
             self.is_compact = false;
-            // what a snapshot pins has no late entries
+            // what a snapshot pins has no map log
             if !requests.is_empty() {
-                self.build(changes, &self.late_leaves(), &mut writes)?
+                self.build(changes, &self.log_leaves(), &mut writes)?
             } else if self.is_small(&changes)? {
                 self.build_small(changes, &mut writes)?
             } else {
@@ -236,11 +238,11 @@ impl MapWriter {
     /// Writes all that the superblock alone has of the map.
     pub(super) fn write_log(&mut self) -> Result<Written> {
         let mut writes = Vec::new();
-        let needs_superblock = self.build(BTreeMap::new(), &self.late_leaves(), &mut writes)?;
+        let needs_superblock = self.build(BTreeMap::new(), &self.log_leaves(), &mut writes)?;
         Ok(Written { writes, needs_superblock })
     }
 
-    /// What a closed generation changed, by index, without what it changed back. What has its place among the data is
+    /// What a closed generation changed, by index, without what it changed back. What lies among the data is
     /// added to `direct`.
     pub(super) fn changes(
         &self,
@@ -278,8 +280,8 @@ impl MapWriter {
         // a superblock alone may have a later number
         let generation = root.generation;
         let record = format::native::snapshots::Snapshot { name: name.to_vec(), root, generation, time, chunks };
-        let block = self.snapshots.add(record, self.places.tables()).ok_or(Error::NoRoom)?;
-        self.places.pin_used();
+        let block = self.snapshots.add(record, self.chunk_table.tables()).ok_or(Error::NoSpace)?;
+        self.chunk_table.pin_used();
         self.superblock.snapshots = self.snapshots.count();
         let mut changes = BTreeMap::new();
         self.change_list(block, &mut changes);
@@ -321,30 +323,33 @@ impl MapWriter {
 }
 impl MetadataSpace for MapWriter {
     fn limits(&self) -> DirtyLimits {
-        self.limits_with(self.places.allocatable())
+        self.limits_with(self.chunk_table.allocatable())
     }
 
     fn limits_behind(&self, blocks: usize) -> DirtyLimits {
         // what this generation leaves is not there for the next one before it is durable
-        self.limits_with(self.places.allocatable().saturating_sub(self.needs().worst_case(blocks + CLOSING)))
+        self.limits_with(self.chunk_table.allocatable().saturating_sub(self.needs().worst_case(blocks + CLOSING)))
     }
 
     fn wanted_chunks(&self, blocks: usize) -> Need<u64> {
-        let places = self.places.allocatable();
-        let chunks = |wanted: usize| wanted.saturating_sub(places).div_ceil(CHUNK_BLOCKS as usize) as u64;
+        let allocatable = self.chunk_table.allocatable();
+        let chunks = |wanted: usize| wanted.saturating_sub(allocatable).div_ceil(CHUNK_BLOCKS as usize) as u64;
         let needs = self.needs();
-        Need { must: chunks(needs.places_for(blocks, 0)), should: chunks(needs.places_for(blocks, 2 * blocks)) }
+        Need {
+            must: chunks(needs.physical_blocks_for(blocks, 0)),
+            should: chunks(needs.physical_blocks_for(blocks, 2 * blocks)),
+        }
     }
 
     fn grant_chunks(&mut self, chunks: &[u32]) {
-        chunks.iter().for_each(|number| self.places.add(*number));
+        chunks.iter().for_each(|number| self.chunk_table.add(*number));
         self.granted.extend_from_slice(chunks);
         self.has_other_chunks |= !chunks.is_empty();
     }
 
     fn surplus_chunks(&mut self, reason: CommitReason) -> Vec<u32> {
-        let enough = self.needs().places_to_leave(reason);
-        let surplus = self.places.surplus(enough);
+        let enough = self.needs().physical_blocks_to_leave(reason);
+        let surplus = self.chunk_table.surplus(enough);
         self.has_other_chunks |= !surplus.is_empty();
         surplus
     }
@@ -360,14 +365,14 @@ impl MetadataSpace for MapWriter {
     fn discard(&mut self) {
         self.shared.discard_requests();
         for number in std::mem::take(&mut self.granted) {
-            self.places.remove(number);
+            self.chunk_table.remove(number);
         }
     }
 
     fn durable(&mut self) {
-        self.places.begin();
+        self.chunk_table.begin();
         if std::mem::take(&mut self.removed) {
-            self.places.set_pinned(self.snapshots.pinned());
+            self.chunk_table.set_pinned(self.snapshots.pinned());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `none` on the native format, which measures what copy-on-write costs: blocks are written over in their places where no
+//! `none` on the native format, which measures what copy-on-write costs: blocks are written over where they lie if no
 //! snapshot uses them, and nothing is ordered. What a crash leaves needs a full check.
 
 use super::map_writer::{MapWriter, Overwrite, Written};

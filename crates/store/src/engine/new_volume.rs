@@ -2,7 +2,7 @@
 
 use super::copy_on_write::landing;
 use super::map_writer::{LEAST_DIRTY, MapWriter, Needs};
-use crate::native::{Late, Map, Places};
+use crate::native::{ChunkTable, Map, MapLog};
 use crate::{BlockWrite, ClosedGeneration, CommitReason, Plan, Result};
 use blockdev::{BlockDevice, MemoryDevice};
 use format::native::map::{BlockKind, Entry};
@@ -11,12 +11,12 @@ use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, HEAD, Shape};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Makes a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with what they are; `chunks` the
-/// chunks that its bitmaps leave to the metadata regions, none of which is one of
-/// [`Shape::backup_chunks`]. Everything is on the device when it returns.
+/// Makes a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with what they are; `chunks`
+/// the chunks that its bitmaps leave to the metadata regions, none of which is one of [`Shape::backup_chunks`].
+/// Everything is on the device when it returns.
 ///
 /// # Errors
-/// Those of the device; [`Error::NoRoom`] where the chunks are too few.
+/// Those of the device; [`Error::NoSpace`] where the chunks are too few.
 pub fn make(
     device: &dyn BlockDevice,
     shape: Shape,
@@ -24,7 +24,7 @@ pub fn make(
     chunks: &[u32],
     blocks: Vec<BlockWrite>,
 ) -> Result<()> {
-    let nothing = Entry { place: 0, generation: 0, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
+    let nothing = Entry { physical: 0, generation: 0, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
     let superblock = NativeSuperblock {
         shape,
         uuid,
@@ -34,14 +34,14 @@ pub fn make(
         root: nothing,
         chunks: 0,
         snapshots: 0,
-        late: Vec::new(),
+        map_log: Vec::new(),
     };
     // nothing is below it yet, so nothing is read
     let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
-    let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None, Late::new()));
-    let mut places = Places::new(Vec::new(), BTreeMap::new(), true, Arc::default())?;
-    chunks.iter().for_each(|number| places.add(*number));
-    let mut metadata = MapWriter::over(map, superblock, 0, places, blocks.len());
+    let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None, MapLog::new()));
+    let mut chunk_table = ChunkTable::new(Vec::new(), BTreeMap::new(), true, Arc::default())?;
+    chunks.iter().for_each(|number| chunk_table.add(*number));
+    let mut metadata = MapWriter::over(map, superblock, 0, chunk_table, blocks.len());
     // no superblock of an older volume may count
     for copy in 0..COPIES {
         device.write_zeroes(copy * u64::from(BLOCK_SIZE), BLOCK_SIZE.into())?;
@@ -59,6 +59,7 @@ pub fn make(
 #[must_use]
 pub fn first_chunks(shape: &Shape, blocks: usize) -> u32 {
     let needs = Needs { shape, records: 1, dirty_blocks: LEAST_DIRTY };
-    let places = needs.worst_case(blocks) + needs.places_to_leave(CommitReason::Compact) + HEAD.end as usize;
-    u32::try_from(places.div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)
+    let physical_blocks =
+        needs.worst_case(blocks) + needs.physical_blocks_to_leave(CommitReason::Compact) + HEAD.end as usize;
+    u32::try_from(physical_blocks.div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)
 }

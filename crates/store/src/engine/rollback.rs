@@ -2,7 +2,7 @@
 
 use super::copy_on_write::landing;
 use super::map_writer::{LEAST_DIRTY, MapWriter};
-use crate::native::{self, Mapped, Places, Snapshots, table, unite};
+use crate::native::{self, ChunkTable, Mapped, Snapshots, table, unite};
 use crate::{BlockWrite, ClosedGeneration, Error, MetadataSpace, Plan, Result};
 use format::native::snapshots::{RECORDS, Snapshot as Record};
 use format::native::superblock::{COPIES, NativeSuperblock};
@@ -31,17 +31,17 @@ impl Rollback {
         // until the rollback is durable, the present generation is the volume
         unite(&mut pinned, table(&mapped.map, superblock.chunks)?.iter().flatten());
         let map = mapped.at(snapshot).map;
-        let places = Places::new(table(&map, snapshot.chunks)?, pinned, superblock.reserved, Arc::default())?;
+        let chunk_table = ChunkTable::new(table(&map, snapshot.chunks)?, pinned, superblock.reserved, Arc::default())?;
         let superblock =
-            NativeSuperblock { root: snapshot.root, chunks: snapshot.chunks, late: Vec::new(), ..superblock };
+            NativeSuperblock { root: snapshot.root, chunks: snapshot.chunks, map_log: Vec::new(), ..superblock };
         let blocks = blocks + snapshots.list().len().div_ceil(RECORDS);
-        let mut metadata = MapWriter::over(map, superblock, COPIES - 1 - copy, places, blocks.max(LEAST_DIRTY));
+        let mut metadata = MapWriter::over(map, superblock, COPIES - 1 - copy, chunk_table, blocks.max(LEAST_DIRTY));
         metadata.snapshots = snapshots;
         Ok(Self { metadata, blocks })
     }
 
-    /// Chunks that the rollback needs beside those of the snapshot: of blocks that neither the present generation nor any
-    /// snapshot uses.
+    /// Chunks that the rollback needs beside those of the snapshot: of blocks that neither the present generation nor
+    /// any snapshot uses.
     #[must_use]
     pub fn wanted_chunks(&self) -> u64 {
         self.metadata.wanted_chunks(self.blocks).must
@@ -51,7 +51,7 @@ impl Rollback {
     /// device when it returns; until then the volume is what it was.
     ///
     /// # Errors
-    /// Those of the device; [`Error::NoRoom`] where the chunks are too few.
+    /// Those of the device; [`Error::NoSpace`] where the chunks are too few.
     pub fn carry_out(mut self, chunks: &[u32], blocks: Vec<BlockWrite>) -> Result<()> {
         let metadata = &mut self.metadata;
         metadata.grant_chunks(chunks);

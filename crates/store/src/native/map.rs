@@ -1,9 +1,9 @@
 //! The map in memory: nodes are read when they are first needed.
 //!
-//! 1. What [`Map::entry`] gives is where the newest written content of a block lies. A generation on its way is in the map
-//!    before it is on the device: blocks it changed are pinned in the cache meanwhile, so nobody asks for them here.
+//! 1. [`Map::entry`] returns where the newest written content of a block lies. A generation on its way is in the map
+//!    before it is on the device: blocks it changed are pinned in the cache meanwhile, so they are not looked up here.
 //! 2. Nodes that a generation changed stay in memory until the next one is planned; by then they are on the device.
-//! 3. The lock is not held while a node is read. What was read is taken in only where no generation changed the map
+//! 3. The map is not locked while a node is read. What was read is taken in only where no generation changed the map
 //!    meanwhile.
 
 use crate::Result;
@@ -11,18 +11,19 @@ use blockdev::BlockDevice;
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
 use format::native::{BLOCK_SIZE, Shape};
 use format::{Error as FormatError, Structure};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-/// Most nodes that are kept from one generation to the next: 64 MiB of them lead to 8 GiB of metadata.
-const KEPT: usize = 1 << 14;
+/// Most nodes that are cached from one generation to the next: 64 MiB of them lead to 8 GiB of metadata.
+const CACHED: usize = 1 << 14;
 /// Bits of an index that choose an entry of a node.
 const BITS: u32 = ENTRIES.ilog2();
 
 /// A node's name: its level, 0 for leaves, and its number there.
 pub(crate) type NodeName = (u8, u64);
 
-/// From indexes to places.
+/// From indexes to physical blocks.
 pub(crate) struct Map {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) shape: Shape,
@@ -34,20 +35,20 @@ struct State {
     root: Option<Entry>,
     /// How often the map was changed.
     version: u64,
-    /// Nodes, the leaves with the late entries in their places.
+    /// Nodes, the leaves with the map log's entries in their places.
     nodes: HashMap<NodeName, Arc<Node>>,
-    late: Late,
+    log: MapLog,
 }
 
-/// Entries that are newer than the leaves on the device, by index.
-pub(crate) type Late = BTreeMap<u64, Option<Entry>>;
+/// The map log: entries that are newer than the leaves on the device, by index.
+pub(crate) type MapLog = BTreeMap<u64, Option<Entry>>;
 
 impl State {
-    /// A leaf as it is with its late entries.
-    fn with_late(&self, name: NodeName, mut node: Node) -> Node {
+    /// A leaf as it is with its entries of the map log.
+    fn with_log(&self, name: NodeName, mut node: Node) -> Node {
         let first = first_below(name);
         if name.0 == 0 {
-            for (index, entry) in self.late.range(first..first + ENTRIES as u64) {
+            for (index, entry) in self.log.range(first..first + ENTRIES as u64) {
                 node.set((index - first) as usize, *entry);
             }
         }
@@ -82,13 +83,13 @@ pub(crate) fn above((level, number): NodeName) -> (NodeName, usize) {
 
 impl Map {
     /// The map below `root`; none for a volume that is being made.
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, shape: Shape, seed: u32, root: Option<Entry>, late: Late) -> Self {
-        let state = State { root, version: 0, nodes: HashMap::new(), late };
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, shape: Shape, seed: u32, root: Option<Entry>, log: MapLog) -> Self {
+        let state = State { root, version: 0, nodes: HashMap::new(), log };
         Self { device, shape, seed, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The topmost node.
@@ -127,7 +128,7 @@ impl Map {
             let read = self.read_node(missing, &entry);
             let mut state = self.state();
             if state.version == version {
-                let node = state.with_late(missing, read?);
+                let node = state.with_log(missing, read?);
                 state.nodes.insert(missing, Arc::new(node));
             }
         }
@@ -144,7 +145,7 @@ impl Map {
     /// Reads what an entry leads to.
     pub(crate) fn read(&self, entry: &Entry, position: Position) -> Result<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
-        self.device.read(entry.place * u64::from(BLOCK_SIZE), &mut bytes)?;
+        self.device.read(entry.physical * u64::from(BLOCK_SIZE), &mut bytes)?;
         if position.checksum(self.seed, &bytes) != entry.checksum {
             let what = "what an entry leads to does not match its checksum";
             return Err(FormatError::corrupt(Structure::Map, what).into());
@@ -166,27 +167,27 @@ impl Map {
         loop {
             let Some(entry) = self.entry(index)? else { return Ok(None) };
             match self.read(&entry, Position::Block(index)) {
-                // a place that was left while it was read may hold something else by then
+                // a physical block that was freed while it was read may have other content by then
                 Err(_) if self.entry(index)? != Some(entry) => {}
                 outcome => return outcome.map(Some),
             }
         }
     }
 
-    /// The late entries.
-    pub(crate) fn late(&self) -> Late {
-        self.state().late.clone()
+    /// The map log.
+    pub(crate) fn log(&self) -> MapLog {
+        self.state().log.clone()
     }
 
-    /// Where the leaf on the device says that a block with a late entry lies.
+    /// Where the leaf on the device says that a block with a log entry lies.
     ///
     /// # Errors
     /// As [`Map::node`]; where there is no such leaf.
-    pub(crate) fn before_late(&self, index: u64) -> Result<Option<Entry>> {
+    pub(crate) fn before_log(&self, index: u64) -> Result<Option<Entry>> {
         let (leaf, slot) = leaf_of(index);
         let (parent, at) = above(leaf);
         let entry = self.node(parent)?.and_then(|parent| parent.get(at));
-        let missing = || FormatError::corrupt(Structure::Map, "the leaf of a late entry does not exist");
+        let missing = || FormatError::corrupt(Structure::Map, "the leaf of a map log entry does not exist");
         Ok(self.read_node(leaf, &entry.ok_or_else(missing)?)?.get(slot))
     }
 
@@ -200,11 +201,11 @@ impl Map {
     }
 
     /// A generation changed these entries, and nothing else of the map.
-    pub(crate) fn install_late(&self, entries: &[(u64, Option<Entry>)]) {
+    pub(crate) fn install_log(&self, entries: &[(u64, Option<Entry>)]) {
         let mut state = self.state();
         state.version += 1;
         for (index, entry) in entries {
-            state.late.insert(*index, *entry);
+            state.log.insert(*index, *entry);
             let (leaf, slot) = leaf_of(*index);
             if let Some(node) = state.nodes.get_mut(&leaf) {
                 Arc::make_mut(node).set(slot, *entry);
@@ -212,19 +213,19 @@ impl Map {
         }
     }
 
-    /// A generation changed these nodes, among them all leaves with late entries.
+    /// A generation changed these nodes, among them all leaves that the map log has entries of.
     pub(crate) fn install(&self, root: Entry, nodes: impl IntoIterator<Item = (NodeName, Node)>) {
         let mut state = self.state();
         state.root = Some(root);
         state.version += 1;
-        state.late.clear();
+        state.log.clear();
         state.nodes.extend(nodes.into_iter().map(|(name, node)| (name, Arc::new(node))));
     }
 
     /// All that was installed is on the device: where there is too much in memory it goes.
     pub(crate) fn shed(&self) {
         let mut state = self.state();
-        if state.nodes.len() > KEPT {
+        if state.nodes.len() > CACHED {
             state.nodes.clear();
         }
     }

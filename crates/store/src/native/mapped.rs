@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 
-/// The ext4 volume of a native volume, or of one of its snapshots. File data can be written; of metadata, which goes through
-/// an engine, every write is refused.
+/// The ext4 volume of a native volume, or of one of its snapshots. File data can be written; of metadata, which goes
+/// through an engine, every write is refused.
 pub struct Mapped {
     pub(crate) map: Arc<Map>,
     /// Records of the list of snapshots that may be in use, as the superblock says.
@@ -42,7 +42,7 @@ impl Mapped {
             superblock.shape,
             superblock.seed(),
             Some(superblock.root),
-            superblock.late.iter().copied().collect(),
+            superblock.map_log.iter().copied().collect(),
         );
         let regions = Arc::new(Regions::new(superblock.shape.chunks()));
         Self { map: Arc::new(map), count: superblock.snapshots, shared: Arc::default(), regions }
@@ -99,17 +99,17 @@ impl Mapped {
             };
             let len = (SIZE as usize - skip).min(rest.len());
             let mut blocks = Vec::new();
-            let mut place = 0;
+            let mut physical = 0;
             if len == SIZE as usize {
                 // as many as lie one behind the other
                 while let Some(entry) = match rest.len() / SIZE as usize > blocks.len() {
                     true => self.entry(block.get() + blocks.len() as u64)?,
                     false => None,
                 } {
-                    if !blocks.is_empty() && entry.1.place != place {
+                    if !blocks.is_empty() && entry.1.physical != physical {
                         break;
                     }
-                    place = entry.1.place + 1;
+                    physical = entry.1.physical + 1;
                     blocks.push(entry);
                 }
             }
@@ -117,7 +117,7 @@ impl Mapped {
             (at, rest) = (at + part.len() as u64, after);
             match blocks.first() {
                 Some((_, first)) => {
-                    pieces.push(Piece { number, read: Read::new(first.place * SIZE, part), blocks });
+                    pieces.push(Piece { number, read: Read::new(first.physical * SIZE, part), blocks });
                 }
                 None => self.read_part(index, skip, at, part)?,
             }
@@ -136,7 +136,7 @@ impl Mapped {
     fn check(&self, piece: &mut Piece<'_>) -> Result<()> {
         for ((index, entry), bytes) in piece.blocks.iter().zip(piece.read.buf.chunks_mut(SIZE as usize)) {
             if Position::Block(*index).checksum(self.map.seed, bytes) != entry.checksum {
-                self.read_part(*index, 0, entry.place * SIZE, bytes)?;
+                self.read_part(*index, 0, entry.physical * SIZE, bytes)?;
             }
         }
         Ok(())

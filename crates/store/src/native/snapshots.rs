@@ -1,17 +1,18 @@
 //! The list of snapshots in memory, and what they pin.
 
-use super::places::{table, unite};
-use super::{Bits, Late, Map, Mapped, node_over, slot_at};
+use super::chunk_table::{table, unite};
+use super::{Bits, Map, MapLog, Mapped, node_over, slot_at};
 use crate::Result;
+use format::native::chunk_table::{Chunk, RECORDS as TABLE_RECORDS};
 use format::native::map::{Entry, Node, Position};
-use format::native::places::{Chunk, RECORDS as TABLE_RECORDS};
 use format::native::snapshots::{RECORDS, Snapshot, parse};
 use format::{Error as FormatError, FsBlock, Structure};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Most nodes of snapshots' maps that are cached, all snapshots together: 20 MiB.
-const KEPT: usize = 1 << 12;
+const CACHED: usize = 1 << 12;
 
 /// The list, in its order; `None` for a record that is not in use.
 pub type List = Arc<[Option<Snapshot>]>;
@@ -39,7 +40,7 @@ pub(crate) struct Shared {
     lists: Mutex<Lists>,
     /// Changes that generations will make which are not planned yet, with their numbers.
     requests: Mutex<Vec<(u64, SnapshotChange)>>,
-    /// By place, generation and checksum: the content of a place changes when no snapshot pins it any more.
+    /// By physical block, generation and checksum: a physical block may be reused when no snapshot pins it any more.
     nodes: Mutex<HashMap<(u64, u64, u32), Arc<Node>>>,
 }
 
@@ -51,28 +52,24 @@ struct Lists {
     next: Option<List>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     /// The generation on its way has this list.
     pub(crate) fn prepare(&self, list: List) {
-        lock(&self.lists).next = Some(list);
+        self.lists.lock().next = Some(list);
     }
 
     pub(crate) fn has_requests(&self, generation: u64) -> bool {
-        lock(&self.requests).iter().any(|(of, _)| *of == generation)
+        self.requests.lock().iter().any(|(of, _)| *of == generation)
     }
 
     /// The changes of a generation that is planned.
     pub(crate) fn take_requests(&self, generation: u64) -> Vec<SnapshotChange> {
-        lock(&self.requests).extract_if(.., |(of, _)| *of == generation).map(|(_, change)| change).collect()
+        self.requests.lock().extract_if(.., |(of, _)| *of == generation).map(|(_, change)| change).collect()
     }
 
     /// What the open generation was to change is not changed.
     pub(crate) fn discard_requests(&self) {
-        lock(&self.requests).clear();
+        self.requests.lock().clear();
     }
 }
 
@@ -100,17 +97,17 @@ impl Mapped {
     /// # Errors
     /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged list.
     pub fn snapshots(&self) -> Result<List> {
-        if let Some(list) = &lock(&self.shared.lists).now {
+        if let Some(list) = &self.shared.lists.lock().now {
             return Ok(Arc::clone(list));
         }
         let list: List = load(&self.map, self.count)?.into();
-        Ok(Arc::clone(lock(&self.shared.lists).now.get_or_insert(list)))
+        Ok(Arc::clone(self.shared.lists.lock().now.get_or_insert(list)))
     }
 
-    /// Changes the list when the open generation, of this number, is committed. To be called within an operation; the caller
-    /// sees to it that the change can be made.
+    /// Changes the list when the open generation, of this number, is committed. To be called within an operation; the
+    /// caller sees to it that the change can be made.
     pub fn request(&self, generation: u64, change: SnapshotChange) {
-        lock(&self.shared.requests).push((generation, change));
+        self.shared.requests.lock().push((generation, change));
     }
 
     /// Whether the generation becomes a snapshot.
@@ -118,12 +115,12 @@ impl Mapped {
     pub fn becomes_snapshot(&self, generation: u64) -> bool {
         let creates =
             |(of, change): &(u64, SnapshotChange)| *of == generation && matches!(change, SnapshotChange::Create { .. });
-        lock(&self.shared.requests).iter().any(creates)
+        self.shared.requests.lock().iter().any(creates)
     }
 
     /// The generation that was on its way is durable.
     pub fn publish_snapshots(&self) {
-        let mut lists = lock(&self.shared.lists);
+        let mut lists = self.shared.lists.lock();
         if let Some(next) = lists.next.take() {
             lists.now = Some(next);
         }
@@ -133,7 +130,7 @@ impl Mapped {
     #[must_use]
     pub fn at(&self, snapshot: &Snapshot) -> Self {
         let Map { device, shape, seed, .. } = &*self.map;
-        let map = Map::new(Arc::clone(device), *shape, *seed, Some(snapshot.root), Late::new());
+        let map = Map::new(Arc::clone(device), *shape, *seed, Some(snapshot.root), MapLog::new());
         Self { map: Arc::new(map), count: 0, shared: Arc::default(), regions: Arc::clone(&self.regions) }
     }
 
@@ -165,14 +162,14 @@ impl Mapped {
     fn entry_below(&self, root: &Entry, index: u64) -> Result<Option<Entry>> {
         let mut entry = *root;
         for level in (0..self.map.shape.levels()).rev() {
-            let key = (entry.place, entry.generation, entry.checksum);
-            let there = lock(&self.shared.nodes).get(&key).cloned();
+            let key = (entry.physical, entry.generation, entry.checksum);
+            let there = self.shared.nodes.lock().get(&key).cloned();
             let node = match there {
                 Some(node) => node,
                 None => {
                     let node = Arc::new(self.map.read_node(node_over(index, level), &entry)?);
-                    let mut nodes = lock(&self.shared.nodes);
-                    if nodes.len() >= KEPT {
+                    let mut nodes = self.shared.nodes.lock();
+                    if nodes.len() >= CACHED {
                         nodes.clear();
                     }
                     nodes.insert(key, Arc::clone(&node));
@@ -187,11 +184,11 @@ impl Mapped {
         Ok(Some(entry))
     }
 
-    /// Places that a snapshot pins and neither another one nor the newest durable generation.
+    /// Physical blocks that a snapshot pins and neither another one nor the newest durable generation.
     ///
     /// # Errors
     /// As [`Mapped::snapshots`].
-    pub fn places_held_by(&self, snapshot: &Snapshot) -> Result<u64> {
+    pub fn physical_blocks_pinned_by(&self, snapshot: &Snapshot) -> Result<u64> {
         let list = self.snapshots()?;
         let mut others = BTreeMap::new();
         for other in list.iter().flatten().filter(|other| other.name != snapshot.name) {
@@ -211,19 +208,19 @@ impl Mapped {
     }
 }
 
-/// A block of a snapshot's place table, shared by those that have the same.
+/// A block of a snapshot's chunk table, shared by those that have the same.
 type Table = Arc<[Option<Chunk>]>;
 
 /// The list as an engine has it, with what each snapshot pins.
 #[derive(Default)]
 pub(crate) struct Snapshots {
     records: Vec<Option<Snapshot>>,
-    /// The place table of each.
+    /// The chunk table of each.
     tables: Vec<Vec<Table>>,
 }
 
 impl Snapshots {
-    /// Reads the list and all place tables.
+    /// Reads the list and all chunk tables.
     pub(crate) fn load(mapped: &Mapped) -> Result<Self> {
         let mut all = Self { records: mapped.snapshots()?.to_vec(), tables: Vec::new() };
         for record in &all.records {
@@ -246,7 +243,7 @@ impl Snapshots {
         self.records.len() as u32
     }
 
-    /// Adds a snapshot with its place table; the block of the list that changes, `None` where the list is full.
+    /// Adds a snapshot with its chunk table; the block of the list that changes, `None` where the list is full.
     pub(crate) fn add(&mut self, snapshot: Snapshot, table: impl Iterator<Item = Vec<Option<Chunk>>>) -> Option<u64> {
         let slot = self.records.iter().position(Option::is_none).unwrap_or(self.records.len());
         if slot as u64 >= format::native::snapshots::MOST {
@@ -280,7 +277,7 @@ impl Snapshots {
         records.iter().any(Option::is_some).then(|| format::native::snapshots::to_bytes(records))
     }
 
-    /// The places that they pin, all together.
+    /// The physical blocks that they pin, all together.
     pub(crate) fn pinned(&self) -> BTreeMap<u32, Bits> {
         let mut pinned = BTreeMap::new();
         let blocks = self.tables.iter().map(Vec::len).max().unwrap_or(0);

@@ -3,7 +3,7 @@
 use super::{Mapped, Snapshots, superblock, table};
 use crate::Result;
 use blockdev::BlockDevice;
-use format::native::places::Chunk;
+use format::native::chunk_table::Chunk;
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
 use format::native::{CHUNK_BLOCKS, Shape};
@@ -18,12 +18,12 @@ pub struct Summary {
     pub copy: u64,
     /// Chunks of the metadata regions.
     pub chunks: u64,
-    /// Places in them, each a block.
-    pub places: u64,
-    /// Places that the newest generation uses, those of the two superblocks among them.
+    /// Physical blocks in them.
+    pub physical_blocks: u64,
+    /// Physical blocks that the newest generation uses, those of the two superblocks among them.
     pub used: u64,
-    /// Places that it does not use and a snapshot does.
-    pub held: u64,
+    /// Physical blocks that it does not use and a snapshot does.
+    pub pinned: u64,
     /// The snapshots, in the order of their list.
     pub snapshots: Vec<Snapshot>,
 }
@@ -38,18 +38,18 @@ impl Summary {
         let mapped = Mapped::new(Arc::clone(device), &superblock);
         let live: Vec<Chunk> = table(&mapped.map, superblock.chunks)?.into_iter().flatten().collect();
         let snapshots = Snapshots::load(&mapped)?;
-        let mut held = snapshots.pinned();
+        let mut pinned = snapshots.pinned();
         for chunk in &live {
-            if let Some(bits) = held.get_mut(&chunk.number) {
-                bits.iter_mut().zip(chunk.used).for_each(|(held, used)| *held &= !used);
+            if let Some(bits) = pinned.get_mut(&chunk.number) {
+                bits.iter_mut().zip(chunk.used).for_each(|(pinned, used)| *pinned &= !used);
             }
         }
         Ok(Self {
             copy,
             chunks: live.len() as u64,
-            places: live.len() as u64 * u64::from(CHUNK_BLOCKS),
+            physical_blocks: live.len() as u64 * u64::from(CHUNK_BLOCKS),
             used: live.iter().map(|chunk| u64::from(chunk.count())).sum(),
-            held: held.values().flatten().map(|word| u64::from(word.count_ones())).sum(),
+            pinned: pinned.values().flatten().map(|word| u64::from(word.count_ones())).sum(),
             snapshots: snapshots.list().iter().flatten().cloned().collect(),
             superblock,
         })

@@ -1,9 +1,9 @@
 //! Writing a recovered journal home.
 //!
-//! 1. All copies are written and flushed before the log is emptied, and the log is emptied and flushed before the volume
-//!    says that it needs no replay. Cut anywhere, it is done again from the start and comes to the same.
-//! 2. The number that the log goes on with was never used: blocks of a transaction that was cut cannot be taken for part
-//!    of a later one.
+//! 1. All copies are written and flushed before the log is emptied, and the log is emptied and flushed before the
+//!    volume says that it needs no replay. Cut anywhere, it is done again from the start and comes to the same.
+//! 2. The number that the log goes on with was never used: blocks of a transaction that was cut cannot be taken for
+//!    part of a later one.
 
 use super::replayed::{ESCAPED, Replayed};
 use super::{Recovered, Recovery};
@@ -28,15 +28,16 @@ impl Recovery for Recovered {
         Arc::new(Replayed::new(volume, self))
     }
 
-    /// Writes what the journal holds to its home places on `volume`, empties the journal, and takes the mark that asks for a
-    /// replay off the volume's superblock. Afterwards the volume is what the kernel's replay would have made of it.
+    /// Writes what the journal holds to its home places on `volume`, empties the journal, and takes the mark that asks
+    /// for a replay off the volume's superblock. Afterwards the volume is what the kernel's replay would have made of
+    /// it.
     ///
-    /// An error that made the kernel give the journal up ([`Recovered::errno`]) moves into the volume's superblock: it is
+    /// An error that made the kernel abort the journal ([`Recovered::errno`]) moves into the volume's superblock: it is
     /// marked as having errors.
     ///
     /// # Errors
-    /// [`Error::Journal`] where the log is damaged or holds fast commits, before anything is written. Those of the devices.
-    /// `Corrupt` where the volume has no superblock when the copies are home.
+    /// [`Error::Journal`] where the log is damaged or holds fast commits, before anything is written. Those of the
+    /// devices. `Corrupt` where the volume has no superblock when the copies are home.
     fn apply(&self, volume: &dyn BlockDevice) -> Result<()> {
         if let Some(first) = self.damage.first() {
             let more = match self.damage.len() {
@@ -113,7 +114,7 @@ fn empty_log(recovered: &Recovered) -> Result<()> {
     }
     disk.s_start = 0.into();
     disk.s_errno = 0.into();
-    disk.seal();
+    disk.set_checksum();
     journal.device.write(journal.superblock_position()?, disk.as_bytes())?;
     Ok(journal.device.flush()?)
 }
@@ -128,7 +129,7 @@ fn edit_superblock(volume: &dyn BlockDevice, change: impl FnOnce(&mut DiskSuperb
     let before = sb;
     change(&mut sb);
     if sb != before {
-        sb.seal();
+        sb.set_checksum();
         volume.write(superblock::OFFSET, sb.as_bytes())?;
     }
     Ok(())

@@ -59,9 +59,9 @@ impl Journal {
         let disk = superblock::DiskSuperblock::from_slice(&bytes)
             .filter(|disk| disk.s_magic == superblock::MAGIC)
             .filter(|disk| disk.features().incompat.contains(Incompat::JOURNAL_DEV))
-            .ok_or_else(|| corrupt("the device given for it holds none"))?;
+            .ok_or_else(|| corrupt("the device named for it has none"))?;
         if disk.s_uuid != *uuid {
-            return Err(corrupt("the device given for it holds another volume's"));
+            return Err(corrupt("the device named for it has another volume's"));
         }
         if 1024u32.checked_shl(disk.s_log_block_size.get()) != Some(block_size) {
             return Err(corrupt("its device has another block size than the volume"));

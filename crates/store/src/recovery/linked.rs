@@ -1,13 +1,16 @@
-//! The repair of a volume that was written by linked writes: what its list says was about to change is brought to an end, or
-//! taken back.
+//! The repair of a volume that was written by linked writes: what its list says was about to change is brought to an
+//! end, or taken back.
 //!
-//! 1. Nothing is written before everything that the slots name was found to be as before or as after: else [`Finding::Check`].
-//! 2. An inode's place in the table is the version of the file that there is. Pointers and bits of bitmaps are made to fit it.
-//!    Directories, files that took another's name and owners of changed attributes go forward; freed files are freed; of new
-//!    files that are not there the names go.
-//! 3. All of it follows from a volume that was not changed yet. What is to be written goes into the redo area first, whole and
-//!    flushed, then to its places, flushed, and then the volume is marked clean. Cut anywhere, the same comes of it.
-//! 4. Memory: what the two slots hold, and what is written. Requests: for what the slots name, none for what they do not.
+//! 1. Nothing is written before everything that the slots name was found to be as before or as after: else
+//!    [`Finding::Check`].
+//! 2. An inode's place in the table is the version of the file that there is. Pointers and bits of bitmaps are made to
+//!    fit it. Directories, files that took another's name and owners of changed attributes go forward; freed files are
+//!    freed; of new files that are not there the names go.
+//! 3. All of it follows from a volume that was not changed yet. What is to be written goes into the redo area first,
+//!    whole and flushed, then to its places, flushed, and then the volume is marked clean. Cut anywhere, the same comes
+//!    of it.
+//! 4. Memory: what the two slots hold, and what is written. Requests: for what the slots name, none for what they do
+//!    not.
 
 mod files;
 mod names;
@@ -172,8 +175,8 @@ fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Mutan
     Ok(Some(Slots { counting: found, redo: None }))
 }
 
-/// The repair that follows a slot, where it was begun: asked before anything that it changes is looked at, such as names in blocks
-/// that were allocated with the slot.
+/// The repair that follows a slot, where it was begun: asked before anything that it changes is looked at, such as
+/// names in blocks that were allocated with the slot.
 fn logged(volume: &dyn BlockDevice, newest: &Slot, list: List) -> Result<Option<Redo>> {
     let mut area = vec![0; list.areas.redo as usize];
     volume.read(list.at + list.areas.redo_at(), &mut area)?;

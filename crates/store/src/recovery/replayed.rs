@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_keeps_errors_apart() {
+    fn a_batch_separates_errors_apart() {
         let (device, expected) = replayed();
         let (mut a, mut b, mut c) = ([0; 20], [0; 20], [0; 4]);
         let mut reads = [Read::new(40, &mut a), Read::new(120, &mut b), Read::new(u64::MAX, &mut c)];

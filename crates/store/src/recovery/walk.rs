@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Finds the newest copy of every block in the journal of a volume that has `volume_blocks` blocks. Writes nothing.
 ///
 /// # Errors
-/// Those of the device; `Unsupported` and `Corrupt` for a journal superblock that cannot be relied on, and `Unsupported`
-/// for fast commits with unknown features. Damage further on is not an error: see [`Recovered::damage`].
+/// Those of the device; `Unsupported` and `Corrupt` for a journal superblock that cannot be relied on, and
+/// `Unsupported` for fast commits with unknown features. Damage further on is not an error: see [`Recovered::damage`].
 pub fn recover(journal: &Journal, volume_blocks: u64) -> Result<Recovered> {
     let superblock = journal.read_superblock()?;
     let mut recovered = Recovered {

@@ -8,13 +8,13 @@ use std::time::Duration;
 /// What went over the device: the byte of a mark, `w` for a block, `|` for a flush.
 fn story(device: &simdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
     let log = device.log().unwrap();
-    let tell = |(index, entry): (usize, &simdev::Entry)| match entry.what {
+    let describe = |(index, entry): (usize, &simdev::Entry)| match entry.what {
         Logged::Write { offset: MARK_AT, .. } => char::from(log.pieces(index).next().unwrap().1[0]),
         Logged::Write { .. } => 'w',
         Logged::Flush => '|',
         _ => '?',
     };
-    log.entries().iter().enumerate().map(tell).collect()
+    log.entries().iter().enumerate().map(describe).collect()
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn none_marks_the_volume_from_mount_to_unmount() {
     store.tick(INTERVAL).unwrap();
     fill(&store, 2, 1);
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|w|w|", "on time, and when somebody waits");
+    assert_eq!(story(&device), "n|w|w|", "on time, and when a caller waits");
     store.stop_writing().unwrap();
     assert_eq!(story(&device), "n|w|w|c|");
 }
@@ -64,7 +64,7 @@ fn the_dirty_bit_is_set_before_the_first_write_and_taken_away_when_it_is_quiet()
 }
 
 #[test]
-fn a_generation_that_nobody_waits_for_is_flushed_before_the_clean_mark() {
+fn a_generation_without_a_waiting_caller_is_flushed_before_the_clean_mark() {
     let device = recorded();
     let (store, _) = start(device.clone(), Box::new(DirtyBit::new(SIZE as u32, 8)));
     for n in 0..16 {

@@ -1,13 +1,14 @@
-//! A client without a file system, an engine that shows what it is given, and a device that can be held.
+//! A client without a file system, an engine that shows its input, and a device that can be blocked.
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice, Read, Write};
 use extant_store::engine::{Engine, Idle, Limits};
 use extant_store::{BlockWrite, ClosedGeneration, Closing, CommitHooks, CommitReason, Kind, Note, Plan, PlannedWrite};
 use extant_store::{Result, Stage, StateSource, Store, Tag, VolumeState};
 use format::{FsBlock, InodeNo};
+use parking_lot::{Condvar, Mutex};
 use simdev::Record;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 pub(crate) const SIZE: usize = 1024;
@@ -29,19 +30,19 @@ pub(crate) fn block(device: &dyn BlockDevice, number: u64) -> u8 {
     bytes[0]
 }
 
-/// Fills one block in an operation of its own; gives the generation.
+/// Fills one block in an operation of its own; returns the generation.
 pub(crate) fn fill(store: &Store, number: u64, byte: u8) -> u64 {
     let op = store.begin(1).unwrap();
     op.edit(FsBlock(number), TAG, |bytes| bytes.fill(byte)).unwrap();
     op.generation()
 }
 
-/// Notes what the store tells it.
+/// Records what the store reports.
 #[derive(Default)]
 pub(crate) struct Listener {
     pub(crate) durable: AtomicU64,
     pub(crate) finished: Mutex<Vec<u64>>,
-    pub(crate) sealed: AtomicU64,
+    pub(crate) checksums: AtomicU64,
     /// What closing adds: a block and its byte.
     pub(crate) adds: Mutex<Option<(u64, u8)>>,
     /// What closing announces.
@@ -53,8 +54,8 @@ pub(crate) struct Listener {
 impl CommitHooks for Listener {
     fn finish(&self, closing: &Closing<'_>) -> Result<()> {
         assert!(!self.panics.load(Ordering::SeqCst), "as the test wants it");
-        self.finished.lock().unwrap().push(closing.generation());
-        if let Some((block, byte)) = *self.adds.lock().unwrap() {
+        self.finished.lock().push(closing.generation());
+        if let Some((block, byte)) = *self.adds.lock() {
             closing.edit(FsBlock(block), TAG, |bytes| bytes.fill(byte))?;
         }
         Ok(())
@@ -65,7 +66,7 @@ impl CommitHooks for Listener {
     }
 
     fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {
-        self.sealed.fetch_add(1, Ordering::SeqCst);
+        self.checksums.fetch_add(1, Ordering::SeqCst);
     }
 
     fn durable(&self, generation: u64) {
@@ -84,7 +85,7 @@ impl StateSource for Listener {
     }
 }
 
-/// What a [`Showing`] engine was given.
+/// The input of a [`Showing`] engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Shown {
     pub(crate) number: u64,
@@ -95,7 +96,7 @@ pub(crate) struct Shown {
     pub(crate) notes: Vec<Note>,
 }
 
-/// Writes everything home, or keeps it away from there, and shows what it was given.
+/// Writes everything home, or withholds it, and shows its input.
 pub(crate) struct Showing {
     pub(crate) limits: Limits,
     pub(crate) shown: Arc<Mutex<Vec<Shown>>>,
@@ -103,8 +104,8 @@ pub(crate) struct Showing {
     pub(crate) home: Arc<AtomicBool>,
     /// A plan makes the generation before durable, not its own.
     pub(crate) lags: bool,
-    kept: Vec<FsBlock>,
-    kept_writes: Vec<PlannedWrite>,
+    withheld: Vec<FsBlock>,
+    withheld_writes: Vec<PlannedWrite>,
 }
 
 impl Showing {
@@ -120,8 +121,8 @@ impl Showing {
             lags: false,
             shown: Arc::default(),
             home: Arc::new(AtomicBool::new(true)),
-            kept: Vec::new(),
-            kept_writes: Vec::new(),
+            withheld: Vec::new(),
+            withheld_writes: Vec::new(),
         }
     }
 }
@@ -138,18 +139,18 @@ impl Engine for Showing {
     fn plan(&mut self, closed: ClosedGeneration, _: &dyn StateSource) -> Result<Plan> {
         for write in &closed.blocks {
             let at = write.block.get() * SIZE as u64;
-            self.kept.push(write.block);
+            self.withheld.push(write.block);
             // a newer content of a block takes the place of an older one
-            self.kept_writes.retain(|kept| kept.at != at);
-            self.kept_writes.push(PlannedWrite { at, data: write.data.clone(), kind: write.tag.kind });
+            self.withheld_writes.retain(|withheld| withheld.at != at);
+            self.withheld_writes.push(PlannedWrite { at, data: write.data.clone(), kind: write.tag.kind });
         }
         let flush = closed.reason == CommitReason::Sync;
         let mut plan = Plan { durable: closed.number - u64::from(self.lags), ..Plan::default() };
         if self.home.load(Ordering::SeqCst) {
-            plan.home = std::mem::take(&mut self.kept);
-            plan.stages.push(Stage { writes: std::mem::take(&mut self.kept_writes), flush });
+            plan.home = std::mem::take(&mut self.withheld);
+            plan.stages.push(Stage { writes: std::mem::take(&mut self.withheld_writes), flush });
         }
-        self.shown.lock().unwrap().push(Shown {
+        self.shown.lock().push(Shown {
             number: closed.number,
             reason: closed.reason,
             blocks: closed.blocks,
@@ -185,7 +186,7 @@ impl Rig {
     }
 
     pub(crate) fn shown(&self) -> Vec<Shown> {
-        self.shown.lock().unwrap().clone()
+        self.shown.lock().clone()
     }
 }
 
@@ -209,8 +210,8 @@ pub(crate) fn recorded() -> Arc<Record<MemoryDevice, Vec<u8>>> {
     Arc::new(Record::in_memory(memory()))
 }
 
-/// A device whose flushes can be held.
-pub(crate) struct Held {
+/// A device whose flushes can be blocked.
+pub(crate) struct Blocked {
     device: MemoryDevice,
     /// Flushes begun, and whether they may go on.
     state: Mutex<(u64, bool)>,
@@ -218,28 +219,28 @@ pub(crate) struct Held {
     pub(crate) returned: AtomicU64,
 }
 
-impl Held {
+impl Blocked {
     pub(crate) fn new() -> Self {
         Self { device: memory(), state: Mutex::new((0, true)), changed: Condvar::new(), returned: AtomicU64::new(0) }
     }
 
     pub(crate) fn hold(&self) {
-        self.state.lock().unwrap().1 = false;
+        self.state.lock().1 = false;
     }
 
     pub(crate) fn release(&self) {
-        self.state.lock().unwrap().1 = true;
+        self.state.lock().1 = true;
         self.changed.notify_all();
     }
 
     /// Returns when that many flushes have begun.
     pub(crate) fn wait_for_flush(&self, count: u64) {
-        let state = self.state.lock().unwrap();
-        drop(self.changed.wait_while(state, |(begun, _)| *begun < count).unwrap());
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |(begun, _)| *begun < count);
     }
 }
 
-impl BlockDevice for Held {
+impl BlockDevice for Blocked {
     fn geometry(&self) -> Geometry {
         self.device.geometry()
     }
@@ -261,10 +262,10 @@ impl BlockDevice for Held {
     }
 
     fn flush(&self) -> blockdev::Result<()> {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.0 += 1;
         self.changed.notify_all();
-        drop(self.changed.wait_while(state, |(_, go)| !*go).unwrap());
+        self.changed.wait_while(&mut state, |(_, go)| !*go);
         self.returned.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }

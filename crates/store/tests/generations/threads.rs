@@ -80,7 +80,7 @@ fn a_generation_waits_for_its_operations() {
 
 #[test]
 fn who_syncs_together_shares_a_generation() {
-    let device = Arc::new(Held::new());
+    let device = Arc::new(Blocked::new());
     let rig = Rig::new(device.clone(), Showing::new(64));
     fill(&rig.store, 1, 1);
     device.hold();
@@ -109,7 +109,7 @@ fn who_syncs_together_shares_a_generation() {
 
 #[test]
 fn a_flush_under_way_is_not_one_that_is_done() {
-    let device = Arc::new(Held::new());
+    let device = Arc::new(Blocked::new());
     let rig = Rig::new(device.clone(), Showing::new(64));
     rig.store.begin(1).unwrap().write_data(InodeNo(12), FsBlock(7), 0, b"abc").unwrap();
     device.hold();
@@ -167,7 +167,7 @@ fn what_a_panic_left_half_done_is_not_written() {
 
 #[test]
 fn who_waited_while_the_volume_was_put_away_does_not_begin() {
-    let device = Arc::new(Held::new());
+    let device = Arc::new(Blocked::new());
     let engine = extant_store::engine::Unordered::new(SIZE as u32, 64);
     let (store, _) = start(device.clone(), Box::new(engine));
     device.hold();

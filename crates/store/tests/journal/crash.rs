@@ -84,8 +84,8 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// The device as a loss of power may leave it now: what was written since the last flush is there, or not, in pieces
-    /// of `piece` bytes.
+    /// The device as a loss of power may leave it now: what was written since the last flush is there, or not, in
+    /// pieces of `piece` bytes.
     fn cut(&self, rng: &mut Rng, piece: usize) -> Overlay {
         let state = self.flushed.0.clone();
         let likely = rng.between(10, 90);
@@ -102,7 +102,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-fn holds(volume: &Volume, device: &dyn BlockDevice, state: &State) -> bool {
+fn contains(volume: &Volume, device: &dyn BlockDevice, state: &State) -> bool {
     state.iter().all(|(&block, content)| content.as_ref().is_none_or(|c| *c == volume.read(device, block)))
 }
 
@@ -115,7 +115,7 @@ fn generation_of(history: &History, device: &dyn BlockDevice, at_least: u64) -> 
         .work
         .states
         .range(start..)
-        .find(|(_, state)| holds(&history.volume, device, state))
+        .find(|(_, state)| contains(&history.volume, device, state))
         .map(|(number, _)| *number)
 }
 
@@ -125,7 +125,7 @@ fn bytes_of(device: &dyn BlockDevice) -> Vec<u8> {
     bytes
 }
 
-/// The file's blocks after somebody else replayed the journal.
+/// The file's blocks after another program replayed the journal.
 fn blocks_in(volume: &Volume, image: &Image) -> Vec<Vec<u8>> {
     let device = MemoryDevice::from_vec(image.bytes());
     volume.blocks.iter().map(|&block| volume.read(&device, block)).collect()
@@ -156,7 +156,7 @@ fn needs_recovery(device: &dyn BlockDevice) -> bool {
     DiskSuperblock::from_slice(&bytes).unwrap().features().incompat.contains(VolumeIncompat::NEEDS_RECOVERY)
 }
 
-/// Cuts the history at every write, and gives how many states were seen.
+/// Cuts the history at every write, and returns how many states were seen.
 fn explore(history: &History, rng: &mut Rng, others: usize) -> usize {
     let base: Arc<dyn BlockDevice> = history.volume.device();
     let points = history.log.entries().len();

@@ -1,4 +1,4 @@
-//! The journal engine over real volumes, with the kernel and e2fsck as judges.
+//! The journal engine over real volumes, with the kernel and e2fsck as witnesses.
 
 #[path = "../common/mod.rs"]
 mod common;

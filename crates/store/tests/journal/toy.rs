@@ -9,9 +9,10 @@ use format::feature::{Incompat, RoCompat};
 use format::jbd2;
 use format::superblock::DiskSuperblock;
 use format::{FsBlock, InodeNo};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::{Image, Rng};
 use zerocopy::{FromBytes, IntoBytes};
@@ -45,7 +46,7 @@ impl Volume {
         let at = self.journal[0].first.get() as usize * self.size;
         let mut sb = jbd2::DiskSuperblock::read_from_bytes(&self.bytes[at..at + 1024]).unwrap();
         change(&mut sb);
-        sb.seal();
+        sb.set_checksum();
         self.bytes[at..at + 1024].copy_from_slice(sb.as_bytes());
     }
 
@@ -81,7 +82,7 @@ impl Volume {
     }
 }
 
-/// The client: keeps the superblock, and puts it into every generation.
+/// The client: owns the superblock, and puts it into every generation.
 pub(crate) struct Toy {
     superblock: Mutex<DiskSuperblock>,
     size: usize,
@@ -104,12 +105,12 @@ impl Toy {
 fn needs_recovery(sb: &mut DiskSuperblock, needs: bool) {
     let others = sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits();
     sb.s_feature_incompat = (others | if needs { Incompat::NEEDS_RECOVERY.bits() } else { 0 }).into();
-    sb.seal();
+    sb.set_checksum();
 }
 
 impl CommitHooks for Toy {
     fn finish(&self, closing: &Closing<'_>) -> Result<()> {
-        let mut sb = self.superblock.lock().unwrap();
+        let mut sb = self.superblock.lock();
         sb.s_kbytes_written = (sb.s_kbytes_written.get() + 1).into();
         needs_recovery(&mut sb, true);
         let (block, at) = (1024 / self.size, 1024 % self.size);
@@ -126,7 +127,7 @@ impl CommitHooks for Toy {
 
 impl StateSource for Toy {
     fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>) {
-        let mut sb = self.superblock.lock().unwrap();
+        let mut sb = self.superblock.lock();
         needs_recovery(&mut sb, state == VolumeState::NeedsReplay);
         (1024, Arc::from(sb.as_bytes()))
     }

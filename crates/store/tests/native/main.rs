@@ -1,4 +1,5 @@
-//! The engine `snapshot` on a native volume without a file system: what each cut of its plans leaves, and what it costs.
+//! The engine `snapshot` on a native volume without a file system: what each cut of its plans leaves, and what it
+//! costs.
 
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_store::engine::{CopyOnWrite, Engine, NativeUnordered, first_chunks, make};
@@ -6,9 +7,10 @@ use extant_store::native::{Mapped, superblock};
 use extant_store::{BlockWrite, Closing, CommitHooks, Error, Kind, Need, Result, StateSource, Store, Tag, VolumeState};
 use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, Shape};
 use format::{FsBlock, InodeNo};
+use parking_lot::Mutex;
 use simdev::{Log, Logged, Record, Trace};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use testkit::{Rng, cases};
 
@@ -16,7 +18,7 @@ const BLOCKS: u64 = 8192;
 const SIZE: usize = BLOCK_SIZE as usize;
 const TAG: Tag = Tag { kind: Kind::Directory, owner: InodeNo(12), seed: 0 };
 
-/// A client that has nothing of its own but chunks to give.
+/// A client that has nothing of its own but chunks to grant.
 struct Toy {
     chunks: Mutex<std::ops::Range<u32>>,
 }
@@ -27,7 +29,7 @@ impl CommitHooks for Toy {
     }
 
     fn grant_chunks(&self, _: &Closing<'_>, need: Need<u64>) -> Result<Vec<u32>> {
-        Ok(self.chunks.lock().unwrap().by_ref().take(need.must as usize).collect())
+        Ok(self.chunks.lock().by_ref().take(need.must as usize).collect())
     }
 
     fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
@@ -62,7 +64,7 @@ fn made() -> MemoryDevice {
     device
 }
 
-/// Opens the volume; `chunks` may be given to it.
+/// Opens the volume; `chunks` may be granted to it.
 fn open(device: Arc<dyn BlockDevice>, ordered: bool, chunks: std::ops::Range<u32>) -> Store {
     let (sb, _) = superblock(&*device).unwrap();
     let mapped = Arc::new(Mapped::new(device, &sb));
@@ -83,7 +85,7 @@ fn write(store: &Store, number: u64, seed: u64) {
 type Model = BTreeMap<u64, u64>;
 
 /// Whether a device holds what a model says, seen through its newest superblock.
-fn holds(device: Arc<dyn BlockDevice>, model: &Model) -> std::result::Result<(), String> {
+fn contains(device: Arc<dyn BlockDevice>, model: &Model) -> std::result::Result<(), String> {
     let (sb, _) = superblock(&*device).map_err(|e| e.to_string())?;
     let mapped = Mapped::new(device, &sb);
     let mut bytes = vec![0; SIZE];
@@ -97,8 +99,8 @@ fn holds(device: Arc<dyn BlockDevice>, model: &Model) -> std::result::Result<(),
     Ok(())
 }
 
-/// Every state of the device when power fails before entry `point`: what was flushed, and some of what was not, some of that
-/// torn between sectors.
+/// Every state of the device when power fails before entry `point`: what was flushed, and some of what was not, some of
+/// that torn between sectors.
 fn states(log: &Log, base: &Arc<dyn BlockDevice>, point: usize, rng: &mut Rng, mut see: impl FnMut(Overlay)) {
     let entries = log.entries();
     let flushed = entries[..point].iter().rposition(|e| e.what == Logged::Flush).map_or(0, |n| n + 1);
@@ -158,11 +160,11 @@ fn every_cut_leaves_the_old_generation_or_the_new_one() {
             let durable = points.iter().rposition(|end| *end <= point).unwrap();
             states(&log, &base, point, &mut rng, |state| {
                 let state: Arc<dyn BlockDevice> = Arc::new(state);
-                let fits = |n: usize| models.get(n).is_some_and(|model| holds(state.clone(), model).is_ok());
+                let fits = |n: usize| models.get(n).is_some_and(|model| contains(state.clone(), model).is_ok());
                 assert!(
                     fits(durable) || fits(durable + 1),
                     "point {point}: {:?}",
-                    holds(state.clone(), &models[durable])
+                    contains(state.clone(), &models[durable])
                 );
                 seen += 1;
             });
@@ -188,7 +190,7 @@ fn it_goes_on_after_any_cut() {
         // lost: never synced
         write(&store, 1, 77_777);
         drop(store);
-        holds(Arc::clone(&device), &model).unwrap();
+        contains(Arc::clone(&device), &model).unwrap();
     }
 }
 
@@ -242,7 +244,7 @@ fn full_regions_refuse_what_grows_and_take_what_frees() {
         }
         assert!(written < u64::from((first + 2) * CHUNK_BLOCKS), "it never fills");
     };
-    assert!(matches!(refused, Error::NoRoom), "{refused}");
+    assert!(matches!(refused, Error::NoSpace), "{refused}");
     assert!(written > u64::from(CHUNK_BLOCKS), "{written}");
     // over and over, on the full volume
     for round in 0..20u64 {
@@ -272,11 +274,11 @@ fn without_order_blocks_stay_where_they_are() {
     assert!(CopyOnWrite::new(&mapped, 256).is_err(), "a volume that needs a check was taken");
     write(&store, 3, 2);
     store.stop_writing().unwrap();
-    holds(device.clone(), &Model::from([(0, 0), (3, 2)])).unwrap();
+    contains(device.clone(), &Model::from([(0, 0), (3, 2)])).unwrap();
     let (after, _) = superblock(&*device).unwrap();
     let mapped = Mapped::new(device, &after);
     assert!(!after.unordered && CopyOnWrite::new(&mapped, 256).unwrap().limits().atomic);
-    assert_eq!(sb.root.place, after.root.place);
+    assert_eq!(sb.root.physical, after.root.physical);
 }
 
 #[test]
@@ -290,15 +292,15 @@ fn damage_is_an_error_where_it_lies() {
     // the only block of the volume lies behind the superblocks
     let mut wrong = bytes.clone();
     wrong[100] ^= 1;
-    let place = (2..u64::from(CHUNK_BLOCKS)).find(|place| {
+    let physical = (2..u64::from(CHUNK_BLOCKS)).find(|physical| {
         let mut there = vec![0; SIZE];
-        device.read(place * SIZE as u64, &mut there).unwrap();
+        device.read(physical * SIZE as u64, &mut there).unwrap();
         there == bytes
     });
-    device.write(place.unwrap() * SIZE as u64, &wrong).unwrap();
+    device.write(physical.unwrap() * SIZE as u64, &wrong).unwrap();
     assert!(mapped.read(at, &mut bytes).is_err());
     mapped.read(at + SIZE as u64, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 0));
-    device.write(sb.root.place * SIZE as u64, &wrong).unwrap();
+    device.write(sb.root.physical * SIZE as u64, &wrong).unwrap();
     assert!(Mapped::new(device, &sb).read(at, &mut bytes).is_err());
 }

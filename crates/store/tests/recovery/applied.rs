@@ -77,7 +77,7 @@ fn an_error_of_the_kernel_moves_into_the_superblock() {
     let mut before = written(&base, &runs, Sums::V3).0.finish();
     let mut journal = journal_superblock(&before, &runs);
     journal.s_errno = (-5i32).cast_unsigned().into();
-    journal.seal();
+    journal.set_checksum();
     let at = runs[0].first.get() as usize * 1024;
     before[at..at + 1024].copy_from_slice(journal.as_bytes());
     let ours = applied(&before, &runs).unwrap();
@@ -117,7 +117,7 @@ fn a_journal_on_its_own_device_is_applied() {
     let mut sb = jbd2::DiskSuperblock::read_from_bytes(&bytes[superblock_at..superblock_at + 1024]).unwrap();
     sb.s_start = 10.into();
     sb.s_sequence = 5.into();
-    sb.seal();
+    sb.set_checksum();
     bytes[superblock_at..superblock_at + 1024].copy_from_slice(sb.as_bytes());
     let journal = |device: &Arc<dyn BlockDevice>| Journal::external(Arc::clone(device), 1024, &uuid).unwrap();
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));

@@ -96,7 +96,8 @@ fn files_content_is_none_of_the_volumes_own_structures() {
     assert!(matches!(volume.find(&slot), Finding::Repair(_)));
 }
 
-/// New files that did not land, each the next orphan of the one before it, and as many orphans that lead to the first of them.
+/// New files that did not land, each the next orphan of the one before it, and as many orphans that lead to the first
+/// of them.
 #[test]
 fn long_chains_of_orphans_take_no_longer_than_they_are() {
     if !need(&["mke2fs"]) {

@@ -168,7 +168,7 @@ impl Writer {
     }
 
     /// Changes a byte of the journal's block `back` blocks before the log's end.
-    fn spoil(&mut self, back: u32, byte: usize) {
+    fn corrupt(&mut self, back: u32, byte: usize) {
         let log = self.end - self.first;
         let block = self.first + (self.at - self.first + log - back) % log;
         self.bytes[self.map[block as usize] + byte] ^= 0x10;
@@ -271,7 +271,7 @@ fn logs_of_every_form_and_end() {
                 writer.data(&[a, b]);
                 writer.commit();
                 let (back, byte) = if sums == Sums::V1 { (2, 700) } else { (1, 20) };
-                writer.spoil(back, byte);
+                writer.corrupt(back, byte);
                 let sequence = writer.sequence.wrapping_sub(1);
                 damage.push(Damage::Checksum { sequence, block: writer.block_back(1) });
             }
@@ -280,13 +280,13 @@ fn logs_of_every_form_and_end() {
                 writer.time = 5;
                 writer.data(&[a, b]);
                 writer.commit();
-                writer.spoil(4, 500);
+                writer.corrupt(4, 500);
             }
             // a copy that does not match: that one alone is left out
             4 if sums_blocks => {
                 writer.data(&[a.clone(), b.clone()]);
                 writer.commit();
-                writer.spoil(2, 700);
+                writer.corrupt(2, 700);
                 model.insert(a.0, a.1);
                 damage.push(Damage::Copy { sequence: writer.sequence.wrapping_sub(1), home: FsBlock(b.0) });
             }
@@ -325,7 +325,7 @@ fn damage_before_the_end_is_reported() {
         writer.data(&[block(n)]);
         writer.commit();
     }
-    writer.spoil(6, 500);
+    writer.corrupt(6, 500);
     let (recovered, ours) = replay(&writer.finish(), &runs).unwrap();
     assert_eq!(recovered.damage, [Damage::Checksum { sequence: 2, block: 4 }]);
     assert_eq!((recovered.transactions, recovered.next_sequence, ours[at]), (1, 2, 1));
@@ -337,7 +337,7 @@ fn damage_before_the_end_is_reported() {
         writer.data(&[block(n)]);
         writer.commit();
     }
-    writer.spoil(2, 500);
+    writer.corrupt(2, 500);
     let (recovered, ours) = replay(&writer.clone().finish(), &runs).unwrap();
     assert_eq!((recovered.damage.as_slice(), recovered.transactions, ours[at]), (&[][..], 1, 1));
     // … unless another one follows

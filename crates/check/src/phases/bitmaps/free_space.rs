@@ -23,7 +23,7 @@ pub(crate) enum Recorded<'a> {
 
 /// A bit for each cluster or inode of a group; set where it is in use.
 pub(crate) enum Bits {
-    /// The device gave an error instead.
+    /// The device returned an error instead.
     Unreadable(Box<str>),
     /// Every bit is set.
     Full,

@@ -7,7 +7,6 @@ use format::InodeNo;
 use format::dir::{DirEntry, DirFormat, decode_rec_len, entry_len};
 use format::group::GroupFlags;
 use format::inode::FileKind;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// The shortest entry in bytes.
@@ -62,7 +61,7 @@ impl Names<'_> {
     pub(super) fn may_name(&self, inode: InodeNo) -> bool {
         let volume = self.ctx.volume;
         let ordinary = volume.geometry.first_inode..=volume.geometry.inodes;
-        (inode == InodeNo::ROOT || ordinary.contains(&inode.get())) && !volume.keeps_for_itself(inode)
+        (inode == InodeNo::ROOT || ordinary.contains(&inode.get())) && !volume.is_quota_or_orphan_file(inode)
     }
 
     /// Checks an entry. Whether it counts as a name of its inode.
@@ -80,7 +79,7 @@ impl Names<'_> {
             self.report(dir, entry, Code::EntryInodeOutOfRange);
             return false;
         }
-        // an entry that cannot be a subdirectory's makes nobody its parent
+        // an entry that cannot be a subdirectory's makes no directory its parent
         let mut adopts = place == Place::Other;
         if let Some(code) = self.misplaced(dir, entry, place) {
             self.report(dir, entry, code);
@@ -184,7 +183,7 @@ impl Names<'_> {
     /// Remembers a problem that is one only if something not yet known turns out so.
     #[cold]
     fn suspect(&self, dir: &Dir<'_>, entry: &Entry<'_>, code: Code) {
-        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut suspects = self.suspects.lock();
         if suspects.len() < MAX_SUSPECTS {
             suspects.push(dir.problem(code).inode(entry.inode).name(entry.name));
         }
@@ -202,7 +201,7 @@ impl Names<'_> {
         }
         let Some(child) = self.directories.get(entry.inode) else { return };
         if !child.set_parent(dir.inode) {
-            self.rivals.lock().unwrap_or_else(PoisonError::into_inner).add(child, dir.inode);
+            self.rivals.lock().add(child, dir.inode);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The hash trees of indexed directories.
 //!
 //! Blocks arrive in any order and on several threads, so that nothing about the tree is known when one comes. Of each
-//! block of an indexed directory only what it is and the range of its names' hashes is kept, of each index entry whom
-//! it refers to and the range it promises. When all have come, [`HashTrees::finish`] puts the two together.
+//! block of an indexed directory only what it is and the range of its names' hashes is recorded, of each index entry
+//! whom it refers to and the range it promises. When all have come, [`HashTrees::finish`] puts the two together.
 //!
 //! Invariants
 //! 1. A leaf's hashes are taken on arrival with the hash function the superblock names. Where the root of the directory
@@ -20,8 +20,8 @@ use format::htree::{DxEntry, DxRootInfo, DxTail, IndexFormat, index_checksum};
 use format::superblock::Flags;
 use format::tail::Tailed;
 use format::{FileBlock, InodeNo, casefold};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use zerocopy::FromBytes;
 
 /// Where an entry says the type of its inode.
@@ -125,7 +125,7 @@ struct Link {
     high: u32,
 }
 
-/// What is kept of all indexed directories.
+/// The records of all indexed directories.
 pub(crate) struct HashTrees<'a> {
     ctx: &'a Context<'a>,
     /// What the superblock names; `None` where that is no function a checker can compute.
@@ -152,7 +152,7 @@ impl<'a> HashTrees<'a> {
     }
 
     fn push(&self, block: Block) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+        self.blocks.lock().push(block);
     }
 
     /// Checks a root or node for itself and takes in what it refers to.
@@ -175,13 +175,13 @@ impl<'a> HashTrees<'a> {
             self.push(Block { dir: directory.inode, file_block, kind: Kind::Node });
             DirEntry::SIZE
         };
-        let room = if shape == Shape::Root {
+        let capacity = if shape == Shape::Root {
             let tail = if format.checksums { DxTail::SIZE } else { 0 };
             bytes.len().saturating_sub(start + tail) / DxEntry::SIZE
         } else {
             format.node_limit()
         };
-        self.take_entries(directory, file_block, bytes.get(start..).unwrap_or_default(), room);
+        self.take_entries(directory, file_block, bytes.get(start..).unwrap_or_default(), capacity);
     }
 
     fn check_checksum(&self, directory: &Directory, file_block: u32, bytes: &[u8], format: &IndexFormat) {
@@ -205,11 +205,11 @@ impl<'a> HashTrees<'a> {
         let problem = Problem::new(code).dir(directory.inode).file_block(FileBlock(u64::from(file_block)));
         self.ctx.report(match state {
             ChecksumState::Bad { stored, computed } => problem
-                .name(format!("{stored:#x}, computed is {computed:#x}"))
+                .name(format!("{stored:#x}, should be {computed:#x}"))
                 .found(u64::from(stored))
                 .expected(u64::from(computed)),
-            ChecksumState::Good => problem.name("it is a block of another directory"),
-            ChecksumState::Missing => problem.name("it has none"),
+            ChecksumState::Good => problem.name("block of another directory"),
+            ChecksumState::Missing => problem.name("none"),
         });
     }
 
@@ -222,7 +222,7 @@ impl<'a> HashTrees<'a> {
         match HashVersion::from_raw(info.hash_version) {
             Some(HashVersion::SipHash) if format.dir.hashed => {}
             Some(HashVersion::SipHash) => report(Code::HtreeCannotUseSiphash, info.hash_version),
-            // the unsigned forms are never written: the superblock's flags tell
+            // the unsigned forms are never written: the superblock's flags decide
             Some(HashVersion::Legacy | HashVersion::HalfMd4 | HashVersion::Tea) => {
                 if format.dir.hashed {
                     report(Code::HtreeNeedsSiphash, info.hash_version);
@@ -242,21 +242,21 @@ impl<'a> HashTrees<'a> {
         }
     }
 
-    /// Checks the array of an index block, which starts with `bytes` and has room for `room` entries.
-    fn take_entries(&self, directory: &Directory, file_block: u32, bytes: &[u8], room: usize) {
+    /// Checks the array of an index block, which starts with `bytes` and has space for `capacity` entries.
+    fn take_entries(&self, directory: &Directory, file_block: u32, bytes: &[u8], capacity: usize) {
         let report = |code, found: u64, expected: u64| {
             let place = Problem::new(code).dir(directory.inode).file_block(FileBlock(u64::from(file_block)));
             self.ctx.report(place.found(found).expected(expected));
         };
         let Some([a, b, c, d]) = bytes.first_chunk::<4>() else { return };
         let (limit, count) = (u16::from_le_bytes([*a, *b]), u16::from_le_bytes([*c, *d]));
-        if usize::from(limit) != room {
-            report(Code::HtreeLimitWrong, u64::from(limit), room as u64);
+        if usize::from(limit) != capacity {
+            report(Code::HtreeLimitWrong, u64::from(limit), capacity as u64);
         }
-        if usize::from(count) > room {
-            report(Code::HtreeCountWrong, u64::from(count), room as u64);
+        if usize::from(count) > capacity {
+            report(Code::HtreeCountWrong, u64::from(count), capacity as u64);
         }
-        let count = usize::from(count).min(room);
+        let count = usize::from(count).min(capacity);
         let Ok((entries, _)) = <[DxEntry]>::ref_from_prefix_with_elems(bytes, count) else { return };
         let hash = |n: usize| match n {
             0 => Some(0),
@@ -278,12 +278,12 @@ impl<'a> HashTrees<'a> {
             before = low;
             links.push(Link { dir: directory.inode, child, node: file_block, low, high });
         }
-        self.links.lock().unwrap_or_else(PoisonError::into_inner).append(&mut links);
+        self.links.lock().append(&mut links);
     }
 
     /// After all blocks came: the directories whose root names another hash function than the superblock, with it.
     pub(crate) fn foreign(&mut self) -> BTreeMap<InodeNo, Hasher> {
-        let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let blocks = self.blocks.get_mut();
         blocks.sort_unstable_by_key(Block::key);
         let roots = blocks.iter().filter_map(|b| match b.kind {
             Kind::Root { version, .. } => Some((b.dir, hasher(self.ctx, HashVersion::from_raw(version)?)?)),
@@ -292,10 +292,10 @@ impl<'a> HashTrees<'a> {
         roots.filter(|(_, hasher)| Some(*hasher) != self.hasher).collect()
     }
 
-    /// After [`foreign`](Self::foreign): leaves whose lowest or highest hash another one has, too, with these hashes. Only such
-    /// may hold one name between them twice, where the tree is sound.
+    /// After [`foreign`](Self::foreign): leaves whose lowest or highest hash another one has, too, with these hashes.
+    /// Only such may hold one name between them twice, where the tree is sound.
     pub(crate) fn borders(&mut self, foreign: &BTreeMap<InodeNo, Hasher>) -> BTreeMap<(InodeNo, u32), Vec<u32>> {
-        let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let blocks = self.blocks.get_mut();
         let mut borders: BTreeMap<_, Vec<u32>> = BTreeMap::new();
         for blocks in blocks.chunk_by(|a, b| a.dir == b.dir) {
             let leaves = blocks.iter().filter(|block| !foreign.contains_key(&block.dir));
@@ -314,9 +314,9 @@ impl<'a> HashTrees<'a> {
         borders
     }
 
-    /// Gives a leaf of one of these directories the hashes that its root means.
+    /// Sets the range of hashes of a leaf of one of these directories, by the function that its root means.
     pub(crate) fn rehash(&self, dir: InodeNo, file_block: u32, range: HashRange) {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks.lock();
         if let Ok(at) = blocks.binary_search_by_key(&(dir, file_block), Block::key)
             && let Some(Block { kind: Kind::Leaf(old), .. }) = blocks.get_mut(at)
         {
@@ -326,8 +326,8 @@ impl<'a> HashTrees<'a> {
 
     /// Puts blocks and references together.
     pub(crate) fn finish(self) {
-        let mut blocks = self.blocks.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut links = self.links.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks.into_inner();
+        let mut links = self.links.into_inner();
         blocks.sort_unstable_by_key(Block::key);
         links.sort_unstable_by_key(|l| (l.dir, l.child, l.node));
         let mut links = links.as_slice();
@@ -341,7 +341,7 @@ impl<'a> HashTrees<'a> {
     }
 }
 
-/// The hash function that a root means: with the sign that the superblock tells. `None` for SipHash.
+/// The hash function that a root means: with the sign that the superblock states. `None` for SipHash.
 pub(crate) fn hasher(ctx: &Context<'_>, version: HashVersion) -> Option<Hasher> {
     let disk = &ctx.volume.disk;
     let unsigned = Flags::from_bits_retain(disk.s_flags.get()).contains(Flags::UNSIGNED_HASH);
@@ -407,8 +407,9 @@ impl Tree<'_> {
         }
     }
 
-    /// The level of a referenced block, and the range that all references above it leave to its hashes. (e2fsck compares
-    /// an upper bound with the leaves right below it only, though a lookup for what lies beyond never comes there.)
+    /// The level of a referenced block, and the range that all references above it leave to its hashes. (e2fsck
+    /// compares an upper bound with the leaves right below it only, though a lookup for what lies beyond never comes
+    /// there.)
     fn check_place(&self, block: &Block, levels: u8) -> bool {
         let Some(link) = self.links_to(block.file_block).first() else { return true };
         let (mut low, mut high) = (link.low, link.high);

@@ -1,4 +1,4 @@
-//! Any bytes at all: no block of a directory makes the check panic, and no bytes are reported as sound and as broken.
+//! Any bytes at all: no block of a directory makes the check panic, and no bytes are reported as intact and as broken.
 
 use super::*;
 use crate::inode_records::InodeRecord;
@@ -99,7 +99,7 @@ fn codes(problems: Problems) -> Vec<Code> {
 }
 
 #[test]
-fn a_second_parent_is_told_by_name_whichever_came_first() {
+fn a_second_parent_is_reported_by_name_whichever_came_first() {
     let volume = volume(0, false);
     let blocks = [
         (2, block(2, 2, &[(11, b"a", FileKind::Directory), (12, b"b", FileKind::Directory)])),
@@ -191,7 +191,7 @@ fn an_unreadable_block_is_reported_and_no_more() {
     assert_eq!(codes(problems), [Code::DirectoryBlockUnreadable, Code::LostAndFoundMissing]);
 }
 
-/// Bytes that look like a directory block as far as they were not spoilt.
+/// Bytes that look like a directory block as far as they were not damaged.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![Just(b"a".to_vec()), Just(b"..".to_vec()), proptest::collection::vec(any::<u8>(), 1..20)];
     let entries = proptest::collection::vec((0u32..70, name), 0..8);
@@ -206,7 +206,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
         if random {
             bytes.rotate_left(len / 2);
         }
-        // a device gives whole blocks, but nothing here relies on it
+        // a device returns whole blocks, but nothing here relies on it
         bytes.truncate(if len % 7 == 0 { len } else { BLOCK });
         bytes
     })

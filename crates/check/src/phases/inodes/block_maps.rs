@@ -1,11 +1,11 @@
 //! Block maps: extent trees and indirect blocks, checked node by node in whatever order they are read.
 //!
 //! Contract with the rounds
-//! - A node is checked against what its parent says of it: level, and the blocks of the file it may cover. Since children
-//!   of one parent cover disjoint ranges, order and overlap are checked without knowing the neighbours.
-//! - Blocks of data are claimed here, at once. Blocks that will be read (tree nodes, directories, links) are handed on in
-//!   [`Found`] and claimed at the start of the round that reads them, in disk order: who comes first does not depend on
-//!   threads, and a block that two maps share is followed only once, so a map that leads back into itself ends.
+//! - A node is checked against what its parent says of it: level, and the blocks of the file it may cover. Since
+//!   children of one parent cover disjoint ranges, order and overlap are checked without knowing the neighbours.
+//! - Blocks of data are claimed here, at once. Blocks that will be read (tree nodes, directories, links) are handed on
+//!   in [`Found`] and claimed at the start of the round that reads them, in disk order: who comes first does not depend
+//!   on threads, and a block that two maps share is followed only once, so a map that leads back into itself ends.
 
 use crate::context::Context;
 use crate::phases::inodes::file_totals::{FileFields, Tally, beyond_limit};
@@ -124,7 +124,7 @@ impl Trees<'_> {
             let first = entry.ei_block.get();
             let end = entries.get(n + 1).map_or(place.range.end, |next| u64::from(next.ei_block.get()));
             let child = entry.child().get();
-            let problem = if !self.ctx.volume.holds(child) {
+            let problem = if !self.ctx.volume.contains(child) {
                 Some(Code::ExtentStartInvalid)
             } else if end <= u64::from(first) || u64::from(first) < place.range.start || end > place.range.end {
                 Some(Code::ExtentsOutOfOrder)
@@ -205,7 +205,7 @@ impl Trees<'_> {
         let start = e.start().get();
         if e.is_empty() {
             Some(Code::ExtentLengthZero)
-        } else if !self.ctx.volume.holds(start) {
+        } else if !self.ctx.volume.contains(start) {
             Some(Code::ExtentStartInvalid)
         } else if start.saturating_add(u64::from(e.len())) > self.ctx.volume.geometry.blocks {
             Some(Code::ExtentLengthInvalid)
@@ -341,7 +341,7 @@ impl Trees<'_> {
             tally.incomplete = true;
             return self.report_entry(fields, Code::RegularFileTooBig, parent, FileBlock(first), block);
         };
-        if !self.ctx.volume.holds(block) {
+        if !self.ctx.volume.contains(block) {
             tally.incomplete = true;
             return self.report_entry(fields, Code::BlockOutOfRange, parent, FileBlock(first), block);
         }
@@ -371,7 +371,7 @@ impl Trees<'_> {
             if block == 0 {
                 continue;
             }
-            if !self.ctx.volume.holds(block) {
+            if !self.ctx.volume.contains(block) {
                 tally.incomplete = true;
                 self.report_entry(fields, Code::BlockOutOfRange, parent, FileBlock(logical), block);
                 continue;
@@ -453,17 +453,17 @@ impl Trees<'_> {
 /// Trees that are deeper are not read: no volume has one by a mistake in one place.
 const MOST_LEVELS: u16 = 32;
 
-/// Whether what stands in `i_block` begins as a root does. One of more levels than the kernel follows can be read all the
-/// same.
+/// Whether what stands in `i_block` begins as a root does. One of more levels than the kernel follows can be read all
+/// the same.
 pub(crate) fn root_header_fits(node: &RawNode<'_>) -> bool {
-    // the kernel asks for less of `eh_max`; e2fsck gives a root that could hold so few up
+    // the kernel asks for less of `eh_max`; e2fsck rejects a root that could hold so few
     entries_fit(node) && node.header.eh_depth.get() <= MOST_LEVELS
 }
 
 /// What the header and the tail of a node say.
 pub(crate) struct NodeHeader {
     /// Its entries can be read. The kernel reads no node of another depth than its parent says; e2fsck goes by the
-    /// parent, and so a node that is right but for its depth keeps its entries.
+    /// parent, and so a node that is right but for its depth retains its entries.
     pub(crate) fits: bool,
     depth_right: bool,
     /// True also on volumes without such checksums.
@@ -489,15 +489,18 @@ pub(crate) fn check_header(
     // where the node lies is not part of its checksum
     let checksum_right = tail.says(bytes, inode, Some(depth.into())) && tail.checksum_matches(bytes, FsBlock(0), seed);
     let depth_right = node.header.eh_depth.get() == depth;
-    // e2fsck gives up a file with a node that is empty
+    // e2fsck abandons a file with a node that is empty
     let fits = entries_fit(node) && node.header.eh_entries.get() > 0 && (depth_right || checksum_right);
     NodeHeader { fits, depth_right, checksum_right }
 }
 
-/// The magic, and the entries as many as fit; the format leaves room for a tail of at most two.
+/// The magic, and the entries as many as fit; the format leaves space for a tail of at most two.
 fn entries_fit(node: &RawNode<'_>) -> bool {
     let (entries, max) = (node.header.eh_entries.get(), node.header.eh_max.get());
-    node.header.eh_magic.get() == extent::MAGIC && entries <= max && max <= node.room() && max + 2 >= node.room()
+    node.header.eh_magic.get() == extent::MAGIC
+        && entries <= max
+        && max <= node.capacity()
+        && max + 2 >= node.capacity()
 }
 
 /// The fifteen words of `i_block`.

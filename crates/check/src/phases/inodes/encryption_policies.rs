@@ -1,13 +1,13 @@
 //! Encryption policies: what is in an encrypted directory has the directory's own.
 
 use format::InodeNo;
+use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
 
 /// Bytes at the end of an encryption context that are each inode's own.
 const NONCE: usize = 16;
 
-/// Which policy each encrypted inode has. Policies are told apart, not understood.
+/// Which policy each encrypted inode has. Policies are distinguished, not understood.
 #[derive(Debug, Default)]
 pub(crate) struct Policies(RwLock<Known>);
 
@@ -26,7 +26,7 @@ impl Policies {
             // nothing is known of other versions
             _ => &[],
         };
-        let mut guard = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.0.write();
         let known = &mut *guard;
         let number = match known.numbers.get(policy) {
             Some(number) => *number,
@@ -41,7 +41,7 @@ impl Policies {
 
     /// Whether the policies of two inodes differ; `None` while one is not known.
     pub(crate) fn differ(&self, one: InodeNo, other: InodeNo) -> Option<bool> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         Some(known.of.get(&one)? != known.of.get(&other)?)
     }
 }

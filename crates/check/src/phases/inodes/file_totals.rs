@@ -6,7 +6,7 @@ use crate::table::Code;
 use format::feature::Incompat;
 use format::inode::{FileKind, InodeFlags};
 use format::{FileBlock, InodeNo};
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 /// What the inode says of its file, as far as its map is checked by it.
 #[derive(Debug, Clone, Copy)]
@@ -67,14 +67,14 @@ impl Tally {
     }
 }
 
-/// A file whose map does not end in the inode: kept until the rounds have read the rest.
+/// A file whose map does not end in the inode: open until the rounds have read the rest.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) fields: FileFields,
     pub(crate) tally: Mutex<Tally>,
 }
 
-/// The files that were kept open.
+/// The files that stayed open.
 pub(crate) struct OpenFiles {
     /// Ascending by inode.
     files: Vec<OpenFile>,
@@ -90,7 +90,7 @@ impl OpenFiles {
         Self { files, inodes }
     }
 
-    /// The file of this inode, where it was kept open.
+    /// The file of this inode, where it stayed open.
     pub(crate) fn get(&self, inode: InodeNo) -> Option<&OpenFile> {
         self.files.get(self.inodes.binary_search(&inode).ok()?)
     }
@@ -148,7 +148,7 @@ fn wrong_size(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) -> Option<u
         }
         Some(FileKind::Symlink) => None,
         _ => {
-            // verity keeps its hash tree beyond the end
+            // verity stores its hash tree beyond the end
             if !fields.flags.contains(InodeFlags::VERITY)
                 && let Some(last) = tally.last_written
                 && fields.size < last.saturating_mul(block_size)

@@ -1,5 +1,5 @@
-//! Inodes whose type cannot be right: what is said to be a device, pipe or socket, or nothing at all, may have the map and
-//! the first block of a directory, which then has lost nothing but the four bits that say so.
+//! Inodes whose type cannot be right: what is said to be a device, pipe or socket, or nothing at all, may have the map
+//! and the first block of a directory, which then has lost nothing but the four bits that say so.
 
 use crate::scan::Scanner;
 use crate::volume::Volume;
@@ -12,8 +12,8 @@ use format::inode::{FileKind, InodeFlags, RawInode};
 /// Words of `i_block` that a device's number may take.
 const DEVICE_WORDS: usize = 4;
 
-/// Whether an inode of another type is a directory by its map and its first block. What has no map is not asked, nor is a
-/// device with a link and a number, so that few blocks are read for this.
+/// Whether an inode of another type is a directory by its map and its first block. What has no map is not asked, nor is
+/// a device with a link and a number, so that few blocks are read for this.
 pub(crate) fn like_directory(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo, raw: &RawInode<'_>) -> bool {
     let kind = raw.kind();
     let words = raw.block_words::<15>();
@@ -36,13 +36,13 @@ pub(crate) fn like_directory(scanner: &Scanner<'_>, volume: &Volume, inode: Inod
         let Some(block) = first_block(scanner, volume, &raw.disk.i_block) else { return false };
         (block, true)
     } else {
-        if words.iter().any(|word| *word != 0 && !volume.holds((*word).into())) {
+        if words.iter().any(|word| *word != 0 && !volume.contains((*word).into())) {
             return false;
         }
         (first.into(), words.iter().skip(DEVICE_WORDS).any(|word| *word != 0))
     };
     let device = matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice));
-    if device && !is_map && raw.disk.i_links_count.get() == 1 || !volume.holds(block) {
+    if device && !is_map && raw.disk.i_links_count.get() == 1 || !volume.contains(block) {
         return false;
     }
     scanner.read_block(volume, block).is_some_and(|bytes| begins_as_directory(&bytes, inode))
@@ -59,12 +59,13 @@ fn first_block(scanner: &Scanner<'_>, volume: &Volume, root: &[u8]) -> Option<u6
         }
         // a tree gets lower with every step
         let child = node.indexes().first().filter(|e| depth <= above && e.ei_block.get() == 0)?.child().get();
-        bytes = scanner.read_block(volume, child).filter(|_| volume.holds(child))?;
+        bytes = scanner.read_block(volume, child).filter(|_| volume.contains(child))?;
     }
     None
 }
 
-/// Whether what stands in an inode is the part of a directory that stands there: the parent, and a whole chain of entries.
+/// Whether what stands in an inode is the part of a directory that stands there: the parent, and a whole chain of
+/// entries.
 fn stands_as_directory(volume: &Volume, inode: InodeNo, i_block: &[u8; 60]) -> bool {
     let geometry = &volume.geometry;
     let exists = |n: u32| n == InodeNo::ROOT.get() || (geometry.first_inode..=geometry.inodes).contains(&n);

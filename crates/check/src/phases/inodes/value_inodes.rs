@@ -1,8 +1,8 @@
 //! Attribute values that live in inodes of their own.
 
 use format::InodeNo;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// A value that lives in an inode of its own, as the entry that names it says.
 #[derive(Debug, Clone)]
@@ -56,6 +56,6 @@ pub(crate) struct Values {
 impl Values {
     /// How many values each inode shares.
     pub(crate) fn take_charges(&self) -> Vec<(InodeNo, u64)> {
-        std::mem::take(&mut *self.charges.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.charges.lock())
     }
 }

@@ -15,10 +15,9 @@ use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entr
 use format::{FsBlock, InodeNo};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
 use zerocopy::FromBytes;
 
-/// What the attributes in an inode tell the rest of the self-check.
+/// What the attributes in an inode mean for the rest of the self-check.
 #[derive(Debug, Default)]
 pub(crate) struct InInode<'a> {
     /// The value of `system.data`: the part of inline data that does not fit into `i_block`.
@@ -40,7 +39,7 @@ pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInod
         space: raw.sectors(false, ctx.volume.geometry.block_size).saturating_mul(512),
         parent: d.i_mtime.get(),
     };
-    lock(&ctx.values.inodes).insert(inode, value);
+    ctx.values.inodes.lock().insert(inode, value);
 }
 
 /// Checks the attributes that stand behind an inode's extra fields.
@@ -65,7 +64,7 @@ pub(crate) fn check_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
             _ => {}
         });
         if values.get() > 0 {
-            lock(&ctx.values.charges).push((inode, values.get()));
+            ctx.values.charges.lock().push((inode, values.get()));
         }
     }
     check_context(ctx, inode, raw, seen.encryption);
@@ -80,8 +79,8 @@ pub(crate) fn check_context(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_
     }
 }
 
-/// Checks an attribute block and how many inodes it says share it. Returns the clusters of the values that live in inodes
-/// of their own: they count as each owner's.
+/// Checks an attribute block and how many inodes it says share it. Returns the clusters of the values that live in
+/// inodes of their own: they count as each owner's.
 pub(crate) fn check_block(
     ctx: &Context<'_>,
     block: FsBlock,
@@ -126,7 +125,7 @@ pub(crate) fn check_block(
         }
     });
     if values.get() > 0 {
-        lock(&ctx.values.charges).extend(inodes.iter().map(|user| (user.inode, values.get())));
+        ctx.values.charges.lock().extend(inodes.iter().map(|user| (user.inode, values.get())));
     }
     if !encryption {
         // an inode whose context stands in its own body has no need of one here; those without any were recorded
@@ -275,7 +274,7 @@ impl<'a> Area<'a, '_> {
             title: title(entry, name).into(),
         };
         self.values.set(self.values.get() + 1);
-        lock(&self.ctx.values.refs).push(value);
+        self.ctx.values.refs.lock().push(value);
     }
 
     fn either(&self, in_inode: Code, in_block: Code) -> Code {
@@ -301,8 +300,8 @@ impl<'a> Area<'a, '_> {
 
 /// Both ends are known: checks values that live in inodes of their own, and those inodes' counts.
 pub(crate) fn check_values(ctx: &Context<'_>) {
-    let refs = std::mem::take(&mut *lock(&ctx.values.refs));
-    let inodes = std::mem::take(&mut *lock(&ctx.values.inodes));
+    let refs = std::mem::take(&mut *ctx.values.refs.lock());
+    let inodes = std::mem::take(&mut *ctx.values.inodes.lock());
     let mut counted: HashMap<InodeNo, u64> = HashMap::new();
     let sizes = agreed_sizes(&refs, &inodes);
     for value in &refs {
@@ -348,8 +347,8 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
     }
 }
 
-/// The inodes whose size is wrong, with what it should be: all entries whose hash is that of the value in the inode say so, and
-/// its blocks suffice.
+/// The inodes whose size is wrong, with what it should be: all entries whose hash is that of the value in the inode say
+/// so, and its blocks suffice.
 fn agreed_sizes(refs: &[ValueRef], inodes: &HashMap<InodeNo, ValueInode>) -> BTreeMap<InodeNo, u32> {
     let mut sizes: BTreeMap<InodeNo, Option<u32>> = BTreeMap::new();
     for value in refs.iter().filter(|value| inodes.get(&value.target).is_some_and(|inode| inode.hashes(value))) {
@@ -380,8 +379,4 @@ fn report_sizes(ctx: &Context<'_>, inodes: &HashMap<InodeNo, ValueInode>, sizes:
 fn title(entry: &XattrEntry, name: &[u8]) -> Vec<u8> {
     let known = xattr::full_name(entry.e_name_index, name);
     known.unwrap_or_else(|| [format!("{}:", entry.e_name_index).as_bytes(), name].concat())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
 //! The copies of the superblock and of the group descriptors, compared with those that the check goes on with.
 //!
-//! Nothing reads a copy until the primary is damaged, and then it decides what can be repaired. So one that is damaged or out of
-//! date is worth knowing, though the volume is sound. What mounts and checks change in the primary alone is not compared: what is
-//! free, states, times, labels, checksums of descriptors, and features that are set when they are first used.
+//! Nothing reads a copy until the primary is damaged, and then it decides what can be repaired. So one that is damaged
+//! or out of date is noted, though the volume is consistent. What mounts and checks change in the primary alone is not
+//! compared: what is free, states, times, labels, checksums of descriptors, and features that are set when they are
+//! first used.
 
 use super::{Accepted, Rejection, accept_at, differing, space_map_layout};
 use crate::phases::superblock::descriptors::Table;
@@ -27,10 +28,12 @@ fn groups(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(GroupNo, u64)> {
     placed.take(COMPARED).collect()
 }
 
-/// Reports the copies that do not say of the volume what it is: in one sweep, as a group's descriptors follow its superblock.
+/// Reports the copies that do not say of the volume what it is: in one sweep, as a group's descriptors follow its
+/// superblock.
 pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let own = Accepted { disk: volume.disk, geometry: volume.geometry.clone(), at: OFFSET };
-    // from the first meta group on each block of the table has two copies of its own, whichever superblock it is read with
+    // from the first meta group on each block of the table has two copies of its own, whichever superblock it is read
+    // with
     let tables = if volume.geometry.first_meta_group == 0 { 1 } else { COMPARED };
     for (n, (group, at)) in groups(scanner, volume).into_iter().enumerate() {
         if (scanner.cancelled)() {
@@ -64,7 +67,8 @@ fn descriptors(scanner: &Scanner<'_>, volume: &Volume, group: GroupNo) -> u64 {
     table.groups.iter().zip(&volume.groups).filter(|(copy, own)| places(copy) != places(own)).count() as u64
 }
 
-/// The fields in which a copy is not the superblock's: where it puts things, whose it is, what it takes to read the volume.
+/// The fields in which a copy is not the superblock's: where it puts things, whose it is, what it takes to read the
+/// volume.
 fn outdated(own: &Accepted, copy: &Accepted) -> Vec<&'static str> {
     let mut fields = differing(own, copy);
     // the first use of something new raises it in the primary

@@ -11,8 +11,8 @@ use format::feature::{Features, Incompat};
 use format::group::{Group, GroupFlags, descriptor_checksum};
 use format::superblock::{DiskSuperblock, Geometry};
 use format::{FsBlock, GroupNo};
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// The blocks that belong to a group by its descriptor: superblock and descriptors, both bitmaps, the inode table. They
 /// need not lie on the volume.
@@ -63,17 +63,17 @@ impl Table {
         let bytes = Mutex::new(vec![0; geometry.descriptor_blocks as usize * block_size as usize]);
         scanner.pass(&items, |item, read| {
             let from = item.tag as usize * block_size as usize;
-            let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut bytes = bytes.lock();
             if let (Ok(read), Some(place)) = (read, bytes.get_mut(from..from + item.len as usize)) {
                 place.copy_from_slice(read);
             }
         });
-        let bytes = bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let bytes = bytes.into_inner();
         let size = geometry.descriptor_size as usize;
         let groups = bytes.chunks_exact(size).take(geometry.groups as usize);
         let mut groups: Vec<_> = groups.map(Group::from_bytes).collect();
         if copy.get() != 0 {
-            // copies are not kept up to date: what they say was never written may have been since
+            // copies are not updated: what they say was never written may have been since
             for group in &mut groups {
                 group.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
                 group.itable_unused = 0;
@@ -85,9 +85,9 @@ impl Table {
     /// Whether everything lies where it may, and nothing on anything else.
     pub(crate) fn makes_sense(&self, geometry: &Geometry, features: &Features) -> bool {
         let placed = geometry.group_numbers().zip(&self.groups).all(|(group, descriptor)| {
-            let room = room_of(geometry, features, group);
+            let range = allowed_range(geometry, features, group);
             let [_, own @ ..] = own_blocks(geometry, group, descriptor);
-            own.iter().all(|blocks| lies_in(blocks, &room))
+            own.iter().all(|blocks| lies_in(blocks, &range))
         });
         placed && self.overlaps(geometry).is_empty()
     }
@@ -130,7 +130,7 @@ impl Table {
         let descriptors = geometry.group_numbers().zip(&self.groups).zip(self.bytes.chunks_exact(size));
         for ((group, descriptor), bytes) in descriptors {
             let report = |problem: Problem| problems.report(problem.group(group));
-            let room = room_of(geometry, features, group);
+            let range = allowed_range(geometry, features, group);
             let [_, block_bitmap, inode_bitmap, table] = own_blocks(geometry, group, descriptor);
             let places = [
                 (Code::BlockBitmapNotInGroup, block_bitmap),
@@ -138,7 +138,7 @@ impl Table {
                 (Code::InodeTableNotInGroup, table),
             ];
             for (code, blocks) in places {
-                if !lies_in(&blocks, &room) {
+                if !lies_in(&blocks, &range) {
                     report(Problem::new(code).block(FsBlock(blocks.start)));
                 }
             }
@@ -161,7 +161,7 @@ impl Table {
                 report(Problem::new(Code::LastGroupBlockUninit));
             }
         }
-        // where blocks are claimed in clusters, neighbours may share one, so that claiming them tells nothing
+        // where blocks are claimed in clusters, neighbours may share one, so that claiming them shows nothing
         if geometry.cluster_blocks > 1 {
             for Part { blocks, group, code } in self.overlaps(geometry) {
                 problems.report(Problem::new(code).group(group).block(FsBlock(blocks.start)));
@@ -204,7 +204,7 @@ fn block_of_copy(geometry: &Geometry, copy: GroupNo, n: u32) -> Option<FsBlock> 
 }
 
 /// Where the bitmaps and the inode table of a group may lie.
-pub(crate) fn room_of(geometry: &Geometry, features: &Features, group: GroupNo) -> Range<u64> {
+pub(crate) fn allowed_range(geometry: &Geometry, features: &Features, group: GroupNo) -> Range<u64> {
     if features.incompat.contains(Incompat::FLEX_BG) {
         u64::from(geometry.first_data_block)..geometry.blocks
     } else {
@@ -212,7 +212,7 @@ pub(crate) fn room_of(geometry: &Geometry, features: &Features, group: GroupNo) 
     }
 }
 
-pub(crate) fn lies_in(blocks: &Range<u64>, room: &Range<u64>) -> bool {
-    // a part at block 0 is a part that was never given a place
-    blocks.start != 0 && room.start <= blocks.start && blocks.end <= room.end
+pub(crate) fn lies_in(blocks: &Range<u64>, range: &Range<u64>) -> bool {
+    // a part at block 0 is a part that was never assigned a place
+    blocks.start != 0 && range.start <= blocks.start && blocks.end <= range.end
 }

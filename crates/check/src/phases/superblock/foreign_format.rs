@@ -44,7 +44,7 @@ pub(crate) fn look(device: &dyn BlockDevice) -> Option<&'static str> {
     let mut bytes = vec![0; len.min(LOOK) as usize];
     device.read(0, &mut bytes).ok()?;
     if bytes.iter().all(|b| *b == 0) {
-        return Some("it begins with nothing but zeros");
+        return Some("all zeros at its beginning: not formatted, or the wrong partition");
     }
     let bears = |offset: u64, mark: &[u8]| bytes.get(offset as usize..).is_some_and(|rest| rest.starts_with(mark));
     MARKS.iter().find(|(offset, mark, _)| bears(*offset, mark)).map(|(.., kind)| *kind)
@@ -56,14 +56,17 @@ mod tests {
     use blockdev::MemoryDevice;
 
     #[test]
-    fn every_mark_is_recognised() {
+    fn every_mark_is_identified() {
         for (offset, mark, kind) in MARKS {
             let mut bytes = vec![0; LOOK as usize];
             bytes[*offset as usize..][..mark.len()].copy_from_slice(mark);
             assert_eq!(look(&MemoryDevice::from_vec(bytes)), Some(*kind));
         }
         assert_eq!(look(&MemoryDevice::from_vec(vec![])), Some("it is empty"));
-        assert_eq!(look(&MemoryDevice::from_vec(vec![0; 100])), Some("it begins with nothing but zeros"));
+        assert_eq!(
+            look(&MemoryDevice::from_vec(vec![0; 100])),
+            Some("all zeros at its beginning: not formatted, or the wrong partition")
+        );
         assert_eq!(look(&MemoryDevice::from_vec(b"text".to_vec())), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Inode tables that their descriptor does not lead to: what stands there does not agree with the group's inode bitmap,
-//! while one of the places where mkfs puts tables does. A descriptor has a copy only on volumes of several groups; but the
-//! place follows from that of the bitmaps and of the neighbours' tables, and what lies there can be asked.
+//! while one of the places where mkfs puts tables does. A descriptor has a copy only on volumes of several groups; but
+//! the place follows from that of the bitmaps and of the neighbours' tables, and what lies there can be asked.
 
-use crate::phases::superblock::descriptors::{Table, lies_in, own_blocks, room_of};
+use crate::phases::superblock::descriptors::{Table, allowed_range, lies_in, own_blocks};
 use crate::problem::Problem;
 use crate::scan::Scanner;
 use crate::table::Code;
@@ -50,8 +50,8 @@ impl Agreement {
 }
 
 impl Seeker<'_> {
-    /// Puts right the tables' places in descriptors that make no sense, or of which the first group's does not lead to the
-    /// root; what was changed, as problems. Nothing is changed unless all descriptors make sense then.
+    /// Puts right the tables' places in descriptors that make no sense, or of which the first group's does not lead to
+    /// the root; what was changed, as problems. Nothing is changed unless all descriptors make sense then.
     pub(crate) fn seek(&self, table: &mut Table) -> Vec<Problem> {
         let suspects = self.suspects(table);
         if suspects.is_empty() || suspects.len() > MOST {
@@ -79,7 +79,7 @@ impl Seeker<'_> {
         problems
     }
 
-    /// Whether the first group's table has the root in its place, as far as a look at one inode tells.
+    /// Whether the first group's table has the root in its place, as far as a look at one inode shows.
     pub(crate) fn leads_to_root(&self, table: &Table) -> bool {
         let Some(group) = table.groups.first() else { return false };
         self.slot(group.inode_table.get(), 1)
@@ -87,23 +87,24 @@ impl Seeker<'_> {
             .unwrap_or(false)
     }
 
-    /// Whether the root is in one of the places where mkfs puts the first group's table, as far as its head alone tells.
+    /// Whether the root is in one of the places where mkfs puts the first group's table, as far as its head shows.
     pub(crate) fn root_stands_somewhere(&self, groups: &[Group]) -> bool {
         let Some(group) = groups.first() else { return false };
         let head = self.geometry.group_head(GroupNo(0)).end;
         // behind the bitmaps of all groups of a flexible one
         let behind = 2 * u64::from(self.geometry.flex_groups);
         let places = self.places(GroupNo(0), group, groups, &BTreeSet::new());
-        places.into_iter().chain(head.checked_add(behind)).any(|place| self.holds_root(place))
+        places.into_iter().chain(head.checked_add(behind)).any(|place| self.contains_root(place))
     }
 
-    /// The groups whose table does not lie where it may, or on something else; and the first, where the root is not there.
+    /// The groups whose table does not lie where it may, or on something else; and the first, where the root is not
+    /// there.
     fn suspects(&self, table: &Table) -> BTreeSet<GroupNo> {
         let mut suspects = BTreeSet::new();
         let mut parts = Vec::new();
         for (number, group) in self.geometry.group_numbers().zip(&table.groups) {
             let [head, block_bitmap, inode_bitmap, own] = own_blocks(self.geometry, number, group);
-            if !lies_in(&own, &room_of(self.geometry, self.features, number)) {
+            if !lies_in(&own, &allowed_range(self.geometry, self.features, number)) {
                 suspects.insert(number);
             }
             parts.extend([head, block_bitmap, inode_bitmap, own].map(|blocks| (blocks, number)));
@@ -129,7 +130,7 @@ impl Seeker<'_> {
     /// Where mkfs may have put a group's table, the likeliest first.
     fn places(&self, number: GroupNo, group: &Group, groups: &[Group], suspects: &BTreeSet<GroupNo>) -> Vec<u64> {
         let (bitmap, inodes) = (group.block_bitmap.get(), group.inode_bitmap.get());
-        // flexible groups keep room for the bitmaps of all of them
+        // flexible groups reserve space for the bitmaps of all of them
         let apart = inodes.checked_sub(bitmap).filter(|apart| *apart <= u64::from(self.geometry.blocks_per_group));
         let head = self.geometry.group_head(number).end;
         let mut places: Vec<u64> = apart.and_then(|apart| inodes.checked_add(apart)).into_iter().collect();
@@ -157,11 +158,11 @@ impl Seeker<'_> {
     /// Whether a group's table is at this place, by all that can be asked.
     fn is_place(&self, number: GroupNo, group: &Group, place: u64) -> bool {
         let blocks = place..place.saturating_add(self.geometry.itable_blocks.into());
-        if !lies_in(&blocks, &room_of(self.geometry, self.features, number)) {
+        if !lies_in(&blocks, &allowed_range(self.geometry, self.features, number)) {
             return false;
         }
         let first = number.get() == 0;
-        if first && !self.holds_root(place) {
+        if first && !self.contains_root(place) {
             return false;
         }
         match self.agreement(number, group, place) {
@@ -183,7 +184,7 @@ impl Seeker<'_> {
         let unused = if checksums { group.itable_unused } else { 0 };
         let used = geometry.inodes_per_group.saturating_sub(unused);
         let per_block = (geometry.block_size / geometry.inode_size).max(1);
-        let proved = number.get() == 0 && self.holds_root(place);
+        let proved = number.get() == 0 && self.contains_root(place);
         let mut agreement = Agreement { members: 0, differing: 0, proved };
         for n in 0..used.div_ceil(per_block) {
             let block = self.block(place.checked_add(n.into())?);
@@ -213,7 +214,7 @@ impl Seeker<'_> {
     }
 
     /// Whether the second slot of a table is the root: a directory whose '.' and '..' name it.
-    fn holds_root(&self, place: u64) -> bool {
+    fn contains_root(&self, place: u64) -> bool {
         let Some(slot) = self.slot(place, 1) else { return false };
         let Some(raw) = RawInode::from_slot(&slot).filter(|raw| raw.kind() == Some(FileKind::Directory)) else {
             return false;

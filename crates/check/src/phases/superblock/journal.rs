@@ -69,10 +69,11 @@ pub(crate) struct Journal {
 
 /// The journal and its first block.
 ///
-/// The superblock may name any inode: old kernels let an ordinary file be the journal. Where what it names is no journal, the
-/// number may be what is wrong, and the reserved inode is asked: that is where the journal lies by now on nearly all volumes,
-/// and nothing else may lie there. Where that inode is not sound either, the copy of its block map in the superblock is tried,
-/// as e2fsck does: nothing else notices that an inode which is not in use should be the journal.
+/// The superblock may name any inode: old kernels let an ordinary file be the journal. Where what it names is no
+/// journal, the number may be what is wrong, and the reserved inode is asked: that is where the journal lies by now on
+/// nearly all volumes, and nothing else may lie there. Where that inode is not sound either, the copy of its block map
+/// in the superblock is tried, as e2fsck does: nothing else notices that an inode which is not in use should be the
+/// journal.
 pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Option<Journal> {
     let reserved = InodeNo::JOURNAL;
     let ours = || at(scanner, volume, reserved).or_else(|| from_copy(scanner, volume));
@@ -186,7 +187,8 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
         };
         problems.report(problem);
     }
-    // the kernel mounts none with a shorter log; it sets up the area for fast commits at mount, also behind a log that is empty
+    // the kernel mounts none with a shorter log; it sets up the area for fast commits at mount, also behind a log that
+    // is empty
     let (first, end) = (u64::from(disk.s_first.get()), u64::from(disk.s_maxlen.get()));
     let area = disk.s_num_fc_blks.get().into();
     let later = area > 0 && volume.features.compat.contains(Compat::FAST_COMMIT) && disk.fast_commit_blocks() == 0;
@@ -198,8 +200,8 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
     readable(bytes, block_size, blocks).is_some()
 }
 
-/// The journal's superblock, where the log can be read by it. Every log begins in block 1; one that says otherwise, and says so
-/// of no block of the journal, is read from there, as by e2fsck: what was committed is in it all the same.
+/// The journal's superblock, where the log can be read by it. Every log begins in block 1; one that says otherwise, and
+/// says so of no block of the journal, is read from there, as by e2fsck: what was committed is in it all the same.
 pub(crate) fn readable(bytes: &[u8], block_size: u32, blocks: u64) -> Option<JournalSuperblock> {
     let parse = |bytes: &[u8]| JournalSuperblock::parse(bytes, block_size, blocks);
     parse(bytes).ok().or_else(|| {
@@ -211,7 +213,7 @@ pub(crate) fn readable(bytes: &[u8], block_size: u32, blocks: u64) -> Option<Jou
             return None;
         }
         disk.s_first = 1.into();
-        disk.seal();
+        disk.set_checksum();
         parse(disk.as_bytes()).ok()
     })
 }
@@ -225,7 +227,7 @@ fn has_log(bytes: &[u8]) -> bool {
 }
 
 /// How many complete transactions the log holds, counted by their commit blocks. Checksums are not looked at: that is
-/// for whoever replays them.
+/// left to the replay.
 fn transactions(scanner: &Scanner<'_>, volume: &Volume, file: &SystemInode, bytes: &[u8]) -> u64 {
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);

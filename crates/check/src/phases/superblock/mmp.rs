@@ -10,8 +10,8 @@ use format::feature::Incompat;
 use format::mmp::{self, DiskMmp, Use};
 use zerocopy::FromBytes;
 
-/// Nobody checks the volume just now. Someone who has it mounted is not looked for, as
-/// that takes waiting, and a check that writes nothing harms nobody.
+/// Whether no other process checks the volume just now. One that has it mounted is not looked for, as that takes
+/// waiting, and a check that writes nothing does no harm.
 pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) -> Result<(), Refusal> {
     if !volume.features.incompat.contains(Incompat::MMP) {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Inodes without a name that wait to be freed or cut to size: the list that begins in the superblock, and the orphan file.
+//! Inodes without a name that wait to be freed or cut to size: the list that begins in the superblock, and the orphan
+//! file.
 
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
@@ -35,7 +36,7 @@ pub(super) fn check_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Prob
             break;
         };
         let Some(raw) = RawInode::from_slot(&slot) else { break };
-        // a list that leads back into itself is told as far as it goes
+        // a list that leads back into itself is reported as far as it goes
         if !orphans.insert(inode) {
             break;
         }

@@ -17,9 +17,9 @@ fn reserved_blocks(volume: &Volume) -> Range<u64> {
     first..first + u64::from(geometry.reserved_descriptor_blocks)
 }
 
-/// The resize inode: its doubly indirect block names the descriptor blocks reserved for growth, in a ring that begins with
-/// the table's own length. What those blocks hold is checked when the rounds read them ([`names_copies`]), and so is
-/// that it has no map without the feature.
+/// The resize inode: its doubly indirect block names the descriptor blocks reserved for growth, in a ring that begins
+/// with the table's own length. What those blocks hold is checked when the rounds read them ([`names_copies`]), and so
+/// is that it has no map without the feature.
 pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let geometry = &volume.geometry;
     if !volume.features.compat.contains(Compat::RESIZE_INODE) || geometry.first_meta_group != u32::MAX {
@@ -36,7 +36,7 @@ pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
         if double == 0 {
             return reserved.is_empty().then_some(());
         }
-        if raw.kind() != Some(FileKind::Regular) || !volume.holds(double.into()) {
+        if raw.kind() != Some(FileKind::Regular) || !volume.contains(double.into()) {
             return None;
         }
         let bytes = scanner.read_block(volume, double.into())?;
@@ -51,8 +51,8 @@ pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     }
 }
 
-/// Whether a block that the resize inode keeps for growth names its copies, those in the groups with a superblock, and
-/// nothing else.
+/// Whether a block that the resize inode reserves for growth names its copies, those in the groups with a superblock,
+/// and nothing else.
 pub(crate) fn names_copies(volume: &Volume, block: u64, bytes: &[u8]) -> bool {
     let geometry = &volume.geometry;
     let copies = geometry

@@ -1,7 +1,7 @@
 //! Where the superblock says that the space maps lie, and what of them: where that does not fit, what a copy says.
 //!
-//! Only mkfs and a conversion write these numbers, into all superblocks. So copies are read only where the maps of the primary
-//! are not in order.
+//! Only mkfs and a conversion write these numbers, into all superblocks. So copies are read only where the maps of the
+//! primary are not in order.
 
 use super::Accepted;
 use crate::options::Refusal;
@@ -14,8 +14,8 @@ use crate::volume::Volume;
 use format::space_map::SpaceMaps;
 use format::superblock::{DiskSuperblock, Superblock};
 
-/// Reads the volume's space maps, where it has them, by the superblock or by the first of `copies` by which less is wrong; then
-/// the problem is that the superblock's numbers are.
+/// Reads the volume's space maps, where it has them, by the superblock or by the first of `copies` by which less is
+/// wrong; then the problem is that the superblock's numbers are.
 ///
 /// # Errors
 /// There is no superblock by which table and log lie inside the volume and on none of its superblocks and descriptors.
@@ -40,7 +40,7 @@ pub(super) fn read(
         let Ok(wrong) = by(scanner, volume, disk) else { continue };
         if stated.as_ref().map_or(true, |stated| wrong < *stated) {
             let problem = Problem::new(Code::SuperblockFieldTryBackup);
-            let problem = problem.name(format!("its {} cannot be right", fields.join(", ")));
+            let problem = problem.name(format!("invalid {}", fields.join(", ")));
             return Ok(Some(problem.group(copy.group()).block(copy.block())));
         }
     }

@@ -1,7 +1,7 @@
 //! Block bitmaps: a block for each group, as ext2, ext3 and ext4 have them, and formats above a map.
 
 use super::contract::{FreeSpaceRecord, LoadError};
-use crate::alloc::zones::Zones;
+use crate::alloc::system_zones::SystemZones;
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo, InodeNo};
@@ -15,20 +15,20 @@ const TAG: Tag = Tag { kind: Kind::BlockBitmap, owner: InodeNo(0), seed: 0 };
 /// The block bitmaps of a volume.
 pub(crate) struct BlockBitmaps {
     geometry: Geometry,
-    zones: Arc<Zones>,
+    system_zones: Arc<SystemZones>,
 }
 
 impl BlockBitmaps {
-    /// Those of a volume whose own structures lie in these zones.
-    pub(crate) fn new(geometry: &Geometry, zones: &Arc<Zones>) -> Self {
-        Self { geometry: geometry.clone(), zones: Arc::clone(zones) }
+    /// Those of a volume whose own structures lie in these system zones.
+    pub(crate) fn new(geometry: &Geometry, system_zones: &Arc<SystemZones>) -> Self {
+        Self { geometry: geometry.clone(), system_zones: Arc::clone(system_zones) }
     }
 
     /// Clusters that the volume's own structures take in a group, ascending and disjoint.
     fn own(&self, blocks: &Range<u64>) -> impl Iterator<Item = Run> {
         let (start, size) = (blocks.start, u64::from(self.geometry.cluster_blocks));
         let mut from = 0;
-        self.zones.within(blocks.clone()).filter_map(move |zone| {
+        self.system_zones.within(blocks.clone()).filter_map(move |zone| {
             // two structures can share a cluster
             let first = ((zone.start - start) / size).max(from);
             from = (zone.end - start).div_ceil(size).max(from);

@@ -1,15 +1,15 @@
 //! Space maps: the free space of a metablockgroup as a tree of containers, and one log for the volume.
 //!
-//! 1. The heads and the log are read when the volume is opened; a tree is read when a group of its metablockgroup is first
-//!    needed, brought up to date with the records of the log, and stays in memory.
-//! 2. What the last generation closed with is in memory as containers. When a group is written, the difference to that is
-//!    what the generation says of it: blocks that were allocated and freed again are in none of its records.
-//! 3. A generation is one append to the ring. What does not fit into its share of a close, or into the ring, is *folded*: the
-//!    tree is written anew into the place that does not count, and the head in the same generation.
-//! 4. A place is written only when the generation whose head left it is durable. The tree goes out beside the generation's
-//!    blocks, before they count.
-//! 5. A block of the ring is written over only when everything it says is in trees that the closing generation's heads, or
-//!    earlier ones, lead to.
+//! 1. The heads and the log are read when the volume is opened; a tree is read when a group of its metablockgroup is
+//!    first needed, brought up to date with the records of the log, and stays in memory.
+//! 2. What the last generation closed with is in memory as containers. When a group is written, the difference to that
+//!    is what the generation says of it: blocks that were allocated and freed again are in none of its records.
+//! 3. A generation is one append to the ring. What does not fit into its share of a close, or into the ring, is
+//!    *folded*: the tree is written anew into the place that does not count, and the head in the same generation.
+//! 4. A place is written only when the generation whose head left it is durable. The tree goes out beside the
+//!    generation's blocks, before they count.
+//! 5. A block of the ring is written over only when everything it says is in trees that the closing generation's heads,
+//!    or earlier ones, lead to.
 //! 6. Sequences and positions continue from the highest on the device.
 //! 7. What cannot be trusted makes its metablockgroup corrupt, and is left as it is.
 //!
@@ -21,8 +21,7 @@ mod open;
 mod summary;
 
 use super::contract::{Estimate, FreeSpaceRecord, LoadError};
-use crate::alloc::zones::Zones;
-use crate::lock::lock;
+use crate::alloc::system_zones::SystemZones;
 pub(crate) use open::Found;
 pub use summary::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 
@@ -30,10 +29,11 @@ use area::Area;
 use format::group::{Group, GroupFlags};
 use format::space_map::SpaceMaps;
 use format::{GroupNo, InodeNo};
+use parking_lot::Mutex;
 use space::{ContainerMap, Run};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use store::{Closing, Kind, Mutant, Operation, Store, Tag};
 
 const TAG: Tag = Tag { kind: Kind::SpaceMap, owner: InodeNo(0), seed: 0 };
@@ -41,7 +41,7 @@ const TAG: Tag = Tag { kind: Kind::SpaceMap, owner: InodeNo(0), seed: 0 };
 /// The space maps of a volume.
 pub(crate) struct SpaceMapRecord {
     maps: SpaceMaps,
-    zones: Arc<Zones>,
+    system_zones: Arc<SystemZones>,
     areas: Box<[Mutex<Area>]>,
     log: Mutex<Log>,
     /// The newest generation that is durable.
@@ -74,7 +74,7 @@ impl SpaceMapRecord {
     fn has_own_in_use(&self, group: GroupNo, free: &ContainerMap) -> bool {
         let blocks = self.maps.geometry().group_blocks(group);
         let inside = |block: u64| (block - blocks.start) as u32;
-        let mut own = self.zones.within(blocks.clone());
+        let mut own = self.system_zones.within(blocks.clone());
         own.all(|zone| free.is_used(Run { start: inside(zone.start), len: (zone.end - zone.start) as u32 }))
     }
 }
@@ -82,7 +82,7 @@ impl SpaceMapRecord {
 impl FreeSpaceRecord for SpaceMapRecord {
     fn load(&self, store: &Store, group: GroupNo, _: &Group) -> Result<ContainerMap, LoadError> {
         let Some((area, place)) = self.area(group) else { return Err(LoadError::Corrupt("it has no space map")) };
-        let free = lock(area).groups(store, &self.maps)?.get(place).cloned();
+        let free = area.lock().groups(store, &self.maps)?.get(place).cloned();
         let free = ContainerMap::from_available(free.ok_or(LoadError::Corrupt("it has no space map"))?);
         if !self.has_own_in_use(group, &free) {
             return Err(LoadError::Corrupt("its space map shows the volume's own structures as free"));
@@ -99,8 +99,8 @@ impl FreeSpaceRecord for SpaceMapRecord {
     fn write(&self, _: &Closing<'_>, group: GroupNo, _: &mut Group, free: &ContainerMap) {
         let Some((area, place)) = self.area(group) else { return };
         let start = self.maps.geometry().group_start(group);
-        if lock(area).change(place, start, free.as_stored()) {
-            lock(&self.log).changed.insert(self.maps.map_of(group));
+        if area.lock().change(place, start, free.as_stored()) {
+            self.log.lock().changed.insert(self.maps.map_of(group));
         }
     }
 
@@ -131,7 +131,7 @@ impl FreeSpaceRecord for SpaceMapRecord {
         let groups = self.maps.groups_of(self.maps.map_of(group));
         let blocks: u64 = groups.map(|group| u64::from(self.maps.units(GroupNo(group)))).sum();
         let units = self.maps.units(group);
-        let area = lock(area);
+        let area = area.lock();
         let free = if area.corrupt().is_some() { 0 } else { area.free() };
         // at most the units
         let mean = (u64::from(units) * free / blocks.max(1)) as u32;
@@ -140,7 +140,7 @@ impl FreeSpaceRecord for SpaceMapRecord {
 
     fn free_blocks(&self) -> Option<u64> {
         let free = self.areas.iter().map(|area| {
-            let area = lock(area);
+            let area = area.lock();
             if area.corrupt().is_some() { 0 } else { area.free() }
         });
         Some(free.sum())

@@ -61,7 +61,7 @@ impl Log {
         revokes + descriptors + logged + 1
     }
 
-    /// Takes the next block; gives the byte on the device at which it lies.
+    /// Takes the next block; returns the byte on the device at which it lies.
     ///
     /// # Panics
     /// If none is free: the caller has asked.

@@ -16,7 +16,7 @@ const RUNS: [(u64, u64); 2] = [(100, 24), (300, 1010)];
 fn superblock(change: impl FnOnce(&mut DiskSuperblock)) -> recovery::Journal {
     let mut sb = DiskSuperblock::empty(SIZE, 1024, 0, [9; 16]);
     change(&mut sb);
-    sb.seal();
+    sb.set_checksum();
     let mut bytes = vec![0; 2000 * SIZE as usize];
     bytes[100 * 1024..101 * 1024].copy_from_slice(sb.as_bytes());
     let runs = RUNS.map(|(first, count)| Run { first: FsBlock(first), count });
@@ -37,9 +37,9 @@ fn engine() -> Journal {
     Journal::new(superblock(|_| ()), options()).unwrap()
 }
 
-struct Nobody;
+struct NoHooks;
 
-impl CommitHooks for Nobody {
+impl CommitHooks for NoHooks {
     fn finish(&self, _: &Closing<'_>) -> Result<()> {
         Ok(())
     }
@@ -47,7 +47,7 @@ impl CommitHooks for Nobody {
     fn durable(&self, _: u64) {}
 }
 
-impl StateSource for Nobody {
+impl StateSource for NoHooks {
     fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>) {
         (1024, Arc::from([state as u8; 1024]))
     }
@@ -114,8 +114,8 @@ fn story(plan: &Plan) -> String {
 #[test]
 fn a_life() {
     let mut engine = engine();
-    assert_eq!(story(&engine.open(&Nobody).unwrap()), "home 1, tail 1@0 |");
-    let mut plan = |closed| story(&engine.plan(closed, &Nobody).unwrap());
+    assert_eq!(story(&engine.open(&NoHooks).unwrap()), "home 1, tail 1@0 |");
+    let mut plan = |closed| story(&engine.plan(closed, &NoHooks).unwrap());
     assert_eq!(plan(closed(&[], 0, &[])), "", "nothing happened");
     assert_eq!(plan(closed(&[7, 50], 1, &[])), "tail 1@1, descriptor 1, copies 2 | commit 4 |");
     assert_eq!(plan(closed(&[7], 2, &[(50, 1)])), "revoke 5, descriptor 6, copies 1 | commit 8 |");
@@ -123,7 +123,7 @@ fn a_life() {
     assert_eq!(plan(closed(&[50], 3, &[])), "descriptor 9, copies 1 | commit 11 |");
     assert_eq!(plan(closed(&[50], 4, &[(50, 1)])), "descriptor 12, copies 1 | commit 14 |", "freed and used again");
     assert_eq!(plan(closed(&[], 0, &[(7, 1)])), "revoke 15 | commit 16 |");
-    assert_eq!(story(&engine.close(&Nobody).unwrap()), "home 50 | tail 6@0 | home 1 |");
+    assert_eq!(story(&engine.close(&NoHooks).unwrap()), "home 50 | tail 6@0 | home 1 |");
     assert!(engine.live.is_empty() && engine.log.used() == 0);
 }
 
@@ -131,14 +131,14 @@ fn a_life() {
 #[test]
 fn fresh_runs_are_home_before_the_commit() {
     let mut engine = engine();
-    engine.open(&Nobody).unwrap();
+    engine.open(&NoHooks).unwrap();
     let run = FreshRun { first: FsBlock(60), kind: Kind::SpaceMap, data: vec![9; 3 * 1024].into() };
     let closed = ClosedGeneration { fresh_runs: vec![run], ..closed(&[7], 1, &[]) };
-    let plan = engine.plan(closed, &Nobody).unwrap();
+    let plan = engine.plan(closed, &NoHooks).unwrap();
     assert_eq!(story(&plan), "home 60, tail 1@1, descriptor 1, copies 1 | commit 3 |");
     let write = plan.stages[0].writes.iter().find(|write| write.kind == Kind::SpaceMap).unwrap();
     assert_eq!((write.at, write.data.len()), (60 * 1024, 3 * 1024));
-    assert_eq!(story(&engine.close(&Nobody).unwrap()), "home 7 | tail 2@0 | home 1 |");
+    assert_eq!(story(&engine.close(&NoHooks).unwrap()), "home 7 | tail 2@0 | home 1 |");
 }
 
 #[test]
@@ -148,18 +148,18 @@ fn only_a_sync_flushes_file_data() {
         [(CommitReason::Sync, true, "|"), (CommitReason::Timeout, true, ""), (CommitReason::Sync, false, "")]
     {
         let closed = ClosedGeneration { reason, unflushed, ..closed(&[], 0, &[]) };
-        assert_eq!(story(&engine.plan(closed, &Nobody).unwrap()).trim(), expected);
+        assert_eq!(story(&engine.plan(closed, &NoHooks).unwrap()).trim(), expected);
     }
 }
 
 #[test]
 fn hot_blocks_stay_in_the_log() {
     let mut engine = engine();
-    engine.open(&Nobody).unwrap();
+    engine.open(&NoHooks).unwrap();
     let mut homes: BTreeMap<u64, u32> = BTreeMap::new();
     for n in 0..60u64 {
         let cold: Vec<u64> = (0..20).map(|k| 1400 + (n * 20 + k) % 500).collect();
-        let plan = engine.plan(closed(&[&[40, 41][..], &cold].concat(), n as u8, &[]), &Nobody).unwrap();
+        let plan = engine.plan(closed(&[&[40, 41][..], &cold].concat(), n as u8, &[]), &NoHooks).unwrap();
         for write in plan.stages.iter().flat_map(|s| &s.writes) {
             if let (false, block) = place(write.at) {
                 *homes.entry(block).or_default() += 1;
@@ -176,31 +176,31 @@ fn a_checkpoint_costs_no_flush_of_its_own() {
     let block = |n: u64| 1400 + n * 60 % 540;
     for n in 0..20 {
         let blocks: Vec<u64> = (0..60).map(|k| block(n) + k).collect();
-        let plan = engine.plan(closed(&blocks, 1, &[]), &Nobody).unwrap();
+        let plan = engine.plan(closed(&blocks, 1, &[]), &NoHooks).unwrap();
         assert_eq!(plan.stages.iter().filter(|s| s.flush).count(), 2, "{}", story(&plan));
     }
 }
 
 #[test]
-fn a_generation_that_finds_no_room_waits_for_a_checkpoint() {
+fn a_generation_that_finds_no_space_waits_for_a_checkpoint() {
     let mut engine = engine();
     let many: Vec<u64> = (1400..1900).collect();
-    engine.plan(closed(&many, 1, &[]), &Nobody).unwrap();
+    engine.plan(closed(&many, 1, &[]), &NoHooks).unwrap();
     let more: Vec<u64> = (2..99).chain(130..280).chain(1400..1800).collect();
-    let plan = engine.plan(closed(&more, 2, &[]), &Nobody).unwrap();
-    let told = story(&plan);
-    let (first, rest) = told.split_once(" | tail 2@0 | tail 2@").unwrap();
+    let plan = engine.plan(closed(&more, 2, &[]), &NoHooks).unwrap();
+    let text = story(&plan);
+    let (first, rest) = text.split_once(" | tail 2@0 | tail 2@").unwrap();
     assert!(first.starts_with("home 1400, ") && first.matches("home").count() == 500, "{first}");
     assert!(rest.contains("descriptor") && !rest.contains("home"));
     // one that never fits is refused, with nothing changed
     let used = engine.log.used();
     let all: Vec<u64> = (2..90).chain(130..290).chain(1301..2300).collect();
-    let refused = engine.plan(closed(&all, 3, &[]), &Nobody);
+    let refused = engine.plan(closed(&all, 3, &[]), &NoHooks);
     assert!(matches!(refused, Err(Error::Journal(what)) if what.contains("does not fit")));
     assert_eq!(engine.log.used(), used);
 }
 
-/// Random generations: each block that one changed is given back to the cache exactly once for each that did, log blocks
+/// Random generations: each block that one changed is unpinned in the cache exactly once for each that did, log blocks
 /// are used again only behind a flush of the tail that left them, and copies go round the whole log.
 #[test]
 fn random_lives() {
@@ -210,7 +210,7 @@ fn random_lives() {
         let mut pins: BTreeMap<u64, i64> = BTreeMap::new();
         let mut tail = Tail::default();
         let mut highest = 0;
-        let mut plans = vec![engine.open(&Nobody).unwrap()];
+        let mut plans = vec![engine.open(&NoHooks).unwrap()];
         for _ in 0..80 {
             let most = *rng.pick(&[5, 60, 400]);
             let mut blocks: Vec<u64> = (0..rng.below(most)).map(|_| some_block(&mut rng)).collect();
@@ -218,20 +218,20 @@ fn random_lives() {
             blocks.dedup();
             let forgotten: Vec<_> = (0..rng.below(6)).map(|_| (some_block(&mut rng), rng.between(1, 9))).collect();
             blocks.iter().for_each(|b| *pins.entry(*b).or_default() += 1);
-            plans.push(engine.plan(closed(&blocks, rng.below(9) as u8, &forgotten), &Nobody).unwrap());
+            plans.push(engine.plan(closed(&blocks, rng.below(9) as u8, &forgotten), &NoHooks).unwrap());
             if rng.chance(10)
-                && let Idle::Run(plan) = engine.idle(QUIET, false, &Nobody)
+                && let Idle::Run(plan) = engine.idle(QUIET, false, &NoHooks)
             {
                 plans.push(plan);
             }
             for plan in plans.drain(..) {
                 highest = highest.max(tail.follow(&plan));
                 plan.home.iter().for_each(|b| *pins.entry(b.get()).or_default() -= 1);
-                assert!(pins.values().all(|count| *count >= 0), "given back more often than taken");
+                assert!(pins.values().all(|count| *count >= 0), "unpinned more often than pinned");
             }
             assert!(pins.iter().all(|(b, n)| *n == i64::from(engine.live.contains_key(&FsBlock(*b)))));
         }
-        let last = engine.close(&Nobody).unwrap();
+        let last = engine.close(&NoHooks).unwrap();
         tail.follow(&last);
         last.home.iter().for_each(|b| *pins.entry(b.get()).or_default() -= 1);
         assert!(pins.values().all(|count| *count == 0), "a block stays in the cache for ever");
@@ -285,7 +285,7 @@ fn what_cannot_be_written_on_is_refused() {
         Err(e) => e.to_string(),
     };
     assert!(refusal(|sb| sb.s_start = 5.into()).contains("replayed first"));
-    assert!(refusal(|sb| sb.s_errno = (-5i32).cast_unsigned().into()).contains("gave the journal up"));
+    assert!(refusal(|sb| sb.s_errno = (-5i32).cast_unsigned().into()).contains("aborted the journal"));
     assert!(refusal(|sb| sb.s_first = 2.into()).contains("too short"));
     assert!(refusal(|sb| sb.s_maxlen = 1035.into()).contains("longer"));
     assert!(refusal(|sb| sb.s_feature_incompat = 0x1000.into()).contains("0x1000"));
@@ -324,7 +324,7 @@ fn the_fast_commit_area_is_left_alone() {
     assert!(engine.superblock.incompat().contains(Incompat::FAST_COMMIT));
     let mut highest = 0;
     for n in 0..30 {
-        let plan = engine.plan(closed(&(1400..1480).collect::<Vec<_>>(), n, &[]), &Nobody).unwrap();
+        let plan = engine.plan(closed(&(1400..1480).collect::<Vec<_>>(), n, &[]), &NoHooks).unwrap();
         highest = highest.max(Tail::default().follow(&plan));
     }
     assert_eq!(highest, 1023);
@@ -347,7 +347,7 @@ fn escaped_copies() {
     let bytes = Arc::make_mut(&mut generation.blocks[0].data);
     bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
     let plain = Arc::clone(&generation.blocks[1].data);
-    let plan = engine.plan(generation, &Nobody).unwrap();
+    let plan = engine.plan(generation, &NoHooks).unwrap();
     let writes = &plan.stages[0].writes;
     let format: &LogFormat = engine.log.format();
     let tags: Vec<_> = format.tags(&writes[0].data).collect();

@@ -23,7 +23,7 @@ struct Changed<'c> {
 struct Runs(BTreeMap<u64, (u64, InodeNo, bool)>);
 
 impl Runs {
-    /// Adds a run; what was done before and is undone by it goes. False where a block of somebody else is in it.
+    /// Adds a run; what was done before and is undone by it goes. False where a block of another file is in it.
     fn add(&mut self, first: u64, count: u64, owner: InodeNo, allocated: bool) -> bool {
         let (mut at, end) = (first, first.saturating_add(count));
         while at < end {

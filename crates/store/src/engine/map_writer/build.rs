@@ -1,11 +1,11 @@
-//! A generation's new places, bottom up.
+//! A generation's new physical blocks, bottom up.
 
 use super::{MapWriter, Overwrite};
 use crate::native::{NodeName, above, first_below, leaf_of, node_over};
 use crate::{Kind, Mutant, PlannedWrite, Result};
 use format::native::BLOCK_SIZE;
 use format::native::map::{BlockKind, Entry, Node, Position};
-use format::native::superblock::MOST_LATE;
+use format::native::superblock::MAX_LOG_ENTRIES;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(in crate::engine) enum Change {
 /// A node of the map that changes.
 struct Changed {
     node: Node,
-    place: u64,
+    physical: u64,
 }
 
 /// A generation under construction.
@@ -37,13 +37,13 @@ struct Changed {
 struct Draft {
     /// Changed nodes, the highest level last.
     nodes: BTreeMap<NodeName, Changed>,
-    /// New places of metadata blocks; `None` where one is dropped.
-    places: BTreeMap<u64, Option<u64>>,
+    /// The new physical block of each metadata block by index; `None` where one is dropped.
+    physical: BTreeMap<u64, Option<u64>>,
 }
 
 impl MapWriter {
     /// Makes a generation of these changes, adds its writes, and makes it the one that the superblock speaks of;
-    /// `nodes` of the map get other places in any case. False where nothing changes.
+    /// `nodes` of the map move to other physical blocks in any case. False where nothing changes.
     pub(in crate::engine) fn build(
         &mut self,
         mut changes: BTreeMap<u64, Change>,
@@ -54,9 +54,9 @@ impl MapWriter {
             return Ok(false);
         }
         let mut draft = Draft::default();
-        self.places.aim(changes.len() + changes.len() / 64 + 8);
-        let late = if self.mutant == Mutant::KeepLeaves { Vec::new() } else { self.late_leaves() };
-        for leaf in late {
+        self.chunk_table.aim(changes.len() + changes.len() / 64 + 8);
+        let leaves = if self.mutant == Mutant::SkipLogLeaves { Vec::new() } else { self.log_leaves() };
+        for leaf in leaves {
             self.relocate_nodes(&mut draft, first_below(leaf), 0)?;
         }
         for (index, change) in &changes {
@@ -65,18 +65,18 @@ impl MapWriter {
         for &(level, number) in nodes {
             self.relocate_nodes(&mut draft, first_below((level, number)), level)?;
         }
-        // each block of the table takes a place itself, and may change another block of the table with it
-        while let Some(block) = self.places.next_dirty() {
+        // each block of the table needs a physical block itself, and may change another block of the table with it
+        while let Some(block) = self.chunk_table.next_dirty() {
             let index = self.map.shape.table().start + block;
-            if !draft.places.contains_key(&index) {
-                let stays = self.places.has_table_block(block);
+            if !draft.physical.contains_key(&index) {
+                let stays = self.chunk_table.has_table_block(block);
                 self.relocate_block(&mut draft, index, stays)?;
                 if !stays {
                     changes.insert(index, Change::Drop);
                     continue;
                 }
                 let data = Arc::from([]);
-                changes.insert(index, Change::Write { kind: BlockKind::PlaceTable, owner: 0, data, tag: Kind::Engine });
+                changes.insert(index, Change::Write { kind: BlockKind::ChunkTable, owner: 0, data, tag: Kind::Engine });
             }
         }
         let generation = self.superblock.generation + 1;
@@ -85,25 +85,25 @@ impl MapWriter {
         self.map.install(root, draft.nodes.into_iter().map(|(name, changed)| (name, changed.node)));
         self.superblock.root = root;
         self.superblock.generation = generation;
-        self.superblock.chunks = self.places.records();
-        self.superblock.late.clear();
+        self.superblock.chunks = self.chunk_table.records();
+        self.superblock.map_log.clear();
         self.has_other_chunks = false;
         Ok(true)
     }
 
-    /// The leaves that are older than their entries.
-    pub(super) fn late_leaves(&self) -> Vec<NodeName> {
-        let mut leaves: Vec<NodeName> = self.superblock.late.iter().map(|(index, _)| leaf_of(*index).0).collect();
+    /// The leaves that are older than their entries in the map log.
+    pub(super) fn log_leaves(&self) -> Vec<NodeName> {
+        let mut leaves: Vec<NodeName> = self.superblock.map_log.iter().map(|(index, _)| leaf_of(*index).0).collect();
         leaves.dedup();
         leaves
     }
 
-    /// Whether the entries of these changes fit into the superblock: then neither the map nor the place table has to be
+    /// Whether the entries of these changes fit into the superblock: then neither the map nor the chunk table has to be
     /// written.
     pub(super) fn is_small(&self, changes: &BTreeMap<u64, Change>) -> Result<bool> {
-        let late = &self.superblock.late;
-        let more = changes.keys().filter(|index| late.binary_search_by_key(*index, |(late, _)| *late).is_err());
-        if self.overwrite == Overwrite::Live || self.has_other_chunks || late.len() + more.count() > MOST_LATE {
+        let log = &self.superblock.map_log;
+        let more = changes.keys().filter(|index| log.binary_search_by_key(*index, |(logged, _)| *logged).is_err());
+        if self.overwrite == Overwrite::Live || self.has_other_chunks || log.len() + more.count() > MAX_LOG_ENTRIES {
             return Ok(false);
         }
         for index in changes.keys() {
@@ -123,37 +123,37 @@ impl MapWriter {
         if changes.is_empty() {
             return Ok(false);
         }
-        self.places.aim(changes.len());
+        self.chunk_table.aim(changes.len());
         let generation = self.superblock.generation + 1;
         let mut entries = Vec::with_capacity(changes.len());
         for (index, change) in changes {
-            let old = self.map.entry(index)?.map(|entry| entry.place);
-            let place = match &change {
+            let old = self.map.entry(index)?.map(|entry| entry.physical);
+            let physical = match &change {
                 Change::Write { .. } => Some(self.relocate(old)?),
                 Change::Drop => {
-                    old.map_or(Ok(()), |old| self.places.defer(old))?;
+                    old.map_or(Ok(()), |old| self.chunk_table.defer(old))?;
                     None
                 }
             };
-            entries.push((index, self.write_block(index, change, place, generation, writes)));
+            entries.push((index, self.write_block(index, change, physical, generation, writes)));
         }
-        self.map.install_late(&entries);
-        self.superblock.late = self.map.late().into_iter().collect();
+        self.map.install_log(&entries);
+        self.superblock.map_log = self.map.log().into_iter().collect();
         self.superblock.generation = generation;
         Ok(true)
     }
 
-    /// A new place instead of an old one, or the same where it may be written over.
+    /// A new physical block for an old one, or the same where it may be written over.
     fn relocate(&mut self, old: Option<u64>) -> Result<u64> {
-        if let Some(old) = old.filter(|old| self.overwrite == Overwrite::Live && !self.places.is_pinned(*old)) {
+        if let Some(old) = old.filter(|old| self.overwrite == Overwrite::Live && !self.chunk_table.is_pinned(*old)) {
             return Ok(old);
         }
-        let place = self.places.allocate()?;
-        old.map_or(Ok(()), |old| self.places.defer(old))?;
-        Ok(place)
+        let physical = self.chunk_table.allocate()?;
+        old.map_or(Ok(()), |old| self.chunk_table.defer(old))?;
+        Ok(physical)
     }
 
-    /// Moves the nodes above an index, down to those of a level, to new places.
+    /// Moves the nodes above an index, down to those of a level, to new physical blocks.
     fn relocate_nodes(&mut self, draft: &mut Draft, index: u64, lowest: u8) -> Result<()> {
         let (top, _) = self.map.top();
         for level in (lowest..=top).rev() {
@@ -171,24 +171,24 @@ impl MapWriter {
                 Some(_) => self.map.node(name)?.map(|node| (*node).clone()).unwrap_or_default(),
                 None => Node::default(),
             };
-            let place = self.relocate(old.map(|entry| entry.place))?;
-            draft.nodes.insert(name, Changed { node, place });
+            let physical = self.relocate(old.map(|entry| entry.physical))?;
+            draft.nodes.insert(name, Changed { node, physical });
         }
         Ok(())
     }
 
-    /// Moves a block and the nodes above it to new places.
+    /// Moves a block and the nodes above it to new physical blocks.
     fn relocate_block(&mut self, draft: &mut Draft, index: u64, stays: bool) -> Result<()> {
         self.relocate_nodes(draft, index, 0)?;
         let (leaf, slot) = leaf_of(index);
-        let old = draft.nodes.get(&leaf).and_then(|leaf| leaf.node.get(slot)).map(|entry| entry.place);
-        let place = if stays {
+        let old = draft.nodes.get(&leaf).and_then(|leaf| leaf.node.get(slot)).map(|entry| entry.physical);
+        let physical = if stays {
             Some(self.relocate(old)?)
         } else {
-            old.map_or(Ok(()), |old| self.places.defer(old))?;
+            old.map_or(Ok(()), |old| self.chunk_table.defer(old))?;
             None
         };
-        draft.places.insert(index, place);
+        draft.physical.insert(index, physical);
         Ok(())
     }
 
@@ -200,8 +200,8 @@ impl MapWriter {
         writes: &mut Vec<PlannedWrite>,
     ) {
         for (index, change) in changes {
-            let place = draft.places.get(&index).copied().flatten();
-            let entry = self.write_block(index, change, place, generation, writes);
+            let physical = draft.physical.get(&index).copied().flatten();
+            let entry = self.write_block(index, change, physical, generation, writes);
             let (leaf, slot) = leaf_of(index);
             if let Some(leaf) = draft.nodes.get_mut(&leaf) {
                 leaf.node.set(slot, entry);
@@ -209,24 +209,24 @@ impl MapWriter {
         }
     }
 
-    /// Writes a block to its new place, and returns its entry; `None` for one that is dropped.
+    /// Writes a block to its new physical block, and returns its entry; `None` for one that is dropped.
     fn write_block(
         &self,
         index: u64,
         change: Change,
-        place: Option<u64>,
+        physical: Option<u64>,
         generation: u64,
         writes: &mut Vec<PlannedWrite>,
     ) -> Option<Entry> {
-        let (Change::Write { kind, owner, data, tag }, Some(place)) = (change, place) else { return None };
+        let (Change::Write { kind, owner, data, tag }, Some(physical)) = (change, physical) else { return None };
         let data = match kind {
-            // only now all places are allocated
-            BlockKind::PlaceTable => Arc::from(self.places.table_block(index - self.map.shape.table().start)),
+            // only now all physical blocks are allocated
+            BlockKind::ChunkTable => Arc::from(self.chunk_table.table_block(index - self.map.shape.table().start)),
             _ => data,
         };
         let checksum = Position::Block(index).checksum(self.map.seed, &data);
-        writes.push(PlannedWrite { at: place * u64::from(BLOCK_SIZE), data, kind: tag });
-        Some(Entry { place, generation, kind, owner, checksum })
+        writes.push(PlannedWrite { at: physical * u64::from(BLOCK_SIZE), data, kind: tag });
+        Some(Entry { physical, generation, kind, owner, checksum })
     }
 
     /// Writes the changed nodes, and returns the entry of the topmost.
@@ -238,9 +238,9 @@ impl MapWriter {
             let data: Arc<[u8]> = Arc::from(changed.node.to_bytes());
             let (level, number) = name;
             let checksum = Position::Node { level, number }.checksum(self.map.seed, &data);
-            let place = changed.place;
-            let entry = Entry { place, generation, kind: BlockKind::MapNode, owner: 0, checksum };
-            writes.push(PlannedWrite { at: place * u64::from(BLOCK_SIZE), data, kind: Kind::Engine });
+            let physical = changed.physical;
+            let entry = Entry { physical, generation, kind: BlockKind::MapNode, owner: 0, checksum };
+            writes.push(PlannedWrite { at: physical * u64::from(BLOCK_SIZE), data, kind: Kind::Engine });
             let (parent, slot) = above(name);
             match draft.nodes.get_mut(&parent) {
                 Some(parent) => parent.node.set(slot, Some(entry)),

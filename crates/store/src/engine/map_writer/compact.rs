@@ -1,8 +1,8 @@
 //! Compacting: chunks that the regions do not need any more are returned.
 //!
 //! A chunk goes when nothing is in it, so what is left in the emptiest one moves: its blocks are written again as they
-//! are, and find other places as every block does that is written. One chunk at a time, some of its blocks with each
-//! generation.
+//! are, and go to other physical blocks as every block does that is written. One chunk at a time, some of its blocks
+//! with each generation.
 
 use super::MapWriter;
 use super::build::Change;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Most blocks that move with one generation.
 const MOST: usize = 128;
-/// More places in use than this are not looked through for those of one chunk: 16 GiB of metadata.
+/// More physical blocks in use than this are not looked through for those of one chunk: 16 GiB of metadata.
 const TOO_MANY: usize = 1 << 22;
 
 /// What lies in a chunk.
@@ -33,15 +33,17 @@ impl MapWriter {
         mut changes: BTreeMap<u64, Change>,
         writes: &mut Vec<PlannedWrite>,
     ) -> Result<bool> {
-        let chunk =
-            self.places.emptiest(self.needs().places_to_leave(reason)).filter(|_| self.places.used() <= TOO_MANY);
+        let chunk = self
+            .chunk_table
+            .emptiest(self.needs().physical_blocks_to_leave(reason))
+            .filter(|_| self.chunk_table.used() <= TOO_MANY);
         let Some(chunk) = chunk else {
             self.is_compact |= reason == CommitReason::Compact;
             return self.build(changes, &[], writes);
         };
         let Residents { blocks, nodes } = self.residents(chunk)?;
         // nothing moves where all of it does already, or where what is in use cannot be found
-        self.is_compact = blocks.is_empty() && nodes.is_empty() && !self.places.is_empty(chunk);
+        self.is_compact = blocks.is_empty() && nodes.is_empty() && !self.chunk_table.is_empty(chunk);
         for (index, entry) in blocks {
             if changes.contains_key(&index) {
                 continue;
@@ -51,16 +53,16 @@ impl MapWriter {
                 changes.insert(index, Change::Write { kind, owner, data: Arc::from(data), tag: Kind::Engine });
             }
         }
-        self.places.close_chunk(chunk, true);
+        self.chunk_table.close_chunk(chunk, true);
         let built = self.build(changes, &nodes, writes);
-        self.places.close_chunk(chunk, false);
+        self.chunk_table.close_chunk(chunk, false);
         built
     }
 
     /// Blocks and nodes of the live map that lie in a chunk, [`MOST`] at most.
     fn residents(&self, chunk: u32) -> Result<Residents> {
         let mut found = Residents::default();
-        let inside = |entry: &Entry| entry.place / u64::from(CHUNK_BLOCKS) == u64::from(chunk);
+        let inside = |entry: &Entry| entry.physical / u64::from(CHUNK_BLOCKS) == u64::from(chunk);
         if self.map.root().is_some_and(|root| inside(&root)) {
             found.nodes.push(self.map.top());
         }

@@ -1,60 +1,62 @@
-//! How many places a generation needs, and how many are reserved.
+//! How many physical blocks a generation needs, and how many are reserved.
 
 use crate::CommitReason;
 use crate::native;
 use format::native::Shape;
-use format::native::superblock::MOST_LATE;
+use format::native::superblock::MAX_LOG_ENTRIES;
 
 /// The most blocks that an operation which frees may announce and still find space on a full volume.
 const FREEING: usize = 256;
-/// Blocks that closing may add: bitmaps and descriptors of chunks that join, the superblock.
+/// Blocks that closing may add: bitmaps and descriptors of chunks that are granted, the superblock.
 pub(super) const CLOSING: usize = 16;
 /// Generations of fewer blocks cannot contain four of the largest operations.
 pub(in crate::engine) const LEAST_DIRTY: usize = 512;
 
-/// Computes how many places are needed.
+/// Computes how many physical blocks are needed.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Needs<'a> {
     pub(in crate::engine) shape: &'a Shape,
-    /// Records of the place table.
+    /// Records of the chunk table.
     pub(in crate::engine) records: u32,
     /// Most blocks of a generation.
     pub(in crate::engine) dirty_blocks: usize,
 }
 
 impl Needs<'_> {
-    /// Places that a generation of so many changed blocks may take, and that which adds its snapshot to the list.
+    /// Physical blocks that a generation of so many changed blocks may take, and that which adds its snapshot to the
+    /// list.
     pub(in crate::engine) fn worst_case(&self, blocks: usize) -> usize {
-        // the leaves of late entries are written with it, and what is above them, not the blocks they lead to
-        let of = |blocks: usize, late: usize| {
-            native::worst_case(self.shape, self.records, blocks.saturating_add(late)).saturating_sub(late)
+        // the leaves of log entries are written with it, and what is above them, not the blocks they lead to
+        let of = |blocks: usize, log_entries: usize| {
+            native::worst_case(self.shape, self.records, blocks.saturating_add(log_entries)).saturating_sub(log_entries)
         };
-        of(blocks, MOST_LATE).saturating_add(of(1, 0))
+        of(blocks, MAX_LOG_ENTRIES).saturating_add(of(1, 0))
     }
 
-    /// Places that are reserved for operations that free.
+    /// Physical blocks that are reserved for operations that free.
     pub(in crate::engine) fn reserve(&self) -> usize {
         self.worst_case(FREEING + CLOSING)
     }
 
-    /// Places that are reserved for the deletion of a snapshot, which is all that frees a place where everything is pinned.
+    /// Physical blocks that are reserved for the deletion of a snapshot, the only one that frees any where everything
+    /// is pinned.
     /// It changes the counts of all data groups.
     pub(in crate::engine) fn reserve_to_delete(&self) -> usize {
         2 * self.worst_case(self.shape.front() as usize + CLOSING)
     }
 
-    /// Places that there should be for a generation of so many blocks, and one of `next` behind it.
-    pub(in crate::engine) fn places_for(&self, blocks: usize, next: usize) -> usize {
+    /// Physical blocks that there should be for a generation of so many blocks, and one of `next` behind it.
+    pub(in crate::engine) fn physical_blocks_for(&self, blocks: usize, next: usize) -> usize {
         // one of the largest operations at least fits into the next generation
         let most = self.dirty_blocks;
         let next = self.worst_case(next.clamp(most / 4, most) + CLOSING);
         self.worst_case(blocks + CLOSING) + 2 * self.reserve() + self.reserve_to_delete() + next
     }
 
-    /// Places that stay when chunks are returned: on its own enough for two of the largest generations, so that nothing is
-    /// returned that the next work takes again.
-    pub(in crate::engine) fn places_to_leave(&self, reason: CommitReason) -> usize {
+    /// Physical blocks that stay when chunks are returned: on its own enough for two of the largest generations, so
+    /// that nothing is returned that the next work takes again.
+    pub(in crate::engine) fn physical_blocks_to_leave(&self, reason: CommitReason) -> usize {
         let most = if reason == CommitReason::Compact { 0 } else { self.dirty_blocks };
-        self.places_for(most, most)
+        self.physical_blocks_for(most, most)
     }
 }

@@ -11,7 +11,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// An inode that slots name.
 struct File<'s> {
-    /// What each slot says that names it, the older one first: number of the slot, record, and its place where it has it.
+    /// What each slot says that names it, the older one first: number of the slot, record, and its place where it has
+    /// it.
     steps: Vec<(usize, &'s DiskListInode, Option<&'s [u8]>)>,
     /// How many of the steps are in the version that the file is to have.
     version: usize,
@@ -37,8 +38,8 @@ impl File<'_> {
 /// All of them.
 pub(super) struct Files<'s>(BTreeMap<u32, File<'s>>);
 
-/// What slots have, in the order in which it is to be applied: what landed forward, the older slot first, and what did not back,
-/// the newer first.
+/// What slots have, in the order in which it is to be applied: what landed forward, the older slot first, and what did
+/// not back, the newer first.
 pub(super) fn landed<'s, T>(
     slots: &'s [Slot],
     of: impl Fn(&'s Slot) -> &'s Vec<T>,
@@ -147,7 +148,8 @@ impl<'s> Files<'s> {
         Ok(())
     }
 
-    /// Numbers that come into use or go out of it: whether they are in use, and how many inodes and directories more there are.
+    /// Numbers that come into use or go out of it: whether they are in use, and how many inodes and directories more
+    /// there are.
     pub(super) fn numbers(&self) -> impl Iterator<Item = (InodeNo, bool, (i64, i64))> {
         self.0.iter().filter_map(|(number, file)| {
             let (mut in_use, mut change) = (None, (0, 0));

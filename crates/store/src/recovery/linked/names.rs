@@ -8,8 +8,8 @@ use format::dir::{DirEntry, decode_rec_len, encode_rec_len};
 use format::linked::KIND_DIRECTORY;
 use std::collections::BTreeSet;
 
-/// Takes the names of new files that did not land out of the directories. Such a name is new as well, so it stands in a block that
-/// a slot names.
+/// Takes the names of new files that did not land out of the directories. Such a name is new as well, so it stands in a
+/// block that a slot names.
 pub(super) fn remove(work: &Work<'_>, files: &Files<'_>) -> Result<()> {
     if files.lost() == 0 {
         return Ok(());

@@ -84,8 +84,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What is named as content of files is none of the volume's own structures: superblocks, descriptors, bitmaps, inode tables,
-    /// the list.
+    /// What is named as content of files is none of the volume's own structures: superblocks, descriptors, bitmaps,
+    /// inode tables, the list.
     fn beside_own_structures(&self) -> Result<()> {
         let geometry = &self.sb.geometry;
         let mut named: Vec<Range<u64>> = Vec::new();

@@ -3,7 +3,6 @@
 use super::area::Area;
 use super::{Log, SpaceMapRecord, TAG};
 use crate::alloc::record::contract::LoadError;
-use crate::lock::lock;
 use format::space_map::ring::{Record, RingBlock};
 use format::space_map::tree::TreeWriter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +37,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Which metablockgroups are folded, where these have so many records in the generation (`counts`) and these hold blocks
-    /// of the ring (`oldest`: the position of the oldest, ascending).
+    /// Which metablockgroups are folded, where these have so many records in the generation (`counts`) and these hold
+    /// blocks of the ring (`oldest`: the position of the oldest, ascending).
     pub(super) fn choose(&self, counts: &BTreeMap<u32, usize>, oldest: &[(u64, u32)]) -> Choice {
         let mut choice = Choice { must: BTreeSet::new(), may: BTreeSet::new() };
         let mut total: usize = counts.values().sum();
@@ -77,7 +76,7 @@ impl SpaceMapRecord {
 
     /// Brings what changed into the closing generation.
     pub(super) fn close(&self, closing: &Closing<'_>) -> store::Result<()> {
-        let mut log = lock(&self.log);
+        let mut log = self.log.lock();
         for (first, tree) in std::mem::take(&mut log.late) {
             closing.write_fresh(first, Kind::SpaceMap, tree);
         }
@@ -92,10 +91,10 @@ impl SpaceMapRecord {
             records: RingBlock::space(&self.maps),
             position: log.position,
         };
-        let count = |map: &u32| Some((*map, lock(self.areas.get(*map as usize)?).changed.len()));
+        let count = |map: &u32| Some((*map, self.areas.get(*map as usize)?.lock().changed.len()));
         let counts: BTreeMap<u32, usize> = changed.iter().filter_map(count).filter(|(_, count)| *count > 0).collect();
         let areas = (0..).zip(&self.areas);
-        let mut oldest: Vec<(u64, u32)> = areas.filter_map(|(map, area)| Some((lock(area).oldest?, map))).collect();
+        let mut oldest: Vec<(u64, u32)> = areas.filter_map(|(map, area)| Some((area.lock().oldest?, map))).collect();
         oldest.sort_unstable();
         let mut choice = ring.choose(&counts, &oldest);
         if self.mutant == Mutant::TailBeforeHeads {
@@ -115,7 +114,7 @@ impl SpaceMapRecord {
     /// Writes a metablockgroup's tree anew, and its head. Where that is not possible yet it waits, unless it `must` be.
     fn fold(&self, closing: &Closing<'_>, log: &mut Log, map: u32, must: bool) -> store::Result<()> {
         let Some(area) = self.areas.get(map as usize) else { return Ok(()) };
-        let mut area = lock(area);
+        let mut area = area.lock();
         if area.moved > self.durable.load(Ordering::Acquire) {
             // the place is still what a crash would need
             return if must { Err(full()) } else { Ok(()) };
@@ -149,7 +148,7 @@ impl SpaceMapRecord {
         let mut records: Vec<(u32, Record)> = Vec::new();
         for map in changed {
             let Some(area) = self.areas.get(*map as usize) else { continue };
-            let mut taken = std::mem::take(&mut lock(area).changed);
+            let mut taken = std::mem::take(&mut area.lock().changed);
             taken.sort_unstable_by_key(|record| record.start);
             records.extend(taken.into_iter().map(|record| (*map, record)));
         }
@@ -170,7 +169,7 @@ impl SpaceMapRecord {
             closing.replace(self.maps.ring_block(position), TAG, |bytes| block.write(bytes, &self.maps));
             for (map, _) in chunk {
                 if let Some(area) = self.areas.get(*map as usize) {
-                    lock(area).wait_at(position);
+                    area.lock().wait_at(position);
                 }
             }
         }

@@ -2,17 +2,18 @@
 
 use super::area::Area;
 use super::{Log, SpaceMapRecord};
-use crate::alloc::zones::Zones;
+use crate::alloc::system_zones::SystemZones;
 use crate::{Disk, Result};
 use format::FsBlock;
 use format::group::Group;
 use format::space_map::SpaceMaps;
 use format::space_map::head::Head;
 use format::space_map::ring::RingBlock;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use store::Mutant;
 
 /// The space maps of a volume that is being opened.
@@ -104,8 +105,9 @@ impl Found {
         }
     }
 
-    /// Where the record itself lies, by the descriptors of all groups: table, log, and two places for each metablockgroup.
-    /// One whose descriptors or head lead elsewhere is corrupt, and where its bitmaps would lie is left alone.
+    /// Where the record itself lies, by the descriptors of all groups: table, log, and two places for each
+    /// metablockgroup. One whose descriptors or head lead elsewhere is corrupt, and where its bitmaps would lie is left
+    /// alone.
     pub(crate) fn own_blocks(&mut self, groups: &[Group]) -> Vec<Range<u64>> {
         let mut own = vec![self.maps.table(), self.maps.ring()];
         for (map, area) in (0..).zip(&mut self.areas) {
@@ -130,14 +132,14 @@ impl Found {
         self.areas.iter().filter(|area| area.corrupt().is_none()).map(Area::free).sum()
     }
 
-    /// The record of the volume whose own structures lie in these zones.
-    pub(crate) fn into_record(self, zones: &Arc<Zones>, mutant: Mutant) -> SpaceMapRecord {
+    /// The record of the volume whose own structures lie in these system zones.
+    pub(crate) fn into_record(self, system_zones: &Arc<SystemZones>, mutant: Mutant) -> SpaceMapRecord {
         let restarts = mutant == Mutant::RestartSequence;
         let sequence = if restarts { 1 } else { self.sequence };
         let log = Log { sequence, position: self.position, changed: BTreeSet::new(), late: Vec::new() };
         SpaceMapRecord {
             maps: self.maps,
-            zones: Arc::clone(zones),
+            system_zones: Arc::clone(system_zones),
             areas: self.areas.into_iter().map(Mutex::new).collect(),
             log: Mutex::new(log),
             durable: AtomicU64::new(0),

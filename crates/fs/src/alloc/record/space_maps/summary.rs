@@ -54,7 +54,8 @@ impl Disk {
     /// What the volume's space maps say of themselves; `None` where block bitmaps record its free space.
     ///
     /// # Errors
-    /// Those of the device; numbers of the superblock that lead nowhere. What is damaged of a single map is said of that.
+    /// Those of the device; numbers of the superblock that lead nowhere. What is damaged of a single map is said of
+    /// that.
     pub fn space_maps(&self) -> Result<Option<SpaceMapSummary>> {
         Ok(Found::read(self)?.map(|found| found.summary()))
     }

@@ -2,14 +2,15 @@
 //! looks broken without a line of it being changed.
 
 use blockdev::{BlockDevice, Geometry, Op, Result};
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-/// What is wrong.
+/// The fault of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bend {
-    /// Nothing.
-    Straight,
+pub(crate) enum DeviceMutant {
+    /// None: the device is correct.
+    None,
     /// A flush says that it is done and does nothing.
     NoFlush,
     /// A flush says that it is done, and is done when the next write comes.
@@ -30,9 +31,9 @@ pub(crate) enum Bend {
     NoDirtyMark,
     /// The mark that the volume is clean goes before what it speaks of.
     CleanMarkFirst,
-    /// fsync does nothing; the device is straight.
+    /// fsync does nothing; the device is correct.
     FsyncForgotten,
-    /// Recovery does not look into the journal; the device is straight.
+    /// Recovery does not look into the journal; the device is correct.
     NoReplay,
     /// The flush between a transaction and the block that commits it is left out.
     NoFlushBeforeCommit,
@@ -40,19 +41,19 @@ pub(crate) enum Bend {
     NoFlushAfterCommit,
     /// The list of files that wait for their removal is never begun.
     NoOrphans,
-    /// There is no copy of the superblock; the device is straight.
+    /// There is no copy of the superblock; the device is correct.
     NoCopy,
-    /// Freed blocks are given out again before what freed them is durable; the device is straight.
+    /// Freed blocks are allocated again before what freed them is durable; the device is correct.
     ReuseAtOnce,
     /// Recovery empties the journal before its blocks are in their home places.
     RecoveryTailFirst,
     /// The native superblock goes before the generation that it leads to.
     SuperblockFirst,
-    /// Both native superblocks lie in one place.
+    /// Both native superblocks lie in one block.
     OneSuperblock,
-    /// Content that a snapshot keeps is written over; the device is straight.
-    OverwriteKept,
-    /// Transactions do nothing; the device is straight.
+    /// Content that a snapshot pins is written over; the device is correct.
+    OverwritePinned,
+    /// Transactions do nothing; the device is correct.
     NoTransactions,
     /// The flush between a native generation and its superblock is left out.
     NoFlushBeforeSuperblock,
@@ -62,13 +63,13 @@ pub(crate) enum Bend {
     NoFlushAfterDirtyMark,
     /// The flush before the mark that the volume is clean is left out.
     NoFlushBeforeCleanMark,
-    /// Places of metadata are given out again in the generation that leaves them; the device is straight.
-    ReusePlaces,
-    /// The number of a generation whose superblock was torn is used once more; the device is straight.
+    /// Physical blocks are allocated again in the generation that frees them; the device is correct.
+    ReusePhysical,
+    /// The number of a generation whose superblock was torn is used once more; the device is correct.
     ReuseNumber,
-    /// Leaves of the map stay older than their entries; the device is straight.
-    KeepLeaves,
-    /// fsync makes the generation before durable; the device is straight.
+    /// Leaves of the map stay older than their entries in the map log; the device is correct.
+    SkipLogLeaves,
+    /// fsync makes the generation before durable; the device is correct.
     ShortSync,
     /// Every fifth write is lost.
     LostWrite,
@@ -89,7 +90,7 @@ enum Class {
 
 #[derive(Default)]
 struct State {
-    held: Vec<(u64, Vec<u8>)>,
+    delayed: Vec<(u64, Vec<u8>)>,
     writes: u64,
     committed: bool,
     flush_owed: bool,
@@ -99,14 +100,14 @@ struct State {
     just_committed: bool,
     /// The last write was a superblock, and what it said of the volume.
     just_marked: Option<bool>,
-    /// Time passes, and nobody waits for a flush.
-    nobody_waits: bool,
+    /// Time passes, and no caller waits for a flush.
+    idle: bool,
 }
 
 /// The device. Writes are cut into blocks of the size that the volumes have.
-pub(crate) struct Bent {
+pub(crate) struct Mutated {
     device: Arc<dyn BlockDevice>,
-    bend: Bend,
+    mutant: DeviceMutant,
     block_size: u64,
     journal: Range<u64>,
     state: Mutex<State>,
@@ -119,10 +120,15 @@ fn word_at(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
     bytes.get(at..at + 2)?.try_into().ok()
 }
 
-impl Bent {
+impl Mutated {
     /// `journal` is where the volume's journal lies, in bytes.
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, bend: Bend, block_size: u64, journal: Range<u64>) -> Self {
-        Self { device, bend, block_size, journal, state: Mutex::default() }
+    pub(crate) fn new(
+        device: Arc<dyn BlockDevice>,
+        mutant: DeviceMutant,
+        block_size: u64,
+        journal: Range<u64>,
+    ) -> Self {
+        Self { device, mutant, block_size, journal, state: Mutex::default() }
     }
 
     fn class(&self, at: u64, bytes: &[u8]) -> Class {
@@ -131,7 +137,7 @@ impl Bent {
             return if at < 2 * NATIVE { Class::Superblock { clean: false } } else { Class::Home };
         }
         if at == 1024 {
-            // s_state, whose lowest bit says that the volume is sound
+            // s_state, whose lowest bit says that the volume is clean
             return Class::Superblock { clean: bytes.get(0x3A).is_some_and(|state| state & 1 == 1) };
         }
         if !self.journal.contains(&at) {
@@ -146,14 +152,14 @@ impl Bent {
     }
 
     /// Time begins or ends to pass: meanwhile nothing that is asked for returns.
-    pub(crate) fn waits(&self, nobody: bool) -> Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.nobody_waits = nobody;
-        if !nobody && std::mem::take(&mut state.flush_owed) { self.device.flush() } else { Ok(()) }
+    pub(crate) fn waits(&self, idle: bool) -> Result<()> {
+        let mut state = self.state.lock();
+        state.idle = idle;
+        if !idle && std::mem::take(&mut state.flush_owed) { self.device.flush() } else { Ok(()) }
     }
 
     fn release(&self, state: &mut State) -> Result<()> {
-        state.held.drain(..).try_for_each(|(at, bytes)| self.device.write(at, &bytes))
+        state.delayed.drain(..).try_for_each(|(at, bytes)| self.device.write(at, &bytes))
     }
 
     fn block(&self, state: &mut State, at: u64, bytes: &[u8]) -> Result<()> {
@@ -163,56 +169,56 @@ impl Bent {
         state.logged = matches!(class, Class::Log | Class::Revoke) || state.logged && class != Class::Commit;
         state.just_committed = class == Class::Commit;
         state.just_marked = if let Class::Superblock { clean } = class { Some(clean) } else { None };
-        let left_out = self.bend == Bend::NoFlushBeforeCleanMark && state.just_marked == Some(true);
+        let left_out = self.mutant == DeviceMutant::NoFlushBeforeCleanMark && state.just_marked == Some(true);
         if std::mem::take(&mut state.flush_owed) && !left_out {
             self.device.flush()?;
         }
-        let hold = |state: &mut State| {
-            state.held.push((at, bytes.to_vec()));
+        let delay = |state: &mut State| {
+            state.delayed.push((at, bytes.to_vec()));
             Ok(())
         };
-        // writes this first, then what was held
+        // writes this first, then what was delayed
         let jump = |state: &mut State| {
             self.device.write(at, bytes)?;
             self.device.flush()?;
             self.release(state)
         };
-        match (self.bend, class) {
-            (Bend::CommitBeforeBlocks, Class::Log | Class::Revoke) => hold(state),
-            (Bend::CommitBeforeBlocks, Class::Commit) => jump(state),
-            (Bend::HomeAfterCommit, Class::Home) => hold(state),
-            (Bend::HomeAfterCommit, Class::Commit) => {
+        match (self.mutant, class) {
+            (DeviceMutant::CommitBeforeBlocks, Class::Log | Class::Revoke) => delay(state),
+            (DeviceMutant::CommitBeforeBlocks, Class::Commit) => jump(state),
+            (DeviceMutant::HomeAfterCommit, Class::Home) => delay(state),
+            (DeviceMutant::HomeAfterCommit, Class::Commit) => {
                 state.committed = true;
                 self.device.write(at, bytes)
             }
-            (Bend::HomeBeforeJournal, _) if in_journal && class != Class::JournalSuperblock => hold(state),
-            (Bend::HomeBeforeJournal, Class::Home) => jump(state),
-            (Bend::TailBeforeHome | Bend::RecoveryTailFirst, Class::Home) => hold(state),
-            (Bend::TailBeforeHome | Bend::RecoveryTailFirst, Class::JournalSuperblock) => jump(state),
-            (Bend::HalfSuperblock, Class::Superblock { .. }) => {
+            (DeviceMutant::HomeBeforeJournal, _) if in_journal && class != Class::JournalSuperblock => delay(state),
+            (DeviceMutant::HomeBeforeJournal, Class::Home) => jump(state),
+            (DeviceMutant::TailBeforeHome | DeviceMutant::RecoveryTailFirst, Class::Home) => delay(state),
+            (DeviceMutant::TailBeforeHome | DeviceMutant::RecoveryTailFirst, Class::JournalSuperblock) => jump(state),
+            (DeviceMutant::HalfSuperblock, Class::Superblock { .. }) => {
                 let (first, second) = bytes.split_at(bytes.len().min(512));
                 self.device.write(at, first)?;
                 self.device.flush()?;
                 self.device.write(at + 512, second)
             }
-            (Bend::LostRevoke, Class::Revoke) => {
+            (DeviceMutant::LostRevoke, Class::Revoke) => {
                 let mut none = bytes.to_vec();
                 none[12..16].copy_from_slice(&16u32.to_be_bytes()); // r_count: the header alone
                 self.device.write(at, &none)
             }
-            (Bend::NoOrphans, _) if word_at(bytes, 0x38) == Some([0x53, 0xEF]) => {
+            (DeviceMutant::NoOrphans, _) if word_at(bytes, 0x38) == Some([0x53, 0xEF]) => {
                 let mut none = bytes.to_vec();
                 none[0xE8..0xEC].fill(0); // s_last_orphan
                 self.device.write(at, &none)
             }
-            (Bend::SuperblockFirst, Class::Home) => hold(state),
-            (Bend::SuperblockFirst, Class::Superblock { .. }) => jump(state),
-            (Bend::OneSuperblock, Class::Superblock { .. }) => self.device.write(at % NATIVE, bytes),
-            (Bend::NoDirtyMark, Class::Superblock { clean: false }) => Ok(()),
-            (Bend::CleanMarkFirst, Class::Home) => hold(state),
-            (Bend::CleanMarkFirst, Class::Superblock { clean: true }) => jump(state),
-            (Bend::LostWrite, Class::Home) if state.writes.is_multiple_of(5) => Ok(()),
-            (Bend::MisplacedWrite, Class::Home) if state.writes.is_multiple_of(9) => {
+            (DeviceMutant::SuperblockFirst, Class::Home) => delay(state),
+            (DeviceMutant::SuperblockFirst, Class::Superblock { .. }) => jump(state),
+            (DeviceMutant::OneSuperblock, Class::Superblock { .. }) => self.device.write(at % NATIVE, bytes),
+            (DeviceMutant::NoDirtyMark, Class::Superblock { clean: false }) => Ok(()),
+            (DeviceMutant::CleanMarkFirst, Class::Home) => delay(state),
+            (DeviceMutant::CleanMarkFirst, Class::Superblock { clean: true }) => jump(state),
+            (DeviceMutant::LostWrite, Class::Home) if state.writes.is_multiple_of(5) => Ok(()),
+            (DeviceMutant::MisplacedWrite, Class::Home) if state.writes.is_multiple_of(9) => {
                 self.device.write(at + self.block_size, bytes)
             }
             _ => self.device.write(at, bytes),
@@ -220,16 +226,16 @@ impl Bent {
     }
 }
 
-impl BlockDevice for Bent {
+impl BlockDevice for Mutated {
     fn geometry(&self) -> Geometry {
         self.device.geometry()
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         self.device.read(offset, buf)?;
         let end = offset + buf.len() as u64;
-        for (at, bytes) in &state.held {
+        for (at, bytes) in &state.delayed {
             let (from, to) = ((*at).max(offset), (at + bytes.len() as u64).min(end));
             if from < to {
                 buf[(from - offset) as usize..(to - offset) as usize]
@@ -241,7 +247,7 @@ impl BlockDevice for Bent {
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.geometry().admit(Op::Write, offset, data.len() as u64)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let (block, after) = rest.split_at(rest.len().min((self.block_size - at % self.block_size) as usize));
@@ -253,19 +259,19 @@ impl BlockDevice for Bent {
     }
 
     fn flush(&self) -> Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.bend {
-            Bend::NoFlush => Ok(()),
-            Bend::NoFlushBeforeCommit if state.logged => Ok(()),
-            Bend::NoFlushAfterCommit if state.just_committed => Ok(()),
-            Bend::NoFlushBeforeSuperblock if state.just_marked.is_none() => Ok(()),
-            Bend::NoFlushAfterSuperblock if state.just_marked.is_some() => Ok(()),
-            Bend::NoFlushAfterDirtyMark if state.just_marked == Some(false) => Ok(()),
-            Bend::NoFlushBeforeCleanMark if state.nobody_waits => {
+        let mut state = self.state.lock();
+        match self.mutant {
+            DeviceMutant::NoFlush => Ok(()),
+            DeviceMutant::NoFlushBeforeCommit if state.logged => Ok(()),
+            DeviceMutant::NoFlushAfterCommit if state.just_committed => Ok(()),
+            DeviceMutant::NoFlushBeforeSuperblock if state.just_marked.is_none() => Ok(()),
+            DeviceMutant::NoFlushAfterSuperblock if state.just_marked.is_some() => Ok(()),
+            DeviceMutant::NoFlushAfterDirtyMark if state.just_marked == Some(false) => Ok(()),
+            DeviceMutant::NoFlushBeforeCleanMark if state.idle => {
                 state.flush_owed = true;
                 Ok(())
             }
-            Bend::LateFlush => {
+            DeviceMutant::LateFlush => {
                 state.flush_owed = true;
                 Ok(())
             }
@@ -281,10 +287,10 @@ impl BlockDevice for Bent {
     }
 }
 
-impl Drop for Bent {
-    /// What is held when the file system is done comes in the end: without a crash nothing is seen of the bend.
+impl Drop for Mutated {
+    /// Writes what is still delayed: without a crash the mutant has no effect.
     fn drop(&mut self) {
-        let mut state = std::mem::take(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut state = std::mem::take(&mut *self.state.lock());
         let _ = self.release(&mut state).and_then(|()| self.device.flush());
     }
 }

@@ -1,4 +1,4 @@
-//! What `ls`, `tree` and `stat` say of a file in JSON, under the same keys.
+//! The metadata of a file that `ls`, `tree` and `stat` print in JSON, under the same keys.
 
 use crate::output::{Text, kind_word, utc_time};
 use fs::{FileKind, Inode, InodeFlags, Volume};
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// An inode as JSON; fields that the file does not have are left out.
 #[derive(Debug, Serialize)]
-pub(crate) struct Facts {
+pub(crate) struct FileMeta {
     inode: u32,
     kind: &'static str,
     /// Permission bits in octal, as chmod takes them.
@@ -34,7 +34,7 @@ pub(crate) struct Facts {
     target: Option<Text>,
 }
 
-impl Facts {
+impl FileMeta {
     /// Of an inode. The target of a link that cannot be read is left out; the caller complains of it.
     pub(crate) fn of(volume: &Volume, inode: &Inode, target: Option<&[u8]>) -> Self {
         let attributes = volume.attributes(inode);

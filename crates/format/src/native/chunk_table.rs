@@ -1,8 +1,8 @@
-//! The place table: which blocks of the metadata regions a generation uses.
+//! The chunk table: which blocks of the metadata regions a generation uses.
 //!
-//! Regions consist of chunks of 512 blocks, taken from the data groups one by one: a chunk that is a region counts as used,
-//! as a whole, in the ext4 block bitmap. A record of the table says which of its blocks hold something of this generation:
-//! the two superblocks, mapped blocks, nodes of the map.
+//! Regions consist of chunks of 512 blocks, taken from the data groups one by one: a chunk that is a region counts as
+//! used, as a whole, in the ext4 block bitmap. A record of the table says which of its blocks hold something of this
+//! generation: the two superblocks, mapped blocks, nodes of the map.
 
 use super::{CHUNK_BLOCKS, Shape};
 use crate::{Error, Result, Structure};
@@ -15,7 +15,7 @@ pub const WORDS: usize = CHUNK_BLOCKS as usize / 64;
 pub const RECORDS: u32 = 56;
 
 disk_struct! {
-    /// A record of the place table.
+    /// A record of the chunk table.
     pub struct DiskChunk[72] {
         /// the chunk's number on the device, counted from 1; 0 for a record that is not in use
         0x00 c_chunk: U32,
@@ -55,8 +55,8 @@ impl Chunk {
 
 /// The chunk that a block of the device lies in, and its bit there: word and mask.
 #[must_use]
-pub fn bit_of(place: u64) -> (u32, usize, u64) {
-    let (chunk, bit) = (place / u64::from(CHUNK_BLOCKS), place % u64::from(CHUNK_BLOCKS));
+pub fn bit_of(physical: u64) -> (u32, usize, u64) {
+    let (chunk, bit) = (physical / u64::from(CHUNK_BLOCKS), physical % u64::from(CHUNK_BLOCKS));
     (u32::try_from(chunk).unwrap_or(u32::MAX), (bit / 64) as usize, 1 << (bit % 64))
 }
 
@@ -66,7 +66,7 @@ pub fn bit_of(place: u64) -> (u32, usize, u64) {
 /// `Corrupt` for a block that is cut short, a chunk beyond the device, a count that its bitmap contradicts, and a first
 /// chunk in which the superblocks are free.
 pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Chunk>>> {
-    let bad = |what| Error::corrupt(Structure::PlaceTable, what);
+    let bad = |what| Error::corrupt(Structure::ChunkTable, what);
     let mut records = block.chunks_exact(DiskChunk::SIZE);
     let mut chunks = Vec::with_capacity(RECORDS as usize);
     for _ in 0..RECORDS {
@@ -84,10 +84,10 @@ pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Chunk>>> {
             return Err(bad("a chunk lies beyond the device"));
         }
         if chunk.count() != disk.c_used.get() {
-            return Err(bad("a count of places in use does not match its bitmap"));
+            return Err(bad("a count of blocks in use does not match its bitmap"));
         }
         if number == 0 && chunk.used[0] & 3 != 3 {
-            return Err(bad("the superblocks' places are free"));
+            return Err(bad("the superblocks' blocks are free"));
         }
         chunks.push(Some(chunk));
     }

@@ -1,4 +1,4 @@
-//! Volumes without room, and many who write at once.
+//! Full volumes, and many writers at once.
 
 mod common;
 
@@ -67,11 +67,11 @@ fn a_full_volume_refuses_and_stays_sound() {
                             let end = model.len().min((offset + len) as usize);
                             model[end.min(offset as usize)..end].fill(0);
                         }
-                        Err(Error::NoSpace) => panic!("a hole needs no room here"),
+                        Err(Error::NoSpace) => panic!("a hole needs no space here"),
                         Err(e) => panic!("{e}"),
                     },
                 }
-                // what was taken has its place kept: this never fails for want of room
+                // what was accepted has its space reserved: this never fails for want of space
                 if rng.chance(10) {
                     volume.fsync(file, false).expect("fsync");
                 }
@@ -109,7 +109,7 @@ fn small_writes_fill_a_volume_to_the_last_block() {
         volume.sync().expect("sync");
         assert!(volume.statfs().blocks_available <= 8, "{args:?}: {:?}", volume.statfs());
         assert!(content(&volume, files[0]) == vec![7; size as usize]);
-        // room again after some was given back
+        // space again after some was freed
         volume.truncate(files[0], size / 2).expect("truncate");
         assert_eq!(volume.write_at(files[0], size / 2, &[8; 50_000]).expect("write"), 50_000);
         volume.unmount().expect("unmount");
@@ -200,7 +200,7 @@ fn readers_see_whole_writes() {
     });
 }
 
-/// Whoever kept pages takes a short count for the whole.
+/// A cache of pages takes a short count for the whole.
 #[test]
 fn pages_are_written_whole_or_refused() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -208,7 +208,7 @@ fn pages_are_written_whole_or_refused() {
     }
     for (args, blocks) in TINY {
         let (image, volume, files) = volume_with_files(args, blocks * 1024, 2);
-        let pages = WriteHow { keep_times: true, pages: true, ..WriteHow::default() };
+        let pages = WriteHow { preserve_times: true, pages: true, ..WriteHow::default() };
         let data = vec![0xa5; 100 << 10];
         let mut whole = 0;
         let refused = loop {
@@ -221,7 +221,7 @@ fn pages_are_written_whole_or_refused() {
         assert!(matches!(refused, Error::NoSpace), "{args:?}: {refused}");
         assert!(content(&volume, files[0])[..whole as usize].iter().all(|byte| *byte == 0xa5));
         // anybody else hears how far it came
-        volume.truncate(files[0], whole.saturating_sub(50 << 10)).expect("room for a part");
+        volume.truncate(files[0], whole.saturating_sub(50 << 10)).expect("space for a part");
         let data = [&data[..], &data].concat();
         let part = volume.write_at(files[1], 0, &data).expect("a part");
         assert!(part < data.len(), "{args:?}: {part}");

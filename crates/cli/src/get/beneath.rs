@@ -1,10 +1,10 @@
-//! Writing below a directory of this machine with names that nobody vouches for: they come from a volume.
+//! Writing beneath a directory of this machine with untrusted names: they come from a volume.
 //!
 //! 1. A name is one component. The empty name, `.`, `..`, and names with a slash or a NUL are refused.
-//! 2. Every step is relative to a directory that is open, and follows no symbolic link, so whatever was put there (by the
-//!    volume a moment ago, or by anyone else) nothing is written outside the directory the user named.
-//! 3. Nothing that exists is opened for writing: files are made new, and what is to be replaced stays until the new one is
-//!    whole and takes its name. Device nodes, pipes and sockets are never replaced by anything but their like.
+//! 2. Every step is relative to a directory that is open, and follows no symbolic link, so that
+//!    nothing is written outside the directory the user named, whatever is there (from the volume, or from others).
+//! 3. No existing file is opened for writing: files are created, and one to be replaced stays until the new one is
+//!    complete and takes its name. Device nodes, pipes and sockets are only replaced by nodes of the same kind.
 
 use fs::{FileKind, Timestamp};
 use rustix::fs::{
@@ -20,14 +20,14 @@ use std::path::Path;
 
 /// An open directory, and whether names in it that are taken may be replaced.
 #[derive(Debug)]
-pub(super) struct Below {
+pub(super) struct Beneath {
     fd: OwnedFd,
     replace: bool,
 }
 
-/// What a file is beside its content.
+/// The metadata of a file beside its content.
 #[derive(Debug)]
-pub(super) struct Dress {
+pub(super) struct FileAttributes {
     /// Owner and group, where they are to be set.
     pub(super) owner: Option<(u32, u32)>,
     /// Permission bits.
@@ -38,16 +38,16 @@ pub(super) struct Dress {
 }
 
 /// An attribute that could not be set.
-pub(super) type Undressed = (Vec<u8>, io::Error);
+pub(super) type UnsetXattr = (Vec<u8>, io::Error);
 
 /// Each directory on the way is open: as many as the system lets this process have.
 pub(super) fn more_descriptors() {
     let limit = getrlimit(Resource::Nofile);
-    // where it cannot be had the usual number is left
+    // if that fails the usual limit stays
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-impl Below {
+impl Beneath {
     /// Opens a directory that the user names; links on the way are the user's own.
     pub(super) fn open(path: &Path, replace: bool) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -83,24 +83,24 @@ impl Below {
         };
         match self.enter(name) {
             Ok(dir) => Ok((dir, made)),
-            // of something else, say what everyone knows
+            // something else has the name
             Err(_) if !made => Err(Errno::EXIST.into()),
             Err(e) => Err(e),
         }
     }
 
-    /// A new empty file, for this user alone. Where it is to replace another it has the name that is given back, until
-    /// [`Below::settle`].
+    /// A new empty file, for this user alone. Where it is to replace another it has the name that is returned, until
+    /// [`Beneath::settle`].
     pub(super) fn create_file(&self, name: &[u8]) -> io::Result<(File, Option<Vec<u8>>)> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (fd, temporary) = self.begin(name, None, |name| openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR))?;
         Ok((File::from(fd), temporary))
     }
 
-    /// Has a new file replace the one of that name, or go where it is not whole.
+    /// Replaces the file of that name by a new one, or removes the new one if it is incomplete.
     pub(super) fn settle(&self, temporary: &[u8], name: &[u8], whole: bool) -> io::Result<()> {
         let renamed = if whole { renameat(&self.fd, temporary, &self.fd, component(name)?) } else { Ok(()) };
-        // a name that leads to the same file as the other is left by the renaming
+        // renaming leaves a name that leads to the same file as the other
         if !whole || renamed.is_err() || statat(&self.fd, temporary, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             unlinkat(&self.fd, temporary, AtFlags::empty())?;
         }
@@ -149,8 +149,8 @@ impl Below {
         }
     }
 
-    /// Makes something of that name, or under one that is free where the name is taken and may be replaced: that one comes
-    /// back as well. `like` is the only kind of node that is replaced.
+    /// Makes something of that name, or under one that is free where the name is taken and may be replaced: that one
+    /// comes back as well. `like` is the only kind of node that is replaced.
     fn begin<T>(
         &self,
         name: &[u8],
@@ -170,7 +170,7 @@ impl Below {
         if let Some(what) = node_name(kind)
             && like != Some((kind, if number_matters(kind) { there.st_rdev } else { 0 }))
         {
-            return Err(io::Error::other(format!("there is {what} of that name, which --force does not replace")));
+            return Err(io::Error::other(format!("{what} of that name exists, which --force does not replace")));
         }
         for count in 0u64.. {
             let temporary = format!(".extant-{}-{count}", std::process::id()).into_bytes();
@@ -182,35 +182,35 @@ impl Below {
         Err(Errno::EXIST.into())
     }
 
-    /// Dresses what was made under that name and is neither file nor directory. Its mode it has already.
-    pub(super) fn dress_node(&self, name: &[u8], dress: &Dress) -> io::Result<Vec<Undressed>> {
+    /// Sets the attributes of a new file of that name that is neither regular nor a directory. Its mode is set already.
+    pub(super) fn set_node_attributes(&self, name: &[u8], attributes: &FileAttributes) -> io::Result<Vec<UnsetXattr>> {
         let name = component(name)?;
-        if let Some((uid, gid)) = dress.owner {
+        if let Some((uid, gid)) = attributes.owner {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             chownat(&self.fd, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         // there is no call that sets an attribute relative to an open directory
         let path = [format!("/proc/self/fd/{}/", self.fd.as_raw_fd()).as_bytes(), name].concat();
-        let undressed = set_all(&dress.xattrs, |key, value| lsetxattr(&path[..], key, value, XattrFlags::empty()));
-        utimensat(&self.fd, name, &dress.times(), AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(undressed)
+        let unset = set_all(&attributes.xattrs, |key, value| lsetxattr(&path[..], key, value, XattrFlags::empty()));
+        utimensat(&self.fd, name, &attributes.times(), AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(unset)
     }
 
-    /// Dresses the directory itself.
-    pub(super) fn dress(&self, dress: &Dress) -> io::Result<Vec<Undressed>> {
-        dress_open(&self.fd, dress)
+    /// Sets the attributes of the directory itself.
+    pub(super) fn set_attributes(&self, attributes: &FileAttributes) -> io::Result<Vec<UnsetXattr>> {
+        set_open_attributes(&self.fd, attributes)
     }
 }
 
 /// A device, pipe or socket: its type, and a device's number.
 type Node = (FileType, u64);
 
-/// Whether a node of a type is told from others by its number.
+/// Whether nodes of a type are distinguished by their numbers.
 fn number_matters(kind: FileType) -> bool {
     matches!(kind, FileType::CharacterDevice | FileType::BlockDevice)
 }
 
-/// What a device, pipe or socket is called; `None` for everything else.
+/// The words for a device, pipe or socket; `None` for everything else.
 pub(super) fn node_name(kind: FileType) -> Option<&'static str> {
     match kind {
         FileType::CharacterDevice => Some("a character device"),
@@ -221,25 +221,25 @@ pub(super) fn node_name(kind: FileType) -> Option<&'static str> {
     }
 }
 
-/// Dresses a file or directory that is open. The owner comes first, for that takes capabilities away; the mode after
-/// the attributes, for an access control list changes it; the times last.
-pub(super) fn dress_open(fd: impl AsFd, dress: &Dress) -> io::Result<Vec<Undressed>> {
+/// Sets the attributes of an open file or directory. The owner comes first, for that removes capabilities; the mode
+/// after the extended attributes, for an access control list changes it; the times last.
+pub(super) fn set_open_attributes(fd: impl AsFd, attributes: &FileAttributes) -> io::Result<Vec<UnsetXattr>> {
     let fd = fd.as_fd();
-    if let Some((uid, gid)) = dress.owner {
+    if let Some((uid, gid)) = attributes.owner {
         rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     }
-    let undressed = set_all(&dress.xattrs, |key, value| fsetxattr(fd, key, value, XattrFlags::empty()));
-    fchmod(fd, permissions(dress.mode))?;
-    rustix::fs::futimens(fd, &dress.times())?;
-    Ok(undressed)
+    let unset = set_all(&attributes.xattrs, |key, value| fsetxattr(fd, key, value, XattrFlags::empty()));
+    fchmod(fd, permissions(attributes.mode))?;
+    rustix::fs::futimens(fd, &attributes.times())?;
+    Ok(unset)
 }
 
-fn set_all(xattrs: &[(Vec<u8>, Vec<u8>)], set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>) -> Vec<Undressed> {
+fn set_all(xattrs: &[(Vec<u8>, Vec<u8>)], set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>) -> Vec<UnsetXattr> {
     let failed = |(key, value): &(Vec<u8>, Vec<u8>)| Some((key.clone(), set(key, value).err()?.into()));
     xattrs.iter().filter_map(failed).collect()
 }
 
-impl Dress {
+impl FileAttributes {
     fn times(&self) -> Timestamps {
         // beyond 10^9 the system takes some numbers for commands
         let spec = |time: Timestamp| Timespec {
@@ -257,7 +257,7 @@ fn permissions(mode: u16) -> Mode {
 /// A name that can do no harm.
 fn component(name: &[u8]) -> io::Result<&[u8]> {
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this name could lead out of the destination"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this name could lead outside the destination"));
     }
     Ok(name)
 }
@@ -267,24 +267,27 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn destination() -> (tempfile::TempDir, Below) {
+    fn destination() -> (tempfile::TempDir, Beneath) {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("dest")).unwrap();
         std::fs::write(folder.path().join("outside"), "untouched").unwrap();
-        let below = Below::open(&folder.path().join("dest"), false).unwrap();
-        (folder, below)
+        let beneath = Beneath::open(&folder.path().join("dest"), false).unwrap();
+        (folder, beneath)
     }
 
     #[test]
     fn names_that_lead_out_are_refused() {
-        let (folder, below) = destination();
+        let (folder, beneath) = destination();
         for name in [&b""[..], b".", b"..", b"../outside", b"/etc/passwd", b"a/b", b"a\0b"] {
-            assert!(below.create_file(name).is_err(), "{name:?}");
-            assert!(below.create_symlink(name, b"x").is_err(), "{name:?}");
-            assert!(below.create_node(name, FileKind::Fifo, (0, 0), 0o600).is_err(), "{name:?}");
-            assert!(below.make_directory(name).is_err(), "{name:?}");
-            assert!(below.enter(name).is_err(), "{name:?}");
-            assert!(below.link(name, &below, b"x").is_err() && below.link(b"x", &below, name).is_err(), "{name:?}");
+            assert!(beneath.create_file(name).is_err(), "{name:?}");
+            assert!(beneath.create_symlink(name, b"x").is_err(), "{name:?}");
+            assert!(beneath.create_node(name, FileKind::Fifo, (0, 0), 0o600).is_err(), "{name:?}");
+            assert!(beneath.make_directory(name).is_err(), "{name:?}");
+            assert!(beneath.enter(name).is_err(), "{name:?}");
+            assert!(
+                beneath.link(name, &beneath, b"x").is_err() && beneath.link(b"x", &beneath, name).is_err(),
+                "{name:?}"
+            );
         }
         assert_eq!(std::fs::read_dir(folder.path().join("dest")).unwrap().count(), 0);
     }
@@ -292,17 +295,17 @@ mod tests {
     #[test]
     fn links_in_the_destination_are_not_followed() {
         for replace in [false, true] {
-            let (folder, mut below) = destination();
-            below.replace = replace;
-            below.create_symlink(b"up", b"..").unwrap();
-            below.create_symlink(b"file", b"../outside").unwrap();
-            assert!(below.enter(b"up").is_err());
-            assert!(below.descend(&[b"up", b"dest"]).is_err());
-            assert!(below.make_directory(b"up").is_err());
-            let made = below.create_file(b"file");
+            let (folder, mut beneath) = destination();
+            beneath.replace = replace;
+            beneath.create_symlink(b"up", b"..").unwrap();
+            beneath.create_symlink(b"file", b"../outside").unwrap();
+            assert!(beneath.enter(b"up").is_err());
+            assert!(beneath.descend(&[b"up", b"dest"]).is_err());
+            assert!(beneath.make_directory(b"up").is_err());
+            let made = beneath.create_file(b"file");
             assert_eq!(made.is_ok(), replace);
             if let Ok((_, temporary)) = made {
-                below.settle(&temporary.unwrap(), b"file", true).unwrap();
+                beneath.settle(&temporary.unwrap(), b"file", true).unwrap();
             }
             assert_eq!(std::fs::read(folder.path().join("outside")).unwrap(), b"untouched");
             let is_link = folder.path().join("dest/file").symlink_metadata().unwrap().is_symlink();
@@ -312,19 +315,19 @@ mod tests {
 
     #[test]
     fn nodes_are_replaced_by_their_like_alone() {
-        let (folder, mut below) = destination();
-        below.replace = true;
+        let (folder, mut beneath) = destination();
+        beneath.replace = true;
         let names = || std::fs::read_dir(folder.path().join("dest")).unwrap().count();
         for _ in 0..2 {
-            below.create_node(b"pipe", FileKind::Fifo, (0, 0), 0o600).unwrap();
+            beneath.create_node(b"pipe", FileKind::Fifo, (0, 0), 0o600).unwrap();
         }
-        assert!(below.create_node(b"pipe", FileKind::Socket, (0, 0), 0o600).is_err());
-        assert!(below.create_symlink(b"pipe", b"x").is_err() && below.create_file(b"pipe").is_err());
+        assert!(beneath.create_node(b"pipe", FileKind::Socket, (0, 0), 0o600).is_err());
+        assert!(beneath.create_symlink(b"pipe", b"x").is_err() && beneath.create_file(b"pipe").is_err());
         assert_eq!(names(), 1);
         // a second name for a file takes the place of that file's own
-        drop(below.create_file(b"a").unwrap());
-        below.link(b"b", &below, b"a").unwrap();
-        below.link(b"b", &below, b"a").unwrap();
+        drop(beneath.create_file(b"a").unwrap());
+        beneath.link(b"b", &beneath, b"a").unwrap();
+        beneath.link(b"b", &beneath, b"a").unwrap();
         assert_eq!(names(), 3);
     }
 
@@ -332,9 +335,9 @@ mod tests {
     fn the_users_own_link_is_the_users_choice() {
         let (folder, _) = destination();
         symlink("dest", folder.path().join("way")).unwrap();
-        let below = Below::open(&folder.path().join("way"), false).unwrap();
-        below.make_directory(b"a").unwrap().0.create_file(b"b").unwrap();
+        let beneath = Beneath::open(&folder.path().join("way"), false).unwrap();
+        beneath.make_directory(b"a").unwrap().0.create_file(b"b").unwrap();
         assert!(folder.path().join("dest/a/b").is_file());
-        assert!(below.descend(&[b"a"]).unwrap().enter(b"b").is_err());
+        assert!(beneath.descend(&[b"a"]).unwrap().enter(b"b").is_err());
     }
 }

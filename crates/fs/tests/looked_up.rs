@@ -1,5 +1,5 @@
-//! What is held from outside never means something else: numbers of files that a rollback took back, sizes that it changed,
-//! what is promised while the volume is put away; and what a change leaves of privileges and times.
+//! What is looked up never means something else: numbers of files that a rollback took back, sizes that it changed,
+//! what is reserved while the volume is put away; and what a change leaves of privileges and times.
 
 mod common;
 
@@ -9,9 +9,10 @@ use extant_fs::{
     Error, FileKind, InodeNo, NewFile, OpenOptions, RenameFlags, Result, SetAttributes, Timestamp, Volume, WriteHow,
     WriteOptions, XattrMode,
 };
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const ROOT: InodeNo = InodeNo::ROOT;
@@ -59,7 +60,7 @@ fn assert_stale<T>(outcome: Result<T>, what: &str) {
 }
 
 #[test]
-fn numbers_that_are_held_for_files_that_never_were_are_nobodys() {
+fn looked_up_numbers_of_files_that_never_were_stay_unused() {
     let volume = open(&native());
     let free = volume.statfs();
     for round in 0..3 {
@@ -70,14 +71,14 @@ fn numbers_that_are_held_for_files_that_never_were_are_nobodys() {
             let dir = volume.create(ROOT, b"dir", &new(FileKind::Directory)).expect("a directory").number;
             (files, dir)
         };
-        let held: BTreeSet<_> = files.iter().copied().step_by(2).chain([dir]).collect();
-        held.iter().for_each(|number| volume.hold(*number));
+        let looked_up: BTreeSet<_> = files.iter().copied().step_by(2).chain([dir]).collect();
+        looked_up.iter().for_each(|number| volume.add_lookup(*number));
         transaction.rollback().expect("a rollback");
         assert_eq!(free, volume.statfs(), "round {round}");
         let others: Vec<_> = (0..60).map(|n| file(&volume, &format!("other {n}"))).collect();
-        assert!(others.iter().all(|number| !held.contains(number)), "round {round}");
-        // those that nobody held are used again, and nothing is left out but what is held
-        assert!(files.iter().filter(|number| !held.contains(number)).all(|number| others.contains(number)));
+        assert!(others.iter().all(|number| !looked_up.contains(number)), "round {round}");
+        // those that are not looked up are used again, and nothing is left out but what is
+        assert!(files.iter().filter(|number| !looked_up.contains(number)).all(|number| others.contains(number)));
         let (number, other) = (files[0], others[0]);
         assert_stale(volume.inode(number), "the inode");
         assert_stale(volume.attributes_of(number), "its attributes");
@@ -96,18 +97,18 @@ fn numbers_that_are_held_for_files_that_never_were_are_nobodys() {
         {
             let _inside = transaction.enter();
             let more: Vec<_> = (0..60).map(|n| file(&volume, &format!("more {n}"))).collect();
-            assert!(more.iter().all(|number| !held.contains(number)), "round {round}");
+            assert!(more.iter().all(|number| !looked_up.contains(number)), "round {round}");
             volume.unlink(ROOT, b"other 0").expect("removed");
             let in_its_place = file(&volume, "other 0");
-            assert_ne!(in_its_place, other, "what a rollback brings back was somebody else's meanwhile");
+            assert_ne!(in_its_place, other, "what a rollback brings back was another file's meanwhile");
         }
         transaction.rollback().expect("a rollback");
         let later: Vec<_> = (0..60).map(|n| file(&volume, &format!("later {n}"))).collect();
-        assert!(later.iter().all(|number| !held.contains(number)), "round {round}");
-        // when they are let go they are free
-        held.iter().for_each(|number| volume.release(*number, 1).expect("letting go"));
+        assert!(later.iter().all(|number| !looked_up.contains(number)), "round {round}");
+        // when they are forgotten they are free
+        looked_up.iter().for_each(|number| volume.forget(*number, 1).expect("forget"));
         let last: Vec<_> = (0..60).map(|n| file(&volume, &format!("last {n}"))).collect();
-        assert!(last.iter().any(|number| held.contains(number)), "round {round}");
+        assert!(last.iter().any(|number| looked_up.contains(number)), "round {round}");
         for (names, count) in [("other", 60), ("later", 60), ("last", 60)] {
             (0..count).for_each(|n| volume.unlink(ROOT, format!("{names} {n}").as_bytes()).expect("removed"));
         }
@@ -125,7 +126,7 @@ fn what_a_committed_transaction_freed_is_used_again() {
     {
         let _inside = transaction.enter();
         (0..20).for_each(|n| volume.unlink(ROOT, format!("{n}").as_bytes()).expect("removed"));
-        // of what it made itself nobody knew before
+        // what it made itself was not known to others before
         let short = file(&volume, "short");
         volume.unlink(ROOT, b"short").expect("removed");
         assert_eq!(file(&volume, "again"), short);
@@ -140,7 +141,7 @@ const APPEND: WriteHow<'static> = WriteHow {
     append: true,
     in_any_order: false,
     drop_privileges: None,
-    keep_times: false,
+    preserve_times: false,
     pages: false,
     whole: false,
 };
@@ -151,7 +152,7 @@ fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {
     for (name, in_it) in [("grown", 295_u64), ("cut", 4)] {
         let number = file(&volume, name);
         volume.write_at(number, 0, &[1; 200]).expect("writing");
-        volume.hold(number);
+        volume.add_lookup(number);
         let roll_back = || {
             let transaction = volume.transaction(LONG).expect("a transaction");
             {
@@ -162,10 +163,10 @@ fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {
             transaction.rollback().expect("a rollback")
         };
         let touched = roll_back();
-        // others are in use meanwhile, and the file is only held
+        // others are in use meanwhile, and the file is only looked up
         (0..40_000).for_each(|n| volume.flush_delayed(InodeNo(1000 + n)).expect("nothing to flush"));
         assert_eq!(touched.longer.contains(&number), in_it < 200);
-        // the holder goes on from what it knows
+        // the caller that looked it up goes on from what it knows
         let append = |at: u64, bytes: &[u8]| volume.write_with(number, at, bytes, &APPEND).map(|written| written.at);
         assert_eq!(append(in_it, &[2; 30]).expect("appended"), 200);
         assert_eq!(append(in_it + 30, &[3; 30]).expect("appended"), 230);
@@ -178,7 +179,7 @@ fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {
         assert_eq!(append(290, &[4; 40]).expect("appended"), 290);
         let expected = [vec![1; 200], vec![2; 30], vec![3; 30], vec![9; 30], vec![4; 40]].concat();
         assert!(content(&volume, number) == expected, "{name}");
-        // two rollbacks are as one, and whoever sets the size knows it
+        // two rollbacks are as one, and a caller that sets the size knows it
         volume.truncate(number, 200).expect("cut");
         roll_back();
         roll_back();
@@ -198,13 +199,13 @@ fn what_is_answered_while_it_is_unmounted_is_there() {
     for device in [native(), ext4()] {
         for round in 0..3 {
             let volume = open(&device);
-            // without a name, and held
-            let held: BTreeSet<_> = (0..300)
+            // without a name, and looked up
+            let looked_up: BTreeSet<_> = (0..300)
                 .map(|n| {
-                    let number = file(&volume, &format!("held {round} {n}"));
+                    let number = file(&volume, &format!("nameless {round} {n}"));
                     volume.write_at(number, 0, &[1; 5000]).expect("writing");
-                    volume.hold(number);
-                    volume.unlink(ROOT, format!("held {round} {n}").as_bytes()).expect("removed");
+                    volume.add_lookup(number);
+                    volume.unlink(ROOT, format!("nameless {round} {n}").as_bytes()).expect("removed");
                     number
                 })
                 .collect();
@@ -225,16 +226,16 @@ fn what_is_answered_while_it_is_unmounted_is_there() {
                             count.fetch_add(1, Ordering::SeqCst);
                         };
                         assert!(matches!(e, Error::ReadOnly(_)), "{e}");
-                        written.lock().expect("no panic").push((number, n));
+                        written.lock().push((number, n));
                     });
                 }
-                let (volume, held) = (&volume, &held);
+                let (volume, looked_up) = (&volume, &looked_up);
                 let dir = volume.create(ROOT, format!("dir {round}").as_bytes(), &new(FileKind::Directory));
                 let dir = dir.expect("a directory").number;
                 scope.spawn(move || {
                     for n in 0.. {
                         match volume.create(dir, format!("{n}").as_bytes(), &new(FileKind::Regular)) {
-                            Ok(made) => assert!(!held.contains(&made.number), "it is somebody's still"),
+                            Ok(made) => assert!(!looked_up.contains(&made.number), "it is still in use"),
                             Err(Error::ReadOnly(_) | Error::NoSpace) => break,
                             Err(e) => panic!("{e}"),
                         }
@@ -247,7 +248,7 @@ fn what_is_answered_while_it_is_unmounted_is_there() {
             });
             drop(volume);
             let volume = Volume::open(Arc::clone(&device), &OpenOptions::default()).expect("opening");
-            for (number, n) in written.into_inner().expect("no panic") {
+            for (number, n) in written.into_inner() {
                 let content = content(&volume, number);
                 assert_eq!(content.len() as u64, n.min(SLOTS) * 512);
                 for slot in 0..n.min(SLOTS) {
@@ -260,7 +261,7 @@ fn what_is_answered_while_it_is_unmounted_is_there() {
     }
 }
 
-/// The device as it is while nobody has asked for anything to be durable: content is written over in its place at once.
+/// The device as it is while nothing was asked to be durable: content is written over in its place at once.
 #[test]
 fn privileges_are_gone_before_the_content_changes() {
     let device = ext4();
@@ -301,7 +302,7 @@ fn times_that_stay_are_those_of_the_moment() {
     for length in [10, 5_000, 600_000] {
         let before = times();
         later();
-        let how = WriteHow { keep_times: true, ..WriteHow::default() };
+        let how = WriteHow { preserve_times: true, ..WriteHow::default() };
         volume.write_with(number, 0, &vec![1; length], &how).expect("writing");
         assert_eq!(times(), before, "{length}");
         volume.flush_delayed(number).expect("flushed");
@@ -315,7 +316,7 @@ fn times_that_stay_are_those_of_the_moment() {
             let mut n = 0;
             while over.load(Ordering::SeqCst) == 0 {
                 n += 1;
-                let set = SetAttributes { atime: Some(time(n)), keep_ctime: true, ..SetAttributes::default() };
+                let set = SetAttributes { atime: Some(time(n)), preserve_ctime: true, ..SetAttributes::default() };
                 volume.set_attributes(number, &set).expect("an access");
             }
         });
@@ -323,11 +324,11 @@ fn times_that_stay_are_those_of_the_moment() {
             let changed = later();
             let set = SetAttributes { mode: Some(n % 0o777), ..SetAttributes::default() };
             volume.set_attributes(number, &set).expect("a mode");
-            assert!(times().2 >= time(changed), "the change is not told");
+            assert!(times().2 >= time(changed), "the change is not in the times");
         }
         done.store(1, Ordering::SeqCst);
     });
-    let set = SetAttributes { atime: Some(time(7)), keep_ctime: true, ..SetAttributes::default() };
+    let set = SetAttributes { atime: Some(time(7)), preserve_ctime: true, ..SetAttributes::default() };
     volume.set_attributes_if(number, &set, |inode| inode.raw().atime() == time(3)).expect("not wanted");
     assert_ne!(times().0, time(7));
     let changed = times().2;

@@ -1,14 +1,15 @@
-//! The path to where a walk over a tree is. It is as long as the tree is deep, so it is there once, and not at each level.
+//! The path to where a walk over a tree is. It is as long as the tree is deep, so it is there once, and not at each
+//! level.
 
 /// A path that a name is put on and taken off.
 #[derive(Debug, Default)]
-pub(crate) struct Trail {
+pub(crate) struct PathStack {
     path: Vec<u8>,
     /// How long it was before each name.
     lengths: Vec<usize>,
 }
 
-impl Trail {
+impl PathStack {
     /// A path that begins with `start`.
     pub(crate) fn new(start: &[u8]) -> Self {
         Self { path: start.to_vec(), lengths: Vec::new() }
@@ -64,9 +65,9 @@ impl Folders {
 
     /// These names as a path.
     pub(crate) fn path(&self, folder: usize) -> Vec<u8> {
-        let mut trail = Trail::default();
-        self.names(folder).iter().for_each(|name| trail.enter(name));
-        trail.path
+        let mut stack = PathStack::default();
+        self.names(folder).iter().for_each(|name| stack.enter(name));
+        stack.path
     }
 }
 
@@ -77,16 +78,16 @@ mod tests {
     #[test]
     fn names_are_put_on_and_taken_off() {
         for (start, first) in [("", "a"), ("/", "/a"), ("x", "x/a"), ("x/", "x/a")] {
-            let mut trail = Trail::new(start.as_bytes());
-            trail.enter(b"a");
-            assert_eq!(trail.path(), first.as_bytes());
-            trail.enter(b"b");
-            assert_eq!(trail.path(), [first.as_bytes(), b"/b"].concat());
-            trail.leave();
-            assert_eq!(trail.path(), first.as_bytes());
-            trail.leave();
-            trail.leave();
-            assert_eq!(trail.path(), start.as_bytes());
+            let mut stack = PathStack::new(start.as_bytes());
+            stack.enter(b"a");
+            assert_eq!(stack.path(), first.as_bytes());
+            stack.enter(b"b");
+            assert_eq!(stack.path(), [first.as_bytes(), b"/b"].concat());
+            stack.leave();
+            assert_eq!(stack.path(), first.as_bytes());
+            stack.leave();
+            stack.leave();
+            assert_eq!(stack.path(), start.as_bytes());
         }
     }
 

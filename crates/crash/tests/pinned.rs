@@ -1,4 +1,4 @@
-//! What snapshots of a native volume keep, damaged on purpose: the check finds it, and says in which snapshot.
+//! Blocks that snapshots of a native volume pin, damaged on purpose: the check finds it, and says in which snapshot.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::report::Report;
@@ -6,7 +6,7 @@ use check::{Glance, InUse, Options, Refusal, Repair, check, check_in_use, repair
 use format::native::map::{DiskEntry, ENTRIES, Entry, Node, Position};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
-use format::native::{places, snapshots};
+use format::native::{chunk_table, snapshots};
 use fs::mkfs::{Kind, MkfsOptions, make};
 use fs::{FileKind, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
 use std::sync::Arc;
@@ -39,9 +39,9 @@ fn volume() -> Arc<MemoryDevice> {
     device
 }
 
-fn block(device: &MemoryDevice, place: u64) -> Vec<u8> {
+fn block(device: &MemoryDevice, physical: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK as usize];
-    device.read(place * BLOCK, &mut bytes).expect("reading");
+    device.read(physical * BLOCK, &mut bytes).expect("reading");
     bytes
 }
 
@@ -50,14 +50,14 @@ fn newest(device: &MemoryDevice) -> (NativeSuperblock, u64) {
     NativeSuperblock::newest(&blocks).expect("a superblock")
 }
 
-/// Every leaf entry below a root, and the places of the nodes.
+/// Every leaf entry below a root, and the physical blocks of the nodes.
 fn walk(device: &MemoryDevice, sb: &NativeSuperblock, root: &Entry) -> (Vec<(u64, Entry)>, Vec<u64>) {
     let (mut above, mut nodes) = (vec![(0, *root)], Vec::new());
     for level in (0..sb.shape.levels()).rev() {
         let mut below = Vec::new();
         for (number, entry) in above {
-            nodes.push(entry.place);
-            let node = Node::parse(&block(device, entry.place), level, &sb.shape).expect("a node");
+            nodes.push(entry.physical);
+            let node = Node::parse(&block(device, entry.physical), level, &sb.shape).expect("a node");
             below.extend(node.present().map(|(slot, entry)| (number * ENTRIES as u64 + slot as u64, entry)));
         }
         above = below;
@@ -68,8 +68,8 @@ fn walk(device: &MemoryDevice, sb: &NativeSuperblock, root: &Entry) -> (Vec<(u64
 fn list(device: &MemoryDevice, sb: &NativeSuperblock) -> (Vec<Snapshot>, u64) {
     let (entries, _) = walk(device, sb, &sb.root);
     let (_, entry) = entries.iter().find(|(index, _)| *index == sb.shape.list().start).expect("a list");
-    let list = snapshots::parse(&block(device, entry.place), &sb.shape).expect("a list");
-    (list.into_iter().flatten().collect(), entry.place)
+    let list = snapshots::parse(&block(device, entry.physical), &sb.shape).expect("a list");
+    (list.into_iter().flatten().collect(), entry.physical)
 }
 
 fn checked(device: &MemoryDevice) -> Report {
@@ -105,36 +105,36 @@ fn copy(device: &MemoryDevice) -> MemoryDevice {
 fn rewrite(device: &MemoryDevice, root: Entry, index: u64, bytes: &[u8]) -> Entry {
     let (sb, _) = newest(device);
     let (_, mut entry) = *walk(device, &sb, &root).0.iter().find(|(at, _)| *at == index).expect("an entry");
-    device.write(entry.place * BLOCK, bytes).expect("writing");
+    device.write(entry.physical * BLOCK, bytes).expect("writing");
     entry.checksum = Position::Block(index).checksum(sb.seed(), bytes);
     rewrite_entry(device, root, index, Some(entry))
 }
 
 /// Has an entry lead elsewhere.
-fn moved(device: &MemoryDevice, root: Entry, index: u64, place: u64) -> Entry {
+fn moved(device: &MemoryDevice, root: Entry, index: u64, physical: u64) -> Entry {
     let (sb, _) = newest(device);
     let (_, entry) = *walk(device, &sb, &root).0.iter().find(|(at, _)| *at == index).expect("an entry");
-    rewrite_entry(device, root, index, Some(Entry { place, ..entry }))
+    rewrite_entry(device, root, index, Some(Entry { physical, ..entry }))
 }
 
 /// Another entry of a leaf, and every node above it.
 fn rewrite_entry(device: &MemoryDevice, root: Entry, index: u64, new: Option<Entry>) -> Entry {
     let (sb, _) = newest(device);
-    let mut way = Vec::new();
+    let mut path = Vec::new();
     let mut entry = root;
     for level in (0..sb.shape.levels()).rev() {
-        let node = Node::parse(&block(device, entry.place), level, &sb.shape).expect("a node");
+        let node = Node::parse(&block(device, entry.physical), level, &sb.shape).expect("a node");
         let slot = (index >> (7 * u32::from(level))) as usize % ENTRIES;
-        way.push((entry, level, node.clone(), slot));
+        path.push((entry, level, node.clone(), slot));
         if level > 0 {
             entry = node.get(slot).expect("an entry");
         }
     }
     let mut entry = new;
-    for (above, level, mut node, slot) in way.into_iter().rev() {
+    for (above, level, mut node, slot) in path.into_iter().rev() {
         node.set(slot, entry);
         let bytes = node.to_bytes();
-        device.write(above.place * BLOCK, &bytes).expect("writing");
+        device.write(above.physical * BLOCK, &bytes).expect("writing");
         let number = index >> (7 * (u32::from(level) + 1));
         entry = Some(Entry { checksum: Position::Node { level, number }.checksum(sb.seed(), &bytes), ..above });
     }
@@ -148,7 +148,7 @@ fn set_root(device: &MemoryDevice, root: Entry) {
 }
 
 #[test]
-fn a_sound_volume_is_sound_and_each_snapshot_can_be_checked_alone() {
+fn a_consistent_volume_is_clean_and_each_snapshot_can_be_checked_alone() {
     let device = volume();
     let report = checked(&device);
     assert!(report.clean && report.format == "extant", "{:?}", report.problems);
@@ -161,31 +161,31 @@ fn a_sound_volume_is_sound_and_each_snapshot_can_be_checked_alone() {
 }
 
 #[test]
-fn every_damaged_place_of_a_snapshot_is_found() {
-    let sound = volume();
-    let (sb, _) = newest(&sound);
-    let (snapshots, _) = list(&sound, &sb);
-    let (live, live_nodes) = walk(&sound, &sb, &sb.root);
+fn every_damaged_block_of_a_snapshot_is_found() {
+    let intact = volume();
+    let (sb, _) = newest(&intact);
+    let (snapshots, _) = list(&intact, &sb);
+    let (live, live_nodes) = walk(&intact, &sb, &sb.root);
     for snapshot in &snapshots {
         let name = String::from_utf8_lossy(&snapshot.name).into_owned();
-        let (entries, nodes) = walk(&sound, &sb, &snapshot.root);
+        let (entries, nodes) = walk(&intact, &sb, &snapshot.root);
         let live: std::collections::BTreeSet<u64> =
-            live.iter().map(|(_, entry)| entry.place).chain(live_nodes.iter().copied()).collect();
-        // what it has of its own: nodes, blocks of the place table, metadata
-        let own = entries.iter().map(|(_, entry)| entry.place).chain(nodes);
-        let own: Vec<u64> = own.filter(|place| !live.contains(place)).collect();
+            live.iter().map(|(_, entry)| entry.physical).chain(live_nodes.iter().copied()).collect();
+        // what it has of its own: nodes, blocks of the chunk table, metadata
+        let own = entries.iter().map(|(_, entry)| entry.physical).chain(nodes);
+        let own: Vec<u64> = own.filter(|physical| !live.contains(physical)).collect();
         assert!(own.len() > 8, "{name} shares too much");
-        for (n, place) in own.iter().enumerate() {
-            let device = copy(&sound);
-            flip(&device, place * BLOCK + (n as u64 * 613) % BLOCK);
-            found(&device, &format!("Block {place} of the device: in the snapshot s"));
+        for (n, physical) in own.iter().enumerate() {
+            let device = copy(&intact);
+            flip(&device, physical * BLOCK + (n as u64 * 613) % BLOCK);
+            found(&device, &format!("Block {physical} of the device: in the snapshot s"));
             if n == 0 {
-                let held = in_use(&device, &snapshot.name);
-                assert!(held.is_err() || !held.is_ok_and(|report| report.clean), "{name}");
+                let alone = in_use(&device, &snapshot.name);
+                assert!(alone.is_err() || !alone.is_ok_and(|report| report.clean), "{name}");
             }
             // the list of the second one leads to the first
             if let Ok(report) = in_use(&device, b"s1") {
-                assert!(!report.clean, "{name}, place {place}");
+                assert!(!report.clean, "{name}, block {physical}");
             }
         }
     }
@@ -195,29 +195,31 @@ fn every_damaged_place_of_a_snapshot_is_found() {
 fn a_damaged_list_is_found() {
     let device = volume();
     let (sb, _) = newest(&device);
-    let (_, place) = list(&device, &sb);
-    flip(&device, place * BLOCK + 300);
-    found(&device, &format!("Block {place} of the device: it does not match"));
+    let (_, physical) = list(&device, &sb);
+    flip(&device, physical * BLOCK + 300);
+    found(&device, &format!("Block {physical} of the device: it does not match"));
 }
 
 #[test]
-fn places_that_a_snapshot_uses_are_those_of_its_table() {
-    let sound = volume();
-    let (sb, _) = newest(&sound);
-    let (snapshots, _) = list(&sound, &sb);
+fn physical_blocks_of_a_snapshot_are_those_of_its_table() {
+    let intact = volume();
+    let (sb, _) = newest(&intact);
+    let (snapshots, _) = list(&intact, &sb);
     let snapshot = &snapshots[0];
     let index = sb.shape.table().start;
-    let (entries, _) = walk(&sound, &sb, &snapshot.root);
+    let (entries, _) = walk(&intact, &sb, &snapshot.root);
     let (_, entry) = entries.iter().find(|(at, _)| *at == index).expect("its table");
-    let bytes = block(&sound, entry.place);
-    for (set, what) in [(true, "nothing leads to it"), (false, "free in the place table")] {
-        let device = copy(&sound);
-        let mut records = places::parse(&bytes, &sb.shape).expect("a table");
+    let bytes = block(&intact, entry.physical);
+    for (set, what) in
+        [(true, "it is allocated but unreferenced"), (false, "it is in use, but free in the chunk table")]
+    {
+        let device = copy(&intact);
+        let mut records = chunk_table::parse(&bytes, &sb.shape).expect("a table");
         let chunk = records.iter_mut().flatten().next().expect("a chunk");
-        // the first place of the chunk behind the superblocks that is used, or not
-        let place = (2..512).find(|n| (chunk.used[n / 64] >> (n % 64) & 1 == 1) != set).expect("a place");
-        chunk.used[place / 64] ^= 1 << (place % 64);
-        let root = rewrite(&device, snapshot.root, index, &places::to_bytes(&records));
+        // the first physical block of the chunk behind the superblocks that is used, or not
+        let physical = (2..512).find(|n| (chunk.used[n / 64] >> (n % 64) & 1 == 1) != set).expect("a block");
+        chunk.used[physical / 64] ^= 1 << (physical % 64);
+        let root = rewrite(&device, snapshot.root, index, &chunk_table::to_bytes(&records));
         let mut records = snapshots::parse(&block(&device, list(&device, &sb).1), &sb.shape).expect("the list");
         records
             .iter_mut()
@@ -226,24 +228,23 @@ fn places_that_a_snapshot_uses_are_those_of_its_table() {
             .for_each(|record| record.root = root);
         let root = rewrite(&device, sb.root, sb.shape.list().start, &snapshots::to_bytes(&records));
         set_root(&device, root);
-        found(&device, &format!("Block {place} of the device: in the snapshot s0, it is in use"));
-        found(&device, what);
+        found(&device, &format!("Block {physical} of the device: in the snapshot s0, {what}"));
     }
 }
 
 #[test]
-fn wrong_counts_of_what_is_held_are_found() {
+fn wrong_counts_of_pinned_blocks_are_found() {
     let device = volume();
     let (sb, _) = newest(&device);
     let (entries, _) = walk(&device, &sb, &sb.root);
     let (_, entry) = entries.iter().find(|(index, _)| *index == 1).expect("descriptors");
-    let mut bytes = block(&device, entry.place);
-    let held = u32::from_le_bytes(bytes[0x14..0x18].try_into().unwrap());
-    assert!(held > 0, "the snapshots hold nothing");
-    bytes[0x14..0x18].copy_from_slice(&(held + 1).to_le_bytes());
+    let mut bytes = block(&device, entry.physical);
+    let pinned = u32::from_le_bytes(bytes[0x14..0x18].try_into().unwrap());
+    assert!(pinned > 0, "the snapshots pin nothing");
+    bytes[0x14..0x18].copy_from_slice(&(pinned + 1).to_le_bytes());
     let root = rewrite(&device, sb.root, 1, &bytes);
     set_root(&device, root);
-    found(&device, &format!("group 0 counts {} blocks that snapshots hold, and they hold {held}", held + 1));
+    found(&device, &format!("group 0 counts {} blocks that snapshots hold, and they hold {pinned}", pinned + 1));
 }
 
 /// The record of a snapshot in the list gets another root.
@@ -256,13 +257,13 @@ fn set_snapshot_root(device: &MemoryDevice, name: &[u8], root: Entry) {
 }
 
 #[test]
-fn in_use_the_counts_of_what_is_held_are_those_of_the_moment() {
+fn in_use_the_counts_of_pinned_blocks_are_those_of_the_moment() {
     let device = volume();
     let (sb, _) = newest(&device);
     let (snapshots, _) = list(&device, &sb);
     let (entries, _) = walk(&device, &sb, &snapshots[1].root);
     let (_, entry) = entries.iter().find(|(index, _)| *index == 1).expect("descriptors");
-    let mut bytes = block(&device, entry.place);
+    let mut bytes = block(&device, entry.physical);
     bytes[0x14] ^= 1;
     set_snapshot_root(&device, b"s1", rewrite(&device, snapshots[1].root, 1, &bytes));
     let report = in_use(&device, b"s1").expect("the snapshot");
@@ -271,7 +272,7 @@ fn in_use_the_counts_of_what_is_held_are_those_of_the_moment() {
 }
 
 #[test]
-fn in_use_a_snapshot_that_is_gone_is_not_called_sound() {
+fn in_use_a_snapshot_that_is_gone_is_not_called_clean() {
     let device = volume();
     let write = WriteOptions { seed: Some(3), ..WriteOptions::default() };
     let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
@@ -284,7 +285,7 @@ fn in_use_a_snapshot_that_is_gone_is_not_called_sound() {
     let mut text = Vec::new();
     check::render::write_text(&report, &mut text).expect("text");
     let text = String::from_utf8_lossy(&text);
-    assert!(text.contains("not everything was looked at. Left out: the snapshot s0; ") && !text.contains("still has"));
+    assert!(text.contains("the check is incomplete. Not checked: the snapshot s0; ") && !text.contains("still has"));
     // it is not a matter of this snapshot alone
     let what = InUse { snapshot: b"s1", before: &Glance::default(), alone: true };
     let report = check_in_use("volume", &*device, &what, &Options::default(), &()).expect("the snapshot");
@@ -293,27 +294,27 @@ fn in_use_a_snapshot_that_is_gone_is_not_called_sound() {
 
 #[test]
 fn in_use_both_superblocks_are_looked_at_before_and_after() {
-    let sound = volume();
-    let (_, at) = newest(&sound);
-    let device = copy(&sound);
+    let intact = volume();
+    let (_, at) = newest(&intact);
+    let device = copy(&intact);
     flip(&device, (1 - at) * BLOCK + 100);
     let texts = |report: &Report| report.problems.iter().map(|problem| problem.text.clone()).collect::<Vec<_>>();
     let report = in_use(&device, b"s1").expect("the snapshot");
-    let what = format!("The superblock in block {} of the device is not usable", 1 - at);
+    let what = format!("The superblock in block {} of the device is unusable", 1 - at);
     assert!(!report.clean && texts(&report)[1].contains(&what), "{:?}", texts(&report));
     // the snapshot's own generation was written over it
     let before = Glance::of(&device);
     let what = InUse { snapshot: b"s1", before: &before, alone: false };
-    let report = check_in_use("volume", &*sound, &what, &Options::default(), &()).expect("the snapshot");
+    let report = check_in_use("volume", &*intact, &what, &Options::default(), &()).expect("the snapshot");
     assert!(!report.clean && texts(&report)[1].contains("was written over it"), "{:?}", texts(&report));
 }
 
 /// What an entry says that its block is, and whose, is what the volume above finds.
 #[test]
 fn entries_that_say_something_else_are_found() {
-    let sound = volume();
-    let (sb, _) = newest(&sound);
-    let (entries, _) = walk(&sound, &sb, &sb.root);
+    let intact = volume();
+    let (sb, _) = newest(&intact);
+    let (entries, _) = walk(&intact, &sb, &sb.root);
     let of = |kind| entries.iter().find(|(_, entry)| entry.kind == kind).copied();
     use format::native::map::BlockKind;
     let (index, directory) = of(BlockKind::Directory).expect("a directory");
@@ -323,17 +324,18 @@ fn entries_that_say_something_else_are_found() {
         (Entry { kind: BlockKind::InodeTable, ..directory }, format!("it is a directory block of inode {owner}")),
         (Entry { generation: sb.generation + 1, ..directory }, "later generation".to_owned()),
     ] {
-        let device = copy(&sound);
+        let device = copy(&intact);
         let root = rewrite_entry(&device, sb.root, index, Some(entry));
         set_root(&device, root);
         found(&device, &wanted);
     }
-    // of a block that nobody uses
+    // of a block that is not in use
     let last = entries.iter().map(|(index, _)| *index).filter(|index| *index < sb.shape.table().start).max();
     let free = last.expect("an index") + 1;
-    let place = (2..512).rev().find(|place| block(&sound, *place).iter().all(|byte| *byte == 0)).expect("a place");
-    let device = copy(&sound);
-    let root = rewrite_entry(&device, sb.root, free, Some(Entry { place, ..directory }));
+    let physical =
+        (2..512).rev().find(|physical| block(&intact, *physical).iter().all(|byte| *byte == 0)).expect("a block");
+    let device = copy(&intact);
+    let root = rewrite_entry(&device, sb.root, free, Some(Entry { physical, ..directory }));
     set_root(&device, rewrite(&device, root, free, &[7; BLOCK as usize]));
     found(&device, "nothing of the volume uses them");
 }
@@ -342,18 +344,18 @@ fn entries_that_say_something_else_are_found() {
 fn content_where_a_snapshot_has_metadata_is_found() {
     let device = volume();
     let (sb, _) = newest(&device);
-    // the live table without the chunk of a snapshot's place: what the bitmap then calls content is not
+    // the live table without the chunk of a snapshot's root: what the bitmap then calls content is not
     let (snapshots, _) = list(&device, &sb);
-    let place = snapshots[0].root.place;
+    let physical = snapshots[0].root.physical;
     let index = sb.shape.table().start;
     let (entries, _) = walk(&device, &sb, &sb.root);
     let (_, entry) = entries.iter().find(|(at, _)| *at == index).expect("the table");
-    let mut records = places::parse(&block(&device, entry.place), &sb.shape).expect("a table");
-    let chunk = u32::try_from(place / 512).expect("small");
+    let mut records = chunk_table::parse(&block(&device, entry.physical), &sb.shape).expect("a table");
+    let chunk = u32::try_from(physical / 512).expect("small");
     records.iter_mut().filter(|record| record.is_some_and(|r| r.number == chunk)).for_each(|record| *record = None);
-    let root = rewrite(&device, sb.root, index, &places::to_bytes(&records));
+    let root = rewrite(&device, sb.root, index, &chunk_table::to_bytes(&records));
     set_root(&device, root);
-    found(&device, &format!("Block {place} of the device: one generation has metadata there, another one content"));
+    found(&device, &format!("Block {physical} of the device: one generation has metadata there, another one content"));
     assert_eq!(DiskEntry::SIZE * ENTRIES, BLOCK as usize);
 }
 
@@ -364,7 +366,7 @@ fn repaired(device: &Arc<MemoryDevice>, how: Repair) -> Report {
 }
 
 #[test]
-fn a_volume_left_without_consistency_is_told_that_it_is_sound() {
+fn a_volume_left_without_consistency_is_marked_clean() {
     let device = volume();
     let write = WriteOptions { consistency: Some(fs::Consistency::None), seed: Some(3), ..WriteOptions::default() };
     let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
@@ -381,12 +383,12 @@ fn a_volume_left_without_consistency_is_told_that_it_is_sound() {
 }
 
 #[test]
-fn a_damaged_generation_gives_way_to_the_one_before() {
+fn a_damaged_generation_is_replaced_by_the_one_before() {
     let device = volume();
     let (sb, at) = newest(&device);
     let older = NativeSuperblock::parse(&block(&device, 1 - at)).expect("the one before");
     assert!(older.generation < sb.generation);
-    flip(&device, sb.root.place * BLOCK + 5);
+    flip(&device, sb.root.physical * BLOCK + 5);
     let report = check("volume", &*device, &Options::default(), &());
     assert!(!report.is_ok_and(|report| report.clean));
     // what the newest has is lost by that, so it is not done unasked
@@ -401,9 +403,9 @@ fn a_damaged_generation_gives_way_to_the_one_before() {
     let report = repaired(&device, Repair::All);
     assert!(report.repaired, "{:?}", report.problems);
     let said = &report.problems[0].text;
-    assert!(said.contains(&format!("what was written in generation {} is lost", sb.generation)), "{said}");
-    let (now, place) = newest(&device);
-    assert_eq!((now.root, now.generation, place), (older.root, sb.generation + 1, at));
+    assert!(said.contains(&format!("all changes of generation {} are lost", sb.generation)), "{said}");
+    let (now, copy) = newest(&device);
+    assert_eq!((now.root, now.generation, copy), (older.root, sb.generation + 1, at));
     assert!(checked(&device).clean);
 }
 
@@ -411,14 +413,14 @@ fn a_damaged_generation_gives_way_to_the_one_before() {
 #[test]
 fn a_small_fault_costs_no_generation() {
     use format::native::map::BlockKind;
-    let sound = volume();
-    let (sb, _) = newest(&sound);
-    let (entries, _) = walk(&sound, &sb, &sb.root);
+    let intact = volume();
+    let (sb, _) = newest(&intact);
+    let (entries, _) = walk(&intact, &sb, &sb.root);
     let of = |kind| entries.iter().find(|(_, entry)| entry.kind == kind).copied().expect("a block");
     for kind in [BlockKind::BlockBitmap, BlockKind::InodeBitmap, BlockKind::Directory, BlockKind::InodeTable] {
         let (index, entry) = of(kind);
-        let device = Arc::new(copy(&sound));
-        let mut bytes = block(&device, entry.place);
+        let device = Arc::new(copy(&intact));
+        let mut bytes = block(&device, entry.physical);
         bytes[4000] ^= 0x80;
         let root = rewrite(&device, sb.root, index, &bytes);
         set_root(&device, root);
@@ -432,18 +434,18 @@ fn a_small_fault_costs_no_generation() {
 /// The newest superblock is whole but for what can be had from the other one, or from its own sectors.
 #[test]
 fn a_superblock_of_which_enough_is_left_is_restored() {
-    let sound = volume();
-    let (sb, at) = newest(&sound);
+    let intact = volume();
+    let (sb, at) = newest(&intact);
     let mut uuid = sb.uuid;
     uuid[3] ^= 4;
     let long = format::native::Shape::new(sb.shape.blocks() + (1 << 32)).expect("a shape");
     let number = |sector: u64| {
-        let device = Arc::new(copy(&sound));
+        let device = Arc::new(copy(&intact));
         flip(&device, at * BLOCK + sector * 512 + 506);
         device
     };
     let with = |sb: NativeSuperblock| {
-        let device = Arc::new(copy(&sound));
+        let device = Arc::new(copy(&intact));
         device.write(at * BLOCK, &sb.to_bytes()).expect("writing");
         device
     };
@@ -466,11 +468,11 @@ fn a_superblock_of_which_enough_is_left_is_restored() {
 /// A superblock that leads to no map is not written over the other one.
 #[test]
 fn no_superblock_without_a_map_takes_the_place_of_another() {
-    let sound = volume();
-    let (sb, at) = newest(&sound);
-    let older = NativeSuperblock::parse(&block(&sound, 1 - at)).expect("the one before");
-    let device = Arc::new(copy(&sound));
-    [sb.root.place, older.root.place].into_iter().for_each(|place| flip(&device, place * BLOCK + 5));
+    let intact = volume();
+    let (sb, at) = newest(&intact);
+    let older = NativeSuperblock::parse(&block(&intact, 1 - at)).expect("the one before");
+    let device = Arc::new(copy(&intact));
+    [sb.root.physical, older.root.physical].into_iter().for_each(|physical| flip(&device, physical * BLOCK + 5));
     flip(&device, (1 - at) * BLOCK + 100);
     let before = [block(&device, 0), block(&device, 1)];
     let options = Options { repair: Repair::All, ..Options::default() };
@@ -487,9 +489,9 @@ fn a_generation_without_a_next_one_is_found() {
     found(&device, "too high for another one");
 }
 
-/// A volume as a crash leaves it after small generations: the superblock has entries that are newer than the map.
+/// A volume as a crash leaves it after small generations: the superblock has a map log.
 #[test]
-fn late_entries_are_judged_as_those_of_the_map_are() {
+fn map_log_entries_are_checked_as_those_of_the_map_are() {
     let device = volume();
     let write = WriteOptions { seed: Some(3), ..WriteOptions::default() };
     let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
@@ -500,36 +502,36 @@ fn late_entries_are_judged_as_those_of_the_map_are() {
     in_use.fsync(file, false).expect("an fsync");
     let crashed = copy(&device);
     let (sb, at) = newest(&crashed);
-    assert!(!sb.late.is_empty() && checked(&crashed).clean);
+    assert!(!sb.map_log.is_empty() && checked(&crashed).clean);
     // a snapshot of such a volume has a map of its own
-    in_use.create_snapshot(b"late").expect("a snapshot");
-    assert!(newest(&device).0.late.is_empty() && checked(&copy(&device)).clean);
+    in_use.create_snapshot(b"log").expect("a snapshot");
+    assert!(newest(&device).0.map_log.is_empty() && checked(&copy(&device)).clean);
     in_use.unmount().expect("unmounting");
-    type Late = Vec<(u64, Option<Entry>)>;
-    let with = |change: &dyn Fn(&mut Late)| {
+    type MapLog = Vec<(u64, Option<Entry>)>;
+    let with = |change: &dyn Fn(&mut MapLog)| {
         let (device, mut sb) = (copy(&crashed), sb.clone());
-        change(&mut sb.late);
+        change(&mut sb.map_log);
         device.write(at * BLOCK, &sb.to_bytes()).expect("writing");
         device
     };
-    let entry = |late: &mut Late, n: usize, change: fn(&mut Entry)| {
-        late[n].1.iter_mut().for_each(change);
+    let entry = |log: &mut MapLog, n: usize, change: fn(&mut Entry)| {
+        log[n].1.iter_mut().for_each(change);
     };
-    for n in 0..sb.late.len() {
-        found(&with(&|late| entry(late, n, |entry| entry.checksum ^= 1)), "checksum");
-        found(&with(&|late| entry(late, n, |entry| entry.generation += 5)), "later generation");
+    for n in 0..sb.map_log.len() {
+        found(&with(&|log| entry(log, n, |entry| entry.checksum ^= 1)), "checksum");
+        found(&with(&|log| entry(log, n, |entry| entry.generation += 5)), "later generation");
     }
     // the older block contradicts the others, or is as good where it only counts
     let without = |n: usize| {
-        with(&|late| {
-            late.remove(n);
+        with(&|log| {
+            log.remove(n);
         })
     };
-    let found = (0..sb.late.len()).filter(|n| !checked(&without(*n)).clean);
+    let found = (0..sb.map_log.len()).filter(|n| !checked(&without(*n)).clean);
     assert!(found.count() > 1);
 }
 
-/// A block that is freed and given out again, with the same bytes: whose it is stands in its entry.
+/// A block that is freed and allocated again, with the same bytes: its owner stands in its entry.
 #[test]
 fn the_same_block_of_another_file_has_another_owner() {
     let device = volume();
@@ -546,16 +548,16 @@ fn the_same_block_of_another_file_has_another_owner() {
     volume.sync().expect("a sync");
     assert!(checked(&copy(&device)).clean, "{:?}", checked(&copy(&device)).problems);
     let (sb, _) = newest(&device);
-    let late = sb.late.iter().filter_map(|(index, entry)| Some((*index, (*entry)?)));
+    let log = sb.map_log.iter().filter_map(|(index, entry)| Some((*index, (*entry)?)));
     let mut entries = walk(&device, &sb, &sb.root).0;
-    entries.retain(|(index, _)| !sb.late.iter().any(|(late, _)| late == index));
-    let owners: Vec<u32> = entries.into_iter().chain(late).map(|(_, entry)| entry.owner).collect();
+    entries.retain(|(index, _)| !sb.map_log.iter().any(|(logged, _)| logged == index));
+    let owners: Vec<u32> = entries.into_iter().chain(log).map(|(_, entry)| entry.owner).collect();
     assert!(first == second || !owners.contains(&first.get()));
     volume.unmount().expect("unmounting");
 }
 
 #[test]
-fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
+fn a_volume_is_consistent_with_files_that_have_no_name_any_more() {
     let device = Arc::new(MemoryDevice::zeroed(64 << 20).expect("memory"));
     make(&*device, &MkfsOptions::new(Kind::Extant)).expect("a volume");
     let write = WriteOptions { seed: Some(3), ..WriteOptions::default() };
@@ -565,7 +567,7 @@ fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
     for n in 0..1_200 {
         let name = format!("f{n}");
         let file = volume.create(InodeNo::ROOT, name.as_bytes(), &new).expect("a file").number;
-        volume.hold(file);
+        volume.add_lookup(file);
         volume.write_at(file, 0, &[7; 5000]).expect("writing");
         volume.unlink(InodeNo::ROOT, name.as_bytes()).expect("removing");
     }
@@ -579,11 +581,11 @@ fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
     let link = volume.symlink(InodeNo::ROOT, b"link", &[b'x'; 300], 0, 0).expect("a link").number;
     let file = volume.create(InodeNo::ROOT, b"file", &new(FileKind::Regular)).expect("a file").number;
     volume.set_xattr(file, b"user.long", &[7; 2000], fs::XattrMode::Any).expect("an attribute");
-    [dir, link, file].into_iter().for_each(|number| volume.hold(number));
+    [dir, link, file].into_iter().for_each(|number| volume.add_lookup(number));
     volume.rmdir(InodeNo::ROOT, b"dir").expect("removing");
     [b"link", b"file"].into_iter().for_each(|name| volume.unlink(InodeNo::ROOT, name).expect("removing"));
     volume.sync().expect("a sync");
-    // the power goes, and they are still held
+    // the power goes, and they are still referenced
     let mut bytes = vec![0; 64 << 20];
     device.read(0, &mut bytes).expect("reading");
     let device = Arc::new(MemoryDevice::from_vec(bytes));
@@ -598,24 +600,24 @@ fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
     assert_eq!(before.counts.inodes - after.counts.inodes, 1_203);
 }
 
-/// Places where other programs look for a superblock are in use for nobody: an entry that leads to one is wrong, and so is a
-/// volume that says it has such places while its bitmaps show them as any others, or the other way round.
+/// Blocks where other programs look for a superblock are in use without an owner: an entry that leads to one is wrong,
+/// and so is a volume that says it has such blocks while its bitmaps show them as any others, or the other way round.
 #[test]
-fn what_lies_in_a_reserved_place_is_found() {
-    let sound = volume();
-    let (sb, at) = newest(&sound);
+fn what_lies_in_a_reserved_block_is_found() {
+    let intact = volume();
+    let (sb, at) = newest(&intact);
     assert!(sb.reserved);
-    let (entries, _) = walk(&sound, &sb, &sb.root);
+    let (entries, _) = walk(&intact, &sb, &sb.root);
     let own = |index: &u64| sb.shape.table().contains(index) || sb.shape.list().contains(index);
-    let late = |index: &u64| sb.late.iter().any(|(other, _)| other == index);
-    let (index, entry) = entries.iter().find(|(index, _)| !own(index) && !late(index)).expect("a block");
-    let device = copy(&sound);
-    let place = format::native::HEAD.end - 1;
-    device.write(place * BLOCK, &block(&sound, entry.place)).expect("writing");
-    set_root(&device, moved(&device, sb.root, *index, place));
-    found(&device, &format!("Block {place} of the device: it is reserved, and an entry leads to it"));
+    let logged = |index: &u64| sb.map_log.iter().any(|(other, _)| other == index);
+    let (index, entry) = entries.iter().find(|(index, _)| !own(index) && !logged(index)).expect("a block");
+    let device = copy(&intact);
+    let physical = format::native::HEAD.end - 1;
+    device.write(physical * BLOCK, &block(&intact, entry.physical)).expect("writing");
+    set_root(&device, moved(&device, sb.root, *index, physical));
+    found(&device, &format!("Block {physical} of the device: it is reserved, and an entry leads to it"));
 
-    let device = copy(&sound);
+    let device = copy(&intact);
     device.write(at * BLOCK, &NativeSuperblock { reserved: false, ..sb }.to_bytes()).expect("writing");
-    assert!(!checked(&device).clean, "blocks are in use that nobody has");
+    assert!(!checked(&device).clean, "blocks are in use without an owner");
 }

@@ -1,12 +1,12 @@
-//! The places of the metadata regions in memory.
+//! The chunk table in memory: the physical blocks of the metadata regions.
 //!
-//! A place is *used* by the generation that is being made, *pinned* by a snapshot, or *deferred*: the newest durable
-//! generation uses it and the one being made does not. It is allocated where it is none of the three, so nothing that the
-//! newest durable generation leads to is ever written over.
+//! A physical block is *used* by the generation that is being made, *pinned* by a snapshot, or *deferred*: the newest
+//! durable generation uses it and the one being made does not. It is allocated where it is none of the three, so
+//! nothing that the newest durable generation leads to is ever written over.
 
 use super::Map;
 use crate::{Error, Result};
-use format::native::places::{self, Chunk, RECORDS, WORDS};
+use format::native::chunk_table::{self, Chunk, RECORDS, WORDS};
 use format::native::{CHUNK_BLOCKS, HEAD, Shape};
 use format::{Error as FormatError, Structure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A bit for each place of a chunk.
+/// A bit for each physical block of a chunk.
 pub(crate) type Bits = [u64; WORDS];
 
 /// A chunk of the regions.
@@ -55,21 +55,21 @@ impl Regions {
     }
 }
 
-/// All places.
-pub(crate) struct Places {
-    /// In the order of the place table.
+/// All chunks of the metadata regions, and which of their physical blocks are free.
+pub(crate) struct ChunkTable {
+    /// In the order of the records on the device.
     slots: Vec<Option<Slot>>,
     by_number: BTreeMap<u32, usize>,
     /// The same for others.
     regions: Arc<Regions>,
     pinned: BTreeMap<u32, Bits>,
-    /// Places at the device's start are reserved, and count as pinned.
+    /// The blocks at the device's start are reserved, and count as pinned.
     reserved: bool,
     available: usize,
     deferred: Vec<u64>,
     /// Blocks of the table that changed, counted from its start.
     dirty: BTreeSet<u64>,
-    /// Places that follow each other and are allocated next.
+    /// Free physical blocks in a row, allocated next.
     run: Range<u64>,
     /// Where the last run that was looked for began.
     cursor: u64,
@@ -78,31 +78,31 @@ pub(crate) struct Places {
 }
 
 fn unknown() -> Error {
-    FormatError::corrupt(Structure::PlaceTable, "a place in use lies in no region, or is free").into()
+    FormatError::corrupt(Structure::ChunkTable, "a block in use lies in no region, or is free").into()
 }
 
-/// The chunks of a generation, as its place table and its late entries have them.
+/// The chunks of a generation, as its chunk table and its map log have them.
 pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
     let mut all = Vec::new();
     for block in 0..u64::from(chunks.div_ceil(RECORDS)) {
         match map.block(map.shape.table().start + block)? {
-            Some(bytes) => all.extend(places::parse(&bytes, &map.shape)?),
+            Some(bytes) => all.extend(chunk_table::parse(&bytes, &map.shape)?),
             None => all.extend(vec![None; RECORDS as usize]),
         }
     }
     all.truncate(chunks as usize);
-    let late = map.late();
-    let mut mark = |place: u64, used: bool| {
-        let (number, word, bit) = places::bit_of(place);
+    let log = map.log();
+    let mut mark = |physical: u64, used: bool| {
+        let (number, word, bit) = chunk_table::bit_of(physical);
         let chunk = all.iter_mut().flatten().find(|chunk| chunk.number == number).ok_or_else(unknown)?;
         chunk.used[word] = if used { chunk.used[word] | bit } else { chunk.used[word] & !bit };
         Ok::<(), Error>(())
     };
-    for index in late.keys() {
-        map.before_late(*index)?.map_or(Ok(()), |entry| mark(entry.place, false))?;
+    for index in log.keys() {
+        map.before_log(*index)?.map_or(Ok(()), |entry| mark(entry.physical, false))?;
     }
-    for entry in late.values().flatten() {
-        mark(entry.place, true)?;
+    for entry in log.values().flatten() {
+        mark(entry.physical, true)?;
     }
     Ok(all)
 }
@@ -117,15 +117,16 @@ pub(crate) fn unite<'a>(pinned: &mut BTreeMap<u32, Bits>, chunks: impl IntoItera
 
 /// What snapshots pin, and what is reserved at the device's start: neither is allocated.
 fn with_reserved(mut pinned: BTreeMap<u32, Bits>, reserved: bool) -> BTreeMap<u32, Bits> {
-    for place in HEAD.filter(|_| reserved) {
-        let (number, word, bit) = places::bit_of(place);
+    for physical in HEAD.filter(|_| reserved) {
+        let (number, word, bit) = chunk_table::bit_of(physical);
         pinned.entry(number).or_insert([0; WORDS])[word] |= bit;
     }
     pinned
 }
 
-impl Places {
-    /// The places of a generation; `reserved` is what its superblock says. From now on `regions` has their chunks.
+impl ChunkTable {
+    /// The physical blocks of a generation; `reserved` is what its superblock says. From now on `regions` has their
+    /// chunks.
     ///
     /// # Errors
     /// `Corrupt` where a chunk stands twice in the table.
@@ -135,7 +136,7 @@ impl Places {
         reserved: bool,
         regions: Arc<Regions>,
     ) -> Result<Self> {
-        let mut places = Self {
+        let mut chunk_table = Self {
             slots: Vec::new(),
             by_number: BTreeMap::new(),
             regions,
@@ -151,17 +152,17 @@ impl Places {
         for (n, record) in table.into_iter().enumerate() {
             let slot = record.map(|chunk| Slot { chunk, busy: chunk.used });
             if let Some(slot) = &slot
-                && places.by_number.insert(slot.chunk.number, n).is_some()
+                && chunk_table.by_number.insert(slot.chunk.number, n).is_some()
             {
-                return Err(FormatError::corrupt(Structure::PlaceTable, "a chunk stands in it twice").into());
+                return Err(FormatError::corrupt(Structure::ChunkTable, "a chunk stands in it twice").into());
             }
             if let Some(slot) = &slot {
-                places.regions.set(slot.chunk.number, true);
+                chunk_table.regions.set(slot.chunk.number, true);
             }
-            places.slots.push(slot);
+            chunk_table.slots.push(slot);
         }
-        places.count();
-        Ok(places)
+        chunk_table.count();
+        Ok(chunk_table)
     }
 
     /// Counts anew what can be allocated.
@@ -196,10 +197,10 @@ impl Places {
             .map(|slots| slots.iter().map(|slot| slot.as_ref().map(|s| s.chunk)).collect())
     }
 
-    /// Releases chunks in which nothing is used, deferred or pinned, and which no snapshot has, as many as leave `least`
-    /// places or more: those farthest behind.
+    /// Releases chunks in which nothing is used, deferred or pinned, and which no snapshot has, as many as leave
+    /// `least` physical blocks or more: those farthest behind.
     pub(crate) fn surplus(&mut self, least: usize) -> Vec<u32> {
-        let mut given = Vec::new();
+        let mut granted = Vec::new();
         let numbers: Vec<u32> = self.by_number.keys().rev().copied().collect();
         for number in numbers {
             if self.allocatable() < least.saturating_add(CHUNK_BLOCKS as usize) {
@@ -211,12 +212,12 @@ impl Places {
                 continue;
             }
             self.remove(number);
-            given.push(number);
+            granted.push(number);
         }
-        given
+        granted
     }
 
-    /// Lets go of a chunk of which nothing is used or deferred.
+    /// Removes a chunk of which nothing is used or deferred.
     pub(crate) fn remove(&mut self, number: u32) {
         let Some(at) = self.by_number.remove(&number) else { return };
         self.regions.set(number, false);
@@ -230,8 +231,8 @@ impl Places {
         self.run = 0..0;
     }
 
-    /// The chunk that no snapshot has with the fewest places in use, where leaving it leaves `least` places or more. The
-    /// first one, with the superblocks, is never meant.
+    /// The chunk that no snapshot has with the fewest physical blocks in use, where leaving it leaves `least` physical
+    /// blocks or more. The first one, with the superblocks, is never meant.
     pub(crate) fn emptiest(&self, least: usize) -> Option<u32> {
         if self.allocatable() < least.saturating_add(CHUNK_BLOCKS as usize) {
             return None;
@@ -241,12 +242,12 @@ impl Places {
         chunks.min_by_key(|chunk| (chunk.count(), std::cmp::Reverse(chunk.number))).map(|chunk| chunk.number)
     }
 
-    /// Places in use.
+    /// Physical blocks in use.
     pub(crate) fn used(&self) -> usize {
         self.slots.iter().flatten().map(|slot| slot.chunk.count() as usize).sum()
     }
 
-    /// Whether no place of a chunk is in use.
+    /// Whether no physical block of a chunk is in use.
     pub(crate) fn is_empty(&self, number: u32) -> bool {
         let slot = self.by_number.get(&number).and_then(|at| self.slots.get(*at)).and_then(Option::as_ref);
         slot.is_none_or(|slot| slot.chunk.count() == 0)
@@ -256,8 +257,8 @@ impl Places {
     pub(crate) fn close_chunk(&mut self, number: u32, closed: bool) {
         let pinned = self.pinned.get(&number).copied().unwrap_or_default();
         let mut busy = pinned;
-        for place in &self.deferred {
-            let (chunk, word, bit) = places::bit_of(*place);
+        for physical in &self.deferred {
+            let (chunk, word, bit) = chunk_table::bit_of(*physical);
             if chunk == number {
                 busy[word] |= bit;
             }
@@ -281,8 +282,8 @@ impl Places {
 
     /// The generation before this one is durable: what it deferred can be allocated.
     pub(crate) fn begin(&mut self) {
-        for place in std::mem::take(&mut self.deferred) {
-            let (number, word, bit) = places::bit_of(place);
+        for physical in std::mem::take(&mut self.deferred) {
+            let (number, word, bit) = chunk_table::bit_of(physical);
             let pinned = self.pinned.get(&number).is_some_and(|pinned| pinned[word] & bit != 0);
             let slot = self.by_number.get(&number).and_then(|n| self.slots.get_mut(*n)).and_then(Option::as_mut);
             if let Some(slot) = slot.filter(|slot| !pinned && slot.chunk.used[word] & bit == 0) {
@@ -292,13 +293,13 @@ impl Places {
         }
     }
 
-    /// Places that can be allocated, and those that can when the generation on its way is durable.
+    /// Physical blocks that can be allocated, and those that can when the generation on its way is durable.
     pub(crate) fn allocatable(&self) -> usize {
-        let pinned = |place: &u64| {
-            let (number, word, bit) = places::bit_of(*place);
+        let pinned = |physical: &u64| {
+            let (number, word, bit) = chunk_table::bit_of(*physical);
             self.pinned.get(&number).is_some_and(|pinned| pinned[word] & bit != 0)
         };
-        self.available + self.deferred.iter().filter(|place| !pinned(place)).count()
+        self.available + self.deferred.iter().filter(|physical| !pinned(physical)).count()
     }
 
     /// Records of the table that may be in use.
@@ -321,7 +322,7 @@ impl Places {
         let at = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         let slot = Some(Slot { chunk, busy });
         match self.slots.get_mut(at) {
-            Some(place) => *place = slot,
+            Some(there) => *there = slot,
             None => self.slots.push(slot),
         }
         self.by_number.insert(number, at);
@@ -329,57 +330,57 @@ impl Places {
         self.dirty.insert(at as u64 / u64::from(RECORDS));
     }
 
-    /// Prepares for about so many places to be allocated: one run where there is one.
+    /// Prepares for about so many physical blocks to be allocated: one run where there is one.
     pub(crate) fn aim(&mut self, count: usize) {
         self.run = self.next_run(count as u64);
     }
 
-    /// Allocates a place.
+    /// Allocates a physical block.
     ///
     /// # Errors
-    /// [`Error::NoRoom`].
+    /// [`Error::NoSpace`].
     pub(crate) fn allocate(&mut self) -> Result<u64> {
         if self.reuse_at_once
-            && let Some(place) = self.deferred.last().copied().filter(|place| !self.is_pinned(*place))
+            && let Some(physical) = self.deferred.last().copied().filter(|physical| !self.is_pinned(*physical))
         {
             self.begin();
-            self.run = place..place + 1;
+            self.run = physical..physical + 1;
         }
         if self.run.is_empty() {
             self.run = self.next_run(64);
         }
-        let place = self.run.next().ok_or(Error::NoRoom)?;
+        let physical = self.run.next().ok_or(Error::NoSpace)?;
         self.cursor = self.run.start;
-        let (number, word, bit) = places::bit_of(place);
+        let (number, word, bit) = chunk_table::bit_of(physical);
         let at = *self.by_number.get(&number).ok_or_else(unknown)?;
         let slot = self.slots.get_mut(at).and_then(Option::as_mut).ok_or_else(unknown)?;
         slot.chunk.used[word] |= bit;
         slot.busy[word] |= bit;
         self.available -= 1;
         self.dirty.insert(at as u64 / u64::from(RECORDS));
-        Ok(place)
+        Ok(physical)
     }
 
-    /// A place is not used any more by the generation being made.
+    /// A physical block is not used any more by the generation being made.
     ///
     /// # Errors
     /// `Corrupt` where it was not in use.
-    pub(crate) fn defer(&mut self, place: u64) -> Result<()> {
-        let (number, word, bit) = places::bit_of(place);
+    pub(crate) fn defer(&mut self, physical: u64) -> Result<()> {
+        let (number, word, bit) = chunk_table::bit_of(physical);
         let at = *self.by_number.get(&number).ok_or_else(unknown)?;
         let slot = self.slots.get_mut(at).and_then(Option::as_mut).ok_or_else(unknown)?;
         if slot.chunk.used[word] & bit == 0 {
             return Err(unknown());
         }
         slot.chunk.used[word] &= !bit;
-        self.deferred.push(place);
+        self.deferred.push(physical);
         self.dirty.insert(at as u64 / u64::from(RECORDS));
         Ok(())
     }
 
-    /// Whether a snapshot pins a place.
-    pub(crate) fn is_pinned(&self, place: u64) -> bool {
-        let (number, word, bit) = places::bit_of(place);
+    /// Whether a snapshot pins a physical block.
+    pub(crate) fn is_pinned(&self, physical: u64) -> bool {
+        let (number, word, bit) = chunk_table::bit_of(physical);
         self.pinned.get(&number).is_some_and(|pinned| pinned[word] & bit != 0)
     }
 
@@ -392,10 +393,10 @@ impl Places {
     pub(crate) fn table_block(&self, block: u64) -> Vec<u8> {
         let first = block as usize * RECORDS as usize;
         let slots = self.slots.iter().skip(first).take(RECORDS as usize);
-        places::to_bytes(&slots.map(|slot| slot.as_ref().map(|slot| slot.chunk)).collect::<Vec<_>>())
+        chunk_table::to_bytes(&slots.map(|slot| slot.as_ref().map(|slot| slot.chunk)).collect::<Vec<_>>())
     }
 
-    /// The first run of `want` free places behind the last one, then before it; else the longest there is.
+    /// The first run of `want` free physical blocks behind the last one, then before it; else the longest there is.
     fn next_run(&self, want: u64) -> Range<u64> {
         let mut best: Option<Range<u64>> = None;
         let mut before: Option<Range<u64>> = None;
@@ -417,7 +418,8 @@ impl Places {
         fits.or(before).or(best).unwrap_or(0..0)
     }
 
-    /// Shows the runs of free places, ascending, while `see` wants more. A run that the cursor lies in is cut there.
+    /// Shows the runs of free physical blocks, ascending, while `see` wants more. A run that the cursor lies in is cut
+    /// there.
     fn each_run(&self, mut see: impl FnMut(Range<u64>) -> bool) {
         let mut run = 0..0;
         for (number, at) in &self.by_number {

@@ -1,23 +1,24 @@
-//! Canaries: file systems that are broken on purpose must be caught, or a green run proves nothing.
+//! Mutants: file systems that are broken on purpose must be caught, or a green run proves nothing.
 //!
-//! Each is the file system of this repository over a device that does one thing wrong (`bend`), so that it looks like an
-//! engine with that fault. Some need a switch in the engine, which is off: blocks and places reused too early, content that
-//! snapshots keep written over, a number used twice, leaves of the map left as they were, a sync that is one short.
+//! Each is the file system of this repository over a device that does one thing wrong (`device_mutant`), so that it
+//! looks like an engine with that fault. Some need a switch in the engine, which is off: data blocks and physical
+//! blocks reused too early, content that snapshots pin written over, a number used twice, leaves of the map left as
+//! they were, a sync that is one short.
 //!
-//! What each takes to be caught is printed: `cargo test --release -p extant-crash --test canaries -- --show-output`.
+//! What each takes to be caught is printed: `cargo test --release -p extant-crash --test mutants -- --show-output`.
 
-mod bend;
+mod device_mutant;
 mod space_maps;
 
-use bend::{Bend, Bent};
 use blockdev::BlockDevice;
+use device_mutant::{DeviceMutant, Mutated};
 use extant_crash::enumerate::Limits;
 use extant_crash::explore::{Explorer, Finding, Kind as Wrong, Options};
 use extant_crash::ext::Ext;
 use extant_crash::generate;
+use extant_crash::guarantee::Guarantee;
 use extant_crash::model::State;
 use extant_crash::op::{Op, Workload};
-use extant_crash::promise::Promise;
 use extant_crash::system::{Refused, Session, System};
 use fs::{FileBlock, Mutant, OpenOptions, Volume};
 use rustix::io::Errno;
@@ -25,30 +26,30 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The file system over a bent device.
+/// The file system over a mutated device.
 struct Broken {
     ext: Ext,
-    bend: Bend,
+    mutant: DeviceMutant,
     journal: Range<u64>,
 }
 
 impl Broken {
-    fn new(mode: &str, format: &str, bend: Bend) -> Self {
-        Self::of(Ext::new(mode, Some(format)).expect("a mode"), bend)
+    fn new(mode: &str, format: &str, mutant: DeviceMutant) -> Self {
+        Self::of(Ext::new(mode, Some(format)).expect("a mode"), mutant)
     }
 
-    fn of(mut ext: Ext, bend: Bend) -> Self {
-        ext.mutant = match bend {
-            Bend::ReuseAtOnce => Mutant::ReuseAtOnce,
-            Bend::OverwriteKept => Mutant::OverwritePinned,
-            Bend::ReusePlaces => Mutant::ReusePlaces,
-            Bend::ReuseNumber => Mutant::ReuseNumber,
-            Bend::KeepLeaves => Mutant::KeepLeaves,
-            Bend::ShortSync => Mutant::ShortSync,
+    fn of(mut ext: Ext, mutant: DeviceMutant) -> Self {
+        ext.mutant = match mutant {
+            DeviceMutant::ReuseAtOnce => Mutant::ReuseAtOnce,
+            DeviceMutant::OverwritePinned => Mutant::OverwritePinned,
+            DeviceMutant::ReusePhysical => Mutant::ReusePhysical,
+            DeviceMutant::ReuseNumber => Mutant::ReuseNumber,
+            DeviceMutant::SkipLogLeaves => Mutant::SkipLogLeaves,
+            DeviceMutant::ShortSync => Mutant::ShortSync,
             _ => Mutant::Identity,
         };
         let volume = Volume::open(ext.format().expect("a volume"), &OpenOptions::default()).expect("a volume");
-        Self { journal: journal(&volume), ext, bend }
+        Self { journal: journal(&volume), ext, mutant }
     }
 }
 
@@ -65,11 +66,11 @@ fn journal(volume: &Volume) -> Range<u64> {
 
 impl System for Broken {
     fn arguments(&self) -> String {
-        format!("{} with {:?}", self.ext.arguments(), self.bend)
+        format!("{} with {:?}", self.ext.arguments(), self.mutant)
     }
 
-    fn promise(&self) -> &'static Promise {
-        self.ext.promise()
+    fn guarantee(&self) -> &'static Guarantee {
+        self.ext.guarantee()
     }
 
     fn whole(&self) -> Range<u64> {
@@ -82,7 +83,7 @@ impl System for Broken {
 
     fn format(&self) -> Result<Arc<dyn BlockDevice>, Refused> {
         let device = self.ext.format()?;
-        if self.bend == Bend::NoCopy {
+        if self.mutant == DeviceMutant::NoCopy {
             // the superblock of group 1
             device.write((1 + 8192) * 1024, &[0; 1024]).map_err(|e| e.to_string())?;
         }
@@ -91,26 +92,27 @@ impl System for Broken {
 
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Session>, Refused> {
         // that one shows in recovery alone
-        let bend = if self.bend == Bend::RecoveryTailFirst { Bend::Straight } else { self.bend };
-        let bent = Arc::new(Bent::new(device, bend, self.block_size(), self.journal.clone()));
-        let inner = self.ext.mount(bent.clone())?;
-        Ok(match self.bend {
-            Bend::NoFlushBeforeCleanMark => Box::new(Patient(inner, bent)),
-            Bend::FsyncForgotten => {
+        let mutant = if self.mutant == DeviceMutant::RecoveryTailFirst { DeviceMutant::None } else { self.mutant };
+        let mutated = Arc::new(Mutated::new(device, mutant, self.block_size(), self.journal.clone()));
+        let inner = self.ext.mount(mutated.clone())?;
+        Ok(match self.mutant {
+            DeviceMutant::NoFlushBeforeCleanMark => Box::new(Patient(inner, mutated)),
+            DeviceMutant::FsyncForgotten => {
                 Box::new(Forgetful(inner, |op| matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. })))
             }
-            Bend::NoTransactions => Box::new(Forgetful(inner, |op| matches!(op, Op::Begin | Op::Commit))),
+            DeviceMutant::NoTransactions => Box::new(Forgetful(inner, |op| matches!(op, Op::Begin | Op::Commit))),
             _ => inner,
         })
     }
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused> {
-        if self.bend == Bend::NoReplay {
+        if self.mutant == DeviceMutant::NoReplay {
             // s_start of the journal's superblock: nothing to replay
             device.write(self.journal.start + 0x1C, &[0; 4]).map_err(|e| e.to_string())?;
         }
-        if self.bend == Bend::RecoveryTailFirst {
-            return self.ext.recover(Arc::new(Bent::new(device, self.bend, self.block_size(), self.journal.clone())));
+        if self.mutant == DeviceMutant::RecoveryTailFirst {
+            let mutated = Mutated::new(device, self.mutant, self.block_size(), self.journal.clone());
+            return self.ext.recover(Arc::new(mutated));
         }
         self.ext.recover(device)
     }
@@ -124,8 +126,8 @@ impl System for Broken {
     }
 }
 
-/// Tells the device when time passes.
-struct Patient(Box<dyn Session>, Arc<Bent>);
+/// Notifies the device when time passes.
+struct Patient(Box<dyn Session>, Arc<Mutated>);
 
 impl Session for Patient {
     fn apply(&mut self, op: &Op) -> Result<u64, Errno> {
@@ -162,10 +164,10 @@ impl Session for Forgetful {
     }
 }
 
-/// Workloads in which what each canary breaks matters; and some of those that everybody runs.
+/// Workloads in which the fault of each mutant matters, and some of the general ones.
 fn workloads() -> Vec<Workload> {
     let special = [
-        "create keep | create b; append b 20000 =1; fsync b; truncate b 0; sync; create c; append c 20000 =2; fsync c; \
+        "create a | create b; append b 20000 =1; fsync b; truncate b 0; sync; create c; append c 20000 =2; fsync c; \
          create d; fsync d",
         "create f; append f 5000 =1 | append f 9000 =2; fsync f; rename f g; sync; create h; append h 3000 =3; wait 12",
         "mkdir A; create A/f; append A/f 9000 =1 | truncate A/f 0; append A/f 5000 =2; fsync A/f; unlink A/f; mkdir B; \
@@ -192,8 +194,8 @@ fn native_workloads() -> Vec<Workload> {
 
 /// The first finding, and what was explored until then.
 fn explore(broken: &Broken, workloads: &[Workload]) -> (Option<Finding>, u64) {
-    let nested_every = u64::from(broken.bend == Bend::RecoveryTailFirst);
-    let again_every = u64::from(broken.bend == Bend::ReuseNumber);
+    let nested_every = u64::from(broken.mutant == DeviceMutant::RecoveryTailFirst);
+    let again_every = u64::from(broken.mutant == DeviceMutant::ReuseNumber);
     let mut options = Options { work_on_every: 0, nested_every, deeper_every: 0, again_every, ..Options::default() };
     if broken.ext.inodes > 96 {
         options.limits = Limits { every_subset: 4, most: 20, ..options.limits };
@@ -204,8 +206,8 @@ fn explore(broken: &Broken, workloads: &[Workload]) -> (Option<Finding>, u64) {
 }
 
 #[track_caller]
-fn caught(mode: &str, format: &str, bend: Bend) {
-    caught_in(&Broken::new(mode, format, bend), &workloads());
+fn caught(mode: &str, format: &str, mutant: DeviceMutant) {
+    caught_in(&Broken::new(mode, format, mutant), &workloads());
 }
 
 #[track_caller]
@@ -220,17 +222,17 @@ fn caught_in(broken: &Broken, workloads: &[Workload]) {
 }
 
 #[test]
-fn a_straight_device_passes() {
+fn a_correct_device_passes() {
     for (mode, format) in [("none", "ext2"), ("dirty-bit", "ext2"), ("journal", "ext3")] {
-        let (found, states) = explore(&Broken::new(mode, format, Bend::Straight), &workloads());
+        let (found, states) = explore(&Broken::new(mode, format, DeviceMutant::None), &workloads());
         assert!(found.is_none(), "{}", found.expect("just looked"));
         assert!(states > 500, "{mode}: {states}");
     }
 }
 
 #[test]
-fn the_native_format_on_a_straight_device_passes() {
-    let (found, states) = explore(&Broken::new("snapshot", "extant", Bend::Straight), &native_workloads());
+fn the_native_format_on_a_correct_device_passes() {
+    let (found, states) = explore(&Broken::new("snapshot", "extant", DeviceMutant::None), &native_workloads());
     assert!(found.is_none(), "{}", found.expect("just looked"));
     assert!(states > 100, "{states}");
 }
@@ -238,109 +240,110 @@ fn the_native_format_on_a_straight_device_passes() {
 #[test]
 fn faults_under_the_native_format() {
     let all = [
-        Bend::NoFlush,
-        Bend::LateFlush,
-        Bend::FsyncForgotten,
-        Bend::SuperblockFirst,
-        Bend::OneSuperblock,
-        Bend::OverwriteKept,
-        Bend::NoTransactions,
-        Bend::ReuseAtOnce,
-        Bend::LostWrite,
-        Bend::MisplacedWrite,
+        DeviceMutant::NoFlush,
+        DeviceMutant::LateFlush,
+        DeviceMutant::FsyncForgotten,
+        DeviceMutant::SuperblockFirst,
+        DeviceMutant::OneSuperblock,
+        DeviceMutant::OverwritePinned,
+        DeviceMutant::NoTransactions,
+        DeviceMutant::ReuseAtOnce,
+        DeviceMutant::LostWrite,
+        DeviceMutant::MisplacedWrite,
     ];
-    for bend in all {
-        caught_in(&Broken::new("snapshot", "extant", bend), &native_workloads());
+    for mutant in all {
+        caught_in(&Broken::new("snapshot", "extant", mutant), &native_workloads());
     }
 }
 
 #[test]
 fn faults_of_the_native_engine() {
-    let every_flush = [Bend::NoFlushBeforeSuperblock, Bend::NoFlushAfterSuperblock, Bend::ShortSync];
-    for bend in every_flush {
-        caught_in(&Broken::new("snapshot", "extant", bend), &native_workloads());
+    let every_flush =
+        [DeviceMutant::NoFlushBeforeSuperblock, DeviceMutant::NoFlushAfterSuperblock, DeviceMutant::ShortSync];
+    for mutant in every_flush {
+        caught_in(&Broken::new("snapshot", "extant", mutant), &native_workloads());
     }
     let parse = |text: &str| text.parse::<Workload>().expect("a workload");
     // two crashes in a row: the second leaves what the first superblock lacked
     let short = parse("create f; append f 300 =1 | append f 300 =2; fsync f");
-    caught_in(&Broken::new("snapshot", "extant", Bend::ReuseNumber), std::slice::from_ref(&short));
+    caught_in(&Broken::new("snapshot", "extant", DeviceMutant::ReuseNumber), std::slice::from_ref(&short));
     let twice = Options { again_every: 1, ..Options::default() };
-    let straight = Ext::new("snapshot", None).expect("a mode");
-    assert_eq!(Explorer::new(&straight, &twice).explore(&short), None);
-    caught_in(&Broken::new("snapshot", "extant", Bend::ReusePlaces), &native_workloads());
+    let correct = Ext::new("snapshot", None).expect("a mode");
+    assert_eq!(Explorer::new(&correct, &twice).explore(&short), None);
+    caught_in(&Broken::new("snapshot", "extant", DeviceMutant::ReusePhysical), &native_workloads());
 }
 
 #[test]
 fn leaves_of_the_map_that_stay_old() {
-    // a leaf has the entries of some 120 blocks: the late entry is of one leaf, what follows of another
+    // a leaf has the entries of some 120 blocks: the log entry is of one leaf, what follows of another
     let setup: Vec<_> = (0..150).map(|n| format!("create f{n}; setxattr f{n} user.a 3000 =1")).collect();
     let many: Vec<_> = (0..85).map(|n| format!("setxattr f{n} user.a 3000 =2")).collect();
     let text = format!("{} | setxattr f149 user.a 3000 =3; fsync f149; {}; sync", setup.join("; "), many.join("; "));
     let workload: Workload = text.parse().expect("a workload");
-    for bend in [Bend::Straight, Bend::KeepLeaves] {
+    for mutant in [DeviceMutant::None, DeviceMutant::SkipLogLeaves] {
         let mut ext = Ext::new("snapshot", None).expect("a mode");
         ext.inodes = 256;
-        let broken = Broken::of(ext, bend);
+        let broken = Broken::of(ext, mutant);
         let (found, states) = explore(&broken, std::slice::from_ref(&workload));
-        assert_eq!(found.is_some(), bend == Bend::KeepLeaves, "{bend:?}: {states} states, {found:?}");
+        assert_eq!(found.is_some(), mutant == DeviceMutant::SkipLogLeaves, "{mutant:?}: {states} states, {found:?}");
     }
 }
 
 #[test]
 fn a_mark_of_use_that_is_not_flushed() {
-    caught("dirty-bit", "ext2", Bend::NoFlushAfterDirtyMark);
+    caught("dirty-bit", "ext2", DeviceMutant::NoFlushAfterDirtyMark);
 }
 
 #[test]
 fn a_clean_mark_that_no_flush_precedes() {
-    caught("dirty-bit", "ext2", Bend::NoFlushBeforeCleanMark);
+    caught("dirty-bit", "ext2", DeviceMutant::NoFlushBeforeCleanMark);
 }
 
 #[test]
 fn missing_flushes() {
     for (mode, format) in [("none", "ext2"), ("dirty-bit", "ext2"), ("journal", "ext4")] {
-        caught(mode, format, Bend::NoFlush);
+        caught(mode, format, DeviceMutant::NoFlush);
     }
 }
 
 #[test]
 fn late_flushes() {
     for (mode, format) in [("none", "ext2"), ("dirty-bit", "ext2"), ("journal", "ext4")] {
-        caught(mode, format, Bend::LateFlush);
+        caught(mode, format, DeviceMutant::LateFlush);
     }
 }
 
 #[test]
 fn fsync_that_does_nothing() {
-    caught("none", "ext2", Bend::FsyncForgotten);
-    caught("journal", "ext4", Bend::FsyncForgotten);
+    caught("none", "ext2", DeviceMutant::FsyncForgotten);
+    caught("journal", "ext4", DeviceMutant::FsyncForgotten);
 }
 
 #[test]
 fn a_commit_before_what_it_commits() {
-    caught("journal", "ext3", Bend::CommitBeforeBlocks);
+    caught("journal", "ext3", DeviceMutant::CommitBeforeBlocks);
 }
 
 #[test]
 fn data_after_the_commit() {
-    caught("journal", "ext4", Bend::HomeAfterCommit);
+    caught("journal", "ext4", DeviceMutant::HomeAfterCommit);
 }
 
 #[test]
 fn home_places_before_the_journal() {
-    caught("journal", "ext4", Bend::HomeBeforeJournal);
+    caught("journal", "ext4", DeviceMutant::HomeBeforeJournal);
 }
 
 #[test]
 fn a_journal_that_forgets_too_early() {
-    caught("journal", "ext4", Bend::TailBeforeHome);
+    caught("journal", "ext4", DeviceMutant::TailBeforeHome);
 }
 
 #[test]
 fn a_lost_revoke() {
     let mut small = Ext::new("journal", Some("ext3")).expect("a mode");
     small.len = 3 << 20;
-    let broken = Broken::of(small.clone(), Bend::LostRevoke);
+    let broken = Broken::of(small.clone(), DeviceMutant::LostRevoke);
     // the block of a map is freed, and as nothing else is free, data takes its place while the journal still has it
     let volume = Volume::open(broken.format().expect("a volume"), &OpenOptions::default()).expect("a volume");
     let left = volume.statfs().blocks_available - 46;
@@ -352,62 +355,62 @@ fn a_lost_revoke() {
         filler * 1024
     );
     caught_in(&broken, &[text.parse().expect("a workload")]);
-    let straight = Broken::of(small, Bend::Straight);
-    let (found, _) = explore(&straight, &[text.parse().expect("a workload")]);
+    let correct = Broken::of(small, DeviceMutant::None);
+    let (found, _) = explore(&correct, &[text.parse().expect("a workload")]);
     assert_eq!(found, None);
 }
 
 #[test]
 fn a_replay_that_is_left_out() {
-    caught("journal", "ext3", Bend::NoReplay);
+    caught("journal", "ext3", DeviceMutant::NoReplay);
 }
 
 #[test]
 fn half_a_superblock() {
-    caught("journal", "ext4", Bend::HalfSuperblock);
+    caught("journal", "ext4", DeviceMutant::HalfSuperblock);
 }
 
 #[test]
 fn no_mark_of_use() {
-    caught("dirty-bit", "ext2", Bend::NoDirtyMark);
+    caught("dirty-bit", "ext2", DeviceMutant::NoDirtyMark);
 }
 
 #[test]
 fn a_clean_mark_too_early() {
-    caught("dirty-bit", "ext2", Bend::CleanMarkFirst);
+    caught("dirty-bit", "ext2", DeviceMutant::CleanMarkFirst);
 }
 
 #[test]
 fn a_missing_flush_before_or_after_a_commit() {
-    caught("journal", "ext3", Bend::NoFlushBeforeCommit);
-    caught("journal", "ext4", Bend::NoFlushAfterCommit);
+    caught("journal", "ext3", DeviceMutant::NoFlushBeforeCommit);
+    caught("journal", "ext4", DeviceMutant::NoFlushAfterCommit);
 }
 
 #[test]
 fn files_without_a_name_forgotten() {
-    caught("journal", "ext3", Bend::NoOrphans);
+    caught("journal", "ext3", DeviceMutant::NoOrphans);
 }
 
 #[test]
 fn a_superblock_without_a_copy() {
-    caught("dirty-bit", "ext4", Bend::NoCopy);
+    caught("dirty-bit", "ext4", DeviceMutant::NoCopy);
 }
 
 #[test]
 fn a_freed_block_reused_too_early() {
     for (mode, format) in [("journal", "ext4"), ("dirty-bit", "ext2")] {
-        caught(mode, format, Bend::ReuseAtOnce);
+        caught(mode, format, DeviceMutant::ReuseAtOnce);
     }
 }
 
 #[test]
 fn a_recovery_that_forgets_too_early() {
-    caught("journal", "ext4", Bend::RecoveryTailFirst);
+    caught("journal", "ext4", DeviceMutant::RecoveryTailFirst);
 }
 
 #[test]
 fn lost_and_misplaced_writes() {
-    caught("none", "ext2", Bend::LostWrite);
-    caught("journal", "ext4", Bend::LostWrite);
-    caught("journal", "ext4", Bend::MisplacedWrite);
+    caught("none", "ext2", DeviceMutant::LostWrite);
+    caught("journal", "ext4", DeviceMutant::LostWrite);
+    caught("journal", "ext4", DeviceMutant::MisplacedWrite);
 }

@@ -6,8 +6,8 @@ use extant_crash::op::Workload;
 use fs::Mutant;
 use std::fmt::Write;
 
-/// Many generations, each with records of its own, so that the log of four blocks goes round and trees are folded again and
-/// again; then the volume is mounted once more.
+/// Many generations, each with records of its own, so that the log of four blocks goes round and trees are folded again
+/// and again; then the volume is mounted once more.
 fn workloads() -> Vec<Workload> {
     let mut text = String::from("create a; append a 9000 =1; create z; append z 30000 =2; sync");
     text += " | ";

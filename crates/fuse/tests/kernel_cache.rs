@@ -1,4 +1,4 @@
-//! What the kernel keeps - names, modes, pages, files without a name - is what the volume has.
+//! What the kernel caches - names, modes, pages, files without a name - is what the volume has.
 
 mod common;
 
@@ -214,12 +214,12 @@ fn what_is_written_through_a_mapping_is_no_hole() {
         let file = File::options().read(true).write(true).create_new(true).open(&path).expect("create");
         file.set_len(16 * MIB).expect("longer");
         file.write_all_at(&[1; 65_536], 8 * MIB).expect("write");
-        // what nobody has read is known
+        // what no process has read is known
         let exact = vec![(8 * MIB, 8 * MIB + 65_536)];
         if cfg!(target_arch = "x86_64") {
             assert_eq!(data(&file), exact);
         }
-        // written whole, so that the kernel keeps it together, and punched: one page of it, and most of it
+        // written whole, so that the kernel caches it together, and punched: one page of it, and most of it
         file.write_all_at(&vec![2; 65_536], 12 * MIB).expect("write");
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&file, punch, 12 * MIB + 9 * 1024, 1024).expect("punch");

@@ -1,18 +1,18 @@
-//! What each mode promises, as predicates over what a volume holds after a crash.
+//! What each mode guarantees, as predicates over what a volume holds after a crash.
 //!
-//! A mode has a row of [`PROMISES`]: how far the order of operations is kept, what the bytes of files may be, what fsync
-//! covers, what recovery is. [`judge`] knows the columns, never the modes. [`Promise::words`] has them for people: they are
-//! the table in README.md, cell by cell.
+//! A mode has a row of [`GUARANTEES`]: how far operations stay in order, what the bytes of files may be, what fsync
+//! covers, what recovery is. [`verify`] knows the columns, never the modes. [`Guarantee::words`] has them for people:
+//! they are the table in README.md, cell by cell.
 //!
 //! 1. The whole tree at one moment ([`Order::Prefix`]): names, attributes and sizes are those after some operation, at
 //!    least as new as what is pinned.
-//! 2. The names at one moment ([`Order::Names`]): directories and entries are those after some operation, at least as new
-//!    as what is pinned, but for new files that are not there; each file is one of its versions since.
+//! 2. The names at one moment ([`Order::Names`]): directories and entries are those after some operation, at least as
+//!    new as what is pinned, but for new files that are not there; each file is one of its versions since.
 //! 3. Each object for itself ([`Order::PerObject`]): after the full check, what is pinned and was not changed since is
-//!    there, whole. It is there under the names that are pinned by their directories and were not changed since, unless a
-//!    write was torn in a directory that was changed, and somewhere (`lost+found`) if there is no such name. Nothing is
-//!    promised about the rest.
-//! 4. A volume that says of itself that it is clean is judged by both, and all files are as long as at that moment.
+//!    there, whole. It is there under the names that are pinned by their directories and were not changed since, unless
+//!    a write was torn in a directory that was changed, and somewhere (`lost+found`) if there is no such name. Nothing
+//!    is guaranteed about the rest.
+//! 4. A volume that says of itself that it is clean is compared with both, and all files are as long as at that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -69,9 +69,9 @@ pub enum Recovery {
     Mount,
 }
 
-/// The promise of one mode.
+/// The guarantee of one mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Promise {
+pub struct Guarantee {
     /// The mode.
     pub mode: Mode,
     /// How much of the order of operations a crash leaves.
@@ -84,10 +84,10 @@ pub struct Promise {
     pub recovery: Recovery,
 }
 
-/// The promises of all modes.
-pub static PROMISES: LazyLock<[Promise; MODES.len()]> = LazyLock::new(|| MODES.map(promise));
+/// The guarantees of all modes.
+pub static GUARANTEES: LazyLock<[Guarantee; MODES.len()]> = LazyLock::new(|| MODES.map(guarantee));
 
-fn promise(mode: Mode) -> Promise {
+fn guarantee(mode: Mode) -> Guarantee {
     let (order, data, fsync, recovery) = match mode.consistency {
         Consistency::None => (Order::PerObject, Data::Any, Scope::Node, Recovery::FullCheck),
         Consistency::DirtyBit => (Order::PerObject, Data::OldOrNew, Scope::Node, Recovery::CheckUnlessClean),
@@ -101,18 +101,18 @@ fn promise(mode: Mode) -> Promise {
             (Order::Prefix, data, Scope::EarlierMetadata, Recovery::Mount)
         }
     };
-    Promise { mode, order, data, fsync, recovery }
+    Guarantee { mode, order, data, fsync, recovery }
 }
 
-impl Promise {
-    /// The promise of a mode, which is given by name.
+impl Guarantee {
+    /// The guarantee of the mode of that name.
     #[must_use]
     pub fn of(mode: &str) -> Option<&'static Self> {
-        PROMISES.iter().find(|promise| promise.mode.name == mode)
+        GUARANTEES.iter().find(|guarantee| guarantee.mode.name == mode)
     }
 
-    /// The promise in words, as the columns of the table in README.md have them: names, sizes and attributes; bytes that were
-    /// not synced; fsync; what happens before the volume is used again.
+    /// The guarantee in words, as the columns of the table in README.md have them: names, sizes and attributes; bytes
+    /// that were not synced; fsync; what happens before the volume is used again.
     #[must_use]
     pub fn words(&self) -> [&'static str; 4] {
         [
@@ -167,25 +167,25 @@ pub struct Moment {
     pub torn: bool,
 }
 
-/// Judges what a recovered volume holds. `clean` tells that it said of itself that it needs no recovery.
+/// Compares a recovered volume with the guarantee; `clean` if it said of itself that it needs no recovery.
 ///
 /// # Errors
-/// The promise that was broken, in words.
-pub fn judge(
-    promise: &Promise,
+/// The guarantee that was broken, in words.
+pub fn verify(
+    guarantee: &Guarantee,
     history: &History,
     moment: Moment,
     clean: bool,
     observed: &State,
 ) -> Result<(), String> {
-    let pins = history.pins(moment.returned, promise.fsync);
-    match promise.order {
-        Order::Prefix => prefix(promise.data, false, history, moment, &pins, observed),
-        Order::Names => names(promise.data, history, moment, &pins, observed),
+    let pins = history.pins(moment.returned, guarantee.fsync);
+    match guarantee.order {
+        Order::Prefix => prefix(guarantee.data, false, history, moment, &pins, observed),
+        Order::Names => names(guarantee.data, history, moment, &pins, observed),
         Order::PerObject => {
             per_object(history, moment, &pins, observed)?;
             // nothing may wait in memory while a volume is marked clean
-            if clean { prefix(promise.data, true, history, moment, &pins, observed) } else { Ok(()) }
+            if clean { prefix(guarantee.data, true, history, moment, &pins, observed) } else { Ok(()) }
         }
     }
 }
@@ -320,8 +320,8 @@ fn same_names(
     }
 }
 
-/// Whether a file is one of its versions at least as new as what is pinned, and not older than its taking another's place
-/// in the names of state `number`.
+/// Whether a file is one of its versions at least as new as what is pinned, and not older than its taking another's
+/// place in the names of state `number`.
 fn one_version(
     data: Data,
     history: &History,
@@ -456,7 +456,7 @@ fn same_node(model: &Node, observed: &Node) -> Result<(), String> {
 fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) -> Result<(), String> {
     let model = history.state(moment.begun);
     // a node whose versions since its pin are one
-    let kept = |id: Id| match history.versions(id, pins.node(id), moment.begun)[..] {
+    let unchanged = |id: Id| match history.versions(id, pins.node(id), moment.begun)[..] {
         [Some(node)] => Some(node),
         _ => None,
     };
@@ -469,7 +469,7 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
         (pins.node(id)..moment.begun).any(|number| names(history.state(number), id) != last)
     };
     // an entry that was the same since its directory's pin; one torn write may cost a changed directory any entry
-    let entry_kept = |dir: Id, name: &str| {
+    let entry_unchanged = |dir: Id, name: &str| {
         let versions = history.versions(dir, pins.node(dir), moment.begun);
         let entry = |node: &Option<&Arc<Node>>| node.and_then(|node| node.entries()?.get(name).copied());
         let first = versions.first().and_then(entry);
@@ -480,7 +480,7 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
         let mut at = path;
         while !at.is_empty() {
             let (dir, name) = at.rsplit_once('/').unwrap_or(("", at));
-            if !model.resolve(dir).is_ok_and(|dir| entry_kept(dir, name)) {
+            if !model.resolve(dir).is_ok_and(|dir| entry_unchanged(dir, name)) {
                 return false;
             }
             at = dir;
@@ -488,12 +488,12 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
         true
     };
     for (path, id) in &paths {
-        let Some(node) = kept(*id) else { continue };
+        let Some(node) = unchanged(*id) else { continue };
         // a check puts there what has lost its name
         if whole(path) && path != "lost+found" {
             let found = observed.resolve(path).ok().and_then(|ino| observed.node(ino));
             let Some(found) = found else { return Err(format!("/{path} is pinned, and is not there")) };
-            // what is in a directory is judged by name; a check counts its links by what is left, and those of a file
+            // what is in a directory is compared by name; a check counts its links by what is left, and those of a file
             // that has another name in a torn directory
             let recounted = node.entries().is_some() || moment.torn;
             let there = || observed.resolve(path).map_or(0, |ino| names(observed, ino).len() as u32);
@@ -506,10 +506,10 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
         }
     }
     // what lost its name may be anywhere, but must be there; a file that was pinned without a name need not, and one of
-    // no bytes is not kept by a check
+    // no bytes is removed by a check
     let needed = |node: &Node| node.links > 0 && node.entries().is_none() && node.data().is_none_or(|d| !d.is_empty());
     for (id, _) in model.nodes.iter().filter(|(_, node)| needed(node)) {
-        let Some(node) = kept(*id) else { continue };
+        let Some(node) = unchanged(*id) else { continue };
         let alike = |other: &Node| {
             let other = Node { links: node.links, ..other.clone() };
             same_node(node, &other).and_then(|()| same_content(node, &other)).is_ok()
@@ -571,38 +571,38 @@ mod tests {
         state
     }
 
-    /// Judges a volume that holds what `left` makes, after all of `done` returned.
-    fn judged(mode: &str, done: &str, clean: bool, left: &str) -> Result<(), String> {
-        judged_at(mode, done, clean, false, left)
+    /// Verifies a volume with the content that `left` makes, after all of `done` returned.
+    fn verified(mode: &str, done: &str, clean: bool, left: &str) -> Result<(), String> {
+        verified_at(mode, done, clean, false, left)
     }
 
-    fn judged_torn(mode: &str, done: &str, left: &str) -> Result<(), String> {
-        judged_at(mode, done, false, true, left)
+    fn verified_torn(mode: &str, done: &str, left: &str) -> Result<(), String> {
+        verified_at(mode, done, false, true, left)
     }
 
-    fn judged_at(mode: &str, done: &str, clean: bool, torn: bool, left: &str) -> Result<(), String> {
+    fn verified_at(mode: &str, done: &str, clean: bool, torn: bool, left: &str) -> Result<(), String> {
         let workload: Workload = done.parse().unwrap();
         let mut first = State::empty();
         workload.setup.iter().for_each(|op| first.apply(op, 1024).unwrap());
         let mut history = History::new(first, 1024);
         workload.ops.iter().for_each(|op| history.push(op).unwrap());
         let moment = Moment { returned: history.len(), begun: history.len(), torn };
-        judge(Promise::of(mode).unwrap(), &history, moment, clean, &state(left))
+        verify(Guarantee::of(mode).unwrap(), &history, moment, clean, &state(left))
     }
 
     #[track_caller]
     fn legal(mode: &str, done: &str, left: &str) {
-        judged(mode, done, false, left).unwrap();
+        verified(mode, done, false, left).unwrap();
     }
 
     #[track_caller]
     fn broken(mode: &str, done: &str, left: &str, why: &str) {
-        let said = judged(mode, done, false, left).unwrap_err();
+        let said = verified(mode, done, false, left).unwrap_err();
         assert!(said.contains(why), "{said}");
     }
 
     #[test]
-    fn a_journal_keeps_the_order() {
+    fn a_journal_preserves_the_order() {
         let done = "create a; create b; create c";
         legal("journal", done, "");
         legal("journal", done, "create a; create b");
@@ -630,7 +630,8 @@ mod tests {
         legal("journal-data", done, &format!("{old} write f 0 1000 =2"));
         broken("journal-data", done, &format!("{old} write f 1000 500 =3"), "byte");
         broken("journal", done, "create f; append f 1000 =1", "1000 bytes instead of 2000");
-        // what a file grew by may come later than what else happened, but not later than the rename that puts it in place
+        // what a file grew by may come later than what else happened, but not later than the rename that puts it in
+        // place
         let grown = "create a; sync; create f; append f 100 =1; mkdir d";
         legal("journal", grown, "create a; create f; mkdir d");
         broken("journal-data", grown, "create a; create f; mkdir d", "0 bytes instead of 100");
@@ -653,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_mode_keeps_what_is_pinned_and_was_left_alone() {
+    fn a_raw_mode_preserves_what_is_pinned_and_was_left_alone() {
         let done = "mkdir d; create d/f; append d/f 9 =1 | create g; append g 9 =2; fsync g; create h";
         legal("none", done, "mkdir d; create d/f; append d/f 9 =1; create x; append x 9 =2");
         broken("none", done, "mkdir d; create d/f; append d/f 9 =1", "g is pinned, and its content is nowhere");
@@ -662,7 +663,7 @@ mod tests {
         broken("none", pinned, "create x", "/g is pinned, and is not there");
         legal("none", &format!("{pinned}; unlink g"), "");
         legal("none", "create a; create b; create c", "create c");
-        // a check may give a file up that was changed, and its name with it
+        // a check may remove a file that was changed, and its name with it
         legal("none", "create f; append f 9 =1; sync; append f 9000 =2", "");
         // between two names a file may have both; its links are counted
         let renamed = "mkdir d; create d/f; link d/f g; fsync g; fsync .; rename d/f h";
@@ -675,11 +676,11 @@ mod tests {
         );
         // another name in the same directory changes nothing for this one, but a torn block may
         broken("none", &format!("{pinned}; create h"), "create h", "g is pinned, and is not there");
-        assert!(judged_torn("none", &format!("{pinned}; create h"), "create h").is_ok());
+        assert!(verified_torn("none", &format!("{pinned}; create h"), "create h").is_ok());
     }
 
     #[test]
-    fn linked_writes_keep_the_order_of_names() {
+    fn linked_writes_preserve_the_order_of_names() {
         let done = "create a; append a 9 =1; sync; create b; append b 9 =2; rename a c; create d";
         legal("linked", done, "create a; append a 9 =1");
         legal("linked", done, "create c; append c 9 =1");
@@ -720,20 +721,20 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_mark_is_a_promise_too() {
-        judged("dirty-bit", "create a; create b", true, "create a").unwrap();
-        let said = judged("dirty-bit", "create a; create b", true, "create b").unwrap_err();
+    fn a_clean_state_is_a_guarantee_too() {
+        verified("dirty-bit", "create a; create b", true, "create a").unwrap();
+        let said = verified("dirty-bit", "create a; create b", true, "create b").unwrap_err();
         assert!(said.contains("/ has no a"), "{said}");
-        judged("dirty-bit", "create a; create b", false, "create b").unwrap();
+        verified("dirty-bit", "create a; create b", false, "create b").unwrap();
     }
 
     #[test]
     fn every_mode_is_one_row() {
-        for promise in PROMISES.iter() {
-            assert_eq!(Promise::of(promise.mode.name), Some(promise));
-            // where names keep the order of operations no check is needed
-            assert_eq!(promise.recovery == Recovery::Mount, promise.order != Order::PerObject);
+        for guarantee in GUARANTEES.iter() {
+            assert_eq!(Guarantee::of(guarantee.mode.name), Some(guarantee));
+            // where names stay in the order of operations no check is needed
+            assert_eq!(guarantee.recovery == Recovery::Mount, guarantee.order != Order::PerObject);
         }
-        assert_eq!(Promise::of("magic"), None);
+        assert_eq!(Guarantee::of("magic"), None);
     }
 }
