@@ -127,7 +127,7 @@ fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> R
     let failed = failed(path);
     let refuse = |why: &str| failed(io::Error::new(io::ErrorKind::InvalidData, why));
     let torn = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => refuse("it is not whole: the repair it belongs to never began"),
+        io::ErrorKind::UnexpectedEof => refuse("it is empty or incomplete: nothing was repaired with it"),
         _ => failed(error),
     };
     // a pipe without a writer would never open

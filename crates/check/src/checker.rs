@@ -120,7 +120,7 @@ impl<'a> Run<'a> {
         };
         let run = Run { device: &image, ..self };
         let (mut report, seen) = run.examine_ext(Some((layer, &layer.live)), see).map_err(instead)?;
-        report.format = "extant".to_owned();
+        report.format = crate::report::NATIVE.to_owned();
         for snapshot in layer.others() {
             if self.progress.cancelled() {
                 report.cancel();

@@ -1,8 +1,9 @@
 //! The report as text for people. Three shapes are e2fsck's, because scripts search for them: `Pass N:` at the start of
 //! a heading, the summary line, and the warning that errors are left.
 
+use crate::options::Repair;
 use crate::problem::Problem;
-use crate::report::{Report, exit};
+use crate::report::{NATIVE, Report, exit};
 use crate::table::{Code, Fixer, Phase, Severity};
 use std::fmt::{self, Display, Write as _};
 use std::io;
@@ -194,18 +195,29 @@ pub fn verdict(report: &Report) -> String {
     if report.cut_short() {
         return format!("Check aborted after {errors}; nothing was changed; {}.", after_abort(report));
     }
-    let next = match report.mounted {
-        true => "unmount the volume and run `extant check`",
-        false => "run with -p or -y to repair",
-    };
-    let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
+    let next = next_step(report);
     match report.errors {
-        0 => format!("No errors found{notes}; run with -y to repair."),
-        _ if report.repaired => format!("{errors} found, not all repaired; run again with -y."),
-        _ if left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None) => {
-            format!("{errors} found that cannot be repaired; back up the data.")
-        }
+        0 => format!("No errors found{notes}; run with -fy to repair."),
+        _ if report.repaired => format!("{errors} found, not all repaired; {next}."),
         _ => format!("{errors} found, none repaired; {next}."),
+    }
+}
+
+/// The next step where errors are left.
+fn next_step(report: &Report) -> String {
+    let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
+    let lost = left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None);
+    if report.format == NATIVE && lost {
+        return "damage of a native volume cannot be repaired: roll back to a snapshot, or copy the data off".into();
+    }
+    if lost || report.asked == Repair::All {
+        return "what is left cannot be repaired: copy the data off".into();
+    }
+    let safe = report.asked == Repair::No && left().all(|problem| problem.code.preen_safe());
+    let option = if safe { "-fp" } else { "-fy" };
+    match report.mounted {
+        true => format!("unmount the volume and run `extant check {option}`"),
+        false => format!("run with {option} to repair"),
     }
 }
 
@@ -216,5 +228,8 @@ fn after_abort(report: &Report) -> &'static str {
         Code::JournalDeviceNotFound => Some("use e2fsck -j for a journal on another device"),
         _ => None,
     };
-    report.problems.iter().find_map(|problem| next(problem.code)).unwrap_or("run with -y to repair")
+    report.problems.iter().find_map(|problem| next(problem.code)).unwrap_or(match report.asked {
+        Repair::All => "copy off what can be read",
+        _ => "run with -fy to repair",
+    })
 }

@@ -1,5 +1,6 @@
 //! The result of a check: for programs as JSON (this module), for people as text ([`crate::render`]).
 
+use crate::options::Repair;
 use crate::problem::{Findings, Problem};
 use crate::render;
 use crate::table::{Code, Phase, Severity};
@@ -48,6 +49,9 @@ pub struct Report {
     /// The volume was mounted during the check, so that a repair requires unmounting it.
     #[serde(skip)]
     pub mounted: bool,
+    /// What was to be repaired.
+    #[serde(skip)]
+    pub asked: Repair,
     /// Cost of the check.
     pub scan: Scan,
     /// Contents of the volume.
@@ -267,6 +271,9 @@ impl AddAssign<&Counts> for Counts {
     }
 }
 
+/// [`Report::format`] of native volumes.
+pub(crate) const NATIVE: &str = "extant";
+
 impl Report {
     /// A report on a check that repaired nothing.
     #[must_use]
@@ -287,6 +294,7 @@ impl Report {
             problems: findings.problems.iter().map(Reported::from).collect(),
             not_looked_at: Vec::new(),
             mounted: false,
+            asked: Repair::No,
             scan,
             counts,
         }

@@ -1,5 +1,6 @@
 //! The problem table is complete, its texts can be filled in, and of many problems those listed depend on nothing else.
 
+use extant_check::Repair;
 use extant_check::problem::{Limits, Problem, Problems};
 use extant_check::render::{UNKNOWN, escape, sentence, verdict, write_text};
 use extant_check::report::{Counts, Report, Scan};
@@ -241,7 +242,7 @@ fn text_for_people_and_scripts() {
     let broken = text(&report([link, Problem::new(Code::UuidMissing)]));
     assert!(broken.contains("Inode 12: link count is 2, should be 1. Path: /a\\nb\n"), "{broken}");
     assert!(broken.contains("\nv.img: ********** WARNING: Filesystem still has errors **********\n"), "{broken}");
-    assert!(broken.ends_with("v.img: 1 error found, none repaired; run with -p or -y to repair.\n"), "{broken}");
+    assert!(broken.ends_with("v.img: 1 error found, none repaired; run with -fp to repair.\n"), "{broken}");
     let order = ["Pass 0", "no UUID", "Pass 1", "Pass 4", "Inode 12", "Pass 5", "WARNING", "files ("];
     assert!(order.map(|part| broken.find(part)).is_sorted(), "{broken}");
     assert!(order.iter().all(|part| broken.contains(part)), "{broken}");
@@ -256,12 +257,24 @@ fn verdicts() {
     for (report, said) in [
         (report([]), "No errors found."),
         (report([note()]), "No errors found; 1 note."),
-        (report([link(), note()]), "1 error found, none repaired; run with -p or -y to repair."),
+        (report([link(), note()]), "1 error found, none repaired; run with -fp to repair."),
         (
             Report { mounted: true, ..report([link(), link()]) },
-            "2 errors found, none repaired; unmount the volume and run `extant check`.",
+            "2 errors found, none repaired; unmount the volume and run `extant check -fp`.",
         ),
-        (report([Problem::new(Code::ReadError)]), "1 error found that cannot be repaired; back up the data."),
+        (
+            report([Problem::new(Code::ReadError)]),
+            "1 error found, none repaired; what is left cannot be repaired: copy the data off.",
+        ),
+        (
+            Report { format: "extant".into(), ..report([Problem::new(Code::NativeStructureWrong)]) },
+            "1 error found, none repaired; damage of a native volume cannot be repaired: roll back to a snapshot, or copy \
+             the data off.",
+        ),
+        (
+            Report { asked: Repair::Safe, ..report([Problem::new(Code::InodeUnattached)]) },
+            "1 error found, none repaired; run with -fy to repair.",
+        ),
         (
             report([Problem::new(Code::SuperblockFieldWrong)]),
             "Check aborted after 1 error; nothing was changed; try a backup superblock with -b.",
@@ -274,7 +287,7 @@ fn verdicts() {
         (repaired(true, vec![link()]), "Repaired: 1 error fixed; no errors remain."),
         (repaired(true, vec![link(), note()]), "Repaired: 1 error fixed; no errors remain; 1 note."),
         (repaired(true, Vec::new()), "No errors found; the \"not cleanly unmounted\" flag was cleared."),
-        (repaired(false, vec![link(), link()]), "2 errors found, not all repaired; run again with -y."),
+        (repaired(false, vec![link(), link()]), "2 errors found, not all repaired; run with -fp to repair."),
     ] {
         assert_eq!(verdict(&report), said);
     }

@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering;
     about = "Age a volume: fill it, then create, append to, truncate and delete files",
     after_help = "Examples:
   extant mkfs -t ext3 old.img 64G && extant age --fill 95 --rounds 100 old.img
-  extant age --seed 7 --fill 80 new.img        filled, not aged
-  extant age --placement hint old.img
-  extant age --largest 65536 --fill 75 old.img   large files
+  extant mkfs new.img 10G && extant age --seed 7 --fill 80 new.img   filled, not aged
+  extant mkfs near.img 64G && extant age --placement hint near.img
+  extant mkfs large.img 64G && extant age --largest 65536 --fill 75 large.img   large files
 
 The workload is that of the ffsck paper (FAST '13, section 3.2): a directory for each block group, with files of 1 to \
     512 blocks (--largest) that fill a fifth of the group; then new files, and up to 256 more blocks for existing ones, until the \

@@ -38,7 +38,7 @@ use watch::Watch;
   extant check -fn volume.img             check it, change nothing
   extant check volume.img                 the same, unless it is marked clean
   extant check --estimate /dev/sdb1       how long a check would take
-  extant check -fn -b 32768 volume.img    with a backup superblock
+  extant check -fn -b 32768 volume.img    with a backup superblock (8193 with blocks of 1 KiB)
   extant check --online /mnt              while it is mounted and in use (native volumes)
   extant check -fn --json volume.img | jq -r '.problems[].text'
   extant check -fy -z before volume.img   repair everything, with an undo file
@@ -49,8 +49,8 @@ Without -p or -y nothing is changed. -p repairs only what cannot lose anything; 
     moment is finished by the next one. A mounted volume is only read.
 
 Problem codes are the same as e2fsck's, and /etc/e2fsck.conf (or the file that E2FSCK_CONFIG names) is read. With -C FD, lines \
-    'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 shows a bar on the terminal; a negative FD writes \
-    nothing at first. SIGUSR1 starts, SIGUSR2 stops progress output.
+    'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 shows a bar on the terminal; with a negative FD \
+    progress is written from SIGUSR1 on. SIGUSR2 stops it.
 
 Called as fsck.ext2, fsck.ext3, fsck.ext4, fsck.rext3, fsck.extant or e2fsck, the program reads its command line as e2fsck \
     does, and without -n, -p or -y it asks on the terminal whether to repair.
@@ -95,9 +95,9 @@ pub(crate) struct Check {
     completion: Option<i32>,
 
     /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others
-    /// that change nothing; scan_segments=N, the number of saved block maps in a pass; unshare_blocks: with -y, files
-    /// that share blocks on purpose get blocks of their own; and empty_tables: where an inode table cannot be found, -y
-    /// makes an empty one, and its files are lost
+    /// that change nothing; scan_segments=N, 1 to 10000 parts of a pass, to find owners of multiply-claimed blocks
+    /// faster; unshare_blocks: with -y, files that share blocks on purpose get blocks of their own; and empty_tables:
+    /// where an inode table cannot be found, -y makes an empty one, and its files are lost
     #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended::parse)]
     extended: Vec<Extended>,
 
@@ -264,7 +264,7 @@ impl Check {
         let forgives = || settings.allow_cancellation && !skip::is_marked(&*device);
         let mut report = match outcome {
             Ok(mut report) => {
-                report.mounted = is_mounted;
+                (report.mounted, report.asked) = (is_mounted, repair);
                 report
             }
             Err(refusal) => {
@@ -300,7 +300,9 @@ impl Check {
             Some(Mounted { root: true, read_only: true, .. }) => Ok(true),
             Some(mounted) => {
                 let place = escape(mounted.place().as_bytes());
-                let sentence = format!("is mounted {place}; unmount it, or use -n to check without repairing");
+                let sentence = format!(
+                    "is mounted {place}; unmount it, use -n to check without repairing, or --online for a native volume in use"
+                );
                 Err(Failure::Message(format!("{} {sentence}", self.shown_name())))
             }
         }

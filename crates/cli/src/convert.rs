@@ -64,9 +64,13 @@ impl Convert {
         watch.finish();
         let done = outcome.map_err(|refusal| Failure::on(&self.device, refusal))?;
         let name = self.to.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let said = if done { "converted to" } else { "nothing to do: it is" };
+        let said = match (done, self.to) {
+            (true, _) => format!("converted to {name}"),
+            (false, Format::Ext4) => "nothing to do: it has block bitmaps".to_owned(),
+            (false, Format::Spacemap) => "nothing to do: it has space maps".to_owned(),
+        };
         let mut out = stdout()?;
-        writeln!(out, "{}: {said} {name}", escape(self.device.as_bytes()))?;
+        writeln!(out, "{}: {said}", escape(self.device.as_bytes()))?;
         out.flush()?;
         Ok(0)
     }

@@ -30,7 +30,7 @@ use std::sync::Arc;
 Exit status: 0 damaged or listed, 1 refused or failed, 2 wrong usage."
 )]
 pub(crate) struct Damage {
-    /// The volume to damage: a path (its content is destroyed)
+    /// The volume to damage, a path; use a copy, since what is changed is lost
     #[arg(value_name = "DEVICE", required_unless_present = "list")]
     device: Option<Device>,
 

@@ -23,7 +23,7 @@ mod rows;
     after_help = "Examples:
   extant info volume.img              what dumpe2fs -h shows
   extant info --groups volume.img     the block groups as well
-  extant info -b 32768 volume.img     from a backup superblock
+  extant info -b 32768 volume.img     from a backup superblock (8193 with blocks of 1 KiB)
   extant info --json volume.img | jq -r .identity.uuid
   extant info --export /dev/sdb1      type, UUID and label, as udev wants them
   extant info --fuse /mnt             how a mounted volume is served: transport, messages by kind

@@ -269,7 +269,9 @@ impl Rollback {
             let to = self.name.as_ref().map(|name| name.as_bytes());
             mounted.rollback(to).map_err(|e| failed(&e))?;
             if to.is_some() {
-                say("rollback will happen at unmount; changes made until then are lost (undo: --cancel)");
+                say(
+                    "the volume is rolled back when it is unmounted: all changes since the snapshot are lost then (--cancel undoes this)",
+                );
             }
             return Ok(0);
         }

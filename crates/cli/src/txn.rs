@@ -186,7 +186,7 @@ impl Txn {
             say(&format!("processes left behind by COMMAND are still running: {left}; all changes were rolled back"));
             return Ok(FAILURE);
         } else {
-            say("COMMAND failed; all changes were rolled back");
+            say(&format!("COMMAND failed ({ran}); all changes were rolled back"));
         }
         Ok(if ran.success() { FAILURE } else { status(ran) })
     }

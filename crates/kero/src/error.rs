@@ -48,7 +48,7 @@ pub enum Error {
     #[error("the device has a Kero layer already: drain it first")]
     AlreadyFormatted,
     /// No layer is there.
-    #[error("the device has no Kero layer: block 0 contains no placeholder; format it, or use it as it is")]
+    #[error("the device has no Kero layer (block 0 contains no placeholder); use it without `kero:`")]
     NotFormatted,
     /// The placeholder is gone, the superblocks are not.
     #[error(

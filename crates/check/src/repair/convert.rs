@@ -61,7 +61,7 @@ pub fn convert(
         return Err(Refusal { exit: exit::CANCELLED, ..refused("cancelled; nothing was changed") });
     }
     if !report.clean {
-        return Err(Refusal { exit: exit::LEFT, ..refused("the volume is not sound: run `extant check -y` first") });
+        return Err(Refusal { exit: exit::LEFT, ..refused("the volume has errors: run `extant check -fy` first") });
     }
     let Some(free) = built? else { return Ok(false) };
     copies::write_all(&overlay, free.geometry()).map_err(failed)?;
@@ -78,7 +78,7 @@ fn refused(sentence: impl Into<String>) -> Refusal {
 
 /// Builds the other form in the overlay. The blocks that were free before; `None` where there is nothing to do.
 fn build(view: &View<'_>, overlay: &Overlay, to: FreeSpaceForm) -> Result<Option<FreeBlocks>, Refusal> {
-    let Some(walk) = view.walk else { return Err(refused("the volume is not sound: run `extant check -y` first")) };
+    let Some(walk) = view.walk else { return Err(refused("the volume has errors: run `extant check -fy` first")) };
     let unreplayed = [Code::JournalNotReplayed, Code::JournalRecoveryOfNothing, Code::JournalRecoveryFlagMissing];
     if unreplayed.into_iter().any(|code| view.problems.count(code) > 0) {
         return Err(refused("the journal was not replayed: run `extant check -y` first"));

@@ -351,7 +351,7 @@ fn refusals_are_one_sentence() {
         ("-t ext4 -b 3000", "8M", "a power of two from 1024 to 65536"),
         ("-t ext4 -I 100", "8M", "a power of two from 128"),
         ("-t ext4 -I 128 -O inline_data", "8M", "too small for the feature inline_data"),
-        ("-t ext4 -m 60", "8M", "from 0 to 50"),
+        ("-t ext4 -m 60", "8M", "use 0 to 50"),
         ("-t ext4 -N 5000000", "8M", "do not fit"),
         ("-t ext4 -G 3", "8M", "a power of two is needed"),
         ("-t ext4 -g 100", "8M", "in steps of 8"),

@@ -292,3 +292,15 @@ fn block_counts_are_of_the_device_everywhere() {
     assert_eq!((groups.len(), available), (2, free));
     assert!(prints(&["info", "-g", image]).contains("have no blocks on the device"));
 }
+
+#[test]
+fn a_native_volume_that_was_cut_short_has_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
+    std::fs::File::options().write(true).open(&image).unwrap().set_len(24 << 20).unwrap();
+    for option in ["-n", "-fn", "-p", "-fp", "-fy"] {
+        let said = exits(4, &["check", option, text(&image)]).text();
+        assert!(said.contains("cut short"), "{option}: {said}");
+    }
+}

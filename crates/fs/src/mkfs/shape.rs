@@ -216,7 +216,7 @@ impl Shape {
     fn reserve(&mut self, pages: u64, blocks: u64, options: &MkfsOptions) -> Result<()> {
         let percent = options.reserved_percent;
         if !(0.0..=50.0).contains(&percent) {
-            return refuse(format!("{percent} percent for the superuser: from 0 to 50 can be reserved"));
+            return refuse(format!("{percent} percent cannot be reserved for the superuser: use 0 to 50"));
         }
         let reserved = (pages as f64 * percent / 100.0) as u64;
         let scaled = u128::from(reserved) * u128::from(self.geometry.blocks) / u128::from(blocks.max(1));
@@ -314,7 +314,7 @@ impl Basics {
         let least = u64::from(block_size) * u64::from(cluster_blocks);
         let bytes_per_inode = match options.bytes_per_inode {
             Some(ratio) if !(1024..=64 << 20).contains(&ratio) => {
-                return refuse(format!("an inode for {ratio} bytes: from 1024 to 67108864 is needed"));
+                return refuse(format!("bytes per inode {ratio} is invalid: use 1024 to 67108864"));
             }
             Some(ratio) => ratio,
             None => bytes_per_inode.max(least),

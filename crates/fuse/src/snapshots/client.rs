@@ -36,7 +36,7 @@ impl MountedSnapshots {
         let root = dir.ancestors().take_while(same).last().unwrap_or(&dir).to_owned();
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         if text(&root, DAEMON).is_err() {
-            return Err(wrong("it is a folder that is not on a mounted Extant volume"));
+            return Err(wrong("it is not on a volume that `extant mount` mounted"));
         }
         let folder = root.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
         if folder.metadata().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
@@ -44,8 +44,8 @@ impl MountedSnapshots {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         if !folder.is_dir() {
-            let why = "no snapshots can be seen there: the volume is not native, or is mounted as one of its snapshots \
-                       (-o snapshot=)";
+            let why =
+                "there are no snapshots: it needs a mounted native volume (not one of its snapshots, -o snapshot=)";
             return Err(wrong(why));
         }
         Ok(Self { folder })

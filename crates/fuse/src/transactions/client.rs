@@ -70,8 +70,8 @@ impl MountedTransaction {
         hand_over_pages(&file);
         ask(&file, &format!("begin.{seconds}.{mark}")).map_err(|e| match Errno::from_io_error(&e) {
             Some(Errno::NODATA | Errno::OPNOTSUPP) => {
-                let why = "no transaction can begin there: not on a mounted Extant volume of the native format, or on \
-                           one that is mounted as one of its snapshots (-o snapshot=)";
+                let why = "no transaction can begin there: it needs a mounted native volume (not one of its \
+                           snapshots, -o snapshot=)";
                 io::Error::other(why)
             }
             Some(Errno::INVAL) => io::Error::other("a transaction can take a day at most"),
