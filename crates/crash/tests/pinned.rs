@@ -465,6 +465,27 @@ fn a_superblock_of_which_enough_is_left_is_restored() {
     }
 }
 
+/// The newest superblock says another length than the volume above its map: the other one, which is whole, may be the
+/// one that is right, and is never written over.
+#[test]
+fn a_superblock_with_errors_is_not_written_over_one_that_is_whole() {
+    let intact = volume();
+    let (sb, at) = newest(&intact);
+    let older = NativeSuperblock::parse(&block(&intact, 1 - at)).expect("the one before");
+    for blocks in [32_769, 65_536, 16_383, 16_385, 20_000] {
+        let shape = format::native::Shape::new(blocks).expect("a shape");
+        let device = Arc::new(copy(&intact));
+        device.write(at * BLOCK, &NativeSuperblock { shape, ..sb.clone() }.to_bytes()).expect("writing");
+        assert_eq!(checked(&device).exit, 4, "{blocks}");
+        let report = repaired(&device, Repair::All);
+        assert_eq!(block(&device, 1 - at), block(&intact, 1 - at), "{blocks}");
+        // nothing of the generation before was written over here, so it is there again
+        assert_eq!((report.exit, checked(&device).clean), (1, true), "{blocks}: {:?}", report.problems);
+        let (now, _) = newest(&device);
+        assert_eq!((now.root, now.shape, now.snapshots), (older.root, older.shape, older.snapshots), "{blocks}");
+    }
+}
+
 /// A superblock that leads to no map is not written over the other one.
 #[test]
 fn no_superblock_without_a_map_takes_the_place_of_another() {

@@ -22,7 +22,7 @@ pub(crate) use snapshots::{Shared, Snapshots};
 use crate::Result;
 use blockdev::BlockDevice;
 use format::native::BLOCK_SIZE;
-use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
+use format::native::superblock::{COPIES, LAST_TO_WRITE, NativeSuperblock};
 
 /// Whether a device begins as a native volume does, sound or not.
 ///
@@ -55,7 +55,7 @@ pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSup
         return Err(crate::Error::Native(lacks));
     }
     let generation = superblock.last_tried(&blocks);
-    if generation > LAST_GENERATION {
+    if generation > LAST_TO_WRITE {
         return Err(crate::Error::Native("the number of its generation is too high for another one"));
     }
     Ok((NativeSuperblock { generation, ..superblock }, copy))
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn without_a_number_for_the_next_generation_no_one_goes_on() {
-        for (number, goes_on) in [(9, true), (LAST_GENERATION, true), (LAST_GENERATION + 1, false), (u64::MAX, false)] {
+        for (number, goes_on) in [(9, true), (LAST_TO_WRITE, true), (LAST_TO_WRITE + 1, false), (u64::MAX, false)] {
             // the older one beside it, as always
             let bytes = [with(number), with(number - 1)].map(|sb| sb.to_bytes()).concat();
             let device = MemoryDevice::from_vec(bytes);

@@ -34,7 +34,7 @@ pub(super) fn in_force(device: &dyn BlockDevice, blocks: &[u8]) -> format::Resul
     Ok((newest, at))
 }
 
-fn block_of(blocks: &[u8], at: u64) -> Option<&[u8]> {
+pub(super) fn block_of(blocks: &[u8], at: u64) -> Option<&[u8]> {
     blocks.chunks(SIZE as usize).nth(at as usize)
 }
 

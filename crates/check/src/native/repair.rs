@@ -8,7 +8,8 @@
 //!    over, so that is seldom possible. Anything else that is wrong with the newest generation is left as it is.
 //! 3. A superblock that is damaged so little that what it was is known is written anew, if its generation is sound.
 //! 4. Where one of the two superblocks is damaged otherwise, the one in force is written in its place, if it leads to a
-//!    map.
+//!    map. Where that one is whole, but of another length or UUID, and the one in force has errors of its own, it is
+//!    never written over: the volume goes back to its generation if that is intact.
 //!
 //! Each is one write of a superblock, to the block that is not in force.
 
@@ -87,6 +88,11 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
         if !alone && options.repair != Repair::All {
             return outcome;
         }
+        if let Some(whole) = copies::block_of(&blocks, other).and_then(|block| NativeSuperblock::parse(block).ok())
+            && !alone
+        {
+            return instead(run, outcome, &whole, &in_force, at, last);
+        }
         // the one in force stays until this is written
         write(device, other, &next(&in_force))?;
         let mut report = report.clone();
@@ -120,6 +126,26 @@ fn go_back(
             write(run.device, at, &next_of(before, last))?;
             let why = format!("block {physical} of the device: {what}");
             Ok(went_back(report, in_force.generation, before.generation, &why))
+        }
+        _ => outcome,
+    }
+}
+
+/// Makes the generation of the other superblock the newest, where that is whole and says another length or UUID than the
+/// one in force, which has errors of its own. It is never written over: it may be the one that is right.
+fn instead(
+    run: Run<'_>,
+    outcome: Result<Report, Refusal>,
+    whole: &NativeSuperblock,
+    in_force: &NativeSuperblock,
+    at: u64,
+    last: u64,
+) -> Result<Report, Refusal> {
+    match run.check_generation(whole) {
+        Ok(report) if report.clean => {
+            write(run.device, at, &next_of(whole, last))?;
+            let why = "its superblock contradicts the volume above its map";
+            Ok(went_back(report, in_force.generation, whole.generation, why))
         }
         _ => outcome,
     }

@@ -539,3 +539,28 @@ fn a_second_name_of_a_folder_in_an_inode_is_found() {
     assert!(e2fsck(image.path()).clean);
     assert!(inode_of(&image, "b/c/e") > 11);
 }
+
+/// A leaf below the root maps one block behind the end of the journal: e2fsck lets that pass where the leaf is in the
+/// inode, and nowhere else.
+#[test]
+fn a_leaf_has_no_block_at_the_end_of_its_file() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let args = ["-t", "ext4", "-b", "1024", "-g", "256", "-J", "size=1", "-O", "^flex_bg,^metadata_csum,^uninit_bg"];
+    let image = Image::mke2fs(&args, 6 << 20).build();
+    let mut bytes = std::fs::read(image.path()).expect("the volume");
+    let u16_at = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let last = |bytes: &[u8], leaf: usize| leaf + 12 * usize::from(u16_at(bytes, leaf + 2));
+    let leaf = (0..bytes.len()).step_by(1024).find(|&at| {
+        let is_leaf = bytes[at..at + 2] == [0x0A, 0xF3] && u16_at(&bytes, at + 6) == 0;
+        is_leaf && u16_at(&bytes, last(&bytes, at)) + u16_at(&bytes, last(&bytes, at) + 4) == 1024
+    });
+    let entry = last(&bytes, leaf.expect("the journal's leaf"));
+    bytes[entry + 4] += 1;
+    let found = look(&bytes);
+    let names_it = |p: &extant_check::report::Reported| p.code == Code::InodeSizeWrong && p.inode == Some(8);
+    assert!(found.problems.iter().any(names_it), "{:?}", found.problems);
+    repaired("a block behind the journal", &mut bytes);
+    assert!(e2fsck(Image::from_bytes(&bytes).path()).clean);
+}

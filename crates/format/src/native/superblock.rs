@@ -82,6 +82,10 @@ const MOST_UNSEEN: u64 = 4;
 /// Higher numbers of generations are no volume's that was ever in use, and could not be counted on from for long.
 pub const LAST_GENERATION: u64 = u64::MAX / 2;
 
+/// A volume whose generation has a higher number is not written any more: no mount writes so many generations that one
+/// which began below came to the last.
+pub const LAST_TO_WRITE: u64 = LAST_GENERATION - (1 << 40);
+
 /// Entries that the map log has space for.
 pub const MAX_LOG_ENTRIES: usize = 77;
 

@@ -156,6 +156,7 @@ impl Trees<'_> {
         tally: &mut Tally,
         found: &mut Found,
     ) {
+        tally.has_leaves |= place.block.is_some();
         let mut next = place.range.start;
         let mut last_cluster = None;
         let mut last_end = None;

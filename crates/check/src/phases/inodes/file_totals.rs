@@ -53,6 +53,8 @@ pub(crate) struct Tally {
     pub(crate) last_written: Option<u64>,
     /// Runs of blocks that do not follow the one before.
     pub(crate) runs: u32,
+    /// Extents lie in a leaf below the root.
+    pub(crate) has_leaves: bool,
     /// Some of the map could not be followed: sums prove nothing.
     pub(crate) incomplete: bool,
 }
@@ -133,7 +135,8 @@ pub(crate) fn check_sums(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) 
 /// The size the file should have, where it has another.
 ///
 /// A directory ends with its last block. A regular file may be longer than its blocks (a hole at the end) and may have
-/// unwritten blocks beyond its end, but no written block may start beyond it.
+/// unwritten blocks beyond its end, but no written block may start beyond it; nor, as e2fsck has it, at its end, where
+/// the leaves of its tree are blocks.
 fn wrong_size(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) -> Option<u64> {
     let block_size = u64::from(ctx.volume.geometry.block_size);
     match fields.kind {
@@ -151,7 +154,7 @@ fn wrong_size(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) -> Option<u
             // verity stores its hash tree beyond the end
             if !fields.flags.contains(InodeFlags::VERITY)
                 && let Some(last) = tally.last_written
-                && fields.size < last.saturating_mul(block_size)
+                && fields.size < last.saturating_mul(block_size).saturating_add(u64::from(tally.has_leaves))
             {
                 return Some((last + 1).saturating_mul(block_size));
             }
