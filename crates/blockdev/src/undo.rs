@@ -251,7 +251,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for cut in [0, 7, 20, whole.len() - 1] {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            assert!(says(&path, &device).contains("not whole"), "{cut}");
+            assert!(says(&path, &device).contains("incomplete"), "{cut}");
         }
         let mut damaged = whole;
         *damaged.last_mut().unwrap() ^= 1;
