@@ -4,10 +4,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A text that is none of the names it should be one of; it says which these are.
+/// A text that is not one of the names it should be; it says which to use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("none of {}", .0.join(", "))]
+#[error("use {}", one_of(.0))]
 pub struct UnknownName(Vec<&'static str>);
+
+/// `a, b or c`.
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        names => names.concat(),
+    }
+}
 
 /// The names of an enumeration: all of its values, to text and back.
 macro_rules! names {
@@ -142,7 +150,7 @@ mod tests {
         assert!(Placement::ALL.iter().all(|one| one.to_string().parse() == Ok(*one)));
         assert!(MODES.iter().all(|mode| mode.name.parse() == Ok(*mode)));
         let why = "soft-updates".parse::<Consistency>().expect_err("there is none yet").to_string();
-        assert_eq!(why, "none of none, dirty-bit, linked, journal, snapshot");
+        assert_eq!(why, "use none, dirty-bit, linked, journal or snapshot");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 mod others;
 
 use crate::{Error, Result};
-use fs::{Consistency, DataMode, FsBlock, Placement, Volume, WriteOptions};
+use fs::{Consistency, DataMode, FsBlock, Placement, UnknownName, Volume, WriteOptions};
 use fuse_wire::{Access, Atime, AttachOptions, Transport};
 use others::{Meaning, meaning};
-use std::fmt::Display;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they were made: a
@@ -118,9 +118,9 @@ impl MountOptions {
                 self.mount.read_only = name == "ro";
                 self.insist = name == "rw";
             }
-            ("consistency", Some(mode)) => self.consistency = Some(named(name, mode, Consistency::ALL)?),
-            ("data", Some(mode)) => self.data = Some(named(name, mode, DataMode::ALL)?),
-            ("placement", Some(word)) => self.placement = named(name, word, Placement::ALL)?,
+            ("consistency", Some(mode)) => self.consistency = Some(named(name, mode)?),
+            ("data", Some(mode)) => self.data = Some(named(name, mode)?),
+            ("placement", Some(word)) => self.placement = named(name, word)?,
             ("commit", Some(seconds)) => self.commit = Some(commit(seconds)?),
             ("noatime", None) => self.mount.atime = Atime::Never,
             ("relatime" | "atime", None) => self.mount.atime = Atime::Relative,
@@ -244,16 +244,8 @@ pub(crate) fn means_nothing_here(option: &str) -> bool {
 }
 
 /// The value of an option that has this name.
-fn named<T: Copy + Display>(option: &str, name: &str, all: &[T]) -> Result<T> {
-    let names: Vec<String> = all.iter().map(T::to_string).collect();
-    let at = names.iter().position(|known| known == name);
-    at.and_then(|at| all.get(at).copied()).ok_or_else(|| {
-        let names = match names.as_slice() {
-            [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
-            names => names.concat(),
-        };
-        invalid(option, name, &format!("use {names}"))
-    })
+fn named<T: FromStr<Err = UnknownName>>(option: &str, name: &str) -> Result<T> {
+    name.parse().map_err(|why: UnknownName| invalid(option, name, &why.to_string()))
 }
 
 fn invalid(option: &str, value: &str, instead: &str) -> Error {
