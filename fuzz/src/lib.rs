@@ -27,9 +27,9 @@ mod reading;
 mod seeds;
 mod session;
 mod space_map;
+mod text_parsers;
 mod undo;
 mod volumes;
-mod words;
 mod writing;
 
 pub use archive::{archive, fill};
@@ -39,9 +39,9 @@ pub use nbd::nbd;
 pub use reading::read;
 pub use session::session;
 pub use space_map::space_map;
+pub use text_parsers::text;
 pub use undo::undo;
 pub use volumes::{check, repair, repair_cut, repair_undo};
-pub use words::text;
 pub use writing::write;
 
 use blockdev::{BlockDevice, MemoryDevice};
@@ -53,7 +53,7 @@ use format::xattr::{Value, XattrArea};
 use format::{FsBlock, GroupNo, InodeNo, jbd2};
 use fuse_wire::{Features, Operation, Request};
 use std::sync::Arc;
-use store::recovery::{Journal, Recovered, Replayed, Run};
+use store::recovery::{Journal, JournalExtent, Recovered, Replayed};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A fuzz target.
@@ -89,7 +89,7 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "session", run: session, seeds: session::sequences },
     Target { name: "layer", run: layer, seeds: layer::changes },
     Target { name: "nbd", run: nbd, seeds: nbd::talks },
-    Target { name: "text", run: text, seeds: words::texts },
+    Target { name: "text", run: text, seeds: text_parsers::texts },
 ];
 
 /// The 1 024 bytes of a superblock. Promise: an accepted geometry has every group, descriptor and inode table inside
@@ -128,7 +128,7 @@ pub fn superblock(data: &[u8]) {
 /// entries tile the block from its start, names lie inside it, and an index leads to as many blocks as it counts.
 pub fn directory_block(data: &[u8]) {
     let Some((&flags, block)) = data.split_first() else { return };
-    // a bigger block size than the region's length is how an inline directory is read
+    // a bigger block size than the part's length is how an inline directory is read
     let block_size = 1024 << (flags & 7).min(6);
     let format = DirFormat { block_size, file_type: flags & 8 != 0, hashed: flags & 16 != 0 };
     let mut end = 0;
@@ -240,7 +240,7 @@ fn recover(data: &[u8]) -> Option<Recovered> {
     let (mut disk, _) = jbd2::DiskSuperblock::read_from_prefix(&bytes).ok()?;
     disk.s_checksum = disk.checksum().into();
     bytes[..BLOCK].copy_from_slice(disk.as_bytes());
-    let all = Run { first: FsBlock(0), count: (bytes.len() / BLOCK) as u64 };
+    let all = JournalExtent { first: FsBlock(0), count: (bytes.len() / BLOCK) as u64 };
     let journal = Journal::internal(Arc::new(MemoryDevice::from_vec(bytes)), BLOCK as u32, [all]);
     store::recovery::recover(&journal, VOLUME_BLOCKS).ok()
 }

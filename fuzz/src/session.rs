@@ -203,12 +203,14 @@ struct Session {
     waited: usize,
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+/// Numbers of 32 bits as they lie in a message.
+fn le32(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-fn longs(longs: &[u64]) -> Vec<u8> {
-    longs.iter().flat_map(|long| long.to_le_bytes()).collect()
+/// Numbers of 64 bits as they lie in a message.
+fn le64(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 /// A name with its end.
@@ -263,7 +265,7 @@ impl Session {
         let number = u32::from_le_bytes([a, b, c, d]);
         let offset = u64::from(u16::from_le_bytes([a, b])) * u64::from(c);
         let length = u32::from(d) * 64;
-        let read = [longs(&[0, offset]), words(&[length, 0, 0, 0, 0, 0])].concat();
+        let read = [le64(&[0, offset]), le32(&[length, 0, 0, 0, 0, 0])].concat();
         let with = |head: Vec<u8>, tail: &[u8]| [&head[..], tail].concat();
         let fill = vec![b; length as usize];
         let (opcode, body) = match what % 37 {
@@ -271,50 +273,50 @@ impl Session {
             2 => return self.forget(first),
             3 => (kind::GETATTR, vec![0; 16]),
             4 => {
-                let mut all = words(&[number & 0x3FF, 0]);
-                all.extend(longs(&[0, offset, 0, 5, 6, 7]));
-                all.extend(words(&[1, 2, 3, u32::from(a) * 5, 0, u32::from(b), u32::from(c), 0]));
+                let mut all = le32(&[number & 0x3FF, 0]);
+                all.extend(le64(&[0, offset, 0, 5, 6, 7]));
+                all.extend(le32(&[1, 2, 3, u32::from(a) * 5, 0, u32::from(b), u32::from(c), 0]));
                 (kind::SETATTR, all)
             }
             5 => (kind::READLINK, Vec::new()),
             6 => (kind::SYMLINK, with(called, &[&vec![b't'; 1 + usize::from(d) * 4][..], &[0]].concat())),
-            7 => (kind::MKNOD, with(words(&[u32::from(a) << 8 | u32::from(b), 259, 0o22, 0]), &called)),
-            8 => (kind::MKDIR, with(words(&[0o755, 0o22]), &called)),
+            7 => (kind::MKNOD, with(le32(&[u32::from(a) << 8 | u32::from(b), 259, 0o22, 0]), &called)),
+            8 => (kind::MKDIR, with(le32(&[0o755, 0o22]), &called)),
             9 => (kind::UNLINK, called),
             10 => (kind::RMDIR, called),
-            11 => (kind::RENAME2, [longs(&[to]), words(&[number & 7, 0]), called, also_called].concat()),
-            12 => (kind::LINK, with(longs(&[to]), &called)),
-            13 => (kind::OPEN, words(&[number & 0o3003, 0])),
+            11 => (kind::RENAME2, [le64(&[to]), le32(&[number & 7, 0]), called, also_called].concat()),
+            12 => (kind::LINK, with(le64(&[to]), &called)),
+            13 => (kind::OPEN, le32(&[number & 0o3003, 0])),
             14 => (kind::READ, read),
             15 | 16 => {
-                let (late, flags) = (u32::from(what > 200), if also & 1 != 0 { 0o2001 } else { 1 });
+                let (paged, flags) = (u32::from(what > 200), if also & 1 != 0 { 0o2001 } else { 1 });
                 let data = vec![c; 1 + length as usize];
-                let head = [longs(&[0, offset]), words(&[data.len() as u32, late, 0, 0, flags, 0])].concat();
+                let head = [le64(&[0, offset]), le32(&[data.len() as u32, paged, 0, 0, flags, 0])].concat();
                 (kind::WRITE, with(head, &data))
             }
             17 => (kind::STATFS, Vec::new()),
-            18 => (kind::FSYNC, [longs(&[0]), words(&[number & 1, 0])].concat()),
+            18 => (kind::FSYNC, [le64(&[0]), le32(&[number & 1, 0])].concat()),
             19 => {
                 let head =
                     if self.extended { vec![length, number & 3, number >> 2 & 1, 0] } else { vec![length, number & 3] };
-                (kind::SETXATTR, [words(&head), attribute(also), fill].concat())
+                (kind::SETXATTR, [le32(&head), attribute(also), fill].concat())
             }
-            20 => (kind::GETXATTR, with(words(&[length, 0]), &attribute(also))),
-            21 => (kind::LISTXATTR, words(&[length, 0])),
+            20 => (kind::GETXATTR, with(le32(&[length, 0]), &attribute(also))),
+            21 => (kind::LISTXATTR, le32(&[length, 0])),
             22 => (kind::REMOVEXATTR, attribute(also)),
             23 => (if a & 1 == 0 { kind::FLUSH } else { kind::OPENDIR }, vec![0; 24]),
             24 => (
                 if c & 1 == 0 { kind::READDIR } else { kind::READDIRPLUS },
-                [longs(&[0, a.into()]), words(&[4096, 0, 0, 0, 0, 0])].concat(),
+                [le64(&[0, a.into()]), le32(&[4096, 0, 0, 0, 0, 0])].concat(),
             ),
             25 => (kind::FSYNCDIR, vec![0; 16]),
-            26 => (kind::ACCESS, words(&[number & 7, 0])),
+            26 => (kind::ACCESS, le32(&[number & 7, 0])),
             27 => {
                 let tmpfile = c & 7 == 7;
-                let head = words(&[0o102, 0o100_644, 0o22, 0]);
+                let head = le32(&[0o102, 0o100_644, 0o22, 0]);
                 (if tmpfile { kind::TMPFILE } else { kind::CREATE }, with(head, &called))
             }
-            28 => (kind::INTERRUPT, longs(&[self.unique.saturating_sub(u64::from(a % 8))])),
+            28 => (kind::INTERRUPT, le64(&[self.unique.saturating_sub(u64::from(a % 8))])),
             29 => {
                 const COMMANDS: [(u32, u32, u32); 7] = [
                     (0x8008_6601, 0, 8),
@@ -326,20 +328,20 @@ impl Session {
                     (0x1234, 4, 4),
                 ];
                 let (command, taken, returned) = COMMANDS[usize::from(a) % COMMANDS.len()];
-                let input = [words(&[number & 0x00FF_0000]), vec![0; 24]].concat();
-                let head = [longs(&[0]), words(&[0, command]), longs(&[0]), words(&[taken, returned])].concat();
+                let input = [le32(&[number & 0x00FF_0000]), vec![0; 24]].concat();
+                let head = [le64(&[0]), le32(&[0, command]), le64(&[0]), le32(&[taken, returned])].concat();
                 (kind::IOCTL, with(head, &input[..taken as usize]))
             }
             30 => (
                 kind::FALLOCATE,
                 [
-                    longs(&[0, offset & !1023, u64::from(length) & !1023]),
-                    words(&[MODES[usize::from(also) % MODES.len()], 0]),
+                    le64(&[0, offset & !1023, u64::from(length) & !1023]),
+                    le32(&[MODES[usize::from(also) % MODES.len()], 0]),
                 ]
                 .concat(),
             ),
-            31 => (kind::LSEEK, [longs(&[0, offset]), words(&[u32::from(also & 7), 0])].concat()),
-            32 => (kind::COPY_FILE_RANGE, longs(&[0, offset, to, 0, u64::from(also) * 100, length.into(), 0])),
+            31 => (kind::LSEEK, [le64(&[0, offset]), le32(&[u32::from(also & 7), 0])].concat()),
+            32 => (kind::COPY_FILE_RANGE, le64(&[0, offset, to, 0, u64::from(also) * 100, length.into(), 0])),
             33 => (if a & 1 == 0 { kind::SYNCFS } else { kind::STATX }, vec![0; 24]),
             34 => {
                 node = ROOT;
@@ -347,13 +349,13 @@ impl Session {
                 let seconds = if a % 4 == 3 { 0 } else { 600 };
                 (
                     kind::GETXATTR,
-                    with(words(&[4096, 0]), format!("extant.txn.begin.{seconds}.0123456789abcdef\0").as_bytes()),
+                    with(le32(&[4096, 0]), format!("extant.txn.begin.{seconds}.0123456789abcdef\0").as_bytes()),
                 )
             }
             what => {
                 node = ROOT;
                 let command = if what == 35 { "commit" } else { "rollback" };
-                (kind::GETXATTR, with(words(&[4096, 0]), format!("extant.txn.{command}\0").as_bytes()))
+                (kind::GETXATTR, with(le32(&[4096, 0]), format!("extant.txn.{command}\0").as_bytes()))
             }
         };
         let ends = what % 37 >= 34;
@@ -392,7 +394,7 @@ impl Session {
 
     fn message(&self, opcode: u32, node: u64, (owner, process): (u32, u32), body: &[u8]) -> Vec<u8> {
         let len = (HEADER + body.len()) as u32;
-        let head = [words(&[len, opcode]), longs(&[self.unique, node]), words(&[owner, owner, process, 0])].concat();
+        let head = [le32(&[len, opcode]), le64(&[self.unique, node]), le32(&[owner, owner, process, 0])].concat();
         [&head[..], body].concat()
     }
 
@@ -425,7 +427,7 @@ impl Session {
         let at = usize::from(which) % self.nodes.len();
         if at > 0 {
             let (node, lookups) = self.nodes.remove(at);
-            let message = self.message(kind::FORGET, node, (0, 0), &longs(&[lookups]));
+            let message = self.message(kind::FORGET, node, (0, 0), &le64(&[lookups]));
             assert!(self.messages.answer(&message).is_none(), "an answer to what has none");
         }
     }

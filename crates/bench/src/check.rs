@@ -1,16 +1,16 @@
-//! The checker beside e2fsck and beside the floor.
+//! The checker beside e2fsck and beside the lower bound.
 //!
 //! Both checkers run as processes of their own, so that time, processors and memory are all of theirs and nothing else.
-//! The floor runs here: it reads what Extant's checker needs, each byte once, in order, with a checksum over it.
+//! The lower bound runs here: it reads what Extant's checker needs, each byte once, in order, with a checksum over it.
 
 use crate::cache::drop_cached;
 use crate::environment::Environment;
 use crate::error::Trying;
-use crate::floor::{self, Floor};
+use crate::lower_bound::{self, LowerBound};
 use crate::modelled::Modelled;
 use crate::picture::{self, Panel};
 use crate::process::{self, Program};
-use crate::runner::{Peer, Reported, Sample, Series, Watch, interleave, turns};
+use crate::runner::{Peer, Reported, Sample, Series, Watch, interleave, sample_count};
 use crate::strace;
 use crate::table::{Table, grouped, maybe, mib, spread};
 use crate::{Error, Reads, Result, Spread};
@@ -30,9 +30,9 @@ pub struct Options {
     pub extant: PathBuf,
     /// The program `e2fsck`; looked for where unset.
     pub e2fsck: Option<PathBuf>,
-    /// Turns of each peer.
+    /// Samples of each peer.
     pub runs: usize,
-    /// Before each turn the volume is dropped from the page cache.
+    /// Before each sample the volume is dropped from the page cache.
     pub cold: bool,
     /// Threads of Extant's checker; as many as it likes where unset.
     pub threads: Option<usize>,
@@ -65,14 +65,15 @@ pub struct OnVolume {
     pub used_inodes: u64,
     /// Whether Extant found no problem.
     pub clean: bool,
-    /// Whether the page cache was empty of the volume before each turn.
+    /// Whether the page cache was empty of the volume before each sample.
     pub cold: bool,
-    /// Each peer, with `floor` the last.
+    /// Each peer, with `lower-bound` the last.
     pub peers: Vec<PeerFigures>,
-    /// Bytes that the floor reads: what Extant's checker needs, each byte once, and nothing that only lies between.
-    pub floor_bytes: u64,
+    /// Bytes that the lower bound reads: what Extant's checker needs, each byte once, and nothing that only lies
+    /// between.
+    pub lower_bound_bytes: u64,
     /// How many pieces these bytes lie in.
-    pub floor_pieces: usize,
+    pub lower_bound_pieces: usize,
     /// Who read how; see [`Witness`].
     pub reads: Vec<ReadFigures>,
     /// What these reads take on a modelled disk, where one was asked for.
@@ -85,15 +86,15 @@ pub struct OnVolume {
 /// What one peer took.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeerFigures {
-    /// `extant`, `e2fsck` or `floor`.
+    /// `extant`, `e2fsck` or `lower-bound`.
     pub peer: String,
-    /// Wall time of a turn, in seconds.
+    /// Wall time of a sample, in seconds.
     pub wall_seconds: Spread,
     /// Time on processors, user and system, in seconds.
     pub cpu_seconds: Option<Spread>,
     /// Wall time in parts of e2fsck's in the same round.
     pub wall_to_e2fsck: Option<Spread>,
-    /// Largest resident memory in bytes, seen in a turn of its own; not for the floor, which has no process.
+    /// Largest resident memory in bytes, seen in a run of its own; not for the lower bound, which has no process.
     pub peak_rss_bytes: Option<u64>,
 }
 
@@ -135,32 +136,32 @@ impl Peer for Checker<'_> {
         self.cold.map_or(Ok(()), drop_cached)
     }
 
-    fn turn(&mut self) -> Result<Sample> {
+    fn sample(&mut self) -> Result<Sample> {
         self.program.run()
     }
 }
 
-/// The floor, with the cache as the others find it.
-struct FloorPeer<'a> {
-    floor: Floor,
+/// The lower bound, with the cache as the others find it.
+struct LowerBoundPeer<'a> {
+    reader: LowerBound,
     cold: Option<&'a Path>,
 }
 
-impl Peer for FloorPeer<'_> {
+impl Peer for LowerBoundPeer<'_> {
     fn name(&self) -> &str {
-        self.floor.name()
+        self.reader.name()
     }
 
     fn prepare(&mut self) -> Result<()> {
         self.cold.map_or(Ok(()), drop_cached)
     }
 
-    fn turn(&mut self) -> Result<Sample> {
-        self.floor.turn()
+    fn sample(&mut self) -> Result<Sample> {
+        self.reader.sample()
     }
 }
 
-/// Extant, e2fsck and the floor.
+/// Extant, e2fsck and the lower bound.
 const PEERS: usize = 3;
 /// The formats that e2fsck checks.
 const KNOWN_TO_E2FSCK: [&str; 3] = ["ext2", "ext3", "ext4"];
@@ -177,7 +178,7 @@ pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     let environment = Environment::here().with("extant", &options.extant, "--version").with("e2fsck", &e2fsck, "-V");
     let named = |model| Ok::<_, Error>((model, Parameters::named(model)?));
     let model = options.model.as_deref().map(named).transpose()?;
-    let reported = Reported::new(watch, turns(PEERS, options.runs) * options.volumes.len() as u64);
+    let reported = Reported::new(watch, sample_count(PEERS, options.runs) * options.volumes.len() as u64);
     let on_volume = |volume: &PathBuf| on_volume(volume, &e2fsck, model.as_ref(), options, &reported);
     Ok(Bench { environment, volumes: options.volumes.iter().map(on_volume).collect::<Result<_>>()? })
 }
@@ -202,8 +203,9 @@ fn on_volume(
     // without what is read only because it lies between
     let device = Trace::with_events(device.into_inner(), usize::MAX);
     checked(volume, &device, &check::Options { gap: 0, ..how })?;
-    let mut floor = FloorPeer { floor: Floor::new(volume, floor::ranges(&device.events())), cold: None };
-    let (floor_bytes, floor_pieces) = (floor.floor.bytes(), floor.floor.pieces());
+    let reader = LowerBound::new(volume, lower_bound::ranges(&device.events()));
+    let mut lower_bound = LowerBoundPeer { reader, cold: None };
+    let (lower_bound_bytes, lower_bound_pieces) = (lower_bound.reader.bytes(), lower_bound.reader.pieces());
     drop(device);
 
     let path = || OsString::from(volume);
@@ -216,7 +218,7 @@ fn on_volume(
         Checker { name: "e2fsck", program, cold: None }
     });
 
-    let Watched { mut reads, memory, events, e2fsck_in_turn } =
+    let Watched { mut reads, memory, events, e2fsck_by_thread } =
         watch(std::iter::once(&extant).chain(&e2fsck), volume, reported)?;
     reads.insert(0, ReadFigures { peer: "extant".into(), witness: Witness::Trace, reads: traced });
     if let Some(file) = &options.picture {
@@ -224,18 +226,18 @@ fn on_volume(
     }
     let modelled = model.map(|(model, parameters)| {
         reported.say(&format!("{name}: the reads on the modelled disk {model}"));
-        Modelled::of(model, parameters, volume, e2fsck_in_turn.as_deref())
+        Modelled::of(model, parameters, volume, e2fsck_by_thread.as_deref())
     });
     let modelled = modelled.transpose()?;
     let cold = options.cold.then_some(volume);
-    (extant.cold, floor.cold) = (cold, cold);
+    (extant.cold, lower_bound.cold) = (cold, cold);
     let mut peers: Vec<&mut dyn Peer> = vec![&mut extant];
     if let Some(e2fsck) = &mut e2fsck {
         e2fsck.cold = cold;
         peers.push(e2fsck);
     }
-    peers.push(&mut floor);
-    let series = interleave(&mut peers, options.runs, &|what| reported.turn(&format!("{name}: {what}")))?;
+    peers.push(&mut lower_bound);
+    let series = interleave(&mut peers, options.runs, &|what| reported.begin_sample(&format!("{name}: {what}")))?;
     Ok(OnVolume {
         volume: volume.to_owned(),
         format: report.format,
@@ -244,8 +246,8 @@ fn on_volume(
         clean: report.clean,
         cold: options.cold,
         peers: figures(&series, &memory),
-        floor_bytes,
-        floor_pieces,
+        lower_bound_bytes,
+        lower_bound_pieces,
         reads,
         modelled,
         resident_bytes_per_inode: memory[0] as f64 / report.counts.inodes.max(1) as f64,
@@ -260,7 +262,7 @@ struct Watched {
     memory: Vec<u64>,
     events: Vec<(&'static str, Vec<Event>)>,
     /// e2fsck's reads, one thread after the other.
-    e2fsck_in_turn: Option<Vec<Event>>,
+    e2fsck_by_thread: Option<Vec<Event>>,
 }
 
 fn watch<'c>(
@@ -278,7 +280,7 @@ fn watch<'c>(
             watched.reads.push(ReadFigures { peer, witness: Witness::Strace, reads: seen.reads });
             watched.events.push((checker.name, seen.events));
             if checker.name == "e2fsck" {
-                watched.e2fsck_in_turn = Some(seen.in_turn);
+                watched.e2fsck_by_thread = Some(seen.by_thread);
             }
         }
     }
@@ -352,9 +354,10 @@ impl OnVolume {
             );
         }
         text += &format!(
-            "\nThe floor reads {} in {} pieces. Extant's checker has {:.1} resident bytes for each inode in use.\n\n",
-            mib(self.floor_bytes),
-            grouped(self.floor_pieces as u64),
+            "\nThe lower bound reads {} in {} pieces. Extant's checker has {:.1} resident bytes for each inode in \
+             use.\n\n",
+            mib(self.lower_bound_bytes),
+            grouped(self.lower_bound_pieces as u64),
             self.resident_bytes_per_inode,
         );
         let mut table = Table::new(["reads of", "counted by", "reads", "bytes", "non-contiguous", "backward"]);

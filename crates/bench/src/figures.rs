@@ -13,7 +13,7 @@ pub struct Measured {
     pub what: String,
     /// What `amount` counts.
     pub unit: String,
-    /// How much is done in a turn.
+    /// How much is done in a sample.
     pub amount: u64,
     /// Each peer, in the order specified.
     pub peers: Vec<PeerFigures>,
@@ -24,17 +24,17 @@ pub struct Measured {
 pub struct PeerFigures {
     /// Its name.
     pub peer: String,
-    /// Wall time of a turn, in seconds.
+    /// Wall time of a sample, in seconds.
     pub wall_seconds: Spread,
     /// Amount in a second, from the median.
     pub per_second: f64,
     /// Speed in parts of other peers' in the same round, by their names; above 1 is faster.
     pub speed_to: BTreeMap<String, Spread>,
-    /// What it wrote in a turn, where that was counted.
+    /// What it wrote in a sample, where that was counted.
     pub written: Option<WrittenFigures>,
 }
 
-/// What was written in a turn: each figure with its spread.
+/// What was written in a sample: each figure with its spread.
 #[derive(Debug, Clone, Serialize)]
 pub struct WrittenFigures {
     /// Bytes.
@@ -48,8 +48,8 @@ pub struct WrittenFigures {
 }
 
 impl WrittenFigures {
-    fn of(turns: &[Written]) -> Option<Self> {
-        let spread = |figure: fn(&Written) -> u64| Spread::of(turns.iter().map(|turn| figure(turn) as f64));
+    fn of(samples: &[Written]) -> Option<Self> {
+        let spread = |figure: fn(&Written) -> u64| Spread::of(samples.iter().map(|sample| figure(sample) as f64));
         Some(Self {
             bytes: spread(|w| w.bytes)?,
             writes: spread(|w| w.writes)?,
@@ -83,10 +83,10 @@ impl Measured {
         Self { what, unit: unit.to_owned(), amount, peers: figures.collect() }
     }
 
-    /// With what each peer wrote, turn by turn; nothing where it was not counted.
-    pub(crate) fn with_written(mut self, turns: &[Vec<Written>]) -> Self {
-        for (peer, turns) in self.peers.iter_mut().zip(turns) {
-            peer.written = WrittenFigures::of(turns);
+    /// With what each peer wrote, sample by sample; nothing where it was not counted.
+    pub(crate) fn with_written(mut self, samples: &[Vec<Written>]) -> Self {
+        for (peer, samples) in self.peers.iter_mut().zip(samples) {
+            peer.written = WrittenFigures::of(samples);
         }
         self
     }
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn speeds_are_parts_of_what_is_named() {
         let walls = [("slow", [4.0, 40.0]), ("fast", [2.0, 10.0])];
-        let peers = walls.map(|(name, turns)| (name.to_owned(), Spread::of(turns).unwrap()));
+        let peers = walls.map(|(name, samples)| (name.to_owned(), Spread::of(samples).unwrap()));
         let measured = Measured::new("work".to_owned(), "files", 60, &peers, &["slow", "not there"]);
         let [slow, fast] = &measured.peers[..] else { panic!("{measured:?}") };
-        assert_eq!(slow.speed_to["slow"].turns, [1.0, 1.0]);
-        assert_eq!((fast.per_second, &fast.speed_to["slow"].turns[..]), (10.0, &[2.0, 4.0][..]));
+        assert_eq!(slow.speed_to["slow"].samples, [1.0, 1.0]);
+        assert_eq!((fast.per_second, &fast.speed_to["slow"].samples[..]), (10.0, &[2.0, 4.0][..]));
         let text = measured.text();
         assert!(text.starts_with("\nwork: 60 files\n\n| peer | ") && text.contains("speed / slow |\n"), "{text}");
     }

@@ -1,21 +1,21 @@
 //! Extant measured beside its peers, in one run.
 //!
 //! A figure says little alone: machines differ, and one machine differs from hour to hour. So whatever is claimed is
-//! measured together with what it is compared to, turn by turn, and the ratio is taken pair by pair.
+//! measured together with what it is compared to, round by round, and the ratio is taken pair by pair.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `runner` | [`Peer`], what takes turns; [`interleave`], who is next; [`Sample`], what a turn cost; [`Step`], where a measurement is |
+//! | `runner` | [`Peer`], what is sampled; [`interleave`], who is next; [`Sample`], what that cost; [`Step`], where a measurement is |
 //! | `figures` | what peers took for the same work, beside each other |
 //! | `statistics` | [`Spread`]: median with extremes, ratios pair by pair |
-//! | `process` | a turn that is a child process: time, CPU, resident memory |
+//! | `process` | a sample that is a child process: time, CPU, resident memory |
 //! | `strace` | what a process reads from a volume, as the system saw it |
 //! | `picture` | where reads fall, drawn |
-//! | `floor` | reading what a check needs and nothing else |
-//! | `check` | the checker beside e2fsck and the floor |
+//! | `lower_bound` | reading what a check needs and nothing else |
+//! | `check` | the checker beside e2fsck and the lower bound |
 //! | `modelled` | the reads of both on a modelled disk |
-//! | `mount` | file systems that come and go: Extant's, the kernel's, and the ceiling |
-//! | `ceiling` | a FUSE file system in memory: what no FUSE file system can beat |
+//! | `mount` | file systems that come and go: Extant's, the kernel's, and the upper bound |
+//! | `upper_bound` | a FUSE file system in memory: what no FUSE file system can beat |
 //! | `workload` | [`Workload`], what is done in a mounted tree |
 //! | `maps` | the experiments of the paper on space maps, on a modelled disk |
 //! | `paper` | the experiments of the paper on ffsck: rext3 beside ext3 on a modelled disk |
@@ -31,12 +31,11 @@
 
 pub mod age;
 mod cache;
-mod ceiling;
 pub mod check;
 pub mod environment;
 mod error;
 pub mod figures;
-mod floor;
+mod lower_bound;
 pub mod maps;
 pub mod modelled;
 mod mount;
@@ -48,6 +47,7 @@ mod runner;
 mod statistics;
 mod strace;
 mod table;
+mod upper_bound;
 pub mod volumes;
 mod workload;
 pub mod write;

@@ -491,7 +491,7 @@ fn holes(job: &mut Job<'_>, metablockgroups: u64) -> fs::Result<()> {
     Ok(())
 }
 
-/// Five trees of small files and five large files, in turns, `share` bytes in all.
+/// Five trees of small files and five large files, alternating, `share` bytes in all.
 fn mixed(job: &mut Job<'_>, round: u64, share: u64, scale: f64, seed: u64) -> fs::Result<()> {
     const AT_ONCE: usize = 5;
     let mut random = fastrand::Rng::with_seed(seed ^ round);

@@ -1,8 +1,8 @@
-//! File systems that come and go: each turn mounts afresh, so that nothing is left of the turn before.
+//! File systems that come and go: each sample mounts afresh, so that nothing is left of the one before.
 
-use crate::ceiling::{Served, Tree};
 use crate::error::Trying;
 use crate::process::{must, need};
+use crate::upper_bound::{Served, Tree};
 use crate::{Error, Result};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a file system may take to appear, and to be let go by those who use it.
+/// How long a file system may take to appear, and to be closed by the processes that use it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A file system that can be mounted.
@@ -24,7 +24,7 @@ pub(crate) enum FileSystem<'a> {
     /// The volume by the kernel through a loop device.
     Kernel { volume: &'a Path },
     /// A tree in memory through FUSE.
-    Ceiling { tree: &'a Arc<Tree> },
+    UpperBound { tree: &'a Arc<Tree> },
 }
 
 impl FileSystem<'_> {
@@ -32,7 +32,7 @@ impl FileSystem<'_> {
         match self {
             Self::Extant { .. } => "extant",
             Self::Kernel { .. } => "kernel",
-            Self::Ceiling { .. } => "ceiling",
+            Self::UpperBound { .. } => "upper-bound",
         }
     }
 
@@ -41,7 +41,7 @@ impl FileSystem<'_> {
         match self {
             Self::Extant { program, volume } => Attached::by_extant(program, volume),
             Self::Kernel { volume } => Attached::by_kernel(volume, None, "ro,loop"),
-            Self::Ceiling { tree } => Attached::by_ceiling(tree),
+            Self::UpperBound { tree } => Attached::by_upper_bound(tree),
         }
     }
 }
@@ -58,7 +58,7 @@ pub(crate) struct Attached {
 enum Server {
     Kernel,
     Program(Child),
-    Ceiling(Option<Served>),
+    UpperBound(Option<Served>),
     /// It is unmounted.
     Gone,
 }
@@ -70,10 +70,10 @@ impl Attached {
     }
 
     /// A tree in memory, served by this process.
-    pub(crate) fn by_ceiling(tree: &Arc<Tree>) -> Result<Self> {
+    pub(crate) fn by_upper_bound(tree: &Arc<Tree>) -> Result<Self> {
         let dir = place()?;
         let session = tree.mount(dir.path())?;
-        Ok(Self { dir, server: Server::Ceiling(Some(session)) })
+        Ok(Self { dir, server: Server::UpperBound(Some(session)) })
     }
 
     /// By the kernel; it finds the format out itself where `format` does not say.
@@ -149,7 +149,7 @@ impl Attached {
                 }
                 child.wait().trying("wait for the server of", self.dir.path())?;
             }
-            Server::Ceiling(session) => {
+            Server::UpperBound(session) => {
                 if let Some(session) = session.take() {
                     session.end().trying("unmount", self.dir.path())?;
                 }

@@ -308,8 +308,8 @@ fn file() -> NewFile {
     NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) }
 }
 
-/// The paper's shape at a tenth: 500 files in 5 directories, half of the transactions read and half append, half create
-/// and half delete.
+/// The paper's proportions at a tenth: 500 files in 5 directories, half of the transactions read and half append, half
+/// create and half delete.
 fn postmark(volume: &Volume, seed: u64) -> fs::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let content = vec![3; 4 << 20];

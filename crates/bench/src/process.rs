@@ -1,4 +1,4 @@
-//! A turn that is a child process.
+//! A sample that is a child process.
 
 use crate::error::Trying;
 use crate::runner::{Worker, timed};

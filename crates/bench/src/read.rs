@@ -1,11 +1,11 @@
-//! Reading through FUSE beside the kernel's own mount of the same volume, and beside the ceiling of FUSE itself.
+//! Reading through FUSE beside the kernel's own mount of the same volume, and beside the upper bound of FUSE itself.
 
 use crate::cache::drop_cached;
-use crate::ceiling::Tree;
 use crate::environment::Environment;
 use crate::figures::Measured;
 use crate::mount::{Attached, FileSystem};
-use crate::runner::{Peer, Reported, Sample, Watch, Worker, interleave, timed, turns};
+use crate::runner::{Peer, Reported, Sample, Watch, Worker, interleave, sample_count, timed};
+use crate::upper_bound::Tree;
 use crate::volumes::{self, Kind};
 use crate::{Error, Result, SequentialRead, Walk, Workload};
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub struct Options {
     pub volume: Option<PathBuf>,
     /// The program `extant`.
     pub extant: PathBuf,
-    /// Turns of each peer.
+    /// Samples of each peer.
     pub runs: usize,
 }
 
@@ -39,7 +39,7 @@ pub struct Bench {
     pub workloads: Vec<Measured>,
 }
 
-/// A workload on a file system, mounted afresh for each turn.
+/// A workload on a file system, mounted afresh for each sample.
 struct OnMount<'a> {
     file_system: FileSystem<'a>,
     volume: &'a Path,
@@ -64,8 +64,10 @@ impl Peer for OnMount<'_> {
         Ok(())
     }
 
-    fn turn(&mut self) -> Result<Sample> {
-        let Some(attached) = self.attached.take() else { return Err(Error::Failed("a turn was not prepared".into())) };
+    fn sample(&mut self) -> Result<Sample> {
+        let Some(attached) = self.attached.take() else {
+            return Err(Error::Failed("a sample was not prepared".into()));
+        };
         let (amount, sample) = timed(Worker::Others, || self.workload.run(attached.path()));
         attached.detach()?;
         let (amount, peer) = (amount?, self.name());
@@ -78,7 +80,7 @@ impl Peer for OnMount<'_> {
     }
 }
 
-/// Extant, the kernel and the ceiling.
+/// Extant, the kernel and the upper bound.
 const PEERS: usize = 3;
 
 /// Measures. `watch` is called before each step.
@@ -101,14 +103,14 @@ pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
 fn on_volume(volume: &Path, options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     let kernel = FileSystem::Kernel { volume };
     let extant = FileSystem::Extant { program: &options.extant, volume };
-    let reported = Reported::new(watch, turns(PEERS, options.runs) * 3);
+    let reported = Reported::new(watch, sample_count(PEERS, options.runs) * 3);
     reported.say(&format!("{}: what is in it", volume.display()));
     let attached = kernel.attach()?;
     let tree = Arc::new(Tree::of(attached.path())?);
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
     match largest_file(attached.path())? {
         Some((size, file)) if size >= LARGE => workloads.push(Box::new(SequentialRead { file })),
-        _ => reported.skip(turns(PEERS, options.runs)),
+        _ => reported.skip(sample_count(PEERS, options.runs)),
     }
     workloads.extend([false, true].map(|warm| Box::new(Walk { warm }) as Box<dyn Workload>));
     let amounts: Vec<u64> = workloads.iter().map(|workload| workload.run(attached.path())).collect::<Result<_>>()?;
@@ -118,12 +120,12 @@ fn on_volume(volume: &Path, options: &Options, watch: &Watch<'_>) -> Result<Benc
     for (workload, amount) in workloads.iter().zip(amounts) {
         let peer = |file_system| OnMount { file_system, volume, workload: &**workload, amount, attached: None };
         let (mut extant, mut kernel) = (peer(extant), peer(kernel));
-        let mut ceiling = peer(FileSystem::Ceiling { tree: &tree });
-        let turn = |what: &str| reported.turn(&format!("{}: {what}", workload.name()));
-        let series = interleave(&mut [&mut extant, &mut kernel, &mut ceiling], options.runs, &turn)?;
+        let mut upper_bound = peer(FileSystem::UpperBound { tree: &tree });
+        let begin_sample = |what: &str| reported.begin_sample(&format!("{}: {what}", workload.name()));
+        let series = interleave(&mut [&mut extant, &mut kernel, &mut upper_bound], options.runs, &begin_sample)?;
         let walls: Vec<_> = series.into_iter().map(|series| (series.name, series.wall)).collect();
         let (what, unit) = (workload.name().to_owned(), workload.unit());
-        results.push(Measured::new(what, unit, amount, &walls, &["kernel", "ceiling"]));
+        results.push(Measured::new(what, unit, amount, &walls, &["kernel", "upper-bound"]));
     }
     let environment = Environment::here().with("extant", &options.extant, "--version");
     Ok(Bench { environment, volume: volume.to_owned(), workloads: results })

@@ -1,6 +1,6 @@
-//! Peers that take turns.
+//! Peers that are sampled one after the other, round after round.
 //!
-//! 1. Every round has one turn for each peer, so that all see the same weather.
+//! 1. Every round has one sample of each peer, so that all see the same weather.
 //! 2. The peer that begins a round is another each time: who comes after whom must not decide.
 //! 3. Nothing that [`Peer::prepare`] does is timed, and nothing outside of what a peer itself times counts.
 
@@ -16,7 +16,7 @@ pub trait Peer {
     /// What the table calls it.
     fn name(&self) -> &str;
 
-    /// Brings about the state that a turn starts from.
+    /// Brings about the state that a sample starts from.
     ///
     /// # Errors
     /// Whatever prevents that; the whole measurement ends.
@@ -28,10 +28,10 @@ pub trait Peer {
     ///
     /// # Errors
     /// Whatever prevents that; the whole measurement ends.
-    fn turn(&mut self) -> Result<Sample>;
+    fn sample(&mut self) -> Result<Sample>;
 }
 
-/// What one turn cost.
+/// What one sample cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// From beginning to end.
@@ -41,7 +41,7 @@ pub struct Sample {
     pub cpu: Option<Duration>,
 }
 
-/// What all turns of a peer cost.
+/// What all samples of a peer cost.
 #[derive(Debug, Clone)]
 pub struct Series {
     /// The peer.
@@ -57,9 +57,9 @@ pub struct Series {
 pub struct Step<'a> {
     /// What is done next.
     pub what: &'a str,
-    /// Turns that are over.
+    /// Samples that are over.
     pub done: u64,
-    /// Turns of the whole measurement.
+    /// Samples of the whole measurement.
     pub of: u64,
 }
 
@@ -74,35 +74,35 @@ pub(crate) struct Reported<'a> {
 }
 
 impl<'a> Reported<'a> {
-    /// Of `of` turns.
+    /// Of `of` samples.
     pub(crate) fn new(watch: &'a Watch<'a>, of: u64) -> Self {
         Self { watch, done: Cell::new(0), of }
     }
 
-    /// This is done next; it is no turn.
+    /// This is done next; it is no sample.
     pub(crate) fn say(&self, what: &str) {
         (self.watch)(&Step { what, done: self.done.get(), of: self.of });
     }
 
-    /// A turn begins.
-    pub(crate) fn turn(&self, what: &str) {
+    /// A sample begins.
+    pub(crate) fn begin_sample(&self, what: &str) {
         self.say(what);
         self.skip(1);
     }
 
-    /// So many turns are not made, or over.
-    pub(crate) fn skip(&self, turns: u64) {
-        self.done.set(self.done.get() + turns);
+    /// So many samples are not made, or over.
+    pub(crate) fn skip(&self, samples: u64) {
+        self.done.set(self.done.get() + samples);
     }
 }
 
-/// Turns that so many peers have where each gets `runs`, with those that do not count.
-pub(crate) fn turns(peers: usize, runs: usize) -> u64 {
+/// Samples that so many peers have where each gets `runs`, with those that do not count.
+pub(crate) fn sample_count(peers: usize, runs: usize) -> u64 {
     (peers * (runs.max(1) + 1)) as u64
 }
 
-/// Runs `runs` turns of each peer, after one for each that does not count. At least one run is made. `report` is called
-/// before each turn, with its round and its peer.
+/// Takes `runs` samples of each peer, after one for each that does not count. At least one run is made. `report` is
+/// called before each sample, with its round and its peer.
 ///
 /// # Errors
 /// The first of a peer.
@@ -110,12 +110,12 @@ pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize, report: &dyn Fn(&str
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
     let rounds = runs.max(1) + 1;
     for round in 0..rounds {
-        for turn in 0..peers.len() {
-            let which = (round + turn) % peers.len();
+        for position in 0..peers.len() {
+            let which = (round + position) % peers.len();
             let peer = &mut peers[which];
             report(&format!("round {} of {rounds}, {}", round + 1, peer.name()));
             peer.prepare()?;
-            let sample = peer.turn()?;
+            let sample = peer.sample()?;
             if round > 0 {
                 samples[which].push(sample);
             }
@@ -131,12 +131,12 @@ pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize, report: &dyn Fn(&str
     Ok(series.collect())
 }
 
-/// Whose processor time a turn takes.
+/// Whose processor time a sample takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Worker {
     /// The thread that calls.
     Thread,
-    /// Child processes that end within the turn.
+    /// Child processes that end within the sample.
     Children,
     /// Other processes, or the kernel: not known.
     Others,
@@ -174,7 +174,7 @@ mod tests {
 
     struct Noted<'a> {
         name: &'static str,
-        turns: u64,
+        samples: u64,
         log: &'a RefCell<Vec<String>>,
     }
 
@@ -188,25 +188,25 @@ mod tests {
             Ok(())
         }
 
-        fn turn(&mut self) -> Result<Sample> {
+        fn sample(&mut self) -> Result<Sample> {
             self.log.borrow_mut().push(format!("{})", self.name));
-            self.turns += 1;
-            Ok(Sample { wall: Duration::from_secs(self.turns), cpu: None })
+            self.samples += 1;
+            Ok(Sample { wall: Duration::from_secs(self.samples), cpu: None })
         }
     }
 
     #[test]
-    fn turns_alternate_and_the_first_does_not_count() {
+    fn samples_alternate_and_the_first_does_not_count() {
         let log = RefCell::default();
-        let mut a = Noted { name: "a", turns: 0, log: &log };
-        let mut b = Noted { name: "b", turns: 0, log: &log };
+        let mut a = Noted { name: "a", samples: 0, log: &log };
+        let mut b = Noted { name: "b", samples: 0, log: &log };
         let said = RefCell::<Vec<String>>::default();
         let series = interleave(&mut [&mut a, &mut b], 2, &|what| said.borrow_mut().push(what.to_owned())).unwrap();
-        assert_eq!(said.borrow().len() as u64, turns(2, 2));
+        assert_eq!(said.borrow().len() as u64, sample_count(2, 2));
         assert_eq!(said.borrow()[3], "round 2 of 3, a");
         assert_eq!(log.borrow().join(" "), "(a a) (b b) (b b) (a a) (a a) (b b)");
         assert_eq!(series.len(), 2);
-        assert_eq!((series[0].name.as_str(), &series[0].wall.turns[..]), ("a", &[2.0, 3.0][..]));
+        assert_eq!((series[0].name.as_str(), &series[0].wall.samples[..]), ("a", &[2.0, 3.0][..]));
         assert_eq!((series[1].name.as_str(), series[1].cpu.clone()), ("b", None));
     }
 

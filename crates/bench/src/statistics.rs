@@ -1,8 +1,8 @@
-//! What several turns say together.
+//! What several samples say together.
 
 use serde::Serialize;
 
-/// The figures of several turns. The median is what is quoted; the extremes say how far to believe it.
+/// The figures of several samples. The median is what is quoted; the extremes say how far to believe it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Spread {
     /// The middle figure; of an even number of them the mean of the two in the middle.
@@ -11,26 +11,26 @@ pub struct Spread {
     pub min: f64,
     /// The largest.
     pub max: f64,
-    /// All of them, in the order of the turns.
-    pub turns: Vec<f64>,
+    /// All of them, in the order of the samples.
+    pub samples: Vec<f64>,
 }
 
 impl Spread {
-    /// Of the figures in the order of the turns; `None` where there are none.
-    pub fn of(turns: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let turns: Vec<f64> = turns.into_iter().collect();
-        let mut sorted = turns.clone();
+    /// Of the figures in the order of the samples; `None` where there are none.
+    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let samples: Vec<f64> = samples.into_iter().collect();
+        let mut sorted = samples.clone();
         sorted.sort_by(f64::total_cmp);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
         let middle = sorted.len() / 2;
         let median = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
-        Some(Self { median, min, max, turns })
+        Some(Self { median, min, max, samples })
     }
 
-    /// `self` in parts of `base`, pair by pair: turns of one round ran under the same load, so their ratio is steadier
-    /// than the ratio of the medians.
+    /// `self` in parts of `base`, pair by pair: samples of one round ran under the same load, so their ratio is
+    /// steadier than the ratio of the medians.
     pub fn over(&self, base: &Self) -> Option<Self> {
-        Self::of(self.turns.iter().zip(&base.turns).map(|(a, b)| a / b))
+        Self::of(self.samples.iter().zip(&base.samples).map(|(a, b)| a / b))
     }
 }
 
@@ -42,7 +42,7 @@ mod tests {
     fn the_median_is_in_the_middle() {
         let odd = Spread::of([3.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.median, odd.min, odd.max), (2.0, 1.0, 3.0));
-        assert_eq!(odd.turns, [3.0, 1.0, 2.0]);
+        assert_eq!(odd.samples, [3.0, 1.0, 2.0]);
         assert_eq!(Spread::of([4.0, 1.0, 2.0, 8.0]).unwrap().median, 3.0);
         assert_eq!(Spread::of([7.0]).unwrap().median, 7.0);
         assert_eq!(Spread::of([]), None);
@@ -53,7 +53,7 @@ mod tests {
         // the machine was ten times slower in the second round: both felt it
         let (ours, theirs) = (Spread::of([1.0, 10.0, 1.0]).unwrap(), Spread::of([2.0, 20.0, 4.0]).unwrap());
         let ratio = ours.over(&theirs).unwrap();
-        assert_eq!(ratio.turns, [0.5, 0.5, 0.25]);
+        assert_eq!(ratio.samples, [0.5, 0.5, 0.25]);
         assert_eq!(ratio.median, 0.5);
     }
 }

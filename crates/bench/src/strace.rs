@@ -68,7 +68,7 @@ pub(crate) struct Seen {
     /// Each of them, in order.
     pub(crate) events: Vec<Event>,
     /// The same, one thread after the other.
-    pub(crate) in_turn: Vec<Event>,
+    pub(crate) by_thread: Vec<Event>,
 }
 
 /// What a thread did.
@@ -79,7 +79,7 @@ enum Step {
 }
 
 /// What the threads of a program did, one after the other; each comes where it was begun, the first thread first.
-fn in_turn(first: Option<u64>, mut threads: BTreeMap<u64, Vec<Step>>) -> Vec<Event> {
+fn by_thread(first: Option<u64>, mut threads: BTreeMap<u64, Vec<Step>>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut begin = |thread: Option<u64>| threads.remove(&thread?).map(Vec::into_iter);
     let mut running: Vec<_> = begin(first).into_iter().collect();
@@ -160,7 +160,7 @@ fn parse(log: &str, volume: &str) -> Seen {
         }
     }
     reads.unseen = unseen;
-    Seen { reads, events, in_turn: in_turn(first, threads) }
+    Seen { reads, events, by_thread: by_thread(first, threads) }
 }
 
 /// The lines of a log, each with its thread; a call during which another thread's was logged is put together
@@ -255,14 +255,14 @@ mod tests {
         // 1024, 2048: follows; 65536: begun first; 4096: back; 0: back; 4096: follows; 20480: forward
         let expected =
             Reads { reads: 7, bytes: 2 * 1024 + 8192 + 3 * 4096 + 100, non_contiguous: 4, backward: 2, unseen: 12 };
-        let Seen { reads, events, in_turn } = parse(LOG, "/home/v.img");
+        let Seen { reads, events, by_thread } = parse(LOG, "/home/v.img");
         assert_eq!(reads, expected);
         let places = [(1024, 1024), (2048, 1024), (65536, 8192), (4096, 4096), (0, 4096), (4096, 4096), (20480, 100)];
         let events_at = |places: [(u64, u64); 7]| places.map(|(offset, len)| Event { op: Op::Read, offset, len });
         assert_eq!(events, events_at(places));
         // thread 11 reads 4096 when it begins
-        let turns = [(1024, 1024), (2048, 1024), (4096, 4096), (65536, 8192), (0, 4096), (4096, 4096), (20480, 100)];
-        assert_eq!(in_turn, events_at(turns));
+        let ordered = [(1024, 1024), (2048, 1024), (4096, 4096), (65536, 8192), (0, 4096), (4096, 4096), (20480, 100)];
+        assert_eq!(by_thread, events_at(ordered));
         assert_eq!(parse(LOG, "/lib/x.so").reads, Reads { reads: 1, bytes: 832, unseen: 12, ..Reads::default() });
     }
 

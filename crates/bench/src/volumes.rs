@@ -239,12 +239,12 @@ impl<'a> Ageing<'a> {
                 self.files.push(Aged { path, size: 0 });
                 started += 1;
             }
-            let turn = self.random.usize(..growing.len());
-            let (which, target) = growing[turn];
+            let chosen = self.random.usize(..growing.len());
+            let (which, target) = growing[chosen];
             let piece = logarithmic(self.random, 4096, 128 << 10).min(target - self.files[which].size);
             self.grow(which, piece)?;
             if self.files[which].size >= target || self.live > self.limit {
-                growing.swap_remove(turn);
+                growing.swap_remove(chosen);
             }
         }
         Ok(())
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_volumes_of_each_kind_are_sound() {
+    fn small_volumes_of_each_kind_are_consistent() {
         if !testkit::need(&["mke2fs", "e2fsck"]) {
             return;
         }

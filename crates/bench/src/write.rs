@@ -1,9 +1,9 @@
 //! Writing: Extant through FUSE and as a library beside the kernel and fuse2fs, on the same sets of operations.
 
-mod bare;
 mod clients;
 mod file_ops;
 mod load;
+mod raw_log;
 mod sets;
 mod target;
 mod written;
@@ -34,7 +34,7 @@ pub struct Options {
     pub scale: f64,
     /// What the clients of dbench do; needed for [`Set::Dbench`] alone.
     pub load: Option<Load>,
-    /// Turns of each peer.
+    /// Samples of each peer.
     pub runs: usize,
     /// Where volumes are made, in files of 6 GiB with holes; removed afterwards.
     pub dir: PathBuf,
@@ -54,10 +54,10 @@ pub struct Bench {
 }
 
 /// Wall times by phase (in the order they were met), and for each by peer.
-type Times = BTreeMap<usize, Vec<Turns>>;
+type Times = BTreeMap<usize, Vec<Samples>>;
 
-/// Of a peer's turns, the wall times, and what was written where that was counted.
-type Turns = (Vec<f64>, Vec<Written>);
+/// Of a peer's samples, the wall times, and what was written where that was counted.
+type Samples = (Vec<f64>, Vec<Written>);
 
 /// Measures. `watch` is called before each step.
 ///
@@ -88,12 +88,12 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
     let mut times = Times::new();
     let mut known = Vec::new();
     for round in 0..rounds {
-        for turn in 0..options.peers.len() {
+        for position in 0..options.peers.len() {
             // who begins a round is another each time
-            let which = (round + turn) % options.peers.len();
+            let which = (round + position) % options.peers.len();
             let spec = &options.peers[which];
             let what = format!("{}: round {} of {rounds}, {spec}", set.name(), round + 1);
-            let done = number * each + round * options.peers.len() + turn;
+            let done = number * each + round * options.peers.len() + position;
             watch(&Step { what: &what, done: done as u64, of: (options.sets.len() * each) as u64 });
             let folder = tempfile::tempdir_in(&options.dir).map_err(|source| Error::Io {
                 what: format!("cannot make a folder in {}", options.dir.display()),
@@ -115,7 +115,7 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
         [] => names.first().cloned().into_iter().collect(),
         to => to.iter().map(Spec::to_string).collect(),
     };
-    let of_phase = |(number, peers): (usize, Vec<Turns>)| {
+    let of_phase = |(number, peers): (usize, Vec<Samples>)| {
         let phase = known.get(number)?;
         let (walls, written): (Vec<_>, Vec<_>) = peers.into_iter().unzip();
         let walls: Vec<_> = names.iter().cloned().zip(walls.into_iter().filter_map(Spread::of)).collect();

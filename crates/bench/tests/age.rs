@@ -38,7 +38,7 @@ fn aged(kind: Kind, options: &Options, steps: u64) -> (Vec<u8>, Aged) {
 }
 
 #[test]
-fn an_aged_volume_is_sound_and_full() {
+fn an_aged_volume_is_consistent_and_full() {
     if !need(&["e2fsck"]) {
         return;
     }

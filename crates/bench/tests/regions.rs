@@ -94,7 +94,7 @@ fn indirect_blocks(bytes: &[u8]) -> Vec<(usize, u32, u8)> {
 }
 
 #[test]
-fn a_sound_volume_is_read_once_and_forwards() {
+fn a_consistent_volume_is_read_once_and_forwards() {
     for extents in [false, true] {
         let (bytes, _) = volume(extents);
         for threads in [1, 3] {

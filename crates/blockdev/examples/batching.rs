@@ -6,7 +6,7 @@
 //!
 //! Reads TOTAL bytes (454M) of FILE in requests of REQUEST bytes (1M), BATCH (8) at a time; `random` in a random order
 //! of requests, `cold` after dropping the file from the page cache; with `overwrite` it writes zeroes instead, and
-//! flushes. Seven rounds, the strategies in turns; prints the shortest and the middle time of each in milliseconds.
+//! flushes. Seven rounds, the strategies alternating; prints the shortest and the middle time of each in milliseconds.
 
 use std::error::Error;
 use std::time::Instant;

@@ -10,30 +10,10 @@
 //!    write is in flight then, so none can be lost under the rest.
 //! 4. A flush that failed is never followed by one that succeeds: the kernel reports lost pages once and forgets them.
 //!
-//! Why batches are made as they are: milliseconds for the whole, best of seven rounds, two cores with other work beside
-//! it, Linux 6.18, ext4 on a virtio disk. All of a batch was handed to the strategy. `examples/batching.rs` repeats the
-//! O_DIRECT rows; in the others it now shows what came of them (below), for the code no longer has what lost.
-//!
-//! | what | one by one | threads | io_uring |
-//! | --- | --- | --- | --- |
-//! | page cache, all of it cached: 454 MiB by 1 MiB, 8 at a time | 24.0 | 30.3 | 24.5 |
-//! | the same, 64 MiB by 4 KiB, 8 at a time | 12.3 | 460 | 14.0 |
-//! | the same, 2 at a time | 11.1 | 331 | 20.0 |
-//! | page cache, nothing cached: random 16 MiB by 4 KiB, 64 at a time | 216 | 93 | 57 |
-//! | O_DIRECT: 454 MiB by 1 MiB, 8 at a time | 368 | 360 | 359 |
-//! | O_DIRECT: random 16 MiB by 4 KiB, 64 at a time | 198 | 85 | 44 |
-//! | O_DIRECT: 8 MiB by 4 KiB, 2 at a time | 93 | 106 | 57 |
-//! | page cache, writing 64 MiB by 4 KiB, 64 at a time, flush | 36.5 | 265 | 65 |
-//! | O_DIRECT, writing random 8 MiB by 4 KiB, 64 at a time, flush | 120 | 69 | 39 |
-//!
-//! So where there is something to wait for, io_uring wins by far with small requests, from two on, and the three are
-//! equal, within what differs from run to run, with large ones; where all is cached nothing beats plain reads. Hence a
-//! batch first takes from the page cache what is there (RWF_NOWAIT, in the calling thread), and hands the rest to
-//! io_uring. That costs what plain reads cost when all is cached (run again, the second row: 15.5 against 16.8, the
-//! first: 50.8 against 50.8, its cache by then in smaller pieces), and retains the gain when nothing is (the fourth: 45
-//! against 230).
-//! Writes through the page cache are copies into memory, made one by one; the queue that counts for them is the
-//! kernel's own, at the flush.
+//! The ways to make a batch were measured beside each other (docs/MEASUREMENTS.md, "Batches"). A batch of reads first
+//! takes from the page cache what is there (RWF_NOWAIT, in the calling thread), and hands the rest to io_uring. Writes
+//! through the page cache are copies into memory, made one by one; the queue that counts for them is the kernel's own,
+//! at the flush.
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::fs::{self, File};
@@ -50,7 +30,7 @@ use rustix::fs::{
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::job::Job;
-use crate::lock::Below;
+use crate::lock::LayerLocks;
 use crate::uring::Rings;
 use crate::{AlignedBuf, BlockDevice, Error, Extent, Geometry, Op, Read, Result, Write, extent, lock, threads};
 
@@ -72,7 +52,7 @@ pub struct OpenOptions {
     /// With `write`: also a block device that the kernel has mounted. Only for who knows that the mount is read-only,
     /// as that of the root is while it is checked at boot.
     pub mounted: bool,
-    /// How long to wait for another program that is about to let go of the volume, as one does that has just unmounted
+    /// How long to wait for another program that is about to release the volume, as one does that has just unmounted
     /// it.
     pub patience: Duration,
 }
@@ -99,7 +79,7 @@ pub enum Batching {
 pub struct FileDevice {
     file: File,
     /// What it lies on stays locked with it.
-    _below: Below,
+    _layer_locks: LayerLocks,
     geometry: Geometry,
     direct: Option<Alignment>,
     strategy: Strategy,
@@ -186,14 +166,14 @@ impl FileDevice {
         } else {
             (metadata.len(), 512)
         };
-        let below = match options.write || options.exclusive {
+        let layer_locks = match options.write || options.exclusive {
             true if !options.mounted => lock::guard(&file, len, options.write)?,
-            _ => Below::default(),
+            _ => LayerLocks::default(),
         };
         let direct = options.direct.then(|| Alignment::of(&file));
         let device = Self {
             file,
-            _below: below,
+            _layer_locks: layer_locks,
             geometry: Geometry { sector, read_only: !options.write, ..Geometry::new(len) },
             direct,
             strategy: Strategy::Serial,

@@ -42,7 +42,7 @@ pub use memory::MemoryDevice;
 pub use mounts::{Mounted, mount_source, mounted};
 pub use overlay::Overlay;
 pub use readonly::ReadOnly;
-pub use spec::{Opener, Scheme, open, open_with, parse_size};
+pub use spec::{Opener, Scheme, open, open_with, parse_size, path_beneath};
 
 /// What a device is: its size and what it can promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,14 +2,15 @@
 //! as if it stood still.
 //!
 //! The lock is flock(2): advisory, released with the file, respected by every program that opens volumes through this
-//! crate, and honoured by udev, which does not probe a locked disk. What the kernel has mounted from a block device it
-//! claims itself, and a program that writes to a block device does so too (O_EXCL).
+//! crate, and honoured by udev, which does not probe a locked disk. A block device that the kernel has mounted is
+//! opened exclusively by the kernel itself, and a program that writes to a block device opens it so too (O_EXCL).
 //!
 //! The same bytes can be reached by several ways, which neither lock knows of: through loop devices over a file or a
 //! device, and through what is made of these. So a process that locks a volume also locks what loop devices on the way
-//! down lie on, and then looks whether anybody has claimed another device that shows the same bytes. As each locks
+//! down lie on, and then looks whether another device that shows the same bytes is open exclusively. As each locks
 //! first and looks then, of two that come at the same time at most one goes on. The kernel asks for no lock when it
-//! mounts, so who writes claims those devices on which it would find the same volume, as long as he writes.
+//! mounts, so a writer opens those devices exclusively on which the kernel would find the same volume, for as long as
+//! it writes.
 
 use std::fs::{self, File};
 use std::io;
@@ -35,24 +36,25 @@ pub(crate) fn take(file: &File, write: bool) -> io::Result<()> {
     }
 }
 
-/// The locks on what a volume lies on, and the claims on other devices that show it. They go when this is dropped.
+/// The locks on what a volume lies on, and the exclusive opens of other devices that show it. They go when this is
+/// dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Below(Vec<File>);
+pub(crate) struct LayerLocks(Vec<File>);
 
 /// Locks others out of the bytes of an open file or block device of `len` bytes that is locked itself, whatever way
 /// they come; `write` as for [`take`].
 ///
 /// # Errors
 /// `ResourceBusy`, with what has it: for `write` anybody, else who may change it.
-pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<Below> {
+pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<LayerLocks> {
     let system = System::new();
     let layers = system.layers(&file.metadata()?, len);
-    let mut below = lock_below(&layers, write)?;
+    let mut locks = lock_layers(&layers, write)?;
     let mut devices = system.others(&layers);
     // for the device itself and what its mapping or disk is made of the kernel sees to it, if it is to be written
     devices.extend(system.devices(layers.iter().filter(|layer| !write || layer.kind == LayerKind::Loop)));
     // of a disk with partitions each is asked for itself
-    for device in devices.iter().filter(|device| !device.parted) {
+    for device in devices.iter().filter(|device| !device.has_partitions) {
         let mounted = mounts::through(&[], std::slice::from_ref(device), None);
         match &mounted {
             // the process that serves one of our own mounts would have the volume locked
@@ -64,22 +66,22 @@ pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<Below> {
             None if !write && !system.holders(device).is_empty() => continue,
             _ => {}
         }
-        match claim(&system, device, mounted.is_some()) {
-            Claim::Taken(file) if write && device.same_start => below.0.push(file),
-            Claim::Taken(_) | Claim::Unknown => {}
-            Claim::Others => {
+        match open_exclusively(&system, device, mounted.is_some()) {
+            ExclusiveOpen::Opened(file) if write && device.same_start => locks.0.push(file),
+            ExclusiveOpen::Opened(_) | ExclusiveOpen::Unknown => {}
+            ExclusiveOpen::Busy => {
                 let way = if mounted.is_some() { "mounted as" } else { "through" };
                 return Err(in_use(&format!("locked by another process: {way} /dev/{}", device.name)));
             }
         }
     }
-    Ok(below)
+    Ok(locks)
 }
 
 /// Locks what loop devices on the way down lie on. Who writes to all of it, or to its start where a volume would be, is
 /// alone there. Those who write to other parts of it, as to partitions of the image of a disk, get on with each other;
-/// that these parts do not overlap is shown by their claims.
-fn lock_below(layers: &[Layer], write: bool) -> io::Result<Below> {
+/// that these parts do not overlap is shown by their exclusive opens.
+fn lock_layers(layers: &[Layer], write: bool) -> io::Result<LayerLocks> {
     let mut files: Vec<File> = Vec::new();
     let mut locked: Vec<Base> = Vec::new();
     for layer in layers.iter().filter(|layer| layer.kind == LayerKind::Loop) {
@@ -106,7 +108,7 @@ fn lock_below(layers: &[Layer], write: bool) -> io::Result<Below> {
             }
         }
     }
-    Ok(Below(files))
+    Ok(LayerLocks(files))
 }
 
 /// Whether the kernel's list of locks has one on a file that is against one of ours. proc(5): number, kind, sort, READ
@@ -119,29 +121,29 @@ fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {
     })
 }
 
-/// What came of claiming a device.
-enum Claim {
-    /// No one else can claim it while this is open.
-    Taken(File),
-    /// Another has: a file system, a mapping, a program that writes to it.
-    Others,
-    /// It may not be opened, and nothing speaks for anybody having claimed it.
+/// What came of opening a device exclusively.
+enum ExclusiveOpen {
+    /// No other process can open it exclusively while this is open.
+    Opened(File),
+    /// Another has it open so: a file system, a mapping, a program that writes to it.
+    Busy,
+    /// It may not be opened, and nothing indicates that another has it open exclusively.
     Unknown,
 }
 
-/// Claims a block device. That one is mounted counts where the device cannot be asked.
-fn claim(system: &System, device: &Device, mounted: bool) -> Claim {
+/// Opens a block device exclusively. That one is mounted counts where the device cannot be asked.
+fn open_exclusively(system: &System, device: &Device, mounted: bool) -> ExclusiveOpen {
     let node = Path::new("/dev").join(&device.name);
     if fs::metadata(&node).is_ok_and(|found| stack::is_at(Base::Device(device.number), &found)) {
         let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::open(&node, flags, Mode::empty()) {
-            Ok(file) => return Claim::Taken(file.into()),
-            Err(Errno::BUSY) => return Claim::Others,
+            Ok(file) => return ExclusiveOpen::Opened(file.into()),
+            Err(Errno::BUSY) => return ExclusiveOpen::Busy,
             Err(_) => {}
         }
     }
     // it may not be opened: what can be seen from outside
-    if mounted || !system.holders(device).is_empty() { Claim::Others } else { Claim::Unknown }
+    if mounted || !system.holders(device).is_empty() { ExclusiveOpen::Busy } else { ExclusiveOpen::Unknown }
 }
 
 /// The error of a volume in use.

@@ -149,7 +149,8 @@ mod tests {
         let is =
             |at: &str, root, read_only| Some(Mounted { at: Some(at.into()), root, read_only, ours: at == "/fuse" });
         let of_number = |major, minor| {
-            let device = Device { name: String::new(), number: makedev(major, minor), parted: false, same_start: true };
+            let device =
+                Device { name: String::new(), number: makedev(major, minor), has_partitions: false, same_start: true };
             among(table, &[device], |_, _| false)
         };
         assert_eq!(of_number(254, 1), is("/", true, true));

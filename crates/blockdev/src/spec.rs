@@ -23,6 +23,8 @@ pub struct Scheme {
     pub prefix: &'static str,
     /// Opens what the text behind the prefix names.
     pub open: Opener,
+    /// The device below it, in the text behind the prefix.
+    pub beneath: fn(&str) -> &str,
 }
 
 /// Opens a device: the text behind the prefix, how, and the table for devices below it.
@@ -54,6 +56,18 @@ pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Schem
         Some(spec) => open_text(spec, options, schemes),
         None => Ok(Arc::new(FileDevice::open(Path::new(spec), options)?)),
     }
+}
+
+/// The path of the regular file or block device that `spec` names, or on which what it names lies; `None` for `mem:` and
+/// others without one. It need not exist.
+pub fn path_beneath<'a>(spec: &'a OsStr, schemes: &[Scheme]) -> Option<&'a Path> {
+    let Some(mut text) = spec.to_str() else { return Some(Path::new(spec)) };
+    while let Some((scheme, rest)) = schemes.iter().find_map(|scheme| Some((scheme, text.strip_prefix(scheme.prefix)?)))
+    {
+        text = (scheme.beneath)(rest);
+    }
+    let is_path = !text.starts_with("mem:") && RESERVED.iter().all(|(scheme, _)| !text.starts_with(scheme));
+    is_path.then_some(Path::new(text))
 }
 
 fn open_text(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
@@ -143,7 +157,10 @@ mod tests {
             let len = open_with(rest, options, schemes)?.geometry().len;
             Ok(Arc::new(MemoryDevice::zeroed(len / 2)?))
         }
-        let table = [Scheme { prefix: "half:", open: half }];
+        fn beneath(rest: &str) -> &str {
+            rest
+        }
+        let table = [Scheme { prefix: "half:", open: half, beneath }];
         let len = |spec: &str| open_with(spec, OpenOptions::default(), &table).map(|device| device.geometry().len);
         assert_eq!(len("half:mem:1M").unwrap(), 512 << 10);
         assert_eq!(len("half:half:mem:4M").unwrap(), 1 << 20);
@@ -152,7 +169,12 @@ mod tests {
         fn none(rest: &str, _: OpenOptions, _: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
             Ok(Arc::new(MemoryDevice::zeroed(rest.len() as u64)?))
         }
-        let table = [Scheme { prefix: "kero:", open: none }];
+        let path = |spec| path_beneath(OsStr::new(spec), &table);
+        assert_eq!(path("half:half:mem:4M"), None);
+        assert_eq!(path("half:half:/a/b"), Some(Path::new("/a/b")));
+        assert_eq!(path("image"), Some(Path::new("image")));
+        assert_eq!(path("half:s3://bucket"), None);
+        let table = [Scheme { prefix: "kero:", open: none, beneath }];
         assert_eq!(open_with("kero:abc", OpenOptions::default(), &table).unwrap().geometry().len, 3);
     }
 

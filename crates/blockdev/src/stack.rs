@@ -71,7 +71,7 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) number: u64,
     /// It has partitions, which are devices of their own.
-    pub(crate) parted: bool,
+    pub(crate) has_partitions: bool,
     /// Its first byte is the first of those that were asked for: a volume there is the same one.
     pub(crate) same_start: bool,
 }
@@ -144,7 +144,7 @@ impl System {
                 continue;
             }
             let theirs = self.with_those_below(Self::whole(&dir, number, LayerKind::Itself, true));
-            // what a mapping is made of it has claimed itself, with all partitions of that
+            // what a mapping is made of it has open exclusively itself, with all partitions of that
             let of_mapping = |their: &Layer| {
                 their.kind == LayerKind::Partition
                     && layers.iter().any(|layer| layer.kind == LayerKind::Mapping && layer.base == their.base)
@@ -157,7 +157,7 @@ impl System {
                     layer.base == their.base && layer.start == their.start && layer.exact && their.exact
                 };
                 let same_start = theirs.iter().any(|their| layers.iter().any(|layer| same(their, layer)));
-                found.push(Device { parted: is_parted(&dir), name, number, same_start });
+                found.push(Device { has_partitions: has_partitions(&dir), name, number, same_start });
             }
         }
         found
@@ -167,7 +167,7 @@ impl System {
     pub(crate) fn device(&self, number: u64) -> Device {
         let dir = self.by_number(number);
         let name = fs::canonicalize(&dir).ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-        Device { name: name.unwrap_or_default(), number, parted: is_parted(&dir), same_start: true }
+        Device { name: name.unwrap_or_default(), number, has_partitions: has_partitions(&dir), same_start: true }
     }
 
     /// The block devices among layers.
@@ -288,7 +288,7 @@ fn names_in(dir: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-fn is_parted(dir: &Path) -> bool {
+fn has_partitions(dir: &Path) -> bool {
     names_in(dir).iter().any(|name| dir.join(name).join("partition").exists())
 }
 
@@ -406,7 +406,7 @@ mod tests {
         // the disk below a partition is no other device of it, but it is one of a loop device that crosses it
         assert_eq!(made.beside(cut), ["loop0", "loop0p2"]);
         assert_eq!(made.beside(behind), ["loop0"]);
-        assert!(made.system.device(whole).parted && !made.system.device(first).parted);
+        assert!(made.system.device(whole).has_partitions && !made.system.device(first).has_partitions);
         let other = made.dir.path().join("other.img");
         File::create(&other).unwrap();
         assert_eq!(made.beside_file(&other), [""; 0]);
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(made.beside(disk), ["dm-0", "dm-1", "loop1"]);
         assert_eq!(made.beside(again), ["dm-0", "dm-1", "loop0"]);
         assert_eq!(made.beside_file(&file), ["dm-0", "dm-1", "loop0", "loop1"]);
-        // the mapping's own claim is what a partition of its disk seems to have
+        // the mapping's own exclusive open is what a partition of its disk seems to have
         made.partition("loop0/loop0p1", "259:1", MIB, MIB);
         assert_eq!(made.beside(mapped[0]), ["loop1"]);
     }

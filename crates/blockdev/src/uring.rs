@@ -4,7 +4,7 @@
 //! Why this is sound:
 //! 1. A buffer's address goes to the kernel only inside [`transfer`], whose `Flight` counts the requests that the
 //!    kernel has taken and not yet completed. `Flight` waits in `drop` until there are none, so `transfer` ends, by
-//!    return or by panic, only when the kernel has let go of every buffer.
+//!    return or by panic, only when the kernel has released every buffer.
 //! 2. A request that was put into the submission queue and not taken by the kernel (a submission that failed midway)
 //!    is never taken later: such a ring is closed, not used again. The kernel takes requests only when it is entered,
 //!    for no ring here has a polling thread.

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use extant_blockdev::{BlockDevice, Error, MemoryDevice, Op, Overlay, ReadOnly, Write};
 use simdev::Trace;
 use tempfile::NamedTempFile;
-use testkit::device::{BATCHINGS, DIRECT, Grouped, Numbers, WRITE, conforms, content, forwards_groups};
+use testkit::Rng;
+use testkit::device::{BATCHINGS, DIRECT, Grouped, WRITE, conforms, content, forwards_groups};
 
 fn file(len: u64) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), Numbers(len).bytes(len as usize)).unwrap();
+    std::fs::write(file.path(), Rng::new(len).bytes(len as usize)).unwrap();
     file
 }
 
 #[test]
 fn memory() {
     conforms(&MemoryDevice::zeroed(300_001).unwrap());
-    let device = MemoryDevice::from_vec(Numbers(1).bytes(262_144));
+    let device = MemoryDevice::from_vec(Rng::new(1).bytes(262_144));
     conforms(&device);
     let seen = content(&device);
     assert_eq!(device.into_vec(), seen);
@@ -65,7 +66,7 @@ fn pointers_pass_on_what_a_device_promises() {
 
 #[test]
 fn read_only() {
-    let inner = Trace::new(MemoryDevice::from_vec(Numbers(3).bytes(4096)));
+    let inner = Trace::new(MemoryDevice::from_vec(Rng::new(3).bytes(4096)));
     let before = content(&inner);
     let device = ReadOnly::new(&inner);
     assert!(device.geometry().read_only);

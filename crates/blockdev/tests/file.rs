@@ -8,7 +8,8 @@ use std::time::Duration;
 use extant_blockdev::{AlignedBuf, BlockDevice, Error, FileDevice, OpenOptions, Read, Write};
 use proptest::prelude::*;
 use tempfile::{NamedTempFile, TempDir};
-use testkit::device::{BATCHINGS, DIRECT, Numbers, WRITE, content, open};
+use testkit::Rng;
+use testkit::device::{BATCHINGS, DIRECT, WRITE, content, open};
 
 const EXCLUSIVE: OpenOptions = OpenOptions {
     write: false,
@@ -79,11 +80,11 @@ fn a_volume_in_use_is_refused() {
 }
 
 #[test]
-fn who_is_patient_gets_a_volume_when_it_is_let_go() {
+fn who_is_patient_gets_a_volume_when_it_is_released() {
     let file = file(&[0; 512]);
     let writer = open(file.path(), WRITE).unwrap();
     std::thread::scope(|scope| {
-        // longer than any test runs: what ends the waiting is that the other lets go
+        // longer than any test runs: what ends the waiting is that the other releases it
         let patience = Duration::from_secs(3600);
         let path = file.path();
         let waiting = scope.spawn(move || FileDevice::open(path, OpenOptions { patience, ..WRITE }));
@@ -128,7 +129,7 @@ fn a_file_that_shrinks_returns_an_error_and_no_bytes() {
 
 #[test]
 fn a_batch_that_needs_more_buffers_than_allowed_at_once() {
-    let bytes = Numbers(5).bytes(2 << 20);
+    let bytes = Rng::new(5).bytes(2 << 20);
     let file = file(&bytes);
     for batching in BATCHINGS {
         let Some(device) = open(file.path(), DIRECT) else { return };
@@ -179,7 +180,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let align = |n: u64| if aligned { n / 512 * 512 } else { n };
-        let mut numbers = Numbers(seed);
+        let mut numbers = Rng::new(seed);
         let mut model = numbers.bytes(65_536);
         let file = file(&model);
         // at most one write to each place, so that their order does not count

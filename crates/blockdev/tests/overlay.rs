@@ -6,7 +6,8 @@ use std::sync::Arc;
 use extant_blockdev::{BlockDevice, MemoryDevice, Overlay, Read, ReadOnly};
 use proptest::prelude::*;
 use simdev::{Fault, Faulty};
-use testkit::device::{Numbers, conforms, content};
+use testkit::Rng;
+use testkit::device::{conforms, content};
 
 const LEN: usize = 30_000; // seven pages and a part
 
@@ -93,7 +94,7 @@ proptest! {
 
 #[test]
 fn an_overlay_is_a_writable_device_over_any_base() {
-    let base: Arc<dyn BlockDevice> = Arc::new(ReadOnly::new(MemoryDevice::from_vec(Numbers(1).bytes(300_001))));
+    let base: Arc<dyn BlockDevice> = Arc::new(ReadOnly::new(MemoryDevice::from_vec(Rng::new(1).bytes(300_001))));
     let before = content(&base);
     let overlay = Overlay::new(base.clone());
     conforms(&overlay);

@@ -5,11 +5,12 @@ use std::thread;
 
 use extant_blockdev::{Batching, BlockDevice, Read};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use testkit::device::{Numbers, WRITE, conforms, content, open};
+use testkit::Rng;
+use testkit::device::{WRITE, conforms, content, open};
 
 #[test]
 fn threads_take_over() {
-    let bytes = Numbers(11).bytes(512 << 10);
+    let bytes = Rng::new(11).bytes(512 << 10);
     let [early, late] = [(); 2].map(|()| {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &bytes).unwrap();

@@ -42,7 +42,7 @@ pub fn check(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report, Refusal> {
-    Run { name, device, options, progress }.check()
+    Checker { name, device, options, progress }.check()
 }
 
 /// Checks a native volume that is in use, as it was when a snapshot was made for the check, with all other snapshots.
@@ -60,7 +60,7 @@ pub fn check_in_use(
 ) -> Result<Report, Refusal> {
     let missing = |e| Refusal::new(format!("the generation to be checked is not there: {e}"));
     let layer = native::read_in_use(device, what).map_err(missing)?;
-    let (mut report, ()) = Run { name, device, options, progress }.examine_versions(&layer, |_| ())?;
+    let (mut report, ()) = Checker { name, device, options, progress }.examine_versions(&layer, |_| ())?;
     let mut left_out: Vec<String> = layer.left_out.iter().map(|name| format!("the snapshot {name}")).collect();
     let gone = native::gone_of(device, &layer, what).map_err(missing)?;
     left_out.extend(gone.iter().map(|name| format!("the snapshot {name}, which was deleted while the check ran")));
@@ -74,7 +74,7 @@ pub fn check_in_use(
 
 /// One check: of which volume, how, and where its progress is reported.
 #[derive(Clone, Copy)]
-pub(crate) struct Run<'a> {
+pub(crate) struct Checker<'a> {
     /// What the report calls the volume.
     pub(crate) name: &'a str,
     pub(crate) device: &'a dyn BlockDevice,
@@ -83,9 +83,9 @@ pub(crate) struct Run<'a> {
 }
 
 /// A version of a native volume, and the physical layer that it was found in.
-type Above<'a> = (&'a PhysicalLayer, &'a Version);
+type LayeredVersion<'a> = (&'a PhysicalLayer, &'a Version);
 
-impl<'a> Run<'a> {
+impl<'a> Checker<'a> {
     pub(crate) fn check(self) -> Result<Report, Refusal> {
         self.examine(|_| ()).map(|(report, ())| report)
     }
@@ -118,8 +118,8 @@ impl<'a> Run<'a> {
             Some((place, what)) => Refusal::new(format!("block {place} of the device: {what}")),
             None => refusal,
         };
-        let run = Run { device: &image, ..self };
-        let (mut report, seen) = run.examine_ext(Some((layer, &layer.live)), see).map_err(instead)?;
+        let checker = Checker { device: &image, ..self };
+        let (mut report, seen) = checker.examine_ext(Some((layer, &layer.live)), see).map_err(instead)?;
         report.format = crate::report::NATIVE.to_owned();
         for snapshot in layer.others() {
             if self.progress.cancelled() {
@@ -127,7 +127,7 @@ impl<'a> Run<'a> {
                 break;
             }
             let image = native::Image::new(self.device, layer, snapshot);
-            let checked = match (Run { device: &image, ..self }).examine_ext(Some((layer, snapshot)), |_| ()) {
+            let checked = match (Checker { device: &image, ..self }).examine_ext(Some((layer, snapshot)), |_| ()) {
                 Ok((checked, ())) => checked,
                 Err(refusal) if refusal.is_cancelled() => {
                     report.cancel();
@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
     /// Checks the ext volume on the device, which may lie above a generation of what was read of a native one.
     fn examine_ext<T>(
         self,
-        above: Option<Above<'_>>,
+        layered: Option<LayeredVersion<'_>>,
         see: impl FnOnce(&View<'_>) -> T,
     ) -> Result<(Report, T), Refusal> {
         let Self { name, device, options, progress } = self;
@@ -174,13 +174,13 @@ impl<'a> Run<'a> {
             },
         };
         progress.phase(Phase::Superblock);
-        let opened = superblock::open(&scanner, options, above.is_some(), &problems);
+        let opened = superblock::open(&scanner, options, layered.is_some(), &problems);
         let volume = opened.map_err(|refusal| if cancelled() { Refusal::cancelled() } else { refusal })?;
         if options.superblock.is_none() && !problems.is_fatal() {
             superblock::copies::check(&scanner, &volume, &problems);
         }
         // what is wrong below any of them is said with the newest
-        if let Some((layer, version)) = above
+        if let Some((layer, version)) = layered
             && std::ptr::eq(version, &layer.live)
         {
             layer.report(&problems);
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
         let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
         let (counts, seen) = match problems.is_fatal() || cancelled() {
             true => (Counts::default(), see(&view)),
-            false => self.phases(&view, above, see),
+            false => self.phases(&view, layered, see),
         };
         let cancelled = cancelled();
         let findings = problems.finish();
@@ -213,14 +213,19 @@ impl<'a> Run<'a> {
     }
 
     /// Everything after phase 0.
-    fn phases<T>(self, view: &View<'_>, above: Option<Above<'_>>, see: impl FnOnce(&View<'_>) -> T) -> (Counts, T) {
+    fn phases<T>(
+        self,
+        view: &View<'_>,
+        layered: Option<LayeredVersion<'_>>,
+        see: impl FnOnce(&View<'_>) -> T,
+    ) -> (Counts, T) {
         let View { volume, scanner, problems, .. } = *view;
         let progress = self.progress;
         progress.phase(Phase::Inodes);
-        let identities = above.map(|(layer, version)| Identities::new(layer, version));
+        let identities = layered.map(|(layer, version)| Identities::new(layer, version));
         let ctx = Context { identities, ..Context::new(volume, problems) };
         system_zone::claim(&ctx);
-        for blocks in above.iter().flat_map(|(_, version)| &version.taken) {
+        for blocks in layered.iter().flat_map(|(_, version)| &version.taken) {
             ctx.claims.claim(ctx.claims.clusters_of(blocks));
         }
         let bitmaps = Bitmaps::new(volume);
@@ -262,7 +267,7 @@ impl<'a> Run<'a> {
         progress.phase(Phase::Links);
         links::check(&ctx);
         progress.phase(Phase::Bitmaps);
-        let blocks = above.map_or(volume.geometry.blocks, |(layer, _)| layer.superblock.shape.blocks());
+        let blocks = layered.map_or(volume.geometry.blocks, |(layer, _)| layer.superblock.layout.blocks());
         bitmaps.compare(&ctx, blocks, &mut counts);
         if let Some(identities) = &ctx.identities {
             identities.check_rest(&ctx);

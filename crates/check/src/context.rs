@@ -1,4 +1,4 @@
-//! What all phases share: the volume's shape, the records they fill, and where they report.
+//! What all phases share: the volume's geometry, the records they fill, and where they report.
 
 use crate::claims::Claims;
 use crate::inode_records::Inodes;

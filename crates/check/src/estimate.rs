@@ -153,7 +153,7 @@ pub fn estimate_by(
     let measured = speed.is_none();
     let mut speed = speed.unwrap_or_else(|| measure(device, &volume, &plan, clock));
     if let Some(regions) = regions {
-        let work = of_plan(&volume, &plan, Below::Found(regions));
+        let work = of_plan(&volume, &plan, MapWork::Found(regions));
         return Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) });
     }
     let sampled = sample(&scanner, &volume, &only, all, clock);
@@ -161,17 +161,17 @@ pub fn estimate_by(
         let Sample { work: Work { bytes, scattered, .. }, seconds } = sampled;
         speed.scattered_seconds = (seconds - bytes as f64 / speed.bytes_per_second).max(0.0) / scattered.max(1) as f64;
     }
-    let work = of_plan(&volume, &plan, Below::Found(sampled.work));
+    let work = of_plan(&volume, &plan, MapWork::Found(sampled.work));
     Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) })
 }
 
 /// What a check of an open volume will read, as far as the descriptors show.
 pub(crate) fn of_volume(volume: &Volume) -> Work {
-    of_plan(volume, &known(volume, true), Below::Guessed)
+    of_plan(volume, &known(volume, true), MapWork::Guessed)
 }
 
 /// What is known of what hangs below the inodes.
-enum Below {
+enum MapWork {
     /// Nothing.
     Guessed,
     /// It was counted, in regions or in a sample.
@@ -185,7 +185,7 @@ struct Plan {
     stops: Vec<Range<u64>>,
 }
 
-fn of_plan(volume: &Volume, plan: &Plan, below: Below) -> Work {
+fn of_plan(volume: &Volume, plan: &Plan, map_work: MapWork) -> Work {
     let geometry = &volume.geometry;
     let block_size = u64::from(geometry.block_size);
     let mut work = plan.work;
@@ -200,7 +200,7 @@ fn of_plan(volume: &Volume, plan: &Plan, below: Below) -> Work {
         groups_with_directories += u64::from(directories > 0);
         free_clusters += u64::from(descriptor.free_clusters);
     }
-    if let Below::Found(Work { bytes, requests, seeks, scattered, .. }) = below {
+    if let MapWork::Found(Work { bytes, requests, seeks, scattered, .. }) = map_work {
         work.bytes = work.bytes.saturating_add(bytes);
         work.requests += requests;
         work.seeks += seeks;

@@ -80,7 +80,7 @@ fn read_listed(
     if superblock.unordered {
         reader.wrong(0, "the volume was in use without consistency and was not unmounted");
     }
-    let (ends, blocks) = (device.geometry().len / SIZE, superblock.shape.blocks());
+    let (ends, blocks) = (device.geometry().len / SIZE, superblock.layout.blocks());
     if ends < blocks {
         reader.wrong(ends, format!("the device ends here, and the volume after block {blocks}: it was cut short"));
     }

@@ -12,8 +12,8 @@
 //! before, or what it contains after. Any other writer of the volume changes a time there, and so the log is never
 //! played over its work.
 //!
-//! Where there are not enough free blocks, or not even the shape of the volume is known, the blocks are written as they
-//! come and the superblock last: what is cut has then to be repeated, as a repair by e2fsck has.
+//! Where there are not enough free blocks, or not even the geometry of the volume is known, the blocks are written as
+//! they come and the superblock last: what is cut has then to be repeated, as a repair by e2fsck has.
 
 use blockdev::undo::{self, Planned};
 use blockdev::{BlockDevice, Overlay, Result, Write};
@@ -23,6 +23,7 @@ use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, P
 use format::superblock::{DiskSuperblock, Geometry, OFFSET};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What a device writes as a whole.
@@ -119,24 +120,52 @@ pub fn write(
     }
     let log = log(&plan, free, device)?;
     if let Some(path) = undo {
-        let blocks = plan
-            .fresh
-            .iter()
-            .chain(&plan.homes)
-            .map(|block| Ok(Planned { offset: block * plan.block_size, data: plan.block(*block)? }));
-        let logged = log.iter().flat_map(|log| &log.blocks);
-        let logged =
-            logged.map(|(block, from)| Ok(Planned { offset: block * plan.block_size, data: log_bytes(&plan, from)? }));
-        let pointer = log.iter().map(|log| Ok(Planned { offset: SECOND, data: log.sector.clone() }));
-        let superblock = std::iter::once(Ok(Planned { offset: OFFSET, data: plan.after.clone() }));
-        undo::record(path, device, blocks.chain(logged).chain(pointer).chain(superblock))?;
+        undo::record(path, device, changes(&plan, log.as_ref()))?;
     }
+    carry_out(device, &plan, log)
+}
+
+/// As [`write`], on a device with a writing that was broken off: finishes that before. `finished` is the device as it is
+/// then, and below the overlay. The undo file covers both: no place is written before all of it is recorded.
+///
+/// # Errors
+/// What the device or the undo file fails with.
+pub(crate) fn finish_and_write(
+    device: &dyn BlockDevice,
+    broken_off: &BrokenOff,
+    finished: &dyn BlockDevice,
+    overlay: &Overlay,
+    free: Option<&FreeBlocks>,
+    undo: &Path,
+) -> Result<()> {
+    let plan = plan(finished, overlay, free)?;
+    let log = if plan.is_empty() { None } else { log(&plan, free, finished)? };
+    let more = (!plan.is_empty()).then(|| changes(&plan, log.as_ref()));
+    undo::record(undo, device, broken_off.changes(device).chain(more.into_iter().flatten()))?;
+    broken_off.finish(device)?;
+    if plan.is_empty() { Ok(()) } else { carry_out(device, &plan, log) }
+}
+
+/// All that carrying out a plan writes.
+fn changes<'a>(plan: &'a Plan<'_>, log: Option<&'a Log>) -> impl Iterator<Item = Result<Planned>> + 'a {
+    let blocks = plan.fresh.iter().chain(&plan.homes);
+    let blocks = blocks.map(|block| Ok(Planned { offset: block * plan.block_size, data: plan.block(*block)? }));
+    let logged = log.into_iter().flat_map(|log| &log.blocks);
+    let logged =
+        logged.map(|(block, from)| Ok(Planned { offset: block * plan.block_size, data: log_bytes(plan, from)? }));
+    let pointer = log.into_iter().map(|log| Ok(Planned { offset: SECOND, data: log.sector.clone() }));
+    let superblock = std::iter::once_with(|| Ok(Planned { offset: OFFSET, data: plan.after.clone() }));
+    blocks.chain(logged).chain(pointer).chain(superblock)
+}
+
+/// Writes what differs, through the log where there is one.
+fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Result<()> {
     write_all(device, plan.block_size, plan.fresh.iter().copied(), |block| plan.block(block))?;
     if let Some(log) = log {
         write_all(device, plan.block_size, log.blocks.iter().map(|(block, _)| *block), |block| {
             let from = log.blocks.binary_search_by_key(&block, |(block, _)| *block);
             match from.ok().and_then(|n| log.blocks.get(n)) {
-                Some((_, from)) => log_bytes(&plan, from),
+                Some((_, from)) => log_bytes(plan, from),
                 None => Ok(vec![0; plan.block_size as usize]),
             }
         })?;
@@ -339,44 +368,72 @@ fn pointer_sector(plan: &Plan<'_>, first: u64, checksum: u32) -> Vec<u8> {
     superblock.split_off(SECTOR as usize)
 }
 
-/// The log of a repair that was broken off, whole and meant for the volume as it is.
-struct Pending {
+/// A writing that was broken off: its log, whole and meant for the volume as it is.
+pub(crate) struct BrokenOff {
     block_size: u64,
     /// Home and copy, ascending.
     blocks: Vec<(u64, u64)>,
     superblock: Vec<u8>,
 }
 
+impl BrokenOff {
+    /// What a block is to hold.
+    fn copy(&self, device: &dyn BlockDevice, block: u64) -> Result<Vec<u8>> {
+        let copy = self.blocks.binary_search_by_key(&block, |(home, _)| *home).ok().and_then(|n| self.blocks.get(n));
+        let mut bytes = vec![0; self.block_size as usize];
+        device.read(copy.map_or(0, |(_, copy)| *copy) * self.block_size, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// All that finishing it writes.
+    fn changes<'a>(&'a self, device: &'a dyn BlockDevice) -> impl Iterator<Item = Result<Planned>> + 'a {
+        let blocks = self.blocks.iter();
+        let blocks =
+            blocks.map(|(home, _)| Ok(Planned { offset: home * self.block_size, data: self.copy(device, *home)? }));
+        blocks.chain(std::iter::once_with(|| Ok(Planned { offset: OFFSET, data: self.superblock.clone() })))
+    }
+
+    fn finish(&self, device: &dyn BlockDevice) -> Result<()> {
+        let homes: Vec<u64> = self.blocks.iter().map(|(home, _)| *home).collect();
+        complete(device, self.block_size, &homes, |block| self.copy(device, block), &self.superblock)
+    }
+
+    /// The device as it will be when this is finished; nothing is written.
+    ///
+    /// # Errors
+    /// What the device fails with.
+    pub(crate) fn finished(&self, device: &Arc<dyn BlockDevice>) -> Result<Overlay> {
+        let finished = Overlay::new(Arc::clone(device));
+        for change in self.changes(&**device) {
+            let change = change?;
+            finished.write(change.offset, &change.data)?;
+        }
+        Ok(finished)
+    }
+}
+
 /// Whether a writing of the volume was broken off and can be finished. Where the device cannot be read, there is none.
 #[must_use]
 pub fn unfinished(device: &dyn BlockDevice) -> bool {
-    matches!(read_log(device), Ok(Some(_)))
+    matches!(broken_off(device), Ok(Some(_)))
 }
 
-/// Finishes what was broken off; whether there was something.
+/// Finishes what was broken off; whether there was something. `undo` names a file that receives the old content of all
+/// that is written.
 ///
 /// # Errors
 /// What the device or the undo file fails with.
 pub fn finish(device: &dyn BlockDevice, undo: Option<&Path>) -> Result<bool> {
-    let Some(log) = read_log(device)? else { return Ok(false) };
-    let read = |block: u64| {
-        let copy = log.blocks.binary_search_by_key(&block, |(home, _)| *home).ok().and_then(|n| log.blocks.get(n));
-        let mut bytes = vec![0; log.block_size as usize];
-        device.read(copy.map_or(0, |(_, copy)| *copy) * log.block_size, &mut bytes)?;
-        Ok(bytes)
-    };
-    let homes: Vec<u64> = log.blocks.iter().map(|(home, _)| *home).collect();
+    let Some(log) = broken_off(device)? else { return Ok(false) };
     if let Some(path) = undo {
-        let blocks = homes.iter().map(|block| Ok(Planned { offset: block * log.block_size, data: read(*block)? }));
-        let superblock = std::iter::once(Ok(Planned { offset: OFFSET, data: log.superblock.clone() }));
-        undo::record(path, device, blocks.chain(superblock))?;
+        undo::record(path, device, log.changes(device))?;
     }
-    complete(device, log.block_size, &homes, read, &log.superblock)?;
+    log.finish(device)?;
     Ok(true)
 }
 
 /// Reads the log that the superblock points to; `None` where there is none, it is not whole, or not meant.
-fn read_log(device: &dyn BlockDevice) -> Result<Option<Pending>> {
+pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> {
     let mut superblock = vec![0; DiskSuperblock::SIZE];
     if device.geometry().len < OFFSET + superblock.len() as u64 {
         return Ok(None);
@@ -398,7 +455,7 @@ fn read_log(device: &dyn BlockDevice) -> Result<Option<Pending>> {
         device.read(block * block_size, &mut bytes)?;
         Ok(Some(bytes).filter(|bytes| crc32c(!0, bytes) == checksum))
     };
-    let mut pending = Pending { block_size, blocks: Vec::new(), superblock: Vec::new() };
+    let mut found = BrokenOff { block_size, blocks: Vec::new(), superblock: Vec::new() };
     let (mut next, mut checksum) = (pointer.rp_block.get(), pointer.rp_index.get());
     // an index can be made that names itself, checksum and all
     let mut seen = BTreeSet::new();
@@ -416,17 +473,17 @@ fn read_log(device: &dyn BlockDevice) -> Result<Option<Pending>> {
         for entry in entries {
             let Some(copy) = read(entry.re_copy.get(), entry.re_checksum.get())? else { return Ok(None) };
             match entry.re_home.get() {
-                SUPERBLOCK => pending.superblock = copy.get(..DiskSuperblock::SIZE).unwrap_or_default().to_vec(),
-                home if home < end => pending.blocks.push((home, entry.re_copy.get())),
+                SUPERBLOCK => found.superblock = copy.get(..DiskSuperblock::SIZE).unwrap_or_default().to_vec(),
+                home if home < end => found.blocks.push((home, entry.re_copy.get())),
                 _ => return Ok(None),
             }
         }
         // each block of the volume once
-        if pending.blocks.len() as u64 > end || count == 0 {
+        if found.blocks.len() as u64 > end || count == 0 {
             return Ok(None);
         }
         (next, checksum) = (head.ri_next.get(), head.ri_next_checksum.get());
     }
-    pending.blocks.sort_unstable();
-    Ok(Some(pending).filter(|pending| pending.superblock.len() == DiskSuperblock::SIZE))
+    found.blocks.sort_unstable();
+    Ok(Some(found).filter(|found| found.superblock.len() == DiskSuperblock::SIZE))
 }

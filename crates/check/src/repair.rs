@@ -44,13 +44,13 @@ mod superblock;
 mod system_inodes;
 mod work;
 
-use crate::checker::Run;
+use crate::checker::Checker;
 use crate::native;
 use crate::options::{Options, Progress, Refusal, Repair};
 use crate::phases::superblock::open;
 use crate::problem::{Limits, Problem, Problems};
 use crate::problem_rules::Rules;
-use crate::redo::{self, FreeBlocks};
+use crate::redo::{self, BrokenOff, FreeBlocks};
 use crate::report::{Report, Reported, exit};
 use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Fixer, Preen, Severity};
@@ -89,13 +89,66 @@ pub fn repair(
     if native::is_native(&**device) {
         // there is no way back from another superblock
         let options = &Options { repair: if undo.is_some() { Repair::No } else { options.repair }, ..options.clone() };
-        return native::repair(Run { name, device: &**device, options, progress });
+        return native::repair(Checker { name, device: &**device, options, progress });
     }
+    let mut target = Target::open(device, undo).map_err(failed)?;
+    let outcome = repair_target(name, &mut target, options, progress);
+    target.finish().map_err(failed)?;
+    outcome
+}
+
+/// The device that is repaired.
+struct Target<'a> {
+    device: &'a Arc<dyn BlockDevice>,
+    /// The device as it is when what was broken off is finished.
+    finished: Arc<dyn BlockDevice>,
+    /// An earlier writing that is not finished yet: with an undo file, which has to cover both, that waits until it is
+    /// known what else is written.
+    broken_off: Option<BrokenOff>,
+    undo: Option<&'a Path>,
+    /// An earlier writing had been broken off.
+    was_broken_off: bool,
+}
+
+impl<'a> Target<'a> {
+    fn open(device: &'a Arc<dyn BlockDevice>, undo: Option<&'a Path>) -> blockdev::Result<Self> {
+        let broken_off = if undo.is_some() { redo::broken_off(&**device)? } else { None };
+        let was_broken_off = broken_off.is_some() || redo::finish(&**device, None)?;
+        let finished: Arc<dyn BlockDevice> = match &broken_off {
+            Some(broken_off) => Arc::new(broken_off.finished(device)?),
+            None => Arc::clone(device),
+        };
+        Ok(Self { device, finished, broken_off, undo, was_broken_off })
+    }
+
+    /// Writes what `state`, above `finished`, changes.
+    fn write(&mut self, state: &Overlay, free: Option<&FreeBlocks>) -> blockdev::Result<()> {
+        match (self.broken_off.take(), self.undo) {
+            (Some(broken_off), Some(undo)) => {
+                redo::finish_and_write(&**self.device, &broken_off, &*self.finished, state, free, undo)
+            }
+            _ => redo::write(&**self.device, state, free, self.undo),
+        }
+    }
+
+    /// Finishes what was broken off, where nothing else was written.
+    fn finish(&mut self) -> blockdev::Result<()> {
+        match self.broken_off.take() {
+            Some(_) => redo::finish(&**self.device, self.undo).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// As [`repair`], but that what was broken off may be left to finish.
+fn repair_target(
+    name: &str,
+    target: &mut Target<'_>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report, Refusal> {
     let now = options.now.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()));
-    let finished = redo::finish(&**device, undo).map_err(failed)?;
-    // a second file could not begin where the first one did
-    let undo = undo.filter(|_| !finished);
-    let overlay = Overlay::new(Arc::clone(device));
+    let overlay = Overlay::new(Arc::clone(&target.finished));
     let mut iterations = Iterations {
         overlay: &overlay,
         mode: options.repair,
@@ -117,7 +170,7 @@ pub fn repair(
     for _ in 0..ITERATIONS {
         let before = overlay.fingerprint();
         let (checked, step) =
-            Run { name, device: &overlay, options: &options, progress }.examine(|view| iterations.iterate(view))?;
+            Checker { name, device: &overlay, options: &options, progress }.examine(|view| iterations.iterate(view))?;
         if options.repair == Repair::All {
             options.superblock = None;
         }
@@ -144,7 +197,7 @@ pub fn repair(
         }
     }
     let report = report.ok_or_else(|| failed("nothing was checked"))?;
-    iterations.conclude(report, finished, device, undo)
+    iterations.conclude(report, target)
 }
 
 /// Whether nothing is wrong with what can be seen without a scan: superblock, group descriptors, journal superblock and
@@ -273,7 +326,7 @@ struct Iterations<'a> {
     restore: bool,
     /// Inode tables that cannot be found are made anew, whatever is lost with them.
     empty_tables: bool,
-    /// Files that share blocks on purpose are parted, and the feature that says so goes.
+    /// Files that share blocks on purpose are separated, and the feature that says so goes.
     unshare: bool,
     /// Blocks that no iteration saw in use.
     unclaimed: Unclaimed,
@@ -323,6 +376,11 @@ impl Iterations<'_> {
         }
         self.unclaimed.exclude(view);
         let problems = view.problems.snapshot();
+        if self.mode == Repair::All
+            && let Some(sentence) = Self::copy_is_too_large(view, &problems)
+        {
+            return Ok(Step::Stuck(failed(sentence)));
+        }
         let work = Work::new(view, self.overlay, self.now);
         if std::mem::take(&mut self.restore) && self.mode == Repair::All {
             superblock::restore(&work)?;
@@ -365,16 +423,12 @@ impl Iterations<'_> {
             {
                 return Ok(Step::Stuck(refusal));
             }
-            if fixer == Fixer::Descriptors
-                && !self.empty_tables
-                && let Some(sentence) = descriptors::would_lose(&work, &own)
-            {
-                return Ok(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
-            }
-            if fixer == Fixer::Sharing
-                && shares_on_purpose(view)
-                && let Some(sentence) = sharing::lacks_space(&work)
-            {
+            let obstacle = match fixer {
+                Fixer::Descriptors if !self.empty_tables => descriptors::would_lose(&work, &own),
+                Fixer::Sharing if shares_on_purpose(view) => sharing::lacks_space(&work),
+                _ => None,
+            };
+            if let Some(sentence) = obstacle {
                 return Ok(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
             }
             run_fixer(fixer, &work, &own)?;
@@ -392,6 +446,19 @@ impl Iterations<'_> {
             return Ok(Step::Worked(Fixer::Superblock));
         }
         Ok(began.map_or(Step::Done, |(first, _)| Step::Worked(first)))
+    }
+
+    /// Why no copy of the superblock is put in the place of the primary: by the copy the volume ends behind the device.
+    /// It is older than a resize, or the image was cut short, and the repair would destroy what there is.
+    fn copy_is_too_large(view: &View<'_>, problems: &[Problem]) -> Option<String> {
+        let beyond = problems.iter().find(|problem| problem.code == Code::BeyondDevice);
+        let beyond = beyond.filter(|_| view.volume.is_copy)?;
+        let blocks = view.volume.geometry.blocks;
+        Some(format!(
+            "the copy of the superblock says {blocks} blocks, but the device has {}: it is older than the last resize, or \
+             the device was cut short; nothing was changed. Try another copy with -b, or -n",
+            beyond.expected.unwrap_or_default()
+        ))
     }
 
     /// Replays the journal; why not, where that cannot be done.
@@ -435,13 +502,8 @@ impl Iterations<'_> {
     }
 
     /// Writes the device and says what became of the volume.
-    fn conclude(
-        self,
-        mut report: Report,
-        finished: bool,
-        device: &Arc<dyn BlockDevice>,
-        undo: Option<&Path>,
-    ) -> Result<Report, Refusal> {
+    fn conclude(self, mut report: Report, target: &mut Target<'_>) -> Result<Report, Refusal> {
+        let finished = target.was_broken_off;
         // a volume of which only a copy of the superblock is usable cannot be mounted, whatever else is right with it
         let from_copy = |p: &Reported| matches!(p.code, Code::SuperblockTryBackup | Code::GroupDescriptorsTryBackup);
         // nor is one with a log that a person has to decide on
@@ -469,10 +531,10 @@ impl Iterations<'_> {
         if self.mode != Repair::No && !stopped && !as_finished {
             made_valid = superblock::mark(final_state, self.now, !left).map_err(failed)?;
             if let Some(free) = self.unclaimed.known() {
-                copies::refresh(final_state, &**device, free.geometry()).map_err(failed)?;
+                copies::refresh(final_state, &*target.finished, free.geometry()).map_err(failed)?;
             }
         }
-        redo::write(&**device, final_state, self.unclaimed.known(), undo).map_err(failed)?;
+        target.write(final_state, self.unclaimed.known()).map_err(failed)?;
 
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
         let mut listed = HashSet::new();

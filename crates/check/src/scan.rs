@@ -45,7 +45,7 @@ const DEPTH: usize = 1024;
 const CACHED_BATCH: u64 = 256 << 10;
 
 /// How large a batch may be.
-struct Shape {
+struct BatchLimits {
     /// Bytes in all,
     bytes: u64,
     /// or, where that is more, for each of its requests.
@@ -54,7 +54,7 @@ struct Shape {
     most: u64,
 }
 
-impl Shape {
+impl BatchLimits {
     /// For a device that has to be waited for.
     const QUEUED: Self = Self { bytes: BATCH, request: SCATTERED, most: SCATTERED_BATCH };
     /// For what the system has in memory: there is no queue to fill.
@@ -237,8 +237,8 @@ impl Scanner<'_> {
                     return;
                 }
                 let cached = self.counters.is_cached();
-                let shape = if cached { Shape::CACHED } else { Shape::QUEUED };
-                let batch = cursor.next_batch(&shape, self.gap, feed);
+                let limits = if cached { BatchLimits::CACHED } else { BatchLimits::QUEUED };
+                let batch = cursor.next_batch(&limits, self.gap, feed);
                 if batch.requests.is_empty() {
                     return;
                 }
@@ -389,14 +389,14 @@ impl<T: Copy> Cursor<'_, T> {
         }
     }
 
-    fn next_batch(&mut self, shape: &Shape, gap: u64, feed: &impl Feed<T>) -> Batch<T> {
+    fn next_batch(&mut self, limits: &BatchLimits, gap: u64, feed: &impl Feed<T>) -> Batch<T> {
         let mut batch = Batch { items: Vec::new(), requests: Vec::new(), number: self.batches };
         self.batches += 1;
         let mut total = 0;
         // what comes behind this may not be known yet
         let mut barrier = u64::MAX;
         while let Some(item) = self.peek().filter(|item| item.offset < barrier) {
-            let most = shape.bytes.max(batch.requests.len() as u64 * shape.request).min(shape.most);
+            let most = limits.bytes.max(batch.requests.len() as u64 * limits.request).min(limits.most);
             let joined = batch.requests.last_mut().and_then(|request| {
                 let end = request.end.max(item.end());
                 let near = item.offset <= request.end.saturating_add(gap) && end - request.offset <= REQUEST;

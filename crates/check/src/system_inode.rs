@@ -17,7 +17,7 @@ const MAP_BLOCKS: usize = 1 << 16;
 
 /// A run of blocks of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Run {
+struct MappedRange {
     first: u64,
     block: u64,
     len: u64,
@@ -43,9 +43,9 @@ pub(crate) struct SystemInode {
     /// Start of the checksums of its blocks.
     pub(crate) seed: u32,
     /// The map could be followed to its end.
-    pub(crate) sound: bool,
+    pub(crate) valid: bool,
     /// Ascending.
-    runs: Vec<Run>,
+    runs: Vec<MappedRange>,
 }
 
 impl SystemInode {
@@ -58,7 +58,7 @@ impl SystemInode {
             kind: raw.kind(),
             links: raw.disk.i_links_count.get(),
             seed: raw.seed(&volume.geometry, inode),
-            sound: true,
+            valid: true,
             runs: Vec::new(),
         };
         if raw.flags().contains(InodeFlags::EXTENTS) {
@@ -72,7 +72,7 @@ impl SystemInode {
     /// A file of `size` bytes with this `i_block`: the root of an extent tree where it begins as one, else a block map.
     pub(crate) fn of_map(scanner: &Scanner<'_>, volume: &Volume, root: &[u8; 60], size: u64) -> Self {
         let kind = Some(FileKind::Regular);
-        let mut file = Self { size, kind, links: 1, seed: 0, sound: true, runs: Vec::new() };
+        let mut file = Self { size, kind, links: 1, seed: 0, valid: true, runs: Vec::new() };
         if is_extent_root(root) {
             file.follow(scanner, volume, |file, next| file.extent_node(volume, root, None, next));
         } else {
@@ -118,7 +118,7 @@ impl SystemInode {
         while !level.is_empty() {
             level.retain(|node| seen.insert(node.block));
             if seen.len() > MAP_BLOCKS {
-                self.sound = false;
+                self.valid = false;
                 break;
             }
             let items = level.iter().filter_map(|node| {
@@ -136,7 +136,7 @@ impl SystemInode {
                         file.extent_node(volume, bytes, Some(item.tag.levels & !EXTENTS), next);
                     }
                     Ok(bytes) => file.pointers(volume, bytes, &item.tag, next),
-                    Err(_) => file.sound = false,
+                    Err(_) => file.valid = false,
                 }
             });
             level = state.into_inner().1;
@@ -146,11 +146,11 @@ impl SystemInode {
 
     /// A node of an extent tree, with so many levels below it (`None` for the root, which says so itself).
     fn extent_node(&mut self, volume: &Volume, bytes: &[u8], levels: Option<u32>, next: &mut Vec<MapBlock>) {
-        let Some(node) = RawNode::from_bytes(bytes) else { return self.sound = false };
+        let Some(node) = RawNode::from_bytes(bytes) else { return self.valid = false };
         let depth = node.header.eh_depth.get();
         let fits = levels.is_none_or(|levels| levels == u32::from(depth)) && depth <= extent::MAX_DEPTH;
         if node.header.eh_magic.get() != extent::MAGIC || !fits || node.header.eh_entries.get() > node.capacity() {
-            return self.sound = false;
+            return self.valid = false;
         }
         if depth == 0 {
             for e in node.extents() {
@@ -164,7 +164,7 @@ impl SystemInode {
                 let levels = u32::from(depth - 1) | EXTENTS;
                 next.push(MapBlock { block, first: index.ei_block.get().into(), levels });
             } else {
-                self.sound = false;
+                self.valid = false;
             }
         }
     }
@@ -180,9 +180,9 @@ impl SystemInode {
 
     fn pointers(&mut self, volume: &Volume, bytes: &[u8], node: &MapBlock, next: &mut Vec<MapBlock>) {
         let levels = node.levels.saturating_sub(1);
-        let shape = volume.geometry.indirect();
-        let span = shape.span(levels);
-        for (n, block) in (0u64..).zip(shape.pointers(bytes)) {
+        let format = volume.geometry.indirect();
+        let span = format.span(levels);
+        for (n, block) in (0u64..).zip(format.pointers(bytes)) {
             let first = node.first.saturating_add(n.saturating_mul(span));
             self.pointer(volume, MapBlock { block: block.get().into(), first, levels }, next);
         }
@@ -193,7 +193,7 @@ impl SystemInode {
             return;
         }
         if !volume.contains(node.block) {
-            self.sound = false;
+            self.valid = false;
         } else if node.levels == 0 {
             self.run(volume, node.first, node.block, 1);
         } else {
@@ -203,11 +203,11 @@ impl SystemInode {
 
     fn run(&mut self, volume: &Volume, first: u64, block: u64, len: u64) {
         if !volume.contains(block) || block.checked_add(len).is_none_or(|end| end > volume.geometry.blocks) {
-            return self.sound = false;
+            return self.valid = false;
         }
         match self.runs.last_mut() {
             Some(last) if last.first + last.len == first && last.block + last.len == block => last.len += len,
-            _ => self.runs.push(Run { first, block, len }),
+            _ => self.runs.push(MappedRange { first, block, len }),
         }
     }
 }

@@ -13,9 +13,11 @@ use std::collections::BTreeSet;
 pub(crate) struct Volume {
     /// The superblock's bytes.
     pub(crate) disk: DiskSuperblock,
+    /// They are a copy's, not the primary's.
+    pub(crate) is_copy: bool,
     /// Its feature words.
     pub(crate) features: Features,
-    /// The shape that follows.
+    /// The geometry that follows.
     pub(crate) geometry: Geometry,
     /// The group descriptors.
     pub(crate) groups: Vec<Group>,
@@ -24,7 +26,7 @@ pub(crate) struct Volume {
     pub(crate) used_inodes: Vec<u32>,
     /// Groups whose descriptor carries a wrong checksum, ascending: that their bitmaps were never written is not
     /// believed.
-    pub(crate) distrusted: Vec<GroupNo>,
+    pub(crate) untrusted: Vec<GroupNo>,
     /// Inodes without a name that stay as they are: those that were open when a snapshot was made.
     pub(crate) orphans: BTreeSet<InodeNo>,
     /// Its space maps, where it has them in the place of block bitmaps.

@@ -18,8 +18,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const MAPS: FreeSpaceForm = FreeSpaceForm::SpaceMaps { groups: Some(2) };
 
-/// Shapes of volumes, with more groups than one to a metablockgroup, and the last of them short.
-const SHAPES: [&[&str]; 4] = [
+/// Options of mke2fs for volumes with more groups than one to a metablockgroup, and the last of them short.
+const VOLUMES: [&[&str]; 4] = [
     &["-t", "ext4", "-b", "1024", "-J", "size=1"],
     &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^has_journal"],
     &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg,^has_journal"],
@@ -135,7 +135,7 @@ fn a_volume_is_converted_there_and_back() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
-    for args in SHAPES {
+    for args in VOLUMES {
         let image = image(args);
         let before = image.bytes();
         let (mapped, done, _) = converted(&before, MAPS).expect("converted");
@@ -179,9 +179,9 @@ fn what_cannot_be_converted_stays_as_it_is() {
     };
     refused(&["-t", "ext3", "-b", "1024", "-J", "size=1"], MAPS, "flex_bg");
     refused(&["-t", "ext4", "-O", "bigalloc", "-C", "8192", "-b", "1024", "-J", "size=1"], MAPS, "bigalloc");
-    refused(SHAPES[0], FreeSpaceForm::SpaceMaps { groups: Some(3) }, "3 groups");
+    refused(VOLUMES[0], FreeSpaceForm::SpaceMaps { groups: Some(3) }, "3 groups");
     // damaged
-    let mut bytes = image(SHAPES[1]).bytes();
+    let mut bytes = image(VOLUMES[1]).bytes();
     let at = bytes.len() / 2;
     bytes[2048..4096].fill(0xFF);
     bytes[at] ^= 1;
@@ -203,7 +203,7 @@ fn a_conversion_cut_at_any_write_is_finished_by_the_next() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    let before = image(SHAPES[1]).bytes();
+    let before = image(VOLUMES[1]).bytes();
     let (mapped, _, there) = converted(&before, MAPS).expect("converted");
     let (back, _, home) = converted(&mapped, FreeSpaceForm::Bitmaps).expect("converted back");
     for (start, end, log, to) in [(&before, &mapped, &there, MAPS), (&mapped, &back, &home, FreeSpaceForm::Bitmaps)] {
@@ -231,7 +231,7 @@ fn the_log_is_applied_to_the_trees() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    let volume = Mapped::new(SHAPES[0]);
+    let volume = Mapped::new(VOLUMES[0]);
     let start = volume.free_run(40);
     let record = |allocated| Record { start, blocks: 40, allocated };
     let next = volume.heads[0].sequence + 1;
@@ -263,7 +263,7 @@ fn damage_anywhere_is_found_and_repaired() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    let volumes: Vec<Mapped> = SHAPES.iter().map(|args| Mapped::new(args)).collect();
+    let volumes: Vec<Mapped> = VOLUMES.iter().map(|args| Mapped::new(args)).collect();
     for case in cases("damaged space maps", 40) {
         let mut rng = case.rng();
         let volume = rng.pick(&volumes);
@@ -291,7 +291,7 @@ fn every_kind_of_damage_to_them_is_found_and_repaired() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    let volumes = [Mapped::new(SHAPES[0]), Mapped::new(SHAPES[3])];
+    let volumes = [Mapped::new(VOLUMES[0]), Mapped::new(VOLUMES[3])];
     let kinds: Vec<Code> =
         Code::ALL.iter().copied().filter(|code| (0x0E_0030..0x0E_0040).contains(&code.number())).collect();
     assert_eq!(kinds.len(), 6);
@@ -332,7 +332,7 @@ fn an_unknown_feature_of_our_own_is_not_checked() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    let mut bytes = Mapped::new(SHAPES[1]).bytes;
+    let mut bytes = Mapped::new(VOLUMES[1]).bytes;
     let at = OFFSET as usize;
     let mut sb = DiskSuperblock::from_slice(&bytes[at..at + 1024]).expect("a superblock");
     sb.x_ro_features = (sb.x_ro_features.get() | 1 << 9).into();
@@ -348,12 +348,12 @@ fn one_head_is_outweighed_by_the_descriptors() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    let volume = Mapped::new(SHAPES[1]);
+    let volume = Mapped::new(VOLUMES[1]);
     let size = volume.maps.geometry().block_size as usize;
     let sb = Superblock::parse(&volume.bytes[OFFSET as usize..][..1024]).expect("a superblock");
     let table = first_inode_table(&volume.bytes, &sb);
     let (expected, _, _) = converted(&volume.bytes, FreeSpaceForm::Bitmaps).expect("converted back");
-    let image = image(SHAPES[1]);
+    let image = image(VOLUMES[1]);
     for places in [table, table + 1, volume.heads[1].places.get() + 1, 5000] {
         let mut bytes = volume.bytes.clone();
         let head = Head { places: FsBlock(places), ..volume.heads[0] };
@@ -407,7 +407,7 @@ fn wrong_numbers_of_maps_are_put_right_from_a_copy() {
         ("a log that ends in other blocks", |sb| sb.x_map_log = (sb.x_map_log.get() + 60).into()),
         ("a short log", |sb| sb.x_map_log = 4.into()),
     ];
-    let volume = Mapped::new(SHAPES[1]);
+    let volume = Mapped::new(VOLUMES[1]);
     for (said, change) in cases {
         let mut bytes = volume.bytes.clone();
         let sb = DiskSuperblock::mut_from_bytes(&mut bytes[OFFSET as usize..][..1024]).expect("a superblock");
@@ -422,7 +422,7 @@ fn wrong_numbers_of_maps_are_put_right_from_a_copy() {
         println!("{said}: log {} instead of {right}, {:?}", sb.disk.x_map_log.get(), codes(&before));
         let (back, done, _) = converted(&after, FreeSpaceForm::Bitmaps).expect("converted back");
         assert!(done);
-        let image = image(SHAPES[1]);
+        let image = image(VOLUMES[1]);
         image.set_bytes(&back);
         let verdict = e2fsck(image.path());
         assert!(verdict.clean, "{said}: {}", verdict.text);
@@ -435,7 +435,7 @@ fn a_table_on_descriptors_is_refused() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    let volume = Mapped::new(SHAPES[1]);
+    let volume = Mapped::new(VOLUMES[1]);
     let mut bytes = volume.bytes.clone();
     // nor do the copies say better
     let geometry = Superblock::parse(&bytes[OFFSET as usize..][..1024]).expect("a superblock").geometry;

@@ -38,7 +38,7 @@ enum What {
 #[derive(Debug, Args)]
 #[command(
     about = "Compare `check -fn` with `e2fsck -fn`",
-    long_about = "Measure `extant check -fn` and `e2fsck -fn`, in turns, and as a lower bound reading what the check \
+    long_about = "Measure `extant check -fn` and `e2fsck -fn`, alternately, and as a lower bound reading what the check \
                   reads, each byte once, in order, with a CRC32C over it. Prints wall time with its spread, \
                   processor time, resident memory and, where strace is installed, how many reads do not follow the \
                   one before.
@@ -107,7 +107,7 @@ struct Check {
 #[derive(Debug, Args)]
 #[command(
     about = "Compare reading through FUSE with the kernel's own mount",
-    long_about = "Mount a volume by Extant and by the kernel, in turns, read its largest file in sequence and \
+    long_about = "Mount a volume by Extant and by the kernel, alternately, read its largest file in sequence and \
                   walk its tree with stat; for comparison, a FUSE file system in memory with the same tree shows \
                   the cost of FUSE itself. Needs root, for the kernel's mount.",
     after_help = "Examples:
@@ -133,13 +133,13 @@ struct Read {
 #[derive(Debug, Args)]
 #[command(
     about = "Compare writing with the kernel and fuse2fs",
-    long_about = "Create a new volume for each peer and each run, do the same work on all of them, in turns, and \
+    long_about = "Create a new volume for each peer and each run, do the same work on all of them, alternately, and \
                   check each volume with e2fsck afterwards. Each time includes a final sync. A peer is \
                   kernel:FORMAT, extant:FORMAT[:MODE] (through FUSE), library:FORMAT[:MODE] (no FUSE) or \
-                  fuse2fs:FORMAT, or ceiling:FORMAT (files in memory through FUSE), or bare:log (no file system: \
-                  content, a record of 4 KiB in a log, and one flush, for the set fsync). MODE is a mode of \
-                  `extant crash`, or data=writeback or data=journal, and for the others what their -o takes. Needs \
-                  root, but for the library.
+                  fuse2fs:FORMAT, or upper-bound:FORMAT (files in memory through FUSE), or raw-log:log (no file \
+                  system: content, a record of 4 KiB in a log, and one flush, for the set fsync). MODE is a mode \
+                  of `extant crash`, or data=writeback or data=journal, and for the others what their -o takes. \
+                  Needs root, but for the library.
 
 Where it can be counted, tables show what was written: bytes, requests, requests that do not begin where the one before \
                   ended (seeks), and flushes. For the library these are its requests to the device, for the kernel \

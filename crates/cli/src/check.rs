@@ -91,7 +91,7 @@ pub(crate) struct Check {
     block_size: Option<u32>,
 
     /// Write progress to file descriptor FD; 0 shows a bar, negative disables it
-    #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true)]
+    #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true, value_parser = descriptor)]
     completion: Option<i32>,
 
     /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others
@@ -472,6 +472,11 @@ impl Check {
         }
         Ok(refusal.exit)
     }
+}
+
+/// A file descriptor as e2fsck's -C takes it.
+fn descriptor(word: &str) -> Result<i32, String> {
+    word.parse().map_err(|_| "-C takes the number of a file descriptor: 0 shows a bar".into())
 }
 
 fn print_text(text: &[u8]) -> Result<(), Failure> {

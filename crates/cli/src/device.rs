@@ -49,6 +49,13 @@ impl Deref for Device {
     }
 }
 
+impl Device {
+    /// The file or block device it names or lies on; `None` where there is none, as with `mem:`.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        blockdev::path_beneath(&self.raw, SCHEMES)
+    }
+}
+
 impl AsRef<OsStr> for Device {
     fn as_ref(&self) -> &OsStr {
         &self.raw

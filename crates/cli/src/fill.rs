@@ -166,7 +166,7 @@ impl<F: AsFd> Read for Input<F> {
 }
 
 /// A directory, and a name in it.
-pub(crate) type Place<'p> = (InodeNo, &'p [u8]);
+pub(crate) type ParentAndName<'p> = (InodeNo, &'p [u8]);
 
 impl<'a> Filler<'a> {
     /// `device` is the volume's name in complaints.
@@ -216,8 +216,8 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// The inode that stands at a place.
-    pub(crate) fn at(&mut self, (dir, name): Place<'_>, path: &[u8]) -> Result<Option<InodeNo>, Stop> {
+    /// The inode that has this name there, if any.
+    pub(crate) fn at(&mut self, (dir, name): ParentAndName<'_>, path: &[u8]) -> Result<Option<InodeNo>, Stop> {
         let found = self.volume.inode(dir).and_then(|dir| self.volume.lookup(&dir, name));
         match found {
             Err(Error::NotFound) => Ok(None),
@@ -225,11 +225,11 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// The name under which a file can be made for a place: its own where nothing is there, else a temporary one, which
-    /// it has until it is complete.
-    fn name_for(&mut self, place: Place<'_>, path: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
+    /// The name under which a file can be made: its own where no file has that, else a temporary one, which it has
+    /// until it is complete.
+    fn name_for(&mut self, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
         self.go_on()?;
-        let Some(number) = self.at(place, path)? else { return Ok(Some(place.1.to_vec())) };
+        let Some(number) = self.at(to, path)? else { return Ok(Some(to.1.to_vec())) };
         let kind = self.volume.inode(number).map(|inode| inode.kind);
         if kind.is_ok_and(|kind| kind == FileKind::Directory) {
             self.complain(path, "a directory of that name exists");
@@ -241,15 +241,15 @@ impl<'a> Filler<'a> {
         }
         for count in 0u64.. {
             let name = format!(".extant-{}-{count}", std::process::id()).into_bytes();
-            if self.at((place.0, &name), path)?.is_none() {
+            if self.at((to.0, &name), path)?.is_none() {
                 return Ok(Some(name));
             }
         }
         Ok(None)
     }
 
-    /// Records under which name a file was made for a place; returns its number.
-    fn made(&mut self, (dir, name): Place<'_>, temporary: Vec<u8>, made: Option<InodeNo>) -> Option<InodeNo> {
+    /// Records the name under which a file was made; returns its number.
+    fn made(&mut self, (dir, name): ParentAndName<'_>, temporary: Vec<u8>, made: Option<InodeNo>) -> Option<InodeNo> {
         self.count_file(made.is_some());
         self.making = made.map(|_| (dir, temporary.clone(), self.copied.bytes));
         if let Some(number) = made.filter(|_| temporary != name) {
@@ -295,9 +295,9 @@ impl<'a> Filler<'a> {
 
     /// Makes a directory, or joins one that exists; the flag says that it is new. Its attributes come last
     /// ([`set_attributes`](Self::set_attributes)), so that its files inherit nothing.
-    pub(crate) fn directory(&mut self, place: Place<'_>, path: &[u8]) -> Result<Option<(InodeNo, bool)>, Stop> {
+    pub(crate) fn directory(&mut self, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<(InodeNo, bool)>, Stop> {
         self.go_on()?;
-        if let Some(number) = self.at(place, path)? {
+        if let Some(number) = self.at(to, path)? {
             let inode = self.volume.inode(number);
             return match self.checked(path, inode)? {
                 Some(inode) if inode.kind == FileKind::Directory => {
@@ -312,7 +312,7 @@ impl<'a> Filler<'a> {
             };
         }
         let new = NewFile { kind: FileKind::Directory, mode: 0o700, umask: 0, uid: 0, gid: 0, device: (0, 0) };
-        let made = self.volume.create(place.0, place.1, &new);
+        let made = self.volume.create(to.0, to.1, &new);
         let made = self.checked(path, made)?;
         self.copied.directories += u64::from(made.is_some());
         Ok(made.map(|inode| (inode.number, true)))
@@ -321,34 +321,39 @@ impl<'a> Filler<'a> {
     /// Makes a file of any kind but a directory or symbolic link.
     pub(crate) fn node(
         &mut self,
-        place: Place<'_>,
+        to: ParentAndName<'_>,
         path: &[u8],
         kind: FileKind,
         device: (u32, u32),
     ) -> Result<Option<InodeNo>, Stop> {
-        let Some(name) = self.name_for(place, path)? else { return Ok(None) };
+        let Some(name) = self.name_for(to, path)? else { return Ok(None) };
         let new = NewFile { kind, mode: 0o600, umask: 0, uid: 0, gid: 0, device };
-        let made = self.volume.create(place.0, &name, &new);
+        let made = self.volume.create(to.0, &name, &new);
         let made = self.checked(path, made)?.map(|inode| inode.number);
-        Ok(self.made(place, name, made))
+        Ok(self.made(to, name, made))
     }
 
-    pub(crate) fn symlink(&mut self, place: Place<'_>, path: &[u8], target: &[u8]) -> Result<Option<InodeNo>, Stop> {
-        let Some(name) = self.name_for(place, path)? else { return Ok(None) };
-        let made = self.volume.symlink(place.0, &name, target, 0, 0);
+    pub(crate) fn symlink(
+        &mut self,
+        to: ParentAndName<'_>,
+        path: &[u8],
+        target: &[u8],
+    ) -> Result<Option<InodeNo>, Stop> {
+        let Some(name) = self.name_for(to, path)? else { return Ok(None) };
+        let made = self.volume.symlink(to.0, &name, target, 0, 0);
         let made = self.checked(path, made)?.map(|inode| inode.number);
-        Ok(self.made(place, name, made))
+        Ok(self.made(to, name, made))
     }
 
     /// Adds one more name to a file.
-    pub(crate) fn link(&mut self, number: InodeNo, place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
-        if self.at(place, path)? == Some(number) {
+    pub(crate) fn link(&mut self, number: InodeNo, to: ParentAndName<'_>, path: &[u8]) -> Result<(), Stop> {
+        if self.at(to, path)? == Some(number) {
             return Ok(());
         }
-        let Some(name) = self.name_for(place, path)? else { return Ok(()) };
-        let made = self.volume.link(number, place.0, &name);
+        let Some(name) = self.name_for(to, path)? else { return Ok(()) };
+        let made = self.volume.link(number, to.0, &name);
         let made = self.checked(path, made)?.map(|_| number);
-        self.made(place, name, made);
+        self.made(to, name, made);
         self.replace(number, path)
     }
 

@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 mod contents;
-mod words;
+mod option_values;
 
 use contents::Contents;
 
@@ -122,7 +122,7 @@ pub(crate) struct Mkfs {
     uuid: Option<String>,
 
     /// Block size
-    #[arg(short = 'b', long, value_name = "BYTES", value_parser = words::bytes)]
+    #[arg(short = 'b', long, value_name = "BYTES", value_parser = option_values::bytes)]
     block_size: Option<u32>,
 
     /// Percentage of the blocks that is reserved for the superuser
@@ -134,11 +134,11 @@ pub(crate) struct Mkfs {
     inodes: Option<u64>,
 
     /// One inode for each BYTES
-    #[arg(short = 'i', long, value_name = "BYTES", value_parser = words::bytes)]
+    #[arg(short = 'i', long, value_name = "BYTES", value_parser = option_values::bytes)]
     bytes_per_inode: Option<u32>,
 
     /// Inode size
-    #[arg(short = 'I', long, value_name = "BYTES", value_parser = words::bytes)]
+    #[arg(short = 'I', long, value_name = "BYTES", value_parser = option_values::bytes)]
     inode_size: Option<u32>,
 
     /// Intended use: floppy, small, default, big, huge, news, largefile, largefile4
@@ -154,7 +154,7 @@ pub(crate) struct Mkfs {
     journal_options: Vec<String>,
 
     /// Cluster size, with the feature bigalloc
-    #[arg(short = 'C', long, value_name = "BYTES", value_parser = words::bytes)]
+    #[arg(short = 'C', long, value_name = "BYTES", value_parser = option_values::bytes)]
     cluster_size: Option<u32>,
 
     /// Blocks (with bigalloc: clusters) in a group
@@ -261,27 +261,27 @@ impl Mkfs {
     }
 
     fn fill(&self, options: &mut MkfsOptions) -> Result<(), String> {
-        options.uuid = words::volume_uuid(self.uuid.as_deref().unwrap_or("random"))?;
-        options.hash_seed = words::random_uuid()?;
+        options.uuid = option_values::volume_uuid(self.uuid.as_deref().unwrap_or("random"))?;
+        options.hash_seed = option_values::random_uuid()?;
         options.time = now();
         for list in &self.features {
-            words::features(&mut options.features, list)?;
+            option_values::features(&mut options.features, list)?;
         }
         for list in &self.extended {
-            words::extended(options, list)?;
+            option_values::extended(options, list)?;
         }
         for list in &self.journal_options {
-            words::journal(options, list)?;
+            option_values::journal(options, list)?;
         }
         if let Some(list) = &self.usage {
-            options.usage = words::usages(list)?;
+            options.usage = option_values::usages(list)?;
         }
         if let Some(word) = &self.on_error {
-            options.on_error = words::on_error(word)?;
+            options.on_error = option_values::on_error(word)?;
         }
         options.label = self.label.clone().unwrap_or_default().into_bytes();
         options.last_mounted = self.last_mounted.clone().unwrap_or_default().into_bytes();
-        options.len = self.size.as_deref().map(|size| words::volume_size(size, self.block_size)).transpose()?;
+        options.len = self.size.as_deref().map(|size| option_values::volume_size(size, self.block_size)).transpose()?;
         options.block_size = self.block_size;
         options.cluster_size = self.cluster_size;
         options.inode_size = self.inode_size;
@@ -291,7 +291,7 @@ impl Mkfs {
         options.groups_per_flex = self.groups_per_flex;
         options.reserved_percent = self.reserved;
         if self.is_users_own() {
-            options.root_owner = words::runner();
+            options.root_owner = option_values::runner();
         }
         Ok(())
     }
@@ -324,6 +324,7 @@ impl Mkfs {
     fn plan(&self, options: &MkfsOptions) -> Result<Layout> {
         match options.len {
             Some(len) if self.is_missing() => self.layout(len, 512, options),
+            None if self.is_missing() => Err(self.failure("there is no such file: add a SIZE to create it")),
             len => {
                 let device = open_volume(&self.device, OpenOptions::default())?;
                 let geometry = device.geometry();

@@ -204,7 +204,9 @@ impl Mount {
         }
         let (opened, reason) = self.open(&mut options)?;
         options.mount.source.get_or_insert_with(|| self.source_name());
-        options.mount.device = std::fs::canonicalize(&self.source.device).ok();
+        // also below a layer: without it sync(2) would not reach the mount
+        let path = self.source.device.path().map(std::fs::canonicalize).transpose();
+        options.mount.device = path.map_err(|e| Failure::on(&self.source.device, e))?;
         options.mount.watchdog = watchdog::line();
         // before the mount: from then on a signal must not leave it behind
         let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;

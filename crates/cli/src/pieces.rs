@@ -1,6 +1,6 @@
 //! Where the content of a file lies: its map as pieces.
 
-use fs::{FileBlock, FileKind, Inode, InodeFlags, Mapping, Run, Volume};
+use fs::{FileBlock, FileExtent, FileKind, Inode, InodeFlags, Mapping, Volume};
 use serde::Serialize;
 
 /// Blocks of a file that lie one behind the other.
@@ -65,7 +65,7 @@ impl<'a> Pieces<'a> {
 
     /// The next run, up to the end of what the map can hold. A map that loops is cut off: no file has more blocks than
     /// its volume.
-    fn next_run(&mut self) -> fs::Result<Option<Run>> {
+    fn next_run(&mut self) -> fs::Result<Option<FileExtent>> {
         if self.at.get() == u64::MAX {
             return Ok(None);
         }

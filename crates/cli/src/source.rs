@@ -103,9 +103,11 @@ impl Source {
         let snapshot = ways.iter().find_map(|way| way.snapshot.as_deref());
         let opened = ways.iter().map(open).reduce(|before, next| before.or(next));
         let opened = opened.ok_or_else(|| Failure::on(&self.device, "no backup superblock can be at that location"))?;
-        let volume = Arc::new(opened.map_err(|e| match Failure::on(&self.device, no_volume(&e, asked, snapshot)) {
-            Failure::Message(sentence) if matches!(e, fs::Error::Impossible(_)) => Failure::Refused(sentence),
-            failure => failure,
+        let volume = Arc::new(opened.map_err(|e| {
+            match Failure::on(&self.device, no_volume(&*device, &e, asked, snapshot)) {
+                Failure::Message(sentence) if matches!(e, fs::Error::Impossible(_)) => Failure::Refused(sentence),
+                failure => failure,
+            }
         })?);
         for note in volume.warnings() {
             // no warning of what was requested
@@ -176,7 +178,7 @@ impl Drop for Opened {
 
 /// The reason why a volume could not be opened: usually it is the wrong file, sometimes a damaged volume. `asked`: a
 /// backup superblock was specified already; `snapshot`: the one that was.
-fn no_volume(e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
+fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
     let why = match (e, snapshot) {
         (fs::Error::NoSuperblock(why), _) => why,
         (fs::Error::NotFound, Some(name)) => {
@@ -190,6 +192,9 @@ fn no_volume(e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
     };
     if asked {
         return format!("no valid superblock at that location ({what})");
+    }
+    if let Ok(Some(content)) = fs::mkfs::contents(device) {
+        return format!("not an ext2/3/4 or Extant volume, it contains {content} ({what})");
     }
     format!(
         "not an ext2/3/4 or Extant volume, or a damaged one ({what}); if it is damaged, try a backup superblock: -b 32768, or \

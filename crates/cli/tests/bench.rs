@@ -39,16 +39,16 @@ fn a_check_is_measured_beside_e2fsck() {
         let peers = on["peers"].as_array().expect("peers");
         assert_eq!(
             peers.iter().map(|p| p["peer"].as_str().unwrap()).collect::<Vec<_>>(),
-            ["extant", "e2fsck", "floor"]
+            ["extant", "e2fsck", "lower-bound"]
         );
         for peer in peers {
             for figure in ["wall_seconds", "cpu_seconds", "wall_to_e2fsck"] {
-                let turns = peer[figure]["turns"].as_array().expect(figure);
-                assert!(turns.len() == 2 && turns.iter().all(Value::is_f64), "{peer}");
+                let samples = peer[figure]["samples"].as_array().expect(figure);
+                assert!(samples.len() == 2 && samples.iter().all(Value::is_f64), "{peer}");
                 let [min, median, max] = ["min", "median", "max"].map(|part| peer[figure][part].as_f64().expect(part));
                 assert!(0.0 <= min && min <= median && median <= max, "{peer}");
             }
-            assert_eq!(peer["peak_rss_bytes"].is_u64(), peer["peer"] != "floor", "{peer}");
+            assert_eq!(peer["peak_rss_bytes"].is_u64(), peer["peer"] != "lower-bound", "{peer}");
         }
         let reads = on["reads"].as_array().expect("reads");
         assert_eq!((&reads[0]["peer"], &reads[0]["witness"]), (&"extant".into(), &"trace".into()));
@@ -57,12 +57,12 @@ fn a_check_is_measured_beside_e2fsck() {
             assert!(figures["non_contiguous"].as_u64() >= figures["backward"].as_u64(), "{figures}");
         }
         // the check reads at least what it needs
-        assert!(reads[0]["bytes"].as_u64() >= on["floor_bytes"].as_u64(), "{on}");
-        assert!(on["floor_pieces"].as_u64().is_some_and(|n| n > 1), "{on}");
+        assert!(reads[0]["bytes"].as_u64() >= on["lower_bound_bytes"].as_u64(), "{on}");
+        assert!(on["lower_bound_pieces"].as_u64().is_some_and(|n| n > 1), "{on}");
     }
     let table = extant(&["bench", "check", "--volume", text(image.path()), "-n", "1"]);
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
-    for row in ["| extant ", "| e2fsck ", "| floor ", "The floor reads ", "its device"] {
+    for row in ["| extant ", "| e2fsck ", "| lower-bound ", "The lower bound reads ", "its device"] {
         assert!(table.contains(row), "{row}: {table}");
     }
 }
@@ -169,10 +169,10 @@ fn reading_is_measured_beside_the_kernel() {
         let peers = workload["peers"].as_array().expect("peers");
         assert_eq!(
             peers.iter().map(|p| p["peer"].as_str().unwrap()).collect::<Vec<_>>(),
-            ["extant", "kernel", "ceiling"]
+            ["extant", "kernel", "upper-bound"]
         );
         for peer in peers {
-            for figure in [&peer["wall_seconds"], &peer["speed_to"]["kernel"], &peer["speed_to"]["ceiling"]] {
+            for figure in [&peer["wall_seconds"], &peer["speed_to"]["kernel"], &peer["speed_to"]["upper-bound"]] {
                 assert!(figure["median"].as_f64().is_some_and(|median| median > 0.0), "{peer}");
             }
             assert!(peer["per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{peer}");

@@ -28,7 +28,7 @@ pub(crate) fn copy(device: &dyn BlockDevice, file: &File) -> Result<(), Refused>
 pub(crate) fn write(device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
     let (sb, _) = superblock(&**device).map_err(|e| e.to_string())?;
     let mapped = Mapped::new(Arc::clone(device), &sb);
-    let first = u64::from(BLOCK_SIZE) * sb.shape.metadata_start();
+    let first = u64::from(BLOCK_SIZE) * sb.layout.metadata_start();
     part(&mapped, file, 0..PART.min(first))?;
     part(&mapped, file, first..mapped.geometry().len)
 }

@@ -239,7 +239,7 @@ impl<'a> Explorer<'a> {
         let (kind, why) = match outcome {
             Ok(Ok(())) => return None,
             Ok(Err(wrong)) => wrong,
-            Err(panic) => (Kind::Panic, words(&*panic)),
+            Err(panic) => (Kind::Panic, panic_message(&*panic)),
         };
         let arguments = self.system.arguments() + &self.options.arguments();
         Some(Finding { arguments, workload: workload.clone(), kind, at, why })
@@ -347,8 +347,8 @@ impl<'a> Explorer<'a> {
     }
 }
 
-/// What a panic said.
-pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
+/// The message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
@@ -414,19 +414,19 @@ impl Verifier<'_> {
     /// What is done with some states only, for the time it takes.
     fn look_closer(&mut self, crash: &Crash<'_>, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
         let number = self.counts.distinct;
-        let turn = |every: u64| every > 0 && number.is_multiple_of(every);
-        if turn(self.options.work_on_every) {
+        let is_due = |every: u64| every > 0 && number.is_multiple_of(every);
+        if is_due(self.options.work_on_every) {
             self.counts.worked_on += 1;
             self.work_on(recovered, &content.state).map_err(|why| (Kind::WorkAfter, why))?;
         }
-        if self.system.suits_e2fsck() && turn(self.options.e2fsck_every) {
+        if self.system.suits_e2fsck() && is_due(self.options.e2fsck_every) {
             self.counts.e2fsck += 1;
             self.e2fsck(recovered)?;
         }
-        if turn(self.options.again_every) && self.system.guarantee().recovery == Recovery::Mount {
+        if is_due(self.options.again_every) && self.system.guarantee().recovery == Recovery::Mount {
             self.crash_again(crash.device, &content.state)?;
         }
-        if turn(self.options.nested_every) {
+        if is_due(self.options.nested_every) {
             self.cut_recovery(crash.device, crash.moment, &content.state, true)?;
         }
         Ok(())

@@ -11,7 +11,7 @@
 //!    followed. The checker must find nothing, and the guarantee of the mode must hold for what had returned before the
 //!    failure. One that calls itself clean is verified as such: a failed write may well leave it clean, where it was to
 //!    be the first.
-//! 5. Where the volume could be put away in spite of a failed read, it is consistent without recovery, and a sync that
+//! 5. Where the volume could be unmounted in spite of a failed read, it is consistent without recovery, and a sync that
 //!    succeeded after the failure has made everything before the failed operation durable.
 
 use parking_lot::{Mutex, MutexGuard};
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use simdev::{Fault, Faulty, Logged, Record};
 
-use crate::explore::{Explorer, Start, consistent, words};
+use crate::explore::{Explorer, Start, consistent, panic_message};
 use crate::guarantee::{self, Moment};
 use crate::history::History;
 use crate::op::{FallocateHow, Op, Workload};
@@ -63,7 +63,7 @@ pub struct Counts {
     pub flushes: u64,
     /// Runs in which some call answered with an error.
     pub answered: u64,
-    /// Runs after which the volume could be put away as if nothing had happened.
+    /// Runs after which the volume could be unmounted as if nothing had happened.
     pub unmounted: u64,
 }
 
@@ -125,7 +125,9 @@ pub fn every_request(system: &dyn System, workload: &Workload, limit: usize, cou
                         counts.unmounted += u64::from(ran.unmounted);
                     }
                     Ok(Err(why)) => found.push(wrong(&strike.to_string(), why)),
-                    Err(panic) => found.push(wrong(&strike.to_string(), format!("a panic: {}", words(&*panic)))),
+                    Err(panic) => {
+                        found.push(wrong(&strike.to_string(), format!("a panic: {}", panic_message(&*panic))));
+                    }
                 }
             }
         }
@@ -198,8 +200,8 @@ fn run(
         }
     }
     let seen = watch.seen();
-    if seen.late > 0 {
-        return Err(format!("{} requests to change the device after one had failed", seen.late));
+    if seen.after_failure > 0 {
+        return Err(format!("{} requests to change the device after one had failed", seen.after_failure));
     }
     if unmounted && !answered {
         // every call has said that all is well
@@ -299,7 +301,7 @@ struct Seen {
     /// A write, flush or discard has failed.
     failed: bool,
     /// Requests to change the device since.
-    late: u64,
+    after_failure: u64,
 }
 
 /// A device that counts requests and sees what comes after a failure.
@@ -327,7 +329,7 @@ impl<D: BlockDevice> Watch<D> {
         let mut seen = self.seen();
         seen.requests.extend(std::iter::repeat_n(kind, count));
         if seen.failed && kind != Request::Read {
-            seen.late += count as u64;
+            seen.after_failure += count as u64;
         }
         let endless = seen.requests.len() as u64 > self.most;
         drop(seen);

@@ -1,17 +1,17 @@
 //! What each mode guarantees, as predicates over what a volume holds after a crash.
 //!
 //! A mode has a row of [`GUARANTEES`]: how far operations stay in order, what the bytes of files may be, what fsync
-//! covers, what recovery is. [`verify`] knows the columns, never the modes. [`Guarantee::words`] has them for people:
-//! they are the table in README.md, cell by cell.
+//! covers, what recovery is. [`verify`] knows the columns, never the modes. [`Guarantee::columns`] has them for
+//! people: they are the table in README.md, cell by cell.
 //!
 //! 1. The whole tree at one moment ([`Order::Prefix`]): names, attributes and sizes are those after some operation, at
-//!    least as new as what is pinned.
+//!    least as new as what is durable.
 //! 2. The names at one moment ([`Order::Names`]): directories and entries are those after some operation, at least as
-//!    new as what is pinned, but for new files that are not there; each file is one of its versions since.
-//! 3. Each object for itself ([`Order::PerObject`]): after the full check, what is pinned and was not changed since is
-//!    there, whole. It is there under the names that are pinned by their directories and were not changed since, unless
-//!    a write was torn in a directory that was changed, and somewhere (`lost+found`) if there is no such name. Nothing
-//!    is guaranteed about the rest.
+//!    new as what is durable, but for new files that are not there; each file is one of its versions since.
+//! 3. Each object for itself ([`Order::PerObject`]): after the full check, what is durable and was not changed since is
+//!    there, whole. It is there under the names that are durable with their directories and were not changed since,
+//!    unless a write was torn in a directory that was changed, and somewhere (`lost+found`) if there is no such name.
+//!    Nothing is guaranteed about the rest.
 //! 4. A volume that says of itself that it is clean is compared with both, and all files are as long as at that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use std::sync::{Arc, LazyLock};
 
 use fs::{Consistency, DataMode, MODES, Mode};
 
-use crate::history::{History, Pins};
+use crate::history::{DurableSet, History};
 use crate::model::{Body, Id, Node, State};
 
 /// How much of the order of operations a crash leaves.
@@ -31,11 +31,11 @@ pub enum Order {
     /// Directories and their entries are those after some operation; each file is as old as it happens to be, and a new
     /// one may not be there, with none of its names.
     Names,
-    /// Each file and directory is as old as it happens to be, or broken, unless it is pinned.
+    /// Each file and directory is as old as it happens to be, or broken, unless it is durable.
     PerObject,
 }
 
-/// What the bytes of a file may be where they are not pinned.
+/// What the bytes of a file may be where they are not durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
     /// Those of the same moment as the tree; of a write that comes next a part may be there.
@@ -76,7 +76,7 @@ pub struct Guarantee {
     pub mode: Mode,
     /// How much of the order of operations a crash leaves.
     pub order: Order,
-    /// What unpinned bytes may be.
+    /// What bytes that are not durable may be.
     pub data: Data,
     /// What fsync covers.
     pub fsync: Scope,
@@ -114,7 +114,7 @@ impl Guarantee {
     /// The guarantee in words, as the columns of the table in README.md have them: names, sizes and attributes; bytes
     /// that were not synced; fsync; what happens before the volume is used again.
     #[must_use]
-    pub fn words(&self) -> [&'static str; 4] {
+    pub fn columns(&self) -> [&'static str; 4] {
         [
             match self.order {
                 Order::Prefix => "all as after some operation, at most two commit intervals of 5 s ago",
@@ -178,14 +178,14 @@ pub fn verify(
     clean: bool,
     observed: &State,
 ) -> Result<(), String> {
-    let pins = history.pins(moment.returned, guarantee.fsync);
+    let durable = history.durable(moment.returned, guarantee.fsync);
     match guarantee.order {
-        Order::Prefix => prefix(guarantee.data, false, history, moment, &pins, observed),
-        Order::Names => names(guarantee.data, history, moment, &pins, observed),
+        Order::Prefix => prefix(guarantee.data, false, history, moment, &durable, observed),
+        Order::Names => names(guarantee.data, history, moment, &durable, observed),
         Order::PerObject => {
-            per_object(history, moment, &pins, observed)?;
+            per_object(history, moment, &durable, observed)?;
             // nothing may wait in memory while a volume is marked clean
-            if clean { prefix(guarantee.data, true, history, moment, &pins, observed) } else { Ok(()) }
+            if clean { prefix(guarantee.data, true, history, moment, &durable, observed) } else { Ok(()) }
         }
     }
 }
@@ -196,11 +196,11 @@ fn prefix(
     whole: bool,
     history: &History,
     moment: Moment,
-    pins: &Pins,
+    durable: &DurableSet,
     observed: &State,
 ) -> Result<(), String> {
     let mut first = None;
-    for number in (pins.tree..=moment.begun).rev() {
+    for number in (durable.tree..=moment.begun).rev() {
         let model = history.outside(number);
         let era = history.era(number);
         let newest = moment.begun.min(era.end.saturating_sub(1));
@@ -210,7 +210,7 @@ fn prefix(
                 return Ok(());
             }
             // a file that takes another's place takes it with its content
-            let settled = pins.node(id).max(history.replaced_by(id, number)).max(era.start);
+            let settled = durable.node(id).max(history.replaced_by(id, number)).max(era.start);
             let oldest = if whole || data == Data::Exact { number } else { settled.min(number) };
             if !history.sizes(id, oldest, number).contains(&observed.len()) {
                 return Err(format!("{} bytes instead of {}", observed.len(), model.len()));
@@ -232,7 +232,7 @@ fn prefix(
         }
     }
     let (newest, why, alike) = first.unwrap_or((moment.begun, "no state may be there".into(), false));
-    let oldest = pins.tree;
+    let oldest = durable.tree;
     let mut text = format!("the tree is not that of one moment: as after {}, but {why}", history.after(newest));
     if oldest < newest && !alike {
         // every state between was tried as well; the ends say most
@@ -244,16 +244,16 @@ fn prefix(
 }
 
 /// Names and directories are those of one moment, and each file is one of its versions.
-fn names(data: Data, history: &History, moment: Moment, pins: &Pins, observed: &State) -> Result<(), String> {
+fn names(data: Data, history: &History, moment: Moment, durable: &DurableSet, observed: &State) -> Result<(), String> {
     let mut first = None;
-    for number in (pins.tree..=moment.begun).rev() {
+    for number in (durable.tree..=moment.begun).rev() {
         let mut in_a_file = false;
         let version = |id: Id, file: &Node| {
-            let fits = one_version(data, history, moment, pins, (id, number), file);
+            let fits = one_version(data, history, moment, durable, (id, number), file);
             in_a_file |= fits.is_err();
             fits
         };
-        match same_names(history, pins, number, observed, version) {
+        match same_names(history, durable, number, observed, version) {
             Ok(()) => return Ok(()),
             Err(why) => {
                 // where the names fit, what is wrong in a file says most
@@ -270,16 +270,16 @@ fn names(data: Data, history: &History, moment: Moment, pins: &Pins, observed: &
 /// Whether names and directories are those of state `number`; `version` compares what is no directory.
 fn same_names(
     history: &History,
-    pins: &Pins,
+    durable: &DurableSet,
     number: usize,
     observed: &State,
     mut version: impl FnMut(Id, &Node) -> Result<(), String>,
 ) -> Result<(), String> {
-    let (model, durable) = (history.outside(number), history.outside(pins.tree));
+    let (model, oldest) = (history.outside(number), history.outside(durable.tree));
     // what takes another's place is there, that the other one is not lost without it
     let may_lack = |id: Id| {
         let is_dir = model.node(id).is_some_and(|node| node.entries().is_some());
-        !is_dir && durable.node(id).is_none() && history.replaced_by(id, number) == 0
+        !is_dir && oldest.node(id).is_none() && history.replaced_by(id, number) == 0
     };
     let mut ids = BTreeMap::from([(observed.root, model.root)]);
     let mut inodes = BTreeMap::from([(model.root, observed.root)]);
@@ -320,19 +320,19 @@ fn same_names(
     }
 }
 
-/// Whether a file is one of its versions at least as new as what is pinned, and not older than its taking another's
+/// Whether a file is one of its versions at least as new as what is durable, and not older than its taking another's
 /// place in the names of state `number`.
 fn one_version(
     data: Data,
     history: &History,
     moment: Moment,
-    pins: &Pins,
+    durable: &DurableSet,
     (id, number): (Id, usize),
     observed: &Node,
 ) -> Result<(), String> {
-    let settled = pins.node(id).max(history.replaced_by(id, number));
+    let settled = durable.node(id).max(history.replaced_by(id, number));
     let mut wrong = None;
-    for at in (pins.tree.max(settled)..=moment.begun).rev() {
+    for at in (durable.tree.max(settled)..=moment.begun).rev() {
         let Some(version) = history.outside(at).node(id) else { continue };
         // the checker counts its names
         let version = Node { links: observed.links, ..version.as_ref().clone() };
@@ -452,11 +452,11 @@ fn same_node(model: &Node, observed: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// What is pinned and was not changed since is there.
-fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) -> Result<(), String> {
+/// What is durable and was not changed since is there.
+fn per_object(history: &History, moment: Moment, durable: &DurableSet, observed: &State) -> Result<(), String> {
     let model = history.state(moment.begun);
-    // a node whose versions since its pin are one
-    let unchanged = |id: Id| match history.versions(id, pins.node(id), moment.begun)[..] {
+    // a node whose versions since it was made durable are one
+    let unchanged = |id: Id| match history.versions(id, durable.node(id), moment.begun)[..] {
         [Some(node)] => Some(node),
         _ => None,
     };
@@ -466,11 +466,12 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
     };
     let renamed = |id: Id| {
         let last = names(model, id);
-        (pins.node(id)..moment.begun).any(|number| names(history.state(number), id) != last)
+        (durable.node(id)..moment.begun).any(|number| names(history.state(number), id) != last)
     };
-    // an entry that was the same since its directory's pin; one torn write may cost a changed directory any entry
+    // an entry that was the same since its directory was made durable; one torn write may cost a changed directory any
+    // entry
     let entry_unchanged = |dir: Id, name: &str| {
-        let versions = history.versions(dir, pins.node(dir), moment.begun);
+        let versions = history.versions(dir, durable.node(dir), moment.begun);
         let entry = |node: &Option<&Arc<Node>>| node.and_then(|node| node.entries()?.get(name).copied());
         let first = versions.first().and_then(entry);
         first.is_some() && versions.iter().all(|v| entry(v) == first) && (versions.len() == 1 || !moment.torn)
@@ -505,8 +506,8 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
                 .map_err(|why| format!("/{path}: {why}"))?;
         }
     }
-    // what lost its name may be anywhere, but must be there; a file that was pinned without a name need not, and one of
-    // no bytes is removed by a check
+    // what lost its name may be anywhere, but must be there; a file that was made durable without a name need not, and
+    // one of no bytes is removed by a check
     let needed = |node: &Node| node.links > 0 && node.entries().is_none() && node.data().is_none_or(|d| !d.is_empty());
     for (id, _) in model.nodes.iter().filter(|(_, node)| needed(node)) {
         let Some(node) = unchanged(*id) else { continue };
@@ -654,14 +655,14 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_mode_preserves_what_is_pinned_and_was_left_alone() {
+    fn a_raw_mode_preserves_what_is_durable_and_was_left_alone() {
         let done = "mkdir d; create d/f; append d/f 9 =1 | create g; append g 9 =2; fsync g; create h";
         legal("none", done, "mkdir d; create d/f; append d/f 9 =1; create x; append x 9 =2");
         broken("none", done, "mkdir d; create d/f; append d/f 9 =1", "g is pinned, and its content is nowhere");
         broken("none", done, "create d; append d 9 =1; create g; append g 9 =2", "/d: a file instead of a directory");
-        let pinned = "create g; fsync g; fsync .";
-        broken("none", pinned, "create x", "/g is pinned, and is not there");
-        legal("none", &format!("{pinned}; unlink g"), "");
+        let synced = "create g; fsync g; fsync .";
+        broken("none", synced, "create x", "/g is pinned, and is not there");
+        legal("none", &format!("{synced}; unlink g"), "");
         legal("none", "create a; create b; create c", "create c");
         // a check may remove a file that was changed, and its name with it
         legal("none", "create f; append f 9 =1; sync; append f 9000 =2", "");
@@ -675,8 +676,8 @@ mod tests {
             "3 links",
         );
         // another name in the same directory changes nothing for this one, but a torn block may
-        broken("none", &format!("{pinned}; create h"), "create h", "g is pinned, and is not there");
-        assert!(verified_torn("none", &format!("{pinned}; create h"), "create h").is_ok());
+        broken("none", &format!("{synced}; create h"), "create h", "g is pinned, and is not there");
+        assert!(verified_torn("none", &format!("{synced}; create h"), "create h").is_ok());
     }
 
     #[test]

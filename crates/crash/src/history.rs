@@ -1,7 +1,7 @@
 //! What happened before a crash: the operations, the states between them, and what had been made durable when.
 //!
-//! State 0 is where the exploration begins, state `n` is after the `n`th operation. A *pin* is the number of a state:
-//! what it pins must be at least as new as in that state after any later crash.
+//! State 0 is where the exploration begins, state `n` is after the `n`th operation. A [`DurableSet`] consists of
+//! numbers of states: what a number covers must be at least as new as in that state after any later crash.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,9 +25,9 @@ pub struct History {
     block_size: u64,
 }
 
-/// What is pinned at one moment.
+/// What is durable at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pins {
+pub struct DurableSet {
     /// Everything is.
     pub volume: usize,
     /// Names, attributes and sizes are, of everything.
@@ -36,8 +36,8 @@ pub struct Pins {
     pub nodes: BTreeMap<Id, usize>,
 }
 
-impl Pins {
-    /// The pin of one node's content.
+impl DurableSet {
+    /// The state as of which one node's content is durable.
     #[must_use]
     pub fn node(&self, id: Id) -> usize {
         self.volume.max(self.nodes.get(&id).copied().unwrap_or(0))
@@ -154,51 +154,52 @@ impl History {
             .map_or_else(|| "the beginning".into(), |op| format!("`{op}`"))
     }
 
-    /// What is pinned once the first `returned` operations have returned, where fsync(2) has this scope.
+    /// What is durable once the first `returned` operations have returned, where fsync(2) has this scope.
     #[must_use]
-    pub fn pins(&self, returned: usize, fsync: Scope) -> Pins {
-        let mut pins = Pins::default();
+    pub fn durable(&self, returned: usize, fsync: Scope) -> DurableSet {
+        let mut durable = DurableSet::default();
         for (number, op) in self.ops.iter().enumerate().take(returned) {
             let now = number + 1;
             let (before, after) = (self.state(number), self.state(now));
             match op {
                 // one that failed did nothing
                 Op::Begin | Op::Commit if before.before.is_some() != after.before.is_some() => {
-                    (pins.volume, pins.tree) = (now, now);
+                    (durable.volume, durable.tree) = (now, now);
                 }
                 Op::CreateSnapshot { .. } if before.snapshots.len() != after.snapshots.len() => {
-                    (pins.volume, pins.tree) = (now, now);
+                    (durable.volume, durable.tree) = (now, now);
                 }
                 // content that has no place yet gets none for that
-                Op::DeleteSnapshot { .. } if before.snapshots.len() != after.snapshots.len() => pins.tree = now,
+                Op::DeleteSnapshot { .. } if before.snapshots.len() != after.snapshots.len() => durable.tree = now,
                 // durable when it is committed
                 _ if before.before.is_some() => {}
-                Op::Sync => (pins.volume, pins.tree) = (now, now),
+                Op::Sync => (durable.volume, durable.tree) = (now, now),
                 Op::Fsync { path } | Op::Fdatasync { path } => {
                     let Ok(id) = self.state(now).resolve(path) else { continue };
                     match (fsync, op) {
-                        (Scope::Volume, _) => (pins.volume, pins.tree) = (now, now),
+                        (Scope::Volume, _) => (durable.volume, durable.tree) = (now, now),
                         (Scope::EarlierMetadata, Op::Fsync { .. }) => {
-                            pins.tree = pins.tree.max(self.touched_before(id, now));
+                            durable.tree = durable.tree.max(self.touched_before(id, now));
                         }
-                        (Scope::EarlierMetadata, _) => pins.tree = pins.tree.max(self.size_since(id, now)),
+                        (Scope::EarlierMetadata, _) => durable.tree = durable.tree.max(self.size_since(id, now)),
                         (Scope::Node, _) => {}
                     }
-                    // fdatasync leaves attributes behind: only where nothing but bytes is compared it pins the node
+                    // fdatasync leaves attributes behind: only where nothing but bytes is compared it makes the node
+                    // durable
                     if fsync != Scope::Node
                         || !matches!(op, Op::Fdatasync { .. })
-                        || self.only_bytes_since(id, now, &pins)
+                        || self.only_bytes_since(id, now, &durable)
                     {
-                        pins.nodes.insert(id, now);
+                        durable.nodes.insert(id, now);
                     }
                 }
                 Op::Wait { seconds } if *seconds >= COMMITTED_AFTER && fsync != Scope::Node => {
-                    (pins.volume, pins.tree) = (now, now);
+                    (durable.volume, durable.tree) = (now, now);
                 }
                 _ => {}
             }
         }
-        pins
+        durable
     }
 
     /// The newest state up to `now` that a change of the node, or of one of its names, led to.
@@ -222,10 +223,10 @@ impl History {
         (0..now).rev().take_while(|&number| size(number) == size(now)).last().unwrap_or(now)
     }
 
-    /// Whether from its pin up to state `now` nothing of the node changed but its bytes and its size.
-    fn only_bytes_since(&self, id: Id, now: usize, pins: &Pins) -> bool {
+    /// Whether from its durable state up to state `now` nothing of the node changed but its bytes and its size.
+    fn only_bytes_since(&self, id: Id, now: usize, durable: &DurableSet) -> bool {
         let rest = |number: usize| self.state(number).node(id).map(|node| (node.mode, node.links, node.xattrs.clone()));
-        (pins.node(id)..now).all(|number| rest(number) == rest(now))
+        (durable.node(id)..now).all(|number| rest(number) == rest(now))
     }
 
     /// The last state up to `number` in which the node took the place of another one; 0 if it never did.
@@ -293,36 +294,39 @@ mod tests {
     }
 
     #[test]
-    fn pins_follow_what_has_returned() {
+    fn the_durable_set_follows_what_has_returned() {
         let history =
             history("create f; append f 10 =1; fsync f; create g; sync; append g 5 =2; write f 0 5 =3; fdatasync f");
         let id = history.last().resolve("f").unwrap();
-        assert_eq!(history.pins(2, Scope::EarlierMetadata), Pins::default());
-        let pins = history.pins(3, Scope::EarlierMetadata);
-        assert_eq!((pins.volume, pins.tree, pins.node(id)), (0, 2, 3));
-        let pins = history.pins(8, Scope::EarlierMetadata);
+        assert_eq!(history.durable(2, Scope::EarlierMetadata), DurableSet::default());
+        let durable = history.durable(3, Scope::EarlierMetadata);
+        assert_eq!((durable.volume, durable.tree, durable.node(id)), (0, 2, 3));
+        let durable = history.durable(8, Scope::EarlierMetadata);
         assert_eq!(
-            (pins.volume, pins.tree, pins.node(id)),
+            (durable.volume, durable.tree, durable.node(id)),
             (5, 5, 8),
             "no size changed, so no metadata was made durable"
         );
-        assert_eq!(self::history("create f; mkdir d; create d/g; wait 12").pins(4, Scope::EarlierMetadata).volume, 4);
-        assert_eq!(self::history("create f; wait 12").pins(2, Scope::Node), Pins::default());
+        assert_eq!(
+            self::history("create f; mkdir d; create d/g; wait 12").durable(4, Scope::EarlierMetadata).volume,
+            4
+        );
+        assert_eq!(self::history("create f; wait 12").durable(2, Scope::Node), DurableSet::default());
         // what is synced and was not touched since brings nothing with it that came after
-        assert_eq!(self::history("create f; create g; fsync f").pins(3, Scope::EarlierMetadata).tree, 1);
-        assert_eq!(self::history("create f; create g; rename f h; fsync h").pins(4, Scope::EarlierMetadata).tree, 3);
+        assert_eq!(self::history("create f; create g; fsync f").durable(3, Scope::EarlierMetadata).tree, 1);
+        assert_eq!(self::history("create f; create g; rename f h; fsync h").durable(4, Scope::EarlierMetadata).tree, 3);
         let mut failed = self::history("mkdir d; create f");
         assert_eq!(failed.push(&"rename d f".parse().unwrap()), Err(Errno::NOTDIR));
         failed.push(&"fsync d".parse().unwrap()).unwrap();
-        assert_eq!(failed.pins(4, Scope::EarlierMetadata).tree, 1);
-        assert_eq!(history.pins(3, Scope::Node).tree, 0);
-        assert_eq!(history.pins(8, Scope::Volume).volume, 8);
+        assert_eq!(failed.durable(4, Scope::EarlierMetadata).tree, 1);
+        assert_eq!(history.durable(3, Scope::Node).tree, 0);
+        assert_eq!(history.durable(8, Scope::Volume).volume, 8);
     }
 
     #[test]
-    fn fdatasync_pins_what_was_made_since() {
+    fn fdatasync_makes_durable_what_was_made_since() {
         let history = history("create a; create f; append f 9 =1; mkdir b; fdatasync f");
-        assert_eq!(history.pins(5, Scope::EarlierMetadata).tree, 3);
+        assert_eq!(history.durable(5, Scope::EarlierMetadata).tree, 3);
     }
 
     #[test]
@@ -349,7 +353,11 @@ mod tests {
         assert_eq!((history.len(), history.last().node(id).unwrap().data().unwrap().len()), (3, 4));
         history.push(&Op::Sync).unwrap();
         history.refuse();
-        assert_eq!(history.pins(4, Scope::Volume), Pins::default(), "a sync that failed makes nothing durable");
+        assert_eq!(
+            history.durable(4, Scope::Volume),
+            DurableSet::default(),
+            "a sync that failed makes nothing durable"
+        );
         assert_eq!(history.push(&"create f".parse().unwrap()), Err(Errno::EXIST));
         assert_eq!(history.len(), 5);
     }

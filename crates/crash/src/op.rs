@@ -1,9 +1,9 @@
 //! What a workload does: one operation as a value and as a line of text.
 //!
-//! A workload is operations parted by `;`. Each is a verb and its arguments parted by blanks; paths are relative to the
-//! root of the volume and hold neither blanks nor `;`. A path `@x` means the open file that was opened as `x` (by
-//! `open x` or `tmpfile DIR x`), which may have lost its name since. What a write or an attribute holds is made from
-//! the number after `=`, so that the bytes of two writes with different numbers differ at nearly every position.
+//! A workload is operations separated by `;`. Each is a verb and its arguments separated by blanks; paths are relative
+//! to the root of the volume and hold neither blanks nor `;`. A path `@x` means the open file that was opened as `x`
+//! (by `open x` or `tmpfile DIR x`), which may have lost its name since. What a write or an attribute holds is made
+//! from the number after `=`, so that the bytes of two writes with different numbers differ at nearly every position.
 //!
 //! | text | does |
 //! | --- | --- |

@@ -5,7 +5,7 @@
 use blockdev::{BlockDevice, MemoryDevice};
 use check::{Options, check};
 use format::checksum::crc32c;
-use format::native::Shape;
+use format::native::Layout;
 use format::native::map::{BlockKind, Position};
 use format::native::superblock::NativeSuperblock;
 use fs::mkfs::{Kind, MkfsOptions, make};
@@ -161,7 +161,7 @@ struct Bytes<'a> {
     device: &'a MemoryDevice,
     /// The superblock in force.
     at: u64,
-    shape: Shape,
+    layout: Layout,
     seed: u32,
     /// Blocks as they were before a change.
     before: BTreeMap<u64, Vec<u8>>,
@@ -172,7 +172,7 @@ impl<'a> Bytes<'a> {
         let mut blocks = vec![0; 2 * BLOCK as usize];
         device.read(0, &mut blocks).expect("reading");
         let (sb, at) = NativeSuperblock::newest(&blocks).expect("a superblock");
-        Self { device, at, shape: sb.shape, seed: sb.seed(), before: BTreeMap::new() }
+        Self { device, at, layout: sb.layout, seed: sb.seed(), before: BTreeMap::new() }
     }
 
     fn block(&self, physical: u64) -> Vec<u8> {
@@ -197,7 +197,7 @@ impl<'a> Bytes<'a> {
     fn root_at(&self, of: Of) -> (Location, usize) {
         match of {
             Of::Live => (Location::Superblock, 0x28),
-            Of::Snapshot(n) => (Location::Mapped(Of::Live, self.shape.list().start), n * 256 + 0x80),
+            Of::Snapshot(n) => (Location::Mapped(Of::Live, self.layout.list().start), n * 256 + 0x80),
         }
     }
 
@@ -205,7 +205,7 @@ impl<'a> Bytes<'a> {
     fn above(&self, location: Location) -> Option<(Location, usize)> {
         let (of, level, number) = match location {
             Location::Superblock => return None,
-            Location::Node(of, level, number) if level + 1 == self.shape.levels() => {
+            Location::Node(of, level, number) if level + 1 == self.layout.levels() => {
                 assert_eq!(number, 0);
                 return Some(self.root_at(of));
             }
@@ -267,14 +267,14 @@ impl<'a> Bytes<'a> {
     fn has_the_same(&self, physical: &[u8], other: &[u8]) -> bool {
         let number = |physical: &[u8]| physical.try_into().map_or(0, u64::from_le_bytes);
         let (physical, other) = (number(physical), number(other));
-        physical.max(other) < self.shape.blocks() && self.block(physical) == self.block(other)
+        physical.max(other) < self.layout.blocks() && self.block(physical) == self.block(other)
     }
 
     /// All entries of a map: where each stands, the index it leads to, and its kind. With those of nodes.
     fn entries(&self, of: Of) -> Vec<(Location, usize, u64, u8)> {
         let mut found = Vec::new();
         let mut above = vec![0];
-        for level in (0..self.shape.levels()).rev() {
+        for level in (0..self.layout.levels()).rev() {
             let mut below = Vec::new();
             for number in above {
                 let location = Location::Node(of, level, number);
@@ -331,7 +331,7 @@ fn sites(bytes: &Bytes<'_>) -> BTreeMap<&'static str, Vec<Site>> {
         let wanted = [1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14];
         let kinds: BTreeSet<u8> = seen.iter().map(|(kind, _)| *kind).collect();
         assert!(of == Of::Live || wanted.iter().all(|kind| kinds.contains(kind)), "{of:?} lacks a kind: {kinds:?}");
-        let table = Location::Mapped(of, bytes.shape.table().start);
+        let table = Location::Mapped(of, bytes.layout.table().start);
         add("DiskChunk", format!("{of:?}"), table, 0);
         add("DiskChunk", format!("{of:?}, not in use"), table, 55 * 72);
         if of != Of::Live {
@@ -340,7 +340,7 @@ fn sites(bytes: &Bytes<'_>) -> BTreeMap<&'static str, Vec<Site>> {
             add("DiskSnapshot", format!("{of:?}"), location, offset - 0x80);
         }
     }
-    let list = Location::Mapped(Of::Live, bytes.shape.list().start);
+    let list = Location::Mapped(Of::Live, bytes.layout.list().start);
     add("DiskSnapshot", "not in use".to_owned(), list, 15 * 256);
     sites
 }

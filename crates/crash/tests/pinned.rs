@@ -53,11 +53,11 @@ fn newest(device: &MemoryDevice) -> (NativeSuperblock, u64) {
 /// Every leaf entry below a root, and the physical blocks of the nodes.
 fn walk(device: &MemoryDevice, sb: &NativeSuperblock, root: &Entry) -> (Vec<(u64, Entry)>, Vec<u64>) {
     let (mut above, mut nodes) = (vec![(0, *root)], Vec::new());
-    for level in (0..sb.shape.levels()).rev() {
+    for level in (0..sb.layout.levels()).rev() {
         let mut below = Vec::new();
         for (number, entry) in above {
             nodes.push(entry.physical);
-            let node = Node::parse(&block(device, entry.physical), level, &sb.shape).expect("a node");
+            let node = Node::parse(&block(device, entry.physical), level, &sb.layout).expect("a node");
             below.extend(node.present().map(|(slot, entry)| (number * ENTRIES as u64 + slot as u64, entry)));
         }
         above = below;
@@ -67,8 +67,8 @@ fn walk(device: &MemoryDevice, sb: &NativeSuperblock, root: &Entry) -> (Vec<(u64
 
 fn list(device: &MemoryDevice, sb: &NativeSuperblock) -> (Vec<Snapshot>, u64) {
     let (entries, _) = walk(device, sb, &sb.root);
-    let (_, entry) = entries.iter().find(|(index, _)| *index == sb.shape.list().start).expect("a list");
-    let list = snapshots::parse(&block(device, entry.physical), &sb.shape).expect("a list");
+    let (_, entry) = entries.iter().find(|(index, _)| *index == sb.layout.list().start).expect("a list");
+    let list = snapshots::parse(&block(device, entry.physical), &sb.layout).expect("a list");
     (list.into_iter().flatten().collect(), entry.physical)
 }
 
@@ -122,8 +122,8 @@ fn rewrite_entry(device: &MemoryDevice, root: Entry, index: u64, new: Option<Ent
     let (sb, _) = newest(device);
     let mut path = Vec::new();
     let mut entry = root;
-    for level in (0..sb.shape.levels()).rev() {
-        let node = Node::parse(&block(device, entry.physical), level, &sb.shape).expect("a node");
+    for level in (0..sb.layout.levels()).rev() {
+        let node = Node::parse(&block(device, entry.physical), level, &sb.layout).expect("a node");
         let slot = (index >> (7 * u32::from(level))) as usize % ENTRIES;
         path.push((entry, level, node.clone(), slot));
         if level > 0 {
@@ -206,7 +206,7 @@ fn physical_blocks_of_a_snapshot_are_those_of_its_table() {
     let (sb, _) = newest(&intact);
     let (snapshots, _) = list(&intact, &sb);
     let snapshot = &snapshots[0];
-    let index = sb.shape.table().start;
+    let index = sb.layout.table().start;
     let (entries, _) = walk(&intact, &sb, &snapshot.root);
     let (_, entry) = entries.iter().find(|(at, _)| *at == index).expect("its table");
     let bytes = block(&intact, entry.physical);
@@ -214,19 +214,19 @@ fn physical_blocks_of_a_snapshot_are_those_of_its_table() {
         [(true, "it is allocated but unreferenced"), (false, "it is in use, but free in the chunk table")]
     {
         let device = copy(&intact);
-        let mut records = chunk_table::parse(&bytes, &sb.shape).expect("a table");
+        let mut records = chunk_table::parse(&bytes, &sb.layout).expect("a table");
         let chunk = records.iter_mut().flatten().next().expect("a chunk");
         // the first physical block of the chunk behind the superblocks that is used, or not
         let physical = (2..512).find(|n| (chunk.used[n / 64] >> (n % 64) & 1 == 1) != set).expect("a block");
         chunk.used[physical / 64] ^= 1 << (physical % 64);
         let root = rewrite(&device, snapshot.root, index, &chunk_table::to_bytes(&records));
-        let mut records = snapshots::parse(&block(&device, list(&device, &sb).1), &sb.shape).expect("the list");
+        let mut records = snapshots::parse(&block(&device, list(&device, &sb).1), &sb.layout).expect("the list");
         records
             .iter_mut()
             .flatten()
             .filter(|record| record.name == snapshot.name)
             .for_each(|record| record.root = root);
-        let root = rewrite(&device, sb.root, sb.shape.list().start, &snapshots::to_bytes(&records));
+        let root = rewrite(&device, sb.root, sb.layout.list().start, &snapshots::to_bytes(&records));
         set_root(&device, root);
         found(&device, &format!("Block {physical} of the device: in the snapshot s0, {what}"));
     }
@@ -250,9 +250,9 @@ fn wrong_counts_of_pinned_blocks_are_found() {
 /// The record of a snapshot in the list gets another root.
 fn set_snapshot_root(device: &MemoryDevice, name: &[u8], root: Entry) {
     let (sb, _) = newest(device);
-    let mut records = snapshots::parse(&block(device, list(device, &sb).1), &sb.shape).expect("the list");
+    let mut records = snapshots::parse(&block(device, list(device, &sb).1), &sb.layout).expect("the list");
     records.iter_mut().flatten().filter(|record| record.name == name).for_each(|record| record.root = root);
-    let root = rewrite(device, sb.root, sb.shape.list().start, &snapshots::to_bytes(&records));
+    let root = rewrite(device, sb.root, sb.layout.list().start, &snapshots::to_bytes(&records));
     set_root(device, root);
 }
 
@@ -330,7 +330,7 @@ fn entries_that_say_something_else_are_found() {
         found(&device, &wanted);
     }
     // of a block that is not in use
-    let last = entries.iter().map(|(index, _)| *index).filter(|index| *index < sb.shape.table().start).max();
+    let last = entries.iter().map(|(index, _)| *index).filter(|index| *index < sb.layout.table().start).max();
     let free = last.expect("an index") + 1;
     let physical =
         (2..512).rev().find(|physical| block(&intact, *physical).iter().all(|byte| *byte == 0)).expect("a block");
@@ -347,10 +347,10 @@ fn content_where_a_snapshot_has_metadata_is_found() {
     // the live table without the chunk of a snapshot's root: what the bitmap then calls content is not
     let (snapshots, _) = list(&device, &sb);
     let physical = snapshots[0].root.physical;
-    let index = sb.shape.table().start;
+    let index = sb.layout.table().start;
     let (entries, _) = walk(&device, &sb, &sb.root);
     let (_, entry) = entries.iter().find(|(at, _)| *at == index).expect("the table");
-    let mut records = chunk_table::parse(&block(&device, entry.physical), &sb.shape).expect("a table");
+    let mut records = chunk_table::parse(&block(&device, entry.physical), &sb.layout).expect("a table");
     let chunk = u32::try_from(physical / 512).expect("small");
     records.iter_mut().filter(|record| record.is_some_and(|r| r.number == chunk)).for_each(|record| *record = None);
     let root = rewrite(&device, sb.root, index, &chunk_table::to_bytes(&records));
@@ -438,7 +438,7 @@ fn a_superblock_of_which_enough_is_left_is_restored() {
     let (sb, at) = newest(&intact);
     let mut uuid = sb.uuid;
     uuid[3] ^= 4;
-    let long = format::native::Shape::new(sb.shape.blocks() + (1 << 32)).expect("a shape");
+    let long = format::native::Layout::new(sb.layout.blocks() + (1 << 32)).expect("a layout");
     let number = |sector: u64| {
         let device = Arc::new(copy(&intact));
         flip(&device, at * BLOCK + sector * 512 + 506);
@@ -453,7 +453,7 @@ fn a_superblock_of_which_enough_is_left_is_restored() {
         number(0),
         number(3),
         with(NativeSuperblock { uuid, ..sb.clone() }),
-        with(NativeSuperblock { shape: long, ..sb.clone() }),
+        with(NativeSuperblock { layout: long, ..sb.clone() }),
     ];
     for (n, device) in devices.into_iter().enumerate() {
         found(&device, &format!("generation {} is lost", sb.generation));
@@ -461,7 +461,7 @@ fn a_superblock_of_which_enough_is_left_is_restored() {
         assert!(report.exit == 1, "{n}: {:?}", report.problems);
         assert!(checked(&device).clean, "{n}");
         let (now, _) = newest(&device);
-        assert_eq!((now.root, now.uuid, now.shape), (sb.root, sb.uuid, sb.shape), "{n}");
+        assert_eq!((now.root, now.uuid, now.layout), (sb.root, sb.uuid, sb.layout), "{n}");
     }
 }
 
@@ -473,16 +473,16 @@ fn a_superblock_with_errors_is_not_written_over_one_that_is_whole() {
     let (sb, at) = newest(&intact);
     let older = NativeSuperblock::parse(&block(&intact, 1 - at)).expect("the one before");
     for blocks in [32_769, 65_536, 16_383, 16_385, 20_000] {
-        let shape = format::native::Shape::new(blocks).expect("a shape");
+        let layout = format::native::Layout::new(blocks).expect("a layout");
         let device = Arc::new(copy(&intact));
-        device.write(at * BLOCK, &NativeSuperblock { shape, ..sb.clone() }.to_bytes()).expect("writing");
+        device.write(at * BLOCK, &NativeSuperblock { layout, ..sb.clone() }.to_bytes()).expect("writing");
         assert_eq!(checked(&device).exit, 4, "{blocks}");
         let report = repaired(&device, Repair::All);
         assert_eq!(block(&device, 1 - at), block(&intact, 1 - at), "{blocks}");
         // nothing of the generation before was written over here, so it is there again
         assert_eq!((report.exit, checked(&device).clean), (1, true), "{blocks}: {:?}", report.problems);
         let (now, _) = newest(&device);
-        assert_eq!((now.root, now.shape, now.snapshots), (older.root, older.shape, older.snapshots), "{blocks}");
+        assert_eq!((now.root, now.layout, now.snapshots), (older.root, older.layout, older.snapshots), "{blocks}");
     }
 }
 
@@ -629,7 +629,7 @@ fn what_lies_in_a_reserved_block_is_found() {
     let (sb, at) = newest(&intact);
     assert!(sb.reserved);
     let (entries, _) = walk(&intact, &sb, &sb.root);
-    let own = |index: &u64| sb.shape.table().contains(index) || sb.shape.list().contains(index);
+    let own = |index: &u64| sb.layout.table().contains(index) || sb.layout.list().contains(index);
     let logged = |index: &u64| sb.map_log.iter().any(|(other, _)| other == index);
     let (index, entry) = entries.iter().find(|(index, _)| !own(index) && !logged(index)).expect("a block");
     let device = copy(&intact);

@@ -19,7 +19,7 @@ fn the_table_says_what_is_checked() {
         .iter()
         .map(|guarantee| {
             let mode = format!("`{}`", guarantee.mode.options());
-            std::iter::once(mode).chain(guarantee.words().map(str::to_owned)).collect()
+            std::iter::once(mode).chain(guarantee.columns().map(str::to_owned)).collect()
         })
         .collect();
     assert_eq!(rows.len(), wanted.len() + 1, "a row for each mode, and the head");

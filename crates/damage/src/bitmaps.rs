@@ -30,7 +30,7 @@ fn row(v: &mut Volume<'_>, inodes: bool, used: bool, len: usize) -> Result<(Grou
     Err(Error::Unfit("no bitmap has such a row of bits"))
 }
 
-fn turn(v: &mut Volume<'_>, inodes: bool, used: bool, len: usize) -> Result<()> {
+fn flip(v: &mut Volume<'_>, inodes: bool, used: bool, len: usize) -> Result<()> {
     let (group, row) = row(v, inodes, used, len)?;
     v.bitmap(group, inodes, |bits| row.for_each(|n| set_bit(bits, n, !used)))
 }
@@ -61,9 +61,9 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let block = v.free_block()?;
         v.mark_block(block, true)
     }),
-    (0x05_0005, |v| turn(v, false, true, 1)),
-    (0x05_0008, |v| turn(v, true, false, 1)),
-    (0x05_0009, |v| turn(v, true, true, 1)),
+    (0x05_0005, |v| flip(v, false, true, 1)),
+    (0x05_0008, |v| flip(v, true, false, 1)),
+    (0x05_0009, |v| flip(v, true, true, 1)),
     (0x05_000B, |v| {
         let group = written(v)?;
         v.group(group, |group| group.free_inodes = group.free_inodes.saturating_sub(1))
@@ -81,10 +81,10 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let free = v.sb.free_blocks_count() ^ 1;
         v.superblock(|sb| sb.set_free_blocks_count(free))
     }),
-    (0x05_0014, |v| turn(v, false, false, 20)),
-    (0x05_0015, |v| turn(v, false, true, 20)),
-    (0x05_0016, |v| turn(v, true, false, 20)),
-    (0x05_0017, |v| turn(v, true, true, 20)),
+    (0x05_0014, |v| flip(v, false, false, 20)),
+    (0x05_0015, |v| flip(v, false, true, 20)),
+    (0x05_0016, |v| flip(v, true, false, 20)),
+    (0x05_0017, |v| flip(v, true, true, 20)),
     (0x05_0018, |v| {
         checksums(v)?;
         need(v.geometry.groups > 1, "the volume has one group")?;

@@ -8,7 +8,7 @@ use std::ops::Range;
 /// Bytes of a mode that say what the inode is.
 const TYPE: u16 = 0xF000;
 /// Flags of an inode that change what its blocks mean: index, extents, a value of an attribute, inline data.
-const SHAPES: u32 = 0x1000 | 0x8_0000 | 0x20_0000 | 0x1000_0000;
+const LAYOUT_FLAGS: u32 = 0x1000 | 0x8_0000 | 0x20_0000 | 0x1000_0000;
 /// The first inode that is not the volume's own.
 const FIRST: u32 = 11;
 
@@ -37,7 +37,7 @@ impl Field {
         }
     }
 
-    /// Other values than the one it has: none, one, all bits, the highest turned, one more.
+    /// Other values than the one it has: none, one, all bits, the highest flipped, one more.
     #[must_use]
     pub fn values(&self, bytes: &[u8]) -> BTreeSet<u16> {
         let now = self.get(bytes);
@@ -47,7 +47,7 @@ impl Field {
 }
 
 impl Structures {
-    /// The fields of one structure of each kind on the volume in `bytes`; of inodes, one of each type and shape.
+    /// The fields of one structure of each kind on the volume in `bytes`; of inodes, one of each type and layout.
     #[must_use]
     pub fn fields(&self, bytes: &[u8]) -> Vec<Field> {
         let mut seen = BTreeSet::new();
@@ -85,7 +85,7 @@ fn sample(piece: &Piece, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
         What::Inode(_) => {
             let flags = u32::from(word(0x20)) | u32::from(word(0x22)) << 16;
             let attributes = if word(0x68) > 0 { ", attributes" } else { "" };
-            (format!("inode of type {:o}, flags {:x}{attributes}", word(0) & TYPE, flags & SHAPES), whole)
+            (format!("inode of type {:o}, flags {:x}{attributes}", word(0) & TYPE, flags & LAYOUT_FLAGS), whole)
         }
         What::Names(_) => (format!("names, first {first}"), ends(96, 16)),
         What::Index(_) => (format!("index, root {first}"), ends(64, 8)),

@@ -52,9 +52,9 @@ pub(crate) fn a_pointer_of_a_node(
             _ => set_start(node, to),
         });
     }
-    let shape = v.geometry.indirect();
+    let indirect = v.geometry.indirect();
     let bytes = v.block(leaf)?;
-    let used: Vec<usize> = (0..).zip(shape.pointers(&bytes)).filter(|(_, p)| p.get() != 0).map(|(n, _)| n).collect();
+    let used: Vec<usize> = (0..).zip(indirect.pointers(&bytes)).filter(|(_, p)| p.get() != 0).map(|(n, _)| n).collect();
     let n = *v.rng.choice(&used).ok_or(Error::Unfit("the indirect block leads nowhere"))?;
     v.edit_node(file, leaf, |node| put(node, n * 4, &(to as u32).to_le_bytes()))
 }
@@ -115,9 +115,9 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         rewrite(v, dir, &[(0, first, 1), (beyond, block, 1)])
     }),
     (0x01_0045, |v| {
-        let shape = v.geometry.indirect();
-        let n = (1u64 << 32).div_ceil(shape.span(2)) as usize + 1;
-        need(n < shape.per_block() as usize, "only a map of blocks of 8 KiB or more reaches so far")?;
+        let indirect = v.geometry.indirect();
+        let n = (1u64 << 32).div_ceil(indirect.span(2)) as usize + 1;
+        need(n < indirect.per_block() as usize, "only a map of blocks of 8 KiB or more reaches so far")?;
         let file = v.file(Some(false))?;
         let (node, below) = (v.take_block()?, v.take_block()?);
         v.put_block(node, &vec![0; v.geometry.block_size as usize])?;

@@ -4,7 +4,7 @@ use blockdev::{BlockDevice, Geometry, Op, Result};
 use format::FsBlock;
 use format::native::map::{DiskEntry, ENTRIES, Position};
 use format::native::superblock::{COPIES, DiskNativeSuperblock, NativeSuperblock};
-use format::native::{BLOCK_SIZE, Shape};
+use format::native::{BLOCK_SIZE, Layout};
 use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, IntoBytes};
@@ -21,7 +21,7 @@ pub(crate) struct Mapped {
 /// The map of an intact native volume.
 #[derive(Debug)]
 pub(crate) struct Map {
-    pub(crate) shape: Shape,
+    pub(crate) layout: Layout,
     seed: u32,
     /// The superblock in force.
     pub(crate) superblock: usize,
@@ -50,10 +50,10 @@ impl Map {
         }
         let (sb, number) = NativeSuperblock::newest(bytes)?;
         let superblock = number as usize * BLOCK;
-        let (seed, shape) = (sb.seed(), sb.shape);
-        let mut map = Self { shape, seed, superblock, nodes: Vec::new(), blocks: BTreeMap::new() };
+        let (seed, layout) = (sb.seed(), sb.layout);
+        let mut map = Self { layout, seed, superblock, nodes: Vec::new(), blocks: BTreeMap::new() };
         let mut above = vec![(0u64, superblock + offset_of!(DiskNativeSuperblock, n_root))];
-        for level in (0..shape.levels()).rev() {
+        for level in (0..layout.levels()).rev() {
             let mut below = Vec::new();
             for (number, entry) in above {
                 let Some(at) = leads_to(bytes, entry) else { continue };
@@ -118,26 +118,26 @@ fn map_log(bytes: &[u8], superblock: usize) -> Vec<(u64, usize)> {
 pub(crate) struct View<'a> {
     bytes: &'a [u8],
     /// Where each block above the map lies, unless the blocks are the device's own.
-    mapped: Option<(Shape, HashMap<u64, usize>)>,
+    mapped: Option<(Layout, HashMap<u64, usize>)>,
 }
 
 impl<'a> View<'a> {
     pub(crate) fn new(bytes: &'a [u8], map: Option<&Map>) -> Self {
         let mapped = map.map(|map| {
             let known =
-                map.blocks.iter().filter_map(|(index, mapped)| Some((map.shape.block_of(*index)?.get(), mapped.at)));
-            (map.shape, known.collect())
+                map.blocks.iter().filter_map(|(index, mapped)| Some((map.layout.block_of(*index)?.get(), mapped.at)));
+            (map.layout, known.collect())
         });
         Self { bytes, mapped }
     }
 
     /// Where a byte above the map lies on the device.
     pub(crate) fn physical(&self, offset: u64) -> Option<usize> {
-        let Some((shape, known)) = &self.mapped else { return usize::try_from(offset).ok() };
+        let Some((layout, known)) = &self.mapped else { return usize::try_from(offset).ok() };
         let (block, within) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
         match known.get(&block) {
             Some(at) => Some(at + within),
-            None if shape.index_of(FsBlock(block)).is_none() => usize::try_from(offset).ok(),
+            None if layout.index_of(FsBlock(block)).is_none() => usize::try_from(offset).ok(),
             None => None,
         }
     }
@@ -146,7 +146,7 @@ impl<'a> View<'a> {
 impl BlockDevice for View<'_> {
     fn geometry(&self) -> Geometry {
         let len = match &self.mapped {
-            Some((shape, _)) => shape.logical_blocks() * BLOCK as u64,
+            Some((layout, _)) => layout.logical_blocks() * BLOCK as u64,
             None => self.bytes.len() as u64,
         };
         Geometry { read_only: true, ..Geometry::new(len) }

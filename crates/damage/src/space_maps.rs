@@ -57,8 +57,8 @@ impl Found {
     }
 }
 
-/// Turns a bit of `len` bytes from byte `at` of a block on.
-fn turn(v: &mut Volume<'_>, block: FsBlock, at: usize, len: usize) -> Result<()> {
+/// Flips a bit of `len` bytes from byte `at` of a block on.
+fn flip(v: &mut Volume<'_>, block: FsBlock, at: usize, len: usize) -> Result<()> {
     let (byte, bit) = (at + v.rng.usize(..len.max(1)), v.rng.u8(..8));
     v.edit_block(block.get(), |bytes| {
         if let Some(byte) = bytes.get_mut(byte) {
@@ -75,13 +75,13 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     (0x0E_0030, |v| {
         let found = Found::of(v)?;
         let (block, at) = found.maps.head_at(v.rng.u32(..found.maps.maps()));
-        turn(v, block, at, 64)
+        flip(v, block, at, 64)
     }),
     (0x0E_0031, |v| {
         let found = Found::of(v)?;
         let head = *v.rng.choice(&found.heads).ok_or(Error::Unfit("the volume has no space maps"))?;
         let len = v.block_size().min(head.length as usize);
-        turn(v, head.tree(&found.maps), 0, len)
+        flip(v, head.tree(&found.maps), 0, len)
     }),
     (0x0E_0032, |v| {
         let found = Found::of(v)?;

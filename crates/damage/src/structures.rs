@@ -232,7 +232,7 @@ fn of_map(map: &Map) -> Vec<Piece> {
     let mut pieces = vec![piece(What::NativeSuperblock, map.superblock)];
     let nodes = map.nodes.iter().filter(|(position, _)| matches!(position, Position::Node { .. }));
     pieces.extend(nodes.map(|(_, mapped)| piece(What::MapNode, mapped.at)));
-    for (what, range) in [(What::ChunkTable, map.shape.table()), (What::Snapshots, map.shape.list())] {
+    for (what, range) in [(What::ChunkTable, map.layout.table()), (What::Snapshots, map.layout.list())] {
         pieces.extend(map.blocks.range(range).map(|(_, mapped)| piece(what, mapped.at)));
     }
     pieces

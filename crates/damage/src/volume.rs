@@ -520,9 +520,9 @@ impl<'a> Volume<'a> {
         }
         map.nodes.push((block, level));
         let bytes = self.block(block)?;
-        let shape = self.geometry.indirect();
-        for (n, pointer) in (0u64..).zip(shape.pointers(&bytes)) {
-            let at = first + n * shape.span(u32::from(level) - 1);
+        let indirect = self.geometry.indirect();
+        for (n, pointer) in (0u64..).zip(indirect.pointers(&bytes)) {
+            let at = first + n * indirect.span(u32::from(level) - 1);
             match (level, pointer.get()) {
                 (_, 0) => {}
                 (1, block) => map.data.push((at, block.into())),

@@ -1,8 +1,8 @@
 //! Directory entries: the contents of a directory block, of a leaf of an indexed directory, of an inline directory.
 //!
-//! A region (a whole block, or the inline part) is a chain of entries, each with the distance to the next; the chain
-//! ends exactly at the region's end. An entry with inode 0 is unused space. Under metadata_csum a block ends in a tail
-//! of 12 bytes that looks like an unused entry. The block of an index (see [`crate::htree`]) looks like one unused
+//! A directory block is a chain of entries, each with the distance to the next, that ends exactly at the block's end;
+//! so is each part of an inline directory. An entry with inode 0 is unused space. Under metadata_csum a block ends in a
+//! tail of 12 bytes that looks like an unused entry. The block of an index (see [`crate::htree`]) looks like one unused
 //! entry.
 //!
 //! [`Entries`] accepts what the kernel accepts. What is odd but readable (a name with a slash, an inode number out of
@@ -197,7 +197,7 @@ pub fn entry_len(name_len: u8, hashed: bool) -> usize {
 /// One entry, used or not, with the bytes as they stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Where the entry starts, in bytes from the region's start.
+    /// Where the entry starts, in bytes from the start of the block or part.
     pub offset: usize,
     /// The inode named; 0 in unused space.
     pub inode: InodeNo,
@@ -256,7 +256,7 @@ pub struct Head<'a> {
 
 impl<'a> Head<'a> {
     /// The first eight bytes of the name, and what stands behind a shorter one, as a little-endian word; `None` where
-    /// the region ends before.
+    /// the part ends before.
     #[inline]
     fn first_bytes(&self) -> Option<u64> {
         let (_, word) = self.bytes.first_chunk::<{ DirEntry::SIZE + 8 }>()?.split_last_chunk::<8>()?;
@@ -271,23 +271,23 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The entries of one region in their order, unused ones too. After an error it yields nothing more.
+/// The entries of one block or part in their order, unused ones too. After an error it yields nothing more.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
-    region: &'a [u8],
+    part: &'a [u8],
     format: DirFormat,
     offset: usize,
     failed: bool,
 }
 
 impl<'a> Entries<'a> {
-    /// Walks `region`: a whole directory block, or a part of an inline directory.
+    /// Walks `part`: a whole directory block, or a part of an inline directory.
     #[must_use]
-    pub fn new(region: &'a [u8], format: DirFormat) -> Self {
-        Entries { region, format, offset: 0, failed: false }
+    pub fn new(part: &'a [u8], format: DirFormat) -> Self {
+        Entries { part, format, offset: 0, failed: false }
     }
 
-    /// Where the next entry starts; after an error, where the bad one starts. Bytes from the region's start.
+    /// Where the next entry starts; after an error, where the bad one starts. Bytes from the start of the part.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
@@ -320,7 +320,7 @@ impl<'a> Entries<'a> {
     #[inline]
     pub fn seek(mut self, mut wanted: impl FnMut(&Head<'a>) -> bool) -> Result<Option<Entry<'a>>> {
         let big = self.format.block_size >= BIG_BLOCK;
-        let mut rest = self.region.get(self.offset..).unwrap_or_default();
+        let mut rest = self.part.get(self.offset..).unwrap_or_default();
         while let Some((head, _)) = rest.split_first_chunk::<{ DirEntry::SIZE }>() {
             let word = u64::from_le_bytes(*head);
             let (inode, raw, name_len) = (word as u32, (word >> 32) as u16, (word >> 48) as u8);
@@ -335,12 +335,12 @@ impl<'a> Entries<'a> {
                 break;
             }
             if self.format.hashed {
-                self.offset = self.region.len() - rest.len();
+                self.offset = self.part.len() - rest.len();
                 self.parse()?;
             }
             rest = after;
         }
-        self.offset = self.region.len() - rest.len();
+        self.offset = self.part.len() - rest.len();
         // the entry that is wanted, or what is wrong with it
         if rest.is_empty() { Ok(None) } else { self.parse().map(Some) }
     }
@@ -348,7 +348,7 @@ impl<'a> Entries<'a> {
     #[inline]
     fn parse(&self) -> Result<Entry<'a>> {
         let offset = self.offset;
-        let rest = &self.region[offset..];
+        let rest = &self.part[offset..];
         let (head, after) = DirEntry::ref_from_prefix(rest)
             .map_err(|_| corrupt("an entry starts too close to the end of the block"))?;
         let rec_len = decode_rec_len(head.rec_len.get(), self.format.block_size) as usize;
@@ -385,12 +385,12 @@ impl<'a> Iterator for Entries<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.offset >= self.region.len() {
+        if self.failed || self.offset >= self.part.len() {
             return None;
         }
         let entry = self.parse();
         match &entry {
-            // at most the region's length, as `parse` saw
+            // at most the part's length, as `parse` saw
             Ok(e) => self.offset += e.rec_len,
             Err(_) => self.failed = true,
         }

@@ -42,7 +42,7 @@ impl Path {
 
 /// How the indirect blocks of a volume are filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct IndirectFormat {
     block_size: u32,
     owned: bool,
 }
@@ -51,12 +51,12 @@ impl Geometry {
     /// How the indirect blocks of this volume are filled.
     #[inline]
     #[must_use]
-    pub fn indirect(&self) -> Shape {
-        Shape { block_size: self.block_size, owned: self.is_owned() }
+    pub fn indirect(&self) -> IndirectFormat {
+        IndirectFormat { block_size: self.block_size, owned: self.is_owned() }
     }
 }
 
-impl Shape {
+impl IndirectFormat {
     /// Indirect blocks of `block_size` bytes, which end in an [`IndirectTail`] where they are `owned`.
     #[must_use]
     pub fn new(block_size: u32, owned: bool) -> Self {
@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn paths_at_the_borders_of_each_level() {
         for (owned, each) in [(false, 256), (true, 254)] {
-            let shape = Shape::new(1024, owned);
-            let at = |n| shape.path(FileBlock(n)).map(|p| p.indexes().to_vec());
+            let format = IndirectFormat::new(1024, owned);
+            let at = |n| format.path(FileBlock(n)).map(|p| p.indexes().to_vec());
             let last = each as u32 - 1;
             assert_eq!(at(0), Some(vec![0]));
             assert_eq!(at(11), Some(vec![11]));
@@ -199,10 +199,10 @@ mod tests {
             assert_eq!(at(12 + each - 1), Some(vec![12, last]));
             assert_eq!(at(12 + each), Some(vec![13, 0, 0]));
             assert_eq!(at(12 + each + each * each), Some(vec![14, 0, 0, 0]));
-            assert_eq!(at(shape.reach() - 1), Some(vec![14, last, last, last]));
-            assert_eq!(at(shape.reach()), None);
-            assert_eq!(shape.first_of_level(3), FileBlock(12 + each + each * each));
-            assert_eq!(shape.pointers(&[0; 1024]).len() as u64, each);
+            assert_eq!(at(format.reach() - 1), Some(vec![14, last, last, last]));
+            assert_eq!(at(format.reach()), None);
+            assert_eq!(format.first_of_level(3), FileBlock(12 + each + each * each));
+            assert_eq!(format.pointers(&[0; 1024]).len() as u64, each);
         }
     }
 

@@ -83,8 +83,8 @@ impl<'a> InlineDir<'a> {
     /// attribute's value counts as if it followed. An error ends only the chain in which it is found.
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + use<'a> {
         let format = self.format;
-        let chain = move |region: &'a [u8], start: usize| {
-            Entries::new(region, format)
+        let chain = move |part: &'a [u8], start: usize| {
+            Entries::new(part, format)
                 .map(move |entry| entry.map(|entry| Entry { offset: entry.offset + start, ..entry }))
         };
         chain(self.head, PARENT_LEN).chain(chain(self.tail, I_BLOCK_LEN))

@@ -17,9 +17,9 @@
 //! the list of snapshots.
 
 pub mod chunk_table;
+mod layout;
 pub mod map;
-mod shape;
 pub mod snapshots;
 pub mod superblock;
 
-pub use shape::{BLOCK_SIZE, CHUNK_BLOCKS, GROUP_BLOCKS, HEAD, LEAST_BLOCKS, MOST_BLOCKS, Shape};
+pub use layout::{BLOCK_SIZE, CHUNK_BLOCKS, GROUP_BLOCKS, HEAD, LEAST_BLOCKS, Layout, MOST_BLOCKS};

@@ -1,4 +1,4 @@
-//! The superblock: its bytes, and the shape of the volume that follows from them.
+//! The superblock: its bytes, and the geometry of the volume that follows from them.
 
 use crate::checksum::crc32c;
 use crate::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
@@ -411,7 +411,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
-/// The shape of a volume: every number that places something on it, checked so that arithmetic with them cannot fail.
+/// The geometry of a volume: every number that places something on it, checked so that arithmetic with them cannot
+/// fail.
 ///
 /// Promises: sizes are powers of two in range, `groups >= 1`, every group but the last has `blocks_per_group` blocks,
 /// `inodes == groups * inodes_per_group`, the inode table of a group is shorter than the group.
@@ -495,7 +496,7 @@ impl Backups {
 }
 
 impl Geometry {
-    /// The shape that a superblock describes.
+    /// The geometry that a superblock describes.
     ///
     /// # Errors
     /// [`Error::Corrupt`] names the first field that contradicts the others. Features are not checked here.
@@ -688,19 +689,19 @@ impl Descriptors {
     }
 }
 
-/// A superblock that was accepted: its bytes, its features and the shape that follows.
+/// A superblock that was accepted: its bytes, its features and the geometry that follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// The bytes.
     pub disk: DiskSuperblock,
     /// The feature words.
     pub features: Features,
-    /// The shape of the volume.
+    /// The geometry of the volume.
     pub geometry: Geometry,
 }
 
 impl Superblock {
-    /// Accepts the 1 024 bytes of a superblock: magic, checksum, features we can read, and a possible shape.
+    /// Accepts the 1 024 bytes of a superblock: magic, checksum, features we can read, and a possible geometry.
     ///
     /// # Errors
     /// [`Error::Corrupt`] or [`Error::Unsupported`], with the field or feature named.

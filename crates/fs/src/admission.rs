@@ -77,7 +77,7 @@ impl Admission {
         gate.has_transaction()
     }
 
-    /// Passes for the last changes to a volume that is put away: a transaction that is under way is rolled back.
+    /// Passes for the last changes to a volume that is unmounted: a transaction that is under way is rolled back.
     pub(crate) fn changing_at_last(&self) -> Result<CallGuard<'_>> {
         loop {
             if let Some(pass) = self.try_change() {

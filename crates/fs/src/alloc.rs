@@ -132,7 +132,7 @@ pub(crate) struct Space {
     deferred_inodes: Mutex<BTreeMap<u64, RunSet>>,
     /// Free inodes that are not allocated.
     parked: Parked,
-    /// The volume is being put away: no inode is allocated, and no content taken in.
+    /// The volume is being unmounted: no inode is allocated, and no content taken in.
     closing: AtomicBool,
     /// The superblock as the open generation will close it, and as the last one did.
     pub(crate) superblock: Mutex<DiskSuperblock>,
@@ -253,7 +253,7 @@ impl Space {
     /// Refuses what is not to be begun any more.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where the volume is being put away.
+    /// [`Error::ReadOnly`] where the volume is being unmounted.
     pub(crate) fn is_open(&self) -> Result<()> {
         if self.closing.load(Ordering::SeqCst) {
             return Err(Error::ReadOnly("the volume is being unmounted".into()));

@@ -179,8 +179,8 @@ impl Base {
     /// How often a transaction has begun or ended: what is the same before and after a call had to wait was not touched
     /// by one.
     #[must_use]
-    pub fn turns_of_transactions(&self) -> u64 {
-        self.gate().map_or(0, Gate::turns)
+    pub fn transaction_sequence(&self) -> u64 {
+        self.gate().map_or(0, Gate::transaction_sequence)
     }
 
     pub(crate) fn note_inode(&self, number: InodeNo) {

@@ -22,7 +22,7 @@ use crate::error::OfInode;
 use crate::inline_data::is_inline;
 use crate::layers::stands_on;
 use crate::nokey;
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Maps, Result, Run, Xattrs};
+use crate::{Error, FileExtent, FileKind, Inode, InodeFlags, InodeNo, Maps, Result, Xattrs};
 use format::dir::{Entries, Entry, FileType};
 use format::hash::{HashVersion, Hasher};
 use format::htree::{DxRootInfo, block_checksum};
@@ -150,7 +150,7 @@ impl Directories {
     }
 
     /// The first block of a run of a directory, its checksum verified, and where it is.
-    pub(crate) fn dir_block_of(&self, dir: &Inode, run: &Run) -> Result<(Arc<[u8]>, FsBlock)> {
+    pub(crate) fn dir_block_of(&self, dir: &Inode, run: &FileExtent) -> Result<(Arc<[u8]>, FsBlock)> {
         let Some(physical) = run.physical() else {
             return Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "it has a hole"));
         };
@@ -174,13 +174,13 @@ impl Directories {
 pub(crate) struct DirBlocks {
     at: u64,
     end: u64,
-    run: Option<Run>,
+    run: Option<FileExtent>,
     /// The first block that was not asked for ahead of time.
     ahead: u64,
 }
 
 impl DirBlocks {
-    fn run_at(&mut self, volume: &Directories, dir: &Inode, at: FileBlock) -> Result<Run> {
+    fn run_at(&mut self, volume: &Directories, dir: &Inode, at: FileBlock) -> Result<FileExtent> {
         let run = match self.run {
             Some(run) if (run.logical..run.end()).contains(&at) => run.from(at),
             _ => volume.map(dir, at)?,
@@ -189,7 +189,7 @@ impl DirBlocks {
         Ok(run)
     }
 
-    fn prefetch(&mut self, volume: &Directories, run: &Run) {
+    fn prefetch(&mut self, volume: &Directories, run: &FileExtent) {
         if let Some(physical) = run.physical()
             && self.at >= self.ahead
         {

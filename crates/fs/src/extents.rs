@@ -5,7 +5,7 @@
 //! whatever a damaged child claims beyond is not believed, and the runs of a file never overlap.
 
 use crate::error::OfInode;
-use crate::{Error, Inode, Mapping, Maps, Result, Run};
+use crate::{Error, FileExtent, Inode, Mapping, Maps, Result};
 use format::extent::{Extent, Node};
 use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
@@ -22,14 +22,14 @@ pub(crate) struct Extents;
 
 /// What a node says about a block.
 enum Step {
-    Found(Run),
+    Found(FileExtent),
     Down { child: FsBlock, depth: u16, end: u64 },
 }
 
 impl Maps {
-    pub(crate) fn map_extents(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
+    pub(crate) fn map_extents(&self, inode: &Inode, from: FileBlock) -> Result<FileExtent> {
         if from.get() >= END {
-            return Ok(Run::hole(from, u64::MAX));
+            return Ok(FileExtent::hole(from, u64::MAX));
         }
         let blocks = self.sb.geometry.blocks;
         let root = Node::parse(&inode.raw().disk.i_block, None, blocks).of(inode.number)?;
@@ -72,7 +72,7 @@ fn look(node: Node<'_>, from: FileBlock, end: u64) -> Step {
             let before = after.checked_sub(1).and_then(|i| extents.get(i)).map(Extent::from);
             Step::Found(match before {
                 Some(e) if from.get() < e.logical.get() + u64::from(e.len) => inside(&e, from, end),
-                _ => Run::hole(from, next),
+                _ => FileExtent::hole(from, next),
             })
         }
         Node::Inner(indexes, depth) => {
@@ -80,18 +80,18 @@ fn look(node: Node<'_>, from: FileBlock, end: u64) -> Step {
             let next = indexes.get(after).map_or(end, |e| u64::from(e.ei_block.get()).min(end));
             match after.checked_sub(1).and_then(|i| indexes.get(i)) {
                 Some(e) => Step::Down { child: e.child(), depth, end: next },
-                None => Step::Found(Run::hole(from, next)),
+                None => Step::Found(FileExtent::hole(from, next)),
             }
         }
     }
 }
 
 /// The part of an extent from `from` on.
-fn inside(extent: &Extent, from: FileBlock, end: u64) -> Run {
+fn inside(extent: &Extent, from: FileBlock, end: u64) -> FileExtent {
     let skipped = from.get() - extent.logical.get();
     let start = FsBlock(extent.physical.get() + skipped);
     let extent_end = extent.logical.get() + u64::from(extent.len);
-    Run {
+    FileExtent {
         logical: from,
         len: extent_end.min(end) - from.get(),
         mapping: if extent.unwritten { Mapping::Unwritten(start) } else { Mapping::Data(start) },

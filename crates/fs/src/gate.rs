@@ -124,7 +124,7 @@ pub(crate) struct Gate<B> {
     /// Notified when one of the counts is zero while a thread waits for that, and when a phase begins.
     wakeup: Condvar,
     /// How often a transaction has begun or ended.
-    turns: AtomicU64,
+    transaction_sequence: AtomicU64,
 }
 
 /// The answer to a call at a gate that is not open.
@@ -242,7 +242,7 @@ impl<B> Gate<B> {
             current: Mutex::new(None),
             undone: Mutex::default(),
             wakeup: Condvar::new(),
-            turns: AtomicU64::new(0),
+            transaction_sequence: AtomicU64::new(0),
         }
     }
 
@@ -266,8 +266,8 @@ impl<B> Gate<B> {
     }
 
     /// How often a transaction has begun or ended.
-    pub(crate) fn turns(&self) -> u64 {
-        self.turns.load(SeqCst)
+    pub(crate) fn transaction_sequence(&self) -> u64 {
+        self.transaction_sequence.load(SeqCst)
     }
 
     /// Passes for a change, or says what to do instead.
@@ -413,14 +413,15 @@ impl<B> Gate<B> {
         let (touched, made) = (DirtySet::default(), BTreeSet::new());
         let deadline = None;
         *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, touched, made });
-        self.turn(phase);
+        self.advance_sequence(phase);
         self.state.store(CLOSED, SeqCst);
         Ok(id)
     }
 
-    fn turn(&self, phase: Phase) {
+    /// A transaction begins or ends; a call that is alone is none.
+    fn advance_sequence(&self, phase: Phase) {
         if phase != Phase::Alone {
-            self.turns.fetch_add(1, SeqCst);
+            self.transaction_sequence.fetch_add(1, SeqCst);
         }
     }
 
@@ -503,7 +504,7 @@ impl<B> Gate<B> {
         let mut current = self.lock();
         let over = current.take();
         if let Some(now) = &over {
-            self.turn(now.phase);
+            self.advance_sequence(now.phase);
         }
         if let (Some(now), true) = (over, undone) {
             let undone = Undone { id: now.id, why: now.broken, touched: now.touched };
@@ -562,7 +563,7 @@ mod tests {
     #[test]
     fn nothing_is_changed_beside_a_call_that_is_alone() {
         let gate = Gate::<()>::new();
-        let turns = gate.turns();
+        let sequence = gate.transaction_sequence();
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             let under_way = gate.try_change().expect("the gate is open");
@@ -576,7 +577,7 @@ mod tests {
                     order.lock().push("a transaction");
                     gate.open(false);
                 });
-                assert!(!gate.has_transaction() && gate.turns() == turns);
+                assert!(!gate.has_transaction() && gate.transaction_sequence() == sequence);
                 order.lock().push("done");
                 drop(alone);
                 assert!(!is_changing());
@@ -590,7 +591,7 @@ mod tests {
             snapshot.join().expect("a thread");
         });
         assert_eq!(*order.lock(), ["changed", "alone", "done", "a transaction"]);
-        assert_eq!(gate.turns(), turns + 2);
+        assert_eq!(gate.transaction_sequence(), sequence + 2);
         assert!(gate.try_change().is_some());
     }
 

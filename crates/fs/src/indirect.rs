@@ -2,7 +2,7 @@
 //!
 //! The path down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
 
-use crate::{Error, Inode, Mapping, Maps, Result, Run};
+use crate::{Error, FileExtent, Inode, Mapping, Maps, Result};
 use format::indirect::DIRECT;
 use format::superblock::Superblock;
 use format::tail::Tailed;
@@ -20,12 +20,12 @@ pub(crate) struct Indirect;
 type Words = [U32; 15];
 
 impl Maps {
-    pub(crate) fn map_indirect(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
-        let shape = self.sb.geometry.indirect();
-        let Some(path) = shape.path(from) else { return Ok(Run::hole(from, u64::MAX)) };
+    pub(crate) fn map_indirect(&self, inode: &Inode, from: FileBlock) -> Result<FileExtent> {
+        let format = self.sb.geometry.indirect();
+        let Some(path) = format.path(from) else { return Ok(FileExtent::hole(from, u64::MAX)) };
         let indexes = path.indexes();
         let depth = indexes.len().saturating_sub(1) as u32;
-        let into = from.get() - shape.first_of_level(depth).get();
+        let into = from.get() - format.first_of_level(depth).get();
         let words: Words = inode.raw().block_words::<15>().map(U32::new);
         let mut at = Where::Inode(inode.number);
         let mut block: Arc<[u8]>;
@@ -39,18 +39,18 @@ impl Maps {
                 let child = pointed(&self.sb, list, at)?;
                 at = Where::Block(child);
                 block = self.indirect_block(inode, child, level + 1)?;
-                list = shape.pointers(&block).get(index as usize..).unwrap_or_default();
+                list = format.pointers(&block).get(index as usize..).unwrap_or_default();
             }
             let zeroes = list.iter().take_while(|p| p.get() == 0).count() as u64;
             if zeroes > 0 {
-                let span = shape.span(level);
-                return Ok(Run::hole(from, from.get() + zeroes * span - into % span));
+                let span = format.span(level);
+                return Ok(FileExtent::hole(from, from.get() + zeroes * span - into % span));
             }
         }
         let start = pointed(&self.sb, list, at)?;
         // a pointer out of range ends the run before it, and is met when it is asked for
         let len = list.iter().zip(start.get()..self.sb.geometry.blocks).take_while(|(p, b)| u64::from(p.get()) == *b);
-        Ok(Run { logical: from, len: len.count() as u64, mapping: Mapping::Data(start) })
+        Ok(FileExtent { logical: from, len: len.count() as u64, mapping: Mapping::Data(start) })
     }
 }
 

@@ -6,7 +6,7 @@ use format::inode::FileKind;
 use format::{FileBlock, InodeNo, Structure, Where};
 use std::ops::Range;
 use std::sync::Arc;
-use store::recovery::{Journal, Run};
+use store::recovery::{Journal, JournalExtent};
 
 /// Most pieces a journal's file may be in: it is made in one go and lies in a few.
 const MAX_JOURNAL_RUNS: usize = 1 << 20;
@@ -29,7 +29,7 @@ impl Maps {
     }
 
     /// The blocks of the journal's inode, in the order of the file.
-    fn journal_runs(&self, number: InodeNo) -> Result<Vec<Run>> {
+    fn journal_runs(&self, number: InodeNo) -> Result<Vec<JournalExtent>> {
         let inode = self.load_inode(number)?;
         if inode.raw().disk.i_links_count.get() == 0 {
             return Err(Error::Stale(number));
@@ -46,7 +46,7 @@ impl Maps {
             if runs.len() == MAX_JOURNAL_RUNS {
                 return bad("its file is in too many pieces");
             }
-            runs.push(Run { first, count: run.len.min(end - at.get()) });
+            runs.push(JournalExtent { first, count: run.len.min(end - at.get()) });
             at = run.end();
         }
         Ok(runs)

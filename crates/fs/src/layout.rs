@@ -80,8 +80,8 @@ impl Layout {
     pub(crate) fn groups_for(&self, purpose: Purpose) -> Range<u32> {
         match (self.native(), purpose) {
             (None, _) => 0..self.groups,
-            (Some(native), Purpose::Data) => 0..native.shape.data_groups(),
-            (Some(native), Purpose::Metadata) => native.shape.data_groups()..self.groups,
+            (Some(native), Purpose::Data) => 0..native.layout.data_groups(),
+            (Some(native), Purpose::Metadata) => native.layout.data_groups()..self.groups,
         }
     }
 
@@ -107,14 +107,14 @@ impl Layout {
 
     /// Blocks of the volume that the device has; what a native volume counts beyond them are only numbers.
     pub(crate) fn device_blocks(&self) -> u64 {
-        self.native().map_or(self.blocks, |native| native.shape.blocks())
+        self.native().map_or(self.blocks, |native| native.layout.blocks())
     }
 
     /// Blocks that can never hold data; `counted` counts the volume's own structures.
     pub(crate) fn overhead(&self, counted: impl FnOnce() -> u64) -> u64 {
         match self.native() {
             // the metadata groups hold no data, nor does what the last data group lacks
-            Some(native) => self.blocks - native.shape.blocks() + native.shape.front(),
+            Some(native) => self.blocks - native.layout.blocks() + native.layout.front(),
             None => counted(),
         }
     }

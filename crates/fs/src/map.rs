@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 
 /// Blocks of a file that follow each other, and where they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct FileExtent {
     /// The first block of the file.
     pub logical: FileBlock,
     /// Blocks, at least 1. A hole after the last mapped block reaches to the end of what the map can hold.
@@ -37,7 +37,7 @@ pub enum Mapping {
     Data(FsBlock),
 }
 
-impl Run {
+impl FileExtent {
     /// The first block to read; `None` where the run reads as zeroes.
     #[must_use]
     pub fn physical(&self) -> Option<FsBlock> {
@@ -87,10 +87,10 @@ impl Maps {
     ///
     /// # Errors
     /// [`Error::Corrupt`](crate::Error::Corrupt) where the map is.
-    pub fn map(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
+    pub fn map(&self, inode: &Inode, from: FileBlock) -> Result<FileExtent> {
         let flags = inode.raw().flags();
         let run = if is_inline(inode) || !has_map(inode.kind) || inode.is_fast_symlink() {
-            Run::hole(from, u64::MAX)
+            FileExtent::hole(from, u64::MAX)
         } else if flags.contains(InodeFlags::EXTENTS) {
             self.map_extents(inode, from)?
         } else {

@@ -4,7 +4,7 @@
 use crate::{Error, Result};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
-use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
+use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Layout as NativeLayout};
 use format::superblock::Superblock;
 use format::{Structure, Where};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use store::native::Mapped;
 /// The native volume below an open volume.
 pub(crate) struct Native {
     pub(crate) mapped: Arc<Mapped>,
-    pub(crate) shape: Shape,
+    pub(crate) layout: NativeLayout,
     /// Blocks of the device that nothing gets, so that no other program takes what lies there for its own.
     reserved: BTreeSet<u64>,
     /// Locked while a snapshot is created or deleted.
@@ -30,25 +30,25 @@ impl Native {
     pub(crate) fn is_not_for(&self, purpose: Purpose, blocks: &Range<u64>) -> bool {
         match purpose {
             Purpose::Data => {
-                blocks.end > self.shape.metadata_start()
+                blocks.end > self.layout.metadata_start()
                     || self.reserved.range(blocks.clone()).next().is_some()
                     || self.mapped.is_metadata(blocks.clone())
             }
-            Purpose::Metadata => blocks.start < self.shape.metadata_start(),
+            Purpose::Metadata => blocks.start < self.layout.metadata_start(),
         }
     }
 
     pub(crate) fn new(mapped: Arc<Mapped>, superblock: &NativeSuperblock) -> Self {
-        let shape = superblock.shape;
-        let reserved = if superblock.reserved { shape.backup_blocks() } else { BTreeSet::new() };
-        Self { mapped, shape, reserved, versions: Mutex::default() }
+        let layout = superblock.layout;
+        let reserved = if superblock.reserved { layout.backup_blocks() } else { BTreeSet::new() };
+        Self { mapped, layout, reserved, versions: Mutex::default() }
     }
 }
 
 /// Whether the ext4 superblock above a map is that of the volume below.
-pub(crate) fn fits(shape: &Shape, uuid: &[u8; 16], sb: &Superblock) -> Result<()> {
+pub(crate) fn fits(layout: &NativeLayout, uuid: &[u8; 16], sb: &Superblock) -> Result<()> {
     let geometry = &sb.geometry;
-    let same = geometry.blocks == shape.logical_blocks()
+    let same = geometry.blocks == layout.logical_blocks()
         && geometry.block_size == BLOCK_SIZE
         && geometry.blocks_per_group == GROUP_BLOCKS
         && geometry.cluster_blocks == 1

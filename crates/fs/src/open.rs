@@ -42,7 +42,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
     if native.is_some() && options.write.is_none() {
         warnings.extend(store::native::may_lack(&*below)?.map(Warning::MayLack));
     }
-    let blocks = native.as_ref().map_or(sb.geometry.blocks, |(native, _)| native.shape.blocks());
+    let blocks = native.as_ref().map_or(sb.geometry.blocks, |(native, _)| native.layout.blocks());
     let length = blocks.saturating_mul(u64::from(sb.geometry.block_size));
     if below.geometry().len < length {
         warnings.push(Warning::Truncated { device: below.geometry().len, volume: length });
@@ -84,7 +84,7 @@ fn above_map(
     sb: Superblock,
     options: &OpenOptions,
 ) -> Result<Maps> {
-    native::fits(&superblock.shape, &superblock.uuid, &sb)?;
+    native::fits(&superblock.layout, &superblock.uuid, &sb)?;
     let store = Store::native(Arc::clone(&mapped), options.cache_bytes);
     let layout = Arc::new(Layout::new(&sb, Some(Native::new(mapped, superblock))));
     Ok(over(Disk { store, sb, backup: options.superblock, layout }))
@@ -119,7 +119,7 @@ impl Maps {
         } else {
             (recovery.overlay(device), shown)
         };
-        // the superblock itself may be recovered, but a volume does not change its shape
+        // the superblock itself may be recovered, but a volume does not change its geometry
         let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*device)? };
         if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
             return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));

@@ -334,7 +334,7 @@ impl Orphans {
     }
 
     /// Frees all orphans, looked up or not, and finishes truncations that an error cut short: what is to be done before
-    /// the volume is put away.
+    /// the volume is unmounted.
     ///
     /// # Errors
     /// Those of freeing them; those that are left are on the list.

@@ -49,12 +49,12 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     let options = OpenOptions::default();
     let now = over_map(&superblock, Arc::clone(&mapped), &options)?;
     let then = over_map(&superblock, Arc::new(mapped.at(&snapshot)), &options)?;
-    let plan = Rollback::new(&mapped, &snapshot, superblock.shape.front() as usize + OTHERS)?;
+    let plan = Rollback::new(&mapped, &snapshot, superblock.layout.front() as usize + OTHERS)?;
     let others: Vec<Snapshot> =
         mapped.snapshots()?.iter().flatten().filter(|other| other.name != name).cloned().collect();
     let mut chunks = Vec::new();
     let mut groups = Vec::new();
-    for number in 0..superblock.shape.data_groups() {
+    for number in 0..superblock.layout.data_groups() {
         let want = plan.wanted_chunks().saturating_sub(chunks.len() as u64);
         groups.push(then.as_it_was(&now, &mapped, &others, GroupNo(number), want, &mut chunks)?);
     }
@@ -85,7 +85,7 @@ impl Base {
         if want > 0 {
             let present = in_use(&now.store.block(now.group(number)?.block_bitmap)?);
             let first = number.get() * (GROUP_BLOCKS / CHUNK_BLOCKS);
-            let there = self.layout.native().map_or(0, |native| native.shape.chunks().saturating_sub(first));
+            let there = self.layout.native().map_or(0, |native| native.layout.chunks().saturating_sub(first));
             let all = (GROUP_BLOCKS / CHUNK_BLOCKS).min(there);
             let blocks = |chunk: u32| Run { start: chunk * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
             let is_free = |chunk: &u32| [&used, &pinned, &present].iter().all(|set| !set.intersects(blocks(*chunk)));

@@ -11,8 +11,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Asks that these inodes, which are looked up, be forgotten. It must not wait for that.
-pub type LetGo = Box<dyn Fn(Vec<InodeNo>) + Send + Sync>;
+/// Asks the kernel to prune from its caches those of these inodes that it does not use, and their names
+/// (FUSE_NOTIFY_PRUNE), so that they are forgotten here. It must not wait for that.
+pub type Prune = Box<dyn Fn(Vec<InodeNo>) + Send + Sync>;
 
 /// What a volume that is open for writing needs to be written in time.
 pub(crate) struct Writer {
@@ -20,8 +21,9 @@ pub(crate) struct Writer {
     heartbeat: Mutex<Option<Heartbeat>>,
     /// Most bytes the cache may have, however much memory there is.
     most_cached: usize,
-    /// Whom to ask where too many inodes are looked up.
-    let_go: OnceLock<LetGo>,
+    /// Prunes the kernel's unused inodes and names from its caches (FUSE_NOTIFY_PRUNE), where too many inodes are
+    /// looked up.
+    prune: OnceLock<Prune>,
     background: Mutex<Option<Background>>,
     /// Since when content waits for its place.
     delayed_since: Mutex<Option<Duration>>,
@@ -34,7 +36,7 @@ impl Writer {
         Self {
             heartbeat: Mutex::new(heartbeat),
             most_cached,
-            let_go: OnceLock::new(),
+            prune: OnceLock::new(),
             background: Mutex::default(),
             delayed_since: Mutex::default(),
             refused: AtomicBool::new(false),
@@ -187,24 +189,24 @@ impl Volume {
         self.limit_looked_up(budget.looked_up);
     }
 
-    /// Where more than `most` inodes are looked up, asks that some be forgotten that have not been in use lately. The
-    /// thread in the background calls it with as many as memory allows.
+    /// Where more than `most` inodes are looked up, has some that have not been in use lately pruned from the kernel's
+    /// caches. The thread in the background calls it with as many as memory allows.
     pub fn limit_looked_up(&self, most: usize) {
-        let Some(let_go) = self.writer.as_ref().and_then(|writer| writer.let_go.get()) else { return };
+        let Some(prune) = self.writer.as_ref().and_then(|writer| writer.prune.get()) else { return };
         let looked_up = self.nodes.looked_up();
         if looked_up > most {
             // some more, so that it is not for each new one
-            let_go(self.nodes.only_looked_up(looked_up - most / 4 * 3));
+            prune(self.nodes.only_looked_up(looked_up - most / 4 * 3));
         }
     }
 
-    /// Where many inodes are [looked up](crate::Inodes::add_lookup) and memory is little, `let_go` is called with some
+    /// Where many inodes are [looked up](crate::Inodes::add_lookup) and memory is little, `prune` is called with some
     /// that have not been in use lately, so that they are [forgotten](crate::Orphans::forget): now and then, by the
     /// thread in the background. May be called once.
-    pub fn on_many_looked_up(&self, let_go: LetGo) {
+    pub fn on_many_looked_up(&self, prune: Prune) {
         if let Some(writer) = &self.writer {
             // the first caller's stays
-            let _ = writer.let_go.set(let_go);
+            let _ = writer.prune.set(prune);
         }
     }
 

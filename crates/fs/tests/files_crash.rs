@@ -4,7 +4,7 @@
 mod common;
 
 use blockdev::{BlockDevice, MemoryDevice};
-use common::{assert_sound, content, number};
+use common::{assert_valid, content, number};
 use extant_fs::{AllocateMode, DataMode, FileBlock, InodeNo, Mapping, OpenOptions, Volume, WriteOptions};
 use simdev::Record;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn verify(bytes: Vec<u8>, about: &str) {
     volume.unmount().expect("unmount");
     drop(volume);
     let image = Image::from_bytes(&Arc::into_inner(device).expect("no other reference").into_vec());
-    assert_sound(image.path(), &about);
+    assert_valid(image.path(), &about);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_truncation_cut_short_is_finished() {
             volume.unmount().expect("unmount");
             drop(volume);
             let image = Image::from_bytes(&Arc::into_inner(device).expect("no other reference").into_vec());
-            assert_sound(image.path(), &(args, point));
+            assert_valid(image.path(), &(args, point));
         }
         assert!(cut > 0 && whole > 0, "{args:?} {cut} {whole}");
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_sound, content, number, open_writable};
+use common::{assert_valid, content, number, open_writable};
 use extant_fs::{AllocateMode, Error, InodeNo, Volume, WriteHow, WriteOptions};
 use testkit::{Image, Rng, cases, need};
 
@@ -24,7 +24,7 @@ const TINY: &[(&[&str], u64)] = &[
 ];
 
 #[test]
-fn a_full_volume_refuses_and_stays_sound() {
+fn a_full_volume_refuses_and_stays_consistent() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
         return;
     }
@@ -81,7 +81,7 @@ fn a_full_volume_refuses_and_stays_sound() {
             }
             volume.unmount().expect("unmount");
             drop(volume);
-            assert_sound(image.path(), args);
+            assert_valid(image.path(), args);
             let again = common::open(image.path());
             for (file, model) in files.iter().zip(&models) {
                 assert!(content(&again, *file) == *model, "{args:?}");
@@ -114,7 +114,7 @@ fn small_writes_fill_a_volume_to_the_last_block() {
         assert_eq!(volume.write_at(files[0], size / 2, &[8; 50_000]).expect("write"), 50_000);
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_sound(image.path(), args);
+        assert_valid(image.path(), args);
     }
 }
 
@@ -161,7 +161,7 @@ fn many_threads_write_to_many_files() {
         });
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_sound(image.path(), &args);
+        assert_valid(image.path(), &args);
         let again = common::open(image.path());
         for (file, model) in files.iter().zip(&models) {
             assert!(content(&again, *file) == *model);
@@ -226,6 +226,6 @@ fn pages_are_written_whole_or_refused() {
         let part = volume.write_at(files[1], 0, &data).expect("a part");
         assert!(part < data.len(), "{args:?}: {part}");
         volume.unmount().expect("unmounting");
-        assert_sound(image.path(), args);
+        assert_valid(image.path(), args);
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{assert_sound, content, number, open_writable};
+use common::{assert_valid, content, number, open_writable};
 use extant_fs::{AllocateMode, Error, InodeNo, Mapping, Volume, WriteOptions};
 use testkit::{Image, Rng, need, oracle};
 
@@ -23,7 +23,7 @@ fn depth(volume: &Volume, file: InodeNo) -> u16 {
 fn unmounted(image: &Image, volume: Volume, about: &str) {
     volume.unmount().expect("unmount");
     drop(volume);
-    assert_sound(image.path(), &about);
+    assert_valid(image.path(), &about);
 }
 
 /// Bytes that identify their block.
@@ -77,7 +77,7 @@ fn a_tree_grows_three_levels_and_goes_again() {
     }
     volume.unmount().unwrap();
     drop(volume);
-    assert_sound(image.path(), &"changed everywhere");
+    assert_valid(image.path(), &"changed everywhere");
 
     let volume = open_writable(image.path(), WriteOptions::default());
     let before = content(&volume, file);
@@ -90,7 +90,7 @@ fn a_tree_grows_three_levels_and_goes_again() {
     assert!(after[28 * 1024..] == before[30 * 1024..]);
     volume.unmount().unwrap();
     drop(volume);
-    assert_sound(image.path(), &"moved");
+    assert_valid(image.path(), &"moved");
 
     let volume = open_writable(image.path(), WriteOptions::default());
     volume.truncate(file, 30 * 1024).unwrap();
@@ -187,7 +187,7 @@ fn indirect_maps_reach_three_levels() {
         volume.sync().unwrap();
         volume.unmount().unwrap();
         drop(volume);
-        assert_sound(image.path(), args);
+        assert_valid(image.path(), args);
         let seen = oracle::debugfs_dump(image.path(), "/file");
         assert!(seen.len() == 900_001 * 1024 && seen[40_000 * 1024..40_001 * 1024] == pattern(40_000));
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::plain::image;
-use common::{assert_sound, content, number, open_writable};
+use common::{assert_valid, content, number, open_writable};
 use extant_fs::{AllocateMode, DataMode, Error, FileKind, InodeFlags, InodeNo, NewFile, Volume, WriteOptions};
 use rustix::fs::FallocateFlags;
 use std::os::unix::fs::FileExt;
@@ -111,7 +111,7 @@ impl Bed {
 
     fn reopen(&mut self) {
         self.volume().unmount().expect("unmount");
-        // the device is let go before it is opened again
+        // the device is released before it is opened again
         self.volume = None;
         self.volume = Some(open_writable(self.image.path(), self.options.clone()));
     }
@@ -274,7 +274,7 @@ impl Bed {
         }
         self.volume().unmount().expect("unmount");
         drop(self.volume);
-        assert_sound(self.image.path(), &log);
+        assert_valid(self.image.path(), &log);
         let again = common::open(self.image.path());
         for file in &self.files {
             assert!(content(&again, file.number) == file.model, "after unmount: {log:#?}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_sound, open_writable};
+use common::{assert_valid, open_writable};
 use extant_fs::{
     Error, FileKind, Inode, InodeFlags, InodeNo, NewFile, RenameFlags, Result, SetAttributes, Timestamp, Volume,
     WriteOptions, XattrMode,
@@ -58,7 +58,7 @@ fn with_volume(args: &[&str], work: impl FnOnce(&Volume)) {
     work(&volume);
     volume.unmount().expect("unmount");
     drop(volume);
-    assert_sound(image.path(), &args);
+    assert_valid(image.path(), &args);
 }
 
 #[test]
@@ -245,11 +245,11 @@ fn link_counts_end() {
     assert_eq!(links(&volume, d), 1);
     volume.unmount().expect("unmount");
     drop(volume);
-    assert_sound(image.path(), &args);
+    assert_valid(image.path(), &args);
 }
 
 #[test]
-fn a_full_volume_says_so_and_stays_sound() {
+fn a_full_volume_says_so_and_stays_consistent() {
     with_volume(&["-t", "ext4", "-b", "1024", "-N", "64"], |volume| {
         let mut made = 0;
         let last = loop {
@@ -340,7 +340,7 @@ fn times_change_as_they_must() {
     assert_eq!((of(f)[0], of(f)[1], of(f)[2] > before[2]), (far, past, true));
     volume.unmount().expect("unmount");
     drop(volume);
-    assert_sound(image.path(), &"times");
+    assert_valid(image.path(), &"times");
 }
 
 #[test]

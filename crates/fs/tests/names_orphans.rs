@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_sound, content, open, open_writable};
+use common::{assert_valid, content, open, open_writable};
 use extant_fs::{Error, FileKind, InodeNo, NewFile, Volume, WriteOptions};
 use testkit::oracle::kernel_mount;
 use testkit::{Image, cases, need, tools};
@@ -25,9 +25,9 @@ fn free(volume: &Volume) -> (u64, u64) {
     (volume.statfs().blocks_free, volume.statfs().files_free)
 }
 
-/// Sound, and nothing is said to be left to do.
-fn assert_put_away(image: &Image, args: &[&str]) {
-    assert_sound(image.path(), &args);
+/// e2fsck finds nothing wrong, and no file is left to be freed.
+fn assert_no_orphans(image: &Image, args: &[&str]) {
+    assert_valid(image.path(), &args);
     let volume = open(image.path());
     let sb = volume.superblock();
     assert_eq!(sb.disk.s_last_orphan.get(), 0, "{args:?}");
@@ -81,7 +81,7 @@ fn a_file_that_is_looked_up_stays_until_it_is_forgotten() {
             assert_eq!(free(&volume), at_first, "{args:?}");
             volume.unmount().expect("unmount");
             drop(volume);
-            assert_put_away(&image, args);
+            assert_no_orphans(&image, args);
         }
     }
 }
@@ -111,15 +111,15 @@ fn what_was_looked_up_goes_with_the_volume_or_after_a_crash() {
         assert_eq!(free(&after), at_first, "{args:?}");
         after.unmount().expect("unmount");
         drop(after);
-        assert_put_away(&crashed, args);
+        assert_no_orphans(&crashed, args);
         if tools::has_loop() {
             kernel_mount(for_kernel.path(), "").expect("mount").unmount();
-            assert_sound(for_kernel.path(), args);
+            assert_valid(for_kernel.path(), args);
         }
-        // put away in order, looked up or not
+        // unmounted in order, looked up or not
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_put_away(&image, args);
+        assert_no_orphans(&image, args);
         let volume = open_writable(image.path(), WriteOptions::default());
         assert_eq!(free(&volume), at_first, "{args:?}");
     }
@@ -151,6 +151,6 @@ fn a_file_without_a_name_can_get_one() {
         assert!(content(&volume, all[1]) == b"content 1");
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_put_away(&image, args);
+        assert_no_orphans(&image, args);
     }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_sound, manifest, open, open_writable};
+use common::{assert_valid, manifest, open, open_writable};
 use extant_fs::{Error, FileKind, InodeNo, NewFile, RenameFlags, SetAttributes, WriteOptions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn threads_share_directories() {
         });
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_sound(image.path(), &args);
+        assert_valid(image.path(), &args);
         let manifest = manifest(&open(image.path()));
         let left: BTreeSet<String> =
             manifest.0.keys().map(|path| path.display().to_string()).filter(|path| path.contains("/own")).collect();
@@ -162,7 +162,7 @@ fn directories_move_between_each_other() {
     });
     volume.unmount().expect("unmount");
     drop(volume);
-    assert_sound(image.path(), &"moved");
+    assert_valid(image.path(), &"moved");
     let manifest = manifest(&open(image.path()));
     let moved = manifest.0.keys().filter(|path| path.file_name().is_some_and(|name| name.len() == 2)).count();
     assert_eq!(moved, 8);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{assert_sound, manifest, open, open_writable};
+use common::{assert_valid, manifest, open, open_writable};
 use extant_fs::{Error, FileKind, InodeNo, NewFile, SetAttributes, Volume, WriteOptions, XattrMode};
 use format::acl::{Acl, AclEntry, Tag};
 use std::collections::BTreeMap;
@@ -97,7 +97,7 @@ fn attributes_are_what_a_model_says() {
                 files.iter().for_each(|(number, model)| assert_model(&volume, *number, model));
                 volume.unmount().expect("unmount");
                 drop(volume);
-                assert_sound(image.path(), &args);
+                assert_valid(image.path(), &args);
                 if tools::has_loop() {
                     let mounted = kernel_mount(image.path(), "ro,noload").expect("mount");
                     let theirs = walk(mounted.path()).expect("walk");
@@ -114,7 +114,7 @@ fn attributes_are_what_a_model_says() {
             assert_eq!(free(&volume), at_first, "{args:?}");
             volume.unmount().expect("unmount");
             drop(volume);
-            assert_sound(image.path(), &args);
+            assert_valid(image.path(), &args);
         }
     }
 }
@@ -154,7 +154,7 @@ fn a_block_that_others_use_is_not_changed() {
         }
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_sound(image.path(), &args);
+        assert_valid(image.path(), &args);
     }
 }
 
@@ -181,7 +181,7 @@ fn what_attributes_refuse() {
     assert!(matches!(volume.set_xattr(f, DEFAULT, &acl(7).to_xattr(), XattrMode::Any), Err(Error::NotPermitted(_))));
     volume.unmount().expect("unmount");
     drop(volume);
-    assert_sound(image.path(), &"refused");
+    assert_valid(image.path(), &"refused");
 }
 
 fn entry(tag: Tag, perm: u16) -> AclEntry {
@@ -235,7 +235,7 @@ fn access_control_lists_are_as_the_kernel_stores_them() {
     }
     volume.unmount().expect("unmount");
     drop(volume);
-    assert_sound(ours.path(), &args);
+    assert_valid(ours.path(), &args);
 
     let theirs = Image::mke2fs(&args, 16 << 20).build();
     let mounted = kernel_mount(theirs.path(), "").expect("mount");

@@ -43,7 +43,7 @@ fn content(volume: &Volume, number: InodeNo) -> Vec<u8> {
 
 /// What e2fsck says of the volume above the map. It knows nothing of physical blocks: blocks of the regions are in use,
 /// but no inode's, and that alone it may say.
-fn assert_sound_above(device: &Arc<dyn BlockDevice>) {
+fn assert_valid_above(device: &Arc<dyn BlockDevice>) {
     if !need(&["e2fsck"]) {
         return;
     }
@@ -56,7 +56,7 @@ fn assert_sound_above(device: &Arc<dyn BlockDevice>) {
     let mut block = vec![0; MIB as usize];
     for at in (0..len).step_by(block.len()) {
         // file data means nothing to e2fsck
-        if at > 0 && at < sb.shape.metadata_start() * 4096 {
+        if at > 0 && at < sb.layout.metadata_start() * 4096 {
             continue;
         }
         mapped.read(at, &mut block).expect("reading through the map");
@@ -83,7 +83,7 @@ fn assert_sound_above(device: &Arc<dyn BlockDevice>) {
 fn what_is_written_is_found_again() {
     for consistency in [None, Some(Consistency::None)] {
         let device: Arc<dyn BlockDevice> = made(64 * MIB);
-        assert_sound_above(&device);
+        assert_valid_above(&device);
         let mut contents = Vec::new();
         for round in 0..3u64 {
             let mut rng = Rng::new(round);
@@ -107,7 +107,7 @@ fn what_is_written_is_found_again() {
                 }
             }
             volume.unmount().expect("unmounting");
-            assert_sound_above(&device);
+            assert_valid_above(&device);
             let volume = Volume::open(Arc::clone(&device), &OpenOptions::default()).expect("reading");
             for (path, data) in &contents {
                 let number = volume.resolve(path.as_bytes()).expect("the file");
@@ -172,7 +172,7 @@ fn a_volume_can_be_filled_and_emptied_over_and_over() {
     // no round leaves less space than one of its kind before
     assert!(filled[4] * 10 >= filled[0] * 8 && filled[5] * 10 >= filled[1] * 8, "{filled:?}");
     volume.unmount().expect("unmounting");
-    assert_sound_above(&device);
+    assert_valid_above(&device);
 }
 
 /// A block that begins as the backup superblock of an ext4 volume of the device's size would.
@@ -214,10 +214,10 @@ fn no_content_lies_where_other_programs_look_for_their_superblocks() {
         }
         assert!(n > if directories { 1000 } else { 8000 }, "{n}");
         volume.unmount().expect("unmounting");
-        assert_sound_above(&device);
+        assert_valid_above(&device);
         let (sb, _) = superblock(&*device).expect("a superblock");
         assert!(sb.reserved);
-        let blocks: Vec<u64> = format::native::HEAD.chain(sb.shape.backup_blocks()).collect();
+        let blocks: Vec<u64> = format::native::HEAD.chain(sb.layout.backup_blocks()).collect();
         assert!(blocks.contains(&2048) && blocks.contains(&8192) && blocks.contains(&16));
         for number in blocks {
             let mut block = vec![0xFF; 4096];

@@ -63,7 +63,7 @@ fn a_copy_of_the_superblock_opens_the_volume() {
     for &(args, block, block_size) in cases {
         let image = Image::mke2fs(args, 24 << 20).with_tree(&tree).build();
         let mut bytes = image.bytes();
-        let sound = manifest(&open(image.path()));
+        let intact = manifest(&open(image.path()));
         // the primary and the descriptors behind it are gone
         bytes[1024..2048].fill(0);
         let behind = if block_size == 1024 { 2048..3072 } else { 4096..8192 };
@@ -75,7 +75,7 @@ fn a_copy_of_the_superblock_opens_the_volume() {
             let options = OpenOptions { superblock: Some(FsBlock(block)), block_size: size, ..OpenOptions::default() };
             let volume = Volume::open(memory(&bytes), &options).unwrap_or_else(|e| panic!("{args:?}: {e}"));
             assert!(volume.warnings().contains(&Warning::BackupSuperblock(FsBlock(block))));
-            sound.assert_same(&manifest(&volume));
+            intact.assert_same(&manifest(&volume));
         }
         for block in [0, 7, u64::MAX, 1 << 40] {
             let options = OpenOptions { superblock: Some(FsBlock(block)), ..OpenOptions::default() };
@@ -113,8 +113,8 @@ fn a_wrong_descriptor_is_an_error_for_its_group_only() {
     }
     let tree = Tree::new(52, &Spec::small());
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-g", "2048"], 24 << 20).with_tree(&tree).build();
-    let sound = open(image.path());
-    let geometry = sound.superblock().geometry.clone();
+    let intact = open(image.path());
+    let geometry = intact.superblock().geometry.clone();
     assert!(geometry.groups > 4);
     let mut bytes = image.bytes();
     bytes[2048 + 64 * 3 + 8] ^= 1; // bg_inode_table_lo of group 3
@@ -123,8 +123,8 @@ fn a_wrong_descriptor_is_an_error_for_its_group_only() {
     let lost = geometry.inode_at(GroupNo(3), 0);
     assert!(matches!(volume.inode(lost), Err(Error::Corrupt { .. })));
     assert!(matches!(volume.group(GroupNo(geometry.groups)), Err(Error::NotFound)));
-    assert_eq!(volume.group(GroupNo(2)).unwrap(), sound.group(GroupNo(2)).unwrap());
-    assert!(volume.statfs().blocks_free < sound.statfs().blocks_free);
+    assert_eq!(volume.group(GroupNo(2)).unwrap(), intact.group(GroupNo(2)).unwrap());
+    assert!(volume.statfs().blocks_free < intact.statfs().blocks_free);
     assert!(volume.inode(InodeNo::ROOT).is_ok());
 }
 

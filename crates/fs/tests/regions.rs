@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::assert_sound;
+use common::assert_valid;
 use common::plain::{Plain, image, plain};
 use common::{content, open, open_writable};
 use extant_fs::{
@@ -85,7 +85,7 @@ fn regions_fill_and_spill_and_grow() {
     let shown = shown(image.path());
     assert_eq!((&shown.strays[..], &shown.guests[..]), (&[][..], &[][..]));
     assert!(shown.region > capacity);
-    assert_sound(image.path(), &"grown");
+    assert_valid(image.path(), &"grown");
     let again = open(image.path());
     let bytes = content(&again, again.resolve(b"/far").expect("there"));
     for n in 0..written {
@@ -149,7 +149,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
         let seen = shown(image.path());
         // the few nodes of an extent tree find a place in what is reserved
         assert!(extents.contains("extents") || seen.strays.len() > 100, "{}", seen.strays.len());
-        assert_sound(image.path(), &"full");
+        assert_valid(image.path(), &"full");
         let volume = open_writable(image.path(), options());
         volume.unlink(InodeNo::ROOT, b"large").expect("unlink");
         volume.unlink(InodeNo::ROOT, b"small").expect("unlink");
@@ -157,7 +157,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
         assert_eq!(volume.statfs(), free);
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_sound(image.path(), &"emptied");
+        assert_valid(image.path(), &"emptied");
     }
 }
 
@@ -184,7 +184,7 @@ fn all_engines_of_ext3_use_the_regions() {
         }
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_sound(image.path(), &consistency);
+        assert_valid(image.path(), &consistency);
         let seen = shown(image.path());
         assert_eq!((&seen.strays[..], &seen.guests[..]), (&[][..], &[][..]), "{consistency:?}");
         images.push(common::manifest(&open(image.path())));
@@ -221,7 +221,7 @@ fn the_hint_brings_metadata_to_the_front() {
         let geometry = volume.superblock().geometry.clone();
         let table = volume.group(GroupNo(0)).expect("a group").inode_table.get() + u64::from(geometry.itable_blocks);
         drop(volume);
-        assert_sound(image.path(), &kind);
+        assert_valid(image.path(), &kind);
         let tables = tables(&image, "file");
         assert!(tables.len() > 5, "{kind}: {tables:?}");
         // the first group's front: about 4 % behind the group's own structures, in whole chunks

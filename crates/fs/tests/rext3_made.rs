@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::assert_sound;
+use common::assert_valid;
 use common::plain::{image, plain};
 use extant_fs::mkfs::{FeatureEdits, Kind, Layout, MkfsOptions};
 use extant_fs::{GroupNo, InodeNo, Volume};
@@ -24,7 +24,7 @@ const SHAPES: &[(&[&str], u64, u32)] = &[
 ];
 
 #[test]
-fn new_volumes_are_sound_and_always_the_same() {
+fn new_volumes_are_consistent_and_always_the_same() {
     if !need(&["e2fsck"]) {
         return;
     }
@@ -36,7 +36,7 @@ fn new_volumes_are_sound_and_always_the_same() {
         assert_eq!((&seen.strays[..], &seen.guests[..]), (&[][..], &[][..]), "{args:?}");
         // the journal of such a volume has two levels of indirect blocks, which would have to be longer for e2fsck
         if mib > 3 {
-            assert_sound(image.path(), &args);
+            assert_valid(image.path(), &args);
         }
         let volume = common::open(image.path());
         regions_are_where_they_should_be(&volume);

@@ -554,12 +554,12 @@ fn a_snapshot_is_of_one_moment() {
                         .unwrap_or(0)
                 };
                 let found: Vec<u64> = tree.values().map(numbers).collect();
-                let sound = found.is_sorted_by(|a, b| a >= b)
+                let valid = found.is_sorted_by(|a, b| a >= b)
                     && found.first().zip(found.last()).is_none_or(|(a, b)| a - b <= 1);
-                if !sound {
+                if !valid {
                     stop.store(true, std::sync::atomic::Ordering::Relaxed);
                 }
-                assert!(sound, "grow {grow}, snapshot {n}: {found:?}");
+                assert!(valid, "grow {grow}, snapshot {n}: {found:?}");
                 if n > 3 {
                     volume.delete_snapshot(format!("s{}", n - 3).as_bytes()).expect("deleting");
                 }

@@ -47,7 +47,7 @@ fn bytes(device: &MemoryDevice) -> Vec<u8> {
 }
 
 /// What e2fsck says of the volume with block bitmaps, and how many blocks are free with the maps.
-fn assert_sound(device: &MemoryDevice) -> u64 {
+fn assert_valid(device: &MemoryDevice) -> u64 {
     let bytes = bytes(device);
     let free = space_maps::free_blocks(&bytes).unwrap_or_else(|what| panic!("{what}"));
     let image = Image::from_bytes(&space_maps::with_bitmaps(&bytes).unwrap_or_else(|what| panic!("{what}")));
@@ -62,7 +62,7 @@ fn file(volume: &Volume, name: &str) -> InodeNo {
 }
 
 #[test]
-fn a_new_volume_is_sound() {
+fn a_new_volume_is_consistent() {
     if !need(&["e2fsck"]) {
         return;
     }
@@ -71,11 +71,11 @@ fn a_new_volume_is_sound() {
             let bytes = if size == 4096 { more << 20 } else { u64::from(size * size * 8) * (more / 8) };
             (options.block_size, options.metablockgroup_bytes) = (Some(size), Some(bytes));
         });
-        assert_sound(&device);
+        assert_valid(&device);
         let volume = open(&device, MODES[2]);
         assert!(volume.damaged_groups().is_empty());
         volume.unmount().expect("unmounted");
-        assert_sound(&device);
+        assert_valid(&device);
     }
 }
 
@@ -121,7 +121,7 @@ fn what_was_done_is_in_the_maps() {
             assert!(volume.damaged_groups().is_empty(), "{mode:?}: {:?}", volume.damaged_groups());
             let (free, seen) = (volume.statfs().blocks_free, manifest(&volume));
             volume.unmount().expect("unmounted");
-            assert_eq!(assert_sound(&device), free, "{mode:?}");
+            assert_eq!(assert_valid(&device), free, "{mode:?}");
             let reader = common::open_bytes(bytes(&device)).expect("opening for reading");
             assert_eq!(reader.statfs().blocks_free, free);
             manifest(&reader).assert_same(&seen);
@@ -237,7 +237,7 @@ fn a_cut_volume_is_read_by_the_kernel_and_then_by_us() {
     manifest(&again).assert_same(&seen);
     assert_eq!(again.statfs().blocks_free, volume.statfs().blocks_free);
     again.unmount().expect("unmounted");
-    assert_sound(&replayed);
+    assert_valid(&replayed);
 }
 
 /// Without what a look itself changes.

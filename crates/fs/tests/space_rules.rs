@@ -4,7 +4,7 @@
 mod common;
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
-use common::{assert_sound, open, open_writable};
+use common::{assert_valid, open, open_writable};
 use extant_fs::{Consistency, Error, FileKind, GroupNo, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
 use format::superblock::DiskSuperblock;
 use simdev::{Fault, Faulty};
@@ -61,7 +61,7 @@ fn reserved_blocks_are_for_whom_the_superblock_says() {
         Err(Error::NoSpace)
     ));
     volume.unmount().expect("unmounted");
-    assert_sound(image.path(), &"reserved blocks");
+    assert_valid(image.path(), &"reserved blocks");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn numbers_are_used_again_when_a_crash_cannot_bring_back_their_files() {
         assert_eq!(make(b"third"), first, "{consistency:?}");
         volume.unlink(ROOT, b"third").expect("unlink");
         volume.unmount().expect("unmounted");
-        assert_sound(image.path(), &consistency);
+        assert_valid(image.path(), &consistency);
     }
 }
 
@@ -129,7 +129,7 @@ fn all_numbers_can_be_used_again_and_again() {
         }
     }
     volume.unmount().expect("unmounted");
-    assert_sound(image.path(), &"numbers");
+    assert_valid(image.path(), &"numbers");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn trimming_reports_free_blocks_and_no_others() {
         assert!(read == content);
         fill(&volume, b"more");
         volume.unmount().expect("unmounted");
-        assert_sound(image.path(), &args);
+        assert_valid(image.path(), &args);
     }
 }
 
@@ -219,6 +219,6 @@ fn files_that_grow_at_once_lie_in_long_pieces() {
             assert!(pieces <= 4, "{args:?}: {pieces} pieces");
         }
         volume.unmount().expect("unmounted");
-        assert_sound(image.path(), &args);
+        assert_valid(image.path(), &args);
     }
 }

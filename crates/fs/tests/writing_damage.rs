@@ -21,7 +21,7 @@ fn structures(image: &Image, block: usize) -> Vec<Range<usize>> {
     let superblock = 1024..2048;
     let mut ranges = Vec::from([superblock]);
     for group in 0..geometry.groups {
-        let found = volume.group(GroupNo(group)).expect("a sound group");
+        let found = volume.group(GroupNo(group)).expect("a valid group");
         let descriptors = geometry.descriptor_block(group / geometry.descriptors_per_block());
         for first in [descriptors, found.block_bitmap, found.inode_bitmap] {
             let at = first.get() as usize * block;

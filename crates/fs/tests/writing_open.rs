@@ -1,10 +1,10 @@
-//! Opening for writing: what is refused, what is marked on the device, and that e2fsck and the kernel find sound what
-//! was written, on volumes of many shapes and with every consistency.
+//! Opening for writing: what is refused, what is marked on the device, and that e2fsck and the kernel accept what was
+//! written, on volumes of many shapes and with every consistency.
 
 mod common;
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice, ReadOnly};
-use common::{assert_sound, content, number, open, open_writable};
+use common::{assert_valid, content, number, open, open_writable};
 use extant_fs::{
     Consistency, DataMode, Error, FileKind, FsBlock, InodeNo, NewFile, OpenOptions, Volume, Warning, WriteOptions,
 };
@@ -122,7 +122,7 @@ fn compare(volume: &Volume, model: &Model, about: &dyn std::fmt::Debug) {
 }
 
 #[test]
-fn what_is_written_is_sound_whatever_the_shape() {
+fn what_is_written_is_consistent_whatever_the_shape() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
@@ -145,7 +145,7 @@ fn what_is_written_is_sound_whatever_the_shape() {
             volume.unmount().expect("unmounted");
             assert!(matches!(volume.create(InodeNo::ROOT, b"late", &new(FileKind::Regular)), Err(Error::ReadOnly(_))));
             drop(volume);
-            assert_sound(image.path(), &about);
+            assert_valid(image.path(), &about);
             let read = open(image.path());
             compare(&read, &model, &about);
             assert_eq!(read.statfs(), space, "{about:?}");
@@ -168,7 +168,7 @@ fn the_kernel_goes_on_where_we_stopped_and_we_where_it_did() {
             work(&volume, &mut rng, &mut model, 80);
             volume.unmount().expect("unmounted");
             drop(volume);
-            assert_sound(image.path(), shape);
+            assert_valid(image.path(), shape);
             let mounted = oracle::kernel_mount(image.path(), "").expect("mounted");
             for (path, bytes) in &model {
                 assert!(std::fs::read(mounted.path().join(path)).expect("read") == *bytes, "{shape:?}: {path}");
@@ -187,7 +187,7 @@ fn the_kernel_goes_on_where_we_stopped_and_we_where_it_did() {
                 model.remove(&path);
             }
             mounted.unmount();
-            assert_sound(image.path(), shape);
+            assert_valid(image.path(), shape);
         }
     }
 }
@@ -217,7 +217,7 @@ fn the_superblock_says_how_the_volume_is() {
     volume.tick(Duration::from_secs(100)).expect("tick");
     volume.tick(Duration::from_secs(102)).expect("tick");
     assert!(is_valid(image.path()), "it has been quiet for two seconds");
-    assert_sound(image.path(), &"quiet");
+    assert_valid(image.path(), &"quiet");
     volume.create(InodeNo::ROOT, b"two", &new(FileKind::Regular)).expect("a file");
     volume.sync().expect("sync");
     drop(volume);
@@ -227,7 +227,7 @@ fn the_superblock_says_how_the_volume_is() {
     assert_eq!(sb.last_mounted(), "/a/place");
     assert!(sb.s_kbytes_written.get() > 0);
 
-    // now it needs a check, except for those who promise nothing; and it does not become sound by that
+    // now it needs a check, except for those who promise nothing; and it does not become consistent by that
     let refused = open_for_writing(&image, WriteOptions::default());
     assert!(matches!(&refused, Err(Error::ReadOnly(why)) if why.contains("check")), "{:?}", refused.err());
     let volume = open_writable(image.path(), with(Consistency::None));
@@ -265,7 +265,7 @@ fn the_superblock_says_how_the_volume_is() {
     assert!(volume.lookup(&volume.inode(InodeNo::ROOT).unwrap(), b"two").is_err());
     volume.unmount().expect("unmounted");
     drop(volume);
-    assert_sound(image.path(), &"replayed");
+    assert_valid(image.path(), &"replayed");
     assert_eq!(open(image.path()).warnings(), []);
 }
 
@@ -400,7 +400,7 @@ fn a_full_volume_takes_new_files_as_soon_as_others_are_gone() {
         volume.create(InodeNo::ROOT, b"n0", &new(FileKind::Regular)).expect("there is one");
         volume.unmount().expect("unmounted");
         drop(volume);
-        assert_sound(image.path(), &data);
+        assert_valid(image.path(), &data);
     }
 }
 
@@ -448,7 +448,7 @@ fn a_volume_in_use_says_so() {
     assert!(image.bytes()[at..at + 1024] != seen[at..at + 1024], "the number changes");
     volume.unmount().expect("unmounted");
     drop(volume);
-    assert_sound(image.path(), &"mmp");
+    assert_valid(image.path(), &"mmp");
     assert_eq!(open(image.path()).warnings(), []);
     // left by a crash: no process changes the number any more
     let crashed = Image::from_bytes(&seen);
@@ -506,7 +506,7 @@ fn the_superuser_may_use_what_is_reserved() {
         assert_eq!(volume.statfs().blocks_available, 0);
         volume.unmount().expect("unmounted");
     }
-    assert_sound(image.path(), &sizes);
+    assert_valid(image.path(), &sizes);
     // a fifth of 8 MiB was reserved
     assert!(sizes[0] > 5 << 20 && (1_500 << 10..1_640 << 10).contains(&sizes[1]), "{sizes:?}");
     assert!(open(image.path()).statfs().blocks_free < 30);

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use zerocopy::IntoBytes;
 
-/// Nodes that the kernel is asked to let go of in one message.
+/// Nodes that the kernel is asked to prune in one message.
 const PRUNED_AT_ONCE: usize = 4096;
 
 /// What answers requests. Calls come from many threads at once.
@@ -104,19 +104,19 @@ impl Kernel {
         }
     }
 
-    /// Whether [`Kernel::let_go`] does anything: not before Linux 6.18.
+    /// Whether [`Kernel::prune`] does anything: not before Linux 6.18.
     #[must_use]
-    pub fn lets_go(&self) -> bool {
-        self.let_go(&[])
+    pub fn can_prune(&self) -> bool {
+        self.prune(&[])
     }
 
-    /// Has it let go of those of these nodes that no program uses; for each a FORGET comes in its own time. It waits
-    /// for content that is just being read, so it must not be called by a thread that others wait for. False where it
-    /// cannot.
+    /// Has it drop from its caches those of these nodes that no program uses (FUSE_NOTIFY_PRUNE); for each a FORGET
+    /// comes in its own time. It waits for content that is just being read, so it must not be called by a thread that
+    /// others wait for. False where it cannot.
     ///
     /// That is not FUSE_NOTIFY_INVAL_ENTRY, which older kernels have too: that takes names away from files in use as
     /// well, and unmounts what is mounted on them.
-    pub fn let_go(&self, nodes: &[u64]) -> bool {
+    pub fn prune(&self, nodes: &[u64]) -> bool {
         let Some(link) = self.link.upgrade() else { return false };
         if !nodes.is_empty() {
             link.watchdog.start();
@@ -125,13 +125,13 @@ impl Kernel {
         notify(link.connection.as_fd(), NOTIFY_PRUNE, &[what.as_bytes(), nodes.as_bytes()])
     }
 
-    /// As [`Kernel::let_go`], by a thread of its own, and any number; `done` is called in the end. False where it
+    /// As [`Kernel::prune`], by a thread of its own, and any number; `done` is called in the end. False where it
     /// cannot be started.
-    pub fn let_go_behind(&self, nodes: Vec<u64>, done: impl FnOnce() + Send + 'static) -> bool {
+    pub fn prune_in_background(&self, nodes: Vec<u64>, done: impl FnOnce() + Send + 'static) -> bool {
         let kernel = self.clone();
         let work = move || {
             // an end of the connection ends it too
-            let _ = nodes.chunks(PRUNED_AT_ONCE).all(|some| kernel.let_go(some));
+            let _ = nodes.chunks(PRUNED_AT_ONCE).all(|some| kernel.prune(some));
             done();
         };
         std::thread::Builder::new().name("fuse-memory".to_owned()).spawn(work).is_ok()

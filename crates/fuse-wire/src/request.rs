@@ -99,16 +99,17 @@ pub enum Operation<'a> {
     Create { name: Option<&'a [u8]>, mode: u32, umask: u32, flags: u32 },
     /// Content is read.
     Read { offset: u64, size: u32 },
-    /// Content is written. `late`: by the kernel, from its pages, some time after they were written. `append`: to a
-    /// file that was opened with O_APPEND, of which the kernel believes that it ends at `offset`. `direct`: past the
-    /// kernel's pages, as [`Reply::opened_direct`](crate::Reply::opened_direct) said. `unordered`: O_DIRECT, where
-    /// pieces of one write(2) are sent before others are answered. `sync`: it has to be durable before it is answered,
-    /// as O_SYNC and O_DSYNC ask; the kernel sends an fsync of its own behind all writes but `direct` ones.
+    /// Content is written. `paged`: by the kernel, from its page cache (FUSE_WRITE_CACHE), some time after
+    /// programs wrote it there. `append`: to a file that was opened with O_APPEND, of which the kernel believes that it
+    /// ends at `offset`. `direct`: past the kernel's pages, as [`Reply::opened_direct`](crate::Reply::opened_direct)
+    /// said. `unordered`: O_DIRECT, where pieces of one write(2) are sent before others are answered. `sync`: it has to
+    /// be durable before it is answered, as O_SYNC and O_DSYNC ask; the kernel sends an fsync of its own behind all
+    /// writes but `direct` ones.
     Write {
         offset: u64,
         data: &'a [u8],
         kill_privileges: bool,
-        late: bool,
+        paged: bool,
         append: bool,
         direct: bool,
         unordered: bool,
@@ -116,7 +117,7 @@ pub enum Operation<'a> {
     },
     /// What statfs(2) shows.
     StatFs,
-    /// An open file is let go.
+    /// An open file is released.
     Release,
     /// A descriptor of an open file is closed.
     Flush,
@@ -134,7 +135,7 @@ pub enum Operation<'a> {
     OpenDir,
     /// A part of a listing, in `size` bytes at most.
     ReadDir { cookie: u64, size: u32, plus: bool },
-    /// An open directory is let go.
+    /// An open directory is released.
     ReleaseDir,
     /// A directory's names reach the device.
     FsyncDir { data: bool },
@@ -278,16 +279,16 @@ impl<'a> Operation<'a> {
             opcode::WRITE => {
                 let a: wire::WriteIn = read(arguments)?;
                 let kill_privileges = a.write_flags & wire::WRITE_KILL_SUIDGID != 0;
-                let late = a.write_flags & wire::WRITE_CACHE != 0;
+                let paged = a.write_flags & wire::WRITE_CACHE != 0;
                 // the flags of open(2), as the descriptor has them; pages of the kernel's have none
-                let append = !late && a.flags & OFlags::APPEND.bits() != 0;
-                let direct = !late && is_direct(a.handle);
+                let append = !paged && a.flags & OFlags::APPEND.bits() != 0;
+                let direct = !paged && is_direct(a.handle);
                 // the kernel sends all pieces of such a write at once
-                let unordered = !late && a.flags & OFlags::DIRECT.bits() != 0;
+                let unordered = !paged && a.flags & OFlags::DIRECT.bits() != 0;
                 let data = bytes(rest, a.size)?;
                 // the bit of O_DSYNC is one of the two of O_SYNC
                 let sync = direct && a.flags & OFlags::DSYNC.bits() != 0;
-                Self::Write { offset: a.offset, data, kill_privileges, late, append, direct, unordered, sync }
+                Self::Write { offset: a.offset, data, kill_privileges, paged, append, direct, unordered, sync }
             }
             opcode::STATFS => Self::StatFs,
             opcode::RELEASE => Self::Release,
@@ -408,14 +409,14 @@ mod tests {
         let arguments =
             wire::WriteIn { handle: 0, offset: 9, size: 3, write_flags: 5, lock_owner: 0, flags: 0o2001, padding: 0 };
         let request = Request::parse(&header(opcode::WRITE), arguments.as_bytes(), b"abc").expect("a request");
-        let Operation::Write { offset: 9, data: b"abc", kill_privileges: true, late: true, append: false, .. } =
+        let Operation::Write { offset: 9, data: b"abc", kill_privileges: true, paged: true, append: false, .. } =
             request.operation
         else {
             panic!("{request:?}")
         };
         let appended = wire::WriteIn { write_flags: 0, ..arguments };
         let request = Request::parse(&header(opcode::WRITE), appended.as_bytes(), b"abc").expect("a request");
-        assert!(matches!(request.operation, Operation::Write { append: true, late: false, .. }), "{request:?}");
+        assert!(matches!(request.operation, Operation::Write { append: true, paged: false, .. }), "{request:?}");
         assert!(Request::parse(&header(opcode::WRITE), arguments.as_bytes(), b"ab").is_none());
         assert!(Request::parse(&header(opcode::WRITE), &arguments.as_bytes()[..20], b"abc").is_none());
     }

@@ -37,9 +37,9 @@ pub struct Writeback {
 }
 
 /// A write that is being answered.
-pub(crate) struct LateWrite<'p>(&'p Writeback);
+pub(crate) struct PageWrite<'p>(&'p Writeback);
 
-impl LateWrite<'_> {
+impl PageWrite<'_> {
     /// It could not be written. Pages of a file that has become immutable or append-only are refused in any case.
     pub(crate) fn failed(&self, why: Errno) {
         if why != Errno::PERM {
@@ -49,7 +49,7 @@ impl LateWrite<'_> {
     }
 }
 
-impl Drop for LateWrite<'_> {
+impl Drop for PageWrite<'_> {
     fn drop(&mut self) {
         self.0.answering.fetch_sub(1, SeqCst);
     }
@@ -73,12 +73,12 @@ impl Writeback {
     }
 
     /// Notes what comes from the kernel's pages, as long as the result lives.
-    pub(crate) fn note(&self, operation: &Operation<'_>) -> Option<LateWrite<'_>> {
+    pub(crate) fn note(&self, operation: &Operation<'_>) -> Option<PageWrite<'_>> {
         match operation {
-            Operation::Write { late: true, .. } => {
+            Operation::Write { paged: true, .. } => {
                 self.answering.fetch_add(1, SeqCst);
                 self.came.fetch_add(1, SeqCst);
-                Some(LateWrite(self))
+                Some(PageWrite(self))
             }
             Operation::SyncFs => {
                 self.synced.fetch_add(1, SeqCst);

@@ -22,7 +22,7 @@
 //! - CREATE is answered where OPEN is.
 //!
 //! With the option `writeback_cache` the kernel also owns the size and the times of change of regular files: what it
-//! hands over late changes the content alone, and it says the times with SETATTR.
+//! hands over from its page cache changes the content alone, and it says the times with SETATTR.
 //!
 //! 1. Nothing is stored for an open file. A directory is read by cookies, a file by offsets, so open and release mean
 //!    nothing; a file without a name lives until the kernel forgets it.
@@ -161,12 +161,12 @@ pub(crate) fn nothing(name_timeout: u64) -> Entry {
 }
 
 impl Filesystem for Ops {
-    /// Files that the kernel remembers stay referenced for it. Where those take too much memory, it is asked to let go
-    /// of some that no program uses.
+    /// Files that the kernel remembers stay referenced for it. Where those take too much memory, it is asked to prune
+    /// some that no program uses.
     fn connected(&self, kernel: Kernel) {
         // there is one connection
         let _ = self.kernel.set(kernel.clone());
-        if !self.volume.is_writable() || !kernel.lets_go() {
+        if !self.volume.is_writable() || !kernel.can_prune() {
             return;
         }
         let asked = Arc::new(AtomicBool::new(false));
@@ -175,7 +175,7 @@ impl Filesystem for Ops {
             if !asked.swap(true, Ordering::AcqRel) {
                 let done = Arc::clone(&asked);
                 let nodes = numbers.into_iter().map(node_of).collect();
-                if !kernel.let_go_behind(nodes, move || done.store(false, Ordering::Release)) {
+                if !kernel.prune_in_background(nodes, move || done.store(false, Ordering::Release)) {
                     asked.store(false, Ordering::Release);
                 }
             }
@@ -377,17 +377,17 @@ impl Ops {
             Operation::RmDir { name } => self.remove(node, name, true),
             Operation::Rename { name, to, new_name, flags } => self.rename((node, name), (to, new_name), flags),
             Operation::Link { target, name } => self.link(target, node, name, reply),
-            Operation::Write { offset, data, late: true, .. } if self.writeback => {
+            Operation::Write { offset, data, paged: true, .. } if self.writeback => {
                 let written =
-                    self.write_late(node, offset, data).inspect_err(|e| self.refuse_page(*e, request, reply))?;
+                    self.write_page(node, offset, data).inspect_err(|e| self.refuse_page(*e, request, reply))?;
                 // how much space it takes now, which the kernel expects to change with its own requests only
                 reply.attributes_changed(node);
                 reply.written(written)
             }
-            Operation::Write { offset, data, kill_privileges, append, late, direct, unordered, sync } => {
+            Operation::Write { offset, data, kill_privileges, append, paged, direct, unordered, sync } => {
                 // the kernel makes EIO of a direct write that comes up short
                 let how =
-                    WriteHow { append, in_any_order: unordered, pages: late, whole: unordered, ..WriteHow::default() };
+                    WriteHow { append, in_any_order: unordered, pages: paged, whole: unordered, ..WriteHow::default() };
                 let written = self.write(node, (offset, data), how, kill_privileges, caller);
                 let written = written.inspect_err(|e| self.refuse_page(*e, request, reply))?;
                 if written.dropped || written.at != offset {

@@ -71,7 +71,7 @@ impl MountOptions {
     /// [`Error::Option`] for an option that is unknown, by name, and for an invalid value.
     pub fn parse<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
         let mut options = Self::default();
-        for option in words(lists) {
+        for option in split_options(lists) {
             options.set(&option)?;
         }
         if options.insist && options.snapshot.is_some() {
@@ -89,7 +89,7 @@ impl MountOptions {
     /// As [`MountOptions::parse`].
     pub fn parse_of_mount<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
         let mut options = Self::default();
-        for option in words(lists) {
+        for option in split_options(lists) {
             options.set(&option)?;
         }
         options.insist = false;
@@ -220,22 +220,22 @@ impl MountOptions {
 
 /// The options of several lists. As FUSE's own programs have it, a comma behind a backslash is part of an option, and
 /// so is a second backslash.
-pub(crate) fn words<S: AsRef<str>>(lists: &[S]) -> Vec<String> {
-    let mut words = Vec::new();
+pub(crate) fn split_options<S: AsRef<str>>(lists: &[S]) -> Vec<String> {
+    let mut options = Vec::new();
     for list in lists {
-        let mut word = String::new();
+        let mut option = String::new();
         let mut chars = list.as_ref().chars().peekable();
         while let Some(c) = chars.next() {
             match c {
-                ',' => words.push(std::mem::take(&mut word)),
-                '\\' => word.push(chars.next_if(|next| matches!(next, ',' | '\\')).unwrap_or(c)),
-                _ => word.push(c),
+                ',' => options.push(std::mem::take(&mut option)),
+                '\\' => option.push(chars.next_if(|next| matches!(next, ',' | '\\')).unwrap_or(c)),
+                _ => option.push(c),
             }
         }
-        words.push(word);
+        options.push(option);
     }
-    words.retain(|word| !word.is_empty());
-    words
+    options.retain(|option| !option.is_empty());
+    options
 }
 
 /// Whether an option is accepted and changes nothing.

@@ -4,7 +4,7 @@
 //! mount that lost nosuid and nodev would run the set-user-id programs of the user who made its volume.
 
 use crate::ops::ACCESS;
-use crate::options::{MountOptions, means_nothing_here, words};
+use crate::options::{MountOptions, means_nothing_here, split_options};
 use crate::{Error, Result};
 use fuse_wire::{MountInfo, SYNC, is_ours, mounted_on, resolve};
 use rustix::io::Errno;
@@ -83,7 +83,7 @@ fn is_open_for_writing(dir: &Path) -> io::Result<bool> {
 /// The flags that a mount is to have.
 fn changed<S: AsRef<str>>(lists: &[S], mounted: &MountInfo, repeats: bool) -> Result<MountFlags> {
     let mut flags = mounted.flags;
-    for word in words(lists).iter().map(String::as_str) {
+    for word in split_options(lists).iter().map(String::as_str) {
         if let Some((_, flag, set)) = CHANGES.iter().find(|row| row.0 == word) {
             flags.set(*flag, *set);
             continue;

@@ -114,7 +114,7 @@ struct Running {
     time: Duration,
     deadline: Option<Instant>,
     /// Nodes of which the kernel has written pages back.
-    late: Mutex<HashSet<u64>>,
+    page_writes: Mutex<HashSet<u64>>,
     /// It was committed or rolled back, and the kernel knows.
     over: AtomicBool,
     /// It is about to be committed or, where that fails, rolled back.
@@ -184,8 +184,8 @@ impl Running {
     fn includes(&self, request: &Request<'_>) -> bool {
         match (request.caller.pid, &request.operation) {
             // after its end, pages of files of which none came before are anybody's
-            (0, Operation::Write { late, .. }) => {
-                *late && (!self.is_over() || self.late.lock().contains(&request.node))
+            (0, Operation::Write { paged, .. }) => {
+                *paged && (!self.is_over() || self.page_writes.lock().contains(&request.node))
             }
             (0, _) => false,
             (task, _) => self.members.has(task),
@@ -193,9 +193,13 @@ impl Running {
     }
 
     /// Whether the kernel has written back pages of what a request asks to be durable.
-    fn has_late(&self, request: &Request<'_>) -> bool {
-        let late = self.late.lock();
-        if matches!(request.operation, Operation::SyncFs) { !late.is_empty() } else { late.contains(&request.node) }
+    fn has_page_writes(&self, request: &Request<'_>) -> bool {
+        let page_writes = self.page_writes.lock();
+        if matches!(request.operation, Operation::SyncFs) {
+            !page_writes.is_empty()
+        } else {
+            page_writes.contains(&request.node)
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -226,7 +230,7 @@ impl Shared {
     /// Whether a process that is not a member has to wait to hear that something is durable.
     fn blocks_sync(&self, running: &Running, request: &Request<'_>) -> bool {
         !running.is_over()
-            && running.has_late(request)
+            && running.has_page_writes(request)
             && !running.includes(request)
             // the server's own, before it rolls back
             && members::process(request.caller.pid).is_none_or(|(process, _)| process != std::process::id())
@@ -345,7 +349,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             members,
             time,
             deadline: Instant::now().checked_add(time),
-            late: Mutex::default(),
+            page_writes: Mutex::default(),
             over: AtomicBool::new(false),
             committing: AtomicBool::new(false),
             undone: AtomicBool::new(false),
@@ -370,9 +374,9 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
     fn change(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let shared = &*self.shared;
         let task = request.caller.pid;
-        let late = matches!(request.operation, Operation::Write { late: true, .. });
+        let paged = matches!(request.operation, Operation::Write { paged: true, .. });
         let (mut place, mut seen, mut most) = (None, None, Duration::ZERO);
-        let turns = shared.volume.turns_of_transactions();
+        let sequence = shared.volume.transaction_sequence();
         let (mut prepared, mut again) = (false, false);
         loop {
             // asked each time: it may begin, and with it the caller be a member, while this waits
@@ -380,16 +384,16 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             let member = running.as_ref().filter(|running| running.includes(request));
             let _inside = member.map(|running| running.transaction.enter());
             let _answering = member.and_then(|running| {
-                if late {
+                if paged {
                     // no sign that members go on: anybody's fsync(2) has pages written back
-                    running.late.lock().insert(request.node);
+                    running.page_writes.lock().insert(request.node);
                     return None;
                 }
                 shared.answered.fetch_add(1, Ordering::SeqCst);
                 Some(One::of(&shared.answering))
             });
             // the process that hears of a page did not ask to change anything
-            let error = |e: fs::Error| if late { Errno::IO } else { errno(&e) };
+            let error = |e: fs::Error| if paged { Errno::IO } else { errno(&e) };
             let pass = shared.volume.changing_within(most).map_err(|e| {
                 // it is the transaction that is refused
                 reply.belongs_to_rolled_back();
@@ -404,7 +408,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                     }
                     again |= shared.waiting.pass(request);
                     // a rollback took away what it relies on: the kernel looks again
-                    let seen = seen.take().filter(|_| shared.volume.turns_of_transactions() != turns);
+                    let seen = seen.take().filter(|_| shared.volume.transaction_sequence() != sequence);
                     if seen.is_some_and(|seen| seen != Preconditions::of(&shared.volume, request)) {
                         return Err(place.map_or(Errno::STALE, |place| place.sent_back(request)));
                     }
@@ -421,7 +425,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                 let outcome = self.inner.answer(request, reply);
                 // the process that stored it in a mapping may not hear of it any more; pages of a file that has become
                 // immutable or append-only are refused in any case
-                if let (true, Some(running), Err(e)) = (late && outcome != Err(Errno::PERM), member, outcome) {
+                if let (true, Some(running), Err(e)) = (paged && outcome != Err(Errno::PERM), member, outcome) {
                     let why = io::Error::from(e);
                     running.transaction.doom(&format!("what was stored through a mapping cannot be written: {why}"));
                 }

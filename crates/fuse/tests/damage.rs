@@ -46,20 +46,20 @@ fn a_corrupt_inode_is_an_error_for_its_file_alone() {
     if !ready() {
         return;
     }
-    let (image, contents) = volume(&["-t", "ext4", "-b", "1024"], &["sound", "broken", "other"]);
+    let (image, contents) = volume(&["-t", "ext4", "-b", "1024"], &["valid", "broken", "other"]);
     let mut bytes = image.bytes();
     bytes[place(&image, "broken", 1024) + 4] ^= 1; // i_size, which the checksum covers
     image.set_bytes(&bytes);
     let served = serve(image.path());
     let mut names: Vec<_> = served.path().read_dir().expect("listing").map(|e| e.expect("entry").file_name()).collect();
     names.sort();
-    assert_eq!(names, ["broken", "lost+found", "other", "sound"]);
+    assert_eq!(names, ["broken", "lost+found", "other", "valid"]);
     for _ in 0..3 {
         let e = served.path().join("broken").symlink_metadata().expect_err("the inode is corrupt");
         assert_eq!(errno(&e), Some(Errno::UCLEAN), "{e}");
         let e = File::open(served.path().join("broken")).expect_err("the inode is corrupt");
         assert_eq!(errno(&e), Some(Errno::UCLEAN), "{e}");
-        assert!(std::fs::read(served.path().join("sound")).expect("read") == contents[0]);
+        assert!(std::fs::read(served.path().join("valid")).expect("read") == contents[0]);
         assert!(std::fs::read(served.path().join("other")).expect("read") == contents[2]);
     }
     let problems = served.problems();
@@ -93,16 +93,16 @@ fn a_corrupt_map_is_an_error_for_what_it_maps() {
     if !ready() {
         return;
     }
-    let (image, contents) = volume(&["-t", "ext2", "-b", "1024"], &["sound", "broken"]);
+    let (image, contents) = volume(&["-t", "ext2", "-b", "1024"], &["valid", "broken"]);
     image.debugfs(&["set_inode_field broken block[IND] 0xfffffff0"]);
     let served = serve(image.path());
     let file = File::open(served.path().join("broken")).expect("open");
     let mut buf = [0; 12 * 1024];
-    file.read_exact_at(&mut buf, 0).expect("the direct blocks are sound");
+    file.read_exact_at(&mut buf, 0).expect("the direct blocks are intact");
     assert!(buf[..] == contents[1][..buf.len()]);
     let e = file.read_at(&mut buf, 100_000).expect_err("the map is corrupt");
     assert_eq!(errno(&e), Some(Errno::UCLEAN), "{e}");
-    assert!(std::fs::read(served.path().join("sound")).expect("read") == contents[0]);
+    assert!(std::fs::read(served.path().join("valid")).expect("read") == contents[0]);
     assert_eq!(served.problems().len(), 1, "{:?}", served.problems());
 }
 

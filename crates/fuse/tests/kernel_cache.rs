@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{TRANSPORTS, ready, serve_writable};
+use common::{TRANSPORTS, acl_bytes, ready, serve_writable};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -24,7 +24,7 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-fn assert_sound(image: &Path) {
+fn assert_consistent(image: &Path) {
     let verdict = oracle::e2fsck(image);
     assert!(verdict.clean, "{verdict:?}");
 }
@@ -65,7 +65,7 @@ fn space_of_files_without_a_name_comes_back() {
             wait_until(&format!("{options}, round {round}: the space does not come back"), || free() == before);
         }
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }
 
@@ -131,21 +131,13 @@ fn a_folder_without_case_shows_what_it_has() {
         fs::remove_file(at("LISTED")).expect("unlink");
         assert!(is_missing("listed"));
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }
 
 /// An access control list as programs hand it to the kernel: of the owner, user 5, the group, the mask and others.
 fn acl(group: u16, mask: u16) -> Vec<u8> {
-    let entries: [(u16, u16, u32); 5] =
-        [(1, 6, u32::MAX), (2, 7, 5), (4, group, u32::MAX), (0x10, mask, u32::MAX), (0x20, 0, u32::MAX)];
-    let mut bytes = 2u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        bytes.extend(tag.to_le_bytes());
-        bytes.extend(permissions.to_le_bytes());
-        bytes.extend(id.to_le_bytes());
-    }
-    bytes
+    acl_bytes([(1, 6, u32::MAX), (2, 7, 5), (4, group, u32::MAX), (0x10, mask, u32::MAX), (0x20, 0, u32::MAX)])
 }
 
 #[test]
@@ -177,7 +169,7 @@ fn an_attribute_that_changes_mode_or_space_is_seen() {
         rustix::fs::removexattr(&path, "user.large").expect("removexattr");
         let left = shown("%b");
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
         let served = serve_writable(image.path(), options);
         let seen = served.path().join("f").metadata().expect("stat");
         assert_eq!((seen.mode() & 0o7777, seen.blocks().to_string()), (0o600, left), "{options}");
@@ -250,7 +242,7 @@ fn what_is_written_through_a_mapping_is_no_hole() {
         assert!(program.wait().expect("waiting").success());
         drop(file);
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }
 
@@ -278,6 +270,6 @@ fn what_only_the_kernel_has_is_in_an_archive() {
         expected.extend(b"written");
         assert!(ran.stdout == expected, "{options:?}: {}", String::from_utf8_lossy(&ran.stderr));
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::{Image, oracle, tools};
 
-/// Whether the kernel can be asked to let go of files (FUSE_NOTIFY_PRUNE); says why not.
-fn kernel_lets_go() -> bool {
+/// Whether the kernel can be asked to prune files (FUSE_NOTIFY_PRUNE); says why not.
+fn kernel_can_prune() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's version");
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let new = (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (6, 18);
@@ -37,9 +37,9 @@ fn soon(mut holds: impl FnMut() -> bool) -> bool {
 }
 
 #[test]
-fn the_kernel_lets_go_of_files_that_no_process_uses_and_of_no_others() {
+fn the_kernel_prunes_files_that_no_process_uses_and_no_others() {
     const FILES: usize = 1000;
-    if !ready() || !kernel_lets_go() {
+    if !ready() || !kernel_can_prune() {
         return;
     }
     let image = Image::mke2fs(&["-t", "ext4", "-N", "4000"], 32 << 20).build();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::ready;
+use common::{acl_bytes, ready};
 use extant_fuse::unmount;
 use parking_lot::Mutex;
 use std::os::unix::fs::PermissionsExt;
@@ -284,15 +284,7 @@ failed
 
 /// An access control list as programs pass it to the kernel: user 4321 may read, the group and others may not.
 fn acl() -> Vec<u8> {
-    let entries: [(u16, u16, u32); 5] =
-        [(1, 6, u32::MAX), (2, 4, 4321), (4, 0, u32::MAX), (0x10, 4, u32::MAX), (0x20, 0, u32::MAX)];
-    let mut bytes = 2u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        bytes.extend(tag.to_le_bytes());
-        bytes.extend(permissions.to_le_bytes());
-        bytes.extend(id.to_le_bytes());
-    }
-    bytes
+    acl_bytes([(1, 6, u32::MAX), (2, 4, 4321), (4, 0, u32::MAX), (0x10, 4, u32::MAX), (0x20, 0, u32::MAX)])
 }
 
 #[test]

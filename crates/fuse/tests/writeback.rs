@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::{Image, Rng, oracle, tools};
 
-fn assert_sound(image: &Path) {
+fn assert_consistent(image: &Path) {
     let verdict = oracle::e2fsck(image);
     assert!(verdict.clean, "{verdict:?}");
 }
@@ -92,7 +92,7 @@ fn what_is_cached_arrives() {
         drop(file);
         assert_eq!(served.problems(), Vec::<String>::new());
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
         let served = serve(image.path());
         let after = served.path().join("file").metadata().expect("stat");
         assert!(fs::read(served.path().join("file")).expect("read") == content);
@@ -264,7 +264,7 @@ fn files_that_only_grow_can_be_synced_and_closed() {
         drop((file, before));
         assert_eq!(served.problems(), Vec::<String>::new());
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
         let served = serve(image.path());
         let path = served.path().join("log");
         assert_eq!(fs::read_to_string(&path).expect("read"), "one\ntwo\nthree\nfour\n");
@@ -305,7 +305,7 @@ fn pages_written_through_a_mapping_arrive() {
     let status = Command::new("python3").args(["-c", program]).arg(&path).status().expect("python3");
     assert!(status.success());
     served.end().expect("the session ends well");
-    assert_sound(image.path());
+    assert_consistent(image.path());
     let served = serve(image.path());
     let content = fs::read(served.path().join("mapped")).expect("read");
     let mut expected = vec![0; 100_001];

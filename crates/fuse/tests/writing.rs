@@ -20,7 +20,7 @@ fn errno(e: &io::Error) -> Option<Errno> {
     Errno::from_io_error(e)
 }
 
-fn assert_sound(image: &Path) {
+fn assert_consistent(image: &Path) {
     let verdict = oracle::e2fsck(image);
     assert!(verdict.clean, "{verdict:?}");
 }
@@ -84,7 +84,7 @@ fn what_programs_do_every_day() {
         fs::remove_dir_all(root.join("dir")).expect("rm -r");
         assert_eq!(served.problems(), Vec::<String>::new());
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
         let served = serve(image.path());
         let mut names: Vec<_> =
             served.path().read_dir().expect("list").map(|e| e.expect("entry").file_name()).collect();
@@ -134,7 +134,7 @@ fn names_are_moved_as_the_flags_say() {
     fs::remove_file(path(&long)).expect("unlink");
     assert_eq!(fs::read_to_string(path("d")).expect("read"), "b");
     served.end().expect("the session ends well");
-    assert_sound(image.path());
+    assert_consistent(image.path());
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn files_without_a_name_live_until_they_are_closed() {
         drop(unnamed);
         assert_eq!(fs::read(root.join("named")).expect("read"), b"named later");
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }
 
@@ -206,7 +206,7 @@ fn space_is_allocated_and_freed() {
     assert_eq!(allocate(FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
     drop(file);
     served.end().expect("the session ends well");
-    assert_sound(image.path());
+    assert_consistent(image.path());
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn large_pieces_and_direct_ones() {
         assert!(buf[..904].iter().all(|&b| b == 9) && buf[904..914] == [3; 10] && buf[914] == 9);
         drop((file, around));
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
         let served = serve(image.path());
         let again = fs::read(served.path().join("large")).expect("read");
         assert!(again[12_288..] == content[12_288 - 1001..]);
@@ -274,7 +274,7 @@ fn a_direct_write_that_fits_in_part_says_that_the_volume_is_full() {
         assert!(read.iter().all(|byte| *byte == 7));
         drop(file);
         served.end().expect("unmounted");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }
 
@@ -313,7 +313,7 @@ fn many_threads_at_once() {
         assert_eq!(shared.read_dir().expect("list").count(), 8 * 50);
         assert_eq!(served.problems(), Vec::<String>::new());
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }
 
@@ -386,7 +386,7 @@ fn immutable_and_append_only_files_are_neither_opened_nor_overwritten() {
             fs::write(&path, "other\n").expect("write");
         }
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }
 
@@ -454,7 +454,7 @@ fn what_mappings_change_of_a_file_that_becomes_immutable_or_append_only_is_not_s
             tools::must("chattr", &[format!("-{flag}").as_ref(), path.as_os_str()]);
         }
         served.end().expect("the session ends well");
-        assert_sound(image.path());
+        assert_consistent(image.path());
     }
 }
 
@@ -484,11 +484,11 @@ fn unmounted_with_data_in_flight_again_and_again() {
                 assert!(begin.elapsed().as_secs() < 30, "it stays busy");
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
-            assert_sound(image.path());
+            assert_consistent(image.path());
         }
         served.end().expect("the session ends well");
     }
-    assert_sound(image.path());
+    assert_consistent(image.path());
 }
 
 #[test]
@@ -550,7 +550,7 @@ fn other_users_may_do_what_modes_and_lists_allow() {
         assert_eq!(fs::metadata(root.join("open/sgid")).expect("stat").mode() & 0o7777, left, "{groups}: {script}");
     }
     served.end().expect("the session ends well");
-    assert_sound(image.path());
+    assert_consistent(image.path());
 }
 
 /// A device that can be made to fail, to panic, or to wait.

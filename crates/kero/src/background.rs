@@ -18,7 +18,7 @@ const STEP: Duration = Duration::from_millis(100);
 const BUDGET: usize = 64;
 
 /// `kero:DEVICE`, `kero:log=DEVICE,DEVICE` and `kero:force,DEVICE`: the layer of a device.
-pub const SCHEME: Scheme = Scheme { prefix: "kero:", open };
+pub const SCHEME: Scheme = Scheme { prefix: "kero:", open, beneath: |rest| Words::of(rest).device };
 
 /// The words before DEVICE.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -283,7 +283,7 @@ impl<D: BlockDevice> Kero<D> {
             taken: false,
             generation: located.newest.generation,
             mutant: options.mutant(),
-            late: BTreeMap::new(),
+            deferred_home: BTreeMap::new(),
         };
         Ok(Self {
             device,

@@ -110,11 +110,11 @@ impl State {
             return Ok(0);
         }
         let contents = self.read_slots(device, &moved)?;
-        let late = self.mutant == Mutant::TailBeforeHome;
-        if !late {
+        let tail_first = self.mutant == Mutant::TailBeforeHome;
+        if !tail_first {
             self.write_home(device, &contents)?;
         }
-        if late {
+        if tail_first {
             meta.extend(contents.keys().map(|address| Entry::Drop { address: *address, count: 1 }));
         } else {
             // durable before the record that drops their entries, so that opening need not read them again
@@ -138,7 +138,7 @@ impl State {
             device.flush()?;
         }
         self.durable(device);
-        if late {
+        if tail_first {
             self.write_home(device, &contents)?;
         }
         self.stats.cleaning_groups += 1;
@@ -169,7 +169,7 @@ impl State {
     }
 
     fn try_go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
-        self.write_late(device)?;
+        self.write_deferred_home(device)?;
         self.settle(device)?;
         // the open group must stay one that fits
         let space = self.layout.group().saturating_sub(self.open.cost(&self.layout)) / 2;
@@ -200,7 +200,7 @@ impl State {
         }
         let contents = self.read_slots(device, &cold)?;
         if self.mutant == Mutant::LateHome {
-            self.late = contents;
+            self.deferred_home = contents;
         } else {
             self.write_home(device, &contents)?;
             let homes = contents.iter().map(|(address, bytes)| (*address, crc32c::crc32c(bytes)));
@@ -214,11 +214,11 @@ impl State {
         Ok(cold.len() + hot.len())
     }
 
-    /// What the mutant left for later.
-    fn write_late(&mut self, device: &dyn BlockDevice) -> Result<()> {
-        let late = std::mem::take(&mut self.late);
-        if !late.is_empty() {
-            self.write_home(device, &late)?;
+    /// The home writes that the mutant deferred.
+    fn write_deferred_home(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        let deferred = std::mem::take(&mut self.deferred_home);
+        if !deferred.is_empty() {
+            self.write_home(device, &deferred)?;
         }
         Ok(())
     }

@@ -142,7 +142,7 @@ impl BlockDevice for Joined {
 
     fn flush(&self) -> Result<()> {
         self.geometry.admit(Op::Flush, 0, 0)?;
-        // at the same time: each may take as long as a turn of a disk
+        // at the same time: each may take as long as a revolution of a disk
         std::thread::scope(|scope| {
             let first = std::thread::Builder::new().spawn_scoped(scope, || self.first.flush());
             let second = self.second.flush();

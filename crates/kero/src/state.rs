@@ -99,7 +99,7 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     pub(crate) mutant: Mutant,
     /// Of a mutant: home writes that wait.
-    pub(crate) late: BTreeMap<u32, Box<[u8]>>,
+    pub(crate) deferred_home: BTreeMap<u32, Box<[u8]>>,
 }
 
 impl State {

@@ -1,8 +1,8 @@
 //! Sockets of both kinds, and the file of a Unix socket.
 //!
 //! 1. The file has the mode 0600 from its first moment.
-//! 2. What is at the path is replaced only if it is a socket of the same user to which nothing listens. Servers take
-//!    turns at that by a lock on the directory, so that none removes the new socket of another.
+//! 2. What is at the path is replaced only if it is a socket of the same user to which nothing listens. One server
+//!    at a time does that, by a lock on the directory, so that none removes the new socket of another.
 //! 3. The file is removed when the listener is dropped, if it is still ours.
 
 use std::fs;
@@ -90,7 +90,7 @@ pub(crate) struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _turn = turn(&self.path);
+        let _lock = lock_directory_of(&self.path);
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
             // where it cannot be removed the next server finds it stale
             let _ = fs::remove_file(&self.path);
@@ -101,7 +101,7 @@ impl Drop for SocketFile {
 fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let address = SocketAddrUnix::new(path)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path of a socket has at most 107 bytes"))?;
-    let _turn = turn(path)?;
+    let _lock = lock_directory_of(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // the file that bind makes has the mode of the socket
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -118,7 +118,7 @@ fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 }
 
 /// Stops other servers from replacing or removing sockets in the directory of `path`.
-fn turn(path: &Path) -> io::Result<OwnedFd> {
+fn lock_directory_of(path: &Path) -> io::Result<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty())?;

@@ -173,7 +173,7 @@ impl<D: BlockDevice> Faulty<D> {
         self.state().injected.clone()
     }
 
-    /// The device below, sound again.
+    /// The device below, without faults again.
     pub fn into_inner(self) -> D {
         self.device
     }

@@ -6,12 +6,13 @@ use blockdev::{BlockDevice, Error, MemoryDevice, Op, Read, Write};
 use extant_simdev::{Fault, Faulty, Injected};
 use proptest::prelude::*;
 use rustix::io::Errno;
-use testkit::device::{Numbers, conforms, content};
+use testkit::Rng;
+use testkit::device::{conforms, content};
 
 const LEN: u64 = 64 << 10;
 
 fn faulty(plan: Vec<Fault>) -> Faulty<MemoryDevice> {
-    Faulty::new(MemoryDevice::from_vec(Numbers(2).bytes(LEN as usize)), plan)
+    Faulty::new(MemoryDevice::from_vec(Rng::new(2).bytes(LEN as usize)), plan)
 }
 
 /// The input or output error of a request.
@@ -39,7 +40,7 @@ fn without_a_plan_it_is_a_device_like_another() {
 #[test]
 fn ranges_that_cannot_be_read_or_written() {
     let device = faulty(vec![Fault::ReadError { range: 1000..1010 }, Fault::WriteError { range: 2000..2001 }]);
-    let before = content(&MemoryDevice::from_vec(Numbers(2).bytes(LEN as usize)));
+    let before = content(&MemoryDevice::from_vec(Rng::new(2).bytes(LEN as usize)));
     for (offset, len, fails) in [(0, 1000, false), (999, 2, true), (1005, 1, true), (1010, 9, false), (1005, 0, false)]
     {
         let result = device.read(offset, &mut vec![0; len]);
@@ -163,7 +164,7 @@ fn batches_meet_the_faults_of_their_requests() {
 
 /// What a small program does to a device, going on after errors: its results, and what it found.
 fn program(device: &dyn BlockDevice, seed: u64) -> (Vec<bool>, Vec<u8>) {
-    let mut numbers = Numbers(seed);
+    let mut numbers = Rng::new(seed);
     let mut found = Vec::new();
     let results = (0..40)
         .map(|n: u8| {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use blockdev::{BlockDevice, Error, MemoryDevice, Op, OpenOptions, Read, Write, open_with};
 use extant_simdev::{DiskParameters, Event, FlashParameters, MODEL, Model, Order, Parameters, Report, time_trace};
 use proptest::prelude::*;
-use testkit::device::{Numbers, conforms};
+use testkit::Rng;
+use testkit::device::conforms;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -42,7 +43,7 @@ fn sequence(op: Op, start: u64, request: u64, count: u64) -> Vec<Event> {
 }
 
 fn at_random(op: Op, count: u64) -> Vec<Event> {
-    let mut numbers = Numbers(11);
+    let mut numbers = Rng::new(11);
     (0..count).map(|_| event(op, numbers.below(CAPACITY / 4096) * 4096, 4096)).collect()
 }
 
@@ -74,13 +75,13 @@ fn a_hard_disk_writes_in_sequence_at_the_same_rate() {
         events.push(FLUSH);
         near(rate(512 * MIB, time(&hdd(), &events).time), 100.0, 0.03);
     }
-    // a file system's journal: small writes, each to be durable, in sequence, cost a turn each
+    // a file system's journal: small writes, each to be durable, in sequence, cost a revolution each
     let synced: Vec<_> = sequence(Op::Write, 0, 4 * KIB, 500).into_iter().flat_map(|write| [write, FLUSH]).collect();
     near(time(&hdd(), &synced).time.as_secs_f64() / 500.0, 8.333e-3, 0.05);
 }
 
 #[test]
-fn a_hard_disk_reads_at_random_in_seek_and_half_a_turn() {
+fn a_hard_disk_reads_at_random_in_seek_and_half_a_revolution() {
     let report = time(&hdd(), &at_random(Op::Read, 20_000));
     let each = report.time.as_secs_f64() * 1e3 / 20_000.0;
     let transfer = 4096.0 / 75e6 * 1e3;
@@ -110,7 +111,7 @@ fn a_hard_disks_shortest_and_longest_seek() {
 
 #[test]
 fn rotation_is_exact() {
-    // without buffers, the same sector comes by once in a turn
+    // without buffers, the same sector comes by once in a revolution
     let p = DiskParameters { write_cache: 0, ..DiskParameters::default() };
     let p = Parameters::Disk(p);
     let write = event(Op::Write, 123 * 4096, 4096);
@@ -224,7 +225,7 @@ fn a_flash_disks_flush() {
 
 #[test]
 fn a_fixed_sequence_takes_the_same_nanoseconds_everywhere() {
-    let mut numbers = Numbers(1);
+    let mut numbers = Rng::new(1);
     let mut events = Vec::new();
     for n in 0..5000 {
         let op = [Op::Read, Op::Read, Op::Write, Op::Discard][numbers.below(4) as usize];
@@ -277,7 +278,7 @@ fn events(len: u64) -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..60)
 }
 
-/// Disks of many shapes, small enough that their ends are met.
+/// Disks of many layouts, small enough that their ends are met.
 fn parameters() -> impl Strategy<Value = Parameters> {
     let disk = (1_u32..4, 1_u32..6, any::<bool>(), any::<bool>(), 0_u64..3, 1_u32..5, 12_u32..21).prop_map(
         |(heads, zones, read_on_arrival, as_submitted, cache, segments, segment)| {

@@ -6,7 +6,8 @@ use blockdev::{BlockDevice, Error, MemoryDevice, Op, Write};
 use extant_simdev::{Fault, Faulty, Log, Logged, Record};
 use proptest::prelude::*;
 use tempfile::TempDir;
-use testkit::device::{Numbers, conforms, content};
+use testkit::Rng;
+use testkit::device::{conforms, content};
 
 const LEN: usize = 70_001; // no multiple of anything
 
@@ -43,7 +44,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
 }
 
 fn device() -> MemoryDevice {
-    MemoryDevice::from_vec(Numbers(5).bytes(LEN))
+    MemoryDevice::from_vec(Rng::new(5).bytes(LEN))
 }
 
 /// Makes the changes; the content after each entry of the log, the first before any.
@@ -149,7 +150,7 @@ proptest! {
 #[test]
 fn the_bytes_of_a_write_come_back_in_pieces() {
     let recorded = Record::in_memory(device());
-    let data = Numbers(9).bytes(10_000);
+    let data = Rng::new(9).bytes(10_000);
     recorded.write(4000, &data).unwrap();
     recorded.flush().unwrap();
     let log = recorded.log().unwrap();
@@ -167,7 +168,7 @@ fn what_was_written_before_is_not_stored_again() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("log");
     let recorded = Record::create(device(), &path).unwrap();
-    let data = Numbers(3).bytes(8 * 4096);
+    let data = Rng::new(3).bytes(8 * 4096);
     for n in 0..100 {
         recorded.write(n % 3 * 4096, &data).unwrap();
         recorded.flush().unwrap();

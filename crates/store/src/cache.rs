@@ -16,7 +16,7 @@
 //! Eviction is CLOCK: a hit sets a mark, the hand clears marks and takes the first block without one. A shard's lock is
 //! then enough for a hit, and one scan through a large tree does not push out what is asked for again and again.
 
-use crate::recovery::Run;
+use crate::recovery::JournalExtent;
 use crate::{BlockWrite, Kind, Result, Tag};
 use blockdev::{BlockDevice, Error as DeviceError, Op, Read};
 use format::{ByNumber, FsBlock};
@@ -136,7 +136,7 @@ impl Shard {
         at
     }
 
-    /// The slot to reuse, if one may go: after one turn of the hand no mark is left.
+    /// The slot to reuse, if one may go: after one round of the hand no mark is left.
     fn victim(&mut self) -> Option<usize> {
         for _ in 0..2 * self.slots.len() {
             let at = self.hand;
@@ -353,7 +353,7 @@ impl BlockCache {
     }
 
     /// The blocks were freed: nothing of them is to be written.
-    pub(crate) fn forget(&self, run: Run) {
+    pub(crate) fn forget(&self, run: JournalExtent) {
         let end = run.first.get().saturating_add(run.count);
         if run.count <= FORGET_SINGLY {
             let blocks = (run.first.get()..end).map(FsBlock);

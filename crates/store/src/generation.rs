@@ -1,7 +1,7 @@
 //! A closed generation: the changed blocks, what they are, and why it closed.
 
 use crate::Note;
-use crate::recovery::Run;
+use crate::recovery::JournalExtent;
 use format::{FsBlock, InodeNo};
 use std::sync::Arc;
 
@@ -126,7 +126,7 @@ pub struct ClosedGeneration {
     pub fresh_runs: Vec<FreshRun>,
     /// Blocks freed in it that had contained metadata (or journaled data), ascending; they may overlap. Empty unless
     /// the engine [wants](crate::engine::Limits::wants_forgotten) them.
-    pub forgotten: Vec<Run>,
+    pub forgotten: Vec<JournalExtent>,
     /// File data, or an earlier generation, was written to the device and not flushed yet.
     pub unflushed: bool,
     /// What its operations left for an engine that [wants](crate::engine::Limits::wants_notes) it, in their order.

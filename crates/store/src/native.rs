@@ -24,7 +24,7 @@ use blockdev::BlockDevice;
 use format::native::BLOCK_SIZE;
 use format::native::superblock::{COPIES, LAST_TO_WRITE, NativeSuperblock};
 
-/// Whether a device begins as a native volume does, sound or not.
+/// Whether a device begins as a native volume does, valid or not.
 ///
 /// # Errors
 /// Those of the device.
@@ -107,13 +107,13 @@ fn both_superblocks(device: &dyn BlockDevice) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
     use blockdev::MemoryDevice;
-    use format::native::Shape;
+    use format::native::Layout;
     use format::native::map::{BlockKind, Entry};
 
     fn with(generation: u64) -> NativeSuperblock {
         let root = Entry { physical: 77, generation: 1, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
         NativeSuperblock {
-            shape: Shape::new(1 << 16).expect("a shape"),
+            layout: Layout::new(1 << 16).expect("a layout"),
             uuid: [7; 16],
             generation,
             unordered: false,

@@ -23,7 +23,7 @@ pub mod linked;
 mod replayed;
 mod walk;
 
-pub use journal::{Journal, Run};
+pub use journal::{Journal, JournalExtent};
 pub use replayed::Replayed;
 pub use walk::recover;
 

@@ -15,7 +15,7 @@
 //! There is no thread in here: the caller of [`Store::tick`] has the time.
 
 use crate::engine::{Idle, Limits};
-use crate::recovery::Run;
+use crate::recovery::JournalExtent;
 use crate::{
     ClosedGeneration, Closing, CommitHooks, CommitReason, DirtyLimits, Engine, Error, FreshRun, Kind, Note, Operation,
     Plan, Result, Store, Tag,
@@ -53,7 +53,7 @@ pub(crate) struct Writer {
     /// Locked by a thread that flushes for file data alone, so that all that wait share one flush.
     flusher: Mutex<()>,
     /// Freed in the open generation.
-    forgotten: Mutex<Vec<Run>>,
+    forgotten: Mutex<Vec<JournalExtent>>,
     /// Left by operations of the open generation.
     notes: Mutex<Vec<Note>>,
     /// Added while the open generation closes.
@@ -307,9 +307,9 @@ impl Store {
 
     pub(crate) fn forget(&self, first: FsBlock, count: u64) {
         let Some(writer) = self.writer.get() else { return };
-        self.cache.forget(Run { first, count });
+        self.cache.forget(JournalExtent { first, count });
         if writer.limits.wants_forgotten {
-            writer.forgotten.lock().push(Run { first, count });
+            writer.forgotten.lock().push(JournalExtent { first, count });
         }
     }
 

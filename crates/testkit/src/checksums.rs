@@ -87,7 +87,7 @@ mod tests {
     use crate::{Image, Spec, Tree, cases, oracle, tools};
 
     #[test]
-    fn a_sound_volume_stays_as_it_is() {
+    fn a_consistent_volume_stays_as_it_is() {
         if !tools::need(&["mke2fs"]) {
             return;
         }
@@ -117,7 +117,7 @@ mod tests {
         let mut bytes = image.bytes();
         bytes[1024 + 0x10] ^= 3; // s_free_inodes_count
         let geometry =
-            Geometry::of(&DiskSuperblock::from_slice(&bytes[SUPERBLOCK]).expect("a superblock")).expect("shape");
+            Geometry::of(&DiskSuperblock::from_slice(&bytes[SUPERBLOCK]).expect("a superblock")).expect("a geometry");
         let at = place(&geometry, geometry.descriptor_block(0)).expect("a descriptor");
         bytes[at + 0x0C] ^= 5; // bg_free_blocks_count_lo
         let table = Group::from_bytes(&bytes[at..at + 64]).inode_table;

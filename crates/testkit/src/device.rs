@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+use crate::rng::Rng;
 use blockdev::{Batching, BlockDevice, Error, FileDevice, Geometry, MemoryDevice, Op, OpenOptions, Read, Write};
 
 /// How a device is opened to be written through the page cache.
@@ -28,22 +29,6 @@ pub const DIRECT: OpenOptions = OpenOptions {
 };
 /// All ways to have many requests in flight.
 pub const BATCHINGS: [Batching; 3] = [Batching::Serial, Batching::Threads, Batching::Queue];
-
-/// Numbers that look random and are the same in every run.
-pub struct Numbers(pub u64);
-
-impl Numbers {
-    /// The next number, less than `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-
-    /// That many bytes.
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.below(256) as u8).collect()
-    }
-}
 
 /// Opens a file or block device; `None`, with the reason printed, where O_DIRECT is asked for and not to be had.
 pub fn open(path: &Path, options: OpenOptions) -> Option<FileDevice> {
@@ -69,7 +54,7 @@ pub fn conforms(device: &dyn BlockDevice) {
     assert!(!geometry.read_only && geometry.sector.is_power_of_two() && geometry.sector >= 512);
     assert!(geometry.len >= 256 << 10);
     let mut model = content(device);
-    let mut numbers = Numbers(7);
+    let mut numbers = Rng::new(7);
     single_requests(device, &mut model, &mut numbers);
     batches(device, &mut model, &mut numbers);
     beyond_the_end(device);
@@ -78,7 +63,7 @@ pub fn conforms(device: &dyn BlockDevice) {
     assert_eq!(content(device), model, "a request that failed changed something");
 }
 
-/// A device in memory that claims to have groups and counts the fresh writes.
+/// A device in memory that reports groups and counts the fresh writes.
 #[derive(Debug)]
 pub struct Grouped {
     bytes: MemoryDevice,
@@ -138,7 +123,7 @@ pub fn forwards_groups<D: BlockDevice>(wrap: impl FnOnce(Arc<Grouped>) -> D) {
     assert_eq!((content(&device)[4096], content(&below)[8192]), (1, 2));
 }
 
-fn single_requests(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
+fn single_requests(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Rng) {
     let end = model.len();
     let places = [
         (0, 512),
@@ -169,7 +154,7 @@ fn single_requests(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Num
     }
 }
 
-fn batches(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
+fn batches(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Rng) {
     for requests in [0, 1, 2, 3, 64, 200] {
         // writes that touch one another and never overlap, in a mixed order
         let slot = model.len() / requests.max(1);
@@ -206,7 +191,7 @@ fn batches(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
     assert!(content(device) == model);
 }
 
-fn zeroes(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
+fn zeroes(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Rng) {
     for (offset, len) in [(0, 0), (1, 5), (511, 2), (512, 512), (700, 70_000), (4096, 8192), (100_001, 100_001)] {
         let junk = numbers.bytes(len + 2);
         let from = if offset == 0 { 0 } else { offset - 1 };

@@ -152,12 +152,12 @@ struct Content {
 }
 
 impl Writer<'_> {
-    /// A name that no other entry has, of all the shapes that names come in, in a directory that exists.
+    /// A name that no other entry has, of all the forms that names come in, in a directory that exists.
     fn path(&mut self) -> PathBuf {
         self.names += 1;
         let number = self.names;
-        let shape = self.rng.below(100);
-        let name: Vec<u8> = match shape {
+        let form = self.rng.below(100);
+        let name: Vec<u8> = match form {
             0..4 => [format!("{number}-").into_bytes(), vec![b'n'; self.rng.between(100, 240) as usize]].concat(),
             4..6 => format!("{number:0>255}").into_bytes(),
             6..9 => format!("name with spaces {number}").into_bytes(),

@@ -94,7 +94,7 @@ fn missing(document: &str, text: &str, wanted: impl Iterator<Item = String>) -> 
     wanted.map(|wanted| format!("{document} does not name {wanted} where it lists them all.")).collect()
 }
 
-/// One sentence for each list of an option's values, parted by `|`, that is not the one wanted.
+/// One sentence for each list of an option's values, separated by `|`, that is not the one wanted.
 fn lists(document: &str, text: &str, wanted: &[(&str, &[&str])]) -> Vec<String> {
     let wanted = wanted.iter().map(|(option, names)| format!("{option}{}", names.join("|")));
     wanted

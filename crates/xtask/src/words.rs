@@ -45,7 +45,11 @@ const TABLE: &[Retired] = &[
     retired(&["held"], "deferred, pinned, locked", 0),
     retired(&["give", "gives", "gave", "given", "giving"], "free, allocate, grant, return", 1),
     retired(&["room", "rooms"], "space; dirty limit", 1),
-    retired(&["distrust"], "abort", 0),
+    retired(&["distrust", "distrusted"], "abort; untrusted", 0),
+    // code that is sound, and the changelog
+    retired(&["sound", "unsound"], "consistent, valid, intact; damaged", 3),
+    retired(&["parted"], "has partitions; separated", 0),
+    retired(&["ceiling", "ceilings"], "upper bound", 1),
     retired(&["venue", "venues"], "target", 0),
     retired(&["thrice"], "create-delete", 1),
     retired(&["bend", "bends", "bent"], "mutant", 0),

@@ -33,7 +33,7 @@ pub(crate) trait Target {
     /// What was written since the last call.
     fn written(&mut self) -> Option<Written>;
 
-    /// Puts everything away and comes back with nothing in any cache.
+    /// Unmounts the volume and mounts it again, with nothing in any cache.
     fn cool(&mut self) -> Result<()>;
 }
 
@@ -239,7 +239,7 @@ fn postmark(target: &mut dyn Target, files: u64, dirs: u64, transactions: u64) -
     .map(|phase| vec![phase])
 }
 
-/// A tree of the shape of a source tree: twelve files a directory, most of a few KiB, some large.
+/// A tree with the proportions of a source tree: twelve files a directory, most of a few KiB, some large.
 fn untar(target: &mut dyn Target, files: u64) -> Result<Vec<Phase>> {
     let mut random = fastrand::Rng::with_seed(SEED);
     let content: Vec<u8> = (0..256 << 10).map(|_| random.u8(..)).collect();

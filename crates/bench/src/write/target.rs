@@ -1,15 +1,15 @@
 //! The peers: a fresh volume each, mounted by Extant, the kernel or fuse2fs, or used through the library.
 
-use super::bare::Bare;
 use super::clients::{Client, LibraryClient, MountedClient};
 use super::file_ops::{FileOps, Library, Mounted};
+use super::raw_log::RawLog;
 use super::sets::Target;
 use super::written::{BlockEvents, Written};
 use crate::cache::drop_cached;
-use crate::ceiling::Tree;
 use crate::error::Trying;
 use crate::mount::Attached;
 use crate::process::{must, need};
+use crate::upper_bound::Tree;
 use crate::{Error, Result};
 use blockdev::BlockDevice;
 use fs::{DataMode, MODES, Mode, OpenOptions, UnknownName, Volume, WriteOptions};
@@ -37,14 +37,14 @@ enum By {
     /// e2fsprogs' fuse2fs.
     Fuse2fs,
     /// A file system in memory through Extant's FUSE transport: what no FUSE file system can beat.
-    Ceiling,
-    /// No file system: content, a record in a log, one flush.
-    Bare,
+    UpperBound,
+    /// The raw-log baseline, no file system: content, a record in a log, one flush.
+    RawLog,
 }
 
 /// Who does the work on which format, and how: `kernel:ext4`, `kernel:btrfs`, `extant:ext3:journal`,
-/// `library:extant:snapshot`, `fuse2fs:ext4`, `ceiling:ext4` and `bare:log` (which have no format). What follows the
-/// format is one of [`MODES`], by name or by its `data=`, or what the kernel's `-o` takes.
+/// `library:extant:snapshot`, `fuse2fs:ext4`, `upper-bound:ext4` and `raw-log:log` (which have no format). What follows
+/// the format is one of [`MODES`], by name or by its `data=`, or what the kernel's `-o` takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     by: By,
@@ -62,19 +62,19 @@ impl FromStr for Spec {
             Some("library") => By::Library,
             Some("kernel") => By::Kernel,
             Some("fuse2fs") => By::Fuse2fs,
-            Some("ceiling") => By::Ceiling,
-            Some("bare") => By::Bare,
+            Some("upper-bound") => By::UpperBound,
+            Some("raw-log") => By::RawLog,
             _ => {
-                let peers = "extant, library, kernel, fuse2fs, ceiling or bare";
+                let peers = "extant, library, kernel, fuse2fs, upper-bound or raw-log";
                 return Err(format!("{text}: a peer is {peers}, a colon, and a format"));
             }
         };
         let ours = matches!(by, By::Extant | By::Library);
         let known = |format: &&str| match *format {
-            "ext2" | "ext3" | "ext4" => by != By::Bare,
+            "ext2" | "ext3" | "ext4" => by != By::RawLog,
             "rext3" | "extant" => ours,
             "btrfs" => by == By::Kernel,
-            "log" => by == By::Bare,
+            "log" => by == By::RawLog,
             _ => false,
         };
         let format = parts.next().filter(known);
@@ -108,8 +108,8 @@ impl std::fmt::Display for Spec {
             By::Library => "library",
             By::Kernel => "kernel",
             By::Fuse2fs => "fuse2fs",
-            By::Ceiling => "ceiling",
-            By::Bare => "bare",
+            By::UpperBound => "upper-bound",
+            By::RawLog => "raw-log",
         };
         write!(f, "{by}:{}", self.format)?;
         self.mode.iter().try_for_each(|mode| write!(f, ":{mode}"))
@@ -133,7 +133,7 @@ fn writing(mode: Mode) -> WriteOptions {
 enum State {
     Mounted(Attached, Mounted),
     Open(Arc<Volume>, Library),
-    Bare(Bare),
+    RawLog(RawLog),
     Away,
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct Stage<'a> {
     spec: &'a Spec,
     extant: &'a Path,
     image: PathBuf,
-    /// Tree of a ceiling, preserved while it is not mounted.
+    /// Tree of an upper bound, preserved while it is not mounted.
     memory: Arc<Tree>,
     state: State,
     counter: Counter,
@@ -173,7 +173,7 @@ impl<'a> Stage<'a> {
                 &need("mkfs.btrfs", "btrfs-progs")?,
                 ["-q".as_ref(), "-f".as_ref(), "-K".as_ref(), image.as_os_str()],
             )?;
-        } else if spec.by != By::Bare {
+        } else if spec.by != By::RawLog {
             must(&need("mke2fs", "e2fsprogs")?, args.chain([image.as_os_str()]))?;
         }
         let memory = Arc::new(Tree::empty());
@@ -212,8 +212,8 @@ impl<'a> Stage<'a> {
                 let args = ["-f", "-o", mode.unwrap_or("rw")].map(OsStr::new);
                 self.mounted(Attached::by_server(&need("fuse2fs", "fuse2fs")?, &args, &self.image)?)
             }
-            By::Ceiling => self.mounted(Attached::by_ceiling(&self.memory)?),
-            By::Bare => State::Bare(Bare::new(&self.image)?),
+            By::UpperBound => self.mounted(Attached::by_upper_bound(&self.memory)?),
+            By::RawLog => State::RawLog(RawLog::new(&self.image)?),
         };
         Ok(())
     }
@@ -247,7 +247,7 @@ impl<'a> Stage<'a> {
                 drop(library);
                 volume.unmount().map_err(|e| Error::Failed(format!("{}: {e}", self.image.display())))
             }
-            State::Bare(_) | State::Away => Ok(()),
+            State::RawLog(_) | State::Away => Ok(()),
         }
     }
 
@@ -258,7 +258,7 @@ impl<'a> Stage<'a> {
         if self.spec.is_ours() {
             return must(self.extant, ["check".as_ref(), "-fn".as_ref(), self.image.as_os_str()]);
         }
-        if self.spec.by == By::Bare {
+        if self.spec.by == By::RawLog {
             return Ok(());
         }
         if self.spec.format == "btrfs" {
@@ -276,7 +276,7 @@ impl Target for Stage<'_> {
         match &mut self.state {
             State::Mounted(_, tree) => tree,
             State::Open(_, tree) => tree,
-            State::Bare(tree) => tree,
+            State::RawLog(tree) => tree,
             State::Away => unreachable!("a stage is left only by `cool`, which enters it again, and by `finish`"),
         }
     }
@@ -288,7 +288,7 @@ impl Target for Stage<'_> {
                     Ok(Box::new(MountedClient::new(Mounted::new(attached.path(), &self.image))))
                 }
                 State::Open(volume, _) => Ok(Box::new(LibraryClient::new(Library::new(Arc::clone(volume))))),
-                State::Bare(_) | State::Away => {
+                State::RawLog(_) | State::Away => {
                     Err(Error::Unsupported(format!("{}: there are no clients without a file system", self.spec)))
                 }
             }

@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What was written in a turn.
+/// What was written in a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Written {
     /// Bytes.

@@ -44,7 +44,7 @@ pub(super) fn leads_to_a_map(device: &dyn BlockDevice, superblock: &NativeSuperb
     let mut bytes = vec![0; SIZE as usize];
     device.read(root.physical * SIZE, &mut bytes).is_ok()
         && position.checksum(superblock.seed(), &bytes) == root.checksum
-        && Node::parse(&bytes, superblock.shape.levels() - 1, &superblock.shape).is_ok()
+        && Node::parse(&bytes, superblock.layout.levels() - 1, &superblock.layout).is_ok()
 }
 
 /// The superblock of a later generation than the one in force, where what it was is known: all but the number in one of
@@ -66,7 +66,7 @@ pub(super) fn restored(
             (found, lacks)
         }
     };
-    let found = NativeSuperblock { uuid: in_force.uuid, shape: in_force.shape, ..found };
+    let found = NativeSuperblock { uuid: in_force.uuid, layout: in_force.layout, ..found };
     // its counts and entries are in the range of the other length, too
     let found = NativeSuperblock::parse(&found.to_bytes()).ok()?;
     (found.generation > in_force.generation && leads_to_a_map(device, &found)).then_some((found, lacks))
@@ -87,7 +87,7 @@ pub(super) fn damage(
         Ok(found) if found.generation > generation => {
             ("it leads to no map that can be read".to_owned(), Some(found.generation))
         }
-        Ok(found) if (found.uuid, found.shape) != (in_force.uuid, in_force.shape) => {
+        Ok(found) if (found.uuid, found.layout) != (in_force.uuid, in_force.layout) => {
             return Some((other, "it is that of another volume".to_owned()));
         }
         Ok(_) => return None,

@@ -28,9 +28,9 @@ impl<'a> Identities<'a> {
     /// A block of the volume is one of these, and belongs to one of these inodes. What lies among the content has no
     /// entry.
     pub(crate) fn check(&self, problems: &Problems, block: FsBlock, kinds: &[BlockKind], owners: &[InodeNo]) {
-        let shape = &self.below.superblock.shape;
+        let layout = &self.below.superblock.layout;
         // the front is checked by its indexes
-        let Some(index) = shape.index_of(block).filter(|index| *index >= shape.front()) else { return };
+        let Some(index) = layout.index_of(block).filter(|index| *index >= layout.front()) else { return };
         if let Some(entry) = self.below.entry(self.version, index) {
             compare(problems, index, &entry, kinds, owners);
         }
@@ -45,18 +45,18 @@ impl<'a> Identities<'a> {
             false if is_directory => &[BlockKind::Directory, BlockKind::DirectoryIndex],
             false => &[BlockKind::Data],
         };
-        for block in blocks.start.max(self.below.superblock.shape.metadata_start())..blocks.end {
+        for block in blocks.start.max(self.below.superblock.layout.metadata_start())..blocks.end {
             self.check(ctx.problems, FsBlock(block), kinds, &[inode]);
         }
     }
 
     /// The blocks of the groups, and the unused ones.
     pub(crate) fn check_rest(&self, ctx: &Context<'_>) {
-        let shape = &self.below.superblock.shape;
+        let layout = &self.below.superblock.layout;
         let parts = system_zone::kinds(ctx.volume);
         let (mut unused, mut first) = (0u64, None);
         self.below.each_entry(self.version, |index, entry| {
-            let Some(block) = shape.block_of(index).filter(|_| index >= shape.front()) else { return };
+            let Some(block) = layout.block_of(index).filter(|_| index >= layout.front()) else { return };
             let at = parts.partition_point(|(blocks, _)| blocks.end <= block.get());
             match parts.get(at).filter(|(blocks, _)| blocks.contains(&block.get())) {
                 Some((_, kind)) => compare(ctx.problems, index, &entry, &[*kind], &[InodeNo(0)]),

@@ -19,13 +19,13 @@ impl<'a> Image<'a> {
 
     /// Cuts a read into pieces that lie together on the device: an offset there, none for zeroes, and a length.
     fn pieces(&self, offset: u64, len: usize) -> Vec<(Option<u64>, usize)> {
-        let shape = &self.below.superblock.shape;
+        let layout = &self.below.superblock.layout;
         let mut pieces: Vec<(Option<u64>, usize)> = Vec::new();
         let (mut at, end) = (offset, offset + len as u64);
         while at < end {
             let (block, skip) = (at / SIZE, at % SIZE);
             let part = (SIZE - skip).min(end - at);
-            let from = match shape.index_of(FsBlock(block)) {
+            let from = match layout.index_of(FsBlock(block)) {
                 None => Some(at),
                 Some(index) => self.below.entry(self.version, index).map(|entry| entry.physical * SIZE + skip),
             };
@@ -42,7 +42,7 @@ impl<'a> Image<'a> {
 
 impl BlockDevice for Image<'_> {
     fn geometry(&self) -> Geometry {
-        let len = self.below.superblock.shape.logical_blocks() * SIZE;
+        let len = self.below.superblock.layout.logical_blocks() * SIZE;
         Geometry { len, read_only: true, ..self.device.geometry() }
     }
 

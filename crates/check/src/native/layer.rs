@@ -6,7 +6,7 @@ use format::FsBlock;
 use format::native::chunk_table::Chunk;
 use format::native::map::{ENTRIES, Entry, Node};
 use format::native::superblock::NativeSuperblock;
-use format::native::{BLOCK_SIZE, Shape};
+use format::native::{BLOCK_SIZE, Layout};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ pub(crate) struct Version {
 /// A map log: entries that count instead of those in the leaves, by index.
 pub(super) type MapLog = BTreeMap<u64, Option<Entry>>;
 
-/// Nodes of the map that were read and are sound.
+/// Nodes of the map that were read and are intact.
 pub(super) type Nodes = HashMap<NodeName, Node>;
 
 /// A node as an entry leads to it, in a position of the tree.
@@ -67,10 +67,10 @@ impl NodeName {
 }
 
 /// The entry of a metadata block in the map below a root; `None` where it was never written, or a node on the way is
-/// not sound.
-pub(super) fn entry_of(nodes: &Nodes, shape: &Shape, root: &Entry, index: u64) -> Option<Entry> {
+/// damaged.
+pub(super) fn entry_of(nodes: &Nodes, layout: &Layout, root: &Entry, index: u64) -> Option<Entry> {
     let mut entry = *root;
-    for level in (0..shape.levels()).rev() {
+    for level in (0..layout.levels()).rev() {
         let number = index >> (BITS * (u32::from(level) + 1));
         let slot = (index >> (BITS * u32::from(level))) as usize % ENTRIES;
         entry = nodes.get(&NodeName::new(&entry, level, number))?.get(slot)?;
@@ -84,21 +84,21 @@ impl Version {
         Self { name: None, root, map_log: MapLog::new(), chunks: Vec::new(), taken: Vec::new() }
     }
 
-    pub(super) fn entry(&self, nodes: &Nodes, shape: &Shape, index: u64) -> Option<Entry> {
-        self.map_log.get(&index).copied().unwrap_or_else(|| entry_of(nodes, shape, &self.root, index))
+    pub(super) fn entry(&self, nodes: &Nodes, layout: &Layout, index: u64) -> Option<Entry> {
+        self.map_log.get(&index).copied().unwrap_or_else(|| entry_of(nodes, layout, &self.root, index))
     }
 }
 
 impl PhysicalLayer {
     /// The entry of a metadata block in a generation.
     pub(super) fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
-        version.entry(&self.nodes, &self.superblock.shape, index)
+        version.entry(&self.nodes, &self.superblock.layout, index)
     }
 
-    /// Shows every entry of a generation that leads to a metadata block, as far as the nodes on the way are sound.
+    /// Shows every entry of a generation that leads to a metadata block, as far as the nodes on the way are intact.
     pub(super) fn each_entry(&self, version: &Version, mut see: impl FnMut(u64, Entry)) {
         let mut above = vec![(0u64, version.root)];
-        for level in (0..self.superblock.shape.levels()).rev() {
+        for level in (0..self.superblock.layout.levels()).rev() {
             let mut below = Vec::new();
             for (number, entry) in above {
                 let Some(node) = self.nodes.get(&NodeName::new(&entry, level, number)) else { continue };

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How often a snapshot is looked for on a device that is in use, and how long it waits in between.
 const TRIES: u32 = 50;
-/// How often a superblock that is not sound is looked at again: it may be the one that is being written.
+/// How often a superblock that is damaged is looked at again: it may be the one that is being written.
 const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -122,7 +122,7 @@ fn try_list(device: &dyn BlockDevice) -> Result<(NativeSuperblock, Vec<Snapshot>
     let mut reader = Reader::new(device, &superblock);
     let live = Version::of_root(superblock.root);
     for block in 0..u64::from(superblock.snapshots).div_ceil(snapshots::RECORDS as u64) {
-        reader.go_to(&live.root, superblock.shape.list().start + block);
+        reader.go_to(&live.root, superblock.layout.list().start + block);
     }
     let list = reader.list(&live, Some(superblock.snapshots));
     match reader.wrong.pop() {

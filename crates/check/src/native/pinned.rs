@@ -28,9 +28,9 @@ pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Versio
     for chunk in std::iter::once(live).chain(snapshots).flat_map(|version| &version.chunks) {
         regions.entry(chunk.number / CHUNKS).or_default().insert(chunk.number);
     }
-    for number in 0..reader.shape.data_groups() {
+    for number in 0..reader.layout.data_groups() {
         let Some((group, at)) = descriptor(reader, live, number) else { continue };
-        let mut bitmaps = Bitmaps { index: reader.shape.index_of(group.block_bitmap), read: HashMap::new() };
+        let mut bitmaps = Bitmaps { index: reader.layout.index_of(group.block_bitmap), read: HashMap::new() };
         let own = if group.flags.contains(GroupFlags::BLOCK_UNINIT) { None } else { bitmaps.entry(reader, live) };
         let entries: Vec<Option<Entry>> = snapshots.iter().map(|version| bitmaps.entry(reader, version)).collect();
         let same = entries.iter().flatten().all(|entry| Some(entry.physical) == own.map(|own| own.physical));
@@ -62,7 +62,7 @@ pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Versio
 
 /// Without snapshots the counts are 0, and the generation's own check sees everything else.
 fn live_counts_nothing(reader: &mut Reader<'_>, live: &Version) -> bool {
-    (0..reader.shape.data_groups())
+    (0..reader.layout.data_groups())
         .all(|group| descriptor(reader, live, group).is_none_or(|(group, _)| group.pinned() == 0))
 }
 

@@ -8,7 +8,7 @@ use format::native::chunk_table::{Chunk, bit_of};
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
-use format::native::{BLOCK_SIZE, HEAD, Shape, chunk_table, snapshots};
+use format::native::{BLOCK_SIZE, HEAD, Layout, chunk_table, snapshots};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Range, RangeInclusive};
 
@@ -17,7 +17,7 @@ const BATCH: usize = 256;
 
 pub(super) struct Reader<'a> {
     pub(super) device: &'a dyn BlockDevice,
-    pub(super) shape: Shape,
+    pub(super) layout: Layout,
     pub(super) seed: u32,
     /// What is reserved without an owner, and the chunks that it lies in.
     pub(super) reserved: BTreeSet<u64>,
@@ -53,17 +53,17 @@ pub(super) struct Start {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(device: &'a dyn BlockDevice, superblock: &NativeSuperblock) -> Self {
-        let shape = superblock.shape;
+        let layout = superblock.layout;
         let mut reserved = BTreeSet::new();
         let mut reserved_chunks = BTreeSet::new();
         if superblock.reserved {
-            reserved = shape.backup_blocks();
+            reserved = layout.backup_blocks();
             reserved.extend(HEAD);
-            reserved_chunks = shape.backup_chunks();
+            reserved_chunks = layout.backup_chunks();
         }
         Self {
             device,
-            shape,
+            layout,
             seed: superblock.seed(),
             reserved,
             reserved_chunks,
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
     /// Reads the nodes that lead to an index.
     pub(super) fn go_to(&mut self, root: &Entry, index: u64) {
         let mut entry = *root;
-        for level in (0..self.shape.levels()).rev() {
+        for level in (0..self.layout.levels()).rev() {
             let number = index >> (BITS * (u32::from(level) + 1));
             let Some(node) = self.node(&entry, level, number) else { return };
             let Some(next) = node.get((index >> (BITS * u32::from(level))) as usize % ENTRIES) else { return };
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         let name = NodeName::new(entry, level, number);
         if !self.nodes.contains_key(&name) {
             let bytes = self.block(entry, Position::Node { level, number })?;
-            match Node::parse(&bytes, level, &self.shape) {
+            match Node::parse(&bytes, level, &self.layout) {
                 Ok(node) => drop(self.nodes.insert(name, node)),
                 Err(e) => {
                     self.no_mount(entry.physical, e.to_string());
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         for (physical, what) in used.compare(&chunks) {
             self.wrong(physical, what);
         }
-        let shape = self.shape;
+        let layout = self.layout;
         for physical in used.of(&self.reserved) {
             self.wrong(physical, RESERVED);
         }
@@ -160,13 +160,13 @@ impl<'a> Reader<'a> {
         let apart = self.reserved.iter().filter(|physical| !regions.contains(&bit_of(**physical).0));
         taken.extend(apart.map(|physical| *physical..physical + 1));
         // the front is claimed as the ext4 superblock's and descriptors'
-        taken.push(shape.blocks()..shape.metadata_start());
-        taken.iter_mut().for_each(|run| run.start = run.start.max(shape.front().min(run.end)));
+        taken.push(layout.blocks()..layout.metadata_start());
+        taken.iter_mut().for_each(|run| run.start = run.start.max(layout.front().min(run.end)));
         Version { name, root: start.root, map_log: start.map_log, chunks, taken }
     }
 
     pub(super) fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
-        version.entry(&self.nodes, &self.shape, index)
+        version.entry(&self.nodes, &self.layout, index)
     }
 
     /// What an entry of the map's own blocks leads to, where it is what it should be.
@@ -183,12 +183,12 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Walks a map, and returns the physical blocks that it uses. The tree has as many levels as its shape says, so it
+    /// Walks a map, and returns the physical blocks that it uses. The tree has as many levels as its layout says, so it
     /// ends on any bytes.
     fn walk(&mut self, start: &Start) -> Used {
         let mut used = Used::default();
         let mut above = vec![(0u64, start.root, start.generation)];
-        for level in (0..self.shape.levels()).rev() {
+        for level in (0..self.layout.levels()).rev() {
             let mut below = Vec::new();
             for (number, entry, newest) in above {
                 if !self.leads_to_node(&mut used, &entry, level, number, newest) {
@@ -245,7 +245,7 @@ impl<'a> Reader<'a> {
             }
         }
         for (index, entry) in newer {
-            if *index >= self.shape.table().start {
+            if *index >= self.layout.table().start {
                 self.wrong(root.physical, format!("a map log entry is that of index {index}, which may have none"));
             }
             let Some(entry) = entry else { continue };
@@ -259,7 +259,7 @@ impl<'a> Reader<'a> {
         if !used.add(entry.physical) {
             self.wrong(entry.physical, TWICE);
         }
-        let table = self.shape.table();
+        let table = self.layout.table();
         if table.contains(&index) && index - table.start >= u64::from(start.records.div_ceil(chunk_table::RECORDS)) {
             self.wrong(entry.physical, "it is a block of the chunk table behind the table's end");
         }
@@ -267,14 +267,14 @@ impl<'a> Reader<'a> {
 
     /// What an entry says of its block, against the block's index, and the generations that may have written it.
     fn check(&mut self, index: u64, entry: &Entry, written: RangeInclusive<u64>) {
-        let shape = self.shape;
+        let layout = self.layout;
         let own = |kind| matches!(kind, BlockKind::ChunkTable | BlockKind::SnapshotList | BlockKind::MapNode);
         let (fits, everybodys) = match entry.kind {
-            _ if index >= shape.indexes() => (false, true),
-            kind if shape.table().contains(&index) => (kind == BlockKind::ChunkTable, true),
-            kind if shape.list().contains(&index) => (kind == BlockKind::SnapshotList, true),
+            _ if index >= layout.indexes() => (false, true),
+            kind if layout.table().contains(&index) => (kind == BlockKind::ChunkTable, true),
+            kind if layout.list().contains(&index) => (kind == BlockKind::SnapshotList, true),
             kind if index == 0 => (kind == BlockKind::Superblock, true),
-            kind if index < shape.front() => (kind == BlockKind::Descriptors, true),
+            kind if index < layout.front() => (kind == BlockKind::Descriptors, true),
             kind => (!own(kind) && !matches!(kind, BlockKind::Superblock | BlockKind::Descriptors), false),
         };
         if !fits {
@@ -310,14 +310,14 @@ impl<'a> Reader<'a> {
     fn table(&mut self, start: &Start) -> Vec<Chunk> {
         let Start { root, map_log, records, .. } = start;
         let mut chunks: Vec<Chunk> = Vec::new();
-        let (mut in_use, mut sound) = (0, true);
+        let (mut in_use, mut intact) = (0, true);
         for block in 0..u64::from(records.div_ceil(chunk_table::RECORDS)) {
-            let index = self.shape.table().start + block;
-            let Some(entry) = entry_of(&self.nodes, &self.shape, root, index) else { continue };
+            let index = self.layout.table().start + block;
+            let Some(entry) = entry_of(&self.nodes, &self.layout, root, index) else { continue };
             let parsed =
-                self.block(&entry, Position::Block(index)).map(|bytes| chunk_table::parse(&bytes, &self.shape));
+                self.block(&entry, Position::Block(index)).map(|bytes| chunk_table::parse(&bytes, &self.layout));
             let Some(found) = self.parsed(entry.physical, parsed) else {
-                sound = false;
+                intact = false;
                 continue;
             };
             if let Some(last) = found.iter().rposition(Option::is_some) {
@@ -325,7 +325,7 @@ impl<'a> Reader<'a> {
             }
             chunks.extend(found.into_iter().flatten());
         }
-        if sound && in_use != u64::from(*records) {
+        if intact && in_use != u64::from(*records) {
             let what = format!(
                 "{records} records of the chunk table are said to be in use, and the last one is the {in_use}th"
             );
@@ -336,7 +336,7 @@ impl<'a> Reader<'a> {
             self.wrong(blocks_of(twice[0].number).start, "the chunk from here on stands in the chunk table twice");
         }
         // the table is that of the map without the map log
-        let before = map_log.keys().filter_map(|index| entry_of(&self.nodes, &self.shape, root, *index));
+        let before = map_log.keys().filter_map(|index| entry_of(&self.nodes, &self.layout, root, *index));
         let before: Vec<Entry> = before.collect();
         let after = map_log.values().flatten().map(|entry| (entry, true));
         for (entry, used) in before.iter().map(|entry| (entry, false)).chain(after) {
@@ -350,7 +350,7 @@ impl<'a> Reader<'a> {
         chunks
     }
 
-    /// What was read of a block, unless it is not sound, which is said.
+    /// What was read of a block, unless it is damaged, which is said.
     fn parsed<T>(&mut self, physical: u64, parsed: Option<format::Result<T>>) -> Option<T> {
         match parsed? {
             Ok(found) => Some(found),
@@ -364,12 +364,12 @@ impl<'a> Reader<'a> {
     /// The snapshots in the list of a generation, which has so many records, where that is known.
     pub(super) fn list(&mut self, live: &Version, listed: Option<u32>) -> Vec<Snapshot> {
         let mut list = Vec::new();
-        let (mut in_use, mut sound) = (0, true);
-        for (block, index) in (0u64..).zip(self.shape.list()) {
+        let (mut in_use, mut intact) = (0, true);
+        for (block, index) in (0u64..).zip(self.layout.list()) {
             let Some(entry) = self.entry(live, index) else { continue };
-            let parsed = self.block(&entry, Position::Block(index)).map(|bytes| snapshots::parse(&bytes, &self.shape));
+            let parsed = self.block(&entry, Position::Block(index)).map(|bytes| snapshots::parse(&bytes, &self.layout));
             let Some(found) = self.parsed(entry.physical, parsed) else {
-                sound = false;
+                intact = false;
                 continue;
             };
             match found.iter().rposition(Option::is_some) {
@@ -378,7 +378,7 @@ impl<'a> Reader<'a> {
             }
             list.extend(found.into_iter().flatten());
         }
-        if let Some(listed) = listed.filter(|listed| sound && u64::from(*listed) != in_use) {
+        if let Some(listed) = listed.filter(|listed| intact && u64::from(*listed) != in_use) {
             let what = format!(
                 "{listed} records of the list of snapshots are said to be in use, and the last one is the {in_use}th"
             );
@@ -408,7 +408,7 @@ impl<'a> Reader<'a> {
                     Ok(()) => continue,
                 };
                 match led.position {
-                    Position::Block(index) if index < self.shape.front() => self.no_mount(*physical, what),
+                    Position::Block(index) if index < self.layout.front() => self.no_mount(*physical, what),
                     _ => self.wrong(*physical, what),
                 }
             }

@@ -6,7 +6,7 @@
 //! 2. Where the newest generation cannot be read, its map or what every mount reads, and the one before is intact, that
 //!    one becomes the newest, and the report says so: what was done since is lost. Its blocks may have been written
 //!    over, so that is seldom possible. Anything else that is wrong with the newest generation is left as it is.
-//! 3. A superblock that is damaged so little that what it was is known is written anew, if its generation is sound.
+//! 3. A superblock that is damaged so little that what it was is known is written anew, if its generation is intact.
 //! 4. Where one of the two superblocks is damaged otherwise, the one in force is written in its place, if it leads to a
 //!    map. Where that one is whole, but of another length or UUID, and the one in force has errors of its own, it is
 //!    never written over: the volume goes back to its generation if that is intact.
@@ -15,7 +15,7 @@
 
 use super::copies;
 use super::layer::SIZE;
-use crate::checker::Run;
+use crate::checker::Checker;
 use crate::options::{Refusal, Repair};
 use crate::problem::Problem;
 use crate::report::{Report, Reported, exit};
@@ -27,9 +27,9 @@ use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume to check and none before it, and where the device fails.
-pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
-    let Run { device, options, .. } = run;
-    let outcome = run.check();
+pub(crate) fn repair(checker: Checker<'_>) -> Result<Report, Refusal> {
+    let Checker { device, options, .. } = checker;
+    let outcome = checker.check();
     if matches!(&outcome, Ok(report) if report.clean || report.exit & exit::CANCELLED != 0)
         || matches!(&outcome, Err(refusal) if refusal.is_cancelled())
         || options.repair == Repair::No
@@ -46,7 +46,7 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
     let other = COPIES - 1 - at;
     let damaged = |p: &Reported| p.code == Code::NativeSuperblockDamaged;
     if let Some((restored, _)) = copies::restored(device, &blocks, &in_force, at) {
-        return match run.check_generation(&restored) {
+        return match checker.check_generation(&restored) {
             Ok(mut report) if report.clean => {
                 // the one in force stays until this is written
                 write(device, other, &next(&restored))?;
@@ -60,7 +60,7 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
     }
     let abandoned = newer_than(&blocks, &in_force);
     if let (Some(newer), Repair::All) = (abandoned, options.repair) {
-        return match run.check_generation(&in_force) {
+        return match checker.check_generation(&in_force) {
             Ok(report) if report.clean => {
                 write(device, other, &next(&in_force))?;
                 Ok(went_back(report, newer, in_force.generation, "it leads to no map"))
@@ -74,7 +74,7 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
     }
     if in_force.unordered {
         let calm = NativeSuperblock { unordered: false, ..in_force.clone() };
-        let report = run.check_generation(&calm)?;
+        let report = checker.check_generation(&calm)?;
         if !report.clean {
             return outcome;
         }
@@ -91,7 +91,7 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
         if let Some(whole) = copies::block_of(&blocks, other).and_then(|block| NativeSuperblock::parse(block).ok())
             && !alone
         {
-            return instead(run, outcome, &whole, &in_force, at, last);
+            return instead(checker, outcome, &whole, &in_force, at, last);
         }
         // the one in force stays until this is written
         write(device, other, &next(&in_force))?;
@@ -103,12 +103,12 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
         report.repaired = true;
         return Ok(report);
     }
-    go_back(run, outcome, &blocks, &in_force, at, last)
+    go_back(checker, outcome, &blocks, &in_force, at, last)
 }
 
 /// Makes the generation before the newest one the newest, where that cannot be read and the one before is intact.
 fn go_back(
-    run: Run<'_>,
+    checker: Checker<'_>,
     outcome: Result<Report, Refusal>,
     blocks: &[u8],
     in_force: &NativeSuperblock,
@@ -116,14 +116,14 @@ fn go_back(
     last: u64,
 ) -> Result<Report, Refusal> {
     let found = whole(blocks);
-    let Some((before, _)) = found.get(1).filter(|_| run.options.repair == Repair::All) else { return outcome };
-    let Some((physical, what)) = super::read_generation(run.device, in_force.clone()).unreadable else {
+    let Some((before, _)) = found.get(1).filter(|_| checker.options.repair == Repair::All) else { return outcome };
+    let Some((physical, what)) = super::read_generation(checker.device, in_force.clone()).unreadable else {
         return outcome;
     };
-    match run.check_generation(before) {
+    match checker.check_generation(before) {
         Ok(report) if report.clean => {
             // over the damaged one: the intact one stays until this is written
-            write(run.device, at, &next_of(before, last))?;
+            write(checker.device, at, &next_of(before, last))?;
             let why = format!("block {physical} of the device: {what}");
             Ok(went_back(report, in_force.generation, before.generation, &why))
         }
@@ -131,19 +131,19 @@ fn go_back(
     }
 }
 
-/// Makes the generation of the other superblock the newest, where that is whole and says another length or UUID than the
-/// one in force, which has errors of its own. It is never written over: it may be the one that is right.
+/// Makes the generation of the other superblock the newest, where that is whole and says another length or UUID than
+/// the one in force, which has errors of its own. It is never written over: it may be the one that is right.
 fn instead(
-    run: Run<'_>,
+    checker: Checker<'_>,
     outcome: Result<Report, Refusal>,
     whole: &NativeSuperblock,
     in_force: &NativeSuperblock,
     at: u64,
     last: u64,
 ) -> Result<Report, Refusal> {
-    match run.check_generation(whole) {
+    match checker.check_generation(whole) {
         Ok(report) if report.clean => {
-            write(run.device, at, &next_of(whole, last))?;
+            write(checker.device, at, &next_of(whole, last))?;
             let why = "its superblock contradicts the volume above its map";
             Ok(went_back(report, in_force.generation, whole.generation, why))
         }
@@ -175,8 +175,8 @@ fn whole(blocks: &[u8]) -> Vec<(NativeSuperblock, u64)> {
     let copies = blocks.chunks(SIZE as usize).zip(0..);
     let mut found: Vec<_> = copies.filter_map(|(bytes, at)| Some((NativeSuperblock::parse(bytes).ok()?, at))).collect();
     found.sort_by_key(|(superblock, _)| std::cmp::Reverse(superblock.generation));
-    let volume = found.first().map(|(newest, _)| (newest.uuid, newest.shape));
-    found.retain(|(superblock, _)| Some((superblock.uuid, superblock.shape)) == volume);
+    let volume = found.first().map(|(newest, _)| (newest.uuid, newest.layout));
+    found.retain(|(superblock, _)| Some((superblock.uuid, superblock.layout)) == volume);
     found
 }
 

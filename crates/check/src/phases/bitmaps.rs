@@ -41,7 +41,7 @@ pub(crate) fn is_written(volume: &Volume, group: GroupNo, kind: BitmapKind) -> b
 /// The descriptor has a checksum, and it is right.
 fn is_trusted(volume: &Volume, group: GroupNo) -> bool {
     let geometry = &volume.geometry;
-    (geometry.metadata_csum || geometry.gdt_csum) && volume.distrusted.binary_search(&group).is_err()
+    (geometry.metadata_csum || geometry.gdt_csum) && volume.untrusted.binary_search(&group).is_err()
 }
 
 /// The bitmaps of all groups as they stand on the device.

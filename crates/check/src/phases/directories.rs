@@ -22,7 +22,7 @@ mod seen;
 
 use crate::context::Context;
 use crate::inode_records::{Directories, Directory, Marks};
-use crate::phases::directories::hash_tree::{HashRange, HashTrees, Shape, hash_of, index_format};
+use crate::phases::directories::hash_tree::{HashRange, HashTrees, HtreeBlock, hash_of, index_format};
 use crate::problem::Problem;
 use crate::scan::found::DirRun;
 use crate::scan::{Item, REQUEST};
@@ -34,7 +34,7 @@ use format::htree::IndexFormat;
 use format::inode::FileKind;
 use format::native::map::BlockKind;
 use format::{FileBlock, FsBlock, InodeNo, casefold};
-use parents::{Claim, Rivals};
+use parents::{ParentEntry, Rivals};
 use parking_lot::Mutex;
 use seen::Seen;
 use std::collections::{BTreeMap, BTreeSet};
@@ -182,8 +182,8 @@ impl<'a> Names<'a> {
             }
             return;
         };
-        let shape = if indexed { Shape::of(bytes, file_block, &dir.format) } else { Shape::Leaf };
-        let leaf = shape == Shape::Leaf;
+        let htree_block = if indexed { HtreeBlock::of(bytes, file_block, &dir.format) } else { HtreeBlock::Leaf };
+        let leaf = htree_block == HtreeBlock::Leaf;
         let kind = if leaf { BlockKind::Directory } else { BlockKind::DirectoryIndex };
         self.ctx.identify(block, kind, &[dir.inode]);
         let tail = if leaf && self.leaf_tail.ends(bytes) { self.leaf_tail.size() } else { 0 };
@@ -197,7 +197,7 @@ impl<'a> Names<'a> {
             }
         });
         if !leaf {
-            self.trees.index_block(dir.record, file_block, shape, bytes, &dir.format);
+            self.trees.index_block(dir.record, file_block, htree_block, bytes, &dir.format);
             return;
         }
         if indexed {
@@ -351,9 +351,12 @@ impl<'a> Names<'a> {
     }
 
     fn check_block_again(&self, dir: &Dir<'_>, bytes: &[u8]) {
-        let shape =
-            if dir.marks.contains(Marks::INDEX) { Shape::of(bytes, dir.file_block, &dir.format) } else { Shape::Leaf };
-        let hasher = self.foreign.get(&dir.inode).filter(|_| shape == Shape::Leaf);
+        let htree_block = if dir.marks.contains(Marks::INDEX) {
+            HtreeBlock::of(bytes, dir.file_block, &dir.format)
+        } else {
+            HtreeBlock::Leaf
+        };
+        let hasher = self.foreign.get(&dir.inode).filter(|_| htree_block == HtreeBlock::Leaf);
         let border = self.trees.hasher().zip(self.borders.get(&(dir.inode, dir.file_block)));
         let mut place = if dir.file_block == 0 { Place::Dot } else { Place::Other };
         let mut range = HashRange::EMPTY;
@@ -375,7 +378,7 @@ impl<'a> Names<'a> {
                     let mut rivals = self.rivals.lock();
                     if rivals.wants(entry.inode) {
                         let (dir, file_block, name) = (dir.inode, dir.file_block, Some(entry.name.into()));
-                        rivals.found(entry.inode, Claim { dir, file_block, offset, name });
+                        rivals.found(entry.inode, ParentEntry { dir, file_block, offset, name });
                     }
                 }
             }

@@ -82,12 +82,14 @@ pub(crate) fn open(
     problems: &Problems,
 ) -> Result<Volume, Refusal> {
     let (found, table) = find(scanner, options, problems)?;
-    let Accepted { disk, geometry, .. } = found.clone();
+    let Accepted { disk, geometry, at } = found.clone();
+    let is_copy = at != superblock::OFFSET;
     let device = scanner.device.geometry().len;
     let fits = device / u64::from(geometry.block_size);
     if geometry.blocks / 2 > fits {
         return Err(Refusal::new(format!(
-            "the superblock claims {} blocks of {} bytes, but the device holds only {fits}: most of the volume is missing",
+            "most of the volume is missing (truncated image?): its superblock says {} blocks of {} bytes, the device has \
+             {fits}; get a complete copy before you repair",
             geometry.blocks, geometry.block_size
         )));
     }
@@ -95,11 +97,12 @@ pub(crate) fn open(
         problems.report(Problem::new(Code::BeyondDevice).found(geometry.blocks).expected(fits));
     }
     let features = disk.features();
-    let distrusted = table.check(&disk, &geometry, &features, problems);
+    let untrusted = table.check(&disk, &geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
     let orphans = BTreeSet::new();
     let groups = table.groups;
-    let mut volume = Volume { disk, features, geometry, groups, used_inodes, distrusted, orphans, space_maps: None };
+    let mut volume =
+        Volume { disk, is_copy, features, geometry, groups, used_inodes, untrusted, orphans, space_maps: None };
     let copies = backups(scanner, Some(&found.geometry)).filter(|copy| is_same_volume(&found, copy));
     let copies = copies.filter(|_| options.superblock.is_none());
     if let Some(problem) = space_map_layout::read(scanner, &mut volume, copies)? {
@@ -323,8 +326,8 @@ fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) 
 
 /// The copies of the superblock that can be used, in the order in which they are tried: where the primary says that
 /// they are, and then, as it may be the primary that is wrong, in all places where mke2fs puts them by default.
-fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
-    let stated = shape.into_iter().flat_map(|geometry| {
+fn backups<'a>(scanner: &'a Scanner<'_>, geometry: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
+    let stated = geometry.into_iter().flat_map(|geometry| {
         let blocks = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
         blocks.take(BACKUP_GROUPS.len()).map(|block| (geometry.block_size, block.get()))
     });
@@ -339,7 +342,7 @@ fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl It
         let accepted = accept_at(scanner, block.checked_mul(block_size.into())?).ok()?;
         (accepted.geometry.block_size == block_size).then_some(accepted)
     });
-    let unknown = shape.is_none();
+    let unknown = geometry.is_none();
     known.chain(std::iter::once_with(move || if unknown { search(scanner) } else { Vec::new() }).flatten())
 }
 
@@ -391,8 +394,8 @@ fn accept_at(scanner: &Scanner<'_>, at: u64) -> Result<Accepted, Rejection> {
     Ok(Accepted { disk, geometry, at })
 }
 
-/// The shape of a volume by its superblock; `None` where it describes none that we can check.
-pub(crate) fn shape_of(disk: &DiskSuperblock) -> Option<Geometry> {
+/// The geometry of a volume by its superblock; `None` where it describes none that we can check.
+pub(crate) fn geometry_of(disk: &DiskSuperblock) -> Option<Geometry> {
     check(disk).ok()
 }
 

@@ -1,4 +1,4 @@
-//! Extended attributes: those that are not sound are dropped, with the place they stand in where it cannot be read on.
+//! Extended attributes: invalid ones are dropped, with the place they stand in where it cannot be read on.
 
 use super::work::Work;
 use crate::problem::Problem;
@@ -159,7 +159,7 @@ pub(super) fn drop_inline_value(inode: &mut InodeBuf) {
     }
 }
 
-/// Repairs blocks of attributes. Those that are not sound are dropped by every inode that has them.
+/// Repairs blocks of attributes. Invalid ones are dropped by every inode that has them.
 pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let mut dropped: HashSet<u64> = HashSet::new();
     for problem in problems {

@@ -60,7 +60,7 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool, maps_alone: bool
     let mut free = u64::from(group.free_clusters);
     let last = number.get() + 1 == geometry.groups;
     let flags = group.flags;
-    let believed = |flag| checksums && flags.contains(flag) && work.volume().distrusted.binary_search(&number).is_err();
+    let believed = |flag| checksums && flags.contains(flag) && work.volume().untrusted.binary_search(&number).is_err();
     let stays_uninit = believed(GroupFlags::BLOCK_UNINIT) && !last && !in_use;
     if let Some(maps) = &work.volume().space_maps {
         free = u64::from(group.free_clusters);

@@ -4,7 +4,7 @@
 use super::bitmaps::filled;
 use super::work::Work;
 use super::{copies, failed, space_maps};
-use crate::checker::Run;
+use crate::checker::Checker;
 use crate::native;
 use crate::options::{Options, Progress, Refusal};
 use crate::redo::{self, FreeBlocks};
@@ -55,8 +55,8 @@ pub fn convert(
     }
     redo::finish(&**device, None).map_err(failed)?;
     let overlay = Overlay::new(Arc::clone(device));
-    let run = Run { name, device: &overlay, options, progress };
-    let (report, built) = run.examine(|view| build(view, &overlay, to))?;
+    let checker = Checker { name, device: &overlay, options, progress };
+    let (report, built) = checker.examine(|view| build(view, &overlay, to))?;
     if report.exit & exit::CANCELLED != 0 {
         return Err(Refusal { exit: exit::CANCELLED, ..refused("cancelled; nothing was changed") });
     }
@@ -181,9 +181,9 @@ fn place(view: &View<'_>, used: &mut Used<'_>, groups: Option<u32>) -> Result<(S
     let groups = groups.unwrap_or_else(|| ((METABLOCKGROUP / bytes.max(1)).max(1) as u32).next_power_of_two());
     let all = u64::from(geometry.first_data_block).max(1)..geometry.blocks;
     // its size depends on nothing but these two
-    let shape = SpaceMaps::new(geometry, groups, all.start + 1, LEAST_LOG);
-    let shape = shape.ok_or_else(|| refused(format!("{groups} groups to a metablockgroup are not possible here")))?;
-    let table = shape.table().end - shape.table().start;
+    let draft = SpaceMaps::new(geometry, groups, all.start + 1, LEAST_LOG);
+    let draft = draft.ok_or_else(|| refused(format!("{groups} groups to a metablockgroup are not possible here")))?;
+    let table = draft.table().end - draft.table().start;
     let (mut log, mut start) = (LOG, used.take(table + u64::from(LOG), all.clone()));
     while start.is_err() && log > LEAST_LOG {
         log /= 2;

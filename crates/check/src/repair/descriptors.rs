@@ -23,7 +23,7 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
 /// Repairs descriptors.
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     if problems.iter().any(|p| p.code == Code::GroupDescriptorsTryBackup) {
-        superblock::take_shape(work)?;
+        superblock::take_geometry(work)?;
         return restore(work);
     }
     let mut moved = BTreeSet::new();

@@ -5,7 +5,7 @@ use super::inline;
 use super::maps;
 use super::rebuild;
 use super::work::Work;
-use crate::phases::directories::hash_tree::{Shape, index_format};
+use crate::phases::directories::hash_tree::{HtreeBlock, index_format};
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;
@@ -104,11 +104,11 @@ fn repair_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bo
     for (n, block) in (0u32..).zip(blocks) {
         let Some(mut bytes) = work.block(block)? else { continue };
         let before = bytes.clone();
-        let shape = if indexed { Shape::of(&bytes, n, &format) } else { Shape::Leaf };
-        if shape == Shape::Node {
+        let kind = if indexed { HtreeBlock::of(&bytes, n, &format) } else { HtreeBlock::Leaf };
+        if kind == HtreeBlock::Node {
             continue;
         }
-        let leaf = shape == Shape::Leaf;
+        let leaf = kind == HtreeBlock::Leaf;
         let tail = if leaf { work.leaf_tail(&bytes) } else { 0 };
         let end = bytes.len() - tail;
         let Some(chain) = bytes.get_mut(..end) else { continue };

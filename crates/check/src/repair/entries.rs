@@ -54,7 +54,7 @@ fn set_byte(bytes: &mut [u8], at: usize, value: u8) {
 }
 
 /// Makes the chain of entries that fills `bytes` whole: what does not fit is cut, or taken in by the entry before it.
-/// An entry that is sound but for an end beyond the chain's is the chain's last, as with e2fsck. `inodes` is how many
+/// An entry that is valid but for an end beyond the chain's is the chain's last, as with e2fsck. `inodes` is how many
 /// the volume has.
 pub(super) fn salvage(bytes: &mut [u8], block_size: u32, inodes: u32) {
     let mut before: Option<usize> = None;
@@ -120,11 +120,11 @@ fn is_whole(bytes: &[u8], block_size: u32) -> bool {
     ends && all.iter().all(fits) && all.first().is_some_and(|first| first.inode != 0 && first.name_len > 0)
 }
 
-/// All entries of a region in use, as far as they can be read; `hashed` where they carry hashes.
-pub(super) fn all(work: &Work<'_>, region: &[u8], hashed: bool) -> Vec<Named> {
+/// All entries in use of a part of a directory, as far as they can be read; `hashed` where they carry hashes.
+pub(super) fn all(work: &Work<'_>, part: &[u8], hashed: bool) -> Vec<Named> {
     let geometry = &work.volume().geometry;
     let block_size = geometry.block_size;
-    let mut bytes = region.to_vec();
+    let mut bytes = part.to_vec();
     salvage(&mut bytes, block_size, geometry.inodes);
     let name_end = |spot: &Spot| spot.at + DirEntry::SIZE + spot.name_len;
     let named = spots(&bytes, block_size).into_iter().filter(|spot| spot.inode != 0 && spot.name_len > 0);

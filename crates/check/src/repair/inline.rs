@@ -24,8 +24,8 @@ pub(super) fn move_out(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -
         Some(FileKind::Directory) => {
             let mut names = Vec::new();
             let parent = head.first_chunk::<4>().map_or(0, |b| u32::from_le_bytes(*b));
-            for region in [head.get(4..).unwrap_or_default(), tail.as_slice()] {
-                names.extend(entries::all(work, region, false));
+            for part in [head.get(4..).unwrap_or_default(), tail.as_slice()] {
+                names.extend(entries::all(work, part, false));
             }
             names.retain(|named: &Named| named.inode.get() != 0);
             attributes::drop_inline_value(inode);

@@ -225,9 +225,9 @@ impl Case<'_, '_> {
         let lost: Vec<&Problem> = problems.iter().copied().filter(|p| p.code == Code::LooksLikeDirectory).collect();
         let problems = if lost.is_empty() { problems } else { &lost };
         // how an inode is to be read comes before what stands in it
-        let shape: Vec<&Problem> =
+        let reading: Vec<&Problem> =
             problems.iter().copied().filter(|p| row(p.code).concerns == Concerns::Reading).collect();
-        let problems = if shape.is_empty() { problems } else { &shape };
+        let problems = if reading.is_empty() { problems } else { &reading };
         let mut map = false;
         for problem in problems {
             map |= row(problem.code).concerns == Concerns::Map;

@@ -1,4 +1,4 @@
-//! Block maps: what of one is sound is read out of it, and a map is written that holds just that.
+//! Block maps: what of one is valid is read out of it, and a map is written that holds just that.
 
 use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
@@ -18,7 +18,7 @@ const IN_INODE: usize = 4;
 /// Nodes and indirect blocks of a file that are followed at most.
 const MOST_NODES: usize = 1 << 22;
 
-/// What is sound of a map of extents.
+/// The valid part of a map of extents.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
     /// Ascending, disjoint.
@@ -41,7 +41,7 @@ pub(super) fn fields(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> File
     }
 }
 
-/// Reads what is sound of the tree in `i_block`.
+/// Reads the valid part of the tree in `i_block`.
 pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Result<Extents> {
     let mut reader =
         Reader { work, fields: fields(work, number, inode), found: Extents::default(), seen: HashSet::new() };
@@ -55,11 +55,11 @@ pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -
 /// those around them: one wrong start or length must not cost all that stand behind it.
 fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
     let end = |extent: &Extent| extent.logical.get() + u64::from(extent.len);
-    let mut sound: Vec<Extent> = Vec::with_capacity(extents.len());
+    let mut valid: Vec<Extent> = Vec::with_capacity(extents.len());
     for (n, this) in extents.iter().enumerate() {
-        let next = sound.last().map_or(0, end);
+        let next = valid.last().map_or(0, end);
         if this.logical.get() < next
-            || ratio > 1 && sound.last().is_some_and(|before| parts_cluster(before, this, ratio))
+            || ratio > 1 && valid.last().is_some_and(|before| parts_cluster(before, this, ratio))
         {
             continue;
         }
@@ -77,10 +77,10 @@ fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
                 }
         });
         if !contradicted {
-            sound.push(*this);
+            valid.push(*this);
         }
     }
-    *extents = sound;
+    *extents = valid;
 }
 
 /// Whether the cluster of the file that an extent begins in lies in another cluster of the volume already, by the one
@@ -242,12 +242,12 @@ pub(super) fn edit_indirect(
     inode: &mut InodeBuf,
     check: &mut dyn FnMut(Pointer) -> Result<u64>,
 ) -> Result<()> {
-    let shape = work.volume().geometry.indirect();
+    let format = work.volume().geometry.indirect();
     let mut words: [u32; 15] = inode.raw().block_words();
     let mut editor = Editor { work, owner: number, check, seen: HashSet::new() };
     for (n, word) in (0u32..).zip(&mut words) {
         let level = n.saturating_sub(11);
-        let first = if level == 0 { u64::from(n) } else { shape.first_of_level(level).get() };
+        let first = if level == 0 { u64::from(n) } else { format.first_of_level(level).get() };
         *word = editor.pointer(Pointer { block: u64::from(*word), level, first })?;
     }
     inode.set_block_words(&words);
@@ -279,9 +279,9 @@ impl Editor<'_, '_> {
         let Some(mut bytes) = self.work.block(pointer.block)? else { return Ok(0) };
         let before = bytes.clone();
         let level = pointer.level - 1;
-        let shape = self.work.volume().geometry.indirect();
-        let span = shape.span(level);
-        for (n, number) in (0..shape.per_block()).zip(bytes.chunks_exact_mut(4)) {
+        let format = self.work.volume().geometry.indirect();
+        let span = format.span(level);
+        for (n, number) in (0..format.per_block()).zip(bytes.chunks_exact_mut(4)) {
             let block = <[u8; 4]>::try_from(&*number).map_or(0, u32::from_le_bytes);
             let first = pointer.first.saturating_add(n.saturating_mul(span));
             let new = self.pointer(Pointer { block: u64::from(block), level, first })?;
@@ -324,7 +324,7 @@ pub(super) fn convert(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) ->
     write_extents(work, number, inode, &extents, &[])
 }
 
-/// Drops what is not sound of an inode's map. `false` where so much was impossible that the inode is likely none.
+/// Drops what is invalid in an inode's map. `false` where so much was impossible that the inode is likely none.
 pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
         let found = read_extents(work, number, inode)?;
@@ -477,7 +477,7 @@ impl<I: Iterator<Item = u64>> Builder<'_, '_, I> {
     }
 }
 
-/// Lets go of what lies behind the first `blocks` blocks of a file.
+/// Drops what lies behind the first `blocks` blocks of a file.
 pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, blocks: u64) -> Result<()> {
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
         let mut found = read_extents(work, number, inode)?;
@@ -515,15 +515,15 @@ mod tests {
 
     #[test]
     fn one_wrong_extent_costs_itself_alone() {
-        let sound = [(0, 4), (4, 1), (5, 5), (10, 10), (20, 2), (40, 3)];
-        assert_eq!(retained(&sound), sound);
-        for n in 0..sound.len() {
-            let mut without = sound.to_vec();
+        let valid = [(0, 4), (4, 1), (5, 5), (10, 10), (20, 2), (40, 3)];
+        assert_eq!(retained(&valid), valid);
+        for n in 0..valid.len() {
+            let mut without = valid.to_vec();
             without.remove(n);
-            for (start, len) in [(262_150, sound[n].1), (sound[n].0, 3000)] {
-                let mut wrong = sound;
+            for (start, len) in [(262_150, valid[n].1), (valid[n].0, 3000)] {
+                let mut wrong = valid;
                 wrong[n] = (start, len);
-                let expected = match sound.len() - n {
+                let expected = match valid.len() - n {
                     // nothing contradicts the last, and one alone not a start
                     1 => wrong.to_vec(),
                     2 if start > 40 => wrong[..=n].to_vec(),
@@ -532,9 +532,9 @@ mod tests {
                 assert_eq!(retained(&wrong), expected, "{n}: {start}, {len}");
             }
             if n > 0 {
-                let mut wrong = sound;
-                wrong[n].0 = sound[n - 1].0;
-                assert_eq!(retained(&wrong).len(), sound.len() - 1, "{n}: too low");
+                let mut wrong = valid;
+                wrong[n].0 = valid[n - 1].0;
+                assert_eq!(retained(&wrong).len(), valid.len() - 1, "{n}: too low");
             }
         }
     }

@@ -60,14 +60,14 @@ fn write(work: &Work<'_>, number: InodeNo, kind: Kind, used: impl Iterator<Item 
         (entry.bytes, entry.inodes) = (used.bytes, used.inodes);
     }
     let content = content(kind, entries.into_values().collect(), stated.grace.unwrap_or((GRACE, GRACE)));
-    let sound = inode.kind() == Some(FileKind::Regular) && !inode.raw().flags().contains(InodeFlags::INLINE_DATA);
-    if !sound {
+    let valid = inode.kind() == Some(FileKind::Regular) && !inode.raw().flags().contains(InodeFlags::INLINE_DATA);
+    if !valid {
         inode = work.blank_inode();
         inode.set_mode(0o100_600);
         inode.set_links(1);
         inode.set_flags(maps::new_file_flags(work));
     }
-    let (mut places, nodes) = if sound { maps::dense(work, number, &inode)? } else { Default::default() };
+    let (mut places, nodes) = if valid { maps::dense(work, number, &inode)? } else { Default::default() };
     let blocks: Vec<&[u8]> = content.chunks(work.block_size()).collect();
     places.truncate(blocks.len());
     // what others have, too, is not written over

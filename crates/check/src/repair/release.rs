@@ -40,7 +40,7 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
             RoCompat::BIGALLOC | RoCompat::QUOTA | RoCompat::PROJECT | RoCompat::ORPHAN_PRESENT | RoCompat::READONLY,
         ) && !features.incompat.intersects(Incompat::EA_INODE | Incompat::NEEDS_RECOVERY | Incompat::JOURNAL_DEV)
             && !geometry.has_regions()
-            && volume.distrusted.is_empty();
+            && volume.untrusted.is_empty();
     let own: Vec<Range<u64>> = {
         let mut own: Vec<_> = system_zone::blocks(volume).collect();
         own.sort_unstable_by_key(|blocks| blocks.start);
@@ -62,8 +62,8 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
         }
         let Some(mut inode) = work.inode(number)? else { return Ok(None) };
         let raw = inode.raw();
-        let sound = !geometry.metadata_csum || raw.checksum(geometry, number) == raw.stored_checksum();
-        let Some(kind) = raw.kind().filter(|_| sound) else { return Ok(None) };
+        let valid = !geometry.metadata_csum || raw.checksum(geometry, number) == raw.stored_checksum();
+        let Some(kind) = raw.kind().filter(|_| valid) else { return Ok(None) };
         next = raw.disk.i_dtime.get();
         let Some(mapped) = mapped_by(work, number, &inode, kind)? else { return Ok(None) };
         if raw.disk.i_links_count.get() > 0 {
@@ -126,7 +126,7 @@ struct Mapped {
     last: Option<u64>,
 }
 
-/// What an inode maps; `None` where its map is not wholly sound.
+/// What an inode maps; `None` where any of its map is invalid.
 fn mapped_by(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, kind: FileKind) -> Result<Option<Mapped>> {
     let raw = inode.raw();
     let mut mapped = Mapped::default();
@@ -138,22 +138,22 @@ fn mapped_by(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, kind: FileKind)
     if short || !matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
         return Ok(Some(mapped));
     }
-    let sound = if flags.contains(InodeFlags::EXTENTS) {
+    let valid = if flags.contains(InodeFlags::EXTENTS) {
         extents(work, number, inode, &raw.disk.i_block, None, &mut mapped)?
     } else {
-        let shape = work.volume().geometry.indirect();
-        let mut sound = true;
+        let format = work.volume().geometry.indirect();
+        let mut valid = true;
         for (n, word) in (0u32..).zip(raw.block_words::<15>()) {
             let level = n.saturating_sub(11);
-            let first = if level == 0 { u64::from(n) } else { shape.first_of_level(level).get() };
-            sound = sound && indirect(work, word, level, first, &mut mapped)?;
+            let first = if level == 0 { u64::from(n) } else { format.first_of_level(level).get() };
+            valid = valid && indirect(work, word, level, first, &mut mapped)?;
         }
-        sound
+        valid
     };
-    Ok(sound.then_some(mapped))
+    Ok(valid.then_some(mapped))
 }
 
-/// Collects what a node of an extent tree leads to; whether all of it is sound.
+/// Collects what a node of an extent tree leads to; whether all of it is valid.
 fn extents(
     work: &Work<'_>,
     number: InodeNo,
@@ -165,15 +165,15 @@ fn extents(
     let geometry = &work.volume().geometry;
     let Some(node) = RawNode::from_bytes(bytes) else { return Ok(false) };
     let at = node.header.eh_depth.get();
-    let sound = match depth {
+    let valid = match depth {
         None => root_header_fits(&node) && at <= MAX_DEPTH,
         Some(depth) => {
             let seed = inode.raw().seed(geometry, number);
             let seen = check_header(&node, (number, seed), depth, bytes, geometry);
-            seen.is_sound()
+            seen.is_valid()
         }
     };
-    if !sound {
+    if !valid {
         return Ok(false);
     }
     if at == 0 {
@@ -218,10 +218,10 @@ fn indirect(work: &Work<'_>, block: u32, level: u32, first: u64, mapped: &mut Ma
         mapped.last = mapped.last.max(Some(first));
         return Ok(true);
     }
-    let shape = volume.geometry.indirect();
+    let format = volume.geometry.indirect();
     let Some(bytes) = work.block(block)? else { return Ok(false) };
-    let span = shape.span(level - 1);
-    for (n, pointer) in (0u64..).zip(shape.pointers(&bytes)) {
+    let span = format.span(level - 1);
+    for (n, pointer) in (0u64..).zip(format.pointers(&bytes)) {
         if !indirect(work, pointer.get(), level - 1, first.saturating_add(n.saturating_mul(span)), mapped)? {
             return Ok(false);
         }

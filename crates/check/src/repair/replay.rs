@@ -1,7 +1,7 @@
 //! Replays the journal into the overlay, and leaves it empty.
 //!
 //! Two passes over the log: the first finds the complete transactions, the blocks they name and those they revoke; the
-//! second copies. A log ends where a transaction has no commit block, or one left from an earlier turn. One whose
+//! second copies. A log ends where a transaction has no commit block, or one left from an earlier round. One whose
 //! commit block is there and does not match is damage: nothing behind it can be replayed, and of what can be the volume
 //! needs a check.
 
@@ -136,7 +136,7 @@ struct Pending {
     copies: Vec<Copy>,
     revoked: Vec<u64>,
     /// A descriptor or a revoke block does not match its checksum.
-    unsound: bool,
+    invalid: bool,
     /// A copy does not.
     torn: bool,
 }
@@ -173,11 +173,11 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
         (at, left) = (at + 1, left - 1);
         match header.block_type {
             Some(BlockType::Descriptor) => {
-                pending.unsound |= !format.tail_matches(&block);
+                pending.invalid |= !format.tail_matches(&block);
                 sum = crc32_be(sum, &block);
                 for tag in format.tags(&block) {
                     let Some(data) = (left > 0).then(|| read(at)).flatten() else {
-                        (pending.unsound, log.damaged) = (true, true);
+                        (pending.invalid, log.damaged) = (true, true);
                         break;
                     };
                     sum = crc32_be(sum, &data);
@@ -192,10 +192,10 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
                 }
             }
             Some(BlockType::Revoke) => {
-                pending.unsound |= !format.tail_matches(&block);
+                pending.invalid |= !format.tail_matches(&block);
                 match format.revoked(&block) {
                     Ok(revoked) => pending.revoked.extend(revoked.map(FsBlock::get)),
-                    Err(_) => pending.unsound = true,
+                    Err(_) => pending.invalid = true,
                 }
             }
             Some(BlockType::Commit) => {
@@ -206,13 +206,13 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
                 }
                 let time = format.commit_seconds(&block);
                 let transaction = std::mem::take(&mut pending);
-                if !transaction.unsound && format.commit_matches(&block, sum) {
+                if !transaction.invalid && format.commit_matches(&block, sum) {
                     transaction.commit(&mut log);
                     committed_at = time;
                 } else if time < committed_at {
-                    // older than the last one: left from an earlier turn of the log, which ends here
+                    // older than the last one: left from an earlier round of the log, which ends here
                     break;
-                } else if !transaction.unsound && format.async_commit() {
+                } else if !transaction.invalid && format.async_commit() {
                     unfinished = true;
                 } else {
                     log.damaged = true;

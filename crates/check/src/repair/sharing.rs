@@ -35,13 +35,13 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     }
     let mut clones = Clones { work, owners, shared: HashMap::new(), attributes: HashMap::new() };
     for number in inodes {
-        clones.part(number)?;
+        clones.separate(number)?;
     }
     let attributes = std::mem::take(&mut clones.attributes);
     move_attributes(work, &attributes)
 }
 
-/// Why the owners of shared blocks cannot be parted: a sentence, where there are not enough free blocks.
+/// Why the owners of shared blocks cannot be separated: a sentence, where there are not enough free blocks.
 pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
     let walk = work.walk()?;
     let mut owners: HashMap<u64, u64> = HashMap::new();
@@ -87,7 +87,7 @@ enum Outcome {
 
 impl Clones<'_, '_> {
     /// Copies the shared blocks of one file, so that it has blocks of its own.
-    fn part(&mut self, number: InodeNo) -> Result<()> {
+    fn separate(&mut self, number: InodeNo) -> Result<()> {
         let work = self.work;
         self.shared.clear();
         if number == InodeNo::RESIZE {
@@ -106,9 +106,9 @@ impl Clones<'_, '_> {
         let has_space = if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
             true
         } else if inode.raw().flags().contains(InodeFlags::EXTENTS) {
-            self.part_extents(number, &mut inode)?
+            self.separate_extents(number, &mut inode)?
         } else {
-            self.part_indirect(number, &mut inode)?
+            self.separate_indirect(number, &mut inode)?
         };
         if !has_space {
             return work.clear_inode(number);
@@ -161,7 +161,7 @@ impl Clones<'_, '_> {
         Ok(Outcome::Goes(to + within))
     }
 
-    fn part_indirect(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
+    fn separate_indirect(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let mut has_space = true;
         let work = self.work;
         maps::edit_indirect(work, number, inode, &mut |pointer: Pointer| {
@@ -195,7 +195,7 @@ impl Clones<'_, '_> {
         Ok(volume.geometry.indirect().pointers(&bytes).iter().any(|block| impossible(block.get().into())))
     }
 
-    fn part_extents(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
+    fn separate_extents(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let found = maps::read_extents(self.work, number, inode)?;
         let own = maps::exclusive(self.work, &found.nodes);
         let exclusive: HashSet<u64> = own.iter().copied().collect();

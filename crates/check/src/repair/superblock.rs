@@ -58,14 +58,14 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
     descriptors::restore(work)
 }
 
-/// Makes the primary superblock state the shape under which the descriptors of a copy made sense. Otherwise the
+/// Makes the primary superblock state the geometry under which the descriptors of a copy made sense. Otherwise the
 /// primary descriptors would not make sense either once they are restored, and each check would read the copy again.
-pub(super) fn take_shape(work: &Work<'_>) -> Result<()> {
+pub(super) fn take_geometry(work: &Work<'_>) -> Result<()> {
     let (volume, mut superblock) = (work.volume(), work.superblock()?);
     let flexible = |disk: &DiskSuperblock| disk.features().incompat.contains(Incompat::FLEX_BG);
     let fits = |disk: &DiskSuperblock| {
         flexible(disk) == flexible(&volume.disk)
-            && superblock::shape_of(disk).is_some_and(|shape| shape == volume.geometry)
+            && superblock::geometry_of(disk).is_some_and(|geometry| geometry == volume.geometry)
     };
     if fits(&superblock) {
         return Ok(());

@@ -1,8 +1,8 @@
 //! What all fixers use: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
 //!
 //! A fixer sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed
-//! in that check; blocks that are let go in an iteration are free in the next. Files whose map a check could not read
-//! have claimed nothing, and only the bitmaps know of their blocks: what is marked there is allocated last.
+//! in that check; blocks released in an iteration are free in the next. Files whose map a check could not read have
+//! claimed nothing, and only the bitmaps know of their blocks: what is marked there is allocated last.
 
 use super::entries;
 use crate::view::{View, Walk};

@@ -413,10 +413,10 @@ impl<'a> Layers<'a> {
 
     /// The last block of a file that indirect blocks map: found from the last number of each, top down.
     fn last_of(&self, pending: &Pending) -> Option<u64> {
-        let shape = self.ctx.volume.geometry.indirect();
+        let format = self.ctx.volume.geometry.indirect();
         let top = pending.tops.iter().max_by_key(|top| layer_of(top.kind))?;
         let mut layer = layer_of(top.kind);
-        let mut last = shape.first_of_level(u32::from(layer) + 1).get();
+        let mut last = format.first_of_level(u32::from(layer) + 1).get();
         // a block that other maps have, too, was not claimed; so numbers fit 32 bits here
         let mut block = u32::try_from(top.block).ok()?;
         loop {
@@ -425,7 +425,7 @@ impl<'a> Layers<'a> {
                 Ok(at) => pending.records.get(at)?,
                 Err(_) => return None,
             };
-            last = last.checked_add(u64::from(record.last_place).checked_mul(shape.span(u32::from(layer)))?)?;
+            last = last.checked_add(u64::from(record.last_place).checked_mul(format.span(u32::from(layer)))?)?;
             if layer == 0 {
                 return u32::try_from(last).is_ok().then_some(last);
             }

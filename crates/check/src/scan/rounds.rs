@@ -446,7 +446,7 @@ impl Rounds<'_> {
         reader.found.into_inner()
     }
 
-    /// Parts what the regions brought already from what is to be read.
+    /// Separates what the regions brought already from what is to be read.
     fn split_cached(&self, mut items: Vec<Item<Part>>) -> (Vec<CachedItem>, Vec<Item<Part>>) {
         let mut cached = Vec::new();
         let Some(layers) = self.layers else { return (cached, items) };

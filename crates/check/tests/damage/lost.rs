@@ -87,7 +87,7 @@ fn a_volume_that_cannot_be_checked_is_not_taken_at_its_word() {
 }
 
 /// Volumes of one group and of several.
-const SHAPES: [(&[&str], u64); 5] = [
+const VOLUMES: [(&[&str], u64); 5] = [
     (&["-t", "ext3", "-b", "1024", "-J", "size=1"], 8 << 20),
     (&["-t", "ext4", "-b", "1024", "-J", "size=1"], 8 << 20),
     (&["-t", "ext4", "-b", "4096", "-O", "^has_journal,^metadata_csum"], 32 << 20),
@@ -100,7 +100,7 @@ fn an_inode_table_is_found_where_mkfs_puts_it() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    for (args, size) in SHAPES {
+    for (args, size) in VOLUMES {
         let image = filled(args, size);
         let intact = image.bytes();
         let bytes = damaged(&intact, 0x0E_0012);
@@ -124,7 +124,7 @@ fn an_inode_table_is_found_where_something_else_stands_in_its_place() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
-    for (args, size) in &SHAPES[..2] {
+    for (args, size) in &VOLUMES[..2] {
         let image = filled(args, *size);
         let intact = image.bytes();
         image.debugfs(&["set_bg 0 inode_table 6000", "set_bg 0 checksum calc"]);
@@ -141,7 +141,7 @@ fn files_are_not_lost_to_an_empty_table() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
-    let (args, size) = SHAPES[0];
+    let (args, size) = VOLUMES[0];
     let image = filled(args, size);
     image.debugfs(&["sif <2> mode 0"]);
     let bytes = damaged(&image.bytes(), 0x0E_0012);
@@ -405,7 +405,7 @@ fn a_bitmap_in_the_wrong_place_does_not_cost_the_table() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
-    for (args, size) in &SHAPES[..2] {
+    for (args, size) in &VOLUMES[..2] {
         let image = filled(args, *size);
         let intact = image.bytes();
         let sb = DiskSuperblock::from_slice(&intact[1024..2048]).expect("a superblock");

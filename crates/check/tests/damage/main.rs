@@ -99,7 +99,7 @@ fn campaign(name: &str, count: u64, corrupt: impl Fn(&Volume, &mut Vec<u8>, &mut
 }
 
 #[test]
-fn sound_volumes_are_clean() {
+fn intact_volumes_are_clean() {
     if !need(&["mke2fs", "e2fsck", "e2image"]) {
         return;
     }

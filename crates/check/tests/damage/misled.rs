@@ -2,13 +2,14 @@
 //! volume out wrongly, inodes that claim to be inline, a resize inode that leads out of the volume: a repair puts the
 //! field right and loses nothing.
 
-use crate::repaired::{fix, options};
-use blockdev::MemoryDevice;
+use crate::repaired::{contents, fix, options};
+use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
-use extant_check::{Repair, check};
+use extant_check::{Options, Repair, check, repair};
 use format::superblock::DiskSuperblock;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use testkit::oracle::e2fsck;
 use testkit::{Image, need};
 use zerocopy::FromBytes;
@@ -563,4 +564,37 @@ fn a_leaf_has_no_block_at_the_end_of_its_file() {
     assert!(found.problems.iter().any(names_it), "{:?}", found.problems);
     repaired("a block behind the journal", &mut bytes);
     assert!(e2fsck(Image::from_bytes(&bytes).path()).clean);
+}
+
+/// A copy of the superblock from before the volume was made smaller, or an image that was cut short: by it the volume
+/// ends behind the device. It is not put in the place of the primary, neither where the user names it nor where nothing
+/// else is left, and nothing is written; it can be checked without repairing.
+#[test]
+fn a_copy_by_which_the_device_is_too_short_is_not_restored() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    const COPY: usize = 8193 << 10;
+    let mut bytes = Image::mke2fs(EXT4, 20 << 20).build().bytes();
+    let disk = DiskSuperblock::mut_from_bytes(&mut bytes[COPY..COPY + DiskSuperblock::SIZE]).expect("a copy");
+    disk.s_inodes_count = (disk.s_inodes_per_group.get() * 5).into();
+    disk.s_blocks_count_lo = 40_960.into();
+    disk.set_checksum();
+    for primary_magic in [0xEF53u16, 0] {
+        bytes[1024 + 0x38..][..2].copy_from_slice(&primary_magic.to_le_bytes());
+        // the other copies, too, are from before
+        let mut repaired = bytes.clone();
+        let other = 24_577 << 10;
+        if bytes.len() > other {
+            repaired[other..other + 1024].fill(0);
+        }
+        let before = repaired.clone();
+        let named = primary_magic != 0;
+        let by_copy = Options { superblock: named.then_some(8193), ..options(Repair::All) };
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(repaired));
+        let refusal = repair("volume", &device, &by_copy, &(), None).expect_err("a refusal");
+        assert!(refusal.sentence.contains("40960 blocks") && refusal.sentence.contains("20480"), "{refusal:?}");
+        assert!(contents(&*device) == before, "{primary_magic:x}: it was written");
+        assert!(check("volume", &*device, &Options { repair: Repair::No, ..by_copy }, &()).is_ok());
+    }
 }

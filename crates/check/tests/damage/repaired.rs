@@ -34,7 +34,7 @@ pub(crate) fn fix(bytes: &mut Vec<u8>, mode: Repair) -> Result<Report, Refusal> 
     let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
     let report = repair("volume", &as_device, &options(mode), &(), None);
     drop(as_device);
-    *bytes = Arc::into_inner(device).expect("a repair that ended lets go of the device").into_vec();
+    *bytes = Arc::into_inner(device).expect("a repair that ended releases the device").into_vec();
     report
 }
 
@@ -132,7 +132,7 @@ fn damaged_volumes_are_repaired_and_e2fsck_agrees() {
 }
 
 #[test]
-fn a_sound_volume_is_only_marked() {
+fn an_intact_volume_is_only_marked() {
     if !need(&["mke2fs", "e2fsck", "e2image"]) {
         return;
     }

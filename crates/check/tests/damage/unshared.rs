@@ -44,7 +44,7 @@ fn look(bytes: &[u8], options: &Options) -> Report {
 }
 
 #[test]
-fn blocks_shared_on_purpose_are_sound_and_are_parted_when_asked() {
+fn blocks_shared_on_purpose_are_valid_and_are_separated_when_asked() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
@@ -55,14 +55,14 @@ fn blocks_shared_on_purpose_are_sound_and_are_parted_when_asked() {
         let shared = image.bytes();
         assert!(look(&shared, &options(Repair::No)).problems.is_empty(), "{args:?}: clean as it is");
         let wanted = Options { unshare_blocks: true, ..options(Repair::No) };
-        assert!(!look(&shared, &wanted).clean, "{args:?}: what is asked to be parted is found");
+        assert!(!look(&shared, &wanted).clean, "{args:?}: what is asked to be separated is found");
         let mut bytes = shared.clone();
         let report = unshare(&mut bytes).expect("a volume with space");
         assert_eq!(report.exit, exit::REPAIRED, "{args:?}: {:?}", report.problems);
-        let parted = Image::from_bytes(&bytes);
-        let said = parted.debugfs(&["features"]).text();
+        let separated = Image::from_bytes(&bytes);
+        let said = separated.debugfs(&["features"]).text();
         assert!(!said.contains("shared_blocks"), "{args:?}: {said}");
-        let verdict = e2fsck(parted.path());
+        let verdict = e2fsck(separated.path());
         assert!(verdict.clean, "{args:?}: {}", verdict.text);
         assert!(look(&bytes, &options(Repair::No)).problems.is_empty(), "{args:?}");
         let file = |image: &Image, name: &str| {
@@ -71,7 +71,7 @@ fn blocks_shared_on_purpose_are_sound_and_are_parted_when_asked() {
             std::fs::read(&to).expect("a file")
         };
         for name in NAMES {
-            assert!(file(&parted, name) == file(&image, name), "{args:?}: {name} is not what it was");
+            assert!(file(&separated, name) == file(&image, name), "{args:?}: {name} is not what it was");
         }
     }
 }

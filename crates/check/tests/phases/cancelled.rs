@@ -17,7 +17,7 @@ impl Progress for After<'_> {
 }
 
 #[test]
-fn a_check_cancelled_at_any_read_finds_nothing_on_a_sound_volume() {
+fn a_check_cancelled_at_any_read_finds_nothing_on_an_intact_volume() {
     if !need(&["mke2fs"]) {
         return;
     }

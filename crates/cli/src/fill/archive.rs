@@ -5,7 +5,7 @@
 
 use super::acl::{self, Names};
 use super::tar::{Member, Reader};
-use super::{FileAttributes, Filler, Place, Stop, without_list};
+use super::{FileAttributes, Filler, ParentAndName, Stop, without_list};
 use crate::failure::short;
 use crate::output::counted;
 use crate::path_stack::Folders;
@@ -130,17 +130,17 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
         let (parent, last) = split(&path);
         let Some(parent) = self.directory(parent)? else { return Ok(()) };
-        let place = (self.number(parent), last);
+        let to = (self.number(parent), last);
         let number = match member.kind {
-            b'0' => self.regular(&member, place, &path)?,
+            b'0' => self.regular(&member, to, &path)?,
             b'1' => {
-                self.link(&member.target, place, &path)?;
+                self.link(&member.target, to, &path)?;
                 None
             }
-            b'2' => self.filler.symlink(place, &path, &member.target)?,
-            b'3' => self.filler.node(place, &path, FileKind::CharDevice, member.device)?,
-            b'4' => self.filler.node(place, &path, FileKind::BlockDevice, member.device)?,
-            b'6' => self.filler.node(place, &path, FileKind::Fifo, (0, 0))?,
+            b'2' => self.filler.symlink(to, &path, &member.target)?,
+            b'3' => self.filler.node(to, &path, FileKind::CharDevice, member.device)?,
+            b'4' => self.filler.node(to, &path, FileKind::BlockDevice, member.device)?,
+            b'6' => self.filler.node(to, &path, FileKind::Fifo, (0, 0))?,
             _ => {
                 self.filler.complain(&path, "unknown entry type in the archive");
                 None
@@ -240,7 +240,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         folder.map(|folder| self.number(folder))
     }
 
-    fn link(&mut self, target: &[u8], place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
+    fn link(&mut self, target: &[u8], to: ParentAndName<'_>, path: &[u8]) -> Result<(), Stop> {
         let target = clean(target).unwrap_or_default();
         let (parent, last) = split(&target);
         let found = match self.known(parent) {
@@ -248,7 +248,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
             _ => None,
         };
         match found {
-            Some(number) => self.filler.link(number, place, path),
+            Some(number) => self.filler.link(number, to, path),
             None => {
                 self.filler.complain(path, "the link's target is not in the archive");
                 Ok(())
@@ -256,8 +256,8 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
     }
 
-    fn regular(&mut self, member: &Member, place: Place<'_>, path: &[u8]) -> Result<Option<InodeNo>, Stop> {
-        let Some(number) = self.filler.node(place, path, FileKind::Regular, (0, 0))? else { return Ok(None) };
+    fn regular(&mut self, member: &Member, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<InodeNo>, Stop> {
+        let Some(number) = self.filler.node(to, path, FileKind::Regular, (0, 0))? else { return Ok(None) };
         let mut end = 0;
         for (offset, len) in member.pieces.iter().filter(|piece| piece.1 > 0) {
             end = self.filler.stream(number, path, &mut self.archive, (*offset, *len))?;

@@ -1,7 +1,8 @@
 //! A tree of this machine into a volume, as `cp -a` copies it.
 
 use super::reach::Reach;
-use super::{FileAttributes, Filler, Input, Place, Stop};
+use super::{FileAttributes, Filler, Input, ParentAndName, Stop};
+use crate::failure::{say, short};
 use crate::path_stack::PathStack;
 use crate::progress::Bar;
 use fs::{FileKind, InodeNo, Timestamp};
@@ -83,16 +84,16 @@ impl<'f, 'v> Folder<'f, 'v> {
         self.levels(&mut paths, Vec::from_iter(level))
     }
 
-    /// Copies a file or folder to a place in the volume.
-    pub(crate) fn one(&mut self, source: &Path, place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
+    /// Copies a file or folder into a directory of the volume, under a name there.
+    pub(crate) fn one(&mut self, source: &Path, to: ParentAndName<'_>, path: &[u8]) -> Result<(), Stop> {
         let mut paths = Paths::new(source, path);
-        let level = self.entry(&mut paths, place)?;
+        let level = self.entry(&mut paths, to)?;
         self.levels(&mut paths, Vec::from_iter(level))
     }
 
     /// Makes a file from standard input, owned by the user of this process.
-    pub(crate) fn standard_input(&mut self, place: Place<'_>, path: &[u8], now: Timestamp) -> Result<(), Stop> {
-        let Some(number) = self.filler.node(place, path, FileKind::Regular, (0, 0))? else { return Ok(()) };
+    pub(crate) fn standard_input(&mut self, to: ParentAndName<'_>, path: &[u8], now: Timestamp) -> Result<(), Stop> {
+        let Some(number) = self.filler.node(to, path, FileKind::Regular, (0, 0))? else { return Ok(()) };
         let mut input = Input::new(io::stdin(), Arc::clone(&self.filler.interrupted));
         self.filler.stream(number, path, &mut input, (0, u64::MAX))?;
         let attributes = FileAttributes {
@@ -130,12 +131,12 @@ impl<'f, 'v> Folder<'f, 'v> {
     }
 
     /// Copies the file at the end of the path; a directory without its content, which is for the caller.
-    fn entry(&mut self, paths: &mut Paths, place: Place<'_>) -> Result<Option<Level>, Stop> {
+    fn entry(&mut self, paths: &mut Paths, to: ParentAndName<'_>) -> Result<Option<Level>, Stop> {
         let Some(metadata) = self.metadata(paths, false) else { return Ok(None) };
         if metadata.is_dir() {
-            return self.enter(paths, &metadata, place);
+            return self.enter(paths, &metadata, to);
         }
-        self.leaf(paths, &metadata, place)?;
+        self.leaf(paths, &metadata, to)?;
         Ok(None)
     }
 
@@ -148,8 +149,8 @@ impl<'f, 'v> Folder<'f, 'v> {
     }
 
     /// Makes a directory, or joins one that exists, whose attributes stay.
-    fn enter(&mut self, paths: &mut Paths, metadata: &Metadata, place: Place<'_>) -> Result<Option<Level>, Stop> {
-        let Some((number, new)) = self.filler.directory(place, paths.into.path())? else { return Ok(None) };
+    fn enter(&mut self, paths: &mut Paths, metadata: &Metadata, to: ParentAndName<'_>) -> Result<Option<Level>, Stop> {
+        let Some((number, new)) = self.filler.directory(to, paths.into.path())? else { return Ok(None) };
         let attributes = (new || self.filler.force).then(|| self.attributes_of(paths, metadata));
         Ok(self.level(paths, number, attributes))
     }
@@ -169,22 +170,23 @@ impl<'f, 'v> Folder<'f, 'v> {
     }
 
     /// Copies a file that is not a directory.
-    fn leaf(&mut self, paths: &Paths, metadata: &Metadata, place: Place<'_>) -> Result<(), Stop> {
+    fn leaf(&mut self, paths: &Paths, metadata: &Metadata, to: ParentAndName<'_>) -> Result<(), Stop> {
         let path = paths.into.path();
         let identity = (metadata.dev(), metadata.ino());
         if self.own == Some(identity) {
-            self.wrong(paths, "skipped: it is the image being written");
+            // to be expected where the image lies in the folder: not a failure
+            say(&format!("{}: skipped: it is the image being written", short(paths.from.path())));
             return Ok(());
         }
         if let Some(number) = self.linked.get(&identity) {
-            return self.filler.link(*number, place, path);
+            return self.filler.link(*number, to, path);
         }
         let kind = metadata.file_type();
         let number = if kind.is_file() {
-            self.regular(paths, metadata, place)?
+            self.regular(paths, metadata, to)?
         } else if kind.is_symlink() {
             match paths.from.link() {
-                Ok(target) => self.filler.symlink(place, path, &target)?,
+                Ok(target) => self.filler.symlink(to, path, &target)?,
                 Err(e) => {
                     self.wrong(paths, e);
                     None
@@ -201,7 +203,7 @@ impl<'f, 'v> Folder<'f, 'v> {
                 FileKind::Socket
             };
             let device = (major(metadata.rdev()), minor(metadata.rdev()));
-            self.filler.node(place, path, node, device)?
+            self.filler.node(to, path, node, device)?
         };
         let Some(number) = number else { return Ok(()) };
         if metadata.nlink() > 1 {
@@ -211,7 +213,7 @@ impl<'f, 'v> Folder<'f, 'v> {
         self.filler.set_attributes(number, path, &attributes)
     }
 
-    fn regular(&mut self, paths: &Paths, metadata: &Metadata, place: Place<'_>) -> Result<Option<InodeNo>, Stop> {
+    fn regular(&mut self, paths: &Paths, metadata: &Metadata, to: ParentAndName<'_>) -> Result<Option<InodeNo>, Stop> {
         let path = paths.into.path();
         // before there is a file that would stay empty
         let file = match paths.from.open() {
@@ -221,7 +223,7 @@ impl<'f, 'v> Folder<'f, 'v> {
                 return Ok(None);
             }
         };
-        let Some(number) = self.filler.node(place, path, FileKind::Regular, (0, 0))? else { return Ok(None) };
+        let Some(number) = self.filler.node(to, path, FileKind::Regular, (0, 0))? else { return Ok(None) };
         let end = self.content(&file, paths, number)?;
         self.filler.set_len(number, path, end.max(metadata.len()))?;
         Ok(Some(number))

@@ -28,7 +28,7 @@ struct Records {
     values: HashMap<Vec<u8>, Vec<u8>>,
     /// The memory that these take.
     bytes: usize,
-    /// The map of a sparse file: offsets and lengths by turns.
+    /// The map of a sparse file: offsets and lengths, alternating.
     map: Option<Vec<u64>>,
 }
 

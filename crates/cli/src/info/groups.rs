@@ -42,7 +42,7 @@ struct Descriptor {
 pub(super) fn read(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Group> {
     // where the summary cannot be read, that has been reported
     let native = volume.native_summary().ok().flatten();
-    let device_end = native.map_or(u64::MAX, |native| native.shape().blocks());
+    let device_end = native.map_or(u64::MAX, |native| native.layout().blocks());
     let geometry = &volume.superblock().geometry;
     let mut groups = Vec::new();
     for number in geometry.group_numbers() {

@@ -138,7 +138,7 @@ fn space(volume: &Volume, native: Option<&NativeSummary>, space_maps: Option<&Sp
         s.row(label, key, format!("{size} ({})", counted(count, "block", "blocks")), count);
     };
     // the groups of metadata stand for no blocks of the device
-    let all = native.map_or(geometry.blocks, |native| native.shape().blocks());
+    let all = native.map_or(geometry.blocks, |native| native.layout().blocks());
     blocks("Size", "blocks", all);
     let statfs = volume.statfs();
     // the superblock counts blocks above the map, and none where space maps do
@@ -163,10 +163,10 @@ fn generations(native: &NativeSummary) -> Section {
     let mut s = Section::new("Generations", "native");
     s.number("Generation", "generation", native.superblock.generation);
     s.number("Active superblock", "superblock_block", native.copy);
-    let shape = native.shape();
-    let levels = u64::from(shape.levels());
-    let map = format!("{} of nodes over {} metadata blocks", counted(levels, "level", "levels"), shape.indexes());
-    s.row("Map", "map", map, json!({"levels": levels, "indexes": shape.indexes()}));
+    let layout = native.layout();
+    let levels = u64::from(layout.levels());
+    let map = format!("{} of nodes over {} metadata blocks", counted(levels, "level", "levels"), layout.indexes());
+    s.row("Map", "map", map, json!({"levels": levels, "indexes": layout.indexes()}));
     let size = |blocks: u64| human(blocks.saturating_mul(format::native::BLOCK_SIZE.into()));
     let chunks = format!("{} ({})", counted(native.chunks, "chunk", "chunks"), size(native.physical_blocks));
     s.row("Metadata regions", "chunks", chunks, native.chunks);

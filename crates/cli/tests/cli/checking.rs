@@ -16,7 +16,7 @@ fn damaged() -> Image {
 }
 
 #[test]
-fn sound_volumes() {
+fn undamaged_volumes() {
     if !ready() {
         return;
     }

@@ -47,6 +47,39 @@ fn becomes(mut true_now: impl FnMut() -> bool) -> bool {
     true
 }
 
+/// Also where the volume lies on a layer: what sync(2) was asked for is there when the server is killed.
+#[test]
+fn a_volume_on_a_layer_hears_of_sync() {
+    if !can_mount() || !tools::has_loop() {
+        return;
+    }
+    let files = tempfile::tempdir().unwrap();
+    let image = files.path().join("v.img");
+    std::fs::File::create(&image).unwrap().set_len(48 << 20).unwrap();
+    let plain = image.to_str().unwrap();
+    prints(&["kero", "format", "--empty", plain]);
+    let layer = format!("kero:{plain}");
+    prints(&["mkfs", "-t", "ext4", &layer]);
+    let folder = Folder::new();
+    prints(&["mount", &layer, folder.text()]);
+    let line = folder.line().unwrap();
+    assert!(line.contains(" fuseblk.extant rw,"), "{line}");
+    for n in 0..50 {
+        write(folder.path().join(format!("f{n}")), vec![n; 20_000]).unwrap();
+    }
+    rustix::fs::syncfs(std::fs::File::open(folder.path()).unwrap()).unwrap();
+    kill(&folder);
+    assert!(becomes(|| {
+        let _ = rustix::mount::unmount(folder.path(), rustix::mount::UnmountFlags::DETACH);
+        folder.line().is_none()
+    }));
+    // the loop device goes a moment later
+    assert!(becomes(|| extant(&["check", "-fn", &layer]).exit == Some(0)));
+    for n in 0..50u8 {
+        assert!(exits(0, &["cat", &layer, &format!("/f{n}")]).stdout == vec![n; 20_000], "f{n}");
+    }
+}
+
 #[test]
 fn mounted_by_mount_it_hears_of_sync_and_is_for_all() {
     if !can_mount() || !tools::has_loop() {

@@ -66,8 +66,8 @@ impl Pair {
         self.folder.path().join(name)
     }
 
-    /// The words of `options`, with a fixed UUID and hash seed.
-    fn words(options: &str) -> Vec<String> {
+    /// `options` as arguments, with a fixed UUID and hash seed.
+    fn options(options: &str) -> Vec<String> {
         let mut words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
         let seed = format!("hash_seed={UUID}");
         match words.iter().position(|word| word == "-E") {
@@ -81,13 +81,13 @@ impl Pair {
     fn make_theirs(&self, options: &str) {
         let mut mke2fs = tools::command("mke2fs");
         mke2fs.env("E2FSPROGS_FAKE_TIME", TIME).env("MKE2FS_CONFIG", self.path("mke2fs.conf"));
-        let ran = run_with(mke2fs.arg("-qF").args(Self::words(options)).arg(self.path("theirs")), b"", LIMIT);
+        let ran = run_with(mke2fs.arg("-qF").args(Self::options(options)).arg(self.path("theirs")), b"", LIMIT);
         assert_eq!(ran.exit, Some(0), "mke2fs {options}: {}", ran.text());
     }
 
     fn make_ours(&self, options: &str) {
         let mut words = vec!["mkfs".to_owned(), "-q".to_owned()];
-        words.extend(Self::words(options));
+        words.extend(Self::options(options));
         words.push(text(&self.path("ours")).to_owned());
         let ran = run_with(command(&words).env("SOURCE_DATE_EPOCH", TIME), b"", LIMIT);
         let noted = ran.text().ends_with("the volume is too small for a journal and gets none\n");
@@ -249,7 +249,7 @@ fn equal_options_make_equal_volumes() {
     assert!(std::fs::read(one.path("ours")).unwrap() == std::fs::read(other.path("ours")).unwrap());
 }
 
-/// Whether a copy of a superblock lies at any place where a volume of the usual shape may have one.
+/// Whether a copy of a superblock lies at any place where a volume of the usual layout may have one.
 fn copies(bytes: &[u8]) -> Vec<usize> {
     let magic = |at: &usize| bytes[at + 56..at + 58] == [0x53, 0xEF] && bytes[at + 76] == 1;
     (0..bytes.len() - 1024).step_by(1024).filter(magic).collect()

@@ -16,7 +16,7 @@ const M: u64 = 1 << 20;
 const OWN: [Field; 4] = [Field::Accessed, Field::Changed, Field::Blocks, Field::DirectorySize];
 
 /// Volumes that store files in different ways.
-const SHAPES: [&str; 6] = [
+const KINDS: [&str; 6] = [
     "-t ext2 -b 1024",
     "-t ext3 -b 4096",
     "-t ext4 -b 1024",
@@ -31,11 +31,11 @@ struct Made {
 
 impl Made {
     /// A new volume; `more` are further words for mkfs.
-    fn new(shape: &str, len: u64, more: &[&str]) -> Self {
+    fn new(kind: &str, len: u64, more: &[&str]) -> Self {
         let made = Self { folder: tempfile::tempdir().unwrap() };
         let len = (len >> 10).to_string() + "k";
         let image = made.image();
-        let words = [&["mkfs", "-q"][..], &shape.split(' ').collect::<Vec<_>>(), more, &[text(&image), &len]].concat();
+        let words = [&["mkfs", "-q"][..], &kind.split(' ').collect::<Vec<_>>(), more, &[text(&image), &len]].concat();
         assert_eq!(prints(&words), "");
         made
     }
@@ -82,10 +82,10 @@ fn a_folder_fills_a_new_volume() {
     if !ready() {
         return;
     }
-    for (seed, shape) in (70..).zip(SHAPES) {
-        let tree = tree(seed, if shape.contains("ext4") { Times::Far } else { Times::Seconds });
-        let made = Made::new(shape, 40 * M, &["-d", text(tree.path())]);
-        made.assert_consistent(shape);
+    for (seed, kind) in (70..).zip(KINDS) {
+        let tree = tree(seed, if kind.contains("ext4") { Times::Far } else { Times::Seconds });
+        let made = Made::new(kind, 40 * M, &["-d", text(tree.path())]);
+        made.assert_consistent(kind);
         made.assert_content(&walk(tree.path()).unwrap().forget(&OWN));
     }
 }
@@ -127,22 +127,22 @@ fn an_archive_fills_a_new_volume() {
 }
 
 #[test]
-fn a_volume_that_is_too_small_is_left_sound() {
+fn a_volume_that_is_too_small_is_left_consistent() {
     if !ready() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("large"), vec![7; 5 << 20]).unwrap();
-    for shape in SHAPES {
-        let made = Made::new(shape, 40 * M, &[]);
+    for kind in KINDS {
+        let made = Made::new(kind, 40 * M, &[]);
         let image = made.image();
         let mut words = vec!["mkfs", "-qF"];
-        words.extend(shape.split(' '));
+        words.extend(kind.split(' '));
         words.extend(["-d", text(folder.path()), text(&image), "4m"]);
         let sentence = fails_with_notes(&words);
-        assert!(sentence.contains("no space left on the volume; not all was copied"), "{shape}: {sentence}");
-        assert!(sentence.contains(" free") || sentence.contains("inodes are in use"), "{shape}: {sentence}");
-        made.assert_consistent(shape);
+        assert!(sentence.contains("no space left on the volume; not all was copied"), "{kind}: {sentence}");
+        assert!(sentence.contains(" free") || sentence.contains("inodes are in use"), "{kind}: {sentence}");
+        made.assert_consistent(kind);
     }
 }
 
@@ -181,31 +181,31 @@ fn a_folder_is_put_into_a_volume() {
     if !ready() {
         return;
     }
-    for (seed, shape) in (90..).zip(SHAPES) {
+    for (seed, kind) in (90..).zip(KINDS) {
         let tree = tree(seed, Times::Seconds);
-        let made = Made::new(shape, 40 * M, &[]);
+        let made = Made::new(kind, 40 * M, &[]);
         let image = made.image();
         prints(&["put", "-r", text(&image), text(tree.path()), "/copy"]);
-        made.assert_consistent(shape);
+        made.assert_consistent(kind);
         let expected = walk(tree.path()).unwrap().forget(&OWN);
         if let Some(walked) = made.walked() {
-            below(&walked, "copy").assert_same(&expected);
+            beneath(&walked, "copy").assert_same(&expected);
         }
         // once more over it: the same, and nothing is doubled
         prints(&["put", "-rf", text(&image), &format!("{}/.", text(tree.path())), "/copy"]);
-        made.assert_consistent(shape);
+        made.assert_consistent(kind);
         if let Some(walked) = made.walked() {
-            below(&walked, "copy").assert_same(&expected);
+            beneath(&walked, "copy").assert_same(&expected);
         }
         let removed = json(&["rm", "-r", "--json", text(&image), "/copy"]);
         assert!(removed["files"].as_u64() > Some(50), "{removed}");
-        made.assert_consistent(shape);
+        made.assert_consistent(kind);
         assert_eq!(prints(&["ls", text(&image), "/"]), "lost+found\n");
     }
 }
 
 /// The part of a tree below a folder, as a tree of its own.
-fn below(manifest: &Manifest, folder: &str) -> Manifest {
+fn beneath(manifest: &Manifest, folder: &str) -> Manifest {
     let strip = |path: &Path| {
         let rest = path.strip_prefix(folder).ok()?;
         Some(if rest.as_os_str().is_empty() { PathBuf::from(".") } else { rest.to_owned() })
@@ -274,12 +274,12 @@ fn single_files_and_standard_input() {
 }
 
 #[test]
-fn a_signal_leaves_the_volume_sound() {
+fn a_signal_leaves_the_volume_consistent() {
     if !ready() || !testkit::need(&["kill"]) {
         return;
     }
-    for shape in ["-t ext2", "-t ext4"] {
-        let made = Made::new(shape, 16 * M, &[]);
+    for kind in ["-t ext2", "-t ext4"] {
+        let made = Made::new(kind, 16 * M, &[]);
         let image = made.image();
         let mut put = command(&["put", text(&image), "-", "/endless"]);
         let mut child = put.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -293,9 +293,9 @@ fn a_signal_leaves_the_volume_sound() {
         let output = child.wait_with_output().unwrap();
         drop(stdin);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("interrupted: not all was copied; the volume is consistent"), "{shape}: {said}");
+        assert!(said.contains("interrupted: not all was copied; the volume is consistent"), "{kind}: {said}");
         assert_eq!(output.status.code(), Some(1));
-        made.assert_consistent(shape);
+        made.assert_consistent(kind);
     }
 }
 

@@ -37,7 +37,7 @@ fn interrupted(args: &[&str], rounds: u64) {
 }
 
 #[test]
-fn a_signal_leaves_what_is_filled_and_emptied_sound() {
+fn a_signal_leaves_what_is_filled_and_emptied_consistent() {
     if !ready() {
         return;
     }
@@ -207,7 +207,7 @@ impl Progress for After<'_> {
 
 /// Wherever it is: what was not read is not damage.
 #[test]
-fn a_check_that_is_cancelled_finds_nothing_on_a_sound_volume() {
+fn a_check_that_is_cancelled_finds_nothing_on_an_undamaged_volume() {
     let (folder, made) = (many_files(), tempfile::tempdir().unwrap());
     for format in ["ext3", "ext4", "rext3", "extant"] {
         let path = made.path().join("volume.img");

@@ -238,7 +238,7 @@ fn who_makes_a_name_in_the_same_folder_waits() {
     place.end();
 }
 
-/// A transaction that runs until it is let go on, and is rolled back then.
+/// A transaction that runs until it may go on, and is rolled back then.
 struct Undone {
     child: std::process::Child,
     go: PathBuf,

@@ -179,7 +179,7 @@ impl World {
         self.ending.store(false, Ordering::SeqCst);
     }
 
-    /// Lets go of the mounted root.
+    /// Closes the mounted root.
     pub(crate) fn leave(&self) {
         *self.root.write() = None;
     }

@@ -94,10 +94,11 @@ impl LogFormat {
         Tags { rest, size: self.tag_size(), wide: self.wide, v3: self.checksums == Checksums::V3 }
     }
 
-    /// The blocks that a revoke block names.
+    /// The blocks that a revoke block names; none, as in jbd2, where the count of used bytes does not even include its
+    /// head.
     ///
     /// # Errors
-    /// `Corrupt` where the count of used bytes does not fit the block.
+    /// `Corrupt` where the count of used bytes is more than the block has.
     pub fn revoked<'a>(&self, block: &'a [u8]) -> Result<Revoked<'a>> {
         let tail = if self.sums_blocks() { DiskBlockTail::SIZE } else { 0 };
         let size = if self.wide { 8 } else { 4 };
@@ -105,7 +106,7 @@ impl LogFormat {
             .ok()
             .map(|(head, _)| head.r_count.get() as usize)
             .filter(|&used| used <= block.len().saturating_sub(tail))
-            .and_then(|used| block.get(DiskRevoke::SIZE..used))
+            .and_then(|used| block.get(DiskRevoke::SIZE..used.max(DiskRevoke::SIZE)))
             .map(|records| Revoked { records: records.chunks_exact(size) })
             .ok_or_else(|| Error::corrupt(Structure::Journal, "revoke block says it is longer than it can be"))
     }
@@ -283,9 +284,10 @@ mod tests {
         assert_eq!(narrow.revoked(&block).unwrap().collect::<Vec<_>>(), [FsBlock(0), FsBlock(3)]);
         let wide = format(Checksums::V3, true);
         assert_eq!(wide.revoked(&block).unwrap().collect::<Vec<_>>(), [FsBlock(3)]);
-        for (used, fits) in [(15, false), (16, true), (60, true), (61, false), (255, false)] {
+        for (used, fits) in [(0, true), (15, true), (16, true), (60, true), (61, false), (255, false)] {
             block[15] = used;
             assert_eq!(wide.revoked(&block).is_ok(), fits, "{used}");
+            assert!(used > 16 || wide.revoked(&block).unwrap().next().is_none(), "{used}");
         }
         assert!(wide.revoked(&[]).is_err());
     }

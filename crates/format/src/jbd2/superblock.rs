@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_superblock_is_parsed() {
+    fn a_valid_superblock_is_parsed() {
         let sb = JournalSuperblock::parse(valid().as_bytes(), 4096, 4096).unwrap();
         assert_eq!(sb.log_blocks(), 1..3840);
         assert_eq!(sb.fast_commit_blocks(), 3841..4096);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_journal_is_sound() {
+    fn an_empty_journal_is_valid() {
         let mut sb = DiskSuperblock::empty(1024, 2048, 0, [3; 16]);
         sb.s_feature_incompat = Incompat::CSUM_V3.bits().into();
         sb.s_checksum_type = CRC32C;

@@ -4,7 +4,7 @@
 //! used, as a whole, in the ext4 block bitmap. A record of the table says which of its blocks hold something of this
 //! generation: the two superblocks, mapped blocks, nodes of the map.
 
-use super::{CHUNK_BLOCKS, Shape};
+use super::{CHUNK_BLOCKS, Layout};
 use crate::{Error, Result, Structure};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -65,7 +65,7 @@ pub fn bit_of(physical: u64) -> (u32, usize, u64) {
 /// # Errors
 /// `Corrupt` for a block that is cut short, a chunk beyond the device, a count that its bitmap contradicts, and a first
 /// chunk in which the superblocks are free.
-pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Chunk>>> {
+pub fn parse(block: &[u8], layout: &Layout) -> Result<Vec<Option<Chunk>>> {
     let bad = |what| Error::corrupt(Structure::ChunkTable, what);
     let mut records = block.chunks_exact(DiskChunk::SIZE);
     let mut chunks = Vec::with_capacity(RECORDS as usize);
@@ -80,7 +80,7 @@ pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Chunk>>> {
             continue;
         };
         let chunk = Chunk { number, used: disk.c_bitmap.map(U64::get) };
-        if number >= shape.chunks() {
+        if number >= layout.chunks() {
             return Err(bad("a chunk lies beyond the device"));
         }
         if chunk.count() != disk.c_used.get() {
@@ -124,19 +124,19 @@ mod tests {
 
     #[test]
     fn a_block_of_the_table_is_read_as_it_was_written() {
-        let shape = Shape::new(40000).unwrap();
+        let layout = Layout::new(40000).unwrap();
         let mut records = vec![None; RECORDS as usize];
         records[0] = Some(Chunk::new(0));
         records[5] = Some(Chunk { used: [u64::MAX; WORDS], ..Chunk::new(77) });
         let bytes = to_bytes(&records);
-        assert_eq!(parse(&bytes, &shape).unwrap(), records);
+        assert_eq!(parse(&bytes, &layout).unwrap(), records);
         assert_eq!((records[0].unwrap().count(), records[5].unwrap().count()), (2, 512));
         for (at, byte) in [(8, 1), (4, 9), (72, 0), (72 + 10, 1), (5 * 72, 79), (4095, 1)] {
             let mut wrong = bytes.clone();
             wrong[at] = byte;
-            assert_eq!(parse(&wrong, &shape).is_err(), wrong != bytes, "byte {at}");
+            assert_eq!(parse(&wrong, &layout).is_err(), wrong != bytes, "byte {at}");
         }
-        assert!(parse(&bytes[..1000], &shape).is_err());
+        assert!(parse(&bytes[..1000], &layout).is_err());
         assert_eq!(bit_of(512 * 3 + 65), (3, 1, 2));
     }
 }

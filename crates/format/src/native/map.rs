@@ -6,7 +6,7 @@
 //! What a block is, whose, of which generation, and its checksum stand in the entry and not in the block: bitmaps and
 //! inode tables have no space for a header, and a block alone does not show that it is an old copy of itself.
 
-use super::{BLOCK_SIZE, Shape};
+use super::{BLOCK_SIZE, Layout};
 use crate::checksum::crc32c;
 use crate::{Error, Result, Structure};
 use zerocopy::little_endian::{U32, U64};
@@ -146,14 +146,14 @@ impl Entry {
     /// # Errors
     /// `Corrupt` for a block in which no metadata may lie, a kind that does not exist, no generation, and an empty
     /// entry that is not all zeroes.
-    pub fn parse(disk: &DiskEntry, shape: &Shape) -> Result<Option<Self>> {
+    pub fn parse(disk: &DiskEntry, layout: &Layout) -> Result<Option<Self>> {
         let bad = |what| Error::corrupt(Structure::Map, what);
         if disk.e_physical.get() == 0 {
             let empty = disk.as_bytes().iter().all(|byte| *byte == 0);
             return if empty { Ok(None) } else { Err(bad("an entry without a physical block is not empty")) };
         }
         let kind = BlockKind::from_number(disk.e_kind).ok_or_else(|| bad("an entry's kind does not exist"))?;
-        if !shape.is_physical_block(disk.e_physical.get()) {
+        if !layout.is_physical_block(disk.e_physical.get()) {
             return Err(bad("an entry leads to a block that cannot hold metadata"));
         }
         if disk.e_generation.get() == 0 {
@@ -204,14 +204,14 @@ impl Node {
     /// # Errors
     /// `Corrupt` as [`Entry::parse`], for a block that is cut short, and where what an entry leads to cannot be in this
     /// level.
-    pub fn parse(block: &[u8], level: u8, shape: &Shape) -> Result<Self> {
+    pub fn parse(block: &[u8], level: u8, layout: &Layout) -> Result<Self> {
         let mut node = Self::default();
         let mut found = block.chunks_exact(DiskEntry::SIZE);
         for entry in node.entries.iter_mut() {
             let bytes = found.next().ok_or_else(|| Error::corrupt(Structure::Map, "a node is cut short"))?;
             let disk =
                 DiskEntry::read_from_bytes(bytes).map_err(|_| Error::corrupt(Structure::Map, "a node is cut short"))?;
-            *entry = Entry::parse(&disk, shape)?;
+            *entry = Entry::parse(&disk, layout)?;
             if entry.is_some_and(|entry| (entry.kind == BlockKind::MapNode) != (level > 0)) {
                 return Err(Error::corrupt(Structure::Map, "an entry's kind does not fit its level"));
             }
@@ -265,16 +265,16 @@ mod tests {
 
     #[test]
     fn a_node_is_read_as_it_was_written() {
-        let shape = Shape::new(40000).unwrap();
+        let layout = Layout::new(40000).unwrap();
         let mut node = Node::default();
         let entry = Entry { physical: 99, generation: 5, kind: BlockKind::InodeTable, owner: 0, checksum: 0x1234_5678 };
         node.set(3, Some(entry));
         node.set(127, Some(Entry { kind: BlockKind::Directory, owner: 12, ..entry }));
         let bytes = node.to_bytes();
         assert_eq!(bytes.len(), 4096);
-        assert_eq!(Node::parse(&bytes, 0, &shape).unwrap(), node);
+        assert_eq!(Node::parse(&bytes, 0, &layout).unwrap(), node);
         assert_eq!(node.present().map(|(slot, _)| slot).collect::<Vec<_>>(), [3, 127]);
-        assert!(Node::parse(&bytes, 1, &shape).is_err() && Node::parse(&bytes[..4000], 0, &shape).is_err());
+        assert!(Node::parse(&bytes, 1, &layout).is_err() && Node::parse(&bytes[..4000], 0, &layout).is_err());
         for wrong in [
             Entry { physical: 1, ..entry },
             Entry { physical: 39_999, ..entry },
@@ -282,11 +282,11 @@ mod tests {
             Entry { kind: BlockKind::MapNode, ..entry },
         ] {
             node.set(4, Some(wrong));
-            assert!(Node::parse(&node.to_bytes(), 0, &shape).is_err(), "{wrong:?}");
+            assert!(Node::parse(&node.to_bytes(), 0, &layout).is_err(), "{wrong:?}");
         }
         let mut dirty = bytes.clone();
         dirty[20] = 1;
-        assert!(Node::parse(&dirty, 0, &shape).is_err());
+        assert!(Node::parse(&dirty, 0, &layout).is_err());
     }
 
     #[test]

@@ -5,14 +5,14 @@
 //! bitmaps, so nothing else has to be stored.
 
 use super::map::{DiskEntry, Entry};
-use super::{BLOCK_SIZE, Shape};
+use super::{BLOCK_SIZE, Layout};
 use crate::{Error, Result, Structure};
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Records of a block of the list.
 pub const RECORDS: usize = BLOCK_SIZE as usize / DiskSnapshot::SIZE;
-pub use super::shape::LIST_BLOCKS as BLOCKS;
+pub use super::layout::LIST_BLOCKS as BLOCKS;
 /// Most snapshots a volume may have.
 pub const MOST: u64 = BLOCKS * RECORDS as u64;
 /// Most bytes in the name of a snapshot.
@@ -66,7 +66,7 @@ impl Snapshot {
 ///
 /// # Errors
 /// `Corrupt` for a block that is cut short, and a record that contradicts itself.
-pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Snapshot>>> {
+pub fn parse(block: &[u8], layout: &Layout) -> Result<Vec<Option<Snapshot>>> {
     let bad = |what| Error::corrupt(Structure::SnapshotList, what);
     let mut records = block.chunks_exact(DiskSnapshot::SIZE);
     let mut list = Vec::with_capacity(RECORDS);
@@ -82,11 +82,11 @@ pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Snapshot>>> {
         if !Snapshot::is_name(name) || rest.iter().any(|byte| *byte != 0) {
             return Err(bad("a name is none"));
         }
-        let root = Entry::parse(&disk.s_root, shape)?.ok_or_else(|| bad("a snapshot has no map"))?;
+        let root = Entry::parse(&disk.s_root, layout)?.ok_or_else(|| bad("a snapshot has no map"))?;
         if disk.s_reserved != [0; 76] {
             return Err(bad("a record's unused bytes are set"));
         }
-        if root.generation > disk.s_generation.get() || disk.s_chunks.get() > shape.chunks() {
+        if root.generation > disk.s_generation.get() || disk.s_chunks.get() > layout.chunks() {
             return Err(bad("a snapshot's numbers contradict each other"));
         }
         list.push(Some(Snapshot {
@@ -132,20 +132,20 @@ mod tests {
 
     #[test]
     fn a_block_of_the_list_is_read_as_it_was_written() {
-        let shape = Shape::new(40000).unwrap();
+        let layout = Layout::new(40000).unwrap();
         let root = Entry { physical: 700, generation: 4, kind: BlockKind::MapNode, owner: 0, checksum: 1 };
         let named = |name: &[u8]| Snapshot { name: name.to_vec(), root, generation: 4, time: -5, chunks: 2 };
         let mut records = vec![None; RECORDS];
         records[0] = Some(named(b"monday"));
         records[15] = Some(named(&[b'x'; NAME_LEN]));
         let bytes = to_bytes(&records);
-        assert_eq!(parse(&bytes, &shape).unwrap(), records);
+        assert_eq!(parse(&bytes, &layout).unwrap(), records);
         for (at, byte) in [(0, 0), (1, b'/'), (100, 1), (0x90, 99), (0xA0, 3), (0xB2, 9), (0xB4, 1), (0xFF, 1)] {
             let mut wrong = bytes.clone();
             wrong[at] = byte;
-            assert!(parse(&wrong, &shape).is_err(), "byte {at}");
+            assert!(parse(&wrong, &layout).is_err(), "byte {at}");
         }
-        assert!(parse(&bytes[..4000], &shape).is_err());
+        assert!(parse(&bytes[..4000], &layout).is_err());
         assert!(!Snapshot::is_name(b"") && !Snapshot::is_name(b"..") && !Snapshot::is_name(&[b'x'; NAME_LEN + 1]));
     }
 }

@@ -3,7 +3,7 @@
 //! A write of 4 KiB may be torn between sectors, so each sector ends with the number of the generation: a superblock
 //! counts where all eight agree and its checksum matches, and the one with the higher number is the volume.
 
-use super::Shape;
+use super::Layout;
 use super::map::{BlockKind, DiskEntry, Entry, Position};
 use crate::checksum::crc32c;
 use crate::{Error, Result, Structure};
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const MAGIC: [u8; 8] = *b"ExtantFS";
 /// The version of the format that is described here.
 pub const VERSION: u32 = 1;
-pub use super::shape::COPIES;
+pub use super::layout::COPIES;
 
 disk_struct! {
     /// An entry that is newer than the map.
@@ -97,15 +97,15 @@ const RESERVED: u32 = 2;
 /// A native superblock that can be relied on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeSuperblock {
-    /// The volume's numbers.
-    pub shape: Shape,
+    /// The volume's layout.
+    pub layout: Layout,
     /// The volume's UUID.
     pub uuid: [u8; 16],
     /// The generation it is the superblock of.
     pub generation: u64,
     /// It is in use by an engine without write order: what a crash left needs a check.
     pub unordered: bool,
-    /// Nothing lies in [`HEAD`](super::HEAD) and in [`Shape::backup_blocks`], so that no content can be taken for the
+    /// Nothing lies in [`HEAD`](super::HEAD) and in [`Layout::backup_blocks`], so that no content can be taken for the
     /// superblock of another file system.
     pub reserved: bool,
     /// The entry of the map's root.
@@ -145,10 +145,10 @@ impl NativeSuperblock {
         if disk.n_version.get() != VERSION {
             return Err(Error::Unsupported(format!("version {} of the native format", disk.n_version.get())));
         }
-        let shape = Shape::new(disk.n_blocks.get())?;
-        let root = Entry::parse(&disk.n_root, &shape)?.ok_or_else(|| bad("there is no map"))?;
+        let layout = Layout::new(disk.n_blocks.get())?;
+        let root = Entry::parse(&disk.n_root, &layout)?.ok_or_else(|| bad("there is no map"))?;
         let mut sb = Self {
-            shape,
+            layout,
             uuid: disk.n_uuid,
             generation: disk.n_generation.get(),
             unordered: disk.n_flags.get() & UNORDERED != 0,
@@ -161,7 +161,7 @@ impl NativeSuperblock {
         if disk.n_flags.get() & !(UNORDERED | RESERVED) != 0 {
             return Err(Error::Unsupported("a flag of the native format that this version does not know".to_owned()));
         }
-        if sb.chunks > shape.chunks() || u64::from(sb.snapshots) > super::snapshots::MOST {
+        if sb.chunks > layout.chunks() || u64::from(sb.snapshots) > super::snapshots::MOST {
             return Err(bad("a count is out of range"));
         }
         if root.generation > sb.generation || root.kind != BlockKind::MapNode {
@@ -176,10 +176,10 @@ impl NativeSuperblock {
         }
         for entry in disk.n_sectors.iter().flat_map(|sector| &sector.n_entries).take(log_entries) {
             let index = entry.l_index.get();
-            if index >= shape.indexes() || sb.map_log.last().is_some_and(|(last, _)| *last >= index) {
+            if index >= layout.indexes() || sb.map_log.last().is_some_and(|(last, _)| *last >= index) {
                 return Err(bad("its map log is not in order"));
             }
-            let entry = Entry::parse(&entry.l_entry, &shape)?;
+            let entry = Entry::parse(&entry.l_entry, &layout)?;
             if entry.is_some_and(|entry| entry.kind == BlockKind::MapNode) {
                 return Err(bad("a map log entry is that of a node"));
             }
@@ -304,7 +304,7 @@ impl NativeSuperblock {
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         disk.n_flags = (flag(self.unordered, UNORDERED) | flag(self.reserved, RESERVED)).into();
         disk.n_uuid = self.uuid;
-        disk.n_blocks = self.shape.blocks().into();
+        disk.n_blocks = self.layout.blocks().into();
         disk.n_root = self.root.to_disk();
         disk.n_chunks = self.chunks.into();
         disk.n_snapshots = self.snapshots.into();
@@ -331,7 +331,7 @@ impl NativeSuperblock {
     /// What the root node's checksum covers beside its bytes.
     #[must_use]
     pub fn root_position(&self) -> Position {
-        Position::Node { level: self.shape.levels() - 1, number: 0 }
+        Position::Node { level: self.layout.levels() - 1, number: 0 }
     }
 }
 
@@ -372,7 +372,7 @@ mod tests {
     fn superblock(generation: u64) -> NativeSuperblock {
         let root = Entry { physical: 77, generation, kind: BlockKind::MapNode, owner: 0, checksum: 0xABCD };
         NativeSuperblock {
-            shape: Shape::new(40000).unwrap(),
+            layout: Layout::new(40000).unwrap(),
             uuid: [7; 16],
             generation,
             unordered: false,

@@ -23,7 +23,7 @@ const LOOK: usize = 8;
 const ENOUGH: u32 = 16;
 /// Bytes asked for at once from which on a file is long.
 const LONG: u64 = 256 << 10;
-/// Files that grow at once in one place are parted by this part of a group, so that each lies in long pieces.
+/// Files that grow at once in one place are separated by this part of a group, so that each lies in long pieces.
 const APART: u32 = 8;
 /// How often a run that was found may be taken by another thread in the same moment.
 const TRIES: usize = 64;

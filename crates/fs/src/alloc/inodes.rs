@@ -35,7 +35,7 @@ impl Space {
             return Ok(None);
         }
         let Some(mut state) = self.lock_inodes(op.store(), group)? else { return Ok(None) };
-        // asked with the lock: what is freed when the volume is put away is not found here any more
+        // asked with the lock: what is freed when the volume is unmounted is not found here any more
         self.is_open()?;
         let reserved = (geometry.first_inode - 1).saturating_sub(group.saturating_mul(geometry.inodes_per_group));
         let found =

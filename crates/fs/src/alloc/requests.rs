@@ -91,7 +91,7 @@ impl Change<'_> {
     /// the generation it gets. What its slot contains is undefined until [`Change::put_inode`].
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where no inode is free, [`Error::ReadOnly`] where the volume is being put away. Nothing is
+    /// [`Error::NoSpace`] where no inode is free, [`Error::ReadOnly`] where the volume is being unmounted. Nothing is
     /// changed then.
     pub(crate) fn allocate_inode(&self, parent: &Inode, kind: FileKind) -> Result<(InodeNo, u32)> {
         let space = self.volume.space()?;

@@ -297,14 +297,14 @@ fn no_map_of_a_native_volume_leads_to_its_metadata() {
     let own = volume.map(&volume.inode(number).expect("an inode"), format::FileBlock(0)).expect("mapped");
     assert!(leads(own.physical().expect("a block").get()));
     let descriptors = native.mapped.entry_of(FsBlock(1)).expect("read").expect("written");
-    let data = 0..native.shape.metadata_start().min(native.shape.blocks());
+    let data = 0..native.layout.metadata_start().min(native.layout.blocks());
     let refused: Vec<u64> = data.filter(|block| !leads(*block)).collect();
     // the superblocks, where descriptors lie now, where e2fsck would look for another superblock
-    let reserved = native.shape.backup_blocks();
+    let reserved = native.layout.backup_blocks();
     assert!([0, 1, descriptors.physical].iter().chain(&reserved).all(|block| refused.contains(block)), "{refused:?}");
     assert!(refused.len() < 4096, "{} blocks", refused.len());
     // metadata above the map
-    assert!(!leads(native.shape.metadata_start() + 10));
+    assert!(!leads(native.layout.metadata_start() + 10));
     // a directory in the place of content
     let root = volume.inode(InodeNo::ROOT).expect("the root");
     assert!(volume.map(&root, format::FileBlock(0)).is_ok());

@@ -13,21 +13,21 @@ const NODE_ENTRIES: usize = 8;
 const ROOT_INFO: usize = 24;
 
 /// An entry of an index: the lowest hash, and the block.
-pub(crate) type Below = (u32, FileBlock);
+pub(crate) type Child = (u32, FileBlock);
 
 fn start(is_root: bool) -> usize {
     if is_root { ROOT_ENTRIES } else { NODE_ENTRIES }
 }
 
-fn entry(below: Below) -> Option<DxEntry> {
-    Some(DxEntry { hash: below.0.into(), block: u32::try_from(below.1.get()).ok()?.into() })
+fn entry(child: Child) -> Option<DxEntry> {
+    Some(DxEntry { hash: child.0.into(), block: u32::try_from(child.1.get()).ok()?.into() })
 }
 
 /// Fills an index block with these entries and no others. Of the first one the hash is not stored.
-fn set_entries(block: &mut [u8], start: usize, limit: usize, entries: &[Below]) -> Option<()> {
+fn set_entries(block: &mut [u8], start: usize, limit: usize, entries: &[Child]) -> Option<()> {
     let space = block.get_mut(start..)?;
-    for (slot, &below) in space.chunks_exact_mut(DxEntry::SIZE).zip(entries) {
-        slot.copy_from_slice(entry(below)?.as_bytes());
+    for (slot, &child) in space.chunks_exact_mut(DxEntry::SIZE).zip(entries) {
+        slot.copy_from_slice(entry(child)?.as_bytes());
     }
     let head = DxCountLimit {
         limit: u16::try_from(limit).ok()?.into(),
@@ -75,7 +75,7 @@ pub(crate) fn make_root(
 }
 
 /// Makes an index block that is not the root.
-pub(crate) fn make_node(block: &mut [u8], entries: &[Below], format: &IndexFormat) -> Option<()> {
+pub(crate) fn make_node(block: &mut [u8], entries: &[Child], format: &IndexFormat) -> Option<()> {
     block.fill(0);
     let head = DirEntry {
         inode: 0.into(),
@@ -88,7 +88,7 @@ pub(crate) fn make_node(block: &mut [u8], entries: &[Below], format: &IndexForma
 }
 
 /// Puts an entry behind that at `position`. There must be space.
-pub(crate) fn insert_below(block: &mut [u8], is_root: bool, position: usize, below: Below) -> Option<()> {
+pub(crate) fn insert_below(block: &mut [u8], is_root: bool, position: usize, child: Child) -> Option<()> {
     let space = block.get_mut(start(is_root)..)?;
     let (head, _) = DxCountLimit::mut_from_prefix(space).ok()?;
     let (count, limit) = (usize::from(head.count.get()), usize::from(head.limit.get()));
@@ -99,7 +99,7 @@ pub(crate) fn insert_below(block: &mut [u8], is_root: bool, position: usize, bel
     let at = (position + 1) * DxEntry::SIZE;
     space.get(..(count + 1) * DxEntry::SIZE)?;
     space.copy_within(at..count * DxEntry::SIZE, at + DxEntry::SIZE);
-    space.get_mut(at..at + DxEntry::SIZE)?.copy_from_slice(entry(below)?.as_bytes());
+    space.get_mut(at..at + DxEntry::SIZE)?.copy_from_slice(entry(child)?.as_bytes());
     Some(())
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn is_full(index: &Index<'_>, is_root: bool, format: &IndexFormat) ->
 }
 
 /// All entries of an index block.
-pub(crate) fn all_below(index: &Index<'_>) -> Vec<Below> {
+pub(crate) fn all_below(index: &Index<'_>) -> Vec<Child> {
     index.iter().collect()
 }
 
@@ -158,12 +158,12 @@ pub(crate) fn split(entries: &mut [(NameHash, NewEntry<'_>)], need: usize, capac
 
 /// The entries of a leaf, or of the first block of a plain directory without its dots, as [`split`] takes them.
 pub(crate) fn hashed_entries<'a>(
-    region: &'a [u8],
+    part: &'a [u8],
     format: DirFormat,
     hash: impl Fn(&[u8]) -> NameHash,
 ) -> format::Result<Vec<(NameHash, NewEntry<'a>)>> {
     let mut all = Vec::new();
-    for entry in format::dir::Entries::new(region, format) {
+    for entry in format::dir::Entries::new(part, format) {
         let e = entry?;
         if e.is_used() && !e.is_dot() {
             all.push((hash(e.name), NewEntry { inode: e.inode, name: e.name, kind: e.kind(&format) }));

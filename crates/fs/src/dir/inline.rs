@@ -110,7 +110,7 @@ pub(crate) fn edit(
     if offset < I_BLOCK_LEN {
         let mut i_block = dir.raw().disk.i_block;
         let at = offset.checked_sub(PARENT_LEN).ok_or_else(|| damaged(dir.number))?;
-        let done = i_block.get_mut(PARENT_LEN..).and_then(|region| edit(region, at));
+        let done = i_block.get_mut(PARENT_LEN..).and_then(|part| edit(part, at));
         done.ok_or_else(|| damaged(dir.number))?;
         return change.update_inode(dir, |inode| inode.set_block(i_block));
     }
@@ -143,9 +143,9 @@ pub(crate) fn make(volume: &Directories, inode: &mut InodeBuf, parent: InodeNo) 
         hashed: false,
     };
     let mut i_block = [0; I_BLOCK_LEN];
-    let (head, region) = i_block.split_at_mut(PARENT_LEN);
+    let (head, part) = i_block.split_at_mut(PARENT_LEN);
     head.copy_from_slice(&parent.get().to_le_bytes());
-    block::fill(region, &[], format)?;
+    block::fill(part, &[], format)?;
     inode.set_block(i_block);
     inode.set_size(I_BLOCK_LEN as u64);
     let flags = (inode.raw().flags() | InodeFlags::INLINE_DATA) - InodeFlags::EXTENTS;

@@ -51,7 +51,7 @@ impl Directories {
         change.tag(Kind::DirectoryIndex, dir)
     }
 
-    fn region_len(&self) -> usize {
+    fn part_len(&self) -> usize {
         self.sb.geometry.block_size as usize - self.sb.geometry.leaf_tail().size()
     }
 
@@ -81,9 +81,9 @@ impl Directories {
     }
 
     /// The part of a leaf that entries fill, as it must be to be changed.
-    fn region<'b>(&self, dir: &Inode, block: &'b [u8]) -> Result<&'b [u8]> {
+    fn part<'b>(&self, dir: &Inode, block: &'b [u8]) -> Result<&'b [u8]> {
         let short = || Error::corrupt(Structure::Directory, Where::Inode(dir.number), "a block is too short");
-        block.get(..self.region_len()).ok_or_else(short)
+        block.get(..self.part_len()).ok_or_else(short)
     }
 
     /// Finds or makes the place for a name that is not there. Returns the directory as it is then.
@@ -124,7 +124,7 @@ impl Directories {
         let others = (hint + 1..blocks).chain(0..hint).chain(again).map(|n| (n, 0));
         for (n, from) in std::iter::once((hint, entry)).chain(others).filter(|(n, _)| *n < blocks) {
             let (bytes, block) = self.dir_block_of(dir, &self.map(dir, FileBlock(n))?)?;
-            let found = block::find_space(self.region(dir, &bytes)?, from, needed(name), format).of(dir.number)?;
+            let found = block::find_space(self.part(dir, &bytes)?, from, needed(name), format).of(dir.number)?;
             if let Some(offset) = found {
                 return Ok(Ok(Spot::Block { block, listed: Some(n), offset }));
             }
@@ -154,10 +154,10 @@ impl Directories {
         let format = self.index_format(dir);
         let bytes = self.dir_block(dir, FileBlock(0))?;
         let root = self.physical(dir, FileBlock(0))?;
-        let region = self.region(dir, &bytes)?;
-        let (_, parent) = dot_entries(region, format.dir).of(dir.number)?;
+        let part = self.part(dir, &bytes)?;
+        let (_, parent) = dot_entries(part, format.dir).of(dir.number)?;
         let hash = |_: &[u8]| format::hash::NameHash::default();
-        let names = htree::hashed_entries(region, format.dir, hash).of(dir.number)?;
+        let names = htree::hashed_entries(part, format.dir, hash).of(dir.number)?;
         let names: Vec<NewEntry<'_>> = names.into_iter().map(|(_, entry)| entry).collect();
         let dots = if format.dir.file_type { FileType::Directory.raw() } else { 0 };
         let (grown, at, leaf) = self.grow(change, dir)?;
@@ -189,14 +189,14 @@ impl Directories {
         }
         let leaf = self.physical(dir, at)?;
         let bytes = self.dir_block(dir, at)?;
-        let region = self.region(dir, &bytes)?;
+        let part = self.part(dir, &bytes)?;
         let need = needed(name);
-        if let Some(offset) = block::find_space(region, 0, need, format.dir).of(dir.number)? {
+        if let Some(offset) = block::find_space(part, 0, need, format.dir).of(dir.number)? {
             return Ok(Ok(Spot::Block { block: leaf, listed: None, offset }));
         }
         let mut names =
-            htree::hashed_entries(region, format.dir, |name| self.hash_of(dir, &hasher, name)).of(dir.number)?;
-        let split = htree::split(&mut names, need, region.len()).ok_or_else(|| damaged(dir.number))?;
+            htree::hashed_entries(part, format.dir, |name| self.hash_of(dir, &hasher, name)).of(dir.number)?;
+        let split = htree::split(&mut names, need, part.len()).ok_or_else(|| damaged(dir.number))?;
         let entries: Vec<NewEntry<'_>> = names.iter().map(|(_, entry)| *entry).collect();
         let Split::At { count, hash } = split else {
             let made = change.edit(leaf, self.dir_tag(change, dir), |bytes| {
@@ -340,10 +340,10 @@ impl Directories {
         let format = self.dir_format(dir);
         match spot {
             Spot::Inline { offset } => {
-                inline::edit(change, dir, offset, |region, at| block::insert(region, at, entry, format).map(drop))
+                inline::edit(change, dir, offset, |part, at| block::insert(part, at, entry, format).map(drop))
             }
             Spot::Block { block: physical, listed, offset } => {
-                let len = self.region_len();
+                let len = self.part_len();
                 let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
                     block::insert(bytes.get_mut(..len)?, offset, entry, format)
                 })?;
@@ -360,10 +360,10 @@ impl Directories {
     pub(crate) fn take_name(&self, change: &Change<'_>, dir: &Arc<Inode>, found: &Found) -> Result<Arc<Inode>> {
         let format = self.dir_format(dir);
         if is_inline(dir) {
-            return inline::edit(change, dir, found.offset, |region, at| block::remove(region, at, format));
+            return inline::edit(change, dir, found.offset, |part, at| block::remove(part, at, format));
         }
         let physical = self.physical(dir, found.block)?;
-        let len = self.region_len();
+        let len = self.part_len();
         let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
             block::remove(bytes.get_mut(..len)?, found.offset, format)
         })?;
@@ -385,7 +385,7 @@ impl Directories {
     ) -> Result<Arc<Inode>> {
         let format = self.dir_format(dir);
         if is_inline(dir) {
-            return inline::edit(change, dir, found.offset, |region, at| block::point(region, at, inode, kind, format));
+            return inline::edit(change, dir, found.offset, |part, at| block::point(part, at, inode, kind, format));
         }
         let physical = self.physical(dir, found.block)?;
         let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {

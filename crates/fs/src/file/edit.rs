@@ -4,7 +4,7 @@ use crate::change::Change;
 use crate::inline_data::is_inline;
 use crate::map::{CLEARING, Steps};
 use crate::node::{Node, NodeState};
-use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Mapping, Result, Run, Timestamp};
+use crate::{Error, FileExtent, FileKind, Files, Inode, InodeFlags, InodeNo, Mapping, Result, Timestamp};
 use format::FileBlock;
 use format::inode::InodeBuf;
 use space::Privilege;
@@ -133,9 +133,9 @@ impl FileEdit<'_> {
     }
 
     /// The run that begins at a block.
-    pub(crate) fn run(&mut self, block: u64) -> Result<Run> {
+    pub(crate) fn run(&mut self, block: u64) -> Result<FileExtent> {
         if let Some(hole) = self.state.hole.as_ref().filter(|hole| hole.contains(&block)) {
-            return Ok(Run::hole(FileBlock(block), hole.end));
+            return Ok(FileExtent::hole(FileBlock(block), hole.end));
         }
         let run = self.volume.map(&self.inode, FileBlock(block))?;
         if run.mapping == Mapping::Hole {

@@ -16,7 +16,7 @@
 use super::edit::{FileEdit, stamp};
 use crate::change::Change;
 use crate::map::ONE_PLACE;
-use crate::{Error, Files, Inode, InodeFlags, InodeNo, Mapping, Mutant, Result, Run};
+use crate::{Error, FileExtent, Files, Inode, InodeFlags, InodeNo, Mapping, Mutant, Result};
 use format::extent::{Extent, capacity};
 use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock, Structure, Where};
@@ -35,8 +35,8 @@ const LARGEST: u64 = 64 << 20;
 enum Put {
     /// It is written now.
     Written,
-    /// It was written earlier, into a cache that sets the times.
-    Late,
+    /// It comes from the kernel's page cache, which sets the times.
+    FromPageCache,
     /// It was delayed, and its space is reserved.
     Delayed,
 }
@@ -228,7 +228,7 @@ impl Files {
     }
 
     /// How many blocks at the start of a run one change writes of `content`, which is whole blocks.
-    fn blocks_at_once(&self, run: Run, content: &[&[u8]]) -> u64 {
+    fn blocks_at_once(&self, run: FileExtent, content: &[&[u8]]) -> u64 {
         let block_size = u64::from(self.sb.geometry.block_size);
         let blocks = content.iter().map(|piece| piece.len() as u64).sum::<u64>() / block_size;
         blocks.min(run.len).min(self.data_blocks())
@@ -241,7 +241,7 @@ impl Change<'_> {
     fn put_content(
         &self,
         inode: &Arc<Inode>,
-        (run, count): (Run, u64),
+        (run, count): (FileExtent, u64),
         content: &[&[u8]],
         size: u64,
         as_it: Put,
@@ -415,7 +415,7 @@ impl FileEdit<'_> {
     }
 
     /// Writes into blocks that have no place, or none where they may be written.
-    fn write_elsewhere(&mut self, run: Run, at: u64, data: &[u8]) -> Result<usize> {
+    fn write_elsewhere(&mut self, run: FileExtent, at: u64, data: &[u8]) -> Result<usize> {
         let block_size = self.block_size();
         let into = (at % block_size as u64) as usize;
         let after = if into == 0 { data.len() } else { data.len().saturating_sub(block_size - into) };
@@ -439,7 +439,7 @@ impl FileEdit<'_> {
     }
 
     /// Writes into blocks that were written before. What grows the file waits with the size.
-    fn write_mapped(&mut self, run: Run, first: FsBlock, at: u64, data: &[u8]) -> Result<usize> {
+    fn write_mapped(&mut self, run: FileExtent, first: FsBlock, at: u64, data: &[u8]) -> Result<usize> {
         let block_size = self.block_size();
         let end = at + data.len() as u64;
         let inside = if end <= self.inode.size {
@@ -530,7 +530,7 @@ impl FileEdit<'_> {
 
     /// Delays content that has no block, or none where it may be written. Where none can be reserved for it, it gets
     /// one now or never, and the file ends at `end` or behind. How many bytes.
-    pub(crate) fn delay(&mut self, run: Run, at: u64, data: &[u8], end: u64) -> Result<usize> {
+    pub(crate) fn delay(&mut self, run: FileExtent, at: u64, data: &[u8], end: u64) -> Result<usize> {
         let block_size = self.block_size();
         let (block, into) = (at / block_size as u64, (at % block_size as u64) as usize);
         let blocks = (into + data.len()).div_ceil(block_size) as u64;
@@ -581,15 +581,15 @@ impl FileEdit<'_> {
     /// Indirect blocks that may be missing: all of the path, for each lowest one where nothing is reserved yet.
     fn indirect_metadata(&self, block: u64, blocks: u64) -> u64 {
         let block_size = self.block_size();
-        let shape = self.volume.sb.geometry.indirect();
-        let each = shape.per_block();
+        let format = self.volume.sb.geometry.indirect();
+        let each = format.per_block();
         let (mut at, end) = (block.max(DIRECT), block + blocks);
         let mut count = 0;
         while at < end {
             let start = at - (at - DIRECT) % each;
             let reserved = self.state.delayed.next(block_size, start).is_some_and(|next| next < start + each);
             if !reserved {
-                count += shape.path(FileBlock(at)).map_or(0, |path| path.indexes().len() as u64 - 1);
+                count += format.path(FileBlock(at)).map_or(0, |path| path.indexes().len() as u64 - 1);
             }
             at = start + each;
         }
@@ -598,11 +598,11 @@ impl FileEdit<'_> {
 
     /// Writes whole blocks that have no place, or none that was written, without delay. The file ends at `end` or
     /// behind.
-    fn write_at_once(&mut self, run: Run, data: &[u8], end: u64) -> Result<usize> {
+    fn write_at_once(&mut self, run: FileExtent, data: &[u8], end: u64) -> Result<usize> {
         self.flush()?;
         self.map_changes();
         let size = self.size().max(end);
-        let as_it = if self.preserve_times { Put::Late } else { Put::Written };
+        let as_it = if self.preserve_times { Put::FromPageCache } else { Put::Written };
         let count = self.volume.blocks_at_once(run, &[data]);
         let change = self.volume.change(self.volume.data_credits(count))?;
         let (inode, blocks) = change.put_content(&self.inode, (run, count), &[data], size, as_it)?;

@@ -9,7 +9,7 @@ use crate::change::Change;
 use crate::map::{Freed, MapForm, Steps, role};
 use crate::{Error, Inode, Maps, Result};
 use format::extent::Extent;
-use format::indirect::{DIRECT, Shape};
+use format::indirect::{DIRECT, IndirectFormat};
 use format::inode::InodeBuf;
 use format::superblock::Geometry;
 use format::tail::Tailed;
@@ -22,7 +22,7 @@ use zerocopy::little_endian::U32;
 
 /// The path to a block's pointer, as far as there is one.
 struct Path {
-    shape: Shape,
+    format: IndirectFormat,
     /// Index into `i_block`, then one for each indirect block.
     indexes: Vec<usize>,
     /// The indirect blocks that are there, the highest first.
@@ -45,7 +45,7 @@ impl Path {
         match self.blocks.last() {
             _ if self.missing() > 0 => &[],
             None => words.get(self.index()..DIRECT as usize).unwrap_or_default(),
-            Some((_, bytes)) => self.shape.pointers(bytes).get(self.index()..).unwrap_or_default(),
+            Some((_, bytes)) => self.format.pointers(bytes).get(self.index()..).unwrap_or_default(),
         }
     }
 }
@@ -83,10 +83,10 @@ fn runs_of(list: &[U32], at: u64) -> Vec<(u64, u64)> {
 
 impl Maps {
     fn indirect_path(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Path> {
-        let shape = self.sb.geometry.indirect();
-        let indexes = shape.path(at).ok_or(Error::FileTooLarge)?;
+        let format = self.sb.geometry.indirect();
+        let indexes = format.path(at).ok_or(Error::FileTooLarge)?;
         let indexes = indexes.indexes().iter().map(|i| *i as usize).collect();
-        let mut path = Path { shape, indexes, blocks: Vec::new() };
+        let mut path = Path { format, indexes, blocks: Vec::new() };
         let words = words_of(buf);
         let mut list: &[U32] = words.get(path.index()..).unwrap_or_default();
         let mut place = Where::Inode(owner.number);
@@ -96,7 +96,7 @@ impl Maps {
             bytes = self.indirect_block(owner, block, path.missing() as u32)?;
             place = Where::Block(block);
             path.blocks.push((block, Arc::clone(&bytes)));
-            list = shape.pointers(&bytes).get(path.index()..).unwrap_or_default();
+            list = format.pointers(&bytes).get(path.index()..).unwrap_or_default();
         }
         Ok(path)
     }
@@ -134,7 +134,7 @@ impl MapForm for Indirect {
         let missing = path.missing();
         let slots = if missing > 0 {
             let last = path.indexes.last().copied().unwrap_or_default();
-            path.shape.per_block().saturating_sub(last as u64)
+            path.format.per_block().saturating_sub(last as u64)
         } else {
             path.list(&words).iter().take_while(|p| p.get() == 0).count() as u64
         };
@@ -187,10 +187,10 @@ impl MapForm for Indirect {
         let path = change.volume.indirect_path(owner, buf, FileBlock(at))?;
         if path.missing() > 0 {
             // what the pointer at which the path ends would cover
-            let shape = &path.shape;
+            let format = &path.format;
             let levels = path.indexes.iter().rev().zip(0..path.missing() as u32);
-            let into = levels.fold(0, |into, (index, level)| into + *index as u64 * shape.span(level));
-            return Ok(Some(at.saturating_add(shape.span(path.missing() as u32) - into)));
+            let into = levels.fold(0, |into, (index, level)| into + *index as u64 * format.span(level));
+            return Ok(Some(at.saturating_add(format.span(path.missing() as u32) - into)));
         }
         let words = words_of(buf);
         let list = path.list(&words);
@@ -286,7 +286,7 @@ impl Change<'_> {
         for (n, (block, bytes)) in path.blocks.iter().enumerate().rev() {
             let index = path.indexes.get(n + 1).copied().unwrap_or_default();
             let mut others =
-                path.shape.pointers(bytes).iter().enumerate().filter(|(i, _)| !(index..index + count).contains(i));
+                path.format.pointers(bytes).iter().enumerate().filter(|(i, _)| !(index..index + count).contains(i));
             if others.any(|(_, p)| p.get() != 0) {
                 return self.edit(*block, tag, |bytes| set_pointers(bytes, index, count, None));
             }

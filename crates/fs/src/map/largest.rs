@@ -39,12 +39,12 @@ impl Maps {
 
     /// Indirect blocks of a map of `blocks` blocks without a hole.
     fn indirect_blocks(&self, blocks: u64) -> u64 {
-        let shape = self.sb.geometry.indirect();
+        let format = self.sb.geometry.indirect();
         let mut rest = blocks.saturating_sub(DIRECT);
         let mut count = 0;
         for level in 1..=3 {
-            let here = rest.min(shape.span(level));
-            count += (1..=level).map(|below| here.div_ceil(shape.span(below))).sum::<u64>();
+            let here = rest.min(format.span(level));
+            count += (1..=level).map(|below| here.div_ceil(format.span(below))).sum::<u64>();
             rest -= here;
         }
         count

@@ -5,7 +5,7 @@
 
 mod linked_list;
 
-use super::shape::Shape;
+use super::plan::VolumePlan;
 use super::used::Used;
 use super::{MkfsOptions, QuotaKinds, Result, refuse};
 use format::dir::{DirEntry, DirFormat, FileType, encode_rec_len, entry_len, write_entry};
@@ -53,28 +53,28 @@ pub(super) struct OwnBlock {
 /// Makes all files. Takes their blocks, and writes into the superblock what it says of them. `regions` are the metadata
 /// regions, ascending.
 pub(super) fn make(
-    shape: &mut Shape,
+    plan: &mut VolumePlan,
     used: &mut Used,
     regions: Vec<Range<u64>>,
     options: &MkfsOptions,
 ) -> Result<Content> {
-    let mut maker = Maker { shape, used, regions, options, content: Content::default(), usage: Vec::new() };
+    let mut maker = Maker { plan, used, regions, options, content: Content::default(), usage: Vec::new() };
     maker.content.last_inode = LOST_FOUND.get();
     maker.reserved();
     maker.directories()?;
-    if maker.shape.features.compat.contains(Compat::RESIZE_INODE) {
+    if maker.plan.features.compat.contains(Compat::RESIZE_INODE) {
         maker.resize_inode()?;
     }
-    if maker.shape.journal_blocks > 0 {
+    if maker.plan.journal_blocks > 0 {
         maker.journal()?;
     }
-    if maker.shape.features.incompat.contains(Incompat::MMP) {
+    if maker.plan.features.incompat.contains(Incompat::MMP) {
         maker.mmp()?;
     }
-    if maker.shape.features.ro_compat.contains(RoCompat::QUOTA) {
+    if maker.plan.features.ro_compat.contains(RoCompat::QUOTA) {
         maker.quota()?;
     }
-    if maker.shape.features.compat.contains(Compat::ORPHAN_FILE) && maker.shape.journal_blocks > 0 {
+    if maker.plan.features.compat.contains(Compat::ORPHAN_FILE) && maker.plan.journal_blocks > 0 {
         maker.orphan_file()?;
     }
     if let Some(len) = maker.options.linked_len {
@@ -84,7 +84,7 @@ pub(super) fn make(
 }
 
 struct Maker<'a> {
-    shape: &'a mut Shape,
+    plan: &'a mut VolumePlan,
     used: &'a mut Used,
     /// The metadata regions, ascending; none on most volumes.
     regions: Vec<Range<u64>>,
@@ -104,29 +104,29 @@ struct Taken {
 
 impl Maker<'_> {
     fn block_size(&self) -> usize {
-        self.shape.geometry.block_size as usize
+        self.plan.geometry.block_size as usize
     }
 
     fn cluster(&self) -> u64 {
-        u64::from(self.shape.geometry.cluster_blocks)
+        u64::from(self.plan.geometry.cluster_blocks)
     }
 
     fn extents(&self) -> bool {
-        self.shape.features.incompat.contains(Incompat::EXTENT)
+        self.plan.features.incompat.contains(Incompat::EXTENT)
     }
 
     /// The seed of an inode's own structures, where they carry checksums; generations are 0.
     fn seed(&self, inode: InodeNo) -> Option<u32> {
-        let geometry = &self.shape.geometry;
+        let geometry = &self.plan.geometry;
         geometry.metadata_csum.then(|| InodeBuf::new(geometry.inode_size, 0).raw().seed(geometry, inode))
     }
 
     fn disk(&mut self) -> &mut DiskSuperblock {
-        &mut self.shape.disk
+        &mut self.plan.disk
     }
 
     fn inode(&self, mode: u16, links: u16, size: u64) -> InodeBuf {
-        let mut inode = InodeBuf::new(self.shape.geometry.inode_size, EXTRA_ISIZE);
+        let mut inode = InodeBuf::new(self.plan.geometry.inode_size, EXTRA_ISIZE);
         inode.set_mode(mode);
         inode.set_links(links);
         inode.set_size(size);
@@ -139,21 +139,21 @@ impl Maker<'_> {
     }
 
     fn set_sectors(&self, inode: &mut InodeBuf, sectors: u64) -> Result<()> {
-        let huge = self.shape.features.ro_compat.contains(RoCompat::HUGE_FILE);
-        match inode.set_sectors(sectors, huge, self.shape.geometry.block_size) {
+        let huge = self.plan.features.ro_compat.contains(RoCompat::HUGE_FILE);
+        match inode.set_sectors(sectors, huge, self.plan.geometry.block_size) {
             Some(()) => Ok(()),
             None => refuse("a file of the volume's own would be longer than an inode can count"),
         }
     }
 
     fn sectors_of(&self, clusters: u64) -> u64 {
-        clusters * self.cluster() * u64::from(self.shape.geometry.block_size / 512)
+        clusters * self.cluster() * u64::from(self.plan.geometry.block_size / 512)
     }
 
     /// Takes `count` blocks, the first free ones from `goal` on, then from the volume's start. Where there are metadata
     /// regions, first among those blocks that are there for the purpose.
     fn take(&mut self, goal: u64, count: u64, purpose: Purpose) -> Result<Taken> {
-        let (cluster, end) = (self.cluster(), self.shape.geometry.blocks);
+        let (cluster, end) = (self.cluster(), self.plan.geometry.blocks);
         // what may be taken now: all but what is taken, and but what is there for something else
         let mut view = self.used.clone();
         let elsewhere = self.reserved_from(purpose);
@@ -194,7 +194,7 @@ impl Maker<'_> {
             return self.regions.clone();
         }
         let ends = self.regions.iter().map(|run| run.end);
-        let starts = self.regions.iter().map(|run| run.start).chain([self.shape.geometry.blocks]);
+        let starts = self.regions.iter().map(|run| run.start).chain([self.plan.geometry.blocks]);
         std::iter::once(0)
             .chain(ends)
             .zip(starts)
@@ -218,9 +218,9 @@ impl Maker<'_> {
             self.set_sectors(inode, taken.sectors)?;
             return Ok(taken.runs);
         }
-        let geometry = self.shape.geometry.clone();
-        let (shape, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
-        let tables = map_blocks(count, shape.per_block());
+        let geometry = self.plan.geometry.clone();
+        let (format, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
+        let tables = map_blocks(count, format.per_block());
         let apart = !self.regions.is_empty();
         // where there are regions the tables lie in one, else between the blocks that they list
         let of_tables = if apart { self.take(self.near(number), tables, Purpose::Metadata)? } else { Taken::default() };
@@ -230,7 +230,7 @@ impl Maker<'_> {
         let mut hand_out = |level: u32| if apart && level > 0 { next_table.next() } else { next.next() };
         let mut map = BlockMap {
             next: &mut hand_out,
-            pointers: shape.per_block(),
+            pointers: format.per_block(),
             left: count,
             data: Vec::new(),
             tables: Vec::new(),
@@ -275,7 +275,7 @@ impl Maker<'_> {
             }
         } else {
             let mut children = Vec::new();
-            let tail = self.shape.geometry.tail(Tailed::ExtentNode);
+            let tail = self.plan.geometry.tail(Tailed::ExtentNode);
             for part in extents.chunks(tail.extent_node_entries()) {
                 // right before the data where that is free, as there it was when the tree grew
                 let before = taken.runs.first().map_or(0, |run| run.start.saturating_sub(self.cluster()));
@@ -307,13 +307,13 @@ impl Maker<'_> {
     /// The list of bad blocks, empty; and under metadata_csum all other reserved inodes, for the sake of their
     /// checksum.
     fn reserved(&mut self) {
-        let size = self.shape.geometry.inode_size;
+        let size = self.plan.geometry.inode_size;
         let mut bad_blocks = InodeBuf::new(size, 0);
         bad_blocks.set_atime(self.options.time);
         bad_blocks.set_ctime(self.options.time);
         bad_blocks.set_mtime(self.options.time);
         self.content.inodes.push((InodeNo::BAD_BLOCKS, bad_blocks));
-        if self.shape.geometry.metadata_csum {
+        if self.plan.geometry.metadata_csum {
             let others = (1..LOST_FOUND.get()).map(InodeNo).filter(|n| ![InodeNo(1), InodeNo::ROOT].contains(n));
             self.content.inodes.extend(others.map(|number| (number, InodeBuf::new(size, 0))));
         }
@@ -331,7 +331,7 @@ impl Maker<'_> {
 
     fn new_inode(&mut self) -> Result<InodeNo> {
         self.content.last_inode += 1;
-        if self.content.last_inode > self.shape.geometry.inodes {
+        if self.content.last_inode > self.plan.geometry.inodes {
             return refuse("there are too few inodes for the volume's own files: set more with -N");
         }
         Ok(InodeNo(self.content.last_inode))
@@ -353,7 +353,7 @@ impl Maker<'_> {
         self.put_inode(InodeNo::ROOT, root);
 
         // a directory that began inside its inode has one block less
-        let inline = self.shape.features.incompat.contains(Incompat::INLINE_DATA);
+        let inline = self.plan.features.incompat.contains(Incompat::INLINE_DATA);
         let grown = (LOST_FOUND_LEN.div_ceil(block_size).max(2) - 1).min(DIRECT - 1);
         let count = grown + u64::from(!inline);
         let mut lost = self.inode(0o40700, 2, count * block_size);
@@ -371,26 +371,26 @@ impl Maker<'_> {
 
     /// Where the blocks of an inode's file are sought: from the start of its group, or flexible group, on.
     fn near(&self, inode: InodeNo) -> u64 {
-        let geometry = &self.shape.geometry;
+        let geometry = &self.plan.geometry;
         let group = geometry.inode_slot(inode).map_or(0, |slot| slot.group.get());
         geometry.group_start(GroupNo(group / geometry.flex_groups * geometry.flex_groups)).get()
     }
 
     fn own(&mut self, inode: &InodeBuf) {
         let raw = inode.raw();
-        let huge = self.shape.features.ro_compat.contains(RoCompat::HUGE_FILE);
-        self.usage.push((raw.uid(), raw.gid(), raw.sectors(huge, self.shape.geometry.block_size) * 512));
+        let huge = self.plan.features.ro_compat.contains(RoCompat::HUGE_FILE);
+        self.usage.push((raw.uid(), raw.gid(), raw.sectors(huge, self.plan.geometry.block_size) * 512));
     }
 
     /// A block of a directory with these entries, the last of which reaches to the end; with none, one free entry.
     fn directory_block(&self, directory: InodeNo, at: FileBlock, entries: &[(InodeNo, &[u8])]) -> Vec<u8> {
         let mut block = vec![0; self.block_size()];
-        let tail = self.shape.geometry.leaf_tail();
+        let tail = self.plan.geometry.leaf_tail();
         let end = block.len() - tail.size();
         let place = at;
         let format = DirFormat {
-            block_size: self.shape.geometry.block_size,
-            file_type: self.shape.features.incompat.contains(Incompat::FILETYPE),
+            block_size: self.plan.geometry.block_size,
+            file_type: self.plan.features.incompat.contains(Incompat::FILETYPE),
             hashed: false,
         };
         let mut at = 0;
@@ -414,7 +414,7 @@ impl Maker<'_> {
     /// The inode that holds the blocks reserved for descriptors: the double indirect block lists the primary ones, each
     /// of which lists its copies, as if they were indirect blocks.
     fn resize_inode(&mut self) -> Result<()> {
-        let geometry = self.shape.geometry.clone();
+        let geometry = self.plan.geometry.clone();
         let pointers = geometry.indirect().per_block();
         // where group 0's inode table would end if it lay right behind its bitmaps
         let tables = geometry.descriptor_blocks + geometry.reserved_descriptor_blocks + geometry.itable_blocks;
@@ -439,7 +439,7 @@ impl Maker<'_> {
         let len = reach * u64::from(geometry.block_size);
         if len > i32::MAX as u64 {
             // it is longer than a file may be without
-            self.shape.features.ro_compat |= RoCompat::LARGE_FILE;
+            self.plan.features.ro_compat |= RoCompat::LARGE_FILE;
         }
         let mut inode = self.inode(0o100_600, 1, len);
         let mut words = [0; 14];
@@ -452,13 +452,13 @@ impl Maker<'_> {
     }
 
     fn journal(&mut self) -> Result<()> {
-        let count = self.shape.journal_blocks;
+        let count = self.plan.journal_blocks;
         let len = u64::from(count) * self.block_size() as u64;
         let goal = if !self.extents() || self.options.packed_meta_blocks { 0 } else { self.middle() };
         let mut inode = self.inode(0o100_600, 1, len);
         let runs = self.assign_blocks(InodeNo::JOURNAL, &mut inode, goal, u64::from(count), Purpose::Data)?;
-        let fast = self.shape.fast_commit_blocks;
-        let journal = jbd2::DiskSuperblock::empty(self.shape.geometry.block_size, count, fast, self.options.uuid);
+        let fast = self.plan.fast_commit_blocks;
+        let journal = jbd2::DiskSuperblock::empty(self.plan.geometry.block_size, count, fast, self.options.uuid);
         let mut first = journal.as_bytes().to_vec();
         first.resize(self.block_size(), 0);
         let at = runs.first().map_or(0, |run| run.start);
@@ -480,7 +480,7 @@ impl Maker<'_> {
 
     /// Where a journal is near to everything: the emptiest of the groups around the middle.
     fn middle(&self) -> u64 {
-        let geometry = &self.shape.geometry;
+        let geometry = &self.plan.geometry;
         let half = (geometry.blocks - u64::from(geometry.first_data_block)) / 2;
         let middle = geometry.group_of(FsBlock(half)).map_or(0, |group| group.get());
         let flex = geometry.flex_groups;
@@ -501,8 +501,8 @@ impl Maker<'_> {
     fn mmp(&mut self) -> Result<()> {
         let taken = self.take(0, 1, Purpose::Data)?;
         let at = taken.runs.first().map_or(0, |run| run.start);
-        let seed = self.shape.geometry.metadata_csum.then_some(self.shape.geometry.checksum_seed);
-        let interval = self.shape.disk.s_mmp_interval.get();
+        let seed = self.plan.geometry.metadata_csum.then_some(self.plan.geometry.checksum_seed);
+        let interval = self.plan.disk.s_mmp_interval.get();
         let mut block = DiskMmp::clean(self.options.time.seconds.unsigned_abs(), interval, seed).as_bytes().to_vec();
         block.resize(self.block_size(), 0);
         self.put_block(at, store::Kind::Data, InodeNo(0), block);
@@ -511,7 +511,7 @@ impl Maker<'_> {
     }
 
     fn quota(&mut self) -> Result<()> {
-        let project = self.shape.features.ro_compat.contains(RoCompat::PROJECT);
+        let project = self.plan.features.ro_compat.contains(RoCompat::PROJECT);
         let kinds = self.options.quota.unwrap_or(QuotaKinds { user: true, group: true, project });
         if kinds.user {
             self.quota_file(Kind::User, InodeNo::USER_QUOTA)?;
@@ -572,7 +572,7 @@ impl Maker<'_> {
     fn orphan_file(&mut self) -> Result<()> {
         let block_size = self.block_size() as u64;
         let count = match self.options.orphan_file_len {
-            None => (self.shape.geometry.blocks / ORPHAN_SHARE).clamp(32, 512),
+            None => (self.plan.geometry.blocks / ORPHAN_SHARE).clamp(32, 512),
             Some(len) => len.div_ceil(block_size),
         };
         if !(1..=1 << 20).contains(&count) {

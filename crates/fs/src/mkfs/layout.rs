@@ -1,13 +1,13 @@
 //! A volume that is to be made: bytes and where they go.
 
 use super::files::{self, Content};
-use super::shape::{RESERVED_INODES, Shape};
+use super::plan::{RESERVED_INODES, VolumePlan};
 use super::used::Used;
 use super::{Kind, MkfsOptions, Result, maps, refuse, tables};
 use format::feature::{Compat, Features};
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::inode::InodeBuf;
-use format::native::Shape as NativeShape;
+use format::native::Layout as NativeLayout;
 use format::space_map::SpaceMaps;
 use format::superblock::{Geometry, Superblock};
 use format::{FsBlock, GroupNo, InodeNo};
@@ -48,13 +48,13 @@ pub struct Layout {
 /// What a native volume begins with.
 #[derive(Debug, Clone)]
 pub(super) struct Native {
-    pub(super) shape: NativeShape,
+    pub(super) layout: NativeLayout,
     /// Chunks of its metadata regions, ascending.
     pub(super) chunks: Vec<u32>,
 }
 
 /// Chunks that a native volume's metadata regions begin with.
-fn first_chunks(native: &NativeShape) -> Result<Vec<u32>> {
+fn first_chunks(native: &NativeLayout) -> Result<Vec<u32>> {
     let apart = native.backup_chunks();
     // the front, some bitmaps, inodes and directories, and the bitmaps of groups with reserved blocks
     let blocks = usize::try_from(native.front()).unwrap_or(usize::MAX).saturating_add(64 + apart.len());
@@ -72,39 +72,39 @@ impl Layout {
     /// # Errors
     /// [`super::Error::Options`] where the options do not go together, or not onto such a device.
     pub fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
-        let mut shape = Shape::new(device_len, sector, options)?;
+        let mut plan = VolumePlan::new(device_len, sector, options)?;
         let stride = u64::from(options.stride);
-        let geometry = shape.geometry.clone();
-        let chunks = shape.native.map_or(Ok(Vec::new()), |native| first_chunks(&native))?;
-        let (mut groups, mut used, maps) = match &shape.native {
+        let geometry = plan.geometry.clone();
+        let chunks = plan.native.map_or(Ok(Vec::new()), |native| first_chunks(&native))?;
+        let (mut groups, mut used, maps) = match &plan.native {
             Some(native) => {
                 let (groups, used) = tables::place_native(&geometry, native, &chunks)?;
                 (groups, used, None)
             }
-            None => tables::place(&geometry, options.packed_meta_blocks, stride, shape.maps(options))?,
+            None => tables::place(&geometry, options.packed_meta_blocks, stride, plan.maps(options))?,
         };
         if let Some(maps) = &maps {
-            shape.disk.x_map_start = maps.table().start.into();
+            plan.disk.x_map_start = maps.table().start.into();
         }
         let mut regions: Vec<Range<u64>> =
-            shape.native.iter().map(|native| native.metadata_start()..native.logical_blocks()).collect();
+            plan.native.iter().map(|native| native.metadata_start()..native.logical_blocks()).collect();
         if geometry.has_regions() {
             let blocks = region_blocks(&geometry, options)?;
             tables::place_regions(&geometry, &used, &mut groups, u64::from(blocks));
-            shape.disk.x_region_blocks = blocks.into();
+            plan.disk.x_region_blocks = blocks.into();
             let each = geometry.group_numbers().zip(&groups);
             regions.extend(each.flat_map(|(number, group)| geometry.region_blocks(number, group.regions)));
         }
         let metadata = clusters(&geometry, &used, 0..geometry.blocks) + u64::from(geometry.first_data_block);
-        let mut content = files::make(&mut shape, &mut used, regions, options)?;
-        let journal = u64::from(shape.journal_blocks).div_ceil(u64::from(geometry.cluster_blocks));
-        shape.disk.s_overhead_blocks = u32::try_from(metadata + journal).unwrap_or(0).into();
+        let mut content = files::make(&mut plan, &mut used, regions, options)?;
+        let journal = u64::from(plan.journal_blocks).div_ceil(u64::from(geometry.cluster_blocks));
+        plan.disk.s_overhead_blocks = u32::try_from(metadata + journal).unwrap_or(0).into();
         for (number, inode) in &mut content.inodes {
             inode.set_checksum(&geometry, *number);
         }
-        let (superblock, groups) = count(shape.clone(), groups, &used, (&content, maps.is_some()), options)?;
-        let native = shape.native.map(|shape| Native { shape, chunks });
-        Ok(Self { superblock, groups, used, content, notes: shape.notes, options: options.clone(), native, maps })
+        let (superblock, groups) = count(plan.clone(), groups, &used, (&content, maps.is_some()), options)?;
+        let native = plan.native.map(|layout| Native { layout, chunks });
+        Ok(Self { superblock, groups, used, content, notes: plan.notes, options: options.clone(), native, maps })
     }
 
     /// The superblock that the volume will have.
@@ -126,7 +126,7 @@ impl Layout {
     /// Blocks of the device that the volume takes.
     #[must_use]
     pub fn device_blocks(&self) -> u64 {
-        self.native.as_ref().map_or(self.superblock.geometry.blocks, |native| native.shape.blocks())
+        self.native.as_ref().map_or(self.superblock.geometry.blocks, |native| native.layout.blocks())
     }
 
     /// Blocks that nothing uses, of those that [`Layout::device_blocks`] counts.
@@ -134,7 +134,7 @@ impl Layout {
     pub fn free_blocks(&self) -> u64 {
         let Some(native) = &self.native else { return self.superblock.disk.free_blocks_count() };
         // what is free for metadata lies behind the device's own blocks, and has a block of these only when it is used
-        let blocks = native.shape.blocks();
+        let blocks = native.layout.blocks();
         blocks.saturating_sub(clusters(&self.superblock.geometry, &self.used, 0..blocks))
     }
 
@@ -224,13 +224,13 @@ fn region_blocks(geometry: &Geometry, options: &MkfsOptions) -> Result<u32> {
 
 /// Counts what is used and free, sums what must be summed, and accepts the superblock.
 fn count(
-    mut shape: Shape,
+    mut plan: VolumePlan,
     mut groups: Vec<Group>,
     used: &Used,
     (content, has_maps): (&Content, bool),
     options: &MkfsOptions,
 ) -> Result<(Superblock, Vec<Group>)> {
-    let geometry = shape.geometry.clone();
+    let geometry = plan.geometry.clone();
     let summed = geometry.metadata_csum || geometry.gdt_csum;
     let (mut free_blocks, mut free_inodes) = (0, 0);
     for (number, group) in geometry.group_numbers().zip(&mut groups) {
@@ -271,15 +271,15 @@ fn count(
         }
         if summed {
             let mut bytes = vec![0; geometry.descriptor_size as usize];
-            group.set_checksum(&shape.disk, &geometry, number, &mut bytes);
+            group.set_checksum(&plan.disk, &geometry, number, &mut bytes);
         }
     }
-    shape.disk.set_free_blocks_count(free_blocks * u64::from(geometry.cluster_blocks));
+    plan.disk.set_free_blocks_count(free_blocks * u64::from(geometry.cluster_blocks));
     // fits: there are no more inodes than 32 bits count
-    shape.disk.s_free_inodes_count = (free_inodes as u32).into();
-    shape.disk.set_features(shape.features);
-    shape.disk.set_checksum();
-    match Superblock::parse(shape.disk.as_bytes()) {
+    plan.disk.s_free_inodes_count = (free_inodes as u32).into();
+    plan.disk.set_features(plan.features);
+    plan.disk.set_checksum();
+    match Superblock::parse(plan.disk.as_bytes()) {
         Ok(superblock) => Ok((superblock, groups)),
         Err(e) => refuse(format!("no such volume is possible: {e}")),
     }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `options` | what may be asked for |
 //! | `features` | the features that follow, and which do not go together |
-//! | `shape` | sizes and counts: the superblock's numbers, from the device's length |
+//! | `plan` | sizes and counts: the superblock's numbers, from the device's length |
 //! | `used` | which blocks are taken, and the search for free ones |
 //! | `tables` | where superblock copies, descriptors, bitmaps and inode tables lie |
 //! | `maps` | space maps, where the volume has them and no block bitmaps |
@@ -26,8 +26,8 @@ mod files;
 mod layout;
 mod maps;
 mod options;
+mod plan;
 mod probe;
-mod shape;
 mod tables;
 mod used;
 mod wipe;

@@ -72,8 +72,8 @@ fn partition_table(bytes: &[u8]) -> bool {
     let Some(entries) = bytes.get(446..510) else { return false };
     let marked = bytes.get(510..512) == Some(&[0x55, 0xAA]);
     let mut entries = entries.chunks_exact(16);
-    let sound = entries.clone().all(|entry| entry[0] & 0x7F == 0);
-    marked && sound && entries.any(|entry| entry[4] != 0)
+    let valid = entries.clone().all(|entry| entry[0] & 0x7F == 0);
+    marked && valid && entries.any(|entry| entry[4] != 0)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 use super::used::Used;
 use super::{Result, maps, refuse};
 use format::group::{Group, GroupFlags};
-use format::native::{CHUNK_BLOCKS, Shape as NativeShape};
+use format::native::{CHUNK_BLOCKS, Layout as NativeLayout};
 use format::space_map::SpaceMaps;
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
@@ -48,7 +48,7 @@ pub(super) fn place(
 
 /// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The `chunks` of the
 /// metadata regions, what the last data group lacks, and the reserved blocks are taken.
-pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: &[u32]) -> Result<(Vec<Group>, Used)> {
+pub(super) fn place_native(geometry: &Geometry, native: &NativeLayout, chunks: &[u32]) -> Result<(Vec<Group>, Used)> {
     let mut used = Used::new(geometry.blocks);
     used.take(geometry.group_head(GroupNo(0)));
     let size = u64::from(CHUNK_BLOCKS);

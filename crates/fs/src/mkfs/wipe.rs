@@ -16,7 +16,7 @@ const BATCH: usize = 64;
 const PROBES_MAX: usize = 100_000;
 
 /// Zeroes both ends of the first `len` bytes, and every copy of a superblock between them that an ext volume of the
-/// usual shape, or the one that is there, would have.
+/// usual geometry, or the one that is there, would have.
 pub(super) fn wipe(device: &dyn BlockDevice, len: u64) -> Result<()> {
     let old = old_geometry(device);
     device.write_zeroes(0, ENDS.min(len))?;
@@ -41,7 +41,7 @@ fn is_copy(bytes: &[u8]) -> bool {
     DiskSuperblock::from_slice(bytes).is_some_and(|sb| sb.s_magic.get() == MAGIC)
 }
 
-/// The shape of the volume that is there, whatever its features are.
+/// The geometry of the volume that is there, whatever its features are.
 fn old_geometry(device: &dyn BlockDevice) -> Option<Geometry> {
     let mut bytes = [0; DiskSuperblock::SIZE];
     device.read(OFFSET, &mut bytes).ok()?;

@@ -43,7 +43,7 @@ impl Layout {
     pub fn write(&self, device: &dyn BlockDevice, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = u64::from(geometry.block_size);
-        let len = self.native.as_ref().map_or(geometry.blocks, |native| native.shape.blocks()) * block_size;
+        let len = self.native.as_ref().map_or(geometry.blocks, |native| native.layout.blocks()) * block_size;
         let zeroes = if self.native.is_some() { Vec::new() } else { self.zeroes() };
         let total = zeroes.iter().map(|run| run.end - run.start).sum::<u64>() * block_size;
         let mut done = 0;
@@ -111,8 +111,8 @@ impl Layout {
     /// A native volume: what would lie in the metadata groups, and in the front, goes through the map.
     fn write_native(&self, device: &dyn BlockDevice, native: &Native) -> Result<()> {
         let size = u64::from(BLOCK_SIZE);
-        wipe(device, native.shape.blocks() * size)?;
-        for block in native.shape.backup_blocks() {
+        wipe(device, native.layout.blocks() * size)?;
+        for block in native.layout.backup_blocks() {
             device.write_zeroes(block * size, size)?;
         }
         let write = |block, kind, owner, data: &[u8]| {
@@ -129,7 +129,7 @@ impl Layout {
             Ok(())
         })?;
         blocks.sort_unstable_by_key(|write| write.block);
-        store::engine::make(device, native.shape, self.superblock().disk.s_uuid, &native.chunks, blocks).map_err(|e| {
+        store::engine::make(device, native.layout, self.superblock().disk.s_uuid, &native.chunks, blocks).map_err(|e| {
             match e {
                 store::Error::Device(e) => Error::Device(e),
                 other => Error::Options(other.to_string()),

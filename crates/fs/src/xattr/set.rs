@@ -288,10 +288,10 @@ impl Xattrs {
 
     /// Takes one user off a value's inode. Returns it where none is left: it is an orphan then.
     fn drop_value(&self, change: &Change<'_>, value_inode: InodeNo) -> Result<Option<InodeNo>> {
-        let sound = self.may_be_named(value_inode) && self.sb.features.incompat.contains(Incompat::EA_INODE);
+        let valid = self.may_be_named(value_inode) && self.sb.features.incompat.contains(Incompat::EA_INODE);
         let counting = self.values.lock();
         let Ok(inode) = self.inode(value_inode) else { return Ok(None) };
-        if !sound || !inode.raw().flags().contains(InodeFlags::EA_INODE) {
+        if !valid || !inode.raw().flags().contains(InodeFlags::EA_INODE) {
             return Ok(None);
         }
         let left = value_users(&inode).saturating_sub(1);

@@ -4,7 +4,7 @@
 
 pub(crate) mod plain;
 
-pub(crate) use plain::assert_sound;
+pub(crate) use plain::assert_valid;
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use extant_fs::{Clock, FileKind, Inode, InodeNo, OpenOptions, Result, Timestamp, Volume, WriteOptions};

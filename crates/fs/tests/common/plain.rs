@@ -12,7 +12,7 @@ use format::extent::{self, Node, OwnedExtentTail};
 use format::feature::Incompat;
 use format::group::{Group, GroupFlags};
 use format::htree::{count_limit_offset, index_checksum, index_owner, write_index_checksum, write_index_owner};
-use format::indirect::{IndirectTail, Shape};
+use format::indirect::{IndirectFormat, IndirectTail};
 use format::inode::{InodeBuf, RawInode};
 use format::superblock::{Geometry, OFFSET, Superblock};
 use std::ops::Range;
@@ -162,12 +162,12 @@ impl Walk {
         if raw.flags().contains(InodeFlags::EXTENTS) {
             self.extents(number, seed, &raw.disk.i_block, &mut blocks);
         } else {
-            let shape = self.geometry().indirect();
-            let wide = Shape::new(self.geometry().block_size, false);
+            let format = self.geometry().indirect();
+            let wide = IndirectFormat::new(self.geometry().block_size, false);
             for (n, word) in (0u32..).zip(raw.block_words::<15>()) {
                 let level = n.saturating_sub(11);
-                let first = |shape: Shape| if level == 0 { n.into() } else { shape.first_of_level(level).get() };
-                self.indirect(number, u64::from(word), level, (first(shape), first(wide)), &mut blocks);
+                let first = |of: IndirectFormat| if level == 0 { n.into() } else { of.first_of_level(level).get() };
+                self.indirect(number, u64::from(word), level, (first(format), first(wide)), &mut blocks);
             }
         }
         let block_size = u64::from(self.geometry().block_size);
@@ -236,14 +236,14 @@ impl Walk {
             return blocks.push((first.0, first.1, block));
         }
         self.metadata(block);
-        let (shape, seed) = (self.geometry().indirect(), self.geometry().checksum_seed);
-        let wide = Shape::new(self.geometry().block_size, false);
+        let (format, seed) = (self.geometry().indirect(), self.geometry().checksum_seed);
+        let wide = IndirectFormat::new(self.geometry().block_size, false);
         let bytes = self.block(block).to_vec();
         let tail = IndirectTail::of(&bytes).expect("a tail");
         assert_eq!((tail.it_owner.get(), u32::from(tail.it_level)), (number.get(), level), "{block}");
         assert!(IndirectTail::checksum_matches(&bytes, FsBlock(block), seed), "{block}");
-        for (n, pointer) in (0u64..).zip(shape.pointers(&bytes)) {
-            let first = (first.0 + n * shape.span(level - 1), first.1 + n * wide.span(level - 1));
+        for (n, pointer) in (0u64..).zip(format.pointers(&bytes)) {
+            let first = (first.0 + n * format.span(level - 1), first.1 + n * wide.span(level - 1));
             self.indirect(number, pointer.get().into(), level - 1, first, blocks);
         }
         let len = bytes.len();
@@ -263,8 +263,8 @@ impl Walk {
             let tail = OwnedDirTail::of(&bytes).expect("a tail");
             assert_eq!((tail.dt_owner.get(), u64::from(tail.dt_block.get())), (number.get(), at), "{block}");
             let format = DirFormat { block_size: size, file_type: true, hashed: false };
-            let region = &bytes[..bytes.len() - OwnedDirTail::SIZE];
-            let last = Entries::new(region, format).last().expect("an entry").expect("sound");
+            let part = &bytes[..bytes.len() - OwnedDirTail::SIZE];
+            let last = Entries::new(part, format).last().expect("an entry").expect("valid");
             let len = (last.rec_len + OwnedDirTail::SIZE - DirTail::SIZE) as u16;
             let place = last.offset + 4;
             bytes[place..place + 2].copy_from_slice(&len.to_le_bytes());
@@ -275,7 +275,7 @@ impl Walk {
 }
 
 /// Panics unless e2fsck finds nothing wrong; a rext3 volume is shown to it as ext4 has it.
-pub(crate) fn assert_sound(image: &std::path::Path, about: &dyn std::fmt::Debug) {
+pub(crate) fn assert_valid(image: &std::path::Path, about: &dyn std::fmt::Debug) {
     let bytes = std::fs::read(image).expect("reading an image");
     let shown = plain(bytes).map(|plain| Image::from_bytes(&plain.bytes));
     let verdict = testkit::oracle::e2fsck(shown.as_ref().map_or(image, Image::path));

@@ -168,7 +168,7 @@ fn ask((link, queue): (&Link, Queue), request: &Request<'_>, reply: &mut Reply<'
                 forget_attributes(link, node);
             }
             if let Some((node, from)) = reply.moved() {
-                let page = matches!(request.operation, Operation::Write { late: true, .. });
+                let page = matches!(request.operation, Operation::Write { paged: true, .. });
                 // what was appended elsewhere has to be forgotten in any case
                 if !page || link.forgetting.load(Ordering::SeqCst) < FORGETTING {
                     forget_content(link, node, from);

@@ -83,7 +83,7 @@ impl Ops {
     /// A page of the kernel's could not be written. Where that is because the file must not be changed so, the kernel
     /// has to forget it: it shows it to everybody as what the file holds.
     pub(super) fn refuse_page(&self, why: Errno, request: &Request<'_>, reply: &mut Reply<'_>) {
-        let Operation::Write { offset, late: true, .. } = request.operation else { return };
+        let Operation::Write { offset, paged: true, .. } = request.operation else { return };
         self.note_lost_page(request.node, why);
         if why == Errno::PERM {
             reply.content_changed(request.node, offset);

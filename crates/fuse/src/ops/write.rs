@@ -253,7 +253,7 @@ impl Ops {
 
     /// Content that was written earlier, and cached by the kernel: the times of the file are for the kernel to say. How
     /// much was written.
-    pub(super) fn write_late(&self, node: u64, offset: u64, data: &[u8]) -> Answer<u32> {
+    pub(super) fn write_page(&self, node: u64, offset: u64, data: &[u8]) -> Answer<u32> {
         let number = self.number(node)?;
         self.drop_capability(number)?;
         let how = WriteHow { preserve_times: true, pages: true, ..WriteHow::default() };

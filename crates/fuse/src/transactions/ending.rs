@@ -138,11 +138,11 @@ fn invalidate(
     shared.any_doomed.store(true, Ordering::Release);
     running.undone.store(true, Ordering::SeqCst);
     note_capabilities(&**inner, shared, touched);
-    let late = running.late.lock().clone();
-    shared.lost.add(late.iter().copied());
+    let page_writes = running.page_writes.lock().clone();
+    shared.lost.add(page_writes.iter().copied());
     shared.kernel.get()?;
     let ends = touched.longer.iter().filter_map(|number| last_byte(shared, *number)).map(Forgotten::End);
-    let nodes = touched.inodes.iter().map(|number| node_of(*number)).chain(late).map(Forgotten::Node);
+    let nodes = touched.inodes.iter().map(|number| node_of(*number)).chain(page_writes).map(Forgotten::Node);
     let names = touched.names.iter().map(|(dir, name)| Forgotten::Name(node_of(*dir), name.clone()));
     let mut all: Vec<Forgotten> = ends.chain(nodes).chain(names).collect();
     // those that wait with a directory locked let go of it

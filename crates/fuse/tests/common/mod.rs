@@ -57,6 +57,18 @@ pub(crate) fn serve_device(device: Arc<dyn BlockDevice>) -> Option<Served> {
     serve_with(device, None, "ro").ok()
 }
 
+/// An access control list as programs pass it to the kernel. Its entries: a tag, permissions, and the number of a user
+/// or group.
+pub(crate) fn acl_bytes(entries: [(u16, u16, u32); 5]) -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
 fn serve_volume(volume: Volume, options: &str) -> Served {
     serve_volume_as(volume, &MountOptions::parse(&[options]).expect("options"))
 }

@@ -2,8 +2,8 @@
 //!
 //! Sectors are numbered along the tracks of a cylinder, surface by surface, and from the outermost cylinder inwards.
 //! Track 0 begins at angle 0; each track begins later than the one before by the angle that passes during the switch
-//! between them (skew), so that a sequential transfer goes on without waiting. Angles are the nanoseconds of a turn;
-//! all arithmetic on them is exact, for one nanosecond too late is a turn lost.
+//! between them (skew), so that a sequential transfer goes on without waiting. Angles are the nanoseconds of a
+//! revolution; all arithmetic on them is exact, for one nanosecond too much costs a revolution.
 
 use super::parameters::DiskParameters;
 use blockdev::{Error, Result};
@@ -42,7 +42,8 @@ pub(super) struct Positioning {
 pub(super) struct Layout {
     zones: Vec<Zone>,
     heads: u64,
-    turn: u64,
+    /// Nanoseconds of a revolution.
+    revolution: u64,
     head_switch: u64,
     /// Skew of a whole cylinder.
     cylinder_skew: u64,
@@ -51,7 +52,7 @@ pub(super) struct Layout {
 }
 
 /// Seek time over distance: `near + rise * sqrt(x)` for the first third of the stroke, and from there a straight line
-/// to the full stroke, where x is the distance as a part of the stroke. This is the shape that Ruemmler and Wilkes
+/// to the full stroke, where x is the distance as a part of the stroke. This is the curve that Ruemmler and Wilkes
 /// measured ("An Introduction to Disk Drive Modeling", IEEE Computer 27(3), 1994): short seeks are spent accelerating
 /// and braking, long ones coasting.
 #[derive(Debug)]
@@ -98,12 +99,12 @@ impl Layout {
     /// The layout of a disk of `sectors` sectors.
     pub(super) fn new(p: &DiskParameters, sectors: u64) -> Result<Self> {
         let nanoseconds = |time: std::time::Duration| time.as_nanos() as u64; // the limits are far below
-        let turn = 60_000_000_000 / u64::from(p.rpm);
+        let revolution = 60_000_000_000 / u64::from(p.rpm);
         let heads = u64::from(p.heads);
         let (head_switch, track_to_track) = (nanoseconds(p.head_switch), nanoseconds(p.track_to_track));
         let cylinder_skew = (heads - 1) * head_switch + track_to_track;
         let zones = u64::from(p.zones);
-        let cylinder_time = heads * turn + cylinder_skew;
+        let cylinder_time = heads * revolution + cylinder_skew;
         let sectors_per_track = |zone: u64| {
             let loss = (p.outer_rate.0 - p.inner_rate.0) * zone / (zones - 1).max(1);
             // what passes in the time of a whole cylinder at the zone's rate, on each of its tracks
@@ -124,7 +125,7 @@ impl Layout {
         let (near, full) = (track_to_track as f64, nanoseconds(p.full_stroke) as f64);
         let curve = Curve::new(near, nanoseconds(p.average_seek) as f64, full)
             .ok_or(Error::Parameters("no seek curve has these times for one track, on average and in full".into()))?;
-        let mut layout = Self { zones, heads, turn, head_switch, cylinder_skew, sectors, curve };
+        let mut layout = Self { zones, heads, revolution, head_switch, cylinder_skew, sectors, curve };
         layout.curve.stroke = layout.cylinder(layout.place(sectors.saturating_sub(1)).track);
         Ok(layout)
     }
@@ -148,7 +149,7 @@ impl Layout {
 
     /// How long the first `sectors` sectors of a track take to pass.
     fn passage(&self, sectors: u64, place: Place) -> u64 {
-        sectors * self.turn / place.sectors_per_track
+        sectors * self.revolution / place.sectors_per_track
     }
 
     /// How long `count` sectors take to pass, the first of them at `place`; all on its track.
@@ -158,9 +159,9 @@ impl Layout {
 
     /// How many sectors from `place` on pass as a whole in a time, at most to the end of the track.
     pub(super) fn passing(&self, place: Place, time: u64) -> u64 {
-        let until = (self.passage(place.sector, place) + time.min(self.turn)).min(self.turn);
+        let until = (self.passage(place.sector, place) + time.min(self.revolution)).min(self.revolution);
         // the last boundary that is not after `until`; the division rounds down, hence the + 1
-        let mut end = (until + 1) * place.sectors_per_track / self.turn;
+        let mut end = (until + 1) * place.sectors_per_track / self.revolution;
         while self.passage(end, place) > until {
             end -= 1;
         }
@@ -169,7 +170,7 @@ impl Layout {
 
     /// How many sectors before `place` on its track have passed in the `time` before it came by.
     pub(super) fn passed(&self, place: Place, time: u64) -> u64 {
-        (time * place.sectors_per_track / self.turn).min(place.sector)
+        (time * place.sectors_per_track / self.revolution).min(place.sector)
     }
 
     /// From `track`, at the moment `now`, to the moment when `place` begins to pass under the head.
@@ -181,9 +182,9 @@ impl Layout {
             distance => self.curve.time(distance),
         };
         let skew = to * self.cylinder_skew + place.track % self.heads * self.head_switch;
-        let target = (skew + self.passage(place.sector, place)) % self.turn;
-        let angle = (now + seek) % self.turn;
-        Positioning { seek, rotation: (target + self.turn - angle) % self.turn }
+        let target = (skew + self.passage(place.sector, place)) % self.revolution;
+        let angle = (now + seek) % self.revolution;
+        Positioning { seek, rotation: (target + self.revolution - angle) % self.revolution }
     }
 }
 

@@ -30,7 +30,7 @@ pub use parameters::{DiskParameters, FlashParameters, Order, Parameters, Rate};
 ///
 /// It fails with [`Error::Open`] if there is no DEVICE or the parameters cannot be read, and with [`Error::Parameters`]
 /// if they are wrong, or describe a device that is shorter than what DEVICE names.
-pub const MODEL: Scheme = Scheme { prefix: "model:", open };
+pub const MODEL: Scheme = Scheme { prefix: "model:", open, beneath };
 
 /// The longest device whose requests can be timed: 64 TiB, so that no time leaves 64 bits.
 const LONGEST: u64 = 1 << 46;
@@ -235,6 +235,10 @@ impl<D: BlockDevice> BlockDevice for Model<D> {
         self.make(Op::Discard, std::iter::once((offset, len)));
         self.device.discard(offset, len)
     }
+}
+
+fn beneath(rest: &str) -> &str {
+    rest.split_once(':').map_or(rest, |(_, below)| below)
 }
 
 fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {

@@ -212,7 +212,7 @@ table! {
     /// which the paper says that it delivers 100 MB/s. Where no published figure is known, the field says
     /// "assumed": then it is a usual one for desktop disks of that time, and what follows from it is no more than that.
     DiskParameters {
-        /// Turns in a minute. Published: 7 200, hence 4.17 ms for half a turn.
+        /// Revolutions in a minute. Published: 7 200, hence 4.17 ms for half a revolution.
         rpm: u32 = 7200, 60..=1_000_000;
         /// Length of the disk in bytes; the device lies at its outer edge, where sector 0 is. 0 spreads the device
         /// over the whole disk: short tracks in number, yet full strokes. Published: 1 465 149 168 sectors.
@@ -246,7 +246,7 @@ table! {
         segments: u32 = 24, 1..=4096;
         /// Length of each; half of it is what is read ahead of the last request. Assumed.
         segment: u64 = 1 << 20, 4096..=1 << 30;
-        /// While the disk turns to the sector that is wanted, cache what passes under the head. Assumed.
+        /// While the disk rotates to the sector that is wanted, cache what passes under the head. Assumed.
         read_on_arrival: bool = true, Any;
         /// Bytes of writes that the disk takes before they are on the medium; 0 for none. Assumed.
         write_cache: u64 = 8 << 20, 0..=1 << 30;

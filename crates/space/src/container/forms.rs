@@ -96,7 +96,7 @@ impl Container {
                 }
             }
             Stored::Runs(runs) => {
-                // one that is full and empty in turns does not allocate each time
+                // one that is alternately full and empty does not allocate each time
                 if self.count == self.units && runs.memory() > Self::SLACK {
                     self.stored = Stored::Full;
                 }

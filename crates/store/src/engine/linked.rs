@@ -121,9 +121,9 @@ impl Linked {
     /// The write of the next slot, which is counted.
     fn write_slot(&mut self, slot: &Slot) -> PlannedWrite {
         self.list.counter += 1;
-        let turn = if self.mutant == Mutant::OneSlot { 0 } else { self.list.counter };
+        let counter = if self.mutant == Mutant::OneSlot { 0 } else { self.list.counter };
         PlannedWrite {
-            at: self.list.at + self.list.areas.slot_at(turn),
+            at: self.list.at + self.list.areas.slot_at(counter),
             data: slot.encode().into(),
             kind: Kind::Engine,
         }

@@ -119,7 +119,7 @@ impl MapWriter {
         dirty_blocks: usize,
     ) -> Self {
         // a small volume cannot reserve space for large generations
-        let share = usize::try_from(superblock.shape.blocks() / 64).unwrap_or(usize::MAX).max(LEAST_DIRTY);
+        let share = usize::try_from(superblock.layout.blocks() / 64).unwrap_or(usize::MAX).max(LEAST_DIRTY);
         let (snapshots, shared) = Default::default();
         Self {
             map,
@@ -152,7 +152,7 @@ impl MapWriter {
 
     /// Computes how many physical blocks are needed, as the volume is now.
     fn needs(&self) -> Needs<'_> {
-        Needs { shape: &self.map.shape, records: self.chunk_table.records(), dirty_blocks: self.dirty_blocks }
+        Needs { layout: &self.map.layout, records: self.chunk_table.records(), dirty_blocks: self.dirty_blocks }
     }
 
     pub(super) fn has_surplus(&self, reason: CommitReason) -> bool {
@@ -252,14 +252,14 @@ impl MapWriter {
         let mut changes = BTreeMap::new();
         for run in &closed.forgotten {
             for block in run.first.get()..run.first.get().saturating_add(run.count) {
-                let Some(index) = self.map.shape.index_of(format::FsBlock(block)) else { break };
+                let Some(index) = self.map.layout.index_of(format::FsBlock(block)) else { break };
                 if self.map.entry(index)?.is_some() {
                     changes.insert(index, Change::Drop);
                 }
             }
         }
         for write in &closed.blocks {
-            let Some(index) = self.map.shape.index_of(write.block) else {
+            let Some(index) = self.map.layout.index_of(write.block) else {
                 let at = write.block.get().saturating_mul(BLOCK_SIZE.into());
                 direct.push(PlannedWrite { at, data: Arc::clone(&write.data), kind: write.tag.kind });
                 continue;
@@ -305,7 +305,7 @@ impl MapWriter {
                 Change::Write { kind: BlockKind::SnapshotList, owner: 0, data: Arc::from(data), tag: Kind::Engine }
             }
         };
-        changes.insert(self.map.shape.list().start + block, change);
+        changes.insert(self.map.layout.list().start + block, change);
     }
 
     fn is_unchanged(&self, index: u64, kind: BlockKind, owner: u32, data: &[u8]) -> Result<bool> {

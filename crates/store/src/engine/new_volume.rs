@@ -7,26 +7,26 @@ use crate::{BlockWrite, ClosedGeneration, CommitReason, Plan, Result};
 use blockdev::{BlockDevice, MemoryDevice};
 use format::native::map::{BlockKind, Entry};
 use format::native::superblock::{COPIES, NativeSuperblock};
-use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, HEAD, Shape};
+use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, HEAD, Layout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Makes a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with what they are; `chunks`
-/// the chunks that its bitmaps leave to the metadata regions, none of which is one of [`Shape::backup_chunks`].
+/// the chunks that its bitmaps leave to the metadata regions, none of which is one of [`Layout::backup_chunks`].
 /// Everything is on the device when it returns.
 ///
 /// # Errors
 /// Those of the device; [`Error::NoSpace`] where the chunks are too few.
 pub fn make(
     device: &dyn BlockDevice,
-    shape: Shape,
+    layout: Layout,
     uuid: [u8; 16],
     chunks: &[u32],
     blocks: Vec<BlockWrite>,
 ) -> Result<()> {
     let nothing = Entry { physical: 0, generation: 0, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
     let superblock = NativeSuperblock {
-        shape,
+        layout,
         uuid,
         generation: 0,
         unordered: false,
@@ -38,7 +38,7 @@ pub fn make(
     };
     // nothing is below it yet, so nothing is read
     let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
-    let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None, MapLog::new()));
+    let map = Arc::new(Map::new(nowhere, layout, superblock.seed(), None, MapLog::new()));
     let mut chunk_table = ChunkTable::new(Vec::new(), BTreeMap::new(), true, Arc::default())?;
     chunks.iter().for_each(|number| chunk_table.add(*number));
     let mut metadata = MapWriter::over(map, superblock, 0, chunk_table, blocks.len());
@@ -57,8 +57,8 @@ pub fn make(
 /// Chunks that a volume should begin with, beside the `blocks` it begins with: as many as it has left when it returned
 /// all that it can do without.
 #[must_use]
-pub fn first_chunks(shape: &Shape, blocks: usize) -> u32 {
-    let needs = Needs { shape, records: 1, dirty_blocks: LEAST_DIRTY };
+pub fn first_chunks(layout: &Layout, blocks: usize) -> u32 {
+    let needs = Needs { layout, records: 1, dirty_blocks: LEAST_DIRTY };
     let physical_blocks =
         needs.worst_case(blocks) + needs.physical_blocks_to_leave(CommitReason::Compact) + HEAD.end as usize;
     u32::try_from(physical_blocks.div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)

@@ -20,7 +20,7 @@ impl Rollback {
     ///
     /// # Errors
     /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] where one that was in use without
-    /// order was not put away.
+    /// order was not unmounted.
     pub fn new(mapped: &Mapped, snapshot: &Record, blocks: usize) -> Result<Self> {
         let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
         if superblock.unordered {
@@ -58,7 +58,7 @@ impl Rollback {
         let closed = ClosedGeneration::of(blocks);
         let mut writes = Vec::new();
         let mut changes = metadata.changes(&closed, &mut writes)?;
-        for (block, index) in (0..).zip(metadata.map.shape.list()) {
+        for (block, index) in (0..).zip(metadata.map.layout.list()) {
             if metadata.map.entry(index)?.is_some() || metadata.snapshots.block(block).is_some() {
                 metadata.change_list(block, &mut changes);
             }

@@ -7,7 +7,7 @@
 use super::Map;
 use crate::{Error, Result};
 use format::native::chunk_table::{self, Chunk, RECORDS, WORDS};
-use format::native::{CHUNK_BLOCKS, HEAD, Shape};
+use format::native::{CHUNK_BLOCKS, HEAD, Layout};
 use format::{Error as FormatError, Structure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -85,8 +85,8 @@ fn unknown() -> Error {
 pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
     let mut all = Vec::new();
     for block in 0..u64::from(chunks.div_ceil(RECORDS)) {
-        match map.block(map.shape.table().start + block)? {
-            Some(bytes) => all.extend(chunk_table::parse(&bytes, &map.shape)?),
+        match map.block(map.layout.table().start + block)? {
+            Some(bytes) => all.extend(chunk_table::parse(&bytes, &map.layout)?),
             None => all.extend(vec![None; RECORDS as usize]),
         }
     }
@@ -457,12 +457,12 @@ impl ChunkTable {
 }
 
 /// What a generation of so many changed blocks may need, at most.
-pub(crate) fn worst_case(shape: &Shape, records: u32, blocks: usize) -> usize {
+pub(crate) fn worst_case(layout: &Layout, records: u32, blocks: usize) -> usize {
     let table = records.div_ceil(RECORDS) as usize + 1;
     let blocks = blocks.saturating_add(table);
     let mut all = blocks;
-    let mut nodes = shape.indexes();
-    for _ in 0..shape.levels() {
+    let mut nodes = layout.indexes();
+    for _ in 0..layout.levels() {
         nodes = nodes.div_ceil(format::native::map::ENTRIES as u64);
         all = all.saturating_add(blocks.min(usize::try_from(nodes).unwrap_or(usize::MAX)));
     }

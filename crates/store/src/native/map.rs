@@ -9,7 +9,7 @@
 use crate::Result;
 use blockdev::BlockDevice;
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
-use format::native::{BLOCK_SIZE, Shape};
+use format::native::{BLOCK_SIZE, Layout};
 use format::{Error as FormatError, Structure};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ pub(crate) type NodeName = (u8, u64);
 /// From indexes to physical blocks.
 pub(crate) struct Map {
     pub(crate) device: Arc<dyn BlockDevice>,
-    pub(crate) shape: Shape,
+    pub(crate) layout: Layout,
     pub(crate) seed: u32,
     state: Mutex<State>,
 }
@@ -83,9 +83,15 @@ pub(crate) fn above((level, number): NodeName) -> (NodeName, usize) {
 
 impl Map {
     /// The map below `root`; none for a volume that is being made.
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, shape: Shape, seed: u32, root: Option<Entry>, log: MapLog) -> Self {
+    pub(crate) fn new(
+        device: Arc<dyn BlockDevice>,
+        layout: Layout,
+        seed: u32,
+        root: Option<Entry>,
+        log: MapLog,
+    ) -> Self {
         let state = State { root, version: 0, nodes: HashMap::new(), log };
-        Self { device, shape, seed, state: Mutex::new(state) }
+        Self { device, layout, seed, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -94,7 +100,7 @@ impl Map {
 
     /// The topmost node.
     pub(crate) fn top(&self) -> NodeName {
-        (self.shape.levels() - 1, 0)
+        (self.layout.levels() - 1, 0)
     }
 
     /// The entry of the topmost node.
@@ -139,7 +145,7 @@ impl Map {
             return Err(FormatError::corrupt(Structure::Map, "an entry above the leaves leads to no node").into());
         }
         let bytes = self.read(entry, Position::Node { level, number })?;
-        Ok(Node::parse(&bytes, level, &self.shape)?)
+        Ok(Node::parse(&bytes, level, &self.layout)?)
     }
 
     /// Reads what an entry leads to.

@@ -39,12 +39,12 @@ impl Mapped {
     pub fn new(device: Arc<dyn BlockDevice>, superblock: &NativeSuperblock) -> Self {
         let map = Map::new(
             device,
-            superblock.shape,
+            superblock.layout,
             superblock.seed(),
             Some(superblock.root),
             superblock.map_log.iter().copied().collect(),
         );
-        let regions = Arc::new(Regions::new(superblock.shape.chunks()));
+        let regions = Arc::new(Regions::new(superblock.layout.chunks()));
         Self { map: Arc::new(map), count: superblock.snapshots, shared: Arc::default(), regions }
     }
 
@@ -88,9 +88,9 @@ impl Mapped {
         while !rest.is_empty() {
             let block = FsBlock(at / SIZE);
             let skip = (at % SIZE) as usize;
-            let Some(index) = self.map.shape.index_of(block) else {
+            let Some(index) = self.map.layout.index_of(block) else {
                 // up to the next mapped block there is one border only
-                let end = self.map.shape.metadata_start() * SIZE;
+                let end = self.map.layout.metadata_start() * SIZE;
                 let len = if at < end { end - at } else { SIZE }.min(rest.len() as u64) as usize;
                 let (part, after) = rest.split_at_mut(len);
                 pieces.push(Piece { number, read: Read::new(at, part), blocks: Vec::new() });
@@ -127,7 +127,7 @@ impl Mapped {
 
     /// The index and the entry of a block, where it is mapped and was written.
     fn entry(&self, block: u64) -> Result<Option<(u64, Entry)>> {
-        let Some(index) = self.map.shape.index_of(FsBlock(block)) else { return Ok(None) };
+        let Some(index) = self.map.layout.index_of(FsBlock(block)) else { return Ok(None) };
         let entry = self.map.entry(index).map_err(|e| Self::failed(block * SIZE, e))?;
         Ok(entry.map(|entry| (index, entry)))
     }
@@ -146,8 +146,8 @@ impl Mapped {
     fn admit_write(&self, offset: u64, len: u64) -> Result<()> {
         self.geometry().admit(Op::Write, offset, len)?;
         let (first, end) = (offset / SIZE, (offset + len).div_ceil(SIZE));
-        let shape = &self.map.shape;
-        if first < shape.front() || end > shape.metadata_start() {
+        let layout = &self.map.layout;
+        if first < layout.front() || end > layout.metadata_start() {
             return Err(Error::ReadOnly(Op::Write));
         }
         Ok(())
@@ -156,7 +156,7 @@ impl Mapped {
 
 impl BlockDevice for Mapped {
     fn geometry(&self) -> Geometry {
-        Geometry { len: self.map.shape.logical_blocks() * SIZE, ..self.map.device.geometry() }
+        Geometry { len: self.map.layout.logical_blocks() * SIZE, ..self.map.device.geometry() }
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -77,8 +77,8 @@ impl Shared {
 fn load(map: &Map, count: u32) -> Result<Vec<Option<Snapshot>>> {
     let mut records = Vec::new();
     for block in 0..u64::from(count).div_ceil(RECORDS as u64) {
-        match map.block(map.shape.list().start + block)? {
-            Some(bytes) => records.extend(parse(&bytes, &map.shape)?),
+        match map.block(map.layout.list().start + block)? {
+            Some(bytes) => records.extend(parse(&bytes, &map.layout)?),
             None => records.extend(vec![None; RECORDS]),
         }
     }
@@ -129,8 +129,8 @@ impl Mapped {
     /// The volume as a snapshot has it.
     #[must_use]
     pub fn at(&self, snapshot: &Snapshot) -> Self {
-        let Map { device, shape, seed, .. } = &*self.map;
-        let map = Map::new(Arc::clone(device), *shape, *seed, Some(snapshot.root), MapLog::new());
+        let Map { device, layout, seed, .. } = &*self.map;
+        let map = Map::new(Arc::clone(device), *layout, *seed, Some(snapshot.root), MapLog::new());
         Self { map: Arc::new(map), count: 0, shared: Arc::default(), regions: Arc::clone(&self.regions) }
     }
 
@@ -139,7 +139,7 @@ impl Mapped {
     /// # Errors
     /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged map.
     pub fn entry_of(&self, block: FsBlock) -> Result<Option<Entry>> {
-        self.map.shape.index_of(block).map_or(Ok(None), |index| self.map.entry(index))
+        self.map.layout.index_of(block).map_or(Ok(None), |index| self.map.entry(index))
     }
 
     /// Where a metadata block lies in a snapshot.
@@ -147,7 +147,7 @@ impl Mapped {
     /// # Errors
     /// As [`Mapped::entry_of`].
     pub fn entry_at(&self, snapshot: &Snapshot, block: FsBlock) -> Result<Option<Entry>> {
-        self.map.shape.index_of(block).map_or(Ok(None), |index| self.entry_below(&snapshot.root, index))
+        self.map.layout.index_of(block).map_or(Ok(None), |index| self.entry_below(&snapshot.root, index))
     }
 
     /// What a metadata block of a snapshot holds.
@@ -155,13 +155,13 @@ impl Mapped {
     /// # Errors
     /// As [`Mapped::entry_of`]; where what lies there is not what the entry says.
     pub fn read_entry(&self, block: FsBlock, entry: &Entry) -> Result<Vec<u8>> {
-        let index = self.map.shape.index_of(block).unwrap_or(u64::MAX);
+        let index = self.map.layout.index_of(block).unwrap_or(u64::MAX);
         self.map.read(entry, Position::Block(index))
     }
 
     fn entry_below(&self, root: &Entry, index: u64) -> Result<Option<Entry>> {
         let mut entry = *root;
-        for level in (0..self.map.shape.levels()).rev() {
+        for level in (0..self.map.layout.levels()).rev() {
             let key = (entry.physical, entry.generation, entry.checksum);
             let there = self.shared.nodes.lock().get(&key).cloned();
             let node = match there {

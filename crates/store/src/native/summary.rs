@@ -6,7 +6,7 @@ use blockdev::BlockDevice;
 use format::native::chunk_table::Chunk;
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
-use format::native::{CHUNK_BLOCKS, Shape};
+use format::native::{CHUNK_BLOCKS, Layout};
 use std::sync::Arc;
 
 /// A native volume as its newest superblock has it.
@@ -32,7 +32,7 @@ impl Summary {
     /// Reads them.
     ///
     /// # Errors
-    /// Those of the device, and for a superblock, a map or a table that is not sound.
+    /// Those of the device, and for a superblock, a map or a table that is not valid.
     pub fn read(device: &Arc<dyn BlockDevice>) -> Result<Self> {
         let (superblock, copy) = superblock(&**device)?;
         let mapped = Mapped::new(Arc::clone(device), &superblock);
@@ -55,9 +55,9 @@ impl Summary {
         })
     }
 
-    /// Its numbers.
+    /// Its layout.
     #[must_use]
-    pub fn shape(&self) -> &Shape {
-        &self.superblock.shape
+    pub fn layout(&self) -> &Layout {
+        &self.superblock.layout
     }
 }

@@ -9,7 +9,7 @@ use std::{ops::Range, sync::Arc};
 
 /// Blocks of a device that follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct JournalExtent {
     /// The first block.
     pub first: FsBlock,
     /// How many.
@@ -22,7 +22,7 @@ pub struct Journal {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) block_size: u32,
     /// each with the journal's block at which it begins; ascending
-    runs: Vec<(u64, Run)>,
+    runs: Vec<(u64, JournalExtent)>,
     blocks: u64,
     /// the journal's block that holds its superblock
     superblock: u32,
@@ -35,7 +35,11 @@ fn corrupt(what: &'static str) -> Error {
 impl Journal {
     /// A journal inside the volume: `runs` are the blocks of the journal's inode, all of them and in the file's order;
     /// a hole before the end of such a file is for the caller to refuse.
-    pub fn internal(volume: Arc<dyn BlockDevice>, block_size: u32, runs: impl IntoIterator<Item = Run>) -> Self {
+    pub fn internal(
+        volume: Arc<dyn BlockDevice>,
+        block_size: u32,
+        runs: impl IntoIterator<Item = JournalExtent>,
+    ) -> Self {
         let mut blocks = 0u64;
         let runs = runs
             .into_iter()
@@ -69,7 +73,13 @@ impl Journal {
         // on such a device the log's block numbers are the device's own
         let blocks = disk.blocks_count();
         let superblock = if block_size == 1024 { 2 } else { 1 };
-        Ok(Self { device, block_size, runs: vec![(0, Run { first: FsBlock(0), count: blocks })], blocks, superblock })
+        Ok(Self {
+            device,
+            block_size,
+            runs: vec![(0, JournalExtent { first: FsBlock(0), count: blocks })],
+            blocks,
+            superblock,
+        })
     }
 
     /// It has a device of its own.
@@ -176,7 +186,7 @@ mod tests {
     /// A device of 64 blocks of 1 024 bytes, each filled with its number, and a journal of three runs on it.
     fn journal() -> Journal {
         let bytes = (0..64u8).flat_map(|n| [n; 1024]).collect();
-        let runs = [(10, 2), (30, 3), (5, 1)].map(|(first, count)| Run { first: FsBlock(first), count });
+        let runs = [(10, 2), (30, 3), (5, 1)].map(|(first, count)| JournalExtent { first: FsBlock(first), count });
         Journal::internal(Arc::new(MemoryDevice::from_vec(bytes)), 1024, runs)
     }
 

@@ -72,9 +72,9 @@ struct Slots {
 /// [`Error::Linked`] where an area of it was not written by linked writes for this volume. Those of the device.
 pub fn read_counter(volume: &dyn BlockDevice, uuid: &[u8; 16], at: u64, areas: Areas) -> Result<u64> {
     let mut counter = None;
-    for turn in [0, 1] {
+    for parity in [0, 1] {
         let mut area = vec![0; areas.slot as usize];
-        volume.read(at + areas.slot_at(turn), &mut area)?;
+        volume.read(at + areas.slot_at(parity), &mut area)?;
         if !is_ours(&area, uuid) {
             return Err(Error::Linked("inode 5 has something else than this volume's list of linked writes"));
         }
@@ -134,13 +134,13 @@ pub fn find(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: 
 fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Mutant) -> Result<Option<Slots>> {
     let mount = mount_sum(&sb.disk);
     let mut found: Vec<Slot> = Vec::new();
-    for turn in [0, 1] {
+    for parity in [0, 1] {
         let mut area = vec![0; list.areas.slot as usize];
-        volume.read(list.at + list.areas.slot_at(turn), &mut area)?;
+        volume.read(list.at + list.areas.slot_at(parity), &mut area)?;
         let Ok(slot) = Slot::parse(&area) else { continue };
         let header = &slot.header;
         let fits = header.ll_uuid == sb.disk.s_uuid
-            && header.ll_counter.get() & 1 == turn
+            && header.ll_counter.get() & 1 == parity
             && header.ll_block_size.get() == sb.geometry.block_size
             && header.ll_inode_size.get() == sb.geometry.inode_size;
         if fits && [header.ll_mount_before.get(), header.ll_mount_after.get()].contains(&mount) {

@@ -142,7 +142,7 @@ impl Walk<'_> {
                     let bad = pending.suspect.or((!matches).then_some(at));
                     match bad {
                         None => self.commit(std::mem::replace(&mut pending, Pending::new()), time)?,
-                        // older than the last one: left over from an earlier turn of the log, which ends here
+                        // older than the last one: left over from an earlier cycle of the log, which ends here
                         Some(_) if time < self.committed_at => break,
                         Some(block) if self.format.async_commit() && pending.suspect.is_none() => {
                             unfinished = Some((self.sequence.wrapping_add(1), (self.sequence, block)));

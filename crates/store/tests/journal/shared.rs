@@ -55,7 +55,7 @@ fn threads_that_sync_share_transactions() {
 
 /// The kernel, cut; our replay and our transactions, cut; and so on: each replays what the other left.
 #[test]
-fn in_turns_with_the_kernel() {
+fn alternating_with_the_kernel() {
     if !need(&["mke2fs", "debugfs", "e2fsck", "mount"]) || !tools::has_loop() {
         return;
     }

@@ -3,7 +3,7 @@
 use crate::common::{block_size, content, journal_runs, runs_of};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_store::engine::{Journal, JournalOptions};
-use extant_store::recovery::{self, Recovery, Run};
+use extant_store::recovery::{self, JournalExtent, Recovery};
 use extant_store::{Closing, CommitHooks, Kind, Result, StateSource, Store, Tag, VolumeState};
 use format::feature::{Incompat, RoCompat};
 use format::jbd2;
@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(crate) struct Volume {
     pub(crate) bytes: Vec<u8>,
     pub(crate) size: usize,
-    pub(crate) journal: Vec<Run>,
+    pub(crate) journal: Vec<JournalExtent>,
     /// The file's blocks.
     pub(crate) blocks: Vec<u64>,
 }

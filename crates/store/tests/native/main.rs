@@ -5,7 +5,7 @@ use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_store::engine::{CopyOnWrite, Engine, NativeUnordered, first_chunks, make};
 use extant_store::native::{Mapped, superblock};
 use extant_store::{BlockWrite, Closing, CommitHooks, Error, Kind, Need, Result, StateSource, Store, Tag, VolumeState};
-use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, Shape};
+use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, Layout};
 use format::{FsBlock, InodeNo};
 use parking_lot::Mutex;
 use simdev::{Log, Logged, Record, Trace};
@@ -43,13 +43,13 @@ impl StateSource for Toy {
     }
 }
 
-fn shape() -> Shape {
-    Shape::new(BLOCKS).unwrap()
+fn layout() -> Layout {
+    Layout::new(BLOCKS).unwrap()
 }
 
 /// A metadata block of the volume above the map.
 fn block(number: u64) -> FsBlock {
-    FsBlock(shape().metadata_start() + number)
+    FsBlock(layout().metadata_start() + number)
 }
 
 fn content(seed: u64) -> Vec<u8> {
@@ -59,8 +59,8 @@ fn content(seed: u64) -> Vec<u8> {
 fn made() -> MemoryDevice {
     let device = MemoryDevice::zeroed(BLOCKS * u64::from(BLOCK_SIZE)).unwrap();
     let first = BlockWrite { block: block(0), tag: TAG, data: Arc::from(content(0)), fresh: true, before: None };
-    let chunks: Vec<u32> = (0..first_chunks(&shape(), 1)).collect();
-    make(&device, shape(), [5; 16], &chunks, vec![first]).unwrap();
+    let chunks: Vec<u32> = (0..first_chunks(&layout(), 1)).collect();
+    make(&device, layout(), [5; 16], &chunks, vec![first]).unwrap();
     device
 }
 
@@ -132,7 +132,7 @@ fn every_cut_leaves_the_old_generation_or_the_new_one() {
         let mut rng = case.rng();
         let base: Arc<dyn BlockDevice> = Arc::new(made());
         let record = Arc::new(Record::in_memory(Overlay::new(Arc::clone(&base))));
-        let first = first_chunks(&shape(), 1);
+        let first = first_chunks(&layout(), 1);
         let store = open(record.clone(), true, first..first + 2);
         let mut model = Model::from([(0, 0)]);
         let mut models = vec![model.clone()];
@@ -176,7 +176,7 @@ fn every_cut_leaves_the_old_generation_or_the_new_one() {
 #[test]
 fn it_goes_on_after_any_cut() {
     let base: Arc<dyn BlockDevice> = Arc::new(made());
-    let first = first_chunks(&shape(), 1);
+    let first = first_chunks(&layout(), 1);
     let mut model = Model::from([(0, 0)]);
     let device: Arc<dyn BlockDevice> = Arc::new(Overlay::new(base));
     for round in 0..60u64 {
@@ -228,7 +228,7 @@ fn a_generation_is_one_run_and_a_superblock() {
 
 #[test]
 fn full_regions_refuse_what_grows_and_take_what_frees() {
-    let first = first_chunks(&shape(), 1);
+    let first = first_chunks(&layout(), 1);
     let device: Arc<dyn BlockDevice> = Arc::new(made());
     let store = open(Arc::clone(&device), true, first..first + 1);
     let mut written = 0;

@@ -10,7 +10,7 @@ use testkit::{Rng, need, oracle};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The volume after its journal was written home.
-pub(crate) fn applied(bytes: &[u8], runs: &[Run]) -> Result<Vec<u8>> {
+pub(crate) fn applied(bytes: &[u8], runs: &[JournalExtent]) -> Result<Vec<u8>> {
     let size = block_size(bytes);
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.to_vec()));
     let journal = Journal::internal(Arc::clone(&device), size, runs.iter().copied());
@@ -33,12 +33,12 @@ fn superblock(bytes: &[u8]) -> DiskSuperblock {
     DiskSuperblock::from_slice(&bytes[1024..]).unwrap()
 }
 
-fn journal_superblock(bytes: &[u8], runs: &[Run]) -> jbd2::DiskSuperblock {
+fn journal_superblock(bytes: &[u8], runs: &[JournalExtent]) -> jbd2::DiskSuperblock {
     let at = runs[0].first.get() as usize * block_size(bytes) as usize;
     jbd2::DiskSuperblock::read_from_bytes(&bytes[at..at + 1024]).unwrap()
 }
 
-fn written(base: &Image, runs: &[Run], sums: Sums) -> (Writer, Model) {
+fn written(base: &Image, runs: &[JournalExtent], sums: Sums) -> (Writer, Model) {
     let mut writer = Writer::new(base.bytes(), runs, sums, true, 5, 70);
     let mut model = Model::new();
     transactions(&mut writer, &mut Rng::new(3), &mut model, 20);

@@ -5,7 +5,7 @@ use extant_store::Mutant;
 use extant_store::recovery::linked::{Finding, List, find};
 use format::inode::DiskInode;
 use format::linked::{
-    Areas, Copied, DiskListCopy, DiskListGroup, DiskListInode, DiskListRun, NEW, SECTOR, Slot, mount_sum, sum,
+    Areas, Copied, DiskListCopy, DiskListGroup, DiskListInode, DiskListRun, NEW, SECTOR, Slot, WHOLE, mount_sum, sum,
 };
 use format::superblock::{DiskSuperblock, OFFSET, Superblock};
 use std::time::Instant;
@@ -143,4 +143,32 @@ fn long_chains_of_orphans_take_no_longer_than_they_are() {
     // in a circle
     slot.inodes[CHAIN as usize - 1].li_dtime = 1000.into();
     assert!(matches!(volume.find(&slot), Finding::Check(_)));
+}
+
+/// The whole inode that a slot has is the one whose checksum it names.
+#[test]
+fn an_inode_that_is_not_what_its_record_says_is_not_written() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let volume = Volume::new(&[], 8 << 20, 128 << 10);
+    let size = volume.sb.geometry.inode_size as usize;
+    let at = (volume.word(2048 + 8) * 1024) as usize + 10 * size;
+    let before = volume.bytes[at..at + size].to_vec();
+    let mut after = before.clone();
+    after[4] ^= 1;
+    let mut slot = volume.slot();
+    slot.inodes.push(DiskListInode {
+        li_number: 11.into(),
+        li_before: sum(&before).into(),
+        li_after: sum(&after).into(),
+        li_dtime: 0.into(),
+        li_links: 2.into(),
+        li_flags: WHOLE.into(),
+    });
+    slot.whole.push(after.clone().into());
+    assert!(matches!(volume.find(&slot), Finding::Repair(_)));
+    after[40 + 44] ^= 31;
+    slot.whole = vec![after.into()];
+    assert!(matches!(volume.find(&slot), Finding::Check(why) if why.contains("contradicts itself")));
 }

@@ -24,7 +24,7 @@ fn journals_made_by_debugfs() {
     }
 }
 
-fn made_by_debugfs(base: &Image, runs: &[Run], open: &str, rng: &mut testkit::Rng) {
+fn made_by_debugfs(base: &Image, runs: &[JournalExtent], open: &str, rng: &mut testkit::Rng) {
     let size = block_size(&base.bytes()) as usize;
     let image = Image::from_bytes(&base.bytes());
     // the upper half of such a volume is free

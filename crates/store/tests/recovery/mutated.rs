@@ -16,12 +16,12 @@ fn damaged_journals_never_panic() {
             let mut rng = case.rng();
             let mut writer = Writer::new(base.bytes(), &runs, sums, wide, 1, 1);
             transactions(&mut writer, &mut rng, &mut Model::new(), 12);
-            let sound = writer.finish();
+            let intact = writer.finish();
             // the superblock and the part of the log that is in use
             let start = runs[0].first.get() as usize * 1024;
             let damager = Damager::within(1024, std::iter::once(start..start + 100 * 1024));
             for _ in 0..5 {
-                let mut bytes = sound.clone();
+                let mut bytes = intact.clone();
                 let count = rng.magnitude(64);
                 damager.flip_bytes(&mut bytes, &mut rng, count);
                 for _ in 0..rng.below(4) {

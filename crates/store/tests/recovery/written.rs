@@ -37,7 +37,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(bytes: Vec<u8>, runs: &[Run], sums: Sums, wide: bool, start: u32, sequence: u32) -> Self {
+    pub(crate) fn new(
+        bytes: Vec<u8>,
+        runs: &[JournalExtent],
+        sums: Sums,
+        wide: bool,
+        start: u32,
+        sequence: u32,
+    ) -> Self {
         let size = block_size(&bytes) as usize;
         let map: Vec<usize> =
             runs.iter().flat_map(|r| r.first.get()..r.first.get() + r.count).map(|b| b as usize * size).collect();
@@ -275,7 +282,7 @@ fn logs_of_every_form_and_end() {
                 let sequence = writer.sequence.wrapping_sub(1);
                 damage.push(Damage::Checksum { sequence, block: writer.block_back(1) });
             }
-            // a descriptor block that does not match, left over from an earlier turn of the log
+            // a descriptor block that does not match, left over from an earlier cycle of the log
             3 if sums_blocks => {
                 writer.time = 5;
                 writer.data(&[a, b]);
@@ -319,7 +326,7 @@ fn damage_before_the_end_is_reported() {
     let block = |n: u8| (home, vec![n; 1024]);
     let at = home as usize * 1024;
 
-    // a descriptor block that does not match, in a transaction with a commit block of this turn
+    // a descriptor block that does not match, in a transaction with a commit block of this cycle
     let mut writer = Writer::new(base.bytes(), &runs, Sums::V3, true, 1, 1);
     for n in 1..=3 {
         writer.data(&[block(n)]);

@@ -32,10 +32,10 @@ pub(super) fn file_type(kind: FileKind) -> u8 {
     }
 }
 
-/// The entry at `offset` of a region; `None` where it does not fit there.
+/// The entry at `offset` of a part of a block; `None` where it does not fit there.
 #[inline]
-pub(super) fn parse<'b>(region: &'b [u8], offset: usize, format: &DirFormat, place: Place) -> Option<Entry<'b>> {
-    let rest = region.get(offset..)?;
+pub(super) fn parse<'b>(part: &'b [u8], offset: usize, format: &DirFormat, place: Place) -> Option<Entry<'b>> {
+    let rest = part.get(offset..)?;
     let [i0, i1, i2, i3, r0, r1, name_len, file_type] = *rest.first_chunk::<{ DirEntry::SIZE }>()?;
     let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), format.block_size) as usize;
     if rec_len < MIN_REC_LEN || !rec_len.is_multiple_of(4) || rec_len < entry_len(name_len, false) {

@@ -39,7 +39,7 @@ const FLAG_INCOMPATIBLE: u8 = 1;
 
 /// What a block of an indexed directory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum HtreeBlock {
     /// Block 0.
     Root,
     /// Looks like one unused entry with an array of the right size behind it.
@@ -48,7 +48,7 @@ pub(crate) enum Shape {
     Leaf,
 }
 
-impl Shape {
+impl HtreeBlock {
     /// What block `file_block` of an indexed directory is.
     pub(crate) fn of(bytes: &[u8], file_block: u32, format: &IndexFormat) -> Self {
         if file_block == 0 {
@@ -160,12 +160,12 @@ impl<'a> HashTrees<'a> {
         &self,
         directory: &Directory,
         file_block: u32,
-        shape: Shape,
+        htree_block: HtreeBlock,
         bytes: &[u8],
         format: &IndexFormat,
     ) {
         self.check_checksum(directory, file_block, bytes, format);
-        let start = if shape == Shape::Root {
+        let start = if htree_block == HtreeBlock::Root {
             let Some(info) = DxRootInfo::of(bytes) else { return };
             let kind = Kind::Root { version: info.hash_version, levels: info.indirect_levels };
             self.push(Block { dir: directory.inode, file_block, kind });
@@ -175,7 +175,7 @@ impl<'a> HashTrees<'a> {
             self.push(Block { dir: directory.inode, file_block, kind: Kind::Node });
             DirEntry::SIZE
         };
-        let capacity = if shape == Shape::Root {
+        let capacity = if htree_block == HtreeBlock::Root {
             let tail = if format.checksums { DxTail::SIZE } else { 0 };
             bytes.len().saturating_sub(start + tail) / DxEntry::SIZE
         } else {
@@ -293,7 +293,7 @@ impl<'a> HashTrees<'a> {
     }
 
     /// After [`foreign`](Self::foreign): leaves whose lowest or highest hash another one has, too, with these hashes.
-    /// Only such may hold one name between them twice, where the tree is sound.
+    /// Only such may hold one name between them twice, where the tree is consistent.
     pub(crate) fn borders(&mut self, foreign: &BTreeMap<InodeNo, Hasher>) -> BTreeMap<(InodeNo, u32), Vec<u32>> {
         let blocks = self.blocks.get_mut();
         let mut borders: BTreeMap<_, Vec<u32>> = BTreeMap::new();
@@ -370,14 +370,14 @@ impl Tree<'_> {
     fn check(&self) {
         // without a root there is nothing to compare with; that it is missing was said
         let Some(Block { file_block: 0, kind: Kind::Root { levels, .. }, .. }) = self.blocks.first() else { return };
-        let mut sound = true;
+        let mut valid = true;
         for block in self.blocks {
-            sound &= self.check_references(block);
+            valid &= self.check_references(block);
             if block.file_block != 0 {
-                sound &= self.check_place(block, *levels);
+                valid &= self.check_place(block, *levels);
             }
         }
-        if !sound {
+        if !valid {
             self.ctx.report(Problem::new(Code::HtreeInvalid).dir(self.dir));
         }
     }
@@ -415,15 +415,15 @@ impl Tree<'_> {
         let (mut low, mut high) = (link.low, link.high);
         let mut depth = 1;
         let mut node = link.node;
-        let mut sound = true;
+        let mut valid = true;
         while node != 0 && depth <= MAX_DEPTH {
             let Some(above) = self.links_to(node).first() else { break };
             if depth == 1 && link.low != 0 {
                 // the entry itself lies in the range of the node that holds it
                 if link.low < above.low {
-                    sound = self.report(Code::HtreeMinimumHashWrong, node, Some((link.low, above.low)));
+                    valid = self.report(Code::HtreeMinimumHashWrong, node, Some((link.low, above.low)));
                 } else if link.low > above.high {
-                    sound = self.report(Code::HtreeMaximumHashWrong, node, Some((link.low, above.high)));
+                    valid = self.report(Code::HtreeMaximumHashWrong, node, Some((link.low, above.high)));
                 }
             }
             low = low.max(above.low);
@@ -444,12 +444,12 @@ impl Tree<'_> {
             && range.min <= range.max
         {
             if range.min < low {
-                sound = self.report(Code::HtreeMinimumHashWrong, block.file_block, Some((range.min, low)));
+                valid = self.report(Code::HtreeMinimumHashWrong, block.file_block, Some((range.min, low)));
             }
             if range.max > high {
-                sound = self.report(Code::HtreeMaximumHashWrong, block.file_block, Some((range.max, high)));
+                valid = self.report(Code::HtreeMaximumHashWrong, block.file_block, Some((range.max, high)));
             }
         }
-        sound
+        valid
     }
 }

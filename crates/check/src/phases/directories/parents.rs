@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// An entry that names a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Claim {
+pub(super) struct ParentEntry {
     pub(super) dir: InodeNo,
     pub(super) file_block: u32,
     pub(super) offset: usize,
@@ -24,7 +24,7 @@ pub(super) struct Claim {
 #[derive(Debug, Default)]
 pub(super) struct Rivals {
     /// How many entries each directory has for a child, and those that were found again.
-    children: BTreeMap<InodeNo, (BTreeMap<InodeNo, usize>, Vec<Claim>)>,
+    children: BTreeMap<InodeNo, (BTreeMap<InodeNo, usize>, Vec<ParentEntry>)>,
 }
 
 impl Rivals {
@@ -46,35 +46,35 @@ impl Rivals {
     }
 
     /// Takes in an entry for `child` that was found again.
-    pub(super) fn found(&mut self, child: InodeNo, claim: Claim) {
-        if let Some((_, claims)) = self.children.get_mut(&child) {
-            claims.push(claim);
+    pub(super) fn found(&mut self, child: InodeNo, entry: ParentEntry) {
+        if let Some((_, entries)) = self.children.get_mut(&child) {
+            entries.push(entry);
         }
     }
 
     /// Chooses the parents and reports all other entries.
     pub(super) fn settle(self, ctx: &Context<'_>, directories: &Directories) {
-        for (child, (dirs, mut claims)) in self.children {
+        for (child, (dirs, mut entries)) in self.children {
             let Some(record) = directories.get(child) else { continue };
             let unread = dirs.into_iter().flat_map(|(dir, count)| {
                 let inline = ctx.inodes.get(dir).is_some_and(|r| r.marks.contains(Marks::INLINE));
-                let found = !inline && claims.iter().any(|c| c.dir == dir);
+                let found = !inline && entries.iter().any(|entry| entry.dir == dir);
                 std::iter::repeat_n(dir, if found { 0 } else { count })
             });
-            let unread: Vec<_> = unread.map(|dir| Claim { dir, file_block: 0, offset: 0, name: None }).collect();
-            claims.extend(unread);
-            claims.sort_unstable();
-            let chosen = claims.iter().position(|c| Some(c.dir) == record.dotdot()).unwrap_or(0);
-            for (n, claim) in claims.into_iter().enumerate() {
+            let unread: Vec<_> = unread.map(|dir| ParentEntry { dir, file_block: 0, offset: 0, name: None }).collect();
+            entries.extend(unread);
+            entries.sort_unstable();
+            let chosen = entries.iter().position(|entry| Some(entry.dir) == record.dotdot()).unwrap_or(0);
+            for (n, entry) in entries.into_iter().enumerate() {
                 if n == chosen {
-                    record.choose_parent(claim.dir);
+                    record.choose_parent(entry.dir);
                     continue;
                 }
                 let mut problem = Problem::new(Code::EntryLinksDirectory)
-                    .dir(claim.dir)
-                    .file_block(FileBlock(u64::from(claim.file_block)))
+                    .dir(entry.dir)
+                    .file_block(FileBlock(u64::from(entry.file_block)))
                     .inode(child);
-                problem.name = claim.name;
+                problem.name = entry.name;
                 ctx.report(problem);
             }
         }

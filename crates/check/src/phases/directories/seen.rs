@@ -12,17 +12,17 @@ pub(super) enum Seen {
 }
 
 impl Seen {
-    /// For a region of `len` bytes; `folded` where the directory compares names without case.
+    /// For a part of `len` bytes; `folded` where the directory compares names without case.
     pub(super) fn new(len: usize, folded: bool) -> Self {
         if folded { Self::Folded(HashSet::new()) } else { Self::Bytes(Table::new(len)) }
     }
 
-    /// Takes in the name of the entry at `offset` of `region`; `false` where the same name was shown before. Regions of
+    /// Takes in the name of the entry at `offset` of `part`; `false` where the same name was shown before. Parts of
     /// later calls may be longer, with the same bytes at the start.
     #[inline]
-    pub(super) fn insert(&mut self, region: &[u8], offset: usize, name: &[u8]) -> bool {
+    pub(super) fn insert(&mut self, part: &[u8], offset: usize, name: &[u8]) -> bool {
         match self {
-            Self::Bytes(table) => table.insert(region, offset, name),
+            Self::Bytes(table) => table.insert(part, offset, name),
             Self::Folded(names) => names.insert(casefold::fold(name).unwrap_or_else(|| name.to_vec())),
         }
     }
@@ -46,7 +46,7 @@ impl Table {
     }
 
     #[inline]
-    fn insert(&mut self, region: &[u8], offset: usize, name: &[u8]) -> bool {
+    fn insert(&mut self, part: &[u8], offset: usize, name: &[u8]) -> bool {
         let hash = hash(name);
         let new = (hash >> PLACE_BITS) << PLACE_BITS | (offset / 4 + 1) as u32;
         let mask = self.slots.len() - 1;
@@ -59,7 +59,7 @@ impl Table {
             }
             if *slot >> PLACE_BITS == new >> PLACE_BITS {
                 let other = ((*slot & 0xFFFF) as usize - 1) * 4;
-                if name_at(region, other) == Some(name) {
+                if name_at(part, other) == Some(name) {
                     return false;
                 }
             }
@@ -70,8 +70,8 @@ impl Table {
 }
 
 /// The name of the entry at `offset`.
-fn name_at(region: &[u8], offset: usize) -> Option<&[u8]> {
-    let entry = region.get(offset..)?;
+fn name_at(part: &[u8], offset: usize) -> Option<&[u8]> {
+    let entry = part.get(offset..)?;
     let len = usize::from(*entry.get(6)?);
     entry.get(8..8 + len)
 }
@@ -106,7 +106,7 @@ mod tests {
 
     const FORMAT: DirFormat = DirFormat { block_size: 65536, file_type: false, hashed: false };
 
-    fn region(names: &[&[u8]]) -> (Vec<u8>, Vec<usize>) {
+    fn part(names: &[&[u8]]) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = Vec::new();
         let mut offsets = Vec::new();
         for name in names {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn first_repeat(names: &[&[u8]], folded: bool) -> Option<usize> {
-        let (bytes, offsets) = region(names);
+        let (bytes, offsets) = part(names);
         let mut seen = Seen::new(bytes.len(), folded);
         names.iter().zip(offsets).position(|(name, offset)| !seen.insert(&bytes, offset, name))
     }

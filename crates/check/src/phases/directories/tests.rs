@@ -37,12 +37,13 @@ fn volume(log_block_size: u32, checksums: bool) -> Volume {
     disk.s_feature_ro_compat = if checksums { RoCompat::METADATA_CSUM } else { RoCompat::empty() }.bits().into();
     let geometry = Geometry::of(&disk).unwrap();
     Volume {
+        is_copy: false,
         disk,
         features: disk.features(),
         geometry,
         groups: Vec::new(),
         used_inodes: vec![INODES - 8],
-        distrusted: Vec::new(),
+        untrusted: Vec::new(),
         orphans: Default::default(),
         space_maps: None,
     }

@@ -290,11 +290,11 @@ impl Trees<'_> {
 
     /// Checks what `i_block` holds of a file that is mapped by indirect blocks.
     pub(crate) fn indirect_root(&self, fields: &FileFields, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
-        let shape = self.ctx.volume.geometry.indirect();
+        let format = self.ctx.volume.geometry.indirect();
         let (direct, trees) = words.split_at(12);
         self.data_pointers(fields, direct.iter().copied(), 0, None, tally, found);
         for (level, &block) in (1u16..).zip(trees) {
-            let first = shape.first_of_level(u32::from(level)).get();
+            let first = format.first_of_level(u32::from(level)).get();
             self.found_indirect(fields, u64::from(block), level, first, None, tally, found);
         }
     }
@@ -303,8 +303,8 @@ impl Trees<'_> {
     fn indirect_node(&self, fields: &FileFields, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Indirect(level) = at.kind else { return };
         let geometry = &self.ctx.volume.geometry;
-        let (shape, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
-        let pointers = shape.pointers(bytes);
+        let (format, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
+        let pointers = format.pointers(bytes);
         let block = Some(FsBlock(at.block));
         let (inode, seed) = fields.owner();
         let good =
@@ -317,7 +317,7 @@ impl Trees<'_> {
             self.data_pointers(fields, pointers.iter().map(|p| p.get()), first, block, tally, found);
             return;
         }
-        let span = shape.span(u32::from(level) - 1);
+        let span = format.span(u32::from(level) - 1);
         for (n, pointer) in (0u64..).zip(pointers) {
             let child = u64::from(pointer.get());
             self.found_indirect(fields, child, level - 1, first.saturating_add(n * span), block, tally, found);
@@ -473,7 +473,7 @@ pub(crate) struct NodeHeader {
 
 impl NodeHeader {
     /// Nothing is wrong with it.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         self.fits && self.depth_right && self.checksum_right
     }
 }

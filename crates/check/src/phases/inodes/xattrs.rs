@@ -154,7 +154,7 @@ struct Area<'a, 'c> {
 }
 
 impl<'a> Area<'a, '_> {
-    /// Checks the entries from `at` on; `each` sees those whose value stands here and is sound. Returns the clusters of
+    /// Checks the entries from `at` on; `each` sees those whose value stands here and is valid. Returns the clusters of
     /// the values that live elsewhere.
     fn check(&self, mut at: usize, mut each: impl FnMut(&XattrEntry, &'a [u8], &'a [u8])) -> u64 {
         let geometry = &self.ctx.volume.geometry;
@@ -250,17 +250,17 @@ impl<'a> Area<'a, '_> {
 
     /// A context is as long as its version asks for. Whether so.
     fn check_encryption(&self, value: &[u8]) -> bool {
-        let sound = match value.first() {
+        let valid = match value.first() {
             Some(1) => value.len() == 28,
             Some(2) => value.len() == 40,
             None | Some(0) => false,
             // of a version yet to come: as long as it likes
             Some(3..) => true,
         };
-        if !sound {
+        if !valid {
             self.report(Code::EncryptionXattrCorrupt);
         }
-        sound
+        valid
     }
 
     fn found_value(&self, entry: &XattrEntry, name: &[u8]) {

@@ -126,7 +126,7 @@ impl Table {
     ) -> Vec<GroupNo> {
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
         let size = geometry.descriptor_size as usize;
-        let mut distrusted = Vec::new();
+        let mut untrusted = Vec::new();
         let descriptors = geometry.group_numbers().zip(&self.groups).zip(self.bytes.chunks_exact(size));
         for ((group, descriptor), bytes) in descriptors {
             let report = |problem: Problem| problems.report(problem.group(group));
@@ -146,7 +146,7 @@ impl Table {
             if checksums && computed != descriptor.checksum {
                 let problem = Problem::new(Code::GroupChecksumWrong);
                 report(problem.found(descriptor.checksum.into()).expected(computed.into()));
-                distrusted.push(group);
+                untrusted.push(group);
             }
             let unused = descriptor.itable_unused;
             let uninit = descriptor.flags & (GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT);
@@ -167,7 +167,7 @@ impl Table {
                 problems.report(Problem::new(code).group(group).block(FsBlock(blocks.start)));
             }
         }
-        distrusted
+        untrusted
     }
 
     /// For each group, how many inodes at the start of its table may be in use. e2fsck believes the descriptor in this

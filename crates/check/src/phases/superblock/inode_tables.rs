@@ -136,7 +136,7 @@ impl Seeker<'_> {
         let mut places: Vec<u64> = apart.and_then(|apart| inodes.checked_add(apart)).into_iter().collect();
         places.extend([inodes.saturating_add(1), bitmap.saturating_add(2), head.saturating_add(2)]);
         // behind the table of the group before, before that of the one behind, or as far from the head as theirs
-        let sound = |n: u32| {
+        let trusted = |n: u32| {
             let neighbour = GroupNo(n);
             let group = groups.get(n as usize).filter(|_| !suspects.contains(&neighbour))?;
             Some((neighbour, group.inode_table.get()))
@@ -144,7 +144,7 @@ impl Seeker<'_> {
         let length = u64::from(self.geometry.itable_blocks);
         let n = number.get();
         let near = n.saturating_sub(16)..n.saturating_add(17).min(self.geometry.groups);
-        for (neighbour, place) in near.filter_map(sound) {
+        for (neighbour, place) in near.filter_map(trusted) {
             let between = u64::from(n.abs_diff(neighbour.get())) * length;
             places.extend(if neighbour < number { place.checked_add(between) } else { place.checked_sub(between) });
             let behind = place.checked_sub(self.geometry.group_head(neighbour).end);

@@ -63,7 +63,7 @@ pub(crate) struct Journal {
     pub(crate) file: SystemInode,
     /// Its first block.
     pub(crate) bytes: Vec<u8>,
-    /// The inode is not sound: the map and the size are those that the superblock has a copy of.
+    /// The inode is not valid: the map and the size are those that the superblock has a copy of.
     pub(crate) from_copy: bool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Journal {
 ///
 /// The superblock may name any inode: old kernels let an ordinary file be the journal. Where what it names is no
 /// journal, the number may be what is wrong, and the reserved inode is asked: that is where the journal lies by now on
-/// nearly all volumes, and nothing else may lie there. Where that inode is not sound either, the copy of its block map
+/// nearly all volumes, and nothing else may lie there. Where that inode is not valid either, the copy of its block map
 /// in the superblock is tried, as e2fsck does: nothing else notices that an inode which is not in use should be the
 /// journal.
 pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Option<Journal> {
@@ -110,8 +110,8 @@ fn usable(
     from_copy: bool,
 ) -> Option<Journal> {
     let blocks = file.size / u64::from(volume.geometry.block_size);
-    let sound = file.sound && file.kind == Some(FileKind::Regular) && file.links > 0 && blocks >= MIN_BLOCKS;
-    if !sound {
+    let valid = file.valid && file.kind == Some(FileKind::Regular) && file.links > 0 && blocks >= MIN_BLOCKS;
+    if !valid {
         return None;
     }
     let bytes = file.read_block(scanner, volume, 0)?;

@@ -61,7 +61,7 @@ pub(super) fn check_file(scanner: &Scanner<'_>, volume: &Volume, problems: &Prob
     let inode = InodeNo(volume.disk.s_orphan_file_inum.get());
     let report = |problem: Problem| problems.report(problem.inode(inode));
     let file = SystemInode::read(scanner, volume, inode);
-    let Some(file) = file.filter(|file| file.sound && file.kind == Some(FileKind::Regular)) else {
+    let Some(file) = file.filter(|file| file.valid && file.kind == Some(FileKind::Regular)) else {
         return report(Problem::new(Code::OrphanFileInodeBad));
     };
     let block_size = u64::from(volume.geometry.block_size);

@@ -25,7 +25,7 @@ pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     if !volume.features.compat.contains(Compat::RESIZE_INODE) || geometry.first_meta_group != u32::MAX {
         return;
     }
-    let sound = || {
+    let valid = || {
         let reserved = reserved_blocks(volume);
         let slot = read_slot(scanner, volume, InodeNo::RESIZE)?;
         let raw = RawInode::from_slot(&slot)?;
@@ -46,7 +46,7 @@ pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
         let wanted = reserved.chain(std::iter::repeat(0));
         ring.zip(wanted).all(|(found, wanted)| u64::from(found.get()) == wanted).then_some(())
     };
-    if sound().is_none() {
+    if valid().is_none() {
         problems.report(Problem::new(Code::ResizeInodeBad).inode(InodeNo::RESIZE));
     }
 }

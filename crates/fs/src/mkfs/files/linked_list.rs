@@ -13,9 +13,9 @@ const SHARE: u64 = 64;
 impl Maker<'_> {
     /// Makes the list of `len` bytes; 0 for what the volume's size suggests, as far as there is a free run.
     pub(super) fn linked_list(&mut self, len: u64) -> Result<()> {
-        let geometry = self.shape.geometry.clone();
+        let geometry = self.plan.geometry.clone();
         let block_size = u64::from(geometry.block_size);
-        let (features, whole) = (&self.shape.features, geometry.blocks * block_size);
+        let (features, whole) = (&self.plan.features, geometry.blocks * block_size);
         if self.options.kind != Kind::Ext2
             || features.incompat.intersects(Incompat::FILETYPE.complement())
             || features.compat.intersects(Compat::HAS_JOURNAL)

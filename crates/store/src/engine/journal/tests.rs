@@ -19,7 +19,7 @@ fn superblock(change: impl FnOnce(&mut DiskSuperblock)) -> recovery::Journal {
     sb.set_checksum();
     let mut bytes = vec![0; 2000 * SIZE as usize];
     bytes[100 * 1024..101 * 1024].copy_from_slice(sb.as_bytes());
-    let runs = RUNS.map(|(first, count)| Run { first: FsBlock(first), count });
+    let runs = RUNS.map(|(first, count)| JournalExtent { first: FsBlock(first), count });
     recovery::Journal::internal(Arc::new(MemoryDevice::from_vec(bytes)), SIZE, runs)
 }
 
@@ -61,7 +61,7 @@ fn closed(blocks: &[u64], byte: u8, forgotten: &[(u64, u64)]) -> ClosedGeneratio
         .map(|&n| BlockWrite { block: FsBlock(n), tag, data: Arc::clone(&data), fresh: false, before: None })
         .collect();
     blocks.sort_by_key(|write| write.block);
-    let forgotten = forgotten.iter().map(|&(first, count)| Run { first: FsBlock(first), count }).collect();
+    let forgotten = forgotten.iter().map(|&(first, count)| JournalExtent { first: FsBlock(first), count }).collect();
     let (fresh_runs, notes) = (Vec::new(), Vec::new());
     ClosedGeneration { number: 0, reason: CommitReason::Sync, blocks, fresh_runs, forgotten, unflushed: false, notes }
 }

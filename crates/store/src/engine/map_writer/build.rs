@@ -67,7 +67,7 @@ impl MapWriter {
         }
         // each block of the table needs a physical block itself, and may change another block of the table with it
         while let Some(block) = self.chunk_table.next_dirty() {
-            let index = self.map.shape.table().start + block;
+            let index = self.map.layout.table().start + block;
             if !draft.physical.contains_key(&index) {
                 let stays = self.chunk_table.has_table_block(block);
                 self.relocate_block(&mut draft, index, stays)?;
@@ -221,7 +221,7 @@ impl MapWriter {
         let (Change::Write { kind, owner, data, tag }, Some(physical)) = (change, physical) else { return None };
         let data = match kind {
             // only now all physical blocks are allocated
-            BlockKind::ChunkTable => Arc::from(self.chunk_table.table_block(index - self.map.shape.table().start)),
+            BlockKind::ChunkTable => Arc::from(self.chunk_table.table_block(index - self.map.layout.table().start)),
             _ => data,
         };
         let checksum = Position::Block(index).checksum(self.map.seed, &data);

@@ -2,7 +2,7 @@
 
 use crate::CommitReason;
 use crate::native;
-use format::native::Shape;
+use format::native::Layout;
 use format::native::superblock::MAX_LOG_ENTRIES;
 
 /// The most blocks that an operation which frees may announce and still find space on a full volume.
@@ -15,7 +15,7 @@ pub(in crate::engine) const LEAST_DIRTY: usize = 512;
 /// Computes how many physical blocks are needed.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Needs<'a> {
-    pub(in crate::engine) shape: &'a Shape,
+    pub(in crate::engine) layout: &'a Layout,
     /// Records of the chunk table.
     pub(in crate::engine) records: u32,
     /// Most blocks of a generation.
@@ -28,7 +28,8 @@ impl Needs<'_> {
     pub(in crate::engine) fn worst_case(&self, blocks: usize) -> usize {
         // the leaves of log entries are written with it, and what is above them, not the blocks they lead to
         let of = |blocks: usize, log_entries: usize| {
-            native::worst_case(self.shape, self.records, blocks.saturating_add(log_entries)).saturating_sub(log_entries)
+            native::worst_case(self.layout, self.records, blocks.saturating_add(log_entries))
+                .saturating_sub(log_entries)
         };
         of(blocks, MAX_LOG_ENTRIES).saturating_add(of(1, 0))
     }
@@ -42,7 +43,7 @@ impl Needs<'_> {
     /// is pinned.
     /// It changes the counts of all data groups.
     pub(in crate::engine) fn reserve_to_delete(&self) -> usize {
-        2 * self.worst_case(self.shape.front() as usize + CLOSING)
+        2 * self.worst_case(self.layout.front() as usize + CLOSING)
     }
 
     /// Physical blocks that there should be for a generation of so many blocks, and one of `next` behind it.

@@ -63,6 +63,9 @@ impl<'s> Files<'s> {
             let mut whole = slot.whole.iter();
             for record in &slot.inodes {
                 let place = if record.li_flags.get() & WHOLE != 0 { whole.next().map(|bytes| &**bytes) } else { None };
+                if place.is_some_and(|place| sum(place) != record.li_after.get()) {
+                    return contradiction(NOT_NAMED);
+                }
                 let file = files.entry(record.li_number.get());
                 let file = file.or_insert(File { steps: Vec::new(), version: 0, there: 0 });
                 if file.steps.last().is_some_and(|(last, ..)| *last == number) {

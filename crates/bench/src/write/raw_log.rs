@@ -16,7 +16,7 @@ const LOG: u64 = 32 << 20;
 const EXTENT: u64 = 16 << 20;
 
 /// A file or device, used so.
-pub(crate) struct Bare {
+pub(crate) struct RawLog {
     device: File,
     path: PathBuf,
     /// Where files begin, and how long they are.
@@ -26,7 +26,7 @@ pub(crate) struct Bare {
     changed: bool,
 }
 
-impl Bare {
+impl RawLog {
     pub(crate) fn new(path: &Path) -> Result<Self> {
         let device = File::options().read(true).write(true).open(path).trying("open", path)?;
         Ok(Self { device, path: path.to_owned(), files: HashMap::new(), next: LOG, log: 0, changed: false })
@@ -54,10 +54,10 @@ impl Bare {
 }
 
 fn not_here() -> Error {
-    Error::Unsupported("a bare log only has files that are written and synced: the set fsync".into())
+    Error::Unsupported("a raw log only has files that are written and synced: the set fsync".into())
 }
 
-impl FileOps for Bare {
+impl FileOps for RawLog {
     fn create(&mut self, path: &str, content: &[u8]) -> Result<()> {
         // files that follow each other lie apart, as a file system has them in different places
         self.files.insert(path.to_owned(), (self.next, 0));

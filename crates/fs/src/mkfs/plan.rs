@@ -6,7 +6,7 @@
 use super::options::Usage;
 use super::{Kind, MkfsOptions, Note, OnError, Result, features, refuse};
 use format::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
-use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape as NativeShape};
+use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Layout as NativeLayout};
 use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};
 use format::{GroupNo, space_map};
 use std::ffi::c_char;
@@ -32,7 +32,7 @@ const MMP_INTERVAL: u16 = 5;
 
 /// The numbers of a volume that is to be made.
 #[derive(Debug, Clone)]
-pub(super) struct Shape {
+pub(super) struct VolumePlan {
     /// The superblock but for what follows from placement: free counts, journal, checksums.
     pub(super) disk: DiskSuperblock,
     pub(super) features: Features,
@@ -42,7 +42,7 @@ pub(super) struct Shape {
     pub(super) fast_commit_blocks: u32,
     pub(super) notes: Vec<Note>,
     /// Set for a native volume; the rest is then what lies above its map.
-    pub(super) native: Option<NativeShape>,
+    pub(super) native: Option<NativeLayout>,
 }
 
 /// Values that are set or follow from the usage.
@@ -56,7 +56,7 @@ struct Basics {
 /// Groups that a volume is made with at most: a PiB with blocks of 4 KiB. All of them are planned in memory.
 const MOST_GROUPS: u32 = 1 << 23;
 
-impl Shape {
+impl VolumePlan {
     pub(super) fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
         let mut features = features::resolve(options)?;
         let len = options.len.unwrap_or(device_len);
@@ -84,11 +84,11 @@ impl Shape {
             features.compat -= Compat::RESIZE_INODE;
         }
         let disk = fixed_fields(options, &features, &basics)?;
-        let mut shape = Self::fit(disk, features, blocks, &basics, options)?;
-        shape.reserve(pages, blocks, options)?;
-        shape.plan_journal(options, &mut notes)?;
-        shape.notes = notes;
-        Ok(shape)
+        let mut plan = Self::fit(disk, features, blocks, &basics, options)?;
+        plan.reserve(pages, blocks, options)?;
+        plan.plan_journal(options, &mut notes)?;
+        plan.notes = notes;
+        Ok(plan)
     }
 
     /// The ext4 volume above the map of a native one.
@@ -101,7 +101,7 @@ impl Shape {
                 "a volume of type extant has blocks of {BLOCK_SIZE} bytes and groups of {GROUP_BLOCKS}"
             ));
         }
-        let native = NativeShape::new(len / u64::from(BLOCK_SIZE)).or_else(|e| refuse(e.to_string()))?;
+        let native = NativeLayout::new(len / u64::from(BLOCK_SIZE)).or_else(|e| refuse(e.to_string()))?;
         // the metadata groups have inodes, too, but no space of their own
         let options = MkfsOptions {
             block_size: Some(BLOCK_SIZE),
@@ -113,10 +113,10 @@ impl Shape {
         basics.bytes_per_inode *= native.logical_blocks() / native.blocks();
         let disk = fixed_fields(&options, &features, &basics)?;
         let blocks = native.logical_blocks();
-        let mut shape = Self::fit(disk, features, blocks, &basics, &options)?;
-        shape.reserve(native.blocks(), blocks, &options)?;
-        shape.native = Some(native);
-        Ok(shape)
+        let mut plan = Self::fit(disk, features, blocks, &basics, &options)?;
+        plan.reserve(native.blocks(), blocks, &options)?;
+        plan.native = Some(native);
+        Ok(plan)
     }
 
     /// Groups of a metablockgroup and blocks of the log, where the volume has space maps.

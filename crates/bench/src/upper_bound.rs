@@ -92,7 +92,7 @@ impl Tree {
 
     /// Mounts it on `dir`.
     pub(crate) fn mount(self: &Arc<Self>, dir: &Path) -> Result<Served> {
-        let options = AttachOptions { source: Some("ceiling".to_owned()), ..AttachOptions::default() };
+        let options = AttachOptions { source: Some("upper-bound".to_owned()), ..AttachOptions::default() };
         let front = Arc::clone(self) as Arc<dyn Filesystem>;
         let mounted = Session::mount(front, dir, &options).map_err(io::Error::other);
         let session = mounted.trying("mount a file system in memory on", dir)?;
@@ -326,7 +326,7 @@ mod tests {
         fs::write(real.path().join("large"), vec![0; (3 << 20) + 5]).unwrap();
         std::os::unix::fs::symlink("dir-1/file-1", real.path().join("link")).unwrap();
         let tree = Arc::new(Tree::of(real.path()).unwrap());
-        let mounted = FileSystem::Ceiling { tree: &tree }.attach().unwrap();
+        let mounted = FileSystem::UpperBound { tree: &tree }.attach().unwrap();
         let cannot_know = [Field::Accessed, Field::Changed, Field::Blocks, Field::DirectorySize];
         // nor does it have any content but zeros, which is what the files were made of
         let looks = |root| testkit::walk(root).unwrap().forget(&cannot_know);

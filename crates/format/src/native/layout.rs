@@ -1,4 +1,4 @@
-//! The numbers of a native volume.
+//! The layout of a native volume.
 
 use super::{chunk_table, map};
 use crate::{Error, FsBlock, Result};
@@ -27,14 +27,14 @@ const DESCRIPTOR_SIZE: u64 = 64;
 /// A group of an ext volume has no more blocks than this, whatever its bitmap could count.
 const EXT_GROUP_BLOCKS: u64 = 65528;
 
-/// The numbers of a native volume, all of which follow from its length.
+/// The layout of a native volume: numbers that all follow from its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct Layout {
     blocks: u64,
 }
 
-impl Shape {
-    /// The shape of a volume on `blocks` blocks of 4 KiB.
+impl Layout {
+    /// The layout of a volume on `blocks` blocks of 4 KiB.
     ///
     /// # Errors
     /// `Unsupported` for fewer than [`LEAST_BLOCKS`] or more than [`MOST_BLOCKS`].
@@ -104,7 +104,7 @@ impl Shape {
         blocks
     }
 
-    /// The chunks that [`Shape::backup_blocks`] lie in. None of them becomes part of the metadata regions where the
+    /// The chunks that [`Layout::backup_blocks`] lie in. None of them becomes part of the metadata regions where the
     /// superblock says `reserved`.
     #[must_use]
     pub fn backup_chunks(&self) -> BTreeSet<u32> {
@@ -178,22 +178,22 @@ mod tests {
 
     #[test]
     fn the_numbers_of_a_volume_follow_from_its_length() {
-        let small = Shape::new(16384).unwrap();
+        let small = Layout::new(16384).unwrap();
         assert_eq!((small.data_groups(), small.metadata_start(), small.logical_blocks()), (1, 32768, 65536));
         assert_eq!((small.front(), small.chunks(), small.levels()), (2, 32, 3));
         assert_eq!((small.table(), small.list()), (32770..32771, 32771..33027));
-        let large = Shape::new(16 << 20).unwrap();
+        let large = Layout::new(16 << 20).unwrap();
         assert_eq!((large.data_groups(), large.front(), large.levels()), (512, 17, 4));
-        assert!(Shape::new(LEAST_BLOCKS - 1).is_err() && Shape::new(MOST_BLOCKS + 1).is_err());
-        assert!(Shape::new(MOST_BLOCKS).unwrap().levels() == 5);
+        assert!(Layout::new(LEAST_BLOCKS - 1).is_err() && Layout::new(MOST_BLOCKS + 1).is_err());
+        assert!(Layout::new(MOST_BLOCKS).unwrap().levels() == 5);
     }
 
     #[test]
     fn blocks_of_backups_of_an_ext_volume_are_known() {
-        let blocks = |mib: u64| Shape::new(mib << 8).unwrap().backup_blocks().into_iter().collect::<Vec<_>>();
+        let blocks = |mib: u64| Layout::new(mib << 8).unwrap().backup_blocks().into_iter().collect::<Vec<_>>();
         assert_eq!(blocks(32), [2048, 6144]);
         assert_eq!(blocks(75), [2048, 6144, 8192, 10240, 14336, 18432]);
-        let large = Shape::new(MOST_BLOCKS).unwrap().backup_blocks();
+        let large = Layout::new(MOST_BLOCKS).unwrap().backup_blocks();
         // with blocks of 4 KiB: groups 1, 3, 5, 7, 9, 25, 27, 49, 81 and 7 to the sixth
         assert!([1, 3, 5, 7, 9, 25, 27, 49, 81, 117_649].iter().all(|group| large.contains(&(group * 32768))));
         // groups of 65 528 blocks of 64 KiB, and where they would end if they had 524 288
@@ -203,17 +203,17 @@ mod tests {
 
     #[test]
     fn indexes_and_block_numbers_fit() {
-        let shape = Shape::new(40000).unwrap();
-        assert_eq!(shape.index_of(FsBlock(0)), Some(0));
-        assert_eq!(shape.index_of(FsBlock(shape.front())), None);
-        assert_eq!(shape.index_of(FsBlock(65535)), None);
-        assert_eq!(shape.index_of(FsBlock(65536)), Some(shape.front()));
-        assert_eq!(shape.index_of(FsBlock(131_072)), None);
-        for index in [0, 1, shape.front(), shape.table().start - 1] {
-            assert_eq!(shape.block_of(index).and_then(|block| shape.index_of(block)), Some(index));
+        let layout = Layout::new(40000).unwrap();
+        assert_eq!(layout.index_of(FsBlock(0)), Some(0));
+        assert_eq!(layout.index_of(FsBlock(layout.front())), None);
+        assert_eq!(layout.index_of(FsBlock(65535)), None);
+        assert_eq!(layout.index_of(FsBlock(65536)), Some(layout.front()));
+        assert_eq!(layout.index_of(FsBlock(131_072)), None);
+        for index in [0, 1, layout.front(), layout.table().start - 1] {
+            assert_eq!(layout.block_of(index).and_then(|block| layout.index_of(block)), Some(index));
         }
-        assert_eq!(shape.block_of(shape.table().start), None);
-        assert!(!shape.is_physical_block(1) && shape.is_physical_block(2));
-        assert!(shape.is_physical_block(39935) && !shape.is_physical_block(39936));
+        assert_eq!(layout.block_of(layout.table().start), None);
+        assert!(!layout.is_physical_block(1) && layout.is_physical_block(2));
+        assert!(layout.is_physical_block(39935) && !layout.is_physical_block(39936));
     }
 }

@@ -1,5 +1,5 @@
-//! The floor: the bytes a check needs, read once in the order they lie in, with a checksum over them. No checker that
-//! reads them through the same interface can be faster with one thread.
+//! The lower bound: the bytes a check needs, read once in the order they lie in, with a checksum over them. No checker
+//! that reads them through the same interface can be faster with one thread.
 
 use crate::error::Trying;
 use crate::runner::{Worker, timed};
@@ -31,13 +31,13 @@ pub(crate) fn ranges(events: &[Event]) -> Vec<Range<u64>> {
 
 /// Reads ranges of a file.
 #[derive(Debug)]
-pub(crate) struct Floor {
+pub(crate) struct LowerBound {
     path: PathBuf,
     ranges: Vec<Range<u64>>,
     buf: Vec<u8>,
 }
 
-impl Floor {
+impl LowerBound {
     pub(crate) fn new(path: &Path, ranges: Vec<Range<u64>>) -> Self {
         Self { path: path.to_owned(), ranges, buf: vec![0; CHUNK] }
     }
@@ -69,12 +69,12 @@ impl Floor {
     }
 }
 
-impl Peer for Floor {
+impl Peer for LowerBound {
     fn name(&self) -> &'static str {
-        "floor"
+        "lower-bound"
     }
 
-    fn turn(&mut self) -> Result<Sample> {
+    fn sample(&mut self) -> Result<Sample> {
         let (crc, sample) = timed(Worker::Thread, || self.read());
         std::hint::black_box(crc?);
         Ok(sample)
@@ -110,12 +110,12 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * CHUNK).map(|i| (i * 7 % 251) as u8).collect();
         std::fs::write(file.path(), &bytes).unwrap();
         let size = bytes.len();
-        let mut floor = Floor::new(file.path(), vec![5..10, 100..size as u64]);
-        assert_eq!(floor.bytes(), 5 + size as u64 - 100);
+        let mut lower_bound = LowerBound::new(file.path(), vec![5..10, 100..size as u64]);
+        assert_eq!(lower_bound.bytes(), 5 + size as u64 - 100);
         let expected = crc32c::crc32c_append(crc32c::crc32c(&bytes[5..10]), &bytes[100..]);
-        assert_eq!(floor.read().unwrap(), expected);
-        assert!(floor.turn().unwrap().cpu.is_some());
-        let mut beyond = Floor::new(file.path(), vec![0..1, 5..size as u64 + 1]);
-        assert!(beyond.turn().is_err());
+        assert_eq!(lower_bound.read().unwrap(), expected);
+        assert!(lower_bound.sample().unwrap().cpu.is_some());
+        let mut beyond = LowerBound::new(file.path(), vec![0..1, 5..size as u64 + 1]);
+        assert!(beyond.sample().is_err());
     }
 }
