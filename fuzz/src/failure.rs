@@ -24,7 +24,7 @@ pub(crate) fn short(path: &[u8]) -> String {
     escape(path)
 }
 
-/// What went wrong with single files.
+/// Errors of single files.
 #[derive(Debug)]
 pub(crate) struct Complaints<'a> {
     device: &'a str,

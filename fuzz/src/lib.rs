@@ -1,4 +1,4 @@
-//! What is fuzzed: for each target, a function that takes any bytes and panics only where a promise is broken.
+//! The fuzz targets: for each, a function that takes any bytes and panics only where a promise is broken.
 //!
 //! The functions are plain Rust: the programs in `fuzz_targets/` hand them to libFuzzer, and the tests here run them on
 //! every seed and on random changes of the seeds, so that `make test` notices a target that has gone stale.
@@ -234,7 +234,7 @@ pub fn journal(data: &[u8]) {
     }
 }
 
-/// What is in the journal that these bytes are once its superblock has the right checksum.
+/// Recovers the journal that these bytes are once its superblock has the right checksum.
 fn recover(data: &[u8]) -> Option<Recovered> {
     let mut bytes = data[..data.len() / BLOCK * BLOCK].to_vec();
     let (mut disk, _) = jbd2::DiskSuperblock::read_from_prefix(&bytes).ok()?;

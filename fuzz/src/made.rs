@@ -9,7 +9,7 @@ use testkit::Rng;
 /// When everything happens, in seconds since 1970.
 pub(crate) const NOW: i64 = 1_700_000_000;
 
-/// How volumes are opened for writing: at one time, with one seed.
+/// The options for opening volumes for writing: at one time, with one seed.
 pub(crate) fn writing() -> OpenOptions {
     let clock: Clock = Arc::new(|| Timestamp { seconds: NOW, nanos: 0 });
     let write = WriteOptions { clock, seed: Some(3), delayed_bytes: 4 << 20, ..WriteOptions::default() };

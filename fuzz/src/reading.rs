@@ -43,7 +43,7 @@ impl BlockDevice for Counted {
     }
 }
 
-/// What is left of a budget, and what was had.
+/// The part of a budget that is used: directory entries, and bytes of content.
 struct Budget {
     entries: usize,
     content: u64,

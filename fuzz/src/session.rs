@@ -21,9 +21,9 @@ const REQUEST: usize = 10;
 const MOST: usize = 120;
 /// Requests of others that may wait for a transaction at once.
 const WAITING: usize = 6;
-/// How long a request that waited may take to be answered when nothing blocks it any more.
+/// The time limit for the answer to a request that waited, when nothing blocks it any more.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// What a header and an answer's header take.
+/// Bytes of a request's header, and of an answer's header.
 const HEADER: usize = 40;
 const ANSWER: usize = 16;
 const ROOT: u64 = 1;
@@ -191,7 +191,7 @@ fn run(data: &[u8]) -> (BTreeSet<u32>, usize) {
 struct Session {
     messages: Arc<Messages>,
     extended: bool,
-    /// What answers named, and how often; the root first.
+    /// The nodes that answers named, and how often; the root first.
     nodes: Vec<(u64, u64)>,
     unique: u64,
     /// A transaction may be running.

@@ -1,5 +1,5 @@
-//! What people and other programs write: e2fsck.conf, options of mounts, lines of mountinfo, features for mkfs. Two of
-//! the parsers are parts of programs and no library: their files are compiled in here.
+//! Parsers of text that people and other programs write: e2fsck.conf, options of mounts, lines of mountinfo, features
+//! for mkfs. Two of the parsers are parts of programs and no library: their files are compiled in here.
 
 use check::table::Code;
 use fs::mkfs::FeatureEdits;

@@ -100,7 +100,7 @@ pub fn repair(data: &[u8]) {
     }
 }
 
-/// How volumes are repaired: so that two repairs of the same volume end alike.
+/// The options of repairs: so that two repairs of the same volume end alike.
 fn options() -> check::Options {
     check::Options { threads: 1, repair: check::Repair::All, now: Some(1_760_000_000), ..check::Options::default() }
 }

@@ -38,7 +38,7 @@ pub(crate) fn workloads() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// How an input opens its volume.
+/// The options with which an input opens its volume.
 fn options(how: u8) -> OpenOptions {
     let base = writing();
     let write = base.write.clone().unwrap_or_default();

@@ -20,10 +20,10 @@ pub const LARGEST: u64 = 512;
 /// Of how many blocks of a group a directory's files take one at first.
 const SHARE: u64 = 5;
 
-/// How to age a volume.
+/// Options for ageing a volume.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// What the numbers follow from.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// Blocks in use at the end, of all blocks of the volume: from 0 to 1.
     pub fill: f64,
@@ -33,7 +33,7 @@ pub struct Options {
     pub largest: u64,
 }
 
-/// What was done.
+/// The outcome of ageing a volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct Aged {
     /// Directories, one for each group.

@@ -21,7 +21,7 @@ use simdev::{Event, Parameters, Trace};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What to measure, and how.
+/// Options of the benchmark of checkers.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The volumes; only their metadata is read.
@@ -36,7 +36,7 @@ pub struct Options {
     pub cold: bool,
     /// Threads of Extant's checker; as many as it likes where unset.
     pub threads: Option<usize>,
-    /// Where to draw the reads of both checkers on the last volume, as SVG; needs strace.
+    /// A file for a picture of the reads of both checkers on the last volume, as SVG; needs strace.
     pub picture: Option<PathBuf>,
     /// A modelled disk on which the reads of both are timed, `hdd`, `ssd` or a file of parameters; e2fsck's need
     /// strace.
@@ -46,7 +46,7 @@ pub struct Options {
 /// The result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bench {
-    /// Where it was measured.
+    /// The environment of the measurement.
     pub environment: Environment,
     /// One for each volume.
     pub volumes: Vec<OnVolume>,
@@ -72,18 +72,18 @@ pub struct OnVolume {
     /// Bytes that the lower bound reads: what Extant's checker needs, each byte once, and nothing that only lies
     /// between.
     pub lower_bound_bytes: u64,
-    /// How many pieces these bytes lie in.
+    /// The number of pieces that these bytes lie in.
     pub lower_bound_pieces: usize,
-    /// Who read how; see [`Witness`].
+    /// The reads of the peers, as each [`Witness`] counted them.
     pub reads: Vec<ReadFigures>,
-    /// What these reads take on a modelled disk, where one was asked for.
+    /// The figures of these reads on a modelled disk, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modelled: Option<Modelled>,
     /// Largest resident memory of Extant's checker in bytes, divided by the inodes in use.
     pub resident_bytes_per_inode: f64,
 }
 
-/// What one peer took.
+/// The time and memory of one peer.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeerFigures {
     /// `extant`, `e2fsck` or `lower-bound`.
@@ -98,7 +98,7 @@ pub struct PeerFigures {
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// Who counted reads.
+/// The source of a count of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Witness {
@@ -113,7 +113,7 @@ pub enum Witness {
 pub struct ReadFigures {
     /// `extant` or `e2fsck`.
     pub peer: String,
-    /// Who counted.
+    /// The source of the counts.
     pub witness: Witness,
     /// The counts.
     #[serde(flatten)]
@@ -254,7 +254,7 @@ fn on_volume(
     })
 }
 
-/// What strace and the kernel say of the checkers, each run once.
+/// The reads and memory of the checkers as strace and the kernel report them, each run once.
 #[derive(Default)]
 struct Watched {
     reads: Vec<ReadFigures>,

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Where figures were measured. What the system does not report is empty.
+/// The environment of a measurement. What the system does not report is empty.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Environment {
     /// Name and release of the kernel.

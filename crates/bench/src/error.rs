@@ -1,4 +1,4 @@
-//! What can go wrong in a measurement.
+//! Errors of a measurement.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub enum Error {
     /// The system refused something.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried, with the file's name.
+        /// The operation that was tried, with the file's name.
         what: String,
         /// Why it failed.
         source: io::Error,

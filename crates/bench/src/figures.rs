@@ -1,4 +1,4 @@
-//! What peers took for the same work, beside each other.
+//! Figures of peers for the same work, beside each other.
 
 use crate::Spread;
 use crate::table::{Table, grouped, maybe, spread};
@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 /// A piece of work that every peer did.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
-    /// What was done.
+    /// The name of the work.
     pub what: String,
-    /// What `amount` counts.
+    /// The unit of `amount`.
     pub unit: String,
-    /// How much is done in a sample.
+    /// The amount of work in a sample.
     pub amount: u64,
     /// Each peer, in the order specified.
     pub peers: Vec<PeerFigures>,
 }
 
-/// What one peer took.
+/// The figures of one peer.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeerFigures {
     /// Its name.
@@ -30,11 +30,11 @@ pub struct PeerFigures {
     pub per_second: f64,
     /// Speed in parts of other peers' in the same round, by their names; above 1 is faster.
     pub speed_to: BTreeMap<String, Spread>,
-    /// What it wrote in a sample, where that was counted.
+    /// The figures of its writes in a sample, where these were counted.
     pub written: Option<WrittenFigures>,
 }
 
-/// What was written in a sample: each figure with its spread.
+/// Figures of the writes in a sample, each with its spread.
 #[derive(Debug, Clone, Serialize)]
 pub struct WrittenFigures {
     /// Bytes.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Bytes of one read at most.
 const CHUNK: usize = 1 << 20;
 
-/// What was read, each byte once: ranges that ascend and neither overlap nor touch.
+/// The bytes that were read, each once: ranges that ascend and neither overlap nor touch.
 pub(crate) fn ranges(events: &[Event]) -> Vec<Range<u64>> {
     let reads = events.iter().filter(|e| e.op == Op::Read && e.len > 0);
     let mut all: Vec<Range<u64>> = reads.map(|e| e.offset..e.offset.saturating_add(e.len)).collect();
@@ -47,7 +47,7 @@ impl LowerBound {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// How many ranges these bytes lie in.
+    /// The number of ranges that these bytes lie in.
     pub(crate) fn pieces(&self) -> usize {
         self.ranges.len()
     }

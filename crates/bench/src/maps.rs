@@ -7,10 +7,10 @@
 //! 4. *Mount*, the paper's own first limitation: a volume 160 times as long, with 2 000 holes in each metablockgroup,
 //!    is opened until a block was allocated, and until a GiB in one piece was found behind metablockgroups without one.
 //!
-//! What counts is what was asked of the disk for allocation metadata, and how often such a request began elsewhere than
-//! the one before it ended: what an arm has to travel for. There are two columns of bitmaps: as mke2fs lays them out,
-//! and with flexible groups as large as a metablockgroup, so that what the layout gains is not credited to the maps.
-//! Content has its blocks but is not written. All follows from the seed.
+//! The figures that count are the requests to the disk for allocation metadata, and those of them that began elsewhere
+//! than the request before ended: what an arm has to travel for. There are two columns of bitmaps: as mke2fs lays them
+//! out, and with flexible groups as large as a metablockgroup, so that what the layout gains is not credited to the
+//! maps. Content has its blocks but is not written. All follows from the seed.
 
 use crate::error::Trying;
 use crate::table::{Table, grouped};
@@ -34,7 +34,7 @@ const BLOCK: u32 = 1024;
 const LARGE_BLOCK: u32 = 4096;
 /// Bytes of the modelled disk, or more where the volume is longer.
 const DISK: u64 = 1_465_149_168 * 512;
-/// How much longer that is than the others.
+/// Length of that volume in lengths of the others.
 const LARGER: u64 = 160;
 /// Holes of a block in each of its metablockgroups, but for the last tenth, which is empty.
 const HOLES: u64 = 2000;
@@ -55,14 +55,14 @@ const FILL: f64 = 0.89;
 /// Free extents that the paper calls large.
 const LARGE: u64 = 1 << 30;
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// A directory for volumes, one at a time: sparse files.
     pub dir: PathBuf,
     /// Bytes of the volumes.
     pub size: u64,
-    /// What the choice of files follows from.
+    /// Seed of the choice of files.
     pub seed: u64,
 }
 
@@ -80,7 +80,7 @@ pub struct Figures {
 /// Opening a large volume with many holes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Mounted {
-    /// How free space is recorded.
+    /// The structures that record free space.
     pub layout: &'static str,
     /// Bytes of the volume.
     pub size: u64,
@@ -94,12 +94,12 @@ pub struct Mounted {
     pub requests: u64,
 }
 
-/// What work took.
+/// The figures of one kind of work on one layout.
 #[derive(Debug, Clone, Serialize)]
 pub struct Worked {
-    /// What was done.
+    /// The name of the work.
     pub work: String,
-    /// How free space is recorded.
+    /// The structures that record free space.
     pub layout: &'static str,
     /// Requests for allocation metadata.
     pub requests: u64,
@@ -120,7 +120,7 @@ pub struct Worked {
 /// Free space after all rounds.
 #[derive(Debug, Clone, Serialize)]
 pub struct Free {
-    /// How free space is recorded.
+    /// The structures that record free space.
     pub layout: &'static str,
     /// The part of the blocks that is in use.
     pub fill: f64,
@@ -182,7 +182,7 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Figures> {
     Ok(figures)
 }
 
-/// What lies at a place of the volume, as far as that is known.
+/// The kind of content at a place of the volume, as far as that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lies {
     Allocation,
@@ -370,7 +370,7 @@ impl Disk {
         Ok(Mounted { layout, size, open, block, gib, requests })
     }
 
-    /// Where free space lies now.
+    /// The distribution of free space now.
     fn free(&self, layout: &'static str) -> Result<Free> {
         let device = Arc::clone(&self.device) as Arc<dyn BlockDevice>;
         let volume = Volume::open(device, &OpenOptions::default()).map_err(failed)?;

@@ -17,7 +17,7 @@ use serde::Serialize;
 use simdev::{Event, Model, Parameters, Report, Trace, time_trace};
 use std::path::Path;
 
-/// What both checkers' reads take on one modelled disk.
+/// The figures of both checkers' reads on one modelled disk.
 #[derive(Debug, Clone, Serialize)]
 pub struct Modelled {
     /// `hdd`, `ssd` or the file of parameters.
@@ -26,14 +26,14 @@ pub struct Modelled {
     pub peers: Vec<ModelledFigures>,
 }
 
-/// What one peer's reads take.
+/// The figures of one peer's reads.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelledFigures {
-    /// Whose reads.
+    /// The peer whose reads these are.
     pub peer: String,
     /// The device's time, in seconds.
     pub virtual_seconds: f64,
-    /// How often the arm went to another cylinder; a flash disk has no arm, and none of these.
+    /// Moves of the arm to another cylinder; a flash disk has no arm, and none of these.
     pub seeks: u64,
     /// Reads that reached the device.
     pub reads: u64,

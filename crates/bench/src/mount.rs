@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a file system may take to appear, and to be closed by the processes that use it.
+/// The time limit for a file system to appear, and to be closed by the processes that use it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A file system that can be mounted.
@@ -53,7 +53,7 @@ pub(crate) struct Attached {
     server: Server,
 }
 
-/// Who answers for a mounted file system.
+/// The server of a mounted file system.
 #[derive(Debug)]
 enum Server {
     Kernel,
@@ -64,7 +64,7 @@ enum Server {
 }
 
 impl Attached {
-    /// Where it is.
+    /// The directory that it is mounted on.
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }

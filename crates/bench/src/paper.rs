@@ -27,16 +27,16 @@ const FILE: u64 = 1 << 30;
 const DEVICE: u64 = 8 << 30;
 /// Bytes of a piece that is written or read in order.
 const PIECE: usize = 128 << 10;
-/// How full volumes are that are filled and not aged, beside those that age.
+/// Fill levels, from 0 to 1, of the volumes that are filled and not aged, beside those that age.
 const FILLS: [f64; 4] = [0.1, 0.3, 0.5, 0.7];
-/// How full those are that age.
+/// Fill level of those that age.
 const FULL: f64 = 0.9;
 /// Bytes that are cached in memory while reading.
 const CACHE: usize = 4 << 20;
 /// The damage by which a block is allocated doubly.
 const SHARED: &str = "inode.shared";
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// A directory for volumes; an image takes little, for it is sparse.
@@ -45,7 +45,7 @@ pub struct Options {
     pub size: u64,
     /// The ages: operations in each directory after the volume was filled.
     pub rounds: Vec<u32>,
-    /// What aging and the choice of places follow from.
+    /// Seed of the aging and of the choice of places.
     pub seed: u64,
 }
 
@@ -73,7 +73,7 @@ pub struct Checked {
     pub seconds: f64,
     /// Bytes read.
     pub bytes: u64,
-    /// How often the arm went to another cylinder.
+    /// Moves of the arm to another cylinder.
     pub seeks: u64,
     /// Bytes a second, in parts of those that the disk reads in order.
     pub of_bandwidth: f64,
@@ -86,7 +86,7 @@ pub struct Checked {
 /// Ordinary work on one format.
 #[derive(Debug, Clone, Serialize)]
 pub struct Worked {
-    /// What was done.
+    /// The name of the work.
     pub work: String,
     /// `ext3`, `ext3 with metadata_csum` or `rext3`.
     pub format: String,

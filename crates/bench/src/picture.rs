@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// The reads of one program.
 #[derive(Debug)]
 pub struct Panel<'a> {
-    /// What stands above it.
+    /// The title above it.
     pub title: &'a str,
     /// First bytes of the reads, in order.
     pub offsets: &'a [u64],

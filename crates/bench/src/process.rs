@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How often a process is asked for its memory. What it takes in its last moment, and only then, is not seen.
+/// The interval at which a process is asked for its memory. What it takes in its last moment, and only then, is not
+/// seen.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// A program with its arguments, to be run many times.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// A file has to be this large, in bytes, to be read in sequence.
 const LARGE: u64 = 256 << 20;
 
-/// What to measure, and how.
+/// Options of the read benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The volume; one of [`Kind::ReadExt4`] is made, and removed, where unset.
@@ -31,7 +31,7 @@ pub struct Options {
 /// The result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bench {
-    /// Where it was measured.
+    /// The environment of the measurement.
     pub environment: Environment,
     /// The volume's file.
     pub volume: PathBuf,

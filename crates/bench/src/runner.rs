@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Something that is timed: one way to do a piece of work.
 pub trait Peer {
-    /// What the table calls it.
+    /// The peer's name in the table.
     fn name(&self) -> &str;
 
     /// Brings about the state that a sample starts from.
@@ -31,7 +31,7 @@ pub trait Peer {
     fn sample(&mut self) -> Result<Sample>;
 }
 
-/// What one sample cost.
+/// The times of one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// From beginning to end.
@@ -41,7 +41,7 @@ pub struct Sample {
     pub cpu: Option<Duration>,
 }
 
-/// What all samples of a peer cost.
+/// The times of all samples of a peer.
 #[derive(Debug, Clone)]
 pub struct Series {
     /// The peer.
@@ -55,7 +55,7 @@ pub struct Series {
 /// Progress of a measurement, reported before each step.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
-    /// What is done next.
+    /// The step that comes next.
     pub what: &'a str,
     /// Samples that are over.
     pub done: u64,
@@ -131,7 +131,7 @@ pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize, report: &dyn Fn(&str
     Ok(series.collect())
 }
 
-/// Whose processor time a sample takes.
+/// The workers whose processor time a sample takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Worker {
     /// The thread that calls.

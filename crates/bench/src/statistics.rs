@@ -1,4 +1,4 @@
-//! What several samples say together.
+//! Statistics of several samples.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What a process reads from a volume, as strace(1) reports it: one witness for all, whatever program it is.
+//! The reads of a process from a volume, as strace(1) reports them: one witness for all, whatever program it is.
 //!
 //! Reads are in the order in which they were made, whichever thread made them; that order is the system's, and another
 //! in each run of a program with threads. Beside it stands the order in which they would have been made one thread
@@ -24,13 +24,13 @@ const CALLS: &str = "trace=clone,clone3,fork,vfork,open,openat,lseek,read,pread6
 /// Reads from a volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Reads {
-    /// How many.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes they brought, each as often as it was read.
     pub bytes: u64,
-    /// How many do not start where the one before ended. The first does not count: nothing was before.
+    /// Reads that do not start where the one before ended. The first does not count: nothing was before.
     pub non_contiguous: u64,
-    /// How many of these start before that place.
+    /// Reads among these that start before that place.
     pub backward: u64,
     /// Requests handed to io_uring, which are in no other figure.
     pub unseen: u64,
@@ -60,7 +60,7 @@ impl From<Counts> for Reads {
     }
 }
 
-/// What strace saw of a program.
+/// The reads of a program, as strace saw them.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Its reads, counted.
@@ -71,14 +71,14 @@ pub(crate) struct Seen {
     pub(crate) by_thread: Vec<Event>,
 }
 
-/// What a thread did.
+/// A step of a thread.
 enum Step {
     Read(Event),
     /// It began this thread.
     Began(u64),
 }
 
-/// What the threads of a program did, one after the other; each comes where it was begun, the first thread first.
+/// The reads of a program's threads, one thread after the other; each comes where it was begun, the first thread first.
 fn by_thread(first: Option<u64>, mut threads: BTreeMap<u64, Vec<Step>>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut begin = |thread: Option<u64>| threads.remove(&thread?).map(Vec::into_iter);

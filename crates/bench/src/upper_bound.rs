@@ -38,7 +38,7 @@ struct Node {
     attr: Attr,
     /// In the order of the listing; `.` and `..` are not among them, and what was removed has left its place.
     entries: Vec<Option<(Box<[u8]>, u64)>>,
-    /// Where in `entries` a name stands.
+    /// The index in `entries` of each name.
     names: HashMap<Box<[u8]>, usize>,
     target: Box<[u8]>,
 }

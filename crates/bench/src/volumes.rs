@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// What a volume is like.
+/// A kind of volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// ext4 with mke2fs's defaults and many small files: a hundred a directory on average, a few directories with
@@ -43,7 +43,7 @@ const UUID: &str = "6a7f3b58-0c1d-4e2f-8a9b-0123456789ab";
 const LARGE: u64 = 1 << 30;
 
 impl Kind {
-    /// How many files there are where the user does not say.
+    /// The number of files where the user does not specify it.
     #[must_use]
     pub fn files(self) -> u64 {
         match self {
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// What a file of this kind of volume is called.
+    /// The name of this kind, for the names of volumes' files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -178,7 +178,7 @@ struct Ageing<'a> {
     random: &'a mut Random,
     dirs: Vec<PathBuf>,
     files: Vec<Aged>,
-    /// How many files there are to be.
+    /// The target number of files.
     wanted: usize,
     /// Bytes in files.
     live: u64,
@@ -194,7 +194,7 @@ struct Aged {
 }
 
 impl<'a> Ageing<'a> {
-    /// How many files grow at once.
+    /// The number of files that grow at once.
     const WRITERS: usize = 16;
     const LARGEST: u64 = 2 << 20;
 

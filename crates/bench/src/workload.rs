@@ -1,4 +1,4 @@
-//! What is done in a mounted tree.
+//! Workloads in a mounted tree.
 
 use crate::Result;
 use crate::error::Trying;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 /// A piece of work on the tree below a directory, whatever file system has it.
 pub trait Workload {
-    /// What the table calls it.
+    /// The workload's name in the table.
     fn name(&self) -> &str;
 
-    /// What [`Workload::run`] counts.
+    /// The unit of the amount that [`Workload::run`] returns.
     fn unit(&self) -> &'static str;
 
     /// Whether it is done once, not timed, before it is timed: the system then has all names and attributes.

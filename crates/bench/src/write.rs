@@ -21,7 +21,7 @@ pub use sets::{SETS, Set};
 pub use target::Spec;
 pub use written::Written;
 
-/// What to measure, and how.
+/// Options of the write benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The peers.
@@ -32,11 +32,11 @@ pub struct Options {
     pub sets: Vec<Set>,
     /// Part of the full size; 1 is full.
     pub scale: f64,
-    /// What the clients of dbench do; needed for [`Set::Dbench`] alone.
+    /// The requests of dbench's clients; needed for [`Set::Dbench`] alone.
     pub load: Option<Load>,
     /// Samples of each peer.
     pub runs: usize,
-    /// Where volumes are made, in files of 6 GiB with holes; removed afterwards.
+    /// The directory in which volumes are made, in files of 6 GiB with holes; they are removed afterwards.
     pub dir: PathBuf,
     /// The program `extant`.
     pub extant: PathBuf,
@@ -45,7 +45,7 @@ pub struct Options {
 /// The result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bench {
-    /// Where it was measured.
+    /// The environment of the measurement.
     pub environment: Environment,
     /// Part of the full size.
     pub scale: f64,

@@ -1,6 +1,6 @@
 use std::{fmt, io};
 
-/// What was asked of the device.
+/// The operation that was requested of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// Opening, or asking for the size.
@@ -33,11 +33,11 @@ pub enum Error {
     /// The storage below said no.
     #[error("{op} of {len} bytes at byte {offset} failed: {source}")]
     Io {
-        /// What was asked.
+        /// The operation that was requested.
         op: Op,
-        /// Where, in bytes.
+        /// The offset in bytes.
         offset: u64,
-        /// How much, in bytes.
+        /// The length in bytes.
         len: u64,
         /// The operating system's answer.
         source: io::Error,
@@ -45,11 +45,11 @@ pub enum Error {
     /// The request does not lie inside the device.
     #[error("{op} of {len} bytes at byte {offset} lies beyond the device's end at {end}")]
     OutOfRange {
-        /// What was asked.
+        /// The operation that was requested.
         op: Op,
-        /// Where, in bytes.
+        /// The offset in bytes.
         offset: u64,
-        /// How much, in bytes.
+        /// The length in bytes.
         len: u64,
         /// The device's length in bytes.
         end: u64,
@@ -72,9 +72,9 @@ pub enum Error {
     /// Bytes that should describe something, the log of a recorded device, do not.
     #[error("corrupt: {what} at byte {offset}")]
     Corrupt {
-        /// What is wrong.
+        /// The damage that was found.
         what: &'static str,
-        /// Where in those bytes.
+        /// The offset in those bytes.
         offset: u64,
     },
     /// The parameters of a modelled device cannot be read, or describe no device.

@@ -5,10 +5,10 @@ use std::fs::File;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// What a device knows of some bytes without reading them.
+/// A range of bytes, and the knowledge that a device has of it without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// How many bytes, from those asked for on, it holds for.
+    /// The number of bytes, from those asked for on, that it holds for.
     pub len: u64,
     /// They read as zeroes and take no storage. Otherwise nothing is known of them.
     pub hole: bool,

@@ -34,7 +34,7 @@ use crate::lock::LayerLocks;
 use crate::uring::Rings;
 use crate::{AlignedBuf, BlockDevice, Error, Extent, Geometry, Op, Read, Result, Write, extent, lock, threads};
 
-/// How to open a file or block device. The default reads through the page cache and takes no lock.
+/// Options for opening a file or block device. The default reads through the page cache and takes no lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Allow changes. The volume is then locked against all others who lock it; a block device also against being
@@ -52,12 +52,12 @@ pub struct OpenOptions {
     /// With `write`: also a block device that the kernel has mounted. Only for who knows that the mount is read-only,
     /// as that of the root is while it is checked at boot.
     pub mounted: bool,
-    /// How long to wait for another program that is about to release the volume, as one does that has just unmounted
-    /// it.
+    /// The longest time to wait for another program that is about to release the volume, as one does that has just
+    /// unmounted it.
     pub patience: Duration,
 }
 
-/// How the requests of a batch are made.
+/// The way in which the requests of a batch are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batching {
     /// One after the other, in the calling thread.
@@ -78,7 +78,7 @@ pub enum Batching {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
-    /// What it lies on stays locked with it.
+    /// The layers on which it lies stay locked with it.
     _layer_locks: LayerLocks,
     geometry: Geometry,
     direct: Option<Alignment>,
@@ -98,7 +98,7 @@ enum Strategy {
     Queue(Rings),
 }
 
-/// What O_DIRECT asks of a request; powers of two, in bytes.
+/// The alignment that O_DIRECT asks of a request; powers of two, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Alignment {
     /// Of the address in memory.
@@ -110,7 +110,7 @@ struct Alignment {
 /// An aligned read around a read that is not.
 struct Bounce {
     buf: AlignedBuf,
-    /// Where `buf` starts on the device.
+    /// The offset of `buf` on the device.
     start: u64,
     /// Bytes in `buf` before those that were asked for.
     skip: usize,
@@ -119,7 +119,7 @@ struct Bounce {
 /// Bytes of aligned buffers at most, for one batch; a batch that needs more is made in parts.
 const BOUNCE_BYTES: usize = 16 << 20;
 
-/// How often a volume in use is tried again.
+/// The interval at which a volume in use is tried again.
 const AGAIN: Duration = Duration::from_millis(10);
 
 impl FileDevice {
@@ -195,7 +195,7 @@ impl FileDevice {
         Self { strategy, ..self }
     }
 
-    /// How batches are made: [`Batching::Queue`] only where the kernel offers it.
+    /// The way in which batches are made: [`Batching::Queue`] only where the kernel offers it.
     pub fn batching(&self) -> Batching {
         match self.strategy {
             Strategy::Serial => Batching::Serial,
@@ -226,7 +226,7 @@ impl FileDevice {
         self.direct.map_or(1, |alignment| alignment.offset)
     }
 
-    /// What O_DIRECT asks for, if the request does not offer it and needs a buffer of ours.
+    /// The alignment that O_DIRECT asks for, if the request does not offer it and needs a buffer of ours.
     fn misfit(&self, offset: u64, bytes: &[u8]) -> Option<Alignment> {
         self.direct.filter(|alignment| !alignment.fits(offset, bytes))
     }
@@ -447,7 +447,7 @@ impl BlockDevice for FileDevice {
 }
 
 impl Alignment {
-    /// What the system says that O_DIRECT asks for on `file` (Linux 6.1 on), or what a try shows.
+    /// The alignment that O_DIRECT asks for on `file`, as the system reports it (Linux 6.1 on), or as a try shows it.
     fn of(file: &File) -> Self {
         if let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
             && StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN)

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Where the bytes go, or come from.
+/// The memory that the bytes go to, or come from.
 #[derive(Debug)]
 pub(crate) enum Buffer<'a> {
     /// A read fills it.
@@ -19,8 +19,8 @@ pub(crate) enum Buffer<'a> {
 pub(crate) struct Job<'a> {
     offset: u64,
     buffer: Buffer<'a>,
-    /// How many bytes must be moved. Less than the buffer's length only where an aligned read reaches beyond the
-    /// file's end.
+    /// The number of bytes that must be moved. Less than the buffer's length only where an aligned read reaches beyond
+    /// the file's end.
     want: usize,
     /// A rest is asked for again from a multiple of this: 1, or the alignment of O_DIRECT.
     step: usize,
@@ -49,7 +49,7 @@ impl<'a> Job<'a> {
         self.outcome.is_some()
     }
 
-    /// What is still to be moved, and from where on the device.
+    /// The offset on the device of the bytes that are still to be moved, and their part of the buffer.
     pub(crate) fn rest(&mut self) -> (u64, Buffer<'_>) {
         let rest = match &mut self.buffer {
             Buffer::Fill(buf) => Buffer::Fill(&mut buf[self.done..]),

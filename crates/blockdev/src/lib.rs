@@ -44,7 +44,7 @@ pub use overlay::Overlay;
 pub use readonly::ReadOnly;
 pub use spec::{Opener, Scheme, open, open_with, parse_size, path_beneath};
 
-/// What a device is: its size and what it can promise.
+/// The properties of a device: its size and what it can promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Length in bytes. Requests that end beyond it fail with [`Error::OutOfRange`].
@@ -88,9 +88,9 @@ impl Geometry {
 pub struct Read<'a> {
     /// First byte on the device.
     pub offset: u64,
-    /// Where the bytes go; its length is the length of the read.
+    /// The memory that the bytes go to; its length is the length of the read.
     pub buf: &'a mut [u8],
-    /// How it went; set by the device.
+    /// The outcome; set by the device.
     pub result: Result<()>,
 }
 
@@ -108,7 +108,7 @@ pub struct Write<'a> {
     pub offset: u64,
     /// The bytes.
     pub data: &'a [u8],
-    /// How it went; set by the device.
+    /// The outcome; set by the device.
     pub result: Result<()>,
 }
 
@@ -182,9 +182,8 @@ pub trait BlockDevice: Send + Sync {
     /// writing.
     fn flush(&self) -> Result<()>;
 
-    /// What is known, without reading them, of the first of `len` bytes from `offset`, and of as many behind it as are
-    /// of the same kind: `len` at most, and one at least unless `len` is 0. A device that does not know of holes has
-    /// none.
+    /// The extent at `offset`, as known without reading: the first of `len` bytes, and as many behind it as are of the
+    /// same kind: `len` at most, and one at least unless `len` is 0. A device that does not know of holes has none.
     fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
         self.geometry().admit(Op::Read, offset, len)?;
         Ok(Extent { len, hole: false })

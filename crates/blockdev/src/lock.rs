@@ -121,7 +121,7 @@ fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {
     })
 }
 
-/// What came of opening a device exclusively.
+/// The outcome of opening a device exclusively.
 enum ExclusiveOpen {
     /// No other process can open it exclusively while this is open.
     Opened(File),

@@ -31,7 +31,7 @@ impl MemoryDevice {
         Self { len: bytes.len() as u64, bytes: RwLock::new(bytes) }
     }
 
-    /// What the device holds.
+    /// The content of the device.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes.into_inner()
     }

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use crate::stack::{self, Device, Layer, System, numbers};
 
-/// What Extant's mounts are called where they have no block device. Their sources are the paths of volumes.
+/// The type of Extant's mounts where they have no block device. Their sources are the paths of volumes.
 const OURS: &str = "fuse.extant";
 /// The same on a block device, a loop device that was made for it.
 const OURS_ON_DEVICE: &str = "fuseblk.extant";
 
-/// How a volume is mounted.
+/// The mount of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// Where; the first place of several. `None` for one in another mount namespace.
+    /// The mount point; the first of several. `None` for one in another mount namespace.
     pub at: Option<PathBuf>,
     /// It is the root of this system.
     pub root: bool,
@@ -26,7 +26,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Where, as the end of a sentence: `at /mnt`.
+    /// The mount point, as the end of a sentence: `at /mnt`.
     #[must_use]
     pub fn place(&self) -> String {
         match &self.at {
@@ -45,8 +45,8 @@ impl Mounted {
     }
 }
 
-/// How the volume in a file or on a block device is mounted, be it through another device that shows the same bytes: a
-/// loop device, a partition, a mapping. `None` where it is not, or where nothing can be learnt of it.
+/// The mount of the volume in a file or on a block device, be it through another device that shows the same bytes: a
+/// loop device, a partition, a mapping. `None` where it is not mounted, or where nothing can be learnt of it.
 #[must_use]
 pub fn mounted(device: impl AsRef<Path>) -> Option<Mounted> {
     let path = fs::canonicalize(device).ok()?;
@@ -60,7 +60,7 @@ pub fn mounted(device: impl AsRef<Path>) -> Option<Mounted> {
     through(&layers, &devices, Some(&path))
 }
 
-/// How any of these is mounted.
+/// The mount of any of these.
 pub(crate) fn through(layers: &[Layer], devices: &[Device], path: Option<&Path>) -> Option<Mounted> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let is_ours = |source: &Path| {
@@ -71,8 +71,7 @@ pub(crate) fn through(layers: &[Layer], devices: &[Device], path: Option<&Path>)
     here.into_iter().chain(elsewhere).reduce(Mounted::and)
 }
 
-/// What is mounted on the file system that a folder lies on: a device or a file; `None` where nothing can be learnt of
-/// it.
+/// The source of the mount that a folder lies on: a device or a file; `None` where nothing can be learnt of it.
 #[must_use]
 pub fn mount_source(dir: &Path) -> Option<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -89,7 +88,7 @@ pub fn mount_source(dir: &Path) -> Option<PathBuf> {
     Some(backing.filter(|file| Path::new(file).exists()).unwrap_or(source).into())
 }
 
-/// What the kernel's ext4 says of a device that it has mounted, in whatever namespace.
+/// The mount of a device by the kernel's ext4, as that reports it, in whatever namespace.
 fn by_ext4(device: &Device) -> Option<Mounted> {
     let options = fs::read_to_string(format!("/proc/fs/ext4/{}/options", device.name)).ok()?;
     Some(Mounted { at: None, root: false, read_only: options.lines().next() == Some("ro"), ours: false })

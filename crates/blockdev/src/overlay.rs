@@ -27,7 +27,7 @@ struct Page {
     hash: u128,
 }
 
-/// What differs from the base.
+/// The differences from the base.
 #[derive(Clone, Default)]
 struct Changes {
     pages: BTreeMap<u64, Arc<Page>>,
@@ -70,7 +70,7 @@ impl Overlay {
         self.changes().fingerprint
     }
 
-    /// How many pages of 4 KiB differ from the base and are stored in memory, shared or not.
+    /// The number of pages of 4 KiB that differ from the base and are stored in memory, shared or not.
     pub fn pages(&self) -> usize {
         self.changes().pages.len()
     }

@@ -19,7 +19,7 @@ const RESERVED: [(&str, &str); 5] = [
 /// A kind of device that this crate does not know, since it lies above: the caller of [`open_with`] brings it along.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheme {
-    /// What a device of this kind begins with, `kero:` say.
+    /// The prefix of the text that names a device of this kind, `kero:` say.
     pub prefix: &'static str,
     /// Opens what the text behind the prefix names.
     pub open: Opener,

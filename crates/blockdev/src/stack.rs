@@ -1,7 +1,7 @@
-//! What a file or block device lies on, and which other devices show the same bytes: loop devices, partitions, and what
-//! device-mapper and md make of others. All of it is read from sysfs, which shows every user the same in every mount
-//! namespace, but for one thing: the file below a loop device is named there by a path, which may be deleted, or be
-//! another file's in the namespace of the process that made the device. So losetup(8) is asked too, which learns the
+//! The layers below a file or block device, and the other devices that show the same bytes: loop devices, partitions,
+//! and what device-mapper and md make of others. All of it is read from sysfs, which shows every user the same in every
+//! mount namespace, but for one thing: the file below a loop device is named there by a path, which may be deleted, or
+//! be another file's in the namespace of the process that made the device. So losetup(8) is asked too, which learns the
 //! file's inode number from the device, where it may open that: about paths that lead nowhere, and before a path is
 //! believed.
 
@@ -14,15 +14,15 @@ use std::sync::OnceLock;
 
 use rustix::fs::{major, makedev, minor};
 
-/// Where sysfs is mounted.
+/// The mount point of sysfs.
 const SYSFS: &str = "/sys";
 /// Devices stacked above each other, at most: loop devices and mappings do not form rings, but sysfs changes while it
 /// is read.
 const DEEPEST: usize = 32;
-/// What sysfs counts starts and sizes in, whatever the device's sectors are.
+/// The unit, in bytes, in which sysfs counts starts and sizes, whatever the device's sectors are.
 const SECTOR: u64 = 512;
 
-/// Where bytes lie.
+/// The file or device in which bytes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
     /// A regular file, by the device and the inode number of its file system.
@@ -31,7 +31,7 @@ pub(crate) enum Base {
     Device(u64),
 }
 
-/// How a layer is reached from the one above it.
+/// The relation of a layer to the one above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerKind {
     /// It is what was asked for.
@@ -49,7 +49,7 @@ pub(crate) enum LayerKind {
 pub(crate) struct Layer {
     pub(crate) base: Base,
     pub(crate) kind: LayerKind,
-    /// Where it can be opened; that may be something else by now.
+    /// The path by which it can be opened; that may be something else by now.
     pub(crate) path: Option<PathBuf>,
     /// Its first byte that is meant, and the end.
     pub(crate) start: u64,
@@ -97,12 +97,12 @@ pub(crate) struct System {
 }
 
 impl System {
-    /// That of this system.
+    /// The block devices of this system.
     pub(crate) fn new() -> Self {
         Self { sysfs: SYSFS.into(), backing: OnceLock::new() }
     }
 
-    /// What losetup(8) says.
+    /// The files below loop devices, as losetup(8) reports them.
     fn ask(&self) -> &HashMap<String, (u64, u64)> {
         self.backing.get_or_init(|| ask_losetup().unwrap_or_default())
     }
@@ -217,7 +217,7 @@ impl System {
         found
     }
 
-    /// What lies directly below the bytes of a device.
+    /// The layers directly below the bytes of a device.
     fn below(&self, number: u64, above: &Layer) -> Vec<Layer> {
         let dir = self.by_number(number);
         let moved = |base, kind, path, by: u64| Layer {
@@ -246,7 +246,7 @@ impl System {
         slaves.filter_map(|dir| Some(Self::whole(&dir, number_in(&dir)?, LayerKind::Mapping, false))).collect()
     }
 
-    /// What a loop device lies on.
+    /// The file or device below a loop device.
     fn backing_of(&self, number: u64, path: &Path) -> Option<Base> {
         let found = fs::metadata(path).ok();
         let reported = if found.is_some() { self.backing.get() } else { Some(self.ask()) };

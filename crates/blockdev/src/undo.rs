@@ -25,7 +25,7 @@ const RECORD: usize = 1 << 20;
 pub struct Planned {
     /// First byte on the device.
     pub offset: u64,
-    /// What will be written.
+    /// The bytes that will be written.
     pub data: Vec<u8>,
 }
 

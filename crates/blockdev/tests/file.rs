@@ -1,4 +1,4 @@
-//! What is particular to files: opening, locks, files that shrink, O_DIRECT, and that the strategies agree.
+//! Tests particular to files: opening, locks, files that shrink, O_DIRECT, and that the strategies agree.
 
 use std::fs;
 use std::io::ErrorKind;

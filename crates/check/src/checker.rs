@@ -29,7 +29,7 @@ use format::{FsBlock, GroupNo, InodeNo};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// How long a check takes is foretold when one part in so many of the bytes was read.
+/// The duration of a check is foretold when one part in so many of the bytes was read.
 const FORETOLD_AT: u64 = 20;
 
 /// Checks the volume on `device`, which the report calls `name`. Nothing is written.
@@ -75,7 +75,7 @@ pub fn check_in_use(
 /// One check: of which volume, how, and where its progress is reported.
 #[derive(Clone, Copy)]
 pub(crate) struct Checker<'a> {
-    /// What the report calls the volume.
+    /// The name of the volume in the report.
     pub(crate) name: &'a str,
     pub(crate) device: &'a dyn BlockDevice,
     pub(crate) options: &'a Options,
@@ -290,7 +290,7 @@ fn no_volume(snapshot: &Version, refusal: &Refusal) -> Report {
     Report::new(String::new(), String::new(), &problems.finish(), Scan::default(), Counts::default())
 }
 
-/// Who checks what the rounds read and do not check themselves.
+/// The visitor that checks what the rounds read and do not check themselves.
 struct Checks<'a, 'n> {
     ctx: &'a Context<'a>,
     bitmaps: &'a Bitmaps<'a>,

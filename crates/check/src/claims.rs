@@ -39,13 +39,13 @@ pub(crate) struct Claims {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Again {
     pub(crate) clusters: Range<u64>,
-    /// Whose; 0 for the volume's own metadata.
+    /// The claiming inode; 0 for the volume's own metadata.
     pub(crate) inode: InodeNo,
     /// The segment in which it was made.
     pub(crate) segment: u32,
 }
 
-/// What is claimed of a group.
+/// The claimed clusters of a group.
 #[derive(Default)]
 struct Claimed {
     /// Unset where nothing is.
@@ -54,7 +54,7 @@ struct Claimed {
     changed: AtomicBool,
 }
 
-/// What was claimed at the ends of segments.
+/// The claimed clusters at the ends of segments.
 #[derive(Default)]
 struct Snapshots {
     /// Of each group: its bits at the end of a segment, wherever they had changed; the segments ascend.

@@ -1,4 +1,4 @@
-//! What all phases share: the volume's geometry, the records they fill, and where they report.
+//! The context that all phases share: the volume's geometry, the records they fill, and where they report.
 
 use crate::claims::Claims;
 use crate::inode_records::Inodes;
@@ -11,13 +11,13 @@ use format::native::map::BlockKind;
 use format::{FsBlock, InodeNo};
 use std::ops::Range;
 
-/// What the phases after 0 work with.
+/// The context of the phases after 0.
 pub(crate) struct Context<'a> {
     /// The volume.
     pub(crate) volume: &'a Volume,
-    /// Where problems go.
+    /// The collector of the problems.
     pub(crate) problems: &'a Problems,
-    /// What is known of each inode.
+    /// The record of each inode.
     pub(crate) inodes: Inodes,
     /// Which blocks are in use.
     pub(crate) claims: Claims,
@@ -25,7 +25,7 @@ pub(crate) struct Context<'a> {
     pub(crate) values: Values,
     /// Encryption policies of inodes.
     pub(crate) policies: Policies,
-    /// What the map below says of the volume's blocks, where there is one.
+    /// The entries of the map below for the volume's blocks, where there is one.
     pub(crate) identities: Option<Identities<'a>>,
 }
 

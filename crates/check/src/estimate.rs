@@ -1,4 +1,4 @@
-//! How much a check will read and how long that may take, from the superblock, the group descriptors and a sample.
+//! The amount a check will read and the time that may take, from the superblock, the group descriptors and a sample.
 //!
 //! Known exactly: the descriptors, the bitmaps that were ever written, the used parts of the inode tables, and the
 //! blocks of the resize inode. With metadata regions the rest is nearly known, too: it is what is in use of them, which
@@ -68,7 +68,7 @@ const SAMPLED_ROW: u32 = 16;
 /// Places where such a row is sampled: at least, and at most.
 const SAMPLED_PLACES: (usize, usize) = (1, 4);
 
-/// What a device can do.
+/// The speed of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct DeviceSpeed {
     /// Bytes a second, read in order.
@@ -80,7 +80,7 @@ pub struct DeviceSpeed {
     pub scattered_seconds: f64,
 }
 
-/// What a check will read.
+/// The work of a check: what it will read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Work {
     /// Bytes in all.
@@ -99,12 +99,12 @@ pub struct Work {
     pub directories: u64,
 }
 
-/// What a check will read and how long that may take. Shown as two lines of text.
+/// The estimate of a check: what it will read and how long that may take. Shown as two lines of text.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
-    /// What will be read.
+    /// The work of the check.
     pub work: Work,
-    /// What the device can do.
+    /// The speed of the device.
     pub speed: DeviceSpeed,
     /// The speed was measured just now, not specified.
     pub measured: bool,
@@ -165,12 +165,12 @@ pub fn estimate_by(
     Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) })
 }
 
-/// What a check of an open volume will read, as far as the descriptors show.
+/// The work of a check of an open volume, as far as the descriptors show.
 pub(crate) fn of_volume(volume: &Volume) -> Work {
     of_plan(volume, &known(volume, true), MapWork::Guessed)
 }
 
-/// What is known of what hangs below the inodes.
+/// The work below the inodes, as far as it is known.
 enum MapWork {
     /// Nothing.
     Guessed,
@@ -178,10 +178,10 @@ enum MapWork {
     Found(Work),
 }
 
-/// What is known of the reads.
+/// The known reads.
 struct Plan {
     work: Work,
-    /// Where the first pass will seek, ascending: the bytes from each such place on that follow one another.
+    /// The places to which the first pass will seek, ascending: the bytes from each on that follow one another.
     stops: Vec<Range<u64>>,
 }
 
@@ -249,7 +249,7 @@ fn has_own_regions(volume: &Volume) -> bool {
     volume.geometry.has_regions() && volume.geometry.is_owned()
 }
 
-/// What will be read whatever the files are; the descriptor blocks reserved for growth if these are asked for.
+/// The reads that do not depend on the files; the descriptor blocks reserved for growth if these are asked for.
 fn known(volume: &Volume, reserved_for_growth: bool) -> Plan {
     let geometry = &volume.geometry;
     let block_size = u64::from(geometry.block_size);
@@ -285,8 +285,8 @@ fn known(volume: &Volume, reserved_for_growth: bool) -> Plan {
     Plan { work, stops }
 }
 
-/// What is in use of the regions, by the block bitmaps of some of the groups that have any; where it begins becomes a
-/// stop. `None` on volumes without regions, and where a bitmap cannot be read.
+/// Counts what is in use of the regions, by the block bitmaps of some of the groups that have any; where it begins
+/// becomes a stop. `None` on volumes without regions, and where a bitmap cannot be read.
 fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Option<Work> {
     let geometry = &volume.geometry;
     if !has_own_regions(volume) {
@@ -340,11 +340,11 @@ fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Opt
     Some(Work { bytes: scale(all.bytes), requests: scale(all.requests), seeks: scale(all.seeks), ..all })
 }
 
-/// What hangs below the inodes, by a sample of them.
+/// The work below the inodes, by a sample of them.
 struct Sample {
     /// Of the whole volume.
     work: Work,
-    /// What that takes.
+    /// The time for reading it, in seconds.
     seconds: f64,
 }
 

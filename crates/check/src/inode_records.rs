@@ -1,4 +1,4 @@
-//! What the checker records of each inode: six bytes for those that may be in use, and a record for each directory.
+//! The checker's records of inodes: six bytes for each that may be in use, and a record for each directory.
 
 use format::inode::FileKind;
 use format::superblock::Geometry;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 bitflags::bitflags! {
-    /// What is known of an inode beyond its type.
+    /// The known properties of an inode beyond its type.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub(crate) struct Marks: u16 {
         /// in use: has links, or is one of the volume's own
@@ -41,7 +41,7 @@ bitflags::bitflags! {
 
 const KIND_MASK: u16 = 0x000F;
 
-/// What is known of one inode.
+/// The record of one inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InodeRecord {
     /// Its type; `None` where the mode names none.
@@ -111,7 +111,7 @@ impl Inodes {
         }
     }
 
-    /// What is known of an inode in use; `None` for one that is free or does not exist.
+    /// The record of an inode in use; `None` for one that is free or does not exist.
     #[inline]
     pub(crate) fn get(&self, inode: InodeNo) -> Option<InodeRecord> {
         let slot = self.slot(inode)?;
@@ -221,7 +221,7 @@ pub(crate) struct Directory {
     pub(crate) blocks: u32,
     /// The directory whose entry names it; 0 while none was met.
     parent: AtomicU32,
-    /// Where its `..` points; 0 while that was not met.
+    /// The target of its `..`; 0 while that was not met.
     dotdot: AtomicU32,
 }
 
@@ -246,7 +246,7 @@ impl Directory {
         self.parent.store(parent.get(), Ordering::Relaxed);
     }
 
-    /// Where its `..` points, where that was met.
+    /// The target of its `..`, where that was met.
     pub(crate) fn dotdot(&self) -> Option<InodeNo> {
         Some(InodeNo(self.dotdot.load(Ordering::Relaxed))).filter(|i| i.get() != 0)
     }
@@ -273,7 +273,7 @@ impl Directories {
         self.nth(self.place(inode)?)
     }
 
-    /// Where a directory stands among all.
+    /// The place of a directory among all.
     pub(crate) fn place(&self, inode: InodeNo) -> Option<usize> {
         self.0.binary_search_by_key(&inode, |d| d.inode).ok()
     }

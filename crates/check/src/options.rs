@@ -1,4 +1,4 @@
-//! How to check, where progress is reported, and why there may be nothing to check.
+//! The options of a check, the receiver of its progress, and the reason why there may be nothing to check.
 
 use crate::problem::Limits;
 use crate::problem_rules::Rules;
@@ -6,7 +6,7 @@ use crate::report::exit;
 use crate::scan::GAP;
 use crate::table::Phase;
 
-/// How to check.
+/// The options of a check.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The block of the superblock to use instead of the primary, in blocks of `block_size`.
@@ -20,9 +20,9 @@ pub struct Options {
     /// Snapshots of the block map that are taken of a pass, so that who owns a block claimed twice is found by reading
     /// only parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
     pub snapshots: Option<u32>,
-    /// How many problems are recorded.
+    /// The limits on the number of problems that are recorded.
     pub limits: Limits,
-    /// What is repaired; only [`repair`](crate::repair()) looks at it.
+    /// The scope of the repair; only [`repair`](crate::repair()) looks at it.
     pub repair: Repair,
     /// Where an inode table cannot be found, [`Repair::All`] makes an empty one although files are lost with that.
     pub empty_tables: bool,
@@ -30,17 +30,18 @@ pub struct Options {
     pub unshare_blocks: bool,
     /// The time that is written into what is repaired, in seconds since 1970; none is the system's.
     pub now: Option<u64>,
-    /// What is laid down for single problems; only [`repair`](crate::repair()) looks at it.
+    /// The rules for single problems; only [`repair`](crate::repair()) looks at them.
     pub rules: Rules,
 }
 
-/// What is repaired.
+/// The scope of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Repair {
     /// Nothing.
     #[default]
     No,
-    /// What cannot lose anything of the user's (`-p`); anything else stops the repair before it has changed anything.
+    /// Repairs that cannot lose anything of the user's (`-p`); anything else stops the repair before it has changed
+    /// anything.
     Safe,
     /// Everything (`-y`).
     All,

@@ -90,7 +90,7 @@ struct Search<'a> {
     found: Mutex<HashMap<InodeNo, Name>>,
 }
 
-/// What is read: directory blocks from this one on, or the inode of a directory whose entries stand in it.
+/// A part to read: directory blocks from this one on, or the inode of a directory whose entries stand in it.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Blocks(InodeNo, u32),
@@ -110,7 +110,7 @@ impl Search<'_> {
         }
     }
 
-    /// What was found need not be looked for again.
+    /// Drops the inodes that were found from those still looked for.
     fn forget_found(&mut self) {
         let found = self.found.get_mut();
         self.wanted.retain(|inode| !found.contains_key(inode));

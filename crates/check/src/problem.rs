@@ -171,7 +171,7 @@ impl PartialOrd for Problem {
     }
 }
 
-/// How many problems are listed; the others are counted.
+/// The maximum number of problems that are listed; the others are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Problems listed in all; a little more where there are more codes than this.
@@ -261,7 +261,7 @@ impl Problems {
         }
     }
 
-    /// How many problems of this code were reported so far.
+    /// The number of problems of this code that were reported so far.
     #[must_use]
     pub fn count(&self, code: Code) -> u64 {
         self.listed().of.get(&code).map_or(0, |of_code| of_code.count)
@@ -343,7 +343,7 @@ impl Listed {
 pub struct Findings {
     /// In the order they are shown; at most as many as [`Limits`] allows, and one for each code with more.
     pub problems: Vec<Problem>,
-    /// How often each code was reported, listed or not.
+    /// The number of reports of each code, listed or not.
     pub counts: BTreeMap<Code, u64>,
 }
 
@@ -354,7 +354,7 @@ impl Findings {
         self.counts.keys().map(|code| code.severity()).max()
     }
 
-    /// How many problems of this severity were found.
+    /// The number of problems of this severity that were found.
     #[must_use]
     pub fn count(&self, severity: Severity) -> u64 {
         let of_severity = self.counts.iter().filter(|(code, _)| code.severity() == severity);

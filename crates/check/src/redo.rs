@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What a device writes as a whole.
+/// The bytes that a device writes as a whole.
 const SECTOR: u64 = 512;
 /// The superblock's second sector, where the pointer lies.
 const SECOND: u64 = OFFSET + SECTOR;
@@ -77,7 +77,7 @@ impl FreeBlocks {
     }
 }
 
-/// What is to be written.
+/// The changes to be written.
 struct Plan<'a> {
     overlay: &'a Overlay,
     block_size: u64,
@@ -107,7 +107,7 @@ impl Plan<'_> {
 /// written.
 ///
 /// # Errors
-/// What the device or the undo file fails with.
+/// The error of the device or of the undo file.
 pub fn write(
     device: &dyn BlockDevice,
     overlay: &Overlay,
@@ -129,7 +129,7 @@ pub fn write(
 /// then, and below the overlay. The undo file covers both: no place is written before all of it is recorded.
 ///
 /// # Errors
-/// What the device or the undo file fails with.
+/// The error of the device or of the undo file.
 pub(crate) fn finish_and_write(
     device: &dyn BlockDevice,
     broken_off: &BrokenOff,
@@ -179,7 +179,7 @@ fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Res
 /// Whether [`write`] of these can be cut at any moment: there is space for a log, or nothing needs one.
 ///
 /// # Errors
-/// What the device fails with.
+/// The error of the device.
 pub(crate) fn has_space(device: &dyn BlockDevice, overlay: &Overlay, free: &FreeBlocks) -> Result<bool> {
     let plan = plan(device, overlay, Some(free))?;
     Ok(plan.homes.is_empty() || log(&plan, Some(free), device)?.is_some())
@@ -222,7 +222,7 @@ fn write_all(
     Ok(())
 }
 
-/// What differs between the overlay and the device, in blocks.
+/// The differences between the overlay and the device, in blocks.
 fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBlocks>) -> Result<Plan<'a>> {
     let block_size = free.map_or(1024, |free| u64::from(free.geometry.block_size));
     let mut changed = BTreeSet::new();
@@ -273,7 +273,7 @@ struct Log {
     sector: Vec<u8>,
 }
 
-/// What a block of the log holds.
+/// The content of a block of the log.
 enum Logged {
     /// The new content of this block.
     Home(u64),
@@ -377,7 +377,7 @@ pub(crate) struct BrokenOff {
 }
 
 impl BrokenOff {
-    /// What a block is to hold.
+    /// The content that a block is to have.
     fn copy(&self, device: &dyn BlockDevice, block: u64) -> Result<Vec<u8>> {
         let copy = self.blocks.binary_search_by_key(&block, |(home, _)| *home).ok().and_then(|n| self.blocks.get(n));
         let mut bytes = vec![0; self.block_size as usize];
@@ -401,7 +401,7 @@ impl BrokenOff {
     /// The device as it will be when this is finished; nothing is written.
     ///
     /// # Errors
-    /// What the device fails with.
+    /// The error of the device.
     pub(crate) fn finished(&self, device: &Arc<dyn BlockDevice>) -> Result<Overlay> {
         let finished = Overlay::new(Arc::clone(device));
         for change in self.changes(&**device) {
@@ -422,7 +422,7 @@ pub fn unfinished(device: &dyn BlockDevice) -> bool {
 /// that is written.
 ///
 /// # Errors
-/// What the device or the undo file fails with.
+/// The error of the device or of the undo file.
 pub fn finish(device: &dyn BlockDevice, undo: Option<&Path>) -> Result<bool> {
     let Some(log) = broken_off(device)? else { return Ok(false) };
     if let Some(path) = undo {

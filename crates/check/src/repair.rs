@@ -222,7 +222,7 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
     opened.is_ok() && !problems.snapshot().iter().any(matters)
 }
 
-/// What became of a journal that was to be replayed.
+/// The outcome for a journal that was to be replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
     /// There was nothing to replay.
@@ -297,7 +297,7 @@ fn failed(error: impl std::fmt::Display) -> Refusal {
     Refusal { sentence: error.to_string(), exit: exit::OPERATIONAL }
 }
 
-/// What came of an iteration.
+/// The outcome of an iteration.
 enum Step {
     /// Nothing is left that can be repaired.
     Done,
@@ -316,9 +316,9 @@ struct Iterations<'a> {
     ineffective: BTreeSet<Fixer>,
     /// Fixers that led back to where the volume had been.
     oscillating: BTreeSet<Fixer>,
-    /// What was worked on.
+    /// The problems that were worked on.
     repaired: Vec<Problem>,
-    /// What a person has to decide.
+    /// The problem that a person has to decide.
     stopped: Option<Problem>,
     /// The volume after the journal was replayed and before anything else was repaired.
     replayed: Option<Overlay>,

@@ -37,9 +37,9 @@ pub struct Report {
     pub exit: u8,
     /// Something was repaired on the device.
     pub repaired: bool,
-    /// How many errors were found, listed or not.
+    /// The number of errors found, listed or not.
     pub errors: u64,
-    /// How many notes there are, listed or not.
+    /// The number of notes, listed or not.
     pub advice: u64,
     /// The problems, by phase.
     pub problems: Vec<Reported>,
@@ -49,7 +49,7 @@ pub struct Report {
     /// The volume was mounted during the check, so that a repair requires unmounting it.
     #[serde(skip)]
     pub mounted: bool,
-    /// What was to be repaired.
+    /// The scope of the repair that was asked for.
     #[serde(skip)]
     pub asked: Repair,
     /// Cost of the check.
@@ -83,7 +83,7 @@ pub struct Reported {
     pub found: Option<u64>,
     /// The value it should have.
     pub expected: Option<u64>,
-    /// How many items the problem is about.
+    /// The number of items the problem is about.
     pub count: Option<u64>,
     /// Path of the inode, where one is known.
     pub path: Option<String>,

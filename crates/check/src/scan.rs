@@ -44,7 +44,7 @@ const DEPTH: usize = 1024;
 /// to leave the block map there.
 const CACHED_BATCH: u64 = 256 << 10;
 
-/// How large a batch may be.
+/// The maximum size of a batch.
 struct BatchLimits {
     /// Bytes in all,
     bytes: u64,
@@ -78,7 +78,7 @@ impl<T> Item<T> {
     }
 }
 
-/// What was read so far, for progress and for the report.
+/// The counts of what was read so far, for progress and for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     bytes: AtomicU64,
@@ -130,9 +130,9 @@ struct Request {
     end: u64,
 }
 
-/// How a pass grows while it is read: some items lead to others, and some are checked only after others were.
+/// The growth of a pass while it is read: some items lead to others, and some are checked only after others were.
 pub(crate) trait Feed<T> {
-    /// Where the items begin to which this one leads; `None` where it leads to none.
+    /// The first byte of the items to which this one leads; `None` where it leads to none.
     fn leads_to(&self, _tag: &T) -> Option<u64> {
         None
     }
@@ -157,18 +157,18 @@ pub(crate) trait Feed<T> {
 /// A pass that is known from its beginning.
 impl<T> Feed<T> for () {}
 
-/// Where a pass has come to.
+/// The position of a pass.
 struct Cursor<'i, T> {
     items: &'i [Item<T>],
     /// The first of `items` that was not read yet.
     at: usize,
-    /// What other items led to.
+    /// The items to which others led.
     grown: BTreeMap<u64, Item<T>>,
     /// Batches so far.
     batches: u64,
 }
 
-/// What is read at once.
+/// The items that are read at once.
 struct Batch<T> {
     items: Vec<Item<T>>,
     requests: Vec<Request>,

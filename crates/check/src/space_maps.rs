@@ -1,6 +1,6 @@
 //! The space maps of a volume as they stand: heads, trees and log, read once, in phase 0.
 //!
-//! What they say of each group is compared with the claims in phase 5, as a block bitmap is. The log is applied to the
+//! Their record of each group is compared with the claims in phase 5, as a block bitmap is. The log is applied to the
 //! trees here, by the rules of FORMAT.md; what contradicts itself on the way becomes problems that phase 5 reports.
 
 use crate::problem::Problem;
@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What was read of a volume's space maps.
+/// The space maps of a volume as they were read.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// Where they lie.
+    /// Their layout.
     pub(crate) maps: SpaceMaps,
     /// Of each metablockgroup, the first block of the two places of its tree.
     pub(crate) places: Vec<FsBlock>,
@@ -28,7 +28,7 @@ pub(crate) struct Recorded {
     used: Vec<Option<Box<[u64]>>>,
     /// The highest sequence of a head or a block of the log; 0 where there is none.
     pub(crate) highest: u64,
-    /// What is wrong with them by themselves.
+    /// The problems of the maps by themselves.
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -101,7 +101,7 @@ impl Recorded {
         heads
     }
 
-    /// Where the places of a metablockgroup begin, if all of its descriptors say the same.
+    /// The first block of the places of a metablockgroup, if all of its descriptors say the same.
     fn places_by_descriptors(&self, map: u32, groups: &[Group]) -> Option<FsBlock> {
         let numbers = self.maps.groups_of(map);
         let members = groups.get(numbers.start as usize..numbers.end as usize)?;
@@ -215,7 +215,7 @@ fn wrong_block(at: FsBlock, what: &str) -> Problem {
     Problem::new(Code::SpaceMapLogBlockWrong).block(at).name(what)
 }
 
-/// What an error of the format says, without where.
+/// The text of an error of the format, without the place.
 fn what(error: &format::Error) -> &'static str {
     match error {
         format::Error::Corrupt { what, .. } => what,

@@ -95,7 +95,7 @@ impl SystemInode {
         self.runs.iter().fold(0, |end, run| if run.first == end { end + run.len } else { end })
     }
 
-    /// How many blocks it has, counting holes before the last one that is mapped.
+    /// The number of its blocks, counting holes before the last one that is mapped.
     pub(crate) fn end(&self) -> u64 {
         self.runs.last().map_or(0, |run| run.first.saturating_add(run.len))
     }

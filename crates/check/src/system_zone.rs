@@ -9,7 +9,7 @@ use format::native::map::BlockKind;
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
 
-/// What of a group's own a block belongs to.
+/// The part of a group's own metadata that a block belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Head,
@@ -88,7 +88,7 @@ fn lie_alone(volume: &Volume, own: impl Iterator<Item = Range<u64>>, others: imp
     true
 }
 
-/// What a mapped block of each part is, ascending.
+/// The kind of a mapped block of each part, with the part's blocks, ascending.
 pub(crate) fn kinds(volume: &Volume) -> Vec<(Range<u64>, BlockKind)> {
     let kind = |part| match part {
         Part::BlockBitmap => Some(BlockKind::BlockBitmap),

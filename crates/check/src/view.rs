@@ -1,4 +1,4 @@
-//! What a check knows when it is done, for the repair.
+//! The results of a check that is done, for the repair.
 
 use crate::context::Context;
 use crate::inode_records::Directories;
@@ -8,7 +8,7 @@ use crate::problem::Problems;
 use crate::scan::Scanner;
 use crate::volume::Volume;
 
-/// What one check knows when it is done, for the repair of what it found.
+/// The results of one check that is done, for the repair of what it found.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) volume: &'a Volume,
@@ -18,7 +18,7 @@ pub(crate) struct View<'a> {
     pub(crate) walk: Option<Walk<'a>>,
 }
 
-/// What the phases after 0 have learnt.
+/// The results of the phases after 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Walk<'a> {
     pub(crate) ctx: &'a Context<'a>,

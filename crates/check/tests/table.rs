@@ -161,7 +161,7 @@ fn the_document_is_current() {
     );
 }
 
-/// What e2fsck 1.47 was seen to answer under `-n` on volumes with this one problem.
+/// The answers of e2fsck 1.47 that were seen under `-n` on volumes with this one problem.
 #[test]
 fn severity_is_what_e2fsck_was_seen_to_do() {
     use Code::*;

@@ -1,4 +1,4 @@
-//! Where the program's memory comes from.
+//! The allocator of the program's memory.
 //!
 //! A server runs for months, and memory that was in use once, as while many files are made, has to go back to the
 //! system. The allocator of the C library returns what lies at the end of its heaps, so that one block in use pins all

@@ -134,7 +134,7 @@ pub(crate) struct Crash {
     json: bool,
 }
 
-/// Where workloads come from.
+/// The source of workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Ops {
     /// Every operation, with every placement of fsync, fdatasync and sync

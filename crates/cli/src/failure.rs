@@ -1,4 +1,4 @@
-//! How a command reports that it could not do what was asked: one sentence to standard error, and an exit status.
+//! Reports of a command that could not do what was asked: one sentence to standard error, and an exit status.
 
 use crate::device::Device;
 use check::render::escape;
@@ -87,7 +87,7 @@ pub(crate) fn short(path: &[u8]) -> String {
     }
 }
 
-/// What went wrong with single files, while the command goes on with the others.
+/// Errors of single files, while the command goes on with the others.
 #[derive(Debug)]
 pub(crate) struct Complaints<'a> {
     device: &'a str,

@@ -74,7 +74,7 @@ pub(crate) fn flag_names(flags: InodeFlags) -> Vec<String> {
 /// The target of a symbolic link, nothing for other kinds.
 ///
 /// # Errors
-/// Where the link is damaged.
+/// Fails if the link is damaged.
 pub(crate) fn target_of(volume: &Volume, inode: &Inode) -> fs::Result<Option<Vec<u8>>> {
     if inode.kind == FileKind::Symlink { volume.read_link(inode).map(Some) } else { Ok(None) }
 }

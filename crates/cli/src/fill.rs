@@ -65,7 +65,7 @@ pub(crate) fn is_full_below(error: &Error) -> bool {
     matches!(error, Error::ReadOnly(_) | Error::Io(_)) && error.to_string().contains("(os error 28)")
 }
 
-/// What came into the volume.
+/// The amounts copied into the volume.
 #[derive(Debug, Default)]
 struct Copied {
     directories: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Filler<'a> {
     interrupted: Arc<AtomicBool>,
     buffer: Vec<u8>,
     copied: Copied,
-    /// How many bytes there are to copy, to be asked where not all of them come: reckoning takes time.
+    /// The number of bytes to copy, to be asked where not all of them come: reckoning takes time.
     pub(crate) total: Option<Box<dyn Fn() -> u64 + 'a>>,
     /// The file in the making: where it was made, under which name, and how many bytes were copied before it.
     making: Option<(InodeNo, Vec<u8>, u64)>,
@@ -137,7 +137,7 @@ pub(crate) struct Input<F> {
     interrupted: Arc<AtomicBool>,
 }
 
-/// How long a wait may go on that a signal should have ended: it may come just before the wait.
+/// The time limit of a wait that a signal should have ended: it may come just before the wait.
 const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 impl<F: AsFd> Input<F> {
@@ -483,7 +483,7 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// What a full volume lacks.
+    /// The space or the inodes that a full volume lacks.
     fn missing(&self) -> String {
         let there = self.volume.statfs();
         let free = human(there.blocks_available.saturating_mul(u64::from(there.block_size)));

@@ -28,8 +28,8 @@ mod beneath;
 
 /// Bytes read at once.
 const BUFFER: usize = 1 << 20;
-/// How many times the volume's size may be copied of one PATH. A consistent volume holds no more than once its size; on
-/// a damaged one many files may have one map, and would fill any disk.
+/// The limit on the data copied of one PATH, as a multiple of the volume's size. A consistent volume holds no more than
+/// once its size; on a damaged one many files may have one map, and would fill any disk.
 const SHARED: u64 = 2;
 
 #[derive(Debug, Args)]
@@ -82,13 +82,14 @@ struct Copier<'a> {
     opened: &'a Opened,
     complaints: Complaints<'a>,
     is_root: bool,
-    /// Where the copy begins: the paths of files copied before, for hard links, start here.
+    /// The directory in which the copy begins: the paths of files copied before, for hard links, start here.
     base: Beneath,
     /// Directories that were made below it.
     folders: Folders,
     /// Files with several names, and where the first of them was copied to: a directory, and the name there.
     linked: HashMap<InodeNo, (usize, Vec<u8>)>,
-    /// How many bytes of data may still be copied of this PATH: no two files of a consistent volume share blocks.
+    /// The number of bytes of data that may still be copied of this PATH: no two files of a consistent volume share
+    /// blocks.
     left: u64,
     /// Attributes that could not be set, and the first of them.
     unset: (u64, Option<String>),

@@ -155,7 +155,7 @@ impl Info {
         Ok(complaints.exit())
     }
 
-    /// How a mounted volume is served.
+    /// Prints how a mounted volume is served.
     fn connection(&self) -> Result<u8> {
         let statistics = Statistics::of_mount(self.source.device.as_ref());
         let statistics = statistics.map_err(|e| Failure::on(&self.source.device, e))?;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use volume::Found;
 
-/// How often a server writes its numbers down.
+/// The interval at which a server writes its numbers down.
 const EACH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
@@ -137,7 +137,7 @@ impl Format {
         Ok(0)
     }
 
-    /// Where the volume on the device ends.
+    /// Finds the end of the volume on the device.
     fn end(&self, data: &Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<Option<u64>> {
         let failed = |e: blockdev::Error| Failure::on(&self.device, e);
         match volume::found(&**data).map_err(failed)? {

@@ -103,7 +103,7 @@ struct Report<'a, P> {
     paths: P,
 }
 
-/// Where the list goes.
+/// The destination of the list.
 enum Out<'a> {
     Text(&'a mut dyn Write),
     Json(Taker<'a, Listed>),
@@ -196,7 +196,7 @@ impl List<'_> {
         Row { name, number: inode.number, inode: Some(inode), target }
     }
 
-    /// What is in a directory, by name.
+    /// The entries of a directory, by name.
     fn read(&mut self, path: &[u8], dir: &Arc<Inode>) -> Vec<Row> {
         let volume = &self.opened.volume;
         let mut rows = Vec::new();

@@ -169,7 +169,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 'M', long, value_name = "DIR")]
     last_mounted: Option<String>,
 
-    /// What the kernel does on an error: continue, remount-ro, panic
+    /// Action of the kernel on an error: continue, remount-ro, panic
     #[arg(short = 'e', long, value_name = "WHAT")]
     on_error: Option<String>,
 
@@ -451,7 +451,7 @@ impl Mkfs {
         Ok(done)
     }
 
-    /// What was made, in text.
+    /// Prints a summary of the volume made, as text.
     fn report(&self, layout: &Layout) -> Result<()> {
         let superblock = layout.superblock();
         let geometry = &superblock.geometry;
@@ -484,7 +484,7 @@ impl Mkfs {
         Ok(out.flush()?)
     }
 
-    /// What was made, as JSON.
+    /// A summary of the volume made, as JSON.
     fn summary(&self, layout: &Layout, copied: Option<serde_json::Value>) -> serde_json::Value {
         let superblock = layout.superblock();
         let geometry = &superblock.geometry;

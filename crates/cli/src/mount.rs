@@ -27,7 +27,7 @@ use std::time::Duration;
 const BEHIND: &str = "EXTANT_SERVE_BEHIND";
 /// Written to standard output by that process when programs can use the volume.
 const READY: &str = "ready\n";
-/// How long files that are still open may stay so after a signal to end.
+/// The time for which files that are still open may stay so after a signal to end.
 const GRACE: Duration = Duration::from_secs(1);
 /// mount(8): the mount failed.
 const MOUNT_FAILED: u8 = 32;
@@ -174,8 +174,8 @@ const TRANSPORT_IS_OFF: &str = "requests use the slower transport, /dev/fuse: FU
     from now on `echo Y > /sys/module/fuse/parameters/enable_uring` switches it on, and a line `options fuse enable_uring=1` in \
     /etc/modprobe.d/fuse.conf after each start";
 
-/// How long a volume that is not mounted may still be in use: umount(8) returns a moment before the process that served
-/// it has ended, and for a mount without sync(2) before everything is on the device.
+/// The time for which a volume that is not mounted may still be in use: umount(8) returns a moment before the process
+/// that served it has ended, and for a mount without sync(2) before everything is on the device.
 const LETTING_GO: Duration = Duration::from_secs(10);
 
 impl Mount {

@@ -20,7 +20,7 @@ use std::os::fd::AsFd;
 /// Standard output without Rust's line buffer.
 ///
 /// # Errors
-/// Where standard output is closed.
+/// Fails if standard output is closed.
 pub(crate) fn raw_stdout() -> io::Result<File> {
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }

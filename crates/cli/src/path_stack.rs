@@ -5,7 +5,7 @@
 #[derive(Debug, Default)]
 pub(crate) struct PathStack {
     path: Vec<u8>,
-    /// How long it was before each name.
+    /// Its length before each name.
     lengths: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ impl PathStack {
 pub(crate) struct Folders(Vec<(usize, Vec<u8>)>);
 
 impl Folders {
-    /// That in which the walk begins.
+    /// The directory in which the walk begins.
     pub(crate) const START: usize = 0;
 
     /// One more directory, in another.

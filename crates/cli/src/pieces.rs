@@ -1,4 +1,4 @@
-//! Where the content of a file lies: its map as pieces.
+//! The places of a file's content: its map as pieces.
 
 use fs::{FileBlock, FileExtent, FileKind, Inode, InodeFlags, Mapping, Volume};
 use serde::Serialize;

@@ -5,10 +5,10 @@ use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is over sooner needs no bar.
+/// The time after which a bar is shown: work that is over sooner needs none.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// What the bar counts.
+/// The unit in which the bar counts.
 pub(crate) enum Unit {
     /// Bytes, which are shown.
     Bytes,

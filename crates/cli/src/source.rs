@@ -157,7 +157,7 @@ impl Opened {
     }
 }
 
-/// That not all of a volume reached its device.
+/// The failure of a volume of which not all reached its device.
 pub(crate) fn not_written(device: &str, error: &fs::Error) -> Failure {
     if is_full_below(error) {
         return Failure::on(device, "the disk below it is full: not all of the volume could be written");
@@ -202,11 +202,11 @@ fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Opt
     )
 }
 
-/// How long a volume that is mounted nowhere may still be in use: the program that served it ends a moment after
-/// umount(8) does.
+/// The time for which a volume that is mounted nowhere may still be in use: the program that served it ends a moment
+/// after umount(8) does.
 const LETTING_GO: Duration = Duration::from_secs(2);
 
-/// How a command opens a device that it changes.
+/// The options with which a command opens a device that it changes.
 pub(crate) fn for_writing(device: &Device) -> blockdev::OpenOptions {
     let patience = if blockdev::mounted(device).is_some() { Duration::ZERO } else { LETTING_GO };
     blockdev::OpenOptions { write: true, patience, ..blockdev::OpenOptions::default() }

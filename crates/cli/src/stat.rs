@@ -59,7 +59,7 @@ struct Entry {
     xattrs: Vec<Xattr>,
 }
 
-/// How a file's blocks are found.
+/// The map of a file's blocks.
 #[derive(Serialize)]
 struct Map {
     /// `inline`, `extents` or `indirect`.

@@ -71,7 +71,7 @@ struct Entry {
 
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 struct Summary {
-    /// That which was asked for is not counted.
+    /// Directories, without the one that was asked for.
     directories: u64,
     /// Everything else.
     files: u64,
@@ -87,7 +87,7 @@ struct Report<'a, E> {
     summary: &'a Cell<Summary>,
 }
 
-/// Where a walk shows what it meets.
+/// The destination of what a walk meets.
 enum Out<'a> {
     Text(&'a mut dyn Write),
     Json(Taker<'a, Entry>),
@@ -95,7 +95,7 @@ enum Out<'a> {
 
 /// A directory on the way from the root of the walk down to where it is.
 struct Level {
-    /// How much of the indent stands before each of its lines.
+    /// The length of the indent before each of its lines.
     indent: usize,
     entries: std::vec::IntoIter<DirEntry>,
 }
@@ -177,7 +177,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What is in a directory, by name.
+    /// The entries of a directory, by name.
     fn entries(&mut self, path: &[u8], dir: &Arc<Inode>) -> std::vec::IntoIter<DirEntry> {
         let mut entries = Vec::new();
         match self.opened.volume.read_dir(dir, 0) {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// The exit status where `extant txn` itself fails, as of env(1) and timeout(1).
 pub(crate) const FAILURE: u8 = 125;
-/// How long another transaction, or a process that is left, is waited for before it is looked at again.
+/// The interval at which another transaction, or a process that is left, is looked at again while it is waited for.
 const AGAIN: Duration = Duration::from_millis(50);
 /// So long after its time a transaction has been rolled back by the process that serves the volume.
 const ROLLED_BACK: Duration = Duration::from_millis(500);

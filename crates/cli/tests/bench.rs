@@ -204,7 +204,7 @@ fn writing_is_measured_beside_other_peers() {
     assert!(output.status.code() == Some(1) && error.contains("kernel:ext4: no ratio"), "{error}");
 }
 
-/// What a client of a file server might do: everything that a line of a load file can ask for.
+/// The requests that a client of a file server might make: everything that a line of a load file can ask for.
 const LOAD: &str = r#"Deltree "\clients\client1" NT_STATUS_OK
 Mkdir "\clients" NT_STATUS_OK
 NTCreateX "\clients\client1" 0x1 0x2 1 NT_STATUS_OK

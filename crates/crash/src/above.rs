@@ -16,7 +16,7 @@ const PART: u64 = 1 << 20;
 /// Writes all of a device.
 ///
 /// # Errors
-/// What the device or the file says.
+/// The error of the device or the file.
 pub(crate) fn copy(device: &dyn BlockDevice, file: &File) -> Result<(), Refused> {
     part(device, file, 0..device.geometry().len)
 }

@@ -15,18 +15,18 @@ use crate::system::System;
 /// Questions that making a finding small may take.
 const TRIES: u32 = 120;
 
-/// What a campaign did and found.
+/// The counts and findings of a campaign.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The mode.
     pub mode: &'static str,
-    /// What was done.
+    /// The counts, of all threads.
     pub counts: Counts,
     /// Wall time in seconds.
     pub seconds: f64,
     /// Threads that worked.
     pub threads: usize,
-    /// What was found, as small as it could be made; at most as many as asked for.
+    /// The findings, as small as they could be made; at most as many as asked for.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
@@ -66,16 +66,16 @@ pub fn run(
     Report { mode: system.guarantee().mode.name, counts, seconds: seconds(begun.elapsed()), threads, findings }
 }
 
-/// What a campaign of failing requests did and found.
+/// The counts and findings of a campaign of failing requests.
 #[derive(Debug, Serialize)]
 pub struct FaultReport {
     /// The mode.
     pub mode: &'static str,
-    /// What was done.
+    /// The counts, of all threads.
     pub counts: faults::Counts,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// What was found, each with the arguments, the workload and the failure that repeat it.
+    /// The findings, each with the arguments, the workload and the failure that repeat it.
     pub findings: Vec<String>,
 }
 

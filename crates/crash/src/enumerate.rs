@@ -24,7 +24,7 @@ use crate::guarantee::Moment;
 /// The sector that is written as a whole or not at all.
 const SECTOR: usize = 512;
 
-/// How many states to make.
+/// The limits on the number of states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Up to so many writes in an epoch, every subset.
@@ -65,7 +65,7 @@ impl Default for Limits {
 pub struct Choice {
     /// The epoch, from 0.
     pub epoch: usize,
-    /// How many writes the epoch has.
+    /// The number of writes in the epoch.
     pub of: usize,
     /// Those that are there, ascending.
     pub there: Vec<usize>,
@@ -94,11 +94,11 @@ impl fmt::Display for Choice {
 /// One state: a device, how it came about, and how far the operations were.
 #[derive(Debug)]
 pub struct Crash<'a> {
-    /// What the storage holds.
+    /// The content of the storage.
     pub device: &'a Overlay,
     /// Which writes those are.
     pub choice: &'a Choice,
-    /// How far the operations were.
+    /// The progress of the operations.
     pub moment: Moment,
 }
 
@@ -148,7 +148,7 @@ pub(crate) const BEGIN: &str = "begin";
 /// The mark at its end.
 pub(crate) const END: &str = "end";
 
-/// What can be in flight at once.
+/// The changes that can be in flight at once.
 struct Epoch<'a> {
     number: usize,
     pieces: Vec<Piece<'a>>,

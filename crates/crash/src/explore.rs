@@ -32,7 +32,7 @@ use crate::op::{NoOp, Op, Workload};
 use crate::play::{self, Answer};
 use crate::system::{Refused, System};
 
-/// How thoroughly to look.
+/// The options of an exploration: how thoroughly it looks.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Which states are made.
@@ -85,7 +85,7 @@ impl Options {
     }
 }
 
-/// What was done, in numbers. Threads count for themselves and add up.
+/// The counts of an exploration. Threads count for themselves and add up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Workloads that were run.
@@ -137,7 +137,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// What was found to be wrong.
+/// The kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -172,11 +172,11 @@ pub struct Finding {
     pub arguments: String,
     /// The workload.
     pub workload: Workload,
-    /// What is wrong.
+    /// The kind of the finding.
     pub kind: Kind,
     /// The state, unless there was no crash.
     pub at: Option<(Choice, Moment)>,
-    /// What is wrong, in words.
+    /// The fault, in words.
     pub why: String,
 }
 
@@ -203,7 +203,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What is wrong with one state.
+/// The fault of one state: its kind, and a sentence.
 pub(crate) type Wrong = (Kind, String);
 
 /// A volume after its setup: where the exploration of many workloads begins.
@@ -220,7 +220,7 @@ pub struct Explorer<'a> {
     options: &'a Options,
     starts: HashMap<Vec<Op>, Arc<Start>>,
     fresh: Option<Arc<dyn BlockDevice>>,
-    /// What was done so far.
+    /// The counts so far.
     pub counts: Counts,
 }
 
@@ -353,7 +353,7 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// What is on a volume on which the checker finds nothing.
+/// Checks a volume and returns its state, if the checker finds nothing.
 pub(crate) fn consistent(system: &dyn System, device: &Overlay) -> Result<State, Wrong> {
     let content = |why: String| (Kind::Content, why);
     let problems = system.problems(device).map_err(content)?;
@@ -363,7 +363,7 @@ pub(crate) fn consistent(system: &dyn System, device: &Overlay) -> Result<State,
     system.observe(Arc::new(device.clone())).map_err(content)
 }
 
-/// What the explorer itself could not do: the device is memory, so this does not happen.
+/// A failure of the explorer itself: the device is memory, so this does not happen.
 fn internal(e: blockdev::Error) -> Wrong {
     (Kind::Panic, e.to_string())
 }
@@ -411,7 +411,7 @@ impl Verifier<'_> {
             .map_err(|why| (Kind::Guarantee, why))
     }
 
-    /// What is done with some states only, for the time it takes.
+    /// Runs the checks that are done with some states only, for the time they take.
     fn look_closer(&mut self, crash: &Crash<'_>, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
         let number = self.counts.distinct;
         let is_due = |every: u64| every > 0 && number.is_multiple_of(every);
@@ -583,12 +583,12 @@ impl Verifier<'_> {
     }
 }
 
-/// What a recovered volume must bear.
+/// The operations that a recovered volume must bear.
 const WORK_AFTER: &str = "mkdir zz; create zz/a; append zz/a 5000 =901; link zz/a zz/b; rename zz/b zz/c; \
                           setxattr zz/a user.z 40 =902; sync; write zz/a 700 3000 =903; truncate zz/a 2500; \
                           create zz/d; append zz/d 3000 =904; unlink zz/a; symlink zz/c zz/l; fsync zz; unlink zz/d";
 
-/// What is done between two crashes.
+/// The operations between two crashes.
 const WORK_AGAIN: &str = "create zz; append zz 3000 =905; fsync zz";
 
 /// A folder in memory where there is one.

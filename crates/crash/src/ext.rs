@@ -67,9 +67,9 @@ pub struct Ext {
     pub block_size: u32,
     /// Length of a volume in bytes.
     pub len: u64,
-    /// How many inodes it has.
+    /// Number of inodes in a volume.
     pub inodes: u64,
-    /// What the file system does wrong, for a test that it is caught.
+    /// The deliberate fault of the file system, for a test that it is caught.
     #[cfg(feature = "mutants")]
     pub mutant: fs::Mutant,
 }
@@ -434,7 +434,7 @@ impl Mounted {
         done.map(|()| 0).map_err(|e| errno(&e))
     }
 
-    /// What changes snapshots, and where transactions begin and end.
+    /// Does an operation on snapshots, or one that begins or ends a transaction.
     fn versions(&mut self, op: &Op) -> Option<fs::Result<()>> {
         Some(match op {
             Op::CreateSnapshot { name } => self.volume.create_snapshot(name.as_bytes()).map(drop),

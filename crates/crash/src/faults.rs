@@ -32,12 +32,12 @@ use crate::op::{FallocateHow, Op, Workload};
 use crate::play;
 use crate::system::{Session, System};
 
-/// What fails.
+/// The request that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strike {
     /// Which of all requests, from 0.
     pub request: u64,
-    /// What that request is.
+    /// The kind of that request.
     pub kind: Request,
     /// All requests after it fail as well.
     pub for_ever: bool,
@@ -50,7 +50,7 @@ impl fmt::Display for Strike {
     }
 }
 
-/// What was done, in numbers.
+/// The counts of workloads and runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Workloads.
@@ -78,7 +78,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// What came of one run.
+/// The outcome of one run.
 struct Ran {
     /// The requests, in their order.
     requests: Vec<Request>,
@@ -213,8 +213,8 @@ fn run(
     Ok(Ran { requests: seen.requests.clone(), refused, answered, unmounted })
 }
 
-/// What an operation that failed leaves, into the history, which had the state `before` it. How much of the history is
-/// durable, where a sync could make it so.
+/// Takes what an operation that failed leaves into the history, which had the state `before` it. Returns how much of
+/// the history is durable, where a sync could make it so.
 fn after_error(
     session: &mut dyn Session,
     history: &mut History,
@@ -259,7 +259,7 @@ fn end(
     }
 }
 
-/// What a file holds after an operation that was to zero bytes of it has failed, where it did a part of that.
+/// The content of a file after an operation that was to zero bytes of it has failed, where it did a part of that.
 fn zeroed<'o>(session: &mut dyn Session, before: &History, op: &'o Op) -> Option<(&'o str, Range<u64>, Vec<u8>)> {
     let Op::Fallocate { path, how, offset, len } = op else { return None };
     if !matches!(how, FallocateHow::Punch | FallocateHow::Zero | FallocateHow::ZeroKeepSize) {

@@ -85,8 +85,8 @@ fn parse(text: &str) -> Vec<Op> {
     text.split(';').filter_map(|op| op.parse().ok()).collect()
 }
 
-/// What may follow an operation to make it durable: nothing, sync, fsync and fdatasync of what it is about, fsync of
-/// the directories it is in, of a file and then of its directory, and of the root, and time.
+/// The operations that may follow one to make it durable: nothing, sync, fsync and fdatasync of what it is about, fsync
+/// of the directories it is in, of a file and then of its directory, and of the root, and time.
 fn placements(op: &Op) -> Vec<Vec<Op>> {
     let fsync = |path: &String| Op::Fsync { path: path.clone() };
     let dir_of = |path: &String| path.rsplit_once('/').map_or_else(|| ".".to_owned(), |(dir, _)| dir.to_owned());
@@ -151,7 +151,7 @@ pub fn one() -> Vec<Workload> {
     workloads
 }
 
-/// What is done around an operation that has succeeded: before it on the volume that is explored, and after it.
+/// The operations around one that has succeeded: before it on the volume that is explored, and after it.
 const AROUND: [(&str, &str); 9] = [
     ("snapshot create s", ""),
     ("snapshot create s", "sync; snapshot create t; snapshot delete s"),
@@ -189,7 +189,7 @@ impl Pairs {
         Self(one())
     }
 
-    /// How many numbers there are.
+    /// The number of pairs, which are numbered from 0.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len() as u64 * self.0.len() as u64

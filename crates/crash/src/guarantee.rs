@@ -1,4 +1,4 @@
-//! What each mode guarantees, as predicates over what a volume holds after a crash.
+//! The guarantees of each mode, as predicates over what a volume holds after a crash.
 //!
 //! A mode has a row of [`GUARANTEES`]: how far operations stay in order, what the bytes of files may be, what fsync
 //! covers, what recovery is. [`verify`] knows the columns, never the modes. [`Guarantee::columns`] has them for
@@ -23,7 +23,7 @@ use fs::{Consistency, DataMode, MODES, Mode};
 use crate::history::{DurableSet, History};
 use crate::model::{Body, Id, Node, State};
 
-/// How much of the order of operations a crash leaves.
+/// The part of the order of operations that a crash leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// The tree is that after some operation.
@@ -35,7 +35,7 @@ pub enum Order {
     PerObject,
 }
 
-/// What the bytes of a file may be where they are not durable.
+/// The bytes that a file may have where they are not durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
     /// Those of the same moment as the tree; of a write that comes next a part may be there.
@@ -47,7 +47,7 @@ pub enum Data {
     Any,
 }
 
-/// What a returned fsync(2) has made durable.
+/// The scope of a returned fsync(2): what it has made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The file or directory alone.
@@ -58,14 +58,14 @@ pub enum Scope {
     Volume,
 }
 
-/// What happens before the volume is used again.
+/// The recovery before the volume is used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// A full check that repairs.
     FullCheck,
     /// The same, unless the volume says that it is clean: then nothing.
     CheckUnlessClean,
-    /// What mounting does; the checker must find nothing afterwards.
+    /// The recovery by a mount; the checker must find nothing afterwards.
     Mount,
 }
 
@@ -74,13 +74,13 @@ pub enum Recovery {
 pub struct Guarantee {
     /// The mode.
     pub mode: Mode,
-    /// How much of the order of operations a crash leaves.
+    /// The part of the order of operations that a crash leaves.
     pub order: Order,
-    /// What bytes that are not durable may be.
+    /// The bytes that a file may have where they are not durable.
     pub data: Data,
-    /// What fsync covers.
+    /// The scope of fsync.
     pub fsync: Scope,
-    /// What recovers the volume.
+    /// The recovery of the volume.
     pub recovery: Recovery,
 }
 
@@ -156,7 +156,7 @@ impl Guarantee {
     }
 }
 
-/// How far the operations had come at the moment of the crash.
+/// The progress of the operations at the moment of the crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Moment {
     /// So many had returned.
@@ -452,7 +452,7 @@ fn same_node(model: &Node, observed: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// What is durable and was not changed since is there.
+/// Verifies that what is durable and was not changed since is there.
 fn per_object(history: &History, moment: Moment, durable: &DurableSet, observed: &State) -> Result<(), String> {
     let model = history.state(moment.begun);
     // a node whose versions since it was made durable are one

@@ -1,4 +1,4 @@
-//! What happened before a crash: the operations, the states between them, and what had been made durable when.
+//! The history before a crash: the operations, the states between them, and what had been made durable when.
 //!
 //! State 0 is where the exploration begins, state `n` is after the `n`th operation. A [`DurableSet`] consists of
 //! numbers of states: what a number covers must be at least as new as in that state after any later crash.
@@ -25,7 +25,7 @@ pub struct History {
     block_size: u64,
 }
 
-/// What is durable at one moment.
+/// The set of what is durable at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DurableSet {
     /// Everything is.
@@ -75,7 +75,7 @@ impl History {
     /// Takes into the newest state that bytes of a file in `range` were zeroed, as many as `read` shows.
     ///
     /// # Errors
-    /// How `read` is more than that.
+    /// The difference, if `read` is more than that.
     pub fn zeroed_in_part(&mut self, path: &str, range: Range<u64>, read: Vec<u8>) -> Result<(), String> {
         let Some(state) = self.states.last_mut() else { return Ok(()) };
         let id = state.resolve(path).map_err(|e| e.to_string())?;
@@ -108,7 +108,7 @@ impl History {
         self.states.last().unwrap_or_else(|| unreachable!("there is always the first state"))
     }
 
-    /// How many operations there were.
+    /// The number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ops.len()
@@ -126,7 +126,7 @@ impl History {
         self.states.get(number).unwrap_or_else(|| self.last())
     }
 
-    /// What of state `number` a loss of power leaves.
+    /// The part of state `number` that a loss of power leaves.
     #[must_use]
     pub fn outside(&self, number: usize) -> &State {
         self.state(number).outside()
@@ -154,7 +154,7 @@ impl History {
             .map_or_else(|| "the beginning".into(), |op| format!("`{op}`"))
     }
 
-    /// What is durable once the first `returned` operations have returned, where fsync(2) has this scope.
+    /// The set of what is durable once the first `returned` operations have returned, where fsync(2) has this scope.
     #[must_use]
     pub fn durable(&self, returned: usize, fsync: Scope) -> DurableSet {
         let mut durable = DurableSet::default();

@@ -22,7 +22,7 @@ pub type Id = u64;
 /// Numbers of nodes that the model makes begin here, beyond all inode numbers.
 const FIRST_NEW: Id = 1 << 32;
 
-/// What a node is, and what it holds.
+/// The type of a node, and its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// A regular file and its bytes.
@@ -44,7 +44,7 @@ pub struct Node {
     pub links: u32,
     /// Extended attributes by full name.
     pub xattrs: BTreeMap<String, Arc<[u8]>>,
-    /// What it is.
+    /// Its type and content.
     pub body: Body,
 }
 
@@ -126,8 +126,8 @@ impl State {
         Self { nodes, root, open, unnamed, snapshots, before: None, next: FIRST_NEW }
     }
 
-    /// What of it would be left if all that is done were durable now, and power were lost: without what a transaction
-    /// that runs has done.
+    /// The part of it that would be left if all that is done were durable now, and power were lost: without what a
+    /// transaction that runs has done.
     #[must_use]
     pub fn outside(&self) -> &Self {
         self.before.as_deref().unwrap_or(self)
@@ -154,7 +154,7 @@ impl State {
         Ok(at)
     }
 
-    /// Where a symbolic link in `dir` leads, by names alone; any other node is itself.
+    /// Follows a symbolic link in `dir`, by names alone; any other node is itself.
     fn follow(&self, dir: Id, id: Id, links: u32) -> Result<Id> {
         let Some(Body::Symlink(target)) = self.node(id).map(|node| &node.body) else { return Ok(id) };
         let links = links.checked_sub(1).ok_or(Errno::LOOP)?;

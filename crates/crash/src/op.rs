@@ -1,4 +1,4 @@
-//! What a workload does: one operation as a value and as a line of text.
+//! The operations of a workload, each as a value and as a line of text.
 //!
 //! A workload is operations separated by `;`. Each is a verb and its arguments separated by blanks; paths are relative
 //! to the root of the volume and hold neither blanks nor `;`. A path `@x` means the open file that was opened as `x`
@@ -25,7 +25,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What rename(2) does with a target that exists.
+/// The effect of rename(2) on a target that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RenameHow {
     /// It is replaced.
@@ -36,7 +36,7 @@ pub enum RenameHow {
     Exchange,
 }
 
-/// What fallocate(2) does with a range.
+/// The effect of fallocate(2) on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FallocateHow {
     /// Space for it; the file grows where it ends before the range does.
@@ -126,9 +126,9 @@ pub enum Op {
     DeleteSnapshot { name: String },
     /// A transaction begins.
     Begin,
-    /// What was done in it happens.
+    /// The transaction ends: what was done in it happens.
     Commit,
-    /// What was done in it has never happened.
+    /// The transaction ends: what was done in it has never happened.
     Rollback,
 }
 
@@ -278,9 +278,9 @@ fn parse(words: &[&str]) -> Option<Op> {
 /// exploration begins. In text they stand before a `|`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Workload {
-    /// What is done before the exploration begins.
+    /// The operations before the exploration begins.
     pub setup: Vec<Op>,
-    /// What is explored.
+    /// The operations that are explored.
     pub ops: Vec<Op>,
 }
 

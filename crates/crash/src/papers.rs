@@ -67,12 +67,12 @@ pub struct Script {
     writes: u32,
     setup: Vec<Op>,
     ops: Vec<Op>,
-    /// What is there to choose among.
+    /// The files to choose among.
     files: BTreeSet<String>,
 }
 
 impl Script {
-    /// What follows is the setup; what was said so far becomes a part of it.
+    /// Moves the operations so far to the end of the setup.
     fn is_setup(&mut self) {
         self.setup.append(&mut self.ops);
     }

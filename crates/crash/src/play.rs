@@ -8,7 +8,7 @@ use crate::model::State;
 use crate::op::{FallocateHow, Op};
 use crate::system::Session;
 
-/// What came of one operation.
+/// The outcome of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// It was done.
@@ -24,20 +24,22 @@ pub enum Answer {
     Skipped,
 }
 
-/// What is answered where the model cannot know it.
+/// Whether the answer is one that the model cannot know.
 pub(crate) fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT)
 }
 
-/// What a workload may not ask for: a file that is not open, a name that is taken, a file beyond what a model may hold.
+/// Whether the workload asks for what it may not: a file that is not open, a name that is taken, a file beyond what a
+/// model may hold.
 pub(crate) fn is_mistake(expected: Result<(), Errno>) -> bool {
     matches!(expected, Err(Errno::BADF | Errno::BUSY | Errno::FBIG))
 }
 
-/// What a session answers; the bytes that it reads are compared with the model, in its state after the operation.
+/// Asks a session for an operation and returns its answer; the bytes that it reads are compared with the model, in its
+/// state after the operation.
 ///
 /// # Errors
-/// That it reads other bytes.
+/// The difference, if it reads other bytes.
 pub(crate) fn ask(session: &mut dyn Session, op: &Op, model: &State) -> Result<Result<u64, Errno>, String> {
     let Op::Read { path } = op else { return Ok(session.apply(op)) };
     let read = session.read(path);
@@ -54,7 +56,7 @@ pub(crate) fn ask(session: &mut dyn Session, op: &Op, model: &State) -> Result<R
 /// Does the next operation of a history.
 ///
 /// # Errors
-/// How the answer differs from the one that it should be.
+/// The difference between the answer and the one that it should be.
 pub fn step(session: &mut dyn Session, history: &mut History, op: &Op) -> Result<Answer, String> {
     let expected = history.push(op);
     if is_mistake(expected) {

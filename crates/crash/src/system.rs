@@ -1,4 +1,4 @@
-//! What is explored: anything that mounts a device, does operations, and recovers after a crash.
+//! The system that is explored: anything that mounts a device, does operations, and recovers after a crash.
 
 use std::fs::File;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub trait System: Sync {
     /// The arguments of `extant crash` that choose it.
     fn arguments(&self) -> String;
 
-    /// What its mode guarantees.
+    /// The guarantee of its mode.
     fn guarantee(&self) -> &'static Guarantee;
 
     /// Bytes of its volumes that its format takes to be written whole, see [`Limits::whole`](crate::enumerate::Limits).
@@ -69,7 +69,7 @@ pub trait System: Sync {
     /// Why it cannot be recovered: a broken guarantee.
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused>;
 
-    /// What the checker finds; nothing is written.
+    /// The problems that the checker finds; nothing is written.
     ///
     /// # Errors
     /// Why it cannot be checked.

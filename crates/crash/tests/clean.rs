@@ -1,4 +1,5 @@
-//! What a volume holds that is marked clean while it is in use: all that was done up to some moment, content included.
+//! The state of a volume that is marked clean while it is in use: all that was done up to some moment, content
+//! included.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use extant_crash::system::System;
 use fs::{OpenOptions, Volume};
 use simdev::{Logged, Record};
 
-/// Where `s_state` lies, whose lowest bit says that the volume is clean.
+/// The byte offset of `s_state`, whose lowest bit says that the volume is clean.
 const S_STATE: u64 = 1024 + 0x3A;
 
 fn is_clean(device: &dyn BlockDevice) -> bool {

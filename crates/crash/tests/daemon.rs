@@ -77,7 +77,7 @@ fn folder(thread: usize) -> String {
     format!("d{thread}")
 }
 
-/// What a volume holds in one thread's directory.
+/// The content of a volume in one thread's directory.
 fn of_thread(state: &State, thread: usize) -> Option<State> {
     Some(State { root: state.resolve(&folder(thread)).ok()?, ..state.clone() })
 }
@@ -134,7 +134,7 @@ fn work(record: &Recorder, dir: &Path, thread: usize, first: State, seed: u64, b
     history
 }
 
-/// What was recorded of a mount.
+/// The record of a mount.
 struct Recorded {
     base: Overlay,
     log: Log,
@@ -181,7 +181,7 @@ fn record(ext: &Ext, seed: u64) -> Recorded {
     Recorded { base, log: record.log().expect("a log"), histories, beside }
 }
 
-/// How far each thread was at the end of each epoch.
+/// The progress of each thread at the end of each epoch.
 fn moments(log: &Log) -> Vec<Vec<Moment>> {
     let mut now = vec![Moment { returned: 0, begun: 0, torn: false }; THREADS];
     let mut all = Vec::new();

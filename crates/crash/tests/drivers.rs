@@ -19,7 +19,7 @@ use testkit::{Image, cases, oracle, tools};
 
 const BLOCK: u64 = 1024;
 
-/// What an operation was, and what came of it.
+/// The operations, each with its answer.
 type Answers = Vec<(String, Answer)>;
 
 type Outcome = Result<(Answers, State), String>;
@@ -75,7 +75,7 @@ fn with_directory(root: &Path, workload: &Workload) -> Outcome {
     })
 }
 
-/// What is left of a volume that was unmounted.
+/// Verifies what is left of a volume that was unmounted.
 fn verify(ext: &Ext, image: &Image, outcome: Outcome) -> Outcome {
     let (answers, model) = outcome?;
     let verdict = oracle::e2fsck(image.path());

@@ -1,4 +1,4 @@
-//! What each mode answers to faults of the device.
+//! The answers of each mode to faults of the device.
 
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ fn blank(state: &State) -> State {
     state
 }
 
-/// What the checker and the checksums make of it when the n-th write goes wrong in silence, for every n: how often it
+/// The findings of the checker and the checksums when the n-th write goes wrong in silence, for every n: how often it
 /// was found, how often nothing was wrong, and how often nothing says that the bytes of a file are wrong, or anything
 /// else.
 fn silent(fault: impl Fn(u64) -> Fault) -> [u64; 4] {

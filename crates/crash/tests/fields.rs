@@ -65,7 +65,7 @@ fn tables() -> BTreeMap<String, Vec<Field>> {
     tables
 }
 
-/// What a field of these names is made of; it is changed there.
+/// Whether a field of this name is made of others; it is changed in them.
 fn is_made_of_others(field: &str) -> bool {
     matches!(field, "n_root" | "n_sectors" | "l_entry" | "n_entries" | "s_root")
 }
@@ -130,7 +130,7 @@ fn volume() -> MemoryDevice {
     MemoryDevice::from_vec(bytes)
 }
 
-/// Whose map it is.
+/// The owner of the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
     Live,
@@ -145,7 +145,7 @@ enum Location {
     Superblock,
     /// A node: its level, and its number there.
     Node(Of, u8, u64),
-    /// What a leaf leads to.
+    /// A block that a leaf leads to.
     Mapped(Of, u64),
 }
 
@@ -193,7 +193,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Where the block of a root's entry lies that leads to it.
+    /// The location with the entry that leads to a root, and the entry's offset there.
     fn root_at(&self, of: Of) -> (Location, usize) {
         match of {
             Of::Live => (Location::Superblock, 0x28),

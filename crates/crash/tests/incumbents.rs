@@ -1,4 +1,4 @@
-//! What other programs for these volumes were found to do wrong, as tests of this one. Each is named after the fault.
+//! Faults that were found in other programs for these volumes, as tests of this one. Each is named after the fault.
 //!
 //! | fault, and whose | tests |
 //! | --- | --- |
@@ -133,7 +133,7 @@ fn a_volume_that_the_kernel_has_mounted_is_refused() {
     open().expect("it is free again");
 }
 
-/// What a program gets that asks for nothing on a volume with a journal.
+/// The defaults for a program that asks for nothing, on a volume with a journal.
 #[test]
 fn the_journal_is_used_unasked_and_the_superblock_is_one_write() {
     if !testkit::need(&["mke2fs"]) {

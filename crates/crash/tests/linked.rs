@@ -37,7 +37,7 @@ fn workloads_by_seed() {
     }
 }
 
-/// What each mutant does wrong shows in one of these.
+/// Workloads; the fault of each mutant shows in one of them.
 const SHOWING: [&str; 6] = [
     "create a; append a 3000 =1; sync; create b; append b 20000 =2; sync; unlink a; sync; create c; append c 9000 =3; sync",
     "mkdir d; create d/a; append d/a 20000 =1; sync; append d/a 20000 =2; rename d/a b; sync; truncate b 100; sync",

@@ -309,7 +309,7 @@ fn in_use_both_superblocks_are_looked_at_before_and_after() {
     assert!(!report.clean && texts(&report)[1].contains("was written over it"), "{:?}", texts(&report));
 }
 
-/// What an entry says that its block is, and whose, is what the volume above finds.
+/// The kind and the owner that an entry says its block has are those that the volume above finds.
 #[test]
 fn entries_that_say_something_else_are_found() {
     let intact = volume();
@@ -409,7 +409,7 @@ fn a_damaged_generation_is_replaced_by_the_one_before() {
     assert!(checked(&device).clean);
 }
 
-/// What does not hinder a mount is no reason to lose what was written last.
+/// A fault that does not hinder a mount is no reason to lose what was written last.
 #[test]
 fn a_small_fault_costs_no_generation() {
     use format::native::map::BlockKind;

@@ -1,6 +1,6 @@
-//! What the device is asked, byte for byte and in order, in every mode on every format. Work that changes names, seams
-//! or files of the code, but nothing that happens, leaves these hashes as they are. A commit that changes on purpose
-//! what is written puts the new ones here (the failure prints the table) and says why.
+//! The requests to the device, byte for byte and in order, in every mode on every format. Work that changes names,
+//! seams or files of the code, but nothing that happens, leaves these hashes as they are. A commit that changes on
+//! purpose what is written puts the new ones here (the failure prints the table) and says why.
 
 use std::sync::Arc;
 

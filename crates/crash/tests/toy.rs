@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Where the heads and the slots are, in bytes.
+/// The offsets of the heads and the slots, in bytes.
 const HEADS: [u64; 2] = [0, 512];
 const SLOTS: [u64; 2] = [65536, 131072];
 
-/// What is wrong with it.
+/// The fault of the toy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bug {
     None,

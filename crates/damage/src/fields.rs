@@ -15,7 +15,7 @@ const FIRST: u32 = 11;
 /// A field of 16 bits of a structure.
 #[derive(Debug, Clone)]
 pub struct Field {
-    /// What it lies in, and where.
+    /// The structure that it lies in, and its place there.
     pub said: String,
     at: usize,
     big: bool,
@@ -69,7 +69,7 @@ impl Structures {
     }
 }
 
-/// What kind of structure it is, and the bytes of it that are no repetition; `None` for those without fields.
+/// The kind of structure that it is, and the bytes of it that are no repetition; `None` for those without fields.
 fn sample(piece: &Piece, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
     let found = bytes.get(piece.range())?;
     let word = |at: usize| found.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_le_bytes(*word));

@@ -42,10 +42,10 @@ use error::Result;
 use recipe::Recipe;
 use volume::Volume;
 
-/// What to damage.
+/// The damage to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// What this problem of the checker's table describes; e2fsck's number, or from 0x0E0000 on Extant's.
+    /// The damage that this problem of the checker's table describes; e2fsck's number, or from 0x0E0000 on Extant's.
     Problem(u32),
     /// A row of the paper's Table II, by its place in [`TABLE2`].
     Table2(usize),

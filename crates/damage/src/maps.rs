@@ -27,7 +27,7 @@ fn edit_root(inode: &mut format::inode::InodeBuf, edit: impl FnOnce(&mut [u8])) 
     inode.set_block(root);
 }
 
-/// Where the first extent of a leaf starts.
+/// Sets the start block of the first extent of a leaf.
 fn set_start(node: &mut [u8], block: u64) {
     put(node, 18, &((block >> 32) as u16).to_le_bytes());
     put(node, 20, &(block as u32).to_le_bytes());

@@ -72,7 +72,7 @@ const LIMITS: [u32; 9] =
     [u32::MAX, u32::MAX - 1, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_0000, 0xFFFF_FFF0, 0x7FFF, 0x8000, 0x8001];
 const STEPS: [i64; 12] = [-1, 1, 2, -2, 4, -4, 8, -8, 12, -12, 256, -256];
 
-/// How often a structure is chosen, for each time that another is.
+/// The weight of a structure: how often it is chosen, for each time that another is.
 fn weight(what: What) -> u32 {
     match what {
         What::Inode(_) => 8,
@@ -87,7 +87,7 @@ fn weight(what: What) -> u32 {
     }
 }
 
-/// What a structure is, whatever it is of.
+/// The kind of a structure, whatever it is of.
 fn kind(what: What) -> std::mem::Discriminant<What> {
     std::mem::discriminant(&what)
 }

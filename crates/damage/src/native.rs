@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 
-/// Where a block lies, and where the entry stands that leads to it: bytes of the device.
+/// The location of a block, and that of the entry that leads to it: bytes of the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mapped {
     pub(crate) at: usize,
@@ -117,7 +117,7 @@ fn map_log(bytes: &[u8], superblock: usize) -> Vec<(u64, usize)> {
 /// A volume's bytes as the ext volume in them.
 pub(crate) struct View<'a> {
     bytes: &'a [u8],
-    /// Where each block above the map lies, unless the blocks are the device's own.
+    /// The location of each block above the map, unless the blocks are the device's own.
     mapped: Option<(Layout, HashMap<u64, usize>)>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> View<'a> {
         Self { bytes, mapped }
     }
 
-    /// Where a byte above the map lies on the device.
+    /// The location on the device of a byte above the map.
     pub(crate) fn physical(&self, offset: u64) -> Option<usize> {
         let Some((layout, known)) = &self.mapped else { return usize::try_from(offset).ok() };
         let (block, within) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);

@@ -73,7 +73,7 @@ pub struct Structures {
     pub(crate) pieces: Vec<Piece>,
     /// Inodes in use.
     pub(crate) inodes: Vec<InodeNo>,
-    /// Where each of them lies.
+    /// The location of each of them.
     slots: HashMap<InodeNo, usize>,
     map: Option<Map>,
 }
@@ -225,7 +225,7 @@ fn set_orphan_checksums(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> 
     Some(())
 }
 
-/// What a native volume has beside the ext volume above its map.
+/// The structures that a native volume has beside the ext volume above its map.
 fn of_map(map: &Map) -> Vec<Piece> {
     let len = BLOCK_SIZE as usize;
     let piece = |what, at| Piece { what, block: FsBlock(0), at, len };
@@ -246,7 +246,7 @@ struct List<'v, 'd> {
 }
 
 impl List<'_, '_> {
-    /// What stands at a byte of the ext volume; nothing where no byte of the device is behind it.
+    /// Adds the structure at a byte of the ext volume; nothing where no byte of the device is behind it.
     fn add_offset(&mut self, what: What, offset: u64, len: usize) -> Option<usize> {
         let at = self.view.physical(offset)?;
         let block = FsBlock(offset / u64::from(self.volume.geometry.block_size));

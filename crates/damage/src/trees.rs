@@ -6,7 +6,7 @@ use crate::volume::{Volume, put};
 use format::InodeNo;
 use format::htree::count_limit_offset;
 
-/// Where the entries of an index root begin.
+/// The byte at which the entries of an index root begin.
 const ROOT: usize = 32;
 
 /// Changes the root of a hash tree of at least three leaves.

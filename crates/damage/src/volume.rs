@@ -29,7 +29,7 @@ pub(crate) struct Volume<'a> {
     chosen: HashSet<InodeNo>,
 }
 
-/// What a file's map leads to.
+/// The blocks that a file's map leads to.
 #[derive(Debug, Default)]
 pub(crate) struct Map {
     /// Block of the file, block of the volume.
@@ -38,7 +38,7 @@ pub(crate) struct Map {
     pub(crate) nodes: Vec<(u64, u16)>,
 }
 
-/// Where an entry lies.
+/// The location of a directory entry.
 #[derive(Debug, Clone)]
 pub(crate) struct Named {
     pub(crate) file_block: u64,
@@ -68,7 +68,7 @@ impl<'a> Volume<'a> {
         Ok(volume)
     }
 
-    /// What was changed, in order, each once.
+    /// The structures that were changed, in order, each once.
     pub(crate) fn touched(self) -> Vec<String> {
         let mut seen = HashSet::new();
         self.touched.into_iter().filter(|what| seen.insert(what.clone())).collect()
@@ -632,7 +632,7 @@ impl<'a> Volume<'a> {
         found.map(|(_, block)| block).ok_or(Error::Unfit("the file has no such block"))
     }
 
-    /// Where a file has its name: the directory and the entry.
+    /// The name of a file: the directory and the entry.
     pub(crate) fn name_of(&self, number: InodeNo) -> Result<(InodeNo, Named)> {
         let dirs =
             self.all_inodes(|_, _, raw| raw.kind() == Some(FileKind::Directory) && raw.disk.i_links_count.get() != 0)?;

@@ -43,7 +43,7 @@ const XATTR_VERSION: u32 = 2;
 /// The `e_id` of an entry that has none; no user or group has this id.
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is about.
+/// The tag of an entry, with the id of the user or group it is about where it names one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tag {
     /// The file's owner (0x01).
@@ -95,7 +95,7 @@ impl Tag {
 /// One entry of an access control list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The tag: the users or groups it is about.
     pub tag: Tag,
     /// Permissions: 4 read, 2 write, 1 execute.
     pub perm: u16,

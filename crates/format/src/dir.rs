@@ -85,7 +85,7 @@ disk_struct! {
     }
 }
 
-/// What kind of file an entry names (`EXT4_FT_*`).
+/// The type of the file that an entry names (`EXT4_FT_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileType {
     /// Regular file.
@@ -149,7 +149,7 @@ impl FileType {
     }
 }
 
-/// What the reader of a directory must know of the volume and of the directory's inode.
+/// The properties of the volume and of the directory's inode that the reader of a directory must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirFormat {
     /// Block size of the volume in bytes.
@@ -197,7 +197,7 @@ pub fn entry_len(name_len: u8, hashed: bool) -> usize {
 /// One entry, used or not, with the bytes as they stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Where the entry starts, in bytes from the start of the block or part.
+    /// The entry's offset, in bytes from the start of the block or part.
     pub offset: usize,
     /// The inode named; 0 in unused space.
     pub inode: InodeNo,
@@ -287,7 +287,7 @@ impl<'a> Entries<'a> {
         Entries { part, format, offset: 0, failed: false }
     }
 
-    /// Where the next entry starts; after an error, where the bad one starts. Bytes from the start of the part.
+    /// The offset of the next entry; after an error, that of the bad one. Bytes from the start of the part.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
@@ -445,14 +445,14 @@ pub fn write_entry(
     Some(())
 }
 
-/// What became of the check of a stored checksum.
+/// The result of the check of a stored checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChecksumState {
     /// Stored and computed agree.
     Good,
     /// They differ.
     Bad {
-        /// What is on the device.
+        /// The checksum on the device.
         stored: u32,
         /// The checksum of the bytes.
         computed: u32,
@@ -522,7 +522,7 @@ impl OwnedDirTail {
     }
 }
 
-/// What the leaf blocks of a volume's directories end in.
+/// The tail of the leaf blocks of a volume's directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeafTail {
     /// Nothing: no metadata_csum.
@@ -534,7 +534,7 @@ pub enum LeafTail {
 }
 
 impl Geometry {
-    /// What the leaf blocks of this volume's directories end in.
+    /// The tail of the leaf blocks of this volume's directories.
     #[inline]
     #[must_use]
     pub fn leaf_tail(&self) -> LeafTail {

@@ -1,4 +1,4 @@
-/// Where a field of a disk structure lies: the row of its table in FORMAT.md.
+/// The location of a field in a disk structure: the row of its table in FORMAT.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldAt {
     /// The field's name as in the kernel's format documentation.

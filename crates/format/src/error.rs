@@ -76,7 +76,7 @@ impl fmt::Display for Structure {
     }
 }
 
-/// Where it was found, as precisely as the finder knows.
+/// The location of an error, as precisely as the finder knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Where {
     /// Nothing closer than the structure itself.
@@ -112,9 +112,9 @@ pub enum Error {
     Corrupt {
         /// Which structure.
         structure: Structure,
-        /// Where it lies.
+        /// Its location.
         at: Where,
-        /// What is wrong with it, as a phrase without a full stop.
+        /// The defect, as a phrase without a full stop.
         what: &'static str,
     },
 }

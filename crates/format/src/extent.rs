@@ -415,7 +415,7 @@ pub fn block_checksum_matches(seed: u32, block: &[u8]) -> bool {
     stored.is_some_and(|stored| stored.get() == crc32c(seed, block.get(..at).unwrap_or_default()))
 }
 
-/// Where the checksum of a node's block stands; `None` where `eh_max` leaves no space for one.
+/// The offset in bytes of the checksum in a node's block; `None` where `eh_max` leaves no space for one.
 #[must_use]
 pub fn tail_offset(block: &[u8]) -> Option<usize> {
     let node = RawNode::from_bytes(block)?;

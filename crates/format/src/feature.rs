@@ -160,7 +160,7 @@ impl ExtantRo {
 }
 
 impl Extant {
-    /// What this version can read.
+    /// The features that this version can read.
     pub const READABLE: Self = Self::REGIONS.union(Self::OWNED);
 
     /// The names of all features set; a bit without a name as `FEATURE_X31` and the like.
@@ -184,7 +184,7 @@ impl Extant {
 }
 
 impl Incompat {
-    /// What this version can read. Encrypted names and contents are shown as they stand.
+    /// The features that this version can read. Encrypted names and contents are shown as they stand.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::NEEDS_RECOVERY)
         .union(Self::META_BG)
@@ -337,7 +337,7 @@ impl Features {
         .concat()
     }
 
-    /// What people call a volume with these features: `ext2`, `ext3` where it has a journal, `ext4` where it has what
+    /// The usual name of a volume with these features: `ext2`, `ext3` where it has a journal, `ext4` where it has what
     /// only ext4 can read, `rext3` where it has what only Extant can read.
     #[must_use]
     pub fn format_name(&self) -> &'static str {

@@ -10,7 +10,7 @@ pub const CONTINUES: u32 = 1;
 /// The value that means "after the last name" to readers of a directory; no name has this hash.
 const END_OF_DIRECTORY: u32 = 0x7FFF_FFFF << 1;
 
-/// How names are hashed: `hash_version` of an index root, or with the sign of the superblock's flags,
+/// The hash function of names: `hash_version` of an index root, or with the sign of the superblock's flags,
 /// `s_def_hash_version`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashVersion {
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What libext2fs 1.47.0 returns: name, then hash and minor hash for versions 0 to 5.
+    /// The results of libext2fs 1.47.0: name, then hash and minor hash for versions 0 to 5.
     type Known = (&'static [u8], [(u32, u32); 6]);
 
     #[rustfmt::skip]

@@ -61,22 +61,22 @@ disk_struct! {
     }
 }
 
-/// Where the entries start in a block that is not the root.
+/// The offset of the entries in a block that is not the root.
 const NODE_ENTRIES: usize = DirEntry::SIZE;
 
-/// Where [`DxRootInfo`] lies: behind "." and "..".
+/// The offset of [`DxRootInfo`]: behind "." and "..".
 const ROOT_INFO: usize = 24;
 
-/// Where the entries start in the root.
+/// The offset of the entries in the root.
 const ROOT_ENTRIES: usize = ROOT_INFO + DxRootInfo::SIZE;
 
 /// The part of an entry's `block` that is a block number.
 const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
-/// What the reader of an index must know of the volume and of the directory's inode.
+/// The properties of the volume and of the directory's inode that the reader of an index must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexFormat {
-    /// How the directory's entries look.
+    /// The format of the directory's entries.
     pub dir: DirFormat,
     /// Feature metadata_csum: index blocks end in a [`DxTail`].
     pub checksums: bool,
@@ -152,7 +152,7 @@ impl<'a> Index<'a> {
         Ok(Index { entries })
     }
 
-    /// How many entries there are, at least 1.
+    /// The number of entries, at least 1.
     #[allow(clippy::len_without_is_empty, reason = "an index is never empty")]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -196,9 +196,9 @@ impl<'a> Index<'a> {
 /// The root of an index: block 0 of an indexed directory.
 #[derive(Debug, Clone, Copy)]
 pub struct DxRoot<'a> {
-    /// What "." names: the directory itself.
+    /// The inode that "." names: the directory itself.
     pub own: InodeNo,
-    /// What ".." names.
+    /// The inode that ".." names.
     pub parent: InodeNo,
     /// The hash function as the root has it: signed, whatever the superblock says. See [`HashVersion::to_unsigned`].
     pub hash_version: HashVersion,
@@ -250,8 +250,9 @@ impl DxRootInfo {
     }
 }
 
-/// Where `block` would have its [`DxCountLimit`] if it is an index block: 0x20 where it looks like a root, 0x08 where
-/// it looks like any other, `None` where it is neither. Identified by the directory entries that hide the index alone.
+/// The offset at which `block` would have its [`DxCountLimit`] if it is an index block: 0x20 where it looks like a
+/// root, 0x08 where it looks like any other, `None` where it is neither. Identified by the directory entries that hide
+/// the index alone.
 #[must_use]
 pub fn count_limit_offset(block: &[u8], block_size: u32) -> Option<usize> {
     let rec_len = |offset: usize| {
@@ -270,7 +271,7 @@ pub fn count_limit_offset(block: &[u8], block_size: u32) -> Option<usize> {
     is_root.then_some(ROOT_ENTRIES)
 }
 
-/// Where the tail of an index block lies, the checksum in it, and the checksum that should be.
+/// The offset of the tail of an index block, the checksum in it, and the checksum that should be.
 fn index_tail(block: &[u8], block_size: u32, seed: u32) -> Option<(usize, u32, u32)> {
     let start = count_limit_offset(block, block_size)?;
     let (head, _) = DxCountLimit::ref_from_prefix(block.get(start..)?).ok()?;

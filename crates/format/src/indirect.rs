@@ -40,7 +40,7 @@ impl Path {
     }
 }
 
-/// How the indirect blocks of a volume are filled.
+/// The format of the indirect blocks of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndirectFormat {
     block_size: u32,
@@ -48,7 +48,7 @@ pub struct IndirectFormat {
 }
 
 impl Geometry {
-    /// How the indirect blocks of this volume are filled.
+    /// The format of the indirect blocks of this volume.
     #[inline]
     #[must_use]
     pub fn indirect(&self) -> IndirectFormat {

@@ -64,7 +64,7 @@ impl<'a> InlineData<'a> {
 /// An inline directory.
 #[derive(Debug, Clone, Copy)]
 pub struct InlineDir<'a> {
-    /// What ".." names.
+    /// The inode that ".." names.
     pub parent: InodeNo,
     head: &'a [u8],
     tail: &'a [u8],

@@ -24,7 +24,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 /// `h_magic`: the first four bytes of every block that belongs to the journal itself.
 pub const MAGIC: u32 = 0xC03B_3998;
 
-/// What a block of the journal is (`h_blocktype`).
+/// The type of a block of the journal (`h_blocktype`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockType {
     /// 1: tags, and the blocks that follow are what the tags describe.
@@ -137,7 +137,7 @@ disk_struct! {
 /// The header of a block that belongs to the journal itself, if that is what `block` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the block is; `None` where the type number has no meaning.
+    /// The type of the block; `None` where the type number has no meaning.
     pub block_type: Option<BlockType>,
     /// The transaction's sequence number.
     pub sequence: u32,

@@ -1,4 +1,4 @@
-//! Where classic volumes put things: arithmetic on [`Geometry`], no I/O.
+//! The layout of classic volumes: arithmetic on [`Geometry`], no I/O.
 
 use crate::feature::Extant;
 use crate::group::mask_runs;
@@ -6,7 +6,7 @@ use crate::superblock::Geometry;
 use crate::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
 
-/// Where an inode lies in its group's table.
+/// The location of an inode in its group's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeSlot {
     /// The group.
@@ -125,7 +125,7 @@ impl Geometry {
         self.block_size / self.descriptor_size
     }
 
-    /// Where block `n` of the descriptor table lies, in the primary copy. Under meta_bg the meta groups from
+    /// The location of block `n` of the descriptor table, in the primary copy. Under meta_bg the meta groups from
     /// `s_first_meta_bg` on have their own block in their first group, after its superblock if it has one.
     #[must_use]
     pub fn descriptor_block(&self, n: u32) -> FsBlock {

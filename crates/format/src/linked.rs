@@ -235,8 +235,8 @@ impl Areas {
     }
 }
 
-/// What distinguishes one mount of a volume from another: mount count, mount time and last check of its superblock, as
-/// a checksum.
+/// The checksum that distinguishes one mount of a volume from another, over mount count, mount time and last check of
+/// its superblock.
 #[must_use]
 pub fn mount_sum(superblock: &DiskSuperblock) -> u32 {
     let sum = crc32c(!0, superblock.s_mnt_count.as_bytes());

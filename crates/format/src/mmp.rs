@@ -39,7 +39,7 @@ disk_struct! {
     }
 }
 
-/// Who uses a volume, as its MMP block says.
+/// The process that uses a volume, as its MMP block says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// No process.
@@ -68,12 +68,12 @@ impl DiskMmp {
         mmp
     }
 
-    /// What `mmp_checksum` should be; `seed` is the volume's.
+    /// The correct value of `mmp_checksum`; `seed` is the volume's.
     pub fn checksum(&self, seed: u32) -> u32 {
         crc32c(seed, &self.as_bytes()[..offset_of!(Self, mmp_checksum)])
     }
 
-    /// Who uses the volume.
+    /// The process that uses the volume.
     pub fn usage(&self) -> Use {
         match self.mmp_seq.get() {
             SEQ_CLEAN => Use::Clean,

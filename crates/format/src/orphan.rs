@@ -63,7 +63,7 @@ impl<'a> OrphanBlock<'a> {
     }
 }
 
-/// What `ob_checksum` should be for a block that lies in block `at` of the volume; `seed` is that of the file's inode.
+/// The correct `ob_checksum` of a block that lies in block `at` of the volume; `seed` is that of the file's inode.
 pub fn checksum(block: &[u8], at: FsBlock, seed: u32) -> u32 {
     let slots = block.len().saturating_sub(DiskOrphanTail::SIZE) / 4 * 4;
     crc32c(crc32c(seed, &at.get().to_le_bytes()), &block[..slots])

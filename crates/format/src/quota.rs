@@ -16,7 +16,7 @@ const ROOT: u32 = 1;
 /// Levels of references above the data blocks.
 const DEPTH: usize = 4;
 
-/// Whose quota a file holds.
+/// The type of the quotas in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Of users.
@@ -126,7 +126,7 @@ disk_struct! {
     }
 }
 
-/// What one user, group or project uses and may use.
+/// The usage and the limits of one user, group or project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// User, group or project.

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const POINTER_MAGIC: u32 = 0x6F64_6552;
 /// `ri_magic`: "Rlog" in ASCII.
 pub const INDEX_MAGIC: u32 = 0x676F_6C52;
-/// Where the pointer lies in the superblock: the last words that are reserved, in its second sector.
+/// The offset of the pointer in the superblock: the last words that are reserved, in its second sector.
 pub const POINTER_AT: usize = 0x3DC;
 /// `re_home` of the superblock's own 1 024 bytes.
 pub const SUPERBLOCK: u64 = u64::MAX;

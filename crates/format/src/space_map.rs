@@ -33,7 +33,7 @@ pub const MOST_LOG: u32 = 16_384;
 /// Highest sequence and position: one beyond was not reached by counting. Each has a successor.
 pub const MOST_SEQUENCE: u64 = u64::MAX / 2;
 
-/// Where the space maps of a volume lie: arithmetic on the superblock's numbers, which were checked.
+/// The locations of a volume's space maps: arithmetic on the superblock's numbers, which were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpaceMaps {
     geometry: Geometry,
@@ -144,7 +144,7 @@ impl SpaceMaps {
         start..start + u64::from(self.log)
     }
 
-    /// Where a metablockgroup's head lies: the block, and the offset in bytes.
+    /// The location of a metablockgroup's head: the block, and the offset in bytes.
     #[must_use]
     pub fn head_at(&self, map: u32) -> (FsBlock, usize) {
         let per_block = self.heads_per_block();
@@ -152,7 +152,7 @@ impl SpaceMaps {
         (FsBlock(block), (map % per_block) as usize * DiskMapHead::SIZE)
     }
 
-    /// Where the block of the ring with this position lies.
+    /// The location of the block of the ring with this position.
     #[must_use]
     pub fn ring_block(&self, position: u64) -> FsBlock {
         FsBlock(self.ring().start + position % u64::from(self.log))

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// `s_magic`
 pub const MAGIC: u16 = 0xEF53;
-/// Where the first superblock lies, in bytes from the volume's start.
+/// The offset of the first superblock, in bytes from the volume's start.
 pub const OFFSET: u64 = 1024;
 
 disk_struct! {
@@ -450,7 +450,7 @@ pub struct Geometry {
     pub first_meta_group: u32,
     /// Groups in a flexible group; 1 without flex_bg.
     pub flex_groups: u32,
-    /// Where backup superblocks are.
+    /// The groups with backup superblocks.
     pub backups: Backups,
     /// Start of every CRC32C of this volume.
     pub checksum_seed: u32,

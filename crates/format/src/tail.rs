@@ -1,4 +1,4 @@
-//! What blocks of metadata end in: nothing, a checksum, or whose they are and a checksum.
+//! The tails of blocks of metadata: nothing, a checksum, or whose they are and a checksum.
 //!
 //! Which of these it is follows from the volume alone, and is asked here alone. A block of a map or of a directory gets
 //! its [`Tail`] when it is made, and the checksum when it is written; its reader compares both.
@@ -27,21 +27,21 @@ pub enum Tailed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
     of: Tailed,
-    /// What leaves of directories end in; the rest follows from it.
+    /// The tail of leaves of directories; the rest follows from it.
     leaf: LeafTail,
     block_size: u32,
     volume_seed: u32,
 }
 
 impl Geometry {
-    /// What blocks of a kind end in on this volume.
+    /// The tail of blocks of a kind on this volume.
     #[inline]
     #[must_use]
     pub fn tail(&self, of: Tailed) -> Tail {
         Tail::new(of, self.leaf_tail(), self.block_size, self.checksum_seed)
     }
 
-    /// What a block of a directory ends in, a leaf or an index block, as the block itself looks.
+    /// The tail of a block of a directory, a leaf or an index block, as the block itself looks.
     #[must_use]
     pub fn directory_tail(&self, block: &[u8]) -> Tail {
         let is_index = count_limit_offset(block, self.block_size).is_some();

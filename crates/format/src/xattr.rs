@@ -134,7 +134,7 @@ pub fn entry_len(name_len: u8) -> usize {
 /// One attribute: its entry and its name without prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Xattr<'a> {
-    /// Where the entry starts, in bytes from where value offsets count.
+    /// The entry's offset, in bytes from where value offsets count.
     pub offset: usize,
     /// The entry; its value fields can be anything.
     pub entry: &'a XattrEntry,
@@ -142,7 +142,7 @@ pub struct Xattr<'a> {
     pub name: &'a [u8],
 }
 
-/// Where the value of an attribute is.
+/// The location of an attribute's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     /// Beside the entry.
@@ -165,7 +165,7 @@ fn corrupt(what: &'static str) -> Error {
 pub struct XattrArea<'a> {
     /// From where value offsets count.
     bytes: &'a [u8],
-    /// Where the first entry is.
+    /// The offset of the first entry.
     first: usize,
     /// Behind the terminator.
     names_end: usize,
@@ -241,7 +241,7 @@ impl<'a> XattrArea<'a> {
         self.iter().find(|xattr| xattr.entry.e_name_index == name_index && xattr.name == name)
     }
 
-    /// Where the value of one of this area's attributes is.
+    /// Locates the value of one of this area's attributes.
     ///
     /// # Errors
     /// Corruption where it is longer than any value, or does not lie between the names and the area's end.

@@ -39,7 +39,8 @@ pub(crate) fn from_program(inode: &Inode, index: u8, value: &[u8]) -> Result<(Op
     Ok((stored, Some(permissions(&acl))))
 }
 
-/// What a new file gets from its directory's default list: its permission bits, and what is stored of which list.
+/// The permissions that a new file inherits from its directory's default list: its permission bits, and the access list
+/// and default list to be stored, where it gets one.
 pub(crate) struct Inherited {
     pub(crate) mode: u16,
     pub(crate) access: Option<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Who may change the volume, and how a transaction is rolled back: every call that changes something is admitted here
+//! Admission of changes to the volume, and rollback of transactions: every call that changes something is admitted here
 //! before it locks anything.
 
 use crate::gate::{self, Before, Broken, CallGuard, DirtySet, Gate};
@@ -7,7 +7,7 @@ use crate::{Error, FileKind, InodeNo, Maps, Orphans, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Who may change the volume.
+/// Admission of changes to the volume, and rollback of transactions.
 pub struct Admission {
     orphans: Orphans,
 }
@@ -179,7 +179,7 @@ impl Admission {
         longer
     }
 
-    /// What waited for the end of a transaction and does not wait for itself.
+    /// Does the work that was put off until the end of a transaction and for which no call waits.
     pub(crate) fn after_transaction(&self) -> Result<()> {
         // where another one has begun, its end is soon enough
         let Some(_pass) = self.try_change() else { return Ok(()) };

@@ -73,15 +73,15 @@ const BATCH: u32 = 256;
 pub struct DamagedGroup {
     /// The group.
     pub group: GroupNo,
-    /// What is wrong with it.
+    /// The reason why it is not trusted.
     pub what: &'static str,
 }
 
-/// How a volume's space is managed.
+/// Options for the management of a volume's space.
 pub(crate) struct SpaceOptions {
     /// The journal's blocks, ascending.
     pub(crate) journal: Vec<Range<u64>>,
-    /// What the superblock says while generations are written.
+    /// The superblock's state while generations are written.
     pub(crate) in_use: VolumeState,
     /// The volume was consistent when it was opened, so it may be called so again.
     pub(crate) was_valid: bool,
@@ -89,13 +89,13 @@ pub(crate) struct SpaceOptions {
     pub(crate) defer_content: bool,
     /// So it is with numbers of inodes.
     pub(crate) defer_inodes: bool,
-    /// What is done wrong on purpose.
+    /// The defect that is injected on purpose.
     pub(crate) mutant: Mutant,
     /// Content that counts is never overwritten in its place.
     pub(crate) copies: bool,
-    /// Where blocks go, where the format does not say it.
+    /// The placement of blocks, where the format does not say it.
     pub(crate) placement: Placement,
-    /// Where the generation numbers of new inodes begin.
+    /// The seed of the generation numbers of new inodes.
     pub(crate) seed: u64,
     /// Most groups whose bitmaps stay cached between generations.
     pub(crate) bitmaps: usize,
@@ -108,10 +108,10 @@ pub(crate) struct Space {
     pub(crate) options: SpaceOptions,
     groups: Box<[GroupCell]>,
     system_zones: Arc<SystemZones>,
-    /// Where free space comes from, and where it goes.
+    /// The record from which free space is loaded, and to which it is written.
     pub(crate) record: Box<dyn FreeSpaceRecord>,
     layout: Arc<Layout>,
-    /// What snapshots pin; set where there can be snapshots.
+    /// The blocks that snapshots pin; set where there can be snapshots.
     snapshot_pins: Option<SnapshotPins>,
     /// Free blocks of a native volume's metadata groups.
     free_metadata: AtomicU64,
@@ -126,7 +126,7 @@ pub(crate) struct Space {
     changed: Mutex<Vec<u32>>,
     /// Groups with free space or free inodes in memory.
     loaded: Mutex<BTreeSet<u32>>,
-    /// What was freed and must not be allocated yet, by the generation that freed it.
+    /// Space that was freed and must not be allocated yet, by the generation that freed it.
     deferred: Mutex<BTreeMap<u64, RunSet>>,
     /// So with inodes.
     deferred_inodes: Mutex<BTreeMap<u64, RunSet>>,

@@ -1,4 +1,4 @@
-//! What of an inode is set from outside: permissions, owner, times, flags, project.
+//! Attributes of an inode that are set from outside: permissions, owner, times, flags, project.
 
 use crate::xattr::Wanted;
 use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Result, Timestamp};
@@ -6,7 +6,8 @@ use format::feature::{Incompat, RoCompat};
 use format::xattr::index;
 use std::sync::Arc;
 
-/// What of a file is to change; what is `None` stays. The change time becomes now unless it is set.
+/// The attributes of a file that are to change; those that are `None` stay. The change time becomes now unless it is
+/// set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttributes {
     /// Permission bits with set-user-id, set-group-id and sticky: 0 to 0o7777.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use store::engine::Limits;
 
-/// What every part of a volume stands on.
+/// The base that every part of a volume stands on.
 pub struct Base {
     pub(crate) disk: Disk,
     /// Set where it is open for writing.
@@ -28,7 +28,7 @@ pub struct Base {
 
 stands_on!(Base, disk: Disk);
 
-/// What a volume that is open for writing has beside the cache.
+/// The state of a volume that is open for writing, beside the cache.
 pub(crate) struct Writing {
     pub(crate) options: WriteOptions,
     pub(crate) consistency: Consistency,
@@ -37,9 +37,9 @@ pub(crate) struct Writing {
     pub(crate) overhead: OnceLock<u64>,
     /// Inodes without a name that are looked up, and those whose truncation has not finished.
     pub(crate) orphans: OrphanList,
-    /// Where transactions are possible.
+    /// The gate; set where transactions are possible.
     pub(crate) gate: Option<Gate<Before>>,
-    /// Where the engine does not write unchanged blocks.
+    /// The new inodes; set where the engine does not write unchanged blocks.
     pub(crate) new_inodes: Option<NewInodes>,
     /// Wakes the thread in the background.
     pub(crate) wakeup: Arc<Wakeup>,
@@ -88,7 +88,7 @@ impl Base {
         self.writing.is_some()
     }
 
-    /// How the volume stays consistent through a crash; `None` where it is open for reading only.
+    /// The mode by which the volume stays consistent through a crash; `None` where it is open for reading only.
     #[must_use]
     pub fn consistency(&self) -> Option<Consistency> {
         self.writing.as_ref().map(|writing| writing.consistency)
@@ -109,7 +109,7 @@ impl Base {
         self.writing.as_ref().is_some_and(|writing| writing.space.is_parked(number))
     }
 
-    /// What the user should know about the volume.
+    /// Warnings about the volume for the user.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
@@ -176,8 +176,8 @@ impl Base {
         self.gate().is_some_and(Gate::would_wait)
     }
 
-    /// How often a transaction has begun or ended: what is the same before and after a call had to wait was not touched
-    /// by one.
+    /// The number of times that a transaction has begun or ended: where it is the same before and after a call had to
+    /// wait, none has touched anything meanwhile.
     #[must_use]
     pub fn transaction_sequence(&self) -> u64 {
         self.gate().map_or(0, Gate::transaction_sequence)

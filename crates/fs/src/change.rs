@@ -118,7 +118,7 @@ impl<'v> Change<'v> {
         self.op.generation()
     }
 
-    /// What a block of an inode is, for [`Change::edit`].
+    /// The tag of a block of an inode, for [`Change::edit`].
     pub(crate) fn tag(&self, kind: Kind, owner: &Inode) -> Tag {
         Tag { kind, owner: owner.number, seed: self.volume.seed(owner) }
     }

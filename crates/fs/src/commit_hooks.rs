@@ -1,5 +1,5 @@
-//! What the file system adds to a generation that closes: bitmaps, descriptors and the superblock, and the checksums of
-//! blocks that were changed.
+//! The additions of the file system to a generation that closes: bitmaps, descriptors and the superblock, and the
+//! checksums of blocks that were changed.
 
 use crate::alloc::{Space, with_errors};
 use format::feature::{Features, Incompat};

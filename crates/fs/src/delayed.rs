@@ -11,7 +11,8 @@ use std::ops::Range;
 
 /// The longest piece in bytes: one write to the device.
 const LONGEST: usize = 1 << 20;
-/// What a piece takes besides its bytes, about: a place in the tree of pieces, and for the first the file's node.
+/// The bytes of memory that a piece takes besides its content, about: a place in the tree of pieces, and for the first
+/// the file's node.
 const PIECE: usize = 512;
 
 /// The delayed content of one file.
@@ -28,12 +29,12 @@ impl Delayed {
         self.pieces.is_empty()
     }
 
-    /// How much there is.
+    /// The amount of content, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How much memory it takes, about.
+    /// The memory that it takes in bytes, about.
     pub(crate) fn memory(&self) -> usize {
         self.bytes + PIECE * self.pieces.len()
     }
@@ -160,7 +161,7 @@ mod tests {
     const BLOCK: usize = 16;
     const LEN: usize = 40 * BLOCK;
 
-    /// What is here, byte by byte.
+    /// The delayed content, byte by byte.
     fn content(delayed: &Delayed) -> Vec<Option<u8>> {
         let mut all = vec![None; LEN];
         let mut block = 0;

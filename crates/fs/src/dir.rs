@@ -34,7 +34,7 @@ use std::sync::Arc;
 /// Blocks of a directory read ahead at once.
 const AHEAD: u64 = 32;
 
-/// Where `i_block` of an inline directory begins, as cookies count: behind "." and "..".
+/// The position, as cookies count, at which `i_block` of an inline directory begins: behind "." and "..".
 const INLINE_START: u64 = 24;
 
 /// One name in a directory.

@@ -16,7 +16,7 @@ pub struct Disk {
     pub(crate) sb: Superblock,
     /// The block of the superblock's copy the volume was opened with.
     pub(crate) backup: Option<FsBlock>,
-    /// What follows from its kind.
+    /// The layout that follows from its kind.
     pub(crate) layout: Arc<Layout>,
 }
 
@@ -39,7 +39,7 @@ impl Disk {
         self.layout.native().map_or_else(|| self.device(), |native| native.mapped.below())
     }
 
-    /// What the reader of a directory's blocks must know.
+    /// The format of a directory's blocks, which their reader must know.
     pub(crate) fn dir_format(&self, dir: &Inode) -> DirFormat {
         let flags = dir.raw().flags();
         DirFormat {

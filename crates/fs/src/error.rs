@@ -15,9 +15,9 @@ pub enum Error {
     Corrupt {
         /// Which structure.
         structure: Structure,
-        /// Where it lies.
+        /// The location of the structure.
         at: Where,
-        /// What is wrong with it, as a phrase without a full stop.
+        /// The problem with it, as a phrase without a full stop.
         what: &'static str,
     },
     /// No superblock was accepted at the place asked for. Copies may exist elsewhere.

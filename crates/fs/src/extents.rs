@@ -20,7 +20,7 @@ use tree::END;
 /// Maps that are trees of extents.
 pub(crate) struct Extents;
 
-/// What a node says about a block.
+/// The result of looking up a block in a node.
 enum Step {
     Found(FileExtent),
     Down { child: FsBlock, depth: u16, end: u64 },
@@ -63,7 +63,7 @@ impl Maps {
     }
 }
 
-/// What `node`, which speaks for the file up to `end`, says about `from`.
+/// Looks up `from` in `node`, which speaks for the file up to `end`.
 fn look(node: Node<'_>, from: FileBlock, end: u64) -> Step {
     match node {
         Node::Leaf(extents) => {

@@ -9,7 +9,7 @@ use format::extent::{Extent, MAX_INIT_LEN};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// What to do with a range of a file, as fallocate(2) has it.
+/// An operation on a range of a file, as fallocate(2) has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AllocateMode {
     /// Allocate blocks that read as zeroes, and make the file longer where the range ends behind it.

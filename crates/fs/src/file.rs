@@ -58,8 +58,8 @@ impl Files {
         read(&*self.inode(inode.number)?, Some(&state))
     }
 
-    /// What stat(2) says about an inode as it is now: [`Inodes::attributes`](crate::Inodes::attributes) with the
-    /// content that has no place on the device yet.
+    /// The attributes of an inode as stat(2) reports them now: [`Inodes::attributes`](crate::Inodes::attributes) with
+    /// the content that has no place on the device yet.
     ///
     /// # Errors
     /// As [`Inodes::inode`](crate::Inodes::inode).

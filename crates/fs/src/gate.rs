@@ -1,4 +1,4 @@
-//! Who may change a volume, and who may look at it, while a transaction has it for itself.
+//! Admission of calls that change a volume, and of calls that look at it, while a transaction has it for itself.
 //!
 //! Every call that changes something passes the gate before it locks anything, and every call that looks at what can
 //! change; within such a call it is passed already. So no call waits here while it has a lock.
@@ -27,7 +27,7 @@ const CLOSED: u8 = 1;
 /// In the gate's state: no call looks.
 const STILL: u8 = 2;
 
-/// How long a wait for something that has no time of its own sleeps at most, before it looks again.
+/// The longest time that a wait for something without a time of its own sleeps, before it looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -64,7 +64,8 @@ impl Broken {
     }
 }
 
-/// What a transaction touched: caches above the volume must forget it when the transaction is rolled back.
+/// The inodes and names that a transaction touched: caches above the volume must forget them when the transaction is
+/// rolled back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DirtySet {
     /// Inodes that it made, changed or freed.
@@ -75,7 +76,7 @@ pub struct DirtySet {
     pub longer: BTreeSet<InodeNo>,
 }
 
-/// What a volume was when its transaction began.
+/// The state of a volume when its transaction began.
 pub(crate) struct Before {
     pub(crate) sums: Sums,
     pub(crate) orphans: Chain,
@@ -97,7 +98,7 @@ pub(crate) struct Current<B> {
     limit: Duration,
     deadline: Option<Instant>,
     pub(crate) broken: Option<Broken>,
-    /// What is needed to roll it back.
+    /// The state that is needed to roll it back.
     pub(crate) before: Option<B>,
     pub(crate) touched: DirtySet,
     /// Numbers that were free when it began and that it allocated to files.
@@ -123,7 +124,7 @@ pub(crate) struct Gate<B> {
     undone: Mutex<Undone>,
     /// Notified when one of the counts is zero while a thread waits for that, and when a phase begins.
     wakeup: Condvar,
-    /// How often a transaction has begun or ended.
+    /// The number of times that a transaction has begun or ended.
     transaction_sequence: AtomicU64,
 }
 
@@ -265,7 +266,7 @@ impl<B> Gate<B> {
         self.is_closed() && self.lock().as_ref().is_some_and(|now| now.phase != Phase::Alone)
     }
 
-    /// How often a transaction has begun or ended.
+    /// The number of times that a transaction has begun or ended.
     pub(crate) fn transaction_sequence(&self) -> u64 {
         self.transaction_sequence.load(SeqCst)
     }
@@ -515,7 +516,7 @@ impl<B> Gate<B> {
         self.wakeup.notify_all();
     }
 
-    /// What a transaction that was rolled back had touched, for the first caller that asks.
+    /// The dirty set of a transaction that was rolled back, for the first caller that asks.
     pub(crate) fn take_touched(&self, id: u64) -> DirtySet {
         let mut undone = self.undone.lock();
         if undone.id == id { std::mem::take(&mut undone.touched) } else { DirtySet::default() }

@@ -36,8 +36,8 @@ impl Disk {
         Ok(found)
     }
 
-    /// Where block `n` of the descriptor table is read from: the primary, or the copy that belongs to the superblock
-    /// the volume was opened with.
+    /// The source from which block `n` of the descriptor table is read: the primary, or the copy that belongs to the
+    /// superblock the volume was opened with.
     fn descriptor_block(&self, n: u32) -> FsBlock {
         let geometry = &self.sb.geometry;
         match self.backup {

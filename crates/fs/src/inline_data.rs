@@ -21,7 +21,7 @@ impl Maps {
     }
 }
 
-/// What stands behind the 60 bytes of `i_block`: the value of `system.data`.
+/// The content behind the 60 bytes of `i_block`: the value of `system.data`.
 fn rest_of(inode: &Inode) -> Result<&[u8]> {
     let area = XattrArea::in_inode(inode.raw().attribute_area()).of(inode.number)?;
     let (index, name) = DATA_XATTR;

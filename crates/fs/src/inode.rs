@@ -150,7 +150,7 @@ impl Inodes {
         self.nodes.drop_lookups(number, times)
     }
 
-    /// How many inodes are [looked up](crate::Inodes::add_lookup).
+    /// The number of inodes that are [looked up](crate::Inodes::add_lookup).
     #[must_use]
     pub fn looked_up(&self) -> usize {
         self.nodes.looked_up()

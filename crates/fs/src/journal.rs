@@ -1,4 +1,4 @@
-//! Where the journal inside a volume lies.
+//! The location of the journal inside a volume.
 
 use crate::{Error, Mapping, Maps, Result};
 use format::feature::Compat;
@@ -19,7 +19,7 @@ impl Maps {
         Ok(Journal::internal(device, self.sb.geometry.block_size, self.journal_runs(inode)?))
     }
 
-    /// Where the journal inside the volume lies, ascending; nowhere, where that cannot be read.
+    /// The blocks of the journal inside the volume, ascending; none where their location cannot be read.
     pub(crate) fn journal_blocks(&self) -> Vec<Range<u64>> {
         let inode = self.sb.journal_inode().filter(|_| self.sb.features.compat.contains(Compat::HAS_JOURNAL));
         let runs = inode.and_then(|inode| self.journal_runs(inode).ok()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What follows from the kind of a volume: which groups are for what, what counts as free, what the device has. The
-//! kind is asked here, and when a volume is opened or made, and nowhere else.
+//! The properties that follow from the kind of a volume: which groups are for what, what counts as free, what the
+//! device has. The kind is asked here, and when a volume is opened or made, and nowhere else.
 //!
 //! - A *classic* volume (ext2, ext3, ext4) has metadata and data in all groups.
 //! - One with *regions* (rext3) has chunks of its groups set aside for metadata.
@@ -30,7 +30,7 @@ enum Kind {
     Native(Native),
 }
 
-/// Where the metadata of files goes.
+/// The location of the metadata of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MetadataGoes {
     /// Anywhere.
@@ -59,7 +59,7 @@ impl Layout {
         }
     }
 
-    /// What lies below a native volume.
+    /// The native volume below; `None` for other kinds.
     pub(crate) fn native(&self) -> Option<&Native> {
         match &self.kind {
             Kind::Native(native) => Some(native),
@@ -67,7 +67,7 @@ impl Layout {
         }
     }
 
-    /// Where the metadata of files goes.
+    /// The location of the metadata of files.
     pub(crate) fn metadata_goes(&self) -> MetadataGoes {
         match &self.kind {
             Kind::Classic => MetadataGoes::Anywhere,

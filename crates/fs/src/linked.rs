@@ -1,4 +1,4 @@
-//! Where the list of linked writes lies, and whether a volume can have one.
+//! The location of the list of linked writes, and whether a volume can have one.
 
 use crate::{Error, Mapping, Maps, Result};
 use format::FileBlock;
@@ -20,7 +20,7 @@ fn no_list<T>(why: &'static str) -> Result<T> {
 }
 
 impl Maps {
-    /// What about the volume does not go with linked writes; `None` where nothing does.
+    /// The reason why the volume does not go with linked writes; `None` where it does.
     pub(crate) fn unfit_for_linked(&self) -> Option<&'static str> {
         let (features, geometry) = (&self.sb.features, &self.sb.geometry);
         if features.compat.intersects(OTHER_COMPAT) {
@@ -79,7 +79,7 @@ impl Maps {
         Ok(List { at, areas, counter })
     }
 
-    /// What a volume that was not unmounted has in its list, where it has one.
+    /// The finding in the list of a volume that was not unmounted, where it has one.
     pub(crate) fn linked_finding(&self, mutant: Mutant) -> Result<Option<Finding>> {
         let state = State::from_bits_retain(self.sb.disk.s_state.get());
         // one that is marked as having errors needs a full check in any case

@@ -84,7 +84,7 @@ impl Directories {
         Ok(found)
     }
 
-    /// Where a directory has a name, whatever it names.
+    /// Finds a name in a directory, whatever it names.
     pub(crate) fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
         let is_dot = matches!(name, b"." | b"..");
         let Some(wanted) = (if is_dot { Some(Wanted::Exact(name)) } else { self.wanted(dir, name) }) else {

@@ -22,11 +22,11 @@ pub struct FileExtent {
     pub logical: FileBlock,
     /// Blocks, at least 1. A hole after the last mapped block reaches to the end of what the map can hold.
     pub len: u64,
-    /// What the map says of them.
+    /// The mapping of these blocks.
     pub mapping: Mapping,
 }
 
-/// What a file's map says of a run of blocks.
+/// The mapping of a run of a file's blocks: where they lie, as the file's map says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapping {
     /// Nowhere: reads as zeroes.
@@ -53,7 +53,7 @@ impl FileExtent {
         FileBlock(self.logical.get().saturating_add(self.len))
     }
 
-    /// What is left of the run from one of its blocks on.
+    /// The rest of the run from one of its blocks on.
     pub(crate) fn from(&self, from: FileBlock) -> Self {
         let skipped = from.get().saturating_sub(self.logical.get());
         let mapping = match self.mapping {
@@ -70,7 +70,7 @@ impl FileExtent {
     }
 }
 
-/// Where the content of inodes lies, and what it is, as the blocks have it.
+/// The location of the content of inodes, and the content itself, as the blocks have it.
 pub struct Maps {
     pub(crate) base: Base,
 }
@@ -123,7 +123,8 @@ pub(crate) fn is_in_inode(inode: &Inode) -> bool {
     }
 }
 
-/// What the blocks of an inode's content are to the allocator: content that goes the way of metadata counts as such.
+/// The role of the blocks of an inode's content for the allocator: content that goes the way of metadata counts as
+/// such.
 pub(crate) fn role(owner: &Inode) -> Role {
     if owner.kind == FileKind::Regular && !owner.raw().flags().contains(InodeFlags::EA_INODE) {
         Role::Content

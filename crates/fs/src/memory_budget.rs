@@ -1,4 +1,4 @@
-//! How much memory there is to use, and what of it is for what.
+//! The memory there is to use, and its division by purpose.
 //!
 //! All bounds come from here. What a volume is opened with says the most that it takes of each; the share of the memory
 //! that there is says it where that is less:
@@ -23,9 +23,9 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What is assumed where the system does not report it.
+/// The memory in bytes that is assumed where the system does not report it.
 const UNKNOWN: u64 = 1 << 30;
-/// How long what was found counts.
+/// The time for which what was found counts.
 const LOOK: Duration = Duration::from_secs(2);
 /// Content that has no place yet, where no control group has a limit.
 const LEAST_DELAYED: u64 = 64 << 20;
@@ -48,7 +48,7 @@ struct Memory {
     is_short: bool,
 }
 
-/// What of the memory is for what, in bytes unless it says otherwise.
+/// The division of memory by purpose, in bytes unless it says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
     /// Content that has no place yet.
@@ -65,7 +65,7 @@ pub(crate) struct Budget {
     pub(crate) looked_up: usize,
 }
 
-/// What there is now, or was a moment ago.
+/// The budget as it is now, or was a moment ago.
 pub(crate) fn budget() -> Budget {
     static LAST: Mutex<Option<(Instant, Budget)>> = Mutex::new(None);
     let mut last = LAST.lock();

@@ -48,7 +48,7 @@ macro_rules! names {
     };
 }
 
-/// How a volume stays consistent through a crash.
+/// The mode by which a volume stays consistent through a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Consistency {
     /// Not at all: a crash is followed by a full check.
@@ -66,7 +66,7 @@ pub enum Consistency {
 
 names!(Consistency { None = "none", DirtyBit = "dirty-bit", Linked = "linked", Journal = "journal", Snapshot = "snapshot" });
 
-/// What is done about file data.
+/// The handling of file data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DataMode {
     /// Data is on the device before the metadata that leads to it.
@@ -83,7 +83,7 @@ pub enum DataMode {
 
 names!(DataMode { Ordered = "ordered", Writeback = "writeback", Journal = "journal", CopyOnWrite = "cow" });
 
-/// Where new blocks go, on a volume whose format leaves it open.
+/// The placement of new blocks, on a volume whose format leaves it open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Placement {
     /// Near what they belong to.
@@ -101,9 +101,9 @@ names!(Placement { Usual = "usual", Hint = "hint" });
 pub struct Mode {
     /// In one word.
     pub name: &'static str,
-    /// How the volume stays consistent.
+    /// The mode by which the volume stays consistent.
     pub consistency: Consistency,
-    /// What is done about file data.
+    /// The handling of file data.
     pub data: DataMode,
 }
 
@@ -120,7 +120,7 @@ pub const MODES: [Mode; 8] = [
 ];
 
 impl Mode {
-    /// What `extant mount -o` takes for it.
+    /// The options of `extant mount -o` for it.
     #[must_use]
     pub fn options(&self) -> String {
         match self.data {

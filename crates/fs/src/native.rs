@@ -1,4 +1,4 @@
-//! What lies below a native volume: its map, and the device. Above the map the volume is an ext4 volume; what of it is
+//! The layers below a native volume: its map, and the device. Above the map the volume is an ext4 volume; what of it is
 //! otherwise, the [`Layout`](crate::layout::Layout) says.
 
 use crate::{Error, Result};

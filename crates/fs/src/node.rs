@@ -44,7 +44,7 @@ pub(crate) struct Node {
     used: AtomicBool,
 }
 
-/// What of an inode is only in memory.
+/// The state of an inode that is only in memory.
 #[derive(Default)]
 pub(crate) struct NodeState {
     /// Content that has no place on the device yet.
@@ -59,7 +59,7 @@ pub(crate) struct NodeState {
     pub(crate) lost: bool,
     /// The size that callers which looked the file up may still assume: that of before a rollback, which changed it.
     pub(crate) assumed: Option<u64>,
-    /// How much of `delayed` the volume's total has counted.
+    /// The memory of `delayed` in bytes that the volume's total has counted.
     counted: usize,
 }
 
@@ -112,7 +112,8 @@ impl Node {
         self.changed.store(before, Ordering::Release);
     }
 
-    /// What was not known of changes up to a generation does not matter any more: that generation is durable.
+    /// Settles what was not known of changes up to a generation, which does not matter any more: that generation is
+    /// durable.
     pub(crate) fn settle(&self, generation: u64) {
         for newest in [&self.changed, &self.touched] {
             // where it fails, a change is known
@@ -130,7 +131,7 @@ impl Node {
         self.touched.load(Ordering::Acquire)
     }
 
-    /// Where to look for space for a name: a block, and the start of an entry in it.
+    /// The position at which to look for space for a name: a block, and the start of an entry in it.
     pub(crate) fn space_hint(&self) -> (u64, usize) {
         let hint = self.space_hint.load(Ordering::Relaxed);
         (hint >> 16, (hint & 0xFFFF) as usize)
@@ -167,7 +168,7 @@ struct Shard {
     /// The lookup count of each inode that is looked up; such an inode is not freed, even when its last name is gone. A
     /// count that reaches the largest number stays there, and the inode looked up.
     lookup_counts: HashMap<InodeNo, u32, ByNumber>,
-    /// How many nodes there may be before idle ones are looked for.
+    /// The number of nodes there may be before idle ones are looked for.
     most: usize,
 }
 
@@ -235,7 +236,7 @@ pub(crate) struct Nodes {
 pub(crate) struct Locked<'a>(pub(crate) Vec<(InodeNo, RwLockWriteGuard<'a, NodeState>)>);
 
 impl Locked<'_> {
-    /// What of an inode is only in memory; `None` for one that is not among those locked.
+    /// The state of an inode that is only in memory; `None` for one that is not among those locked.
     pub(crate) fn state(&mut self, number: InodeNo) -> Option<&mut NodeState> {
         self.0.iter_mut().find(|(n, _)| *n == number).map(|(_, state)| &mut **state)
     }
@@ -298,7 +299,7 @@ impl Nodes {
         self.shard(number).lookup_counts.contains_key(&number)
     }
 
-    /// How many inodes are looked up.
+    /// The number of inodes that are looked up.
     pub(crate) fn looked_up(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().lookup_counts.len()).sum()
     }
@@ -339,7 +340,7 @@ impl Nodes {
         }
     }
 
-    /// How many bytes of content are in memory only.
+    /// The number of bytes of content that are in memory only.
     pub(crate) fn delayed(&self) -> usize {
         self.delayed.load(Ordering::Relaxed)
     }

@@ -131,7 +131,7 @@ impl Maps {
         Ok(())
     }
 
-    /// What has to be recovered, and what is said of it where it is recovered for good and where it is only shown.
+    /// The recovery that has to be made, with the warning where it is made for good and the one where it is only shown.
     fn what_to_recover(&mut self, options: &OpenOptions) -> Result<Option<ToRecover>> {
         if let Some(recovery) = self.journal_to_replay(options)? {
             return Ok(Some((recovery, Warning::JournalWrittenHome, Warning::JournalReplayed)));
@@ -150,8 +150,8 @@ impl Maps {
         })
     }
 
-    /// What the journal holds, where it is to be replayed. A copy of the superblock does not say whether the journal is
-    /// empty, so then the journal itself is asked.
+    /// The content of the journal, where it is to be replayed. A copy of the superblock does not say whether the
+    /// journal is empty, so then the journal itself is asked.
     fn journal_to_replay(&mut self, options: &OpenOptions) -> Result<Option<Box<dyn Recovery>>> {
         let wanted = self.sb.features.incompat.contains(Incompat::NEEDS_RECOVERY) || self.backup.is_some();
         if !wanted || !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {

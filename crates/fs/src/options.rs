@@ -1,4 +1,4 @@
-//! How a volume is opened, and how it is written.
+//! Options for opening a volume, and for writing to it.
 
 use crate::Timestamp;
 use crate::mode::{Consistency, DataMode, Placement};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use store::Mutant;
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Clone)]
 pub struct OpenOptions {
     /// Most bytes of metadata in the cache, and half as many again of bitmaps where the volume is written. 32 MiB
@@ -43,21 +43,21 @@ impl Default for OpenOptions {
     }
 }
 
-/// Where the time of day comes from.
+/// The source of the time of day.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// How to write to a volume.
+/// Options for writing to a volume.
 #[derive(Clone)]
 pub struct WriteOptions {
-    /// How it stays consistent. Unless set, the best the volume has: snapshots on a native one, its journal, else the
-    /// dirty bit.
+    /// The mode by which it stays consistent. Unless set, the best the volume has: snapshots on a native one, its
+    /// journal, else the dirty bit.
     pub consistency: Option<Consistency>,
-    /// What is done about file data.
+    /// The handling of file data.
     pub data: DataMode,
-    /// What `data` says was asked for: a volume that cannot do that is not opened ([`crate::Error::Impossible`]).
+    /// Whether `data` was asked for: a volume that cannot do that is not opened ([`crate::Error::Impossible`]).
     pub data_insisted: bool,
-    /// How long a change may stay in memory only, as far as [`Volume::tick`](crate::Volume::tick) is called. 5 s unless
-    /// set.
+    /// The longest time that a change may stay in memory only, as far as [`Volume::tick`](crate::Volume::tick) is
+    /// called. 5 s unless set.
     pub commit: Duration,
     /// Most bytes of changed metadata a generation holds; a journal may allow less, and where there is little memory it
     /// is a share of that. 64 MiB unless set.
@@ -69,15 +69,15 @@ pub struct WriteOptions {
     pub delayed_bytes: usize,
     /// The time of day; the system's unless set.
     pub clock: Clock,
-    /// Where the numbers begin that distinguish one use of an inode from the next; from the time of day unless set.
+    /// The seed of the numbers that distinguish one use of an inode from the next; from the time of day unless set.
     pub seed: Option<u64>,
     /// Whether all users may allocate from the root reserve. Not unless set.
     pub superuser: bool,
-    /// Where new blocks go. A volume with metadata regions has its own rule, whatever this says.
+    /// The placement of new blocks. A volume with metadata regions has its own rule, whatever this says.
     pub placement: Placement,
-    /// Where the volume is mounted, for its superblock; at most 63 bytes of it are stored.
+    /// The mount point of the volume, for its superblock; at most 63 bytes of it are stored.
     pub mounted_at: Option<Vec<u8>>,
-    /// What is done wrong, for a test that it is caught.
+    /// The defect that is injected, for a test that it is caught.
     #[cfg(feature = "mutants")]
     pub mutant: Mutant,
 }
@@ -111,7 +111,7 @@ impl WriteOptions {
         Mutant::Identity
     }
 
-    /// Where numbers begin that should not repeat.
+    /// The seed of numbers that should not repeat.
     pub(crate) fn seed(&self) -> u64 {
         let now = (self.clock)();
         self.seed.unwrap_or((now.seconds as u64) << 30 ^ u64::from(now.nanos))

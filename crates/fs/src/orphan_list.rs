@@ -13,7 +13,7 @@ pub(crate) const LISTING: usize = 2;
 /// All orphans of a volume.
 #[derive(Default)]
 pub(crate) struct OrphanList {
-    /// How many there are; where there are none, no lock is needed.
+    /// The number of orphans; where there are none, no lock is needed.
     pub(crate) count: AtomicUsize,
     pub(crate) chain: Mutex<Chain>,
 }

@@ -1,4 +1,4 @@
-//! What stat(2) and statfs(2) say, as the kernel would say it.
+//! The results of stat(2) and statfs(2), as the kernel would return them.
 
 use crate::inline_data::is_inline;
 use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeSummary, Result, Timestamp};
@@ -6,7 +6,7 @@ use format::feature::{Compat, RoCompat};
 use format::group::Group;
 use std::sync::atomic::Ordering;
 
-/// What stat(2) says about a file, and what ext4 knows beyond.
+/// The attributes of a file that stat(2) reports, and those that ext4 has besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
     /// The inode's number.
@@ -45,7 +45,7 @@ pub struct Attributes {
     pub generation: u32,
 }
 
-/// What statfs(2) says about a volume.
+/// The statistics of a volume that statfs(2) reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
     /// Bytes in a block, the unit of all counts of blocks here.
@@ -67,7 +67,7 @@ pub struct StatFs {
 }
 
 impl Inodes {
-    /// What stat(2) says about an inode.
+    /// The attributes of an inode as stat(2) reports them.
     #[must_use]
     pub fn attributes(&self, inode: &Inode) -> Attributes {
         let raw = inode.raw();
@@ -104,7 +104,7 @@ impl Inodes {
         }
     }
 
-    /// What lies below the volume of a native one, as the device has it now; `None` for other volumes.
+    /// A summary of the native volume below, as the device has it now; `None` for other volumes.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
@@ -113,8 +113,9 @@ impl Inodes {
         Ok(summary.transpose()?)
     }
 
-    /// What statfs(2) says about the volume: blocks without the overhead of metadata, and free space as the group
-    /// descriptors count it, without what snapshots hold. A group whose descriptor cannot be read counts as full.
+    /// The statistics of the volume as statfs(2) reports them: blocks without the overhead of metadata, and free space
+    /// as the group descriptors count it, without what snapshots hold. A group whose descriptor cannot be read counts
+    /// as full.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
         let geometry = &self.sb.geometry;

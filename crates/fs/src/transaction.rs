@@ -98,8 +98,8 @@ impl Volume {
 }
 
 impl Transaction {
-    /// What this thread does until the answer is dropped is part of the transaction. Several threads may be in it at
-    /// once.
+    /// Enters the transaction: all that this thread does until the answer is dropped is part of it. Several threads may
+    /// be in it at once.
     ///
     /// A sync, or fsync, by a member returns at once: it is durable when the transaction is committed.
     pub fn enter(&self) -> Member<'_> {

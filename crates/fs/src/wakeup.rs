@@ -1,10 +1,10 @@
-//! What wakes the thread in the background before its time.
+//! The wakeup of the thread in the background before its time.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How often the background thread looks at the clock.
+/// The interval at which the background thread looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
 /// Wakes the background thread before its time.
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Wakeup {
     pub(crate) rung: AtomicBool,
 }
 
-/// What the background thread is called for.
+/// The reasons for which the background thread is called.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) tick: bool,

@@ -16,7 +16,7 @@ pub struct Walk<'a> {
     /// The path of the directory that was entered last. It is as long as the tree is deep, so the others have lengths
     /// only.
     path: Vec<u8>,
-    /// How long the path is of each directory on the way, and what it has.
+    /// The length of the path of each directory on the way, and its entries.
     open: Vec<(usize, ReadDir<'a>)>,
     entered: HashSet<InodeNo>,
 }

@@ -195,7 +195,7 @@ impl Maps {
         Ok(())
     }
 
-    /// How the volume is to stay consistent, where it can.
+    /// The mode by which the volume is to stay consistent, where it can.
     fn consistency_for(&self, options: &WriteOptions) -> Result<Consistency> {
         let consistency = self.possible_consistency(options)?;
         // the journal may have brought an error with it
@@ -206,7 +206,7 @@ impl Maps {
         Ok(consistency)
     }
 
-    /// What is asked for, where a volume of this kind can do it.
+    /// The consistency mode that is asked for, where a volume of this kind can have it.
     fn possible_consistency(&self, options: &WriteOptions) -> Result<Consistency> {
         let is_native = self.layout.native().is_some();
         let best = if is_native {

@@ -1,4 +1,4 @@
-//! What makes a volume durable: syncs, what is due after a while, the thread in the background, unmounting.
+//! The durability of a volume: syncs, what is due after a while, the thread in the background, unmounting.
 
 use crate::alloc::DamagedGroup;
 use crate::memory_budget::{self, Budget};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// (FUSE_NOTIFY_PRUNE), so that they are forgotten here. It must not wait for that.
 pub type Prune = Box<dyn Fn(Vec<InodeNo>) + Send + Sync>;
 
-/// What a volume that is open for writing needs to be written in time.
+/// The state by which a volume that is open for writing is written in time.
 pub(crate) struct Writer {
     /// Says that the volume is in use, where it has a block for that.
     heartbeat: Mutex<Option<Heartbeat>>,
@@ -50,7 +50,7 @@ struct Background {
     thread: JoinHandle<()>,
 }
 
-/// How often it looks after memory.
+/// The interval at which it looks after memory.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Volume {
@@ -180,7 +180,7 @@ impl Volume {
         self.store.limit_memory(cache, options.dirty_bytes.min(budget.dirty));
     }
 
-    /// What is done about memory now and then, by the thread in the background, which has no lock: what there is may
+    /// Adapts the use of memory now and then, on the thread in the background, which has no lock: what there is may
     /// have changed, and what is not needed is freed.
     fn look_after_memory(&self) {
         let budget = memory_budget::budget();

@@ -86,7 +86,7 @@ fn bases() -> Vec<(Image, usize)> {
     ]
 }
 
-/// Where it hurts: the volume's metadata, or all of it.
+/// A damager of the volume's metadata, or of all of it.
 fn damager(image: &Path, bytes: &[u8], block: usize, rng: &mut Rng) -> Damager {
     if rng.chance(80) {
         let ranges: Vec<Range<usize>> = metadata_ranges(image, block);

@@ -10,7 +10,7 @@ use simdev::Record;
 use std::sync::Arc;
 use testkit::{Image, Rng, cases, need, rounds};
 
-/// What every free block holds.
+/// The byte that fills every free block.
 const STALE: u8 = 0xEE;
 
 fn open(device: Arc<dyn BlockDevice>, data: DataMode) -> Volume {
@@ -65,7 +65,7 @@ fn work(volume: &Volume, file: InodeNo, rng: &mut Rng) {
     }
 }
 
-/// What must hold after a crash, whatever was done.
+/// Verifies what must hold after a crash, whatever was done.
 fn verify(bytes: Vec<u8>, about: &str) {
     let device = Arc::new(MemoryDevice::from_vec(bytes));
     let volume = open(Arc::<MemoryDevice>::clone(&device), DataMode::Ordered);

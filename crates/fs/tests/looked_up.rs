@@ -1,5 +1,5 @@
-//! What is looked up never means something else: numbers of files that a rollback took back, sizes that it changed,
-//! what is reserved while the volume is unmounted; and what a change leaves of privileges and times.
+//! Inodes that are looked up never mean something else: numbers of files that a rollback took back, sizes that it
+//! changed, what is reserved while the volume is unmounted; and what a change leaves of privileges and times.
 
 mod common;
 

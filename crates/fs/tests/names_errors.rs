@@ -1,4 +1,4 @@
-//! What each call on the name space refuses, and what it leaves alone then.
+//! The refusals of each call on the name space, and what it leaves alone then.
 
 mod common;
 

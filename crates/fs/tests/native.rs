@@ -41,8 +41,8 @@ fn content(volume: &Volume, number: InodeNo) -> Vec<u8> {
     bytes
 }
 
-/// What e2fsck says of the volume above the map. It knows nothing of physical blocks: blocks of the regions are in use,
-/// but no inode's, and that alone it may say.
+/// Verifies what e2fsck says of the volume above the map. It knows nothing of physical blocks: blocks of the regions
+/// are in use, but no inode's, and that alone it may say.
 fn assert_valid_above(device: &Arc<dyn BlockDevice>) {
     if !need(&["e2fsck"]) {
         return;

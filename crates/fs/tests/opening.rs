@@ -1,4 +1,4 @@
-//! What a volume needs to be opened, and what is said about one that is not as it should be.
+//! The requirements of a volume for being opened, and what is said about one that is not as it should be.
 
 mod common;
 

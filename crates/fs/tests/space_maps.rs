@@ -46,7 +46,8 @@ fn bytes(device: &MemoryDevice) -> Vec<u8> {
     bytes
 }
 
-/// What e2fsck says of the volume with block bitmaps, and how many blocks are free with the maps.
+/// Asserts that e2fsck finds no error in the volume with block bitmaps, and returns the number of blocks that are free
+/// with the maps.
 fn assert_valid(device: &MemoryDevice) -> u64 {
     let bytes = bytes(device);
     let free = space_maps::free_blocks(&bytes).unwrap_or_else(|what| panic!("{what}"));
@@ -129,7 +130,7 @@ fn what_was_done_is_in_the_maps() {
     }
 }
 
-/// Where the heads, the log and the first tree lie, in bytes.
+/// The maps, and the offsets in bytes of the heads, the log and the first tree.
 fn places(device: &MemoryDevice) -> (SpaceMaps, [usize; 3]) {
     let bytes = bytes(device);
     let sb = Superblock::parse(&bytes[1024..]).expect("a superblock");
@@ -139,7 +140,7 @@ fn places(device: &MemoryDevice) -> (SpaceMaps, [usize; 3]) {
     (maps, at)
 }
 
-/// What is damaged costs its own groups, and nothing else: the rest is read and written on.
+/// Damage costs its own groups, and nothing else: the rest is read and written on.
 #[test]
 fn damage_costs_its_own_groups() {
     let device = make(64 << 20, |_| ());

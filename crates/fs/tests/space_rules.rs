@@ -1,5 +1,5 @@
-//! Who may use which blocks and numbers, and when: blocks that are reserved, blocks and numbers that were freed,
-//! bitmaps that cannot be read, and the free blocks that a device is notified of.
+//! The rules on which user may use which blocks and numbers, and when: blocks that are reserved, blocks and numbers
+//! that were freed, bitmaps that cannot be read, and the free blocks that a device is notified of.
 
 mod common;
 

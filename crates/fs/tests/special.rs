@@ -1,5 +1,5 @@
-//! What few volumes have: names without case, encryption without the key, values in inodes of their own, access control
-//! lists; and many threads at once.
+//! Features that few volumes have: names without case, encryption without the key, values in inodes of their own,
+//! access control lists; and many threads at once.
 
 mod common;
 

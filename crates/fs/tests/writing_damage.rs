@@ -73,7 +73,7 @@ fn work(volume: &Volume, rng: &mut Rng) -> u32 {
     done + u32::from(volume.unmount().is_ok())
 }
 
-/// What lies before the last slash of a path, and behind it.
+/// The parts of a path before its last slash, and behind it.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),

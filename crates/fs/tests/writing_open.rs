@@ -61,7 +61,7 @@ fn is_valid(image: &Path) -> bool {
     State::from_bits_retain(superblock(image).s_state.get()).contains(State::VALID)
 }
 
-/// What a run leaves: files with their content, at most a few hundred.
+/// The result of a run: files with their content, at most a few hundred.
 type Model = std::collections::BTreeMap<String, Vec<u8>>;
 
 /// Makes, changes and removes files, in directories at the top and below.

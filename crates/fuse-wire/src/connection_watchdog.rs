@@ -19,12 +19,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How often it is looked whether the server has ended.
+/// The interval between checks whether the server has ended.
 const LOOK: Duration = Duration::from_millis(500);
-/// What lists of processes call it: not as the server, so that who kills all servers by their name leaves it.
+/// The name in lists of processes: not the server's, so that a user who kills all servers by their name leaves it.
 const NAME: &str = "fuse-watchdog";
 
-/// What starts the process, once.
+/// A handle that starts the process, once.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     /// The command line and what it is to watch; nothing is started without.

@@ -1,4 +1,4 @@
-//! What a file system is to this crate, and what the kernel is to a file system.
+//! The interface of a file system to this crate, and the handle by which a file system reaches the kernel.
 
 use crate::protocol::{Features, NOTIFY_INVAL_ENTRY, NOTIFY_PRUNE, NOTIFY_STORE};
 use crate::protocol::{NotifyInvalEntryOut, NotifyPruneOut, NotifyStoreOut};
@@ -14,9 +14,9 @@ use zerocopy::IntoBytes;
 /// Nodes that the kernel is asked to prune in one message.
 const PRUNED_AT_ONCE: usize = 4096;
 
-/// What answers requests. Calls come from many threads at once.
+/// A file system that answers requests. Calls come from many threads at once.
 pub trait Filesystem: Send + Sync {
-    /// What it wants of the kernel; it gets what the kernel offers of that.
+    /// The features that it wants of the kernel; it gets those of them that the kernel offers.
     fn features(&self) -> Features;
 
     /// Answers a request: puts the answer in `reply`, or nothing where none is due beyond that it was done.
@@ -91,7 +91,7 @@ impl Kernel {
         }
     }
 
-    /// What comes from its pages, and how to have it write them back.
+    /// The writes that come from its pages, and the way to have it write them back.
     pub fn writeback(&self) -> Option<Arc<Writeback>> {
         self.link.upgrade().map(|link| Arc::clone(&link.writeback))
     }

@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the kernel assigns loop devices.
+/// The device file through which the kernel assigns loop devices.
 const CONTROL: &str = "/dev/loop-control";
 
 /// A loop device over a volume. When this is dropped the device goes: at once, or with the mount that is on it.
@@ -40,7 +40,7 @@ impl LoopDevice {
         Ok(Self { losetup, device: device.trim_end().into() })
     }
 
-    /// What to mount.
+    /// The path of the device to mount.
     pub(crate) fn path(&self) -> &Path {
         &self.device
     }

@@ -46,16 +46,17 @@ const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 /// highest number down, and the helper that unmounts for it, woken by the end of its socket, must find the connection
 /// dead.
 const ABOVE: i32 = 100;
-/// How long [`unmount`] waits for the serving process, in seconds.
+/// The longest time that [`unmount`] waits for the serving process, in seconds.
 const PATIENCE: i64 = 60;
 
-/// Who may use a mounted volume. The kernel then checks permissions as on any file system.
+/// The users who may use a mounted volume. The kernel then checks permissions as on any file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
     /// The user who mounted it.
     #[default]
     Owner,
-    /// That user and root. So that each request is seen and checked, the kernel is asked to remember little.
+    /// The user who mounted it, and root. So that each request is seen and checked, the kernel is asked to remember
+    /// little.
     OwnerAndRoot,
     /// All users.
     All,
@@ -73,7 +74,7 @@ pub enum Atime {
     Strict,
 }
 
-/// How to attach a file system to a directory.
+/// Options for attaching a file system to a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AttachOptions {
     /// Nothing is written.
@@ -84,7 +85,7 @@ pub struct AttachOptions {
     pub dirsync: bool,
     /// Whether reading is recorded.
     pub atime: Atime,
-    /// Who may use it.
+    /// The users who may use it.
     pub access: Access,
     /// Device nodes are not devices. Forced for all users but root.
     pub nodev: bool,
@@ -98,7 +99,7 @@ pub struct AttachOptions {
     pub auto_unmount: bool,
     /// The kernel checks permissions also where only root gets in.
     pub default_permissions: bool,
-    /// Where the volume lies: a file or a block device. With it, root's mounts for writing are of the kind (`fuseblk`)
+    /// The path of the volume: a file or a block device. With it, root's mounts for writing are of the kind (`fuseblk`)
     /// that hears of sync(2), and whose umount(2) returns when all is on the device; where this system has no loop
     /// devices at all they are of the plain kind, which [`Session::warning`](crate::Session::warning) says.
     pub device: Option<PathBuf>,
@@ -110,7 +111,7 @@ pub struct AttachOptions {
     pub watchdog: Vec<OsString>,
     /// Which way requests take.
     pub transport: Transport,
-    /// What the list of mounts names as its source. The device unless set.
+    /// The source in the list of mounts. The device unless set.
     pub source: Option<String>,
 }
 
@@ -135,7 +136,7 @@ pub(crate) struct Mount {
     device: OwnedFd,
     /// fusermount3 unmounts when this is closed.
     _helper: Option<UnixStream>,
-    /// What the user should know of the way in which it is attached.
+    /// A warning for the user about the way in which it is attached.
     warning: Option<String>,
 }
 
@@ -149,7 +150,7 @@ impl Mount {
         self.warning.as_deref()
     }
 
-    /// What ends its connection when this process is killed.
+    /// The watchdog that ends its connection when this process is killed.
     pub(crate) fn watchdog(&self, line: &[OsString]) -> Watchdog {
         Watchdog::new(line, &self.dir)
     }
@@ -170,7 +171,7 @@ impl Mount {
         done.map_err(|source| Error::Unmount { dir: place, source })
     }
 
-    /// Where it is attached now: the folder may have been renamed since, or the mount moved.
+    /// The directory on which it is attached now: it may have been renamed since, or the mount moved.
     ///
     /// # Errors
     /// It is attached nowhere any more, as after a lazy unmount, or something else is mounted over it, which must not
@@ -440,7 +441,7 @@ fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
     })
 }
 
-/// What fusermount3 said, without its name, or its path, in front.
+/// The message of fusermount3, without its name, or its path, in front.
 fn without_program(said: &str) -> &str {
     let said = said.trim();
     said.split_once("fusermount3: ").map_or(said, |(_, said)| said)
@@ -460,7 +461,7 @@ pub fn unmount(dir: &Path) -> Result<()> {
     })
 }
 
-/// What went wrong with unmounting.
+/// The error of an unmount.
 enum Gone {
     /// It is mounted still, or its server lives on.
     Not(io::Error),
@@ -512,7 +513,7 @@ fn wait_for(pid: Pid, server: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// What is mounted on a directory; an error where it is not of this program.
+/// The mount on a directory; an error where it is not of this program.
 pub fn is_ours(dir: &Path) -> io::Result<MountInfo> {
     match mounted_on(dir)? {
         None => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),

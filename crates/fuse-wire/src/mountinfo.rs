@@ -1,4 +1,4 @@
-//! What the kernel's list of mounts says of the one on a directory.
+//! The entry of the mount on a directory in the kernel's list of mounts.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::MountFlags;
@@ -52,7 +52,7 @@ pub fn mounted_on(dir: &Path) -> io::Result<Option<MountInfo>> {
     Ok(find_from(&std::fs::read("/proc/self/mountinfo")?, dir, root()))
 }
 
-/// Where the file system with this number is seen.
+/// The mount points at which the file system with this number is seen.
 pub(crate) fn places_of(device: u32) -> io::Result<Vec<PathBuf>> {
     Ok(find_places(&std::fs::read("/proc/self/mountinfo")?, device, root()))
 }

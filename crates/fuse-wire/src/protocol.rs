@@ -69,7 +69,7 @@ pub(crate) mod opcode {
 }
 
 bitflags::bitflags! {
-    /// What the kernel offers when a session begins, and what is taken of it.
+    /// The features that the kernel offers when a session begins, and those of them that are taken.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Features: u64 {
         /// Several reads of one file at once.
@@ -115,7 +115,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What begins every request.
+/// The header of every request.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct InHeader {
@@ -131,7 +131,7 @@ pub(crate) struct InHeader {
     pub(crate) padding: u16,
 }
 
-/// What begins every answer.
+/// The header of every answer.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct OutHeader {
@@ -147,7 +147,7 @@ pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 /// FUSE_NOTIFY_INVAL_ENTRY: the same, of a name.
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 
-/// What follows the header of [`NOTIFY_INVAL_ENTRY`]; then the name, with a zero byte.
+/// The structure behind the header of [`NOTIFY_INVAL_ENTRY`]; then the name, with a zero byte.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
 pub(crate) struct NotifyInvalEntryOut {
@@ -159,7 +159,7 @@ pub(crate) struct NotifyInvalEntryOut {
 /// FUSE_NOTIFY_PRUNE: the same, of nodes that are not in use (7.45, Linux 6.18).
 pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
-/// What follows the header of [`NOTIFY_PRUNE`]; behind it stand the numbers of the nodes, 64 bits each.
+/// The structure behind the header of [`NOTIFY_PRUNE`]; behind it stand the numbers of the nodes, 64 bits each.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
 pub(crate) struct NotifyPruneOut {
@@ -172,7 +172,7 @@ pub(crate) struct NotifyPruneOut {
 /// grows.
 pub(crate) const NOTIFY_STORE: i32 = 4;
 
-/// What follows the header of that; then the content.
+/// The structure behind the header of [`NOTIFY_STORE`]; then the content.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
 pub(crate) struct NotifyStoreOut {
@@ -182,12 +182,12 @@ pub(crate) struct NotifyStoreOut {
     pub(crate) padding: u32,
 }
 
-/// What follows the header of [`NOTIFY_INVAL_INODE`].
+/// The structure behind the header of [`NOTIFY_INVAL_INODE`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
 pub(crate) struct NotifyInvalInodeOut {
     pub(crate) node: u64,
-    /// Where the content begins that is to be forgotten; below 0: the attributes alone.
+    /// The first byte of the content that is to be forgotten; below 0: the attributes alone.
     pub(crate) offset: i64,
     pub(crate) length: i64,
 }
@@ -221,7 +221,7 @@ pub(crate) struct InitOut {
     pub(crate) unused: [u16; 11],
 }
 
-/// What stat(2) shows of a file.
+/// The attributes of a file as stat(2) shows them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
 pub struct Attr {
@@ -540,7 +540,7 @@ pub struct StatxTime {
     pub reserved: i32,
 }
 
-/// What statx(2) shows of a file, and for how long the kernel may cache it.
+/// The attributes of a file as statx(2) shows them, and the time for which the kernel may cache them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
 #[allow(missing_docs, reason = "the fields are those of statx(2)")]
@@ -572,7 +572,7 @@ pub struct StatxOut {
     pub spare2: [u64; 14],
 }
 
-/// What statfs(2) shows of a file system.
+/// The statistics of a file system as statfs(2) shows them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
 pub struct StatFs {

@@ -46,9 +46,9 @@ pub struct Reply<'a> {
     changed: Option<u64>,
     /// The node whose content the kernel has to ask for again, and from where on.
     moved: Option<(u64, u64)>,
-    /// That a name is not there may be different at any moment.
+    /// The absence of a name may end at any moment.
     fleeting: bool,
-    /// What is refused belongs to a transaction that is rolled back.
+    /// The change that is refused belongs to a transaction that is rolled back.
     rolled_back: bool,
 }
 

@@ -16,13 +16,13 @@ pub struct Request<'a> {
     pub unique: u64,
     /// The file that it is about, by the number an [`Entry`](crate::Entry) named it; 1 is the root.
     pub node: u64,
-    /// Who asks.
+    /// The process that asks.
     pub caller: Caller,
-    /// What is asked.
+    /// The operation that is asked for.
     pub operation: Operation<'a>,
 }
 
-/// Who asks: the process whose call became the request. The kernel's own requests come from 0.
+/// The process whose call became the request. The kernel's own requests come from 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Caller {
     /// User.
@@ -42,7 +42,7 @@ pub enum SetTime {
     At(i64, u32),
 }
 
-/// What SETATTR changes; `None` stays as it is.
+/// The attributes that SETATTR changes; `None` stays as it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Changes {
     /// Permission bits; the type in it counts for nothing.
@@ -63,21 +63,21 @@ pub struct Changes {
     pub kill_privileges: bool,
 }
 
-/// What is asked. Names are without `/` and zero bytes, and of any length up to a page.
+/// The operation of a request. Names are without `/` and zero bytes, and of any length up to a page.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "the fields are those of the system call of the same name")]
 pub enum Operation<'a> {
     /// The file that a name leads to.
     Lookup { name: &'a [u8] },
-    /// What stat(2) shows.
+    /// The attributes that stat(2) shows.
     GetAttr,
     /// access(2) and chdir(2), where the kernel does not check permissions itself.
     Access { mask: u32 },
-    /// What statx(2) shows beyond that.
+    /// The attributes that statx(2) shows beyond those.
     StatX,
     /// chmod, chown, truncate, utimensat.
     SetAttr(Changes),
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     ReadLink,
     /// A new symbolic link.
     Symlink { name: &'a [u8], target: &'a [u8] },
@@ -115,13 +115,14 @@ pub enum Operation<'a> {
         unordered: bool,
         sync: bool,
     },
-    /// What statfs(2) shows.
+    /// The statistics that statfs(2) shows.
     StatFs,
     /// An open file is released.
     Release,
     /// A descriptor of an open file is closed.
     Flush,
-    /// What was written reaches the device; `data`: fdatasync(2); `handle`: the one the file was opened with.
+    /// All that was written to a file reaches the device; `data`: fdatasync(2); `handle`: the one the file was opened
+    /// with.
     Fsync { data: bool, handle: u64 },
     /// An attribute is set; flags as setxattr(2).
     SetXattr { name: &'a [u8], value: &'a [u8], flags: u32, kill_sgid: bool },

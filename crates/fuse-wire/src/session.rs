@@ -59,14 +59,14 @@ impl Session {
         served.and(finished)
     }
 
-    /// What the user should know of the way in which it is mounted: where no loop device could be had, sync(2) does not
+    /// A warning for the user about the way in which it is mounted: where no loop device could be had, sync(2) does not
     /// reach it.
     #[must_use]
     pub fn warning(&self) -> Option<&str> {
         self.mount.warning()
     }
 
-    /// What ends this session from another thread.
+    /// A handle that ends this session from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         Unmounter {

@@ -1,4 +1,4 @@
-//! What a connection has done, asked for through its mount.
+//! The statistics of a connection, asked for through its mount.
 
 use crate::mount::{is_ours, resolve};
 use crate::transport::counters::{ATTRIBUTE, POLLED, TRANSPORT};
@@ -10,12 +10,12 @@ use std::time::Duration;
 /// More than it is ever long.
 const LONGEST: usize = 4096;
 
-/// What a connection has done since it was made.
+/// The statistics of a connection since it was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statistics {
     /// Which way requests take: `io_uring` or `/dev/fuse`.
     pub transport: String,
-    /// How long threads stayed awake with nothing to do.
+    /// The total time that threads stayed awake with nothing to do.
     pub polled: Duration,
     /// Messages of the kernel by kind, as the protocol calls them; those that came.
     pub messages: Vec<(String, u64)>,

@@ -41,7 +41,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Requests of the kernel's own making (read-ahead) that may wait at once.
 const MAX_BACKGROUND: u16 = 64;
-/// What every transport can carry.
+/// The features that every transport can carry.
 const CARRIED: Features = Features::ASYNC_READ
     .union(Features::BIG_WRITES)
     .union(Features::MAX_PAGES)
@@ -86,7 +86,7 @@ pub(crate) fn serve(mut link: Link, transport: Transport) -> io::Result<()> {
     served.and(link.spare.join())
 }
 
-/// What follows the handshake: spare workers can be started, and the file system is connected.
+/// Sets up the connection after the handshake: spare workers can be started, and the file system is connected.
 fn connect(link: &Arc<Link>) {
     let weak = Arc::downgrade(link);
     link.spare.start_with(Box::new(move |queue| {

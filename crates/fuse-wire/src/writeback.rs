@@ -1,4 +1,4 @@
-//! What the kernel has of a mount's files and has not handed over yet.
+//! Content of a mount's files that the kernel has and has not handed over yet.
 
 use crate::request::Operation;
 use parking_lot::Mutex;
@@ -18,21 +18,22 @@ const CERTAIN: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(5);
 /// Longest that the end of a session waits for all of it: an init system kills after 90 seconds by default.
 const AT_THE_END: Duration = Duration::from_secs(60);
-/// How often it is looked whether `sync` has ended, where that has a limit.
+/// The interval between checks whether `sync` has ended, where that has a limit.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What comes from the kernel's pages. A session has one, so that all who wait for the kernel count the same requests.
+/// The state of writeback from the kernel's pages. A session has one, so that all who wait for the kernel count the
+/// same requests.
 #[derive(Default)]
 pub struct Writeback {
     /// The kernel's number of the connection, where it is known.
     connection: Option<u32>,
     /// Writes that are being answered.
     answering: AtomicUsize,
-    /// How many came.
+    /// The number of writes that came.
     came: AtomicU64,
-    /// How often the kernel asked for all to be durable.
+    /// The number of times that the kernel asked for all to be durable.
     synced: AtomicU64,
-    /// How many could not be written, and why the last one could not.
+    /// The number of writes that failed, and the error of the last one.
     failed: Mutex<(u64, Option<Errno>)>,
 }
 

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Default)]
 pub(crate) struct Losses(Mutex<HashMap<u64, Loss>>);
 
-/// What a file has lost.
+/// The content that a file has lost.
 struct Loss {
     /// Files opened with a handle below this one may have shown it, or stored it.
     before: u64,

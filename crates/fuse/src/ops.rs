@@ -1,4 +1,4 @@
-//! What each request of the kernel means on a volume, whatever carries the requests.
+//! The meaning of each request of the kernel on a volume, whatever carries the requests.
 //!
 //! A *node* is the kernel's name for a file: the inode number, except that FUSE calls the root 1 where ext calls it 2.
 //! Number 1 (the list of bad blocks) is never named by a directory, so nothing else needs the place. The kernel shows
@@ -73,7 +73,7 @@ const RENAME_WHITEOUT: u32 = 4;
 /// A mounted volume.
 pub(crate) struct Ops {
     pub(crate) volume: Arc<Volume>,
-    /// What nodes and the numbers that stat(2) shows have in their upper 32 bits.
+    /// The upper 32 bits of nodes and of the numbers that stat(2) shows.
     above: u64,
     problems: ProblemReports,
     /// Besides root, the only user whose requests are answered.
@@ -84,7 +84,7 @@ pub(crate) struct Ops {
     ask_opens: bool,
     /// The same for directories.
     ask_dir_opens: bool,
-    /// Where the kernel is notified of what it is to forget.
+    /// The handle by which the kernel is notified of what it is to forget.
     kernel: OnceLock<Kernel>,
     /// Whether the kernel caches what is written, and sizes and times with it.
     writeback: bool,
@@ -94,7 +94,7 @@ pub(crate) struct Ops {
     name_timeout: u64,
     /// Whether reading is recorded.
     atime: Atime,
-    /// What of holes the kernel may have, where files can be changed.
+    /// The parts of holes that the kernel may have, where files can be changed.
     holes: Option<Holes>,
     /// Files that are known to have capabilities.
     capable: Mutex<HashSet<InodeNo>>,
@@ -103,19 +103,19 @@ pub(crate) struct Ops {
     /// Files of which the kernel may have pages that it has not handed over, and why one of them could not be written
     /// lately.
     may_have_pages: Mutex<HashMap<InodeNo, Option<Errno>>>,
-    /// How unmounting the volume went, once it was.
+    /// The outcome of unmounting the volume, once it was unmounted.
     ended: Arc<Ended>,
     /// All changes are durable before the answer.
     sync: bool,
     /// Changes of names are.
     dirsync: bool,
-    /// What is done about damage.
+    /// The behaviour on damage.
     errors: Option<OnDamage>,
     /// Damage was met.
     damaged: AtomicBool,
 }
 
-/// How unmounting the volume went, once it was.
+/// The outcome of unmounting the volume, once it was unmounted.
 type Ended = Mutex<Option<Result<(), String>>>;
 
 /// The node of an inode.
@@ -488,8 +488,8 @@ impl Ops {
         Attr { ino: self.ino(a.inode), blocks: self.blocks(a), ..attr(a) }
     }
 
-    /// How many units of 512 bytes a file is said to take: one block where it has none and the kernel may have pages of
-    /// it that were written. tar(1) takes a file without blocks for a hole and does not read it.
+    /// The number of units of 512 bytes that a file is said to take: one block where it has none and the kernel may
+    /// have pages of it that were written. tar(1) takes a file without blocks for a hole and does not read it.
     fn blocks(&self, a: &Attributes) -> u64 {
         let unknown = || self.holes.as_ref().map_or(self.writeback, |holes| holes.has(a.inode));
         if a.blocks == 0 && a.kind == FileKind::Regular && unknown() { u64::from(a.block_size / 512) } else { a.blocks }
@@ -557,7 +557,8 @@ impl Ops {
         if a.kind == FileKind::Regular && a.mode & 0o111 == 0 { Err(Errno::ACCESS) } else { Ok(()) }
     }
 
-    /// What statx(2) shows: all of stat(2), the time of creation where it is known, and the attribute bits.
+    /// The attributes that statx(2) shows: all of stat(2), the time of creation where it is known, and the attribute
+    /// bits.
     fn statx(&self, a: &Attributes) -> StatxOut {
         // STATX_BASIC_STATS and STATX_BTIME
         const BASIC: u32 = 0x7ff;

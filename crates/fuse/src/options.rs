@@ -1,4 +1,4 @@
-//! What `-o` may say.
+//! The options that `-o` may name.
 
 mod others;
 
@@ -9,8 +9,8 @@ use others::{Meaning, meaning};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they were made: a
-/// file that is for its owner alone by now may be for everybody there.
+/// The users who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they
+/// were made: a file that is for its owner alone by now may be for everybody there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SnapshotFolder {
     /// The user who mounted the volume, and root.
@@ -20,7 +20,7 @@ pub enum SnapshotFolder {
     All,
 }
 
-/// What is done when damage is met in a volume that is open for writing, beside the error for the process that met it.
+/// The behaviour when damage is met in a volume that is open for writing, beside the error for the process that met it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDamage {
     /// The volume is marked as having errors, so that it is checked before it is written again.
@@ -29,23 +29,23 @@ pub enum OnDamage {
     ReadOnly,
 }
 
-/// How to mount a volume: what the option lists of mount(8) say.
+/// Options for mounting a volume: those in the option lists of mount(8).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountOptions {
-    /// How it is attached to the directory.
+    /// The options for attaching it to the directory.
     pub mount: AttachOptions,
     /// It was said that the volume shall be writable (`rw`): one that can only be read is not mounted.
     pub insist: bool,
-    /// How the volume stays consistent through a crash; the best it has unless set.
+    /// The way in which the volume stays consistent through a crash; the best it has unless set.
     pub consistency: Option<Consistency>,
-    /// What is done about file data; the usual unless set.
+    /// The mode of writing file data; the usual unless set.
     pub data: Option<DataMode>,
-    /// What is done when damage is met, beside the error for the process that met it. Unless set, what the superblock
+    /// The behaviour when damage is met, beside the error for the process that met it. Unless set, what the superblock
     /// says: nothing is written any more, or nothing is done.
     pub errors: Option<OnDamage>,
     /// The journal must have checksums.
     pub journal_checksum: bool,
-    /// Where new blocks go, where the format does not say it.
+    /// The placement of new blocks, where the format does not say it.
     pub placement: Placement,
     /// For how many seconds a change may stay in memory only; 5 unless set.
     pub commit: Option<u32>,
@@ -54,13 +54,13 @@ pub struct MountOptions {
     /// The kernel caches what is written to files, with their sizes and times, and hands it over later: at the last
     /// close(2), fsync(2), sync(2), unmounting, or when it has cached it for long.
     pub writeback_cache: bool,
-    /// Where the copy of the superblock lies that is used in place of the primary: in bytes from the volume's start.
+    /// The offset of the copy of the superblock that is used in place of the primary: in bytes from the volume's start.
     pub superblock: Option<u64>,
     /// The volume is shown without what its journal holds.
     pub ignore_journal: bool,
     /// A native volume is shown as the snapshot of this name has it, for reading.
     pub snapshot: Option<String>,
-    /// Who may look into the folder of snapshots of a native volume.
+    /// The users who may look into the folder of snapshots of a native volume.
     pub snapshots: SnapshotFolder,
 }
 
@@ -96,7 +96,7 @@ impl MountOptions {
         options.complete()
     }
 
-    /// What options that do not contradict each other mean together.
+    /// Completes options that do not contradict each other by what they mean together.
     fn complete(mut self) -> Result<Self> {
         let options = &mut self;
         // a snapshot is what it is
@@ -178,7 +178,7 @@ impl MountOptions {
         Ok(())
     }
 
-    /// What is done when damage is met: as said, else as the superblock says (`tune2fs -e`). A panic of the machine is
+    /// The behaviour when damage is met: as said, else as the superblock says (`tune2fs -e`). A panic of the machine is
     /// not ours to make.
     pub(crate) fn on_damage(&self, volume: &Volume) -> Option<OnDamage> {
         const REMOUNT_RO: u16 = 2;

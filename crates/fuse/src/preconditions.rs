@@ -1,18 +1,18 @@
-//! What a request relies on that waits for a transaction of others.
+//! The preconditions of a request that waits for a transaction of others.
 //!
-//! The kernel has looked at names and permissions before it sent the request, and it may have needs what the
+//! The kernel has looked at names and permissions before it sent the request, and it may have seen what the
 //! transaction did. When that is rolled back the same names may lead to other files, and the same files may be another
 //! user's. Where that is so the request is answered with ESTALE: the kernel then looks again, and asks anew for what
 //! goes by a name.
 //!
 //! Content is written and space is taken by the process that has the file open, whatever its permissions are by then;
-//! that a file does not exist any more is needs by its number.
+//! that a file does not exist any more is seen by its number.
 
 use crate::ops::number_of;
 use fs::{InodeNo, Volume};
 use fuse_wire::{Changes, Operation, Request, SetTime};
 
-/// Who owns a file, and who may do what with it where that counts.
+/// The owner and group of a file, and its permissions where they count.
 #[derive(Debug, PartialEq, Eq)]
 struct File {
     generation: u32,
@@ -21,11 +21,11 @@ struct File {
     mode: Option<u16>,
 }
 
-/// What a request relies on.
+/// The state that a request relies on.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Preconditions {
     files: Vec<Option<File>>,
-    /// Where names lead.
+    /// The inodes that names lead to.
     names: Vec<Option<InodeNo>>,
 }
 

@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
-/// What a word of the list does to the flags: sets one or clears it.
+/// The words of the list and their effect on the flags: each sets one or clears it.
 const CHANGES: [(&str, MountFlags, bool); 10] = [
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
@@ -27,7 +27,7 @@ const CHANGES: [(&str, MountFlags, bool); 10] = [
     ("symfollow", MountFlags::NOSYMFOLLOW, false),
 ];
 
-/// What the serving process does as well, and goes on doing.
+/// The words for what the serving process does as well, and goes on doing.
 const FIXED: [(&str, MountFlags, bool); 6] = [
     ("sync", MountFlags::SYNCHRONOUS, true),
     ("async", MountFlags::SYNCHRONOUS, false),

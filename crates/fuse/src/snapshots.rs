@@ -41,7 +41,7 @@ pub(crate) const LIST: &[u8] = b"snapshots";
 const HIDDEN: u64 = MADE_UP << 32 | 1;
 /// The node of `.extant/snapshots`.
 const SNAPSHOTS: u64 = MADE_UP << 32 | 2;
-/// What nodes that are on no volume have in their upper 32 bits.
+/// The upper 32 bits of nodes that are on no volume.
 const MADE_UP: u64 = 0xFFFF_FFFF;
 /// Bytes of each one's metadata that are cached.
 const CACHE: usize = 16 << 20;
@@ -58,7 +58,7 @@ pub(crate) struct WithSnapshots {
     live: Ops,
     options: MountOptions,
     on_problem: ProblemSink,
-    /// Where it is mounted.
+    /// The directory on which it is mounted.
     dir: Option<PathBuf>,
     views: Views,
     kernel: OnceLock<Kernel>,

@@ -50,17 +50,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use waiting::Waiting;
 
-/// What the names of the attributes begin with.
+/// The prefix of the attributes' names.
 const PREFIX: &[u8] = b"extant.txn.";
 /// Longest time that a transaction may take, in seconds.
 const LONGEST: u64 = 24 * 3600;
-/// How often it is looked whether a transaction is over.
+/// The interval between checks whether a transaction is over.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a request that waits sleeps before it looks whether it is sent away.
+/// The longest time that a request that waits sleeps before it looks whether it is sent away.
 const WAIT: Duration = Duration::from_millis(50);
 /// The same for requests that wait without asking the volume.
 const NAP: Duration = Duration::from_millis(20);
-/// How long an unmount waits for a commit under way, after which the kernel's pages are anybody's.
+/// The longest time that an unmount waits for a commit under way, after which the kernel's pages are anybody's.
 const COMMITTING: Duration = Duration::from_secs(10);
 
 /// A file system on a volume, with transactions.
@@ -110,7 +110,7 @@ impl Drop for One<'_> {
 struct Running {
     transaction: Transaction,
     members: Arc<Members>,
-    /// How long it may take, and until when.
+    /// The longest time that it may take, and the end of that time.
     time: Duration,
     deadline: Option<Instant>,
     /// Nodes of which the kernel has written pages back.
@@ -133,7 +133,7 @@ enum Command {
     Rollback,
 }
 
-/// What a request does to the volume.
+/// The effect of a request on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Changes,

@@ -26,8 +26,8 @@ pub fn mount(
     Session::mount(answering(volume, Some(dir), options, on_problem), dir, &options.mount)
 }
 
-/// What answers requests about a volume that is mounted on a directory, or, for [`Messages`](crate::Messages), nowhere.
-/// `on_problem` as for [`mount`].
+/// The file system that answers requests about a volume that is mounted on a directory, or, for
+/// [`Messages`](crate::Messages), nowhere. `on_problem` as for [`mount`].
 pub fn answering(
     volume: Arc<Volume>,
     dir: Option<&Path>,

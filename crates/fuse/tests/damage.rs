@@ -28,7 +28,7 @@ fn volume(args: &[&str], names: &[&str]) -> (Image, Vec<Vec<u8>>) {
     (Image::mke2fs(args, 16 << 20).with_folder(source.path()).build(), contents)
 }
 
-/// Where an inode lies, in bytes; from debugfs's "located at block 37, offset 0x0100".
+/// The offset of an inode, in bytes; from debugfs's "located at block 37, offset 0x0100".
 fn place(image: &Image, name: &str, block_size: usize) -> usize {
     let said = oracle::debugfs(image.path(), &format!("imap {name}"));
     let number = |after: &str| {
@@ -66,7 +66,7 @@ fn a_corrupt_inode_is_an_error_for_its_file_alone() {
     assert!(problems.len() == 1 && problems[0].contains("checksum"), "{problems:?}");
 }
 
-/// What was accepted finds no place then: the user hears why, and that it is not for want of space.
+/// Content that was accepted finds no place then: the user hears why, and that it is not for want of space.
 #[test]
 fn a_group_that_is_not_used_any_more_is_named() {
     if !ready() {

@@ -1,4 +1,4 @@
-//! What a program sees of a mounted volume equals the model of what was written, and what the kernel shows of it.
+//! A program's view of a mounted volume equals the model of what was written, and what the kernel shows of it.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What the kernel caches - names, modes, pages, files without a name - is what the volume has.
+//! The state that the kernel caches - names, modes, pages, files without a name - is what the volume has.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What the server takes of memory: it follows what is in use, and stays within the limit of a control group.
+//! The server's use of memory: it follows what is in use, and stays within the limit of a control group.
 
 mod common;
 

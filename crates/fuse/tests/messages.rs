@@ -122,7 +122,7 @@ rmdir: RMDIR
 statfs: STATFS
 ";
 
-/// What the threads of this process have used of the processors, in ticks.
+/// The processor time that the threads of this process have used, in ticks.
 fn used() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").expect("stat");
     let fields = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(11).take(2);

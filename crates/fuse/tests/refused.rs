@@ -1,4 +1,4 @@
-//! What cannot be done for lack of space leaves the content as it was, also in mappings.
+//! A request that cannot be met for lack of space leaves the content as it was, also in mappings.
 
 mod common;
 

@@ -22,7 +22,7 @@ fn options(transport: &str) -> String {
     format!("writeback_cache,{transport}")
 }
 
-/// What a file should hold.
+/// A file, and the content that it should have.
 struct Model {
     file: File,
     content: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What the layer costs on a modelled hard disk: `cargo run --release -p extant-kero --example speed [FOLDER
+//! The cost of the layer on a modelled hard disk: `cargo run --release -p extant-kero --example speed [FOLDER
 //! [opening]]`.
 //!
 //! Times are those of the model's clock, so that what else the machine does has no share in them; look-ups are timed by

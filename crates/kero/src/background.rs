@@ -12,7 +12,7 @@ use crate::device::{Kero, Options};
 use crate::error::{Error, Result};
 use crate::joined::Joined;
 
-/// How often it is looked whether there is something to do.
+/// The interval at which it is looked whether there is something to do.
 const STEP: Duration = Duration::from_millis(100);
 /// Most blocks that go home in a step: the longest that a call waits behind.
 const BUDGET: usize = 64;
@@ -76,7 +76,7 @@ pub fn beneath(
     }
 }
 
-/// What the thread and its owner share.
+/// The state that the thread and its owner share.
 #[derive(Debug, Default)]
 struct Stop {
     asked: Mutex<bool>,

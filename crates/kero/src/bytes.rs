@@ -19,10 +19,10 @@ pub const VERSION: u32 = 1;
 const MOST: u64 = 1 << 62;
 /// Most entries of one record.
 pub const ENTRIES: usize = 255;
-/// What a placeholder says to people.
+/// The text of a placeholder for people.
 pub const NOTICE: &[u8; 128] = b"This device has a Kero layer of Extant: blocks are mapped. Open it as kero:DEVICE, or remove the layer with extant kero drain. \n";
 
-/// Where a field of a disk structure lies: the row of its table in FORMAT.md.
+/// The location of a field in a disk structure: the row of its table in FORMAT.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldAt {
     /// The field's name.
@@ -172,7 +172,7 @@ disk_struct! {
 const LAST: u32 = 1;
 const CHECKPOINT: u32 = 2;
 
-/// What the layer is doing.
+/// The state of the layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// `format` has not ended.
@@ -188,11 +188,11 @@ pub enum Phase {
 pub struct Superblock {
     /// The layer's own.
     pub uuid: [u8; 16],
-    /// What the layer is doing.
+    /// The state of the layer.
     pub phase: Phase,
     /// The higher one counts.
     pub generation: u64,
-    /// Where everything stands.
+    /// The layout of the device.
     pub layout: Layout,
     /// Block of the log where the checkpoint begins.
     pub checkpoint: u32,
@@ -241,7 +241,7 @@ impl Superblock {
     /// Reads a block that should be a superblock of a device of at least its blocks.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The defect, in words.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let (disk, _) = DiskSuperblock::read_from_prefix(bytes).map_err(|_| "superblock cut short")?;
         if disk.s_magic != SUPERBLOCK_MAGIC {
@@ -284,7 +284,7 @@ impl Superblock {
     }
 }
 
-/// What stands in blocks 0 and 16.
+/// The content of blocks 0 and 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placeholder {
     /// The layer's own.
@@ -339,7 +339,7 @@ impl Placeholder {
     }
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// The next block behind the header is the new content of this block.
@@ -353,7 +353,7 @@ pub enum Entry {
     Home {
         /// First block of data.
         address: u32,
-        /// How many.
+        /// The number of blocks.
         count: u16,
         /// CRC32C of them all.
         checksum: u32,
@@ -362,14 +362,14 @@ pub enum Entry {
     Drop {
         /// First block of data.
         address: u32,
-        /// How many.
+        /// The number of blocks.
         count: u16,
     },
     /// These MiB have no content.
     Discard {
         /// First MiB of data.
         mib: u32,
-        /// How many.
+        /// The number of MiB.
         count: u16,
     },
     /// The next block behind the header is this part of a checkpoint.
@@ -446,7 +446,7 @@ pub struct Record {
     pub last: bool,
     /// Whether it is part of a checkpoint.
     pub checkpoint: bool,
-    /// What it says, in the order in which it counts.
+    /// Its entries, in the order in which they count.
     pub entries: Vec<Entry>,
 }
 
@@ -507,8 +507,8 @@ impl Record {
     /// Reads a header block. The checksum that the next header names comes with it.
     ///
     /// # Errors
-    /// What is wrong with it: `Err(None)` where it is not whole, which is the ordinary end of a log; `Err(Some)` where
-    /// its checksum is right and it says what cannot be.
+    /// The defect: `Err(None)` where the block is not whole, which is the ordinary end of a log; `Err(Some)` where its
+    /// checksum is right and it says what cannot be.
     pub fn parse(bytes: &[u8], uuid: &[u8; 16], layout: &Layout) -> Result<(Self, u32), Option<&'static str>> {
         let disk = Self::header(bytes, uuid).map_err(|_| None)?;
         let checksum = disk.r_checksum.get();

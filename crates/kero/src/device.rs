@@ -20,7 +20,7 @@ use crate::recover::recover;
 use crate::ring::Ring;
 use crate::state::{Source, State};
 
-/// How a layer is opened.
+/// The options for opening a layer.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Refuse every change.
@@ -66,24 +66,24 @@ impl Options {
     }
 }
 
-/// What a layer has done since it was opened, and how full its log is. Sizes in bytes.
+/// The statistics of a layer since it was opened, and how full its log is. Sizes in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// What callers read.
+    /// Bytes that callers read.
     pub read_bytes: u64,
     /// Of that, what came from the log or from memory: the hits.
     pub hit_bytes: u64,
-    /// What callers wrote.
+    /// Bytes that callers wrote.
     pub written_bytes: u64,
-    /// What was written to the log: blocks and headers.
+    /// Bytes written to the log: blocks and headers.
     pub log_bytes: u64,
     /// Of the log and the superblocks, what checkpoints took.
     pub checkpoint_bytes: u64,
-    /// What was written to superblocks.
+    /// Bytes written to superblocks.
     pub superblock_bytes: u64,
-    /// What was written in its own place at once.
+    /// Bytes written in their own place at once.
     pub in_place_bytes: u64,
-    /// What was moved from the log to its own place.
+    /// Bytes moved from the log to their own place.
     pub gone_home_bytes: u64,
     /// Hot blocks that were appended to the log again.
     pub again_bytes: u64,
@@ -99,9 +99,9 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Size of the log.
     pub log_size: u64,
-    /// What of it cannot be written over now.
+    /// The part of it that cannot be written over now.
     pub log_used: u64,
-    /// What of it is the newest content of a block.
+    /// The part of it that is the newest content of a block.
     pub log_mapped: u64,
     /// Memory of the table.
     pub table_memory: u64,
@@ -129,14 +129,14 @@ pub struct Kero<D> {
     layout: Layout,
     log: Mutex<()>,
     state: RwLock<State>,
-    /// How often writes in place have ended, for those who wait for one.
+    /// The number of times that writes in place have ended, for those who wait for one.
     landed: Mutex<u64>,
     landing: Condvar,
     read_bytes: AtomicU64,
     hit_bytes: AtomicU64,
 }
 
-/// How a step of a write went.
+/// The outcome of a step of a write.
 enum Step {
     Done,
     /// The open group has to be written down before.
@@ -304,7 +304,7 @@ impl<D: BlockDevice> Kero<D> {
         self.shared().uuid
     }
 
-    /// Where everything stands.
+    /// The layout of the device.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -338,7 +338,7 @@ impl<D: BlockDevice> Kero<D> {
         u64::from(limit.saturating_sub(headers)) * BLOCK
     }
 
-    /// What happened since it was opened.
+    /// The statistics since it was opened.
     pub fn stats(&self) -> Stats {
         let state = self.shared();
         let log = u64::from(self.layout.log) * BLOCK;
@@ -648,7 +648,8 @@ impl<D: BlockDevice> Kero<D> {
         }
     }
 
-    /// How far the blocks from `first` on, at most to before `end`, have content, or have none.
+    /// The end of the blocks from `first` on, at most `end`, that have content, or that have none; and whether they
+    /// have none.
     fn blank_run(&self, first: u32, end: u32) -> (u32, bool) {
         let state = self.shared();
         let blank = |mib: u32| {

@@ -1,4 +1,4 @@
-//! What can go wrong, a sentence each.
+//! The errors of the layer, a sentence each.
 
 use std::fmt;
 
@@ -34,14 +34,14 @@ pub enum Error {
         /// Most bytes.
         most: u64,
     },
-    /// What stands on the device reaches into the blocks that Kero needs for itself.
+    /// The volume on the device reaches into the blocks that Kero needs for itself.
     #[error(
         "the volume on the device reaches to byte {volume}, and Kero needs everything from byte {data} on: shrink the volume first"
     )]
     Occupied {
         /// End of the volume.
         volume: u64,
-        /// Where Kero's own blocks would begin.
+        /// First byte of what would be Kero's own blocks.
         data: u64,
     },
     /// `format` of a device that has the layer already.
@@ -108,10 +108,10 @@ pub enum Error {
     },
 }
 
-/// What is wrong with the bytes of the layer, and where.
+/// A defect in the bytes of the layer, and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corrupt {
-    /// What is wrong.
+    /// The defect.
     pub what: &'static str,
     /// First byte of the block it stands in, on the device.
     pub offset: u64,

@@ -43,7 +43,7 @@ impl Runs {
         self.0.iter().map(|(first, end)| (*first, *end))
     }
 
-    /// How many runs there are.
+    /// The number of runs.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -62,7 +62,7 @@ impl Runs {
     }
 }
 
-/// What was written since the last flush.
+/// The changes since the last flush.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     /// New content.
@@ -75,7 +75,7 @@ pub(crate) struct Open {
     pub(crate) discards: Runs,
     /// Blocks of the log that records of this group take already.
     pub(crate) written: u32,
-    /// How many runs were written in their own places, at most.
+    /// The number of runs written in their own places, at most.
     pub(crate) scattered: u32,
     /// Blocks that such records call home.
     pub(crate) written_homes: Runs,

@@ -12,7 +12,7 @@ use crate::layout::BLOCK;
 pub struct Joined {
     first: Arc<dyn BlockDevice>,
     second: Arc<dyn BlockDevice>,
-    /// Where the second one begins.
+    /// The byte at which the second one begins.
     split: u64,
     geometry: Geometry,
 }
@@ -38,7 +38,7 @@ impl Joined {
         Self { first, second, split, geometry }
     }
 
-    /// Where the second device begins.
+    /// The byte at which the second device begins.
     #[must_use]
     pub fn split(&self) -> u64 {
         self.split

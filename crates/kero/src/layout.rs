@@ -1,4 +1,4 @@
-//! Where everything stands on the device.
+//! The layout of the device.
 //!
 //! ```text
 //! block 0                          data                                              blocks
@@ -18,7 +18,7 @@ pub const LEAST_LOG: u32 = 64;
 /// Blocks beside data and log: two superblocks, two homes.
 const OWN: u64 = 4;
 
-/// Where everything stands. Every number was checked, so that arithmetic with them cannot fail.
+/// The layout of a device. Every number was checked, so that arithmetic with them cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Blocks of the device.

@@ -16,7 +16,7 @@ use crate::table::Table;
 /// Bytes of a sector, which is written whole or not at all.
 const SECTOR: u64 = 512;
 
-/// How a layer is made.
+/// The options for making a layer.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
     /// Bytes of the log; a 64th of the device, 4 MiB to 4 GiB, where it is not said.
@@ -25,7 +25,7 @@ pub struct FormatOptions {
     pub least_log: u64,
     /// Discard what stands on the device. Otherwise all of it counts as content.
     pub empty: bool,
-    /// Where the volume on the device ends, if there is one: it must not reach into Kero's own blocks.
+    /// The byte at which the volume on the device ends, if there is one: it must not reach into Kero's own blocks.
     pub volume: Option<u64>,
     /// The block from which on another device has what follows, as [`Joined`](crate::Joined) has it: that is the log's
     /// alone.
@@ -200,7 +200,7 @@ pub fn drain<D: BlockDevice>(device: &D, options: Options) -> Result<()> {
     drain_with(device, options, &mut |_| {}).map(drop)
 }
 
-/// How far a layer is removed.
+/// The progress of removing a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Bytes that stood in the log when it began.

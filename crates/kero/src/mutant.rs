@@ -1,4 +1,4 @@
-//! What the tests make the layer do wrong, to see that the explorer finds it.
+//! The defects that the tests put into the layer, to see that the explorer finds them.
 
 /// One thing that is done wrong.
 #[doc(hidden)]
@@ -9,7 +9,7 @@ pub enum Mutant {
     Identity,
     /// A write to a block that is not in the log goes home in place.
     ColdInPlace,
-    /// What was written in its own place stands in no record.
+    /// A block that was written in its own place stands in no record.
     HomeUnrecorded,
     /// Opening does not verify what the last group calls home.
     HomeUnverified,
@@ -27,11 +27,11 @@ pub enum Mutant {
     DiscardUnrecorded,
     /// A block goes home after a newer one was written there.
     LateHome,
-    /// What the last group calls home is written over in place.
+    /// A block that the last group calls home is written over in place.
     FreshOverLast,
     /// A group that opening refused is not made void before other writes.
     RefusedStays,
-    /// What opening read counts as durable.
+    /// Content that opening read counts as durable.
     BelievesMemory,
     /// It is not looked whether another opening writes to the device.
     Unlooked,

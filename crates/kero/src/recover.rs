@@ -18,21 +18,21 @@ use crate::layout::{BLOCK, Layout, MIB};
 use crate::mutant::Mutant;
 use crate::table::Table;
 
-/// How many segments may be damaged between the end of the log and what shows that it is none.
+/// The most segments that may be damaged between the end of the log and what shows that it is none.
 const PASSED: u32 = 4;
 
-/// What opening found.
+/// The findings of opening.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) table: Table,
-    /// Where the next record goes.
+    /// The block of the log for the next record.
     pub(crate) head: u32,
     pub(crate) sequence: u64,
     /// The newest whole group.
     pub(crate) group: u64,
     /// Checksum of the newest header.
     pub(crate) before: u32,
-    /// What that group calls home.
+    /// The blocks which that group calls home.
     pub(crate) homes: Runs,
     /// First block of the checkpoint that was used, and of the older one that a superblock names.
     pub(crate) checkpoints: [u32; 2],
@@ -40,17 +40,18 @@ pub(crate) struct Found {
     pub(crate) used: (usize, Superblock),
     /// Whether a group was refused of which all headers are whole: later writes must not make it whole.
     pub(crate) refused: bool,
-    /// What was believed as it was read, and is written again before anything else.
+    /// The content that was believed as it was read, and is written again before anything else.
     pub(crate) unproved: Unproved,
 }
 
-/// What no later header proves, and may be in the memory of the system alone. A flush that fails leaves pages there
-/// that the device lacks, and that count as written: the next flush returns without them, and reading does not show it.
+/// The content that no later header proves, and that may be in the memory of the system alone. A flush that fails
+/// leaves pages there that the device lacks, and that count as written: the next flush returns without them, and
+/// reading does not show it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unproved {
     /// The last group, where it is not a checkpoint that a superblock names.
     group: Option<(Position, u64)>,
-    /// Where the next group goes, and its number.
+    /// The position of the next group, and its number.
     end: (Position, u64),
     /// A group stands there of which all headers are whole, and that was refused.
     refused: bool,

@@ -23,7 +23,7 @@ pub(crate) struct Segment {
 pub(crate) struct Ring {
     log: u32,
     segment: u32,
-    /// Where the next record goes, a block of the log.
+    /// The block of the log for the next record.
     pub(crate) head: u32,
     pub(crate) segments: Vec<Segment>,
     /// First block of the newest checkpoint that a superblock names.

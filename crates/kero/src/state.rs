@@ -1,4 +1,4 @@
-//! What is known in memory, and how it reaches the log.
+//! The state in memory, and how it reaches the log.
 //!
 //! 1. The table says what the records say that were written; the open group lies over it.
 //! 2. No record of a group is written before the flush of the group before it returned: so a header proves that group.
@@ -47,7 +47,7 @@ fn unwritten_bit(address: u32) -> (usize, u64) {
     ((address % MIB / 64) as usize, 1 << (address % 64))
 }
 
-/// Where the content of a block is.
+/// The location of a block's content.
 pub(crate) enum Source<'a> {
     Memory(&'a [u8]),
     /// First byte on the device.
@@ -72,7 +72,7 @@ pub(crate) struct State {
     pub(crate) before: u32,
     /// Slots that are left by records that are not durable yet.
     pub(crate) left: Vec<u32>,
-    /// What the newest durable group calls home, and the one that is being flushed.
+    /// The blocks that the newest durable group calls home, and those of the one that is being flushed.
     pub(crate) homes: [Runs; 2],
     /// MiB that the group that is being flushed discards.
     pub(crate) discards: Runs,
@@ -83,14 +83,14 @@ pub(crate) struct State {
     /// Blocks that are being written in their own place.
     pub(crate) in_flight: BTreeSet<u32>,
     pub(crate) now: Duration,
-    /// How long a block stays hot.
+    /// The time for which a block stays hot.
     pub(crate) hot: Duration,
     pub(crate) failed: Option<String>,
     /// A group was refused at opening of which all headers are whole.
     pub(crate) refused: bool,
-    /// What opening believed and was not written again yet.
+    /// The content that opening believed and that was not written again yet.
     pub(crate) unproved: Option<Unproved>,
-    /// Where the newest superblock stands, and what it says: another opening would have put its own epoch there.
+    /// The place of the newest superblock, and its content: another opening would have put its own epoch there.
     pub(crate) superblock: (usize, Superblock),
     /// It was seen that another one did: the table leads to what may be written over at any time.
     pub(crate) taken: bool,
@@ -103,7 +103,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Where the newest content of a block is.
+    /// The location of a block's newest content.
     pub(crate) fn source(&self, address: u32) -> Source<'_> {
         let home = Source::Device(self.layout.home(address));
         if let Some(bytes) = self.open.blocks.get(&address) {
@@ -370,8 +370,8 @@ impl State {
         unsaid
     }
 
-    /// What comes before all changes: looks whether another opening writes to the device; before the first one makes
-    /// durable what opening believed, with this opening's epoch, and void what it refused.
+    /// Runs before all changes: looks whether another opening writes to the device; before the first one makes durable
+    /// what opening believed, with this opening's epoch, and void what it refused.
     pub(crate) fn settle(&mut self, device: &dyn BlockDevice) -> Result<()> {
         let settled = self.try_settle(device);
         self.taken |= matches!(settled, Err(Error::Taken { .. }));
@@ -414,7 +414,7 @@ impl State {
         Ok(())
     }
 
-    /// What follows from a flush that returned after the last record of the newest group was written.
+    /// Applies the effects of a flush that returned after the last record of the newest group was written.
     pub(crate) fn durable(&mut self, device: &dyn BlockDevice) {
         for slot in std::mem::take(&mut self.left) {
             if let Some(segment) = self.ring.of(slot) {

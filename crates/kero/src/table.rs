@@ -43,7 +43,7 @@ impl Table {
         }
     }
 
-    /// How many blocks are mapped.
+    /// The number of mapped blocks.
     pub(crate) fn mapped(&self) -> u32 {
         self.mapped
     }
@@ -218,7 +218,7 @@ impl Table {
     /// Reads what [`Table::encode`] wrote, and zeroes that may follow.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The defect, in words.
     pub(crate) fn decode(bytes: &[u8], layout: &Layout) -> Result<Self, &'static str> {
         let mut table = Self::new(layout, false);
         let number = |at: usize| {

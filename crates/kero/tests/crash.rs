@@ -55,7 +55,7 @@ fn every_state_of_a_wide_log_is_that_of_one_flush() {
     all("wide", &Plan::wide(), 2, 3.0);
 }
 
-/// How many seeds it takes until a mutant is found, and what is found.
+/// Prints the number of seeds that it takes until a mutant is found, and what is found.
 fn caught(mutant: Mutant, plan: &Plan, seeds: u64) {
     let begun = Instant::now();
     for (number, case) in cases(&format!("{mutant:?}"), seeds).enumerate() {
@@ -96,8 +96,8 @@ fn writes(device: &Record<Overlay, Vec<u8>>) -> Vec<Piece> {
     (0..log.entries().len()).flat_map(|index| pieces(&log, index)).collect()
 }
 
-/// What blocks 5 and 6 contain after: a flush of ones; a group that writes twos to both, of which block 5 is lost; and
-/// another that writes a two to block 5, of which that block alone arrives.
+/// The content of blocks 5 and 6 after: a flush of ones; a group that writes twos to both, of which block 5 is lost;
+/// and another that writes a two to block 5, of which that block alone arrives.
 fn lost_and_found(mutant: Mutant) -> [u8; 2] {
     let base = Overlay::new(Arc::new(MemoryDevice::zeroed(3 << 20).unwrap()));
     format(&base, &format_options(512 << 10, false)).unwrap();

@@ -1,4 +1,4 @@
-//! Where to listen, as a user writes it.
+//! The address to listen at, as a user writes it.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -39,12 +39,12 @@ impl FromStr for Address {
     }
 }
 
-/// What clients call an export behind the socket at `path`.
+/// The URI of an export behind the socket at `path`.
 pub(crate) fn unix_uri(path: &Path, name: &str) -> String {
     format!("nbd+unix:///{}?socket={}", escaped(name.as_bytes()), escaped(path.as_os_str().as_bytes()))
 }
 
-/// What clients call an export at `place`.
+/// The URI of an export at `place`.
 pub(crate) fn tcp_uri(place: impl std::fmt::Display, name: &str) -> String {
     format!("nbd://{place}/{}", escaped(name.as_bytes()))
 }

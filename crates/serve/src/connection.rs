@@ -32,7 +32,7 @@ pub enum Ended {
     /// It did nothing for too long.
     #[error("the handshake took too long")]
     Slow,
-    /// What it sends is not the protocol.
+    /// It does not follow the protocol.
     #[error("the client does not follow the protocol: {0}")]
     Protocol(&'static str),
     /// Another error of the connection.

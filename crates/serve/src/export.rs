@@ -41,7 +41,7 @@ impl Export {
         Self { device, description }
     }
 
-    /// What clients get to know of it.
+    /// The description of it that clients get.
     #[must_use]
     pub fn description(&self) -> &Description {
         &self.description

@@ -24,13 +24,13 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 /// The types of the root and of the file in a listing: of the mode, without its permission bits.
 const TYPES: u32 = 12;
-/// How long the kernel may cache what it gets, in seconds: nothing changes.
+/// The time for which the kernel may cache what it gets, in seconds: nothing changes.
 const ALWAYS: u64 = 365 * 24 * 3600;
 /// `whence` of lseek(2).
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// How a device becomes a file.
+/// The options for a device as a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileOptions {
     /// Its name: no `/`, no zero byte, neither `.` nor `..`, 255 bytes at most.

@@ -1,10 +1,10 @@
-//! What client and server agree on before the first request: a state machine that knows no socket.
+//! The agreement of client and server before the first request: a state machine that knows no socket.
 //!
 //! The caller reads an option with its data, [`Handshake::option`] says what to answer and what comes next.
 
 use crate::wire::{self, export_flag, handshake_flag, info, option, reply};
 
-/// What clients get to know of an export.
+/// The description of an export that clients get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// Its name. The empty name stands for it as well.
@@ -33,7 +33,7 @@ impl Description {
     }
 }
 
-/// What was agreed on.
+/// The result of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreed {
     /// Replies come in chunks.
@@ -42,7 +42,7 @@ pub struct Agreed {
     pub allocation: bool,
 }
 
-/// What comes after an option.
+/// The next step after an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Another option.
@@ -193,7 +193,8 @@ impl<'a> Handshake<'a> {
         Ok(())
     }
 
-    /// What holds for requests to the export that the client calls `name`: block status only if it was chosen for that.
+    /// The agreement for requests to the export that the client calls `name`: block status only if it was chosen for
+    /// that.
     fn agreed(&self, name: &[u8]) -> Agreed {
         let allocation = self.structured && self.allocation_of.as_deref() == Some(name);
         Agreed { structured: self.structured, allocation }

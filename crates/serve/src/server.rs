@@ -20,14 +20,14 @@ use crate::export::Export;
 use crate::socket::{Listener, Stream, Timed};
 use crate::wire::STRING_MAX;
 
-/// How long clients may take to read their replies after the server was stopped.
+/// The time that clients may take to read their replies after the server was stopped.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long to wait where the system cannot accept a connection, for want of descriptors say.
+/// The time to wait where the system cannot accept a connection, for want of descriptors say.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Failures of the device that are reported; a broken disk would fill the log with them.
 const PROBLEMS: u64 = 100;
 
-/// How to serve.
+/// The options of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The name of the export. Clients that name none get it as well.
@@ -36,7 +36,7 @@ pub struct Options {
     pub read_only: bool,
     /// The most connections at a time.
     pub connections: usize,
-    /// How long a client may take until it has chosen the export.
+    /// The time that a client may take until it has chosen the export.
     pub handshake: Duration,
 }
 
@@ -68,7 +68,7 @@ pub enum Error {
     Flush(blockdev::Error),
 }
 
-/// What an operator may want to know.
+/// An event that an operator may want to know of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// A client has chosen the export.
@@ -111,7 +111,7 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// What the server, its connections and its stoppers share.
+/// The state that the server, its connections and its stoppers share.
 struct Shared {
     stop: AtomicBool,
     wake: UnixStream,
@@ -181,13 +181,13 @@ impl Server {
         Ok(Self { export, listener, options, uri, woken, shared: Arc::new(shared) })
     }
 
-    /// What clients call the export; with the port that the system chose where 0 was asked for.
+    /// The URI of the export; with the port that the system chose where 0 was asked for.
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// What stops it.
+    /// A handle that stops it.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.shared))

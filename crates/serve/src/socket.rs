@@ -23,7 +23,7 @@ use crate::address::{Address, tcp_uri, unix_uri};
 /// Connections that wait until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// Where a server listens.
+/// The socket at which a server listens.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(UnixListener, SocketFile),
@@ -63,7 +63,7 @@ impl Listener {
         }
     }
 
-    /// What clients call the export `name` behind it.
+    /// The URI of the export `name` behind it.
     pub(crate) fn uri(&self, name: &str) -> io::Result<String> {
         Ok(match self {
             Self::Unix(_, file) => unix_uri(&file.path, name),

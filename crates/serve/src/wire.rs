@@ -35,7 +35,7 @@ pub mod handshake_flag {
     pub const NO_ZEROES: u16 = 2;
 }
 
-/// What an export can do.
+/// Transmission flags: the abilities of an export.
 pub mod export_flag {
     /// The field means something.
     pub const HAS_FLAGS: u16 = 1;
@@ -174,7 +174,7 @@ pub enum Errno {
     NoSpc = 28,
 }
 
-/// What precedes an option's data.
+/// The header of an option, which precedes its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionHeader {
     /// Its number.
@@ -240,7 +240,7 @@ pub fn parse_info(data: &[u8]) -> Option<InfoRequest<'_>> {
 pub struct ContextRequest<'a> {
     /// The export.
     pub name: &'a [u8],
-    /// What is asked for.
+    /// The queries for contexts.
     pub queries: Vec<&'a [u8]>,
 }
 

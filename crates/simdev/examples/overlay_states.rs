@@ -1,6 +1,6 @@
-//! How many states of a volume an overlay goes through in a second, on one core: each is a clone of one that has some
-//! pages changed already, with five blocks of 4 KiB written on top, and its fingerprint looked up among those before.
-//! The blocks are written from memory, then the same from a log.
+//! Measures how many states of a volume an overlay goes through in a second, on one core: each is a clone of one that
+//! has some pages changed already, with five blocks of 4 KiB written on top, and its fingerprint looked up among those
+//! before. The blocks are written from memory, then the same from a log.
 //!
 //! `cargo run --release -p extant-simdev --example overlay_states`
 

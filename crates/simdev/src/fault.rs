@@ -43,7 +43,7 @@ pub enum Fault {
     TornWrite {
         /// Which of the writes.
         write: u64,
-        /// How many sectors are written, counted from the sector in which the write begins.
+        /// The number of sectors that are written, counted from the sector in which the write begins.
         sectors: u64,
         /// Whether the write fails; otherwise it says that all is well.
         reported: bool,
@@ -57,7 +57,7 @@ pub enum Fault {
     MisdirectedWrite {
         /// Which of the writes.
         write: u64,
-        /// Where its first byte goes; further to the front if it would not fit before the device's end.
+        /// The new place of its first byte; further to the front if it would not fit before the device's end.
         to: u64,
     },
     /// From that request on the device ends earlier: its geometry says so, and requests beyond are out of range.
@@ -163,7 +163,7 @@ impl<D: BlockDevice> Faulty<D> {
         Self { device, plan, state: Mutex::new(State { latent, ..State::default() }) }
     }
 
-    /// How many requests were made so far, of all kinds.
+    /// The number of requests made so far, of all kinds.
     pub fn requests(&self) -> u64 {
         self.state().requests
     }

@@ -89,14 +89,14 @@ pub(crate) fn record(offset: u64, kind: u8, len: u32, body: &[&[u8]]) -> Vec<u8>
 /// One entry of a [`Log`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// How many flushes came before. Changes of one epoch may reach the storage in any order; when a flush has
+    /// The number of flushes before it. Changes of one epoch may reach the storage in any order; when a flush has
     /// returned, all of its epoch and of those before have.
     pub epoch: u64,
-    /// What was done.
+    /// The operation or mark.
     pub what: Logged,
 }
 
-/// What an [`Entry`] says was done.
+/// The operation or mark that an [`Entry`] records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Logged {
     /// A write that returned; [`Log::pieces`] has the bytes.
@@ -115,7 +115,7 @@ pub enum Logged {
         /// Length in bytes.
         len: u64,
     },
-    /// What the program said of itself at that point.
+    /// The program's note about itself at that point.
     Mark(String),
 }
 
@@ -128,7 +128,7 @@ pub struct Log {
     entries: Vec<Entry>,
     /// For each entry where the numbers of its pieces stand in `bytes`; empty unless it is a write.
     numbers: Vec<Range<usize>>,
-    /// Where each piece stands in `bytes`.
+    /// The range of each piece in `bytes`.
     pieces: Vec<Range<usize>>,
     end: usize,
 }
@@ -200,7 +200,7 @@ impl Log {
         (xxh3_64_with_seed(self.bytes.get(at..body.end)?, at as u64) == check).then_some((kind, body))
     }
 
-    /// What a record says: `Some(None)` for a piece, which is no entry of its own; `None` for nonsense.
+    /// Interprets a record: `Some(None)` for a piece, which is no entry of its own; `None` for nonsense.
     fn interpret(&mut self, kind: u8, body: Range<usize>) -> Option<Option<Logged>> {
         let bytes = self.bytes.get(body.clone())?;
         let extent = || {
@@ -250,13 +250,14 @@ impl Log {
         &self.entries
     }
 
-    /// How many bytes at the end of the log are no part of it because they are torn; 0 for a log that was finished.
+    /// The number of bytes at the end of the log that are no part of it because they are torn; 0 for a log that was
+    /// finished.
     pub fn torn(&self) -> u64 {
         (self.bytes.len() - self.end) as u64
     }
 
-    /// What entry `index` wrote, from its first byte to its last: where on the device each piece begins, and its bytes,
-    /// cut at multiples of 4096. None for an entry that is no write, or is not in the log.
+    /// The pieces that entry `index` wrote, from its first byte to its last: the first byte of each on the device, and
+    /// its bytes, cut at multiples of 4096. None for an entry that is no write, or is not in the log.
     pub fn pieces(&self, index: usize) -> impl Iterator<Item = (u64, &[u8])> {
         let offset = match self.entries.get(index).map(|entry| &entry.what) {
             Some(Logged::Write { offset, .. }) => *offset,

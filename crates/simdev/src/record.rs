@@ -61,7 +61,7 @@ impl<W: io::Write> Recorder<W> {
         self.put(kind::WRITE, &[&offset.to_le_bytes(), &len.to_le_bytes(), &stored])
     }
 
-    /// What came of logging; after a failure the log is broken for good.
+    /// Handles the result of logging; after a failure the log is broken for good.
     fn settle(&mut self, op: Op, offset: u64, len: u64, done: io::Result<()>) -> Result<()> {
         self.broken |= done.is_err();
         done.map_err(|source| Error::Io { op, offset, len, source })
@@ -117,7 +117,7 @@ impl<D: BlockDevice, W: io::Write + Send> Record<D, W> {
     /// Records `device` into `sink`.
     ///
     /// # Errors
-    /// What the sink says to the header.
+    /// The sink's error at the header.
     pub fn new(device: D, mut sink: W) -> io::Result<Self> {
         let geometry = device.geometry();
         let header = header(geometry.sector, geometry.len);
@@ -143,7 +143,7 @@ impl<D, W: io::Write> Record<D, W> {
         recorder.settle(Op::Flush, 0, 0, done)
     }
 
-    /// How many entries the log has: the point that stands for now.
+    /// The number of entries in the log: the point that stands for now.
     pub fn point(&self) -> u64 {
         self.recorder().entries
     }
@@ -151,7 +151,7 @@ impl<D, W: io::Write> Record<D, W> {
     /// The device below and the sink, with all of the log in it.
     ///
     /// # Errors
-    /// What the sink says when it is flushed, or that the log is broken.
+    /// The sink's error when it is flushed, or an error if the log is broken.
     pub fn finish(self) -> Result<(D, W)> {
         let mut recorder = self.recorder.into_inner().unwrap_or_else(PoisonError::into_inner);
         recorder.intact(Op::Flush, 0, 0)?;

@@ -14,13 +14,13 @@ use blockdev::{BlockDevice, Geometry, Op, Read, Result, Write};
 /// Counts of one kind of request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How many were made.
+    /// The number of requests.
     pub requests: u64,
     /// Bytes they spoke of.
     pub bytes: u64,
-    /// How many did not start where the read or write before ended.
+    /// Requests that did not start where the read or write before ended.
     pub seeks: u64,
-    /// How many of the seeks start before that place.
+    /// Seeks that start before that place.
     pub backward_seeks: u64,
 }
 
@@ -35,7 +35,7 @@ impl Counts {
     }
 }
 
-/// What a [`Trace`] has counted.
+/// The counts of a [`Trace`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceCounts {
     /// Reads.
@@ -49,7 +49,7 @@ pub struct TraceCounts {
 }
 
 impl TraceCounts {
-    /// What was added since `earlier`, a snapshot of the same trace taken before this one with no reset in between.
+    /// The counts since `earlier`, a snapshot of the same trace taken before this one with no reset in between.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             reads: self.reads.since(earlier.reads),
@@ -63,7 +63,7 @@ impl TraceCounts {
 /// One request, as it was handed to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// What was asked: a read, write, flush or discard.
+    /// The operation: a read, write, flush or discard.
     pub op: Op,
     /// First byte; 0 for a flush.
     pub offset: u64,
@@ -125,7 +125,7 @@ impl<D: BlockDevice> Trace<D> {
         Self { device, max_events: events, state: Mutex::default() }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn snapshot(&self) -> TraceCounts {
         self.state().counts
     }

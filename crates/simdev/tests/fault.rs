@@ -162,7 +162,7 @@ fn batches_meet_the_faults_of_their_requests() {
     assert_eq!(content(&device)[..3], [1, 2, before[2]]);
 }
 
-/// What a small program does to a device, going on after errors: its results, and what it found.
+/// Runs a small program on a device, going on after errors: its results, and what it found.
 fn program(device: &dyn BlockDevice, seed: u64) -> (Vec<bool>, Vec<u8>) {
     let mut numbers = Rng::new(seed);
     let mut found = Vec::new();

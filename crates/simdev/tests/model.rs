@@ -1,5 +1,5 @@
 //! Modelled devices: the published figures of those that they stand for, and what holds for every sequence of requests.
-//! What is measured here is virtual time.
+//! The times measured here are virtual.
 
 use std::sync::Arc;
 use std::time::Duration;

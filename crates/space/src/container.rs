@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Runs of more units are long: no step is made only to know how long they are.
 const LONG: u32 = 1024;
 
-/// What a container's units are stored as.
+/// The form in which a container's units are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// No unit is in the set.
@@ -179,7 +179,7 @@ impl Container {
         }
     }
 
-    /// How many runs the set is.
+    /// The number of runs in the set.
     #[must_use]
     pub fn run_count(&self) -> u32 {
         match &self.stored {

@@ -6,9 +6,9 @@ use std::ops::Range;
 /// Runs with which a map in use becomes bits: from here on these are changed faster.
 const RUNS: u32 = 16;
 
-/// What is free in a group, as sets that are each in their smallest form.
+/// The free units of a group, as sets that are each in their smallest form.
 ///
-/// What is stored shows deferred and pinned units as free. A unit is in at most one of three sets: *available*;
+/// The stored state shows deferred and pinned units as free. A unit is in at most one of three sets: *available*;
 /// *deferred*, freed but not to be allocated yet; *pinned and free*, freed but used by an older version of the volume.
 /// In none of them it is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct ContainerMap {
     pinned: Option<Box<Pinned>>,
 }
 
-/// What older versions of the volume use.
+/// The units that older versions of the volume use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pinned {
     /// All that they use, whether the live version uses it or not. Nothing of it is available or deferred.
@@ -125,7 +125,7 @@ impl ContainerMap {
         }
     }
 
-    /// What is in use now is part of an older version of the volume from now on.
+    /// Makes the units in use now part of an older version of the volume from now on.
     pub fn pin_used(&mut self) {
         let mut used = self.available.complement();
         if let Some(deferred) = &self.deferred {
@@ -191,7 +191,7 @@ impl ContainerMap {
         self.deferred.get_or_insert_with(empty).add(run);
     }
 
-    /// What is deferred of a set becomes available, at once: the deferred units of a generation that is durable.
+    /// Makes the deferred units of a set available, at once: the deferred units of a generation that is durable.
     pub fn release_set(&mut self, units: &Container) {
         let Some(deferred) = &mut self.deferred else { return };
         let due = deferred.intersection(units);
@@ -295,7 +295,7 @@ impl ContainerMap {
         true
     }
 
-    /// What is deferred of a run becomes available.
+    /// Makes the deferred units of a run available.
     pub fn release(&mut self, run: Run) {
         let Some(deferred) = &mut self.deferred else { return };
         if deferred.remove(run).is_ok() {

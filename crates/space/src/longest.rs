@@ -31,7 +31,7 @@ impl Longest {
         Self::from(vec![bound; groups as usize])
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     #[must_use]
     pub fn groups(&self) -> u32 {
         self.level(0).len() as u32

@@ -1,4 +1,4 @@
-//! Where to look for space first.
+//! The choice of the groups in which space is looked for first.
 //!
 //! Directories at the top of the tree are spread over the volume, those below stay near their parent as long as there
 //! is space (as the Orlov allocator of ext4 does); files go where their directory is, and their content near their
@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-/// What a policy sees of a group.
+/// The totals of a group, as a policy sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupTotals {
     /// Free blocks.
@@ -29,7 +29,7 @@ pub trait Totals {
     fn all(&self) -> Sum;
 }
 
-/// Where to look first, for a volume of a certain layout.
+/// The choice of where to look first, for a volume of a certain layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     /// Groups in a flexible group; 1 without them.

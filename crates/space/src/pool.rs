@@ -11,12 +11,12 @@ pub enum Privilege {
     Reserved,
 }
 
-/// What blocks are for.
+/// The purpose of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Content of files.
     Data,
-    /// What the store's cache holds: directories, extent nodes, attributes …
+    /// Content of the store's cache: directories, extent nodes, attributes …
     Metadata,
 }
 

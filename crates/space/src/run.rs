@@ -5,7 +5,7 @@
 pub struct Run {
     /// The first unit.
     pub start: u32,
-    /// How many; at least 1 in whatever is returned.
+    /// The number of units; at least 1 in whatever is returned.
     pub len: u32,
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 pub struct BlockRun {
     /// The first block.
     pub start: u64,
-    /// How many; at least 1 in whatever is returned.
+    /// The number of blocks; at least 1 in whatever is returned.
     pub len: u64,
 }
 

@@ -49,7 +49,7 @@ struct Shard {
     hand: usize,
     /// Blocks that became dirty in the open generation; those whose slot is not dirty any more were forgotten.
     dirty: Vec<FsBlock>,
-    /// How many blocks that had been changed have left.
+    /// The number of blocks that have left after they had been changed.
     changed_gone: u64,
 }
 
@@ -217,7 +217,7 @@ impl BlockCache {
         }
     }
 
-    /// How many blocks of `bytes` in all a shard holds.
+    /// The capacity of a shard in blocks, with `bytes` for all shards.
     fn capacity_of(&self, bytes: usize) -> usize {
         ((bytes / self.block_size as usize) >> SHARD_BITS).max(1)
     }

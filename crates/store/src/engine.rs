@@ -29,14 +29,14 @@ use crate::{
 use format::FsBlock;
 use std::time::Duration;
 
-/// What an engine can do, and what it needs of the file system.
+/// The capabilities of an engine, and its requirements on the file system.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Most blocks that a generation may change.
     pub dirty_blocks: usize,
     /// Most blocks that a generation may change which is open for a transaction; at least `dirty_blocks`.
     pub transaction_blocks: usize,
-    /// What the superblock says while a generation is on its way.
+    /// The superblock's state while a generation is on its way.
     pub in_use: VolumeState,
     /// File data is written as metadata is.
     pub journals_data: bool,
@@ -78,7 +78,7 @@ impl Limits {
     }
 }
 
-/// What an engine would do with a quiet moment.
+/// The work that an engine would do in a quiet moment.
 #[derive(Debug)]
 pub enum Idle {
     /// Nothing.
@@ -93,26 +93,26 @@ pub enum Idle {
 
 /// A consistency engine.
 pub trait Engine: Send {
-    /// What it can do; does not change.
+    /// The capabilities of the engine; they do not change.
     fn limits(&self) -> Limits;
 
-    /// What is to be done before the first operation.
+    /// The plan to execute before the first operation.
     ///
     /// # Errors
     /// Where the volume cannot be used with this engine.
     fn open(&mut self, superblock: &dyn StateSource) -> Result<Plan>;
 
-    /// How a closed generation reaches the device. [`Plan::durable`] says what is durable then; with
+    /// Plans how a closed generation reaches the device. [`Plan::durable`] says what is durable then; with
     /// [`CommitReason::Sync`] that is at least the generation before.
     ///
     /// # Errors
     /// Where the generation cannot be written; the volume is read-only then.
     fn plan(&mut self, closed: ClosedGeneration, superblock: &dyn StateSource) -> Result<Plan>;
 
-    /// What to do when no operation ended for `quiet`; `dirty` says whether the open generation contains changes.
+    /// The work to do when no operation ended for `quiet`; `dirty` says whether the open generation contains changes.
     fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle;
 
-    /// What is to be done after the last generation, before the volume is unmounted. All is durable then.
+    /// The plan to execute after the last generation, before the volume is unmounted. All is durable then.
     ///
     /// # Errors
     /// As [`Engine::plan`].
@@ -136,8 +136,8 @@ fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
     Stage { writes, flush }
 }
 
-/// What a generation has beside its changed blocks: home before these count, or in any order with them where nothing is
-/// promised before the next flush.
+/// The writes of the blocks that a generation has beside its changed blocks: home before these count, or in any order
+/// with them where nothing is promised before the next flush.
 fn fresh_writes(closed: &ClosedGeneration, at: impl Fn(FsBlock) -> u64) -> impl Iterator<Item = PlannedWrite> {
     closed.fresh_runs.iter().map(move |run: &FreshRun| PlannedWrite {
         at: at(run.first),

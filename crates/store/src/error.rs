@@ -15,7 +15,7 @@ pub enum Error {
     /// A write or flush failed earlier; since then nothing is written. The text says what failed.
     #[error("the volume is read-only since a write failed: {0}")]
     Failed(Arc<str>),
-    /// What the journal holds cannot be written home, or it cannot be written on. The text says why.
+    /// The journal's content cannot be written home, or the journal cannot be written on. The text says why.
     #[error("{0}")]
     Journal(String),
     /// A native volume cannot be written as it is. The text says why.

@@ -5,7 +5,7 @@ use crate::recovery::JournalExtent;
 use format::{FsBlock, InodeNo};
 use std::sync::Arc;
 
-/// What a metadata block is. Engines that order writes do so by these kinds.
+/// The kind of a metadata block. Engines that order writes do so by these kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// The block with the superblock.
@@ -35,11 +35,12 @@ pub enum Kind {
     /// File data that goes the way of metadata: the target of a link, the value of an attribute inode, and all file
     /// data under an engine that journals it.
     Data,
-    /// What an engine writes for itself: a log, a list. Only plans have such blocks.
+    /// An engine's own block, of a log or a list. Only plans have such blocks.
     Engine,
 }
 
-/// What a changed block is, for the engine that orders it and for the code that computes its checksum.
+/// The kind, owner and checksum seed of a changed block, for the engine that orders it and for the code that computes
+/// its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// Its kind.
@@ -87,9 +88,9 @@ pub trait StateSource {
 /// One changed block of a closed generation.
 #[derive(Debug, Clone)]
 pub struct BlockWrite {
-    /// Where it belongs.
+    /// Its block number.
     pub block: FsBlock,
-    /// What it is.
+    /// Its kind, owner and checksum seed.
     pub tag: Tag,
     /// Its content when the generation closed. It does not change, whatever later operations do.
     pub data: Arc<[u8]>,
@@ -106,13 +107,13 @@ pub struct BlockWrite {
 pub struct FreshRun {
     /// The first block.
     pub first: FsBlock,
-    /// What they are.
+    /// Their kind.
     pub kind: Kind,
     /// Whole blocks.
     pub data: Arc<[u8]>,
 }
 
-/// What a generation changed, for the engine.
+/// The changes of a generation, for the engine.
 #[derive(Debug)]
 pub struct ClosedGeneration {
     /// Its number; generations close in the order of their numbers.
@@ -129,7 +130,8 @@ pub struct ClosedGeneration {
     pub forgotten: Vec<JournalExtent>,
     /// File data, or an earlier generation, was written to the device and not flushed yet.
     pub unflushed: bool,
-    /// What its operations left for an engine that [wants](crate::engine::Limits::wants_notes) it, in their order.
+    /// The notes of its operations, in their order, for an engine that [wants](crate::engine::Limits::wants_notes)
+    /// them.
     pub notes: Vec<Note>,
 }
 

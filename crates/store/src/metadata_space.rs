@@ -1,5 +1,5 @@
-//! What only an engine needs that stores metadata in space of its own: copy-on-write takes new blocks before it can
-//! free the old ones, so the space has to be there before a generation closes.
+//! The interface that only an engine needs which stores metadata in space of its own: copy-on-write takes new blocks
+//! before it can free the old ones, so the space has to be there before a generation closes.
 
 use crate::CommitReason;
 
@@ -29,7 +29,7 @@ impl DirtyLimits {
     };
 }
 
-/// How much is needed, and how much more would be good to have.
+/// The amount that is needed, and the amount that would be good to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Need<T> {
     /// At least this.
@@ -40,7 +40,7 @@ pub struct Need<T> {
 
 /// The space that an engine stores metadata in: chunks of the volume, granted and returned when a generation closes.
 pub trait MetadataSpace {
-    /// How many blocks a generation may change that opens when all before it are durable.
+    /// The maximum number of blocks that a generation may change which opens when all before it are durable.
     fn limits(&self) -> DirtyLimits;
 
     /// As [`MetadataSpace::limits`], while a generation of so many blocks is on its way.

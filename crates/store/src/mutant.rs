@@ -1,4 +1,4 @@
-//! What is done wrong on purpose, for tests that it is caught.
+//! Faults made on purpose, for tests that they are caught.
 
 /// One thing that the engine, or the file system above it, does wrong.
 #[doc(hidden)]

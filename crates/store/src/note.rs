@@ -18,11 +18,11 @@ pub enum Note {
     Run {
         /// Their owner.
         owner: InodeNo,
-        /// What the owner has them for.
+        /// The owner's use of them.
         part: Part,
         /// The first of them.
         first: FsBlock,
-        /// How many.
+        /// The number of blocks.
         count: u64,
         /// Allocated, or freed.
         allocated: bool,
@@ -52,7 +52,7 @@ pub enum Note {
     },
 }
 
-/// What of a file a block is.
+/// The part of a file that a block belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Content, from this block of the file on.

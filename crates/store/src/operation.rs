@@ -5,7 +5,7 @@ use format::{FsBlock, InodeNo};
 use parking_lot::RwLockReadGuard;
 use std::sync::Arc;
 
-/// What the store calls in the file system when a generation closes.
+/// The functions of the file system that the store calls when a generation closes.
 ///
 /// None of these may begin an operation, or take a lock that a thread has which begins one.
 pub trait CommitHooks: StateSource + Send + Sync {

@@ -20,7 +20,7 @@ pub struct PlannedWrite {
     pub at: u64,
     /// The bytes.
     pub data: Arc<[u8]>,
-    /// What they are.
+    /// Their kind.
     pub kind: Kind,
 }
 

@@ -32,7 +32,7 @@ use blockdev::BlockDevice;
 use format::FsBlock;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// What has to be done to a volume after a crash, by the mechanism that it was written with: replayed, or repaired.
+/// The recovery that a volume needs after a crash, by the mechanism that it was written with: a replay, or a repair.
 pub trait Recovery {
     /// There is nothing to do.
     fn is_empty(&self) -> bool;
@@ -47,7 +47,7 @@ pub trait Recovery {
     fn apply(&self, volume: &dyn BlockDevice) -> Result<()>;
 }
 
-/// Where the newest copy of a block lies.
+/// The location of the newest copy of a block.
 #[derive(Debug, Clone, Copy)]
 struct LoggedCopy {
     /// Its first byte on the journal's device.
@@ -56,7 +56,7 @@ struct LoggedCopy {
     escaped: bool,
 }
 
-/// What a journal holds that its volume does not show yet.
+/// The content of a journal that its volume does not show yet.
 pub struct Recovered {
     journal: Journal,
     copies: Arc<BTreeMap<FsBlock, LoggedCopy>>,
@@ -64,7 +64,7 @@ pub struct Recovered {
     pub transactions: u32,
     /// The sequence number after the last of them; with nothing in the log, the one of its superblock.
     pub next_sequence: u32,
-    /// What is wrong with the log. Empty where it ends as a crash leaves it.
+    /// The damage found in the log. Empty where it ends as a crash leaves it.
     pub damage: Vec<Damage>,
     /// Fast commits made after the last transaction. Their changes are not shown.
     pub fast_commits: u32,

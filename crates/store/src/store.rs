@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 /// A volume's blocks. All methods may be called from many threads at once.
 pub struct Store {
     pub(crate) device: Arc<dyn BlockDevice>,
-    /// What plans are executed on: the same, but where blocks are mapped the device below.
+    /// The device that plans are executed on: the same, but where blocks are mapped the device below.
     pub(crate) storage: Arc<dyn BlockDevice>,
     pub(crate) cache: BlockCache,
     /// Set once the volume is open for writing.
@@ -27,7 +27,7 @@ pub struct DataRead<'a> {
     pub first: FsBlock,
     /// Bytes from the start of that block; may exceed the block size.
     pub offset: u64,
-    /// Where the bytes go; its length is the length of the piece.
+    /// The buffer for the bytes; its length is the length of the piece.
     pub buf: &'a mut [u8],
 }
 

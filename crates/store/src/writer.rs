@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// What a store needs to write.
+/// The state that a store needs to write.
 pub(crate) struct Writer {
     pub(crate) hooks: Arc<dyn CommitHooks>,
     limits: Limits,
@@ -43,7 +43,7 @@ pub(crate) struct Writer {
     durable: AtomicU64,
     /// Blocks that running operations may still change.
     credits: AtomicUsize,
-    /// What the open generation may change.
+    /// The dirty limits of the open generation.
     pub(crate) dirty_limits: Mutex<DirtyLimits>,
     /// Operations that have ended, to know whether the volume is quiet.
     operations: AtomicU64,
@@ -71,7 +71,7 @@ impl Writer {
         self.written.load(Ordering::Acquire) > self.flushed.load(Ordering::Acquire)
     }
 
-    /// What the open generation has besides its blocks goes with it.
+    /// Discards what the open generation has besides its blocks, along with it.
     pub(crate) fn discard(&self) {
         self.forgotten.lock().clear();
         self.notes.lock().clear();
@@ -100,7 +100,7 @@ pub(crate) struct Committer {
     clock: Clock,
 }
 
-/// What [`Store::tick`] remembers from call to call.
+/// The state of [`Store::tick`] from call to call.
 #[derive(Default)]
 struct Clock {
     /// Since when the open generation contains changes, or something written waits for a flush.
@@ -111,7 +111,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// How long no operation has ended, at `now`.
+    /// The time for which no operation has ended, at `now`.
     fn quiet(&mut self, writer: &Writer, now: Duration) -> Duration {
         let operations = writer.operations.load(Ordering::Relaxed);
         if operations != self.operations {
@@ -208,8 +208,8 @@ impl Store {
         self.writer.get().map_or(0, |w| w.limits.dirty_blocks / 4)
     }
 
-    /// What the store may take of memory from now on: bytes of unchanged metadata in its cache, and bytes of metadata
-    /// that a generation changes. Of the latter never more than the engine can take, nor less than one operation may
+    /// Limits the memory of the store from now on: bytes of unchanged metadata in its cache, and bytes of metadata that
+    /// a generation changes. Of the latter never more than the engine can take, nor less than one operation may
     /// announce.
     pub fn limit_memory(&self, cache: usize, dirty: usize) {
         self.cache.set_capacity(cache);

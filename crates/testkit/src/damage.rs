@@ -5,7 +5,7 @@ use crate::tools;
 use std::ops::Range;
 use std::path::Path;
 
-/// Where and in which units to corrupt.
+/// The ranges to corrupt, and the unit in which that is done.
 #[derive(Debug, Clone)]
 pub struct Damager {
     /// Block size in bytes.

@@ -1,4 +1,4 @@
-//! What every block device must do, written once.
+//! The requirements on every block device, written once.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::rng::Rng;
 use blockdev::{Batching, BlockDevice, Error, FileDevice, Geometry, MemoryDevice, Op, OpenOptions, Read, Write};
 
-/// How a device is opened to be written through the page cache.
+/// The options that open a device for writing through the page cache.
 pub const WRITE: OpenOptions = OpenOptions {
     write: true,
     direct: false,
@@ -18,7 +18,7 @@ pub const WRITE: OpenOptions = OpenOptions {
     mounted: false,
     patience: Duration::ZERO,
 };
-/// How a device is opened to be written around it.
+/// The options that open a device for writing around it.
 pub const DIRECT: OpenOptions = OpenOptions {
     write: true,
     direct: true,
@@ -71,7 +71,7 @@ pub struct Grouped {
 }
 
 impl Grouped {
-    /// How large its groups may be.
+    /// The maximum size of its groups in bytes.
     pub const GROUP: u64 = 1 << 20;
 
     /// A device of `len` zero bytes.
@@ -79,7 +79,7 @@ impl Grouped {
         Self { bytes: MemoryDevice::zeroed(len).expect("memory"), fresh: AtomicU64::new(0) }
     }
 
-    /// How many writes were fresh.
+    /// The number of fresh writes.
     pub fn fresh(&self) -> u64 {
         self.fresh.load(Ordering::Relaxed)
     }
@@ -112,7 +112,7 @@ impl BlockDevice for Grouped {
     }
 }
 
-/// What every device over another one passes on: how large groups are, and that a write is fresh.
+/// Checks what every device over another one passes on: how large groups are, and that a write is fresh.
 pub fn forwards_groups<D: BlockDevice>(wrap: impl FnOnce(Arc<Grouped>) -> D) {
     let below = Arc::new(Grouped::zeroed(256 << 10));
     let device = wrap(Arc::clone(&below));

@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What kind of file an entry is.
+/// The file type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum FileKind {
@@ -68,7 +68,7 @@ impl fmt::Debug for ContentHash {
     }
 }
 
-/// What is known of one name. `None` means "not known", and equals anything.
+/// The metadata and content known of one name. `None` means "not known", and equals anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// File type.
@@ -91,7 +91,7 @@ pub struct Entry {
     pub changed: Option<Time>,
     /// Major and minor number of a device.
     pub device: Option<(u32, u32)>,
-    /// Where a symbolic link points to.
+    /// Target of a symbolic link.
     pub target: Option<Vec<u8>>,
     /// Extended attributes: full name with prefix, value.
     pub xattrs: Option<BTreeMap<OsString, Vec<u8>>>,
@@ -124,7 +124,7 @@ impl Entry {
     }
 }
 
-/// What [`Manifest::forget`] can leave out of a comparison.
+/// A field that [`Manifest::forget`] can leave out of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// Time of last access.

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-/// What e2fsck says of a volume.
+/// The verdict of e2fsck on a volume.
 #[derive(Debug, Clone)]
 pub struct Verdict {
     /// It found nothing wrong: exit status 0.
@@ -13,7 +13,7 @@ pub struct Verdict {
     /// Exit status as in e2fsck(8): 0 clean, 4 errors left, 8 operational error. `None`: no answer. e2fsck crashed, or
     /// did not end in time: some damaged volumes make it loop.
     pub exit: Option<i32>,
-    /// What it wrote.
+    /// Its output.
     pub text: String,
 }
 
@@ -33,7 +33,7 @@ pub fn debugfs_dump(image: &Path, inside: &str) -> Vec<u8> {
     std::fs::read(&out).unwrap_or_else(|e| panic!("debugfs dumped no {inside}: {e}; {said}"))
 }
 
-/// What debugfs answers to one command that changes nothing.
+/// The answer of debugfs to one command that changes nothing.
 pub fn debugfs(image: &Path, command: &str) -> String {
     let args = [OsStr::new("-R"), OsStr::new(command), image.as_os_str()];
     tools::must("debugfs", &args).text()
@@ -58,7 +58,7 @@ pub fn kernel_mount(image: &Path, options: &str) -> Result<Mounted, String> {
 }
 
 impl Mounted {
-    /// Where it is mounted.
+    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::{ContentHash, Field, FileKind, Image, Spec, Times, Tree, fill, walk};
 
-    /// What differs between any two file systems, or what the model does not say.
+    /// Fields that differ between any two file systems, or that the model does not say.
     const OWN_WAY: [Field; 2] = [Field::DirectorySize, Field::Blocks];
 
     #[test]

@@ -121,7 +121,7 @@ pub fn with_bitmaps(bytes: &[u8]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Where a group's descriptor lies, in bytes.
+/// The range of a group's descriptor, in bytes.
 fn descriptor(geometry: &format::superblock::Geometry, group: GroupNo) -> Range<usize> {
     let FsBlock(block) = geometry.descriptor_block(group.get() / geometry.descriptors_per_block());
     let size = geometry.descriptor_size as usize;

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a program may run unless the caller says otherwise.
+/// The time limit of a program unless the caller says otherwise.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
-/// Where `tool` is: in PATH, or where Debian installs the administrator's programs.
+/// The path of `tool`: in PATH, or where Debian installs the administrator's programs.
 #[must_use]
 pub fn find(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -67,16 +67,16 @@ fn noted(holds: bool, otherwise: &str) -> bool {
     holds
 }
 
-/// What a program did.
+/// The outcome of a program.
 #[derive(Debug, Clone)]
 pub struct Ran {
     /// Exit status; `None` where it was killed, by its time limit or by another signal.
     pub exit: Option<i32>,
     /// Its time limit ended it.
     pub timed_out: bool,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: Vec<u8>,
 }
 

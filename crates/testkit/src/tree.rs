@@ -21,7 +21,7 @@ pub enum Times {
     Far,
 }
 
-/// What a tree is made of. Counts are of names; hard links and special files come out of `files`.
+/// The composition of a tree. Counts are of names; hard links and special files come out of `files`.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// Names that are not directories, spread over the directories.
@@ -96,8 +96,8 @@ impl Tree {
         self.folder.path()
     }
 
-    /// What was written. Not known of it: owners where the test is not root, the sizes of directories, space used,
-    /// times other than that of modification.
+    /// The model of what was written. Not known of it: owners where the test is not root, the sizes of directories,
+    /// space used, times other than that of modification.
     #[must_use]
     pub fn model(&self) -> &Manifest {
         &self.model

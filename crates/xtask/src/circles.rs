@@ -15,7 +15,7 @@ const LIMIT: usize = 3;
 /// A module path inside a crate, the root empty.
 type Module = Vec<String>;
 
-/// What a file says, as far as it names other modules.
+/// The content of a file, as far as it names other modules.
 #[derive(Default)]
 struct File {
     /// By the name that it brings in: the path, and whether it only re-exports it.

@@ -1,11 +1,11 @@
-//! What the documents claim in numbers and lists is so: crates and their layers, formats, modes, lines to read.
+//! The claims of the documents in numbers and lists are true: crates and their layers, formats, modes, lines to read.
 
 use crate::layers;
 use crate::report::Report;
 use crate::workspace::Workspace;
 use std::path::Path;
 
-/// Where the names of modes stand, where those of formats, and the help of `extant mount`.
+/// The files with the names of modes, with those of formats, and with the help of `extant mount`.
 const MODES: &str = "crates/fs/src/mode.rs";
 const FORMATS: &str = "crates/crash/src/ext.rs";
 const MOUNT: &str = "crates/cli/src/mount.rs";
@@ -103,7 +103,7 @@ fn lists(document: &str, text: &str, wanted: &[(&str, &[&str])]) -> Vec<String> 
         .collect()
 }
 
-/// What a document says of the crates that is not so.
+/// The errors in what a document says of the crates.
 fn crates(packages: &[&str], text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in packages {
@@ -143,7 +143,7 @@ fn code_lines(text: &str) -> usize {
     lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
-/// That a text claims another number of lines than there are, by more than a sixth.
+/// The finding that a text claims another number of lines than there are, by more than a sixth.
 fn claimed_lines(text: &str, lines: usize) -> Option<String> {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let claimed = between(&words, "About ", " lines of code").first().map(|number| number.replace(' ', ""));

@@ -19,6 +19,10 @@ const REGISTRY_HOSTS: [&str; 8] = [
     concat!("proxy.", "golang.org"),
 ];
 
+/// The chapters of the design, and how many lines one may have.
+const CHAPTERS: &str = "docs/design";
+const CHAPTER: usize = 155;
+
 pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     let mut report = Report::default();
     for file in &workspace.files {
@@ -27,16 +31,57 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
         for (line, named) in machine_names(&text) {
             report.findings.push(format!("{name}:{line} names {named}, which is of one machine only."));
         }
+        if file.extension().is_some_and(|e| e == "rs") && !has_disk_structures(file) {
+            let found = without_noun(&text).into_iter();
+            report
+                .findings
+                .extend(found.map(|line| format!("{name}:{line}: begin the comment with a noun, or a verb.")));
+        }
         if file.extension().is_some_and(|e| e == "md") {
-            let folder = file.parent().unwrap_or(Path::new(""));
-            for (line, target) in relative_links(&text) {
-                if !workspace.root.join(folder).join(&target).exists() {
-                    report.findings.push(format!("{name}:{line} links to {target}, which does not exist."));
-                }
-            }
+            report.findings.extend(broken_links(file, &text, |target| workspace.root.join(target).exists()));
+            report.findings.extend(too_long(file, &text));
         }
     }
     Ok(report)
+}
+
+/// Whether a file is one of those whose fields are described as they are in FORMAT.md.
+fn has_disk_structures(file: &Path) -> bool {
+    file.starts_with("crates/format/src")
+}
+
+/// The lines of doc comments that begin with a pronoun where a noun should say what the item is.
+fn without_noun(text: &str) -> Vec<usize> {
+    const PRONOUNS: [&str; 4] = ["What ", "Who ", "Whose ", "Whom "];
+    let comment = |line: &str| {
+        let line = line.trim_start();
+        line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! ")).map(str::to_owned)
+    };
+    let mut found = Vec::new();
+    let mut inside = false;
+    for (number, line) in text.lines().enumerate() {
+        let said = comment(line);
+        if !inside && said.as_ref().is_some_and(|said| PRONOUNS.iter().any(|word| said.starts_with(word))) {
+            found.push(number + 1);
+        }
+        inside = said.is_some() || inside && ["///", "//!"].contains(&line.trim());
+    }
+    found
+}
+
+/// The links of a document that lead to nothing.
+fn broken_links(file: &Path, text: &str, exists: impl Fn(&Path) -> bool) -> Vec<String> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let broken = relative_links(text).into_iter().filter(|(_, target)| !exists(&folder.join(target)));
+    broken.map(|(line, target)| format!("{}:{line} links to {target}, which does not exist.", file.display())).collect()
+}
+
+/// That a chapter of the design is longer than its README allows.
+fn too_long(file: &Path, text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    let is_chapter = file.parent().is_some_and(|folder| folder == Path::new(CHAPTERS));
+    (is_chapter && lines > CHAPTER)
+        .then(|| format!("{} has {lines} lines; a chapter has at most {CHAPTER}: take it apart.", file.display()))
 }
 
 /// Line number and name of each path or host that does not belong in the repository.
@@ -91,6 +136,23 @@ mod tests {
         let found = relative_links(text);
         let expected = [(1, "A.md"), (1, "docs/b.md"), (1, "c.svg"), (6, "g.md")].map(|(n, t)| (n, t.to_owned()));
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_planted_link_and_a_long_chapter_are_found() {
+        let file = Path::new("docs/design/a.md");
+        let broken = broken_links(file, "[b](b.md)\n[c](../c.md#part)", |target| target.ends_with("b.md"));
+        assert_eq!(broken, ["docs/design/a.md:2 links to ../c.md, which does not exist."]);
+        assert!(too_long(file, &"x\n".repeat(CHAPTER)).is_none());
+        assert!(too_long(file, &"x\n".repeat(CHAPTER + 1)).is_some());
+        assert!(too_long(Path::new("docs/MEASUREMENTS.md"), &"x\n".repeat(1000)).is_none());
+    }
+
+    #[test]
+    fn a_planted_pronoun_is_found() {
+        let text = "//! The parts.\n//! What follows counts.\n\n    /// What it is.\n    fn a() {}\n/// A part.\n///\n/// What is more.\n";
+        assert_eq!(without_noun(text), [4]);
+        assert!(without_noun("// What a line\n/// Whatever\n").is_empty());
     }
 
     #[test]

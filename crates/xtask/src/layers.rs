@@ -1,4 +1,4 @@
-//! Who may use whom. Cargo refuses a cycle; this table refuses the other wrong edges.
+//! The dependencies that crates may have. Cargo refuses a cycle; this table refuses the other wrong edges.
 //!
 //! A new crate gets its row here before it gets its first dependency. What a crate must not know, and why, is in
 //! ARCHITECTURE.md.
@@ -22,7 +22,7 @@ const fn layer(name: &'static str, level: u8, may_use: &'static [&'static str]) 
 const CLI: &str = "extant";
 const TESTKIT: &str = "extant-testkit";
 const SIMDEV: &str = "extant-simdev";
-/// What the tests of every crate may use, those of lower layers too.
+/// The crates that the tests of every crate may use, those of lower layers too.
 const INSTRUMENTS: [&str; 2] = [TESTKIT, SIMDEV];
 
 /// The frame, also of crates that do not exist yet.

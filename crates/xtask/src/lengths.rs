@@ -18,7 +18,7 @@ const LONG: &[(&str, usize)] = &[("check row", 83), ("crash Mounted::change", 93
 /// Larger types: crate and name, and how many methods. These only shrink.
 const LARGE: &[(&str, usize)] = &[("fs Space", 77), ("fuse Ops", 65)];
 
-/// What one crate has.
+/// The functions and types of one crate.
 #[derive(Default)]
 struct Found {
     /// Functions by name, with their lines; of those with one name the longest.

@@ -1,6 +1,6 @@
-//! What a check says.
+//! The report of a check.
 
-/// What a check found.
+/// The findings and notes of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// Sentences that fail the run.

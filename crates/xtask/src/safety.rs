@@ -14,12 +14,8 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     for package in &workspace.packages {
         for root in &package.roots {
             let file = root.strip_prefix(&workspace.root).unwrap_or(root);
-            let denies = DENY.contains(&package.name.as_str()) && file.ends_with("src/lib.rs");
-            let attribute = if denies { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
             let text = workspace.text(file)?.unwrap_or_default();
-            if !text.lines().any(|line| line.trim() == attribute) {
-                report.findings.push(format!("{} does not say {attribute}.", file.display()));
-            }
+            report.findings.extend(missing_attribute(&package.name, file, &text));
         }
     }
     for file in workspace.files.iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
@@ -31,6 +27,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
         }
     }
     Ok(report)
+}
+
+/// That the root of a crate does not refuse unsafe code as it should.
+fn missing_attribute(package: &str, file: &Path, text: &str) -> Option<String> {
+    let denies = DENY.contains(&package) && file.ends_with("src/lib.rs");
+    let attribute = if denies { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
+    let says = text.lines().any(|line| line.trim() == attribute);
+    (!says).then(|| format!("{} does not say {attribute}.", file.display()))
 }
 
 /// The numbers of the lines with the word `unsafe` in code. `unsafe_code`, comments and strings do not count.
@@ -98,7 +102,7 @@ fn block_comment_end(text: &str, start: usize) -> usize {
     }
 }
 
-/// Where the raw string that starts with the `r` at `start` ends; `None` if none starts there.
+/// The end of the raw string that starts with the `r` at `start`; `None` if none starts there.
 fn raw_string_end(text: &str, start: usize) -> Option<usize> {
     let rest = &text[start + 1..];
     let hashes = rest.bytes().take_while(|&b| b == b'#').count();
@@ -116,7 +120,7 @@ fn quoted_end(bytes: &[u8], start: usize, quote: u8) -> usize {
     (at + 1).min(bytes.len())
 }
 
-/// Where the character literal at `start` ends; `start` itself for a lifetime.
+/// The end of the character literal at `start`; `start` itself for a lifetime.
 fn character_end(text: &str, start: usize) -> usize {
     let mut rest = text[start + 1..].chars();
     match (rest.next(), rest.next()) {
@@ -132,6 +136,16 @@ mod tests {
 
     fn lines(text: &str) -> Vec<usize> {
         unsafe_lines(text).collect()
+    }
+
+    #[test]
+    fn a_root_that_allows_unsafe_code_is_found() {
+        let root = |package, file, text| missing_attribute(package, Path::new(file), text).is_some();
+        let (forbid, deny) = ("//! A\n#![forbid(unsafe_code)]\n", "#![deny(unsafe_code)]\n");
+        assert!(!root("extant-fs", "crates/fs/src/lib.rs", forbid) && root("extant-fs", "crates/fs/src/lib.rs", deny));
+        assert!(root("extant-fs", "crates/fs/src/lib.rs", "// #![forbid(unsafe_code)]\n"));
+        assert!(!root("extant-blockdev", "crates/blockdev/src/lib.rs", deny));
+        assert!(root("extant-blockdev", "crates/blockdev/tests/file.rs", deny));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::Path;
 struct Retired {
     /// All its forms, in lower case.
     forms: &'static [&'static str],
-    /// What to write.
+    /// The word to write instead.
     instead: &'static str,
     /// How often it may still stand in the repository.
     left: usize,

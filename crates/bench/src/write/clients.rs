@@ -1,4 +1,4 @@
-//! What a client of a file server does: files that are open for a while, many at once.
+//! The clients of a file server: their files are open for a while, many at once.
 
 use super::file_ops::{FileOps, Library, Mounted, failed};
 use crate::error::Trying;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
-/// How a file comes to be open.
+/// The options with which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Make {
     /// A directory.
@@ -39,7 +39,7 @@ impl Make {
 
 /// A client. Its files are known by numbers that it chooses.
 pub(crate) trait Client: Send {
-    /// What it does without having a file open.
+    /// The operations that need no open file.
     fn tree(&mut self) -> &mut dyn FileOps;
     fn open(&mut self, handle: u32, path: &str, make: Make) -> Result<()>;
     fn close(&mut self, handle: u32) -> Result<()>;

@@ -13,7 +13,7 @@ use std::sync::Barrier;
 
 /// The directory that the lines speak of.
 const HOME: &str = "clients/client1";
-/// What is written, and the largest request.
+/// Bytes of the content that is written, and of the largest request.
 const LARGEST: u64 = 1 << 20;
 
 /// A load file, read.
@@ -133,7 +133,7 @@ fn name(word: &str) -> Option<String> {
     Some(path.strip_prefix(HOME)?.trim_start_matches('/').to_owned())
 }
 
-/// What a line asks for: `None` where that is not known, `Some(None)` where it is nothing.
+/// The request in a line: `None` where it is not known, `Some(None)` where there is nothing to do.
 fn step(words: &[&str]) -> Option<Option<Step>> {
     // older files begin each line with the time
     let words = if words.first()?.parse::<f64>().is_ok() { &words[1..] } else { words };

@@ -1,5 +1,6 @@
-//! What no file system with a log of its operations can beat: content goes to its place, what was done goes as a block
-//! of 4 KiB to the end of a log, and one flush makes both durable. There is no file system here; names lead nowhere.
+//! The upper bound of speed for a file system with a log of its operations: content goes to its place, a record of the
+//! operation goes as a block of 4 KiB to the end of a log, and one flush makes both durable. There is no file system
+//! here; names lead nowhere.
 
 use super::file_ops::FileOps;
 use crate::error::Trying;
@@ -19,7 +20,7 @@ const EXTENT: u64 = 16 << 20;
 pub(crate) struct RawLog {
     device: File,
     path: PathBuf,
-    /// Where files begin, and how long they are.
+    /// First byte and length of each file.
     files: HashMap<String, (u64, u64)>,
     next: u64,
     log: u64,

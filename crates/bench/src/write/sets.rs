@@ -1,5 +1,4 @@
-//! What is done: the sets of operations that are timed. Each takes its numbers from a fixed seed, so every peer does
-//! the same.
+//! The sets of operations that are timed. Each takes its numbers from a fixed seed, so every peer does the same.
 
 use super::clients::Client;
 use super::file_ops::FileOps;
@@ -18,11 +17,11 @@ pub(crate) struct Phase {
     pub(crate) unit: &'static str,
     pub(crate) amount: u64,
     pub(crate) wall: Duration,
-    /// Where that can be counted.
+    /// The figures of its writes, where these can be counted.
     pub(crate) written: Option<Written>,
 }
 
-/// What a set works on: a tree, and the way to make it cold.
+/// The target of a set: a tree, and the way to make it cold.
 pub(crate) trait Target {
     /// The file operations on the tree.
     fn ops(&mut self) -> &mut dyn FileOps;
@@ -30,7 +29,7 @@ pub(crate) trait Target {
     /// Others who work on the same tree at once.
     fn clients(&mut self, count: usize) -> Result<Vec<Box<dyn Client>>>;
 
-    /// What was written since the last call.
+    /// The writes and flushes since the last call.
     fn written(&mut self) -> Option<Written>;
 
     /// Unmounts the volume and mounts it again, with nothing in any cache.
@@ -60,12 +59,12 @@ pub enum Set {
 /// All sets but [`Set::Dbench`], which needs a file.
 pub const SETS: [Set; 6] = [Set::Empty, Set::CreateDelete, Set::Postmark, Set::Untar, Set::Data, Set::Fsync];
 
-/// How much is done.
+/// The amount of work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size<'a> {
     /// Part of the full size; 1 is full.
     pub(crate) scale: f64,
-    /// What dbench's clients do.
+    /// The requests of dbench's clients.
     pub(crate) load: Option<&'a Load>,
 }
 
@@ -85,7 +84,7 @@ fn timed(
 }
 
 impl Set {
-    /// What the table calls it.
+    /// The set's name in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -146,7 +145,7 @@ fn create_delete(target: &mut dyn Target, dirs: u64, files: u64) -> Result<Vec<P
     Ok(vec![phase])
 }
 
-/// What a program waits for that syncs each little change.
+/// Times a program that syncs each little change.
 fn fsync(target: &mut dyn Target, writes: u64) -> Result<Vec<Phase>> {
     const PIECE: u64 = 4096;
     // a file begins anew before it is long

@@ -25,7 +25,7 @@ const SIZE: u64 = 6 << 30;
 /// The page cache of a volume does the caching of data, as with every peer.
 const CACHE: usize = 256 << 20;
 
-/// Who does the work.
+/// The implementation that does the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     /// Extant through FUSE.
@@ -42,9 +42,9 @@ enum By {
     RawLog,
 }
 
-/// Who does the work on which format, and how: `kernel:ext4`, `kernel:btrfs`, `extant:ext3:journal`,
-/// `library:extant:snapshot`, `fuse2fs:ext4`, `upper-bound:ext4` and `raw-log:log` (which have no format). What follows
-/// the format is one of [`MODES`], by name or by its `data=`, or what the kernel's `-o` takes.
+/// The implementation that does the work, its format, and its mode: `kernel:ext4`, `kernel:btrfs`,
+/// `extant:ext3:journal`, `library:extant:snapshot`, `fuse2fs:ext4`, `upper-bound:ext4` and `raw-log:log` (which have
+/// no format). What follows the format is one of [`MODES`], by name or by its `data=`, or what the kernel's `-o` takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     by: By,
@@ -125,7 +125,7 @@ fn known_mode(text: &str) -> Result<Mode, String> {
     }
 }
 
-/// How the library opens a volume for a mode.
+/// The options with which the library opens a volume for a mode.
 fn writing(mode: Mode) -> WriteOptions {
     WriteOptions { consistency: Some(mode.consistency), data: mode.data, ..WriteOptions::default() }
 }
@@ -151,7 +151,7 @@ pub(crate) struct Stage<'a> {
 /// A device whose writes are counted.
 type Counted = Arc<Trace<Arc<dyn BlockDevice>>>;
 
-/// Who counts what is written.
+/// The counter of writes.
 enum Counter {
     Library(Counted),
     Kernel(BlockEvents),

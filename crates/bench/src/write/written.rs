@@ -1,4 +1,5 @@
-//! What reached the device: bytes, requests, flushes, and writes that do not begin where the one before ended.
+//! Figures of what reached the device: bytes, requests, flushes, and writes that do not begin where the one before
+//! ended.
 //!
 //! A volume that the library has is counted on a device between both. A volume that the kernel has lies on a loop
 //! device, and what the kernel hands to that is read from its block events (tracefs, for root): requests after they
@@ -22,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What was written in a sample.
+/// The writes and flushes of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Written {
     /// Bytes.
@@ -56,7 +57,7 @@ impl Written {
     }
 }
 
-/// What the kernel hands to a loop device.
+/// The requests that the kernel hands to a loop device.
 pub(crate) struct BlockEvents {
     instance: PathBuf,
     /// Tracefs, where it had to be mounted for this.
@@ -68,7 +69,7 @@ pub(crate) struct BlockEvents {
 #[derive(Default)]
 struct Shared {
     events: Mutex<Seen>,
-    /// How often there was nothing to be read.
+    /// The number of times that there was nothing to be read.
     idle: AtomicU64,
     stop: std::sync::atomic::AtomicBool,
 }
@@ -107,7 +108,7 @@ impl BlockEvents {
         Ok(events)
     }
 
-    /// What was written since the last call; `None` where events came too fast.
+    /// The writes and flushes since the last call; `None` where events came too fast.
     pub(crate) fn take(&self) -> Option<Written> {
         // twice, for one look may have been under way
         let until = self.shared.idle.load(Ordering::Acquire) + 2;
@@ -203,7 +204,7 @@ fn loop_number(image: &Path) -> Result<u64> {
     Err(Error::Failed(format!("{}: no loop device has it", image.display())))
 }
 
-/// Where the kernel's events are, mounted if need be.
+/// The directory of the kernel's events, mounted if need be.
 fn tracefs() -> Result<(PathBuf, Option<TempDir>)> {
     let usual = PathBuf::from("/sys/kernel/tracing");
     if usual.join("instances").is_dir() {

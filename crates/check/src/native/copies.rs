@@ -72,8 +72,8 @@ pub(super) fn restored(
     (found.generation > in_force.generation && leads_to_a_map(device, &found)).then_some((found, lacks))
 }
 
-/// What is wrong with the superblock that is not in force, and its block. What a crash may leave of a write is not
-/// wrong: the next write goes over it.
+/// The damage to the superblock that is not in force, and its block. What a crash may leave of a write is no damage:
+/// the next write goes over it.
 pub(super) fn damage(
     device: &dyn BlockDevice,
     blocks: &[u8],

@@ -1,4 +1,4 @@
-//! What the map says that a block is, and whose, against what the check of the volume above finds it to be.
+//! The kind and the owner of a block by the map, against what the check of the volume above finds it to be.
 //!
 //! Blocks that belong to an inode are checked when they are read ([`Identities::check`]); those of the groups, and that
 //! nothing leads to an unused block, when all is read ([`Identities::check_rest`]).

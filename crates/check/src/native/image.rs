@@ -4,7 +4,7 @@ use super::layer::{PhysicalLayer, SIZE, Version};
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 use format::FsBlock;
 
-/// What the map of a generation shows. Refuses writes.
+/// The volume that the map of a generation shows. Refuses writes.
 pub(crate) struct Image<'a> {
     device: &'a dyn BlockDevice,
     below: &'a PhysicalLayer,

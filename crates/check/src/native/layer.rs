@@ -14,7 +14,7 @@ pub(super) const SIZE: u64 = BLOCK_SIZE as u64;
 /// Bits of an index that choose an entry of a node.
 pub(super) const BITS: u32 = ENTRIES.ilog2();
 
-/// What is known of a native volume before the volumes above its maps are checked.
+/// The known state of a native volume before the volumes above its maps are checked.
 pub(crate) struct PhysicalLayer {
     pub(crate) superblock: NativeSuperblock,
     pub(super) nodes: Nodes,
@@ -22,7 +22,7 @@ pub(crate) struct PhysicalLayer {
     pub(crate) live: Version,
     /// The snapshots that can be looked at, in the order of their list.
     pub(crate) snapshots: Vec<Version>,
-    /// What is wrong: the device's block, and what with it.
+    /// The errors: the device's block, and what is wrong with it.
     pub(crate) wrong: Vec<(u64, String)>,
     /// Why the newest generation cannot be read: what is wrong with its map, or with what every mount reads.
     pub(crate) unreadable: Option<(u64, String)>,

@@ -14,9 +14,9 @@ use format::native::snapshots::{self, Snapshot};
 use format::native::superblock::NativeSuperblock;
 use std::time::Duration;
 
-/// How often a snapshot is looked for on a device that is in use, and how long it waits in between.
+/// The number of times that a snapshot is looked for on a device that is in use, with [`PAUSE`] in between.
 const TRIES: u32 = 50;
-/// How often a superblock that is damaged is looked at again: it may be the one that is being written.
+/// The number of looks at a superblock that is damaged: it may be the one that is being written.
 const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -1,4 +1,4 @@
-//! What snapshots hold, from all bitmaps at once.
+//! The blocks that snapshots hold, from all bitmaps at once.
 //!
 //! A block of a data group is *pinned* where it is free in the newest bitmap and used in that of a snapshot; the
 //! group's descriptor counts those. And no block may have metadata in one generation and content in another.

@@ -19,7 +19,7 @@ pub(super) struct Reader<'a> {
     pub(super) device: &'a dyn BlockDevice,
     pub(super) layout: Layout,
     pub(super) seed: u32,
-    /// What is reserved without an owner, and the chunks that it lies in.
+    /// The blocks reserved without an owner, and the chunks that they lie in.
     pub(super) reserved: BTreeSet<u64>,
     pub(super) reserved_chunks: BTreeSet<u32>,
     /// The snapshot that is looked at.
@@ -30,11 +30,11 @@ pub(super) struct Reader<'a> {
     pub(super) nodes: Nodes,
     /// Leaves whose entries were checked.
     pub(super) checked: HashSet<NodeName>,
-    /// What was led to, by physical block.
+    /// The targets of entries so far, by physical block.
     pub(super) led: BTreeMap<u64, Led>,
 }
 
-/// What an entry leads to.
+/// The target of an entry.
 pub(super) struct Led {
     pub(super) position: Position,
     pub(super) entry: Entry,
@@ -42,7 +42,7 @@ pub(super) struct Led {
     pub(super) snapshot: Option<String>,
 }
 
-/// Where a generation begins.
+/// The beginning of a generation.
 pub(super) struct Start {
     pub(super) root: Entry,
     pub(super) map_log: MapLog,
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
         version.entry(&self.nodes, &self.layout, index)
     }
 
-    /// What an entry of the map's own blocks leads to, where it is what it should be.
+    /// The block that an entry of the map's own blocks leads to, where it is what it should be.
     pub(super) fn block(&mut self, entry: &Entry, position: Position) -> Option<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
         if let Err(e) = self.device.read(entry.physical * SIZE, &mut bytes) {
@@ -265,7 +265,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What an entry says of its block, against the block's index, and the generations that may have written it.
+    /// Checks what an entry says of its block, against the block's index, and the generations that may have written it.
     fn check(&mut self, index: u64, entry: &Entry, written: RangeInclusive<u64>) {
         let layout = self.layout;
         let own = |kind| matches!(kind, BlockKind::ChunkTable | BlockKind::SnapshotList | BlockKind::MapNode);
@@ -350,7 +350,7 @@ impl<'a> Reader<'a> {
         chunks
     }
 
-    /// What was read of a block, unless it is damaged, which is said.
+    /// The parsed content of a block, unless it is damaged, which is reported.
     fn parsed<T>(&mut self, physical: u64, parsed: Option<format::Result<T>>) -> Option<T> {
         match parsed? {
             Ok(found) => Some(found),

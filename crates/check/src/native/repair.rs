@@ -1,4 +1,4 @@
-//! What can be repaired of a native volume: every generation is whole, so what is wrong with one has no other copy.
+//! The possible repairs of a native volume: every generation is whole, so what is wrong with one has no other copy.
 //! Four things remain.
 //!
 //! 1. A volume that was in use without consistency and was not unmounted, and that is consistent all the same, is

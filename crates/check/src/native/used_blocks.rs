@@ -53,7 +53,7 @@ impl Used {
         blocks.iter().filter(used).copied().collect()
     }
 
-    /// What is wrong with a table that should name exactly these.
+    /// The errors in a table that should name exactly these.
     pub(super) fn compare(&self, table: &[Chunk]) -> Vec<(u64, &'static str)> {
         let mut named: BTreeMap<u32, Bits> = BTreeMap::new();
         for chunk in table {

@@ -236,7 +236,7 @@ struct Comparison<'a> {
     ctx: &'a Context<'a>,
     group: GroupNo,
     descriptor: &'a Group,
-    /// What the descriptor says of bitmaps that were never written is believed.
+    /// The descriptor is believed in what it says of bitmaps that were never written.
     trusted: bool,
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn check(ctx: &Context<'_>, directories: &Directories) {
     }
 }
 
-/// Where the chain of parents of a directory ends.
+/// The end of the chain of parents of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Unknown,

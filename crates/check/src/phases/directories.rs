@@ -1,6 +1,6 @@
 //! Phase 2: the blocks of directories and their entries.
 //!
-//! How it is called, all after every inode is known:
+//! The order of calls, all after every inode is known:
 //! 1. [`Names::check_block`], [`check_inline`](Names::check_inline) and [`check_hole`](Names::check_hole) for every
 //!    block of every directory, in any order, on any threads.
 //! 2. [`Names::again`] with the places of all directory blocks: what has to be read a second time, mostly nothing.
@@ -50,7 +50,7 @@ pub(crate) struct Names<'a> {
     directories: &'a Directories,
     /// As all directories are but those both casefolded and encrypted.
     index_format: IndexFormat,
-    /// What leaf blocks end in.
+    /// The tail of leaf blocks.
     leaf_tail: LeafTail,
     /// Names in casefolded directories have to be valid in the volume's encoding.
     strict: bool,
@@ -303,7 +303,7 @@ impl<'a> Names<'a> {
         Some(offset)
     }
 
-    /// What has to be read a second time, in disk order, now that all blocks were checked: blocks of directories hashed
+    /// The blocks to be read a second time, in disk order, now that all were checked: blocks of directories hashed
     /// otherwise than the superblock says, those of directories that hold one of several entries for one directory, and
     /// leaves that share a hash with another. `runs` are the places of all directory blocks.
     pub(crate) fn again(&mut self, runs: &[DirRun]) -> Vec<Item<Again>> {

@@ -31,7 +31,7 @@ use format::inode::{DiskInode, FileKind, InodeFlags, RawInode};
 use format::{FsBlock, InodeNo};
 use parking_lot::Mutex;
 
-/// What the inode tables hand on to later rounds.
+/// The findings in the inode tables that are handed on to later rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Harvest {
     pub(crate) found: Found,
@@ -41,13 +41,13 @@ pub(crate) struct Harvest {
     pub(crate) xattrs: Vec<XattrRef>,
     /// Links whose target stands in a block: inode and `i_size`.
     pub(crate) links: Vec<(InodeNo, u64)>,
-    /// What is on the volume.
+    /// The contents of the volume.
     pub(crate) counts: Counts,
     /// The first regular file of 2 GiB or more.
     pub(crate) large_file: Option<InodeNo>,
     /// The first directory of 2 GiB or more.
     pub(crate) large_directory: Option<InodeNo>,
-    /// What every user, group and project has.
+    /// The usage of every user, group and project.
     pub(crate) quota: quota::Usage,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct InodeCheck<'a> {
     pub(crate) low_dtime: bool,
 }
 
-/// What an inode is by its number.
+/// The role of an inode by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     BadBlocks,
@@ -158,7 +158,7 @@ impl InodeCheck<'_> {
         self.check_kind(inode, &raw, kind, &attributes, harvest);
     }
 
-    /// What an inode of the volume's own has that only users' inodes may have.
+    /// Checks an inode of the volume's own for what only users' inodes may have.
     fn check_own(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
         let (flags, kind) = (raw.flags(), raw.kind());
         let report = |wrong: bool, code| {
@@ -181,7 +181,7 @@ impl InodeCheck<'_> {
         report(no_directory && flags.contains(InodeFlags::CASEFOLD), Code::CasefoldFlagOnNonDirectory);
     }
 
-    /// What is large needs a feature that says so.
+    /// Notes large files and directories, which need a feature that says so.
     fn check_size(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, harvest: &mut Harvest) {
         if raw.size() < 1 << 31 {
             return;
@@ -656,7 +656,7 @@ impl InodeCheck<'_> {
     }
 }
 
-/// What a used inode's own bytes say of it.
+/// The marks of a used inode by its own bytes.
 fn marks_of(raw: &RawInode<'_>) -> Marks {
     let flags = raw.flags();
     let mut marks = Marks::USED;

@@ -33,7 +33,7 @@ pub(crate) struct Note {
     pub(crate) inode: InodeNo,
 }
 
-/// Who owns what was claimed more than once.
+/// The owners of what was claimed more than once.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     /// The clusters: ascending, disjoint.
@@ -113,7 +113,7 @@ impl Owners {
     }
 }
 
-/// What one inode shares.
+/// The clusters that one inode shares.
 struct Share {
     /// the first cluster it shares
     first: u64,
@@ -126,7 +126,7 @@ struct Share {
 }
 
 impl Share {
-    /// Who the others are, for people.
+    /// The other owners, for people.
     fn with_whom(&self) -> String {
         let numbers: Vec<String> = self.named.iter().map(|inode| inode.to_string()).collect();
         let more = if self.others > self.named.len() as u64 { " and more" } else { "" };

@@ -1,4 +1,4 @@
-//! What users, groups and projects use, counted over all inodes, against what the quota files say.
+//! The usage of users, groups and projects, counted over all inodes, against what the quota files say.
 
 use crate::context::Context;
 use crate::problem::Problem;
@@ -13,7 +13,7 @@ use format::superblock::DiskSuperblock;
 use format::{Error, InodeNo, Structure};
 use std::collections::HashMap;
 
-/// What one id uses.
+/// The usage of one id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     pub(crate) bytes: u64,
@@ -27,7 +27,7 @@ impl Use {
     }
 }
 
-/// What every id uses. Threads count for themselves and add up.
+/// The usage of every id. Threads count for themselves and add up.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     users: HashMap<u32, Use>,
@@ -76,7 +76,7 @@ impl Usage {
         }
     }
 
-    /// What the ids of one kind use.
+    /// The usage of the ids of one kind.
     pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = (u32, Use)> + '_ {
         let all = match kind {
             Kind::User => &self.users,
@@ -101,7 +101,7 @@ impl Usage {
     }
 }
 
-/// Where the superblock says that the quota files are: each field, its number and the kind.
+/// The inodes of the quota files by the superblock: each field, its number and the kind.
 fn numbers(disk: &DiskSuperblock) -> [(&'static str, InodeNo, Kind); 3] {
     [
         ("s_usr_quota_inum", InodeNo(disk.s_usr_quota_inum.get()), Kind::User),
@@ -190,7 +190,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
 /// A longer quota file is none, to e2fsck.
 const MOST_BYTES: u64 = 1 << 31;
 
-/// What a quota file says.
+/// The content of a quota file.
 #[derive(Debug, Default)]
 pub(crate) struct Stated {
     /// The file's size.

@@ -495,7 +495,7 @@ fn read_table(scanner: &Scanner<'_>, accepted: &Accepted) -> Result<Table, Refus
     Ok(Table::read(scanner, geometry, accepted.group()))
 }
 
-/// What the superblock says against itself, and notes on it.
+/// Reports contradictions in the superblock, and notes on it.
 fn check_superblock(volume: &Volume, problems: &Problems) {
     let Volume { disk, features, geometry, .. } = volume;
     let Features { compat, incompat, ro_compat } = *features;

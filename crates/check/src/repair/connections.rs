@@ -1,4 +1,4 @@
-//! What hangs on the root: the root itself, parents, lost+found, and link counts.
+//! The connections to the root: the root itself, parents, lost+found, and link counts.
 
 use super::directories::format_of;
 use super::entries;

@@ -25,7 +25,7 @@ const METABLOCKGROUP: u64 = 8 << 30;
 /// Blocks of the log, where there is space for them.
 const LOG: u32 = 256;
 
-/// How a volume records its free space.
+/// The form in which a volume records its free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FreeSpaceForm {
     /// Block bitmaps, as ext4 has them.

@@ -77,7 +77,7 @@ fn asks_for_rebuilding(code: Code) -> bool {
     )
 }
 
-/// How the entries and index blocks of a directory look.
+/// The format of the entries and index blocks of a directory.
 pub(super) fn format_of(work: &Work<'_>, inode: &InodeBuf) -> Option<IndexFormat> {
     let incompat = work.volume().features.incompat;
     let flags = inode.raw().flags();

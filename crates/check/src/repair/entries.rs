@@ -17,7 +17,7 @@ const SHORTEST: usize = 12;
 /// The shortest encrypted name in bytes.
 const SHORTEST_ENCRYPTED: usize = 16;
 
-/// Where an entry stands in its block.
+/// The place of an entry in its block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spot {
     pub(super) at: usize,
@@ -141,7 +141,7 @@ pub(super) fn all(work: &Work<'_>, part: &[u8], hashed: bool) -> Vec<Named> {
         .collect()
 }
 
-/// What an entry becomes.
+/// The verdict on an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     Retain { file_type: u8 },

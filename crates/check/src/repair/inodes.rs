@@ -65,18 +65,18 @@ fn of_block(problem: &Problem) -> bool {
     }
 }
 
-/// What is to become of an inode.
+/// The verdict on an inode.
 enum Verdict {
     Write,
     Clear,
 }
 
-/// What a problem of an inode is about.
+/// The subject of a problem of an inode.
 #[derive(PartialEq, Eq)]
 enum Concerns {
     /// The superblock lacks a feature that the inode uses: how all inodes are to be read changes with it.
     Feature,
-    /// How the inode is to be read, which comes before what stands in it.
+    /// The way the inode is to be read, which comes before what stands in it.
     Reading,
     /// The block map, which is then written anew.
     Map,
@@ -84,7 +84,7 @@ enum Concerns {
     Field,
 }
 
-/// What is done about a problem.
+/// The fix of a problem.
 enum Fix<'a, 'w> {
     /// The inode goes.
     Clear,
@@ -99,12 +99,12 @@ enum Fix<'a, 'w> {
 
 struct Row<'a, 'w> {
     concerns: Concerns,
-    /// What the check found of other structures may no longer hold.
+    /// The findings of the check on other structures may no longer hold.
     stale: bool,
     fix: Fix<'a, 'w>,
 }
 
-/// What is done about each problem of an inode.
+/// The fix of each problem of an inode.
 fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
     use Concerns::{Feature, Field, Map, Reading};
     const STALE: bool = true;
@@ -394,8 +394,7 @@ impl Case<'_, '_> {
         })
     }
 
-    /// Where the flags for extents and inline data contradict what stands in an inode, or each other: removes those
-    /// that do.
+    /// Removes those of the flags for extents and inline data that contradict what stands in an inode, or each other.
     fn decide_map(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let flags = inode.raw().flags();
         let wrong = if is_special(inode) {

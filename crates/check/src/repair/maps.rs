@@ -27,7 +27,7 @@ pub(super) struct Extents {
     pub(super) nodes: Vec<u64>,
 }
 
-/// What the limits of a file depend on.
+/// The fields of an inode that the limits of its file depend on.
 pub(super) fn fields(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> FileFields {
     let volume = work.volume();
     let raw = inode.raw();
@@ -224,7 +224,7 @@ fn set_indirect_checksum(work: &Work<'_>, owner: InodeNo, level: u32, block: u64
 /// A number in a map of indirect blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pointer {
-    /// Where it points; not 0.
+    /// The block that it points to; not 0.
     pub(super) block: u64,
     /// 0 for data, else the height of the indirect block.
     pub(super) level: u32,

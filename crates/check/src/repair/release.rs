@@ -21,7 +21,7 @@ const MOST: usize = 1 << 16;
 /// and again.
 const MOST_BLOCKS: u64 = 1 << 22;
 
-/// What is freed.
+/// The blocks and inodes to be freed.
 #[derive(Default)]
 struct Freed {
     blocks: BTreeSet<u64>,
@@ -110,7 +110,7 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
     Ok(Some(count))
 }
 
-/// What is freed of a group.
+/// The blocks and inodes of a group to be freed.
 #[derive(Default)]
 struct Bits {
     blocks: Vec<u64>,
@@ -118,7 +118,7 @@ struct Bits {
     inodes: Vec<(u32, bool)>,
 }
 
-/// What an inode maps.
+/// The blocks that an inode maps.
 #[derive(Default)]
 struct Mapped {
     blocks: Vec<u64>,
@@ -126,7 +126,7 @@ struct Mapped {
     last: Option<u64>,
 }
 
-/// What an inode maps; `None` where any of its map is invalid.
+/// The blocks that an inode maps; `None` where any of its map is invalid.
 fn mapped_by(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, kind: FileKind) -> Result<Option<Mapped>> {
     let raw = inode.raw();
     let mut mapped = Mapped::default();

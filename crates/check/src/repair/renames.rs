@@ -12,7 +12,7 @@ pub(super) struct Named {
     pub(super) inode: InodeNo,
     pub(super) name: Vec<u8>,
     pub(super) file_type: u8,
-    /// What entries of encrypted casefolded directories carry.
+    /// The hash that entries of encrypted casefolded directories carry.
     pub(super) hash: Option<NameHash>,
 }
 
@@ -152,7 +152,7 @@ mod tests {
         all.into_iter().map(|n| (n.inode.get(), String::from_utf8(n.name).expect("text"))).collect()
     }
 
-    /// What e2fsck 1.47 made of an entry with the same name as another.
+    /// The names that e2fsck 1.47 made of an entry with the same name as another.
     #[test]
     fn a_second_name_is_the_one_that_e2fsck_chooses() {
         let long = "a".repeat(255);

@@ -30,7 +30,7 @@ struct Copy {
     escaped: bool,
 }
 
-/// What a log holds.
+/// The content of a log.
 #[derive(Default)]
 struct Log {
     copies: Vec<Copy>,
@@ -38,7 +38,7 @@ struct Log {
     revoked: HashMap<u64, u32>,
     /// The transaction that would come next.
     next: u32,
-    /// How many transactions the journal has space for at most.
+    /// The maximum number of transactions that the journal has space for.
     most: u32,
     /// A transaction that was committed cannot be replayed, or not whole.
     damaged: bool,
@@ -130,7 +130,7 @@ fn has_fast_commits(work: &Work<'_>, file: &SystemInode, superblock: &JournalSup
     scan.commits() > 0
 }
 
-/// What has been read of a transaction whose commit block has not come yet.
+/// The part read so far of a transaction whose commit block has not come yet.
 #[derive(Default)]
 struct Pending {
     copies: Vec<Copy>,

@@ -57,7 +57,7 @@ pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
     })
 }
 
-/// Who has a cluster.
+/// The owners of a cluster.
 #[derive(Debug, Default, Clone, Copy)]
 struct Owners {
     /// Files that have not moved to a copy yet.
@@ -235,7 +235,7 @@ impl Clones<'_, '_> {
         maps::write_extents(self.work, number, inode, &extents, &own)
     }
 
-    /// How many blocks from `block` on, `most` at most, have no other claim.
+    /// The number of blocks from `block` on, `most` at most, that have no other claim.
     fn undisputed(&self, block: u64, most: u32) -> u32 {
         let Some(walk) = self.work.walk() else { return most };
         let claims = &walk.ctx.claims;

@@ -13,7 +13,7 @@ use format::orphan;
 use format::{FsBlock, InodeNo};
 use zerocopy::IntoBytes;
 
-/// Where `i_block` names the doubly indirect block.
+/// The index in `i_block` of the doubly indirect block.
 const DOUBLE: usize = 13;
 
 /// Repairs them.

@@ -1,4 +1,4 @@
-//! What all fixers use: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
+//! The base of all fixers: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
 //!
 //! A fixer sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed
 //! in that check; blocks released in an iteration are free in the next. Files whose map a check could not read have
@@ -26,7 +26,7 @@ pub(super) struct Work<'a> {
     stale: Cell<bool>,
     /// Clusters handed out in this iteration.
     taken: RefCell<HashSet<u64>>,
-    /// Where the search for a free cluster goes on.
+    /// The cluster at which the search for a free one goes on.
     cursor: Cell<u64>,
     /// Clusters that the volume's bitmaps mark are taken, too: there are no others left.
     marked_too: Cell<bool>,

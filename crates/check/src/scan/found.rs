@@ -1,8 +1,8 @@
-//! What one round finds and a later one reads: tree nodes, directories, link targets, attribute blocks.
+//! The findings of one round that a later one reads: tree nodes, directories, link targets, attribute blocks.
 
 use format::InodeNo;
 
-/// What a tree block is.
+/// The kind of a tree block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NodeKind {
     /// A node of an extent tree of this depth: 0 is a leaf.
@@ -14,15 +14,15 @@ pub(crate) enum NodeKind {
 /// A tree block to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Node {
-    /// Where it lies.
+    /// Its block number.
     pub(crate) block: u64,
-    /// Whose it is.
+    /// The inode it belongs to.
     pub(crate) inode: InodeNo,
     /// The first block of the file that it covers.
     pub(crate) first: u32,
     /// The last one it may cover.
     pub(crate) last: u32,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: NodeKind,
 }
 
@@ -39,9 +39,9 @@ impl Node {
 pub(crate) struct DirRun {
     /// The first of them.
     pub(crate) block: u64,
-    /// How many.
+    /// The number of them.
     pub(crate) len: u32,
-    /// Whose they are.
+    /// The inode they belong to.
     pub(crate) inode: InodeNo,
     /// Which block of the directory the first one is.
     pub(crate) first: u32,
@@ -54,13 +54,13 @@ pub(crate) struct DirRun {
 /// The block of a symbolic link's target, to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkTarget {
-    /// Where it lies.
+    /// Its block number.
     pub(crate) block: u64,
-    /// Whose it is.
+    /// The inode it belongs to.
     pub(crate) inode: InodeNo,
 }
 
-/// What a map hands on to later rounds.
+/// The findings in a map that are handed on to later rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) nodes: Vec<Node>,

@@ -1,4 +1,4 @@
-//! Where the scan has been: which segment of it read what, so that a segment can be read once more.
+//! The log of the scan: which segment of it read what, so that a segment can be read once more.
 //!
 //! A block that was claimed twice was first claimed in one segment and again by others. [`Claims`] records both, and
 //! only the segments of first claims are read again. A segment ends where no thread claims, so each claim belongs to
@@ -29,7 +29,7 @@ pub(crate) enum Segment {
     Tables(Range<u64>),
     /// Blocks of regions that were not read in round 0.
     Aside,
-    /// What a later round set out to read.
+    /// The planned reads of a later round.
     Planned(usize),
     /// The tree nodes that a later round read in these bytes of the device.
     Nodes(usize, Range<u64>),
@@ -37,7 +37,7 @@ pub(crate) enum Segment {
     Edges,
 }
 
-/// What a round set out to read.
+/// The planned reads of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Planned {
     /// The nodes that it read, in disk order.
@@ -48,7 +48,7 @@ pub(crate) struct Planned {
 
 /// All segments so far.
 pub(crate) struct ScanLog {
-    /// How many a pass is divided into.
+    /// The number of segments a pass is divided into.
     wanted: u32,
     /// Bytes that snapshots may take.
     budget: u64,
@@ -96,7 +96,7 @@ impl ScanLog {
         }
     }
 
-    /// What was read in these segments, as [`Claims::conflicting_segments`] counts them.
+    /// The parts that were read in these segments, as [`Claims::conflicting_segments`] counts them.
     pub(crate) fn read_in(&self, which: &BTreeSet<u32>) -> Vec<Segment> {
         let segments = self.segments.lock();
         which.iter().filter_map(|n| segments.get(*n as usize)).flatten().cloned().collect()

@@ -57,7 +57,7 @@ pub(crate) struct Layers<'a> {
     whole: Mutex<Whole>,
 }
 
-/// What the trees hand on that were put together.
+/// The findings in the trees that were put together, which are handed on.
 #[derive(Debug, Default)]
 pub(crate) struct Whole {
     pub(crate) dir_runs: Vec<DirRun>,
@@ -68,7 +68,7 @@ pub(crate) struct Whole {
 #[derive(Debug, Default)]
 pub(crate) struct Leftover {
     pub(crate) files: Vec<OpenFile>,
-    /// What their inodes point to.
+    /// The nodes that their inodes point to.
     pub(crate) nodes: Vec<Node>,
 }
 
@@ -76,10 +76,10 @@ pub(crate) struct Leftover {
 #[derive(Debug)]
 struct Pending {
     fields: FileFields,
-    /// What its inode adds up to.
+    /// The totals of its inode.
     root: Tally,
     tops: Vec<Node>,
-    /// What its tree blocks add up to.
+    /// The totals of its tree blocks.
     sum: Tally,
     layers: Vec<Layer>,
     records: Vec<Record>,
@@ -109,7 +109,7 @@ struct Record {
     last: u32,
 }
 
-/// What a block says of itself.
+/// The owner and the kind that a block states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stated {
     owner: InodeNo,
@@ -280,7 +280,7 @@ impl<'a> Layers<'a> {
         }))
     }
 
-    /// Whose a block says it is, where it says so as a tree block does.
+    /// The owner and the kind that a block states, where it does so as a tree block does.
     fn stated(&self, block: u64, bytes: &[u8]) -> Option<Stated> {
         let geometry = &self.ctx.volume.geometry;
         let exists = |owner: u32| (1..=geometry.inodes).contains(&owner).then_some(InodeNo(owner));
@@ -387,7 +387,7 @@ impl<'a> Layers<'a> {
         once(once(block ^ self.key).wrapping_add(first).wrapping_add(self.key.rotate_left(32)))
     }
 
-    /// What a file adds up to whose layers agree; `None` where its tree blocks contradict one another.
+    /// The totals of a file whose layers agree; `None` where its tree blocks contradict one another.
     fn whole_tally(&self, pending: &mut Pending) -> Option<Tally> {
         let mut tally = pending.root.clone();
         tally.clusters += pending.sum.clusters;

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// How round 0 grows: the block bitmap of a group leads to the blocks of its regions, which come after the inodes.
+/// The growth of round 0: the block bitmap of a group leads to the blocks of its regions, which come after the inodes.
 struct Regions<'a> {
     ctx: &'a Context<'a>,
     layers: Option<&'a Layers<'a>>,
@@ -67,7 +67,7 @@ impl Feed<GroupPart> for Regions<'_> {
     }
 }
 
-/// What later rounds read: an index into the list of its kind.
+/// A part that later rounds read: an index into the list of its kind.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Node(u32),
@@ -77,7 +77,7 @@ enum Part {
     Link(u32),
 }
 
-/// What the rounds learned of the volume as a whole.
+/// The results of the rounds for the volume as a whole.
 pub(crate) struct Outcome {
     pub(crate) counts: Counts,
     /// The first regular file of 2 GiB or more.
@@ -86,7 +86,7 @@ pub(crate) struct Outcome {
     pub(crate) large_directory: Option<InodeNo>,
     /// Every run of blocks that directories map, in no order.
     pub(crate) dir_runs: Vec<DirRun>,
-    /// What every user, group and project has.
+    /// The usage of every user, group and project.
     pub(crate) quota: quota::Usage,
 }
 
@@ -160,7 +160,7 @@ impl Rounds<'_> {
         groups.filter(|(group, _)| self.only.is_none_or(|only| only.contains(group)))
     }
 
-    /// What round 0 reads, in the order in which it lies. `all` includes what makes no claims.
+    /// The parts that round 0 reads, in the order in which they lie. `all` includes what makes no claims.
     fn group_parts(&self, all: bool) -> Vec<Item<GroupPart>> {
         let volume = self.ctx.volume;
         let mut items = Vec::new();
@@ -592,14 +592,14 @@ impl Rounds<'_> {
 /// An item whose bytes are at hand.
 type CachedItem = (Item<Part>, Vec<u8>);
 
-/// Who checks what a round reads.
+/// The checker of what a round reads.
 struct Reader<'r> {
     rounds: &'r Rounds<'r>,
     round: &'r Round,
     files: &'r OpenFiles,
     links: &'r [(InodeNo, u64)],
     visitor: &'r dyn Visitor,
-    /// What the next round reads.
+    /// The findings that the next round reads.
     found: Mutex<Found>,
 }
 
@@ -645,7 +645,7 @@ impl Reader<'_> {
     }
 }
 
-/// What one round reads, each list in disk order.
+/// The reads of one round, each list in disk order.
 struct Round {
     nodes: Vec<Node>,
     dir_runs: Vec<DirRun>,
@@ -653,7 +653,7 @@ struct Round {
     xattrs: Vec<XattrRef>,
     /// The parts of `xattrs` that name one block.
     xattr_groups: Vec<Range<usize>>,
-    /// What was claimed but for `nodes`: the first cluster, how many, and for whom.
+    /// The claims but for those of `nodes`: the first cluster, how many, and for whom.
     others: Vec<(u64, u32, InodeNo)>,
 }
 

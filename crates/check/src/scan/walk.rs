@@ -35,7 +35,7 @@ pub(crate) enum BitmapKind {
     Inode,
 }
 
-/// What round 0 reads.
+/// A part that round 0 reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum GroupPart {
     /// A bitmap.
@@ -46,7 +46,7 @@ pub(crate) enum GroupPart {
     Region,
 }
 
-/// What the rounds hand blocks to that are not theirs to check.
+/// The receiver of blocks that the rounds read and that are not theirs to check.
 pub(crate) trait Visitor: Sync {
     /// A bitmap.
     fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>);

@@ -69,7 +69,7 @@ fn repair(said: &str, image: &Image) {
     assert!(verdict.clean, "{said}: {}", verdict.text);
 }
 
-/// Where these bytes stand, which they do once.
+/// The offset at which these bytes stand, which they do once.
 fn only(bytes: &[u8], wanted: &[u8]) -> usize {
     let all: Vec<usize> = (0..bytes.len() - wanted.len()).filter(|at| bytes[*at..].starts_with(wanted)).collect();
     let [at] = all[..] else { panic!("{wanted:?} stands at {all:?}") };

@@ -87,7 +87,7 @@ fn damaged(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
     }
 }
 
-/// What is wrong with the repair of these bytes; `None` where nothing is.
+/// The error in the repair of these bytes; `None` where there is none.
 fn compare(bytes: &[u8], scratch: &Image) -> Option<String> {
     let mut repaired = bytes.to_vec();
     let report = match fix(&mut repaired, Repair::All) {
@@ -177,7 +177,7 @@ fn every_problem_has_an_image_that_is_found_and_repaired() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What comes of all of these, a few at a time, each with a file to show e2fsck; in their order.
+/// The outcomes of all of these, a few at a time, each with a file to show e2fsck; in their order.
 fn at_once<T: Sync>(all: &[T], one: impl Fn(&T, &Image) -> Option<String> + Sync) -> Vec<String> {
     let parts: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = all

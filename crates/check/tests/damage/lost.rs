@@ -1,5 +1,5 @@
-//! What a repair must not lose: a journal of which only the inode is gone, and the files of a group whose table the
-//! descriptor does not lead to.
+//! Data that a repair must not lose: a journal of which only the inode is gone, and the files of a group whose table
+//! the descriptor does not lead to.
 
 use crate::repaired::{contents, fix, options};
 use blockdev::{BlockDevice, MemoryDevice};

@@ -15,7 +15,7 @@ use testkit::oracle::e2fsck;
 use testkit::tools::has_loop;
 use testkit::{Image, need, rounds};
 
-/// What is an error for us and not for e2fsck, and why.
+/// The problems that are errors for us and not for e2fsck, and why.
 const STRICTER: [(Code, &str); 8] = [
     (Code::JournalInodeRestorable, "the superblock's copy of the journal's map and size says otherwise"),
     (Code::BeyondDevice, "file data that lay beyond the device is lost"),
@@ -30,7 +30,7 @@ const STRICTER: [(Code, &str); 8] = [
     (Code::XattrNameBad, "nor a block of attributes with one"),
 ];
 
-/// What is wrong with our verdict on these bytes; `None` where it is e2fsck's.
+/// The error in our verdict on these bytes; `None` where it is e2fsck's.
 fn verdict(bytes: &[u8], scratch: &Image) -> Option<String> {
     let ours: Result<Report, Refusal> =
         check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &());

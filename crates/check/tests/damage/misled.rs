@@ -367,7 +367,7 @@ fn inline_data_outlives_the_attributes_beside_it() {
     assert!(image.debugfs(&["cat tiny"]).text().contains("all of it stands in the block map"));
 }
 
-/// Where these bytes stand first.
+/// The offset at which these bytes stand first.
 fn area_of(bytes: &[u8], wanted: &[u8]) -> usize {
     bytes.windows(wanted.len()).position(|window| window == wanted).expect("the bytes")
 }
@@ -493,8 +493,7 @@ fn checksums_of_an_orphan_file_without_the_feature_go() {
     }
 }
 
-/// What stands in the inode of lost+found is no map of blocks, and the new directory is not written where it seems to
-/// lead.
+/// The content of lost+found's inode is no map of blocks, and the new directory is not written where it seems to lead.
 #[test]
 fn a_lost_and_found_in_its_inode_costs_nothing() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {

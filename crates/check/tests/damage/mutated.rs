@@ -62,7 +62,7 @@ fn mutate(seed: &Seed, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
     said.join("; ")
 }
 
-/// What is wrong with what we say of these bytes and make of them; `None` where nothing is.
+/// The error in what we say of these bytes or make of them; `None` where there is none.
 fn disagreement(bytes: &[u8], scratch: &Image, said: &str) -> Option<Wrong> {
     if crate::is_clean(bytes, said) {
         scratch.set_bytes(bytes);

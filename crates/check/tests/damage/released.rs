@@ -30,7 +30,7 @@ const TWO: [&str; 7] = [
     "ssv last_orphan 12",
 ];
 
-/// How many orphans were freed, and the volume afterwards.
+/// The number of orphans that were freed, and the volume afterwards.
 fn release(image: &Image) -> (usize, Vec<u8>) {
     let device = Arc::new(MemoryDevice::from_vec(image.bytes()));
     let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);

@@ -50,7 +50,7 @@ pub(crate) fn corrupt(volume: &Volume, bytes: &mut Vec<u8>, rng: &mut Rng) -> St
     said.join("; ")
 }
 
-/// What is wrong with a repair.
+/// The error in a repair.
 pub(crate) enum Wrong {
     /// It leaves the volume, and says so, where e2fsck's repair does not.
     Left(String),
@@ -66,7 +66,7 @@ impl Wrong {
     }
 }
 
-/// What is wrong with the repair of a volume; `None` where nothing is.
+/// The error in the repair of a volume; `None` where there is none.
 pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
     let mut repaired = bytes.to_vec();
     let outcome = match catch_unwind(AssertUnwindSafe(|| fix(&mut repaired, Repair::All))) {
@@ -191,7 +191,7 @@ fn three_transactions() -> Image {
     image
 }
 
-/// What the blocks of [`three_transactions`] begin with.
+/// The first bytes of the blocks of [`three_transactions`].
 fn home(bytes: &[u8]) -> [u8; 3] {
     [7001, 7002, 7003].map(|block: usize| bytes[block * 1024])
 }
@@ -209,7 +209,7 @@ fn put(bytes: &mut [u8], at: usize, mut disk: DiskSuperblock) {
     bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(disk.as_bytes());
 }
 
-/// Where a log begins, it says itself, and no other block would do: what was committed in it is found from block 1 on.
+/// A log says itself where it begins, and no other block would do: what was committed in it is found from block 1 on.
 #[test]
 fn a_log_that_begins_nowhere_is_read_all_the_same() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -296,8 +296,8 @@ fn a_log_that_is_too_short_for_the_kernel_is_made_anew() {
     }
 }
 
-/// What was committed behind a transaction that does not match its checksums is lost, and the volume is not taken at
-/// its word.
+/// Transactions committed behind one that does not match its checksums are lost, and the volume is not taken at its
+/// word.
 #[test]
 fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -345,7 +345,7 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     }
 }
 
-/// What fast commits mean the kernel decides: the volume is left as it is, and the sentence says what to do.
+/// Fast commits are for the kernel to interpret: the volume is left as it is, and the sentence says what to do.
 #[test]
 fn fast_commits_are_left_to_a_mount() {
     if !need(&["mke2fs", "debugfs"]) {

@@ -9,7 +9,7 @@ const FORMATS: [&[&str]; 2] = [
     &["-t", "ext4", "-b", "1024", "-N", "64", "-O", "^has_journal,inline_data"],
 ];
 
-/// What is found, and where, after these debugfs commands.
+/// The problems found, and their paths, after these debugfs commands.
 fn after(args: &[&str], commands: &[&str]) -> Vec<(Code, Option<String>)> {
     Volume::new(Image::mke2fs(args, 4 << 20).debugfs(commands).build()).paths()
 }

@@ -74,7 +74,7 @@ impl Volume {
         });
     }
 
-    /// What the check finds. Panics where e2fsck comes to another verdict.
+    /// The codes that the check finds. Panics where e2fsck comes to another verdict.
     pub(crate) fn codes(&self) -> BTreeSet<Code> {
         let (codes, clean) = self.compare();
         self.image.set_bytes(&self.bytes);
@@ -83,7 +83,7 @@ impl Volume {
         codes
     }
 
-    /// What the check finds where e2fsck finds nothing.
+    /// The codes that the check finds where e2fsck finds nothing.
     pub(crate) fn codes_beyond_e2fsck(&self) -> BTreeSet<Code> {
         let (codes, clean) = self.compare();
         self.image.set_bytes(&self.bytes);
@@ -91,12 +91,12 @@ impl Volume {
         codes
     }
 
-    /// What the check finds, whatever e2fsck says.
+    /// The codes that the check finds, whatever e2fsck says.
     pub(crate) fn codes_alone(&self) -> BTreeSet<Code> {
         self.compare().0
     }
 
-    /// What the check finds, each with the path of the inode it is about.
+    /// The codes that the check finds, each with the path of the inode it is about.
     pub(crate) fn paths(&self) -> Vec<(Code, Option<String>)> {
         let device = MemoryDevice::from_vec(self.bytes.clone());
         let report = check("volume", &device, &Options::default(), &()).expect("a volume");
@@ -120,12 +120,12 @@ pub(crate) fn programs() -> bool {
     tools::need(&["mke2fs", "debugfs", "e2fsck"])
 }
 
-/// Where the entry called `name` starts in a block.
+/// The offset of the entry called `name` in a block.
 pub(crate) fn entry(block: &[u8], name: &[u8]) -> usize {
     entries(block).into_iter().find(|at| entry_name(block, *at) == name).expect("an entry of this name")
 }
 
-/// Where the entries of a block start.
+/// The offsets of the entries of a block.
 pub(crate) fn entries(block: &[u8]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut at = 0;

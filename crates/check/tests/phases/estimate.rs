@@ -1,4 +1,4 @@
-//! What is foretold against what is read.
+//! The estimate against what is read.
 
 use super::ours;
 use blockdev::MemoryDevice;

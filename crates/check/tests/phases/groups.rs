@@ -4,7 +4,7 @@ use super::{Finds, Volume, compare, compare_repaired, no_difference};
 use extant_check::table::Code;
 use testkit::{Image, need};
 
-/// Where the descriptors of volumes with 1 KiB blocks begin.
+/// The first byte of the descriptors of volumes with 1 KiB blocks.
 const TABLE: usize = 2048;
 
 /// Five groups; all descriptors have `SIZE` bytes.

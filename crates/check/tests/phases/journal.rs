@@ -7,7 +7,7 @@ use testkit::{Image, need, oracle};
 /// The superblock's first byte.
 const SB: usize = 1024;
 
-/// What is damaged: fields of the journal's superblock and their values.
+/// A case of damage: fields of the journal's superblock and their values.
 type Case = (&'static str, &'static [(usize, u32)], Finds);
 
 /// A volume, and the first byte of its journal.

@@ -13,7 +13,7 @@ use extant_check::table::Code;
 use extant_check::{Options, Refusal, check, report::Report};
 use testkit::{Image, oracle::e2fsck, repair_checksums};
 
-/// What the check says of these bytes.
+/// The report of the check on these bytes, or its refusal.
 fn ours(bytes: &[u8]) -> Result<Report, Refusal> {
     check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &Options::default(), &())
 }
@@ -52,14 +52,14 @@ impl Volume {
     }
 }
 
-/// What a case has to find.
+/// The finding that a case has to make.
 #[derive(Debug, Clone, Copy)]
 enum Finds {
     /// Nothing at all.
     Nothing,
     /// This problem, among others perhaps.
     This(Code),
-    /// That there is nothing to check.
+    /// The refusal: there is nothing to check.
     Refusal,
     /// Anything; only the verdict counts.
     Anything,

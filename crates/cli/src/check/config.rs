@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Where the file lies unless `E2FSCK_CONFIG` names another.
+/// The path of the file unless `E2FSCK_CONFIG` names another.
 const PLACE: &str = "/etc/e2fsck.conf";
 
 /// A larger file is not such a configuration.
@@ -36,15 +36,15 @@ pub(super) struct Settings {
     pub(super) log: Option<PathBuf>,
     /// The codes of the problems go here; with percent expressions.
     pub(super) problem_log: Option<PathBuf>,
-    /// What repair may do, for each problem code.
+    /// The actions that repair may take, for each problem code.
     pub(super) rules: Rules,
-    /// How many problems of one code are shown; any number where there is none.
+    /// The maximum number of problems shown of one code; any number where there is none.
     pub(super) most: Option<u64>,
-    /// What is shown of single codes.
+    /// The settings for reporting problems of single codes.
     pub(super) shown: BTreeMap<Code, Shown>,
 }
 
-/// How problems of one code are shown.
+/// The settings for reporting problems of one code.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Shown {
     /// So many.

@@ -17,10 +17,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// How the names of such snapshots begin; the process that made one follows.
+/// The prefix of the names of such snapshots; the process that made one follows.
 const PREFIX: &str = ".extant-check-";
 
-/// How often a check is done at most because snapshots are deleted meanwhile; the last time without them.
+/// The maximum number of times that a check is done because snapshots are deleted meanwhile; the last time without
+/// them.
 const ITERATIONS: u32 = 4;
 
 /// A snapshot for as long as a check takes.

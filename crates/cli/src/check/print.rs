@@ -11,7 +11,7 @@ use std::io::{self, Write};
 /// A repair of the root needs a reboot: the kernel still goes by what it read before. The exit status is e2fsck's.
 pub(super) const REBOOT: u8 = 2;
 
-/// How much is printed.
+/// The amount of detail that is printed.
 pub(super) struct Manner<'a> {
     pub(super) settings: &'a Settings,
     pub(super) preen: bool,
@@ -103,7 +103,7 @@ fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// What is on the volume, as `e2fsck -v` prints it.
+/// Prints the counts of what is on the volume, as `e2fsck -v` does.
 fn details(counts: &Counts, out: &mut Vec<u8>) -> io::Result<()> {
     writeln!(out)?;
     for (count, what) in [

@@ -63,7 +63,7 @@ pub(super) fn copy_of_superblock(device: &dyn BlockDevice) -> Option<(u64, u32)>
     })
 }
 
-/// What is not as an unmount leaves it.
+/// The state of a volume that is not as an unmount leaves it.
 fn unclean(sb: &Superblock, orphans: bool) -> Option<&'static str> {
     let state = State::from_bits_retain(sb.disk.s_state.get());
     let pending = sb.features.incompat.contains(Incompat::NEEDS_RECOVERY)

@@ -1,5 +1,5 @@
-//! What watches a check: a bar on the terminal, lines as e2fsck writes them with -C, and the signals that cancel it or
-//! switch its progress output.
+//! The progress and the cancellation of a check: a bar on the terminal, lines as e2fsck writes them with -C, and the
+//! signals that cancel it or switch its progress output.
 
 use crate::failure::Failure;
 use crate::progress::{Bar, Unit};

@@ -67,7 +67,7 @@ fn entries(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
 }
 
-/// Whom an entry is about, by its kind and name, and the permissions. A number may follow, as in `user:name:rw-:1234`.
+/// The subject of an entry, by its kind and name, and the permissions. A number may follow, as in `user:name:rw-:1234`.
 fn fields(entry: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let mut fields = entry.split(|byte| *byte == b':');
     Some((fields.next()?, fields.next()?, fields.next()?))

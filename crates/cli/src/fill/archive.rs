@@ -23,7 +23,7 @@ struct Unpacker<'f, 'v, R> {
     folders: Folders,
     /// The inode of each directory.
     numbers: Vec<InodeNo>,
-    /// What each directory gets when all is there, so that its files inherit nothing.
+    /// The attributes that each directory gets when all is there, so that its files inherit nothing.
     last: Vec<Last>,
     /// Bytes of attributes in there.
     waiting: usize,

@@ -26,7 +26,7 @@ pub(crate) struct Folder<'f, 'v> {
     own: Option<(u64, u64)>,
 }
 
-/// Where a copy is. Both paths are as long as the tree is deep, so they are there once, and not at each level.
+/// The position of a copy. Both paths are as long as the tree is deep, so they are there once, and not at each level.
 struct Paths {
     from: Reach,
     /// The path in the volume.

@@ -12,7 +12,7 @@ const BLOCK: usize = 512;
 /// Limit in bytes of memory for the records of one member, for those that are for all, and for a long name. The map of
 /// a sparse file is not included: its pieces are counted.
 const RECORDS_MAX: usize = 1 << 20;
-/// What a record takes beside its key and its value.
+/// Bytes of memory for a record beside its key and its value.
 const RECORD_COST: usize = 64;
 /// The most pieces in the map of a sparse file.
 const PIECES_MAX: usize = 1 << 20;
@@ -90,7 +90,7 @@ pub(super) struct Member {
     pub(super) device: (u32, u32),
     /// Length of the file.
     pub(super) len: u64,
-    /// Where the data goes, in order: offset and length.
+    /// The extents that the data goes to, in order: offset and length.
     pub(super) pieces: Vec<(u64, u64)>,
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Access control lists that are there as text alone: `access` or `default`, and the list.
@@ -547,7 +547,7 @@ mod tests {
         header
     }
 
-    /// What an archive needs of memory does not grow with it: neither by records of one member in many headers, nor by
+    /// The memory that an archive needs does not grow with it: neither by records of one member in many headers, nor by
     /// those that are for all, and these are not copied for each member.
     #[test]
     fn records_of_many_headers_are_bounded_together() {

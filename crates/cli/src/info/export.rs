@@ -1,4 +1,4 @@
-//! What a volume is, in the words of udev: `ID_FS_TYPE=…`, a line each, as `blkid -o udev` prints them.
+//! The properties of a volume in the words of udev: `ID_FS_TYPE=…`, a line each, as `blkid -o udev` prints them.
 
 use fs::Volume;
 use std::fmt::Write as _;

@@ -34,7 +34,7 @@ pub(super) fn found(device: &dyn BlockDevice) -> Result<Found> {
     Ok(end(&bytes).map_or(Found::Unknown(what), Found::Ends))
 }
 
-/// Where a volume ends that begins with these bytes.
+/// The end of a volume that begins with these bytes.
 fn end(bytes: &[u8]) -> Option<u64> {
     let number = |at: usize, len: usize| bytes.get(at..at + len);
     let little = |at| Some(u64::from_le_bytes(number(at, 8)?.try_into().ok()?));

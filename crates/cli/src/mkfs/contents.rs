@@ -12,7 +12,7 @@ use std::path::Path;
 /// The most bytes of an archive without files: tar(1) fills up to 10 KiB.
 const NOTHING: u64 = 64 << 10;
 
-/// What compressed files begin with, the program that compressed them, and one that unpacks them to its output.
+/// The first bytes of compressed files, the program that compressed them, and one that unpacks them to its output.
 const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x1F\x8B", "gzip", "zcat"),
     (b"\xFD7zXZ\0", "xz", "xzcat"),

@@ -65,7 +65,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// What mkfs says when it fills a volume from the archive, which is consistent then, and its exit status.
+    /// Fills a volume, which is consistent then, from the archive; returns the exit status of mkfs and its output.
     fn fill(&self) -> (Option<i32>, String) {
         let (archive, volume) = (self.at("archive"), self.at("volume"));
         let ran = extant(&["mkfs", "-qF", "-b", "4096", "-d", text(&archive), text(&volume), "24000"]);

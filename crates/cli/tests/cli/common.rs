@@ -38,7 +38,7 @@ pub(crate) fn prints<A: AsRef<OsStr>>(args: &[A]) -> String {
     String::from_utf8(ran.stdout).expect("UTF-8")
 }
 
-/// What the program prints as JSON.
+/// The JSON that the program prints.
 pub(crate) fn json<A: AsRef<OsStr>>(args: &[A]) -> Value {
     serde_json::from_str(&prints(args)).expect("JSON")
 }

@@ -72,7 +72,7 @@ fn chain(folder: &std::path::Path, depth: usize) {
     drop(openat(&at, "leaf", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR | Mode::WUSR).unwrap());
 }
 
-/// What goes into a volume, with a path that is 75 KB long in the end.
+/// A tree goes into a volume, with a path that is 75 KB long in the end.
 #[test]
 fn what_is_deep_comes_in() {
     const LEVELS: usize = 300;

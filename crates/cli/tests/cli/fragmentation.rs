@@ -5,7 +5,7 @@ use serde_json::Value;
 use testkit::oracle::kernel_mount;
 use testkit::{Image, need, tools};
 
-/// What e2freefrag says: free extents and free blocks, of each class and in all.
+/// The figures of e2freefrag: free extents and free blocks, of each class and in all.
 fn e2freefrag(path: &str) -> (u64, Vec<(u64, u64)>) {
     let out = tools::must("e2freefrag", &[path]).text();
     let number = |text: &str| text.trim().parse::<u64>().unwrap();

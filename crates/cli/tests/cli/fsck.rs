@@ -112,7 +112,8 @@ fn fsck_of_the_system_calls_us() {
     assert_eq!(links.fsck(false, &args).stdout, links.fsck(true, &args).stdout);
 }
 
-/// What systemd-fsck runs, and reads: a pipe by number, lines that it takes apart with `%i %lu %lu %ms`.
+/// The command that systemd-fsck runs, and the output that it reads: a pipe by number, lines that it takes apart with
+/// `%i %lu %lu %ms`.
 #[test]
 fn systemd_reads_the_progress() {
     if !ready() || !testkit::need(&["fsck"]) {

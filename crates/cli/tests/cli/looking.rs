@@ -411,7 +411,7 @@ fn names_cannot_drive_a_terminal() {
     assert!(!ran.stdout.contains(&0x1b));
 }
 
-/// What TZ names counts: a zone by its name, where this machine has that, or by its rule. JSON is UTC always.
+/// The time zone in TZ counts: by its name, where this machine has that, or by its rule. JSON is UTC always.
 #[test]
 fn times_are_those_of_the_zone() {
     let folder = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ impl Pair {
     }
 }
 
-/// What dumpe2fs shows, without what differs by decision: how much was written, the checksum that covers it, and the
+/// The output of dumpe2fs, without what differs by decision: how much was written, the checksum that covers it, and the
 /// moment that the multiple-mount-protection block was written.
 fn shown(image: &Path) -> String {
     let ran = run_with(tools::command("dumpe2fs").arg(image), b"", LIMIT);
@@ -457,7 +457,7 @@ fn a_dry_run_says_what_prevents_writing_to_a_device() {
     }
 }
 
-/// Who makes a volume for himself can write to it; what is made for others is root's.
+/// A user who makes a volume for himself can write to it; a volume made for others is root's.
 #[test]
 fn the_root_directory_belongs_to_who_makes_the_volume() {
     if !tools::is_root() || !testkit::need(&["setpriv"]) {

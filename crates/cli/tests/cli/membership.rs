@@ -1,4 +1,4 @@
-//! Who belongs to a transaction, and what those who do not may rely on meanwhile.
+//! The members of a transaction, and what other processes may rely on meanwhile.
 
 use crate::common::{EXTANT, exits, prints, ready, text};
 use crate::transactions::{LOOK, Place};
@@ -17,7 +17,7 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// What a shell does that begins a transaction: it says that it began, and ends when it may.
+/// Starts a shell that begins a transaction: it says that it began, and ends when it may.
 fn paused(place: &Place, script: &str) -> (std::process::Child, std::path::PathBuf) {
     let (began, go) = (place.folder.path().join("began"), place.folder.path().join("go"));
     let script = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done; {script}", began.display(), go.display());

@@ -393,7 +393,7 @@ fn remounted_read_only_and_back() {
     folder.unmount();
 }
 
-/// What the kernel writes to is not shown as if it stood still; what it only reads is.
+/// A volume that the kernel writes to is not shown as if it stood still; one that it only reads is.
 #[test]
 fn a_volume_that_the_kernel_has_mounted() {
     if !can_mount() || !tools::is_root() || !tools::has_loop() {

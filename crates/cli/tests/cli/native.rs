@@ -42,7 +42,7 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     assert_eq!((planned["format"].as_str(), planned["journal_blocks"].as_u64()), (Some("extant"), Some(0)));
 }
 
-/// What other programs are taught: udev by what the program prints, file(1) by the rules that come with it.
+/// Other programs identify a volume: udev by what the program prints, file(1) by the rules that come with it.
 #[test]
 fn a_native_volume_can_be_identified() {
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ fn a_volume_whose_newest_superblock_is_damaged_is_not_written() {
     exits(0, &["check", "-fn", text(&image)]);
 }
 
-/// What the map of the newest generation leads to: physical blocks, and kinds.
+/// The physical blocks that the map of the newest generation leads to, and their kinds.
 fn mapped(bytes: &[u8]) -> Vec<(u64, u8)> {
     // the root of the map that is in force
     let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());

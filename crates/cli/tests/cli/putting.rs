@@ -12,7 +12,7 @@ use testkit::tools::{self, LIMIT, run_with};
 use testkit::{Field, FileKind, Manifest, Spec, Times, Tree, walk};
 
 const M: u64 = 1 << 20;
-/// What differs between a tree and its copy: when it was read and made, and how a file system counts.
+/// The fields that differ between a tree and its copy: when it was read and made, and how a file system counts.
 const OWN: [Field; 4] = [Field::Accessed, Field::Changed, Field::Blocks, Field::DirectorySize];
 
 /// Volumes that store files in different ways.
@@ -50,7 +50,7 @@ impl Made {
         exits(0, &["check", "-fn", text(&self.image())]);
     }
 
-    /// What the kernel shows of it; `None` where this machine cannot mount it.
+    /// The content that the kernel shows; `None` where this machine cannot mount it.
     fn walked(&self) -> Option<Manifest> {
         if !tools::is_root() || !tools::has_loop() {
             return None;

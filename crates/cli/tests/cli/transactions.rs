@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::tools;
 
-/// How often it is looked for what takes a moment.
+/// The interval between two looks for what takes a moment.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// A mounted native volume with a folder of files; unmounted when dropped.
@@ -356,7 +356,7 @@ fn what_outlives_a_transaction_that_was_killed_changes_nothing() {
     }
 }
 
-/// What a name leads to, and whose a file is, may be another after a rollback than when the request was sent.
+/// The target of a name, and the owner of a file, may be another after a rollback than when the request was sent.
 #[test]
 fn who_waits_does_not_act_on_what_a_rollback_brings_back() {
     if !ready() || !tools::has_fuse() || !tools::is_root() || !testkit::need(&["setpriv"]) {

@@ -43,7 +43,7 @@ impl Agent {
         (length > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// What it answers to a command; `None` where it has died.
+    /// Its answer to a command; `None` where it has died.
     pub(crate) fn ask(&mut self, command: &str) -> Option<String> {
         writeln!(self.input.as_mut()?, "{command}").ok()?;
         self.line()

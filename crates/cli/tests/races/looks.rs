@@ -1,11 +1,11 @@
-//! What can be seen of files: all that stat(2) says which the tests know, and their bytes as the server has them.
+//! The visible state of files: all that stat(2) says which the tests know, and their bytes as the server has them.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, statx};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// What O_DIRECT wants addresses and lengths to be multiples of.
+/// The alignment in bytes that O_DIRECT wants of addresses and lengths.
 const ALIGNED: usize = 4096;
 
 /// Names below a folder, and what is there.
@@ -21,7 +21,7 @@ pub(crate) struct Seen {
     pub(crate) content: Vec<u8>,
 }
 
-/// What is there, asked of the server: the kernel's memory of attributes does not answer.
+/// The file at a path, asked of the server: the kernel's memory of attributes does not answer.
 pub(crate) fn one(path: &Path) -> io::Result<Seen> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let stat = statx(CWD, path, flags, StatxFlags::BASIC_STATS)?;

@@ -28,16 +28,16 @@ use world::{Actor, Ending, STUCK, World};
 /// Space and inodes that a volume may have less before it is unmounted than after: what is set aside for a moment.
 const SLACK: (u64, u64) = (1 << 20, 8);
 
-/// How many transactions a round has at least: on a loaded machine one may take seconds.
+/// The minimum number of transactions in a round: on a loaded machine one may take seconds.
 const LEAST: u64 = 4;
 
-/// How long all are at work in a round.
+/// The time for which all are at work in a round.
 fn time(rng: &mut Rng) -> Duration {
     let most = if rounds(1) > 1 { 6000 } else { 1800 };
     Duration::from_millis(rng.between(700, most))
 }
 
-/// Who takes part in a round.
+/// The actors of a round.
 fn draw(rng: &mut Rng, native: bool) -> Vec<Box<dyn Actor>> {
     let mut fork = || Rng::new(rng.next_u64());
     let (logs, saves, maps) = (["log0", "log1"], ["save0", "save1"], ["map0"]);

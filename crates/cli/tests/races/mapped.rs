@@ -22,7 +22,7 @@ const STAMP: usize = 64;
 /// A phase that never is, as of a transaction.
 const NEVER: u64 = u64::MAX;
 
-/// What a page holds.
+/// The expected content of a page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Page {
     /// The newest number put there.
@@ -61,7 +61,7 @@ impl Mapper {
         Some(())
     }
 
-    /// What msync(2) or fsync(2) answers for is durable: whatever was put before, unless a transaction that has been
+    /// Calls msync(2) or fsync(2). On success all that was put before is durable, unless a transaction that has been
     /// rolled back since may have taken it along.
     fn sync(&mut self, world: &World, agent: &mut Agent) -> Option<()> {
         let (phase, doomed) = (world.phase(), world.doomed());
@@ -85,7 +85,7 @@ impl Mapper {
         Some(())
     }
 
-    /// What is wrong with what a page shows.
+    /// The error in what a page shows, if there is one.
     fn difference(&self, at: u64, seen: &[u8], exactly: bool) -> Option<String> {
         let page = self.pages[at as usize];
         let text = String::from_utf8_lossy(seen);

@@ -23,9 +23,9 @@ const VICTIMS: u64 = 8;
 pub(crate) const MEMBERS_PAGES: std::ops::Range<u64> = 48..56;
 /// A victim of eight empty pages.
 const MAPPED_VICTIM: &str = "v/map";
-/// How long a transaction with a time limit may take (whole seconds).
+/// The time that a transaction with a time limit may take (whole seconds).
 const LIMIT: Duration = Duration::from_secs(1);
-/// How long the others may take. They need a second; a member that waits for a process that waits for the
+/// The time that the others may take. They need a second; a member that waits for a process that waits for the
 /// transaction, and is not helped, takes all of it.
 const LONGEST: Duration = Duration::from_secs(20);
 
@@ -37,7 +37,7 @@ pub(crate) fn public_folder(transaction: u64, n: u64) -> String {
     format!("pub/{transaction}-d{n}")
 }
 
-/// How a transaction ends.
+/// The way in which a transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Commit,
@@ -47,7 +47,7 @@ enum Kind {
     Killed,
 }
 
-/// What is in the members' own folder: modes and content.
+/// The entries of the members' own folder: modes and content.
 type Own = BTreeMap<String, (u32, Vec<u8>)>;
 
 /// Runs transactions.
@@ -56,10 +56,10 @@ pub(crate) struct Members {
     rng: Rng,
     count: u64,
     own: Own,
-    /// What else may be there after the end, where it came in between.
+    /// The other content that may be there after the end, where it came in between.
     maybe: Option<Own>,
     victims: Tree,
-    /// What belongs to others, who change it themselves all the time: logs, documents and mapped files.
+    /// Files of others, who change them themselves all the time: logs, documents and mapped files.
     shared: Vec<String>,
     mapped: Vec<String>,
 }

@@ -11,14 +11,14 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use testkit::Rng;
 
-/// What a file must hold of what its owner wrote.
+/// The part of its owner's writes that a file must hold.
 #[derive(Debug, Default)]
 struct Written {
-    /// What write(2) answered.
+    /// The data that write(2) answered.
     answered: Vec<u8>,
-    /// How much of it fsync(2) answered.
+    /// The length of it that fsync(2) answered.
     synced: usize,
-    /// What was being written when an error came.
+    /// The data that was being written when an error came.
     maybe: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ impl Writer {
         Self { name: name.to_owned(), appends, rng, file: None, written: Written::default(), count: 0, syncs }
     }
 
-    /// What it writes next: its own name and number all over.
+    /// The data that it writes next: its own name and number all over.
     fn next(&mut self) -> Vec<u8> {
         self.count += 1;
         let tag = format!("{} writes {:08}. ", self.name, self.count);

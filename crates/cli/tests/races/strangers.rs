@@ -17,9 +17,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::time::Duration;
 use testkit::Rng;
 
-/// How many descriptors a stranger leaves open.
+/// The number of descriptors that a stranger leaves open.
 const MAX_OPEN: usize = 80;
-/// How many files and folders a maker leaves.
+/// The number of files and folders that a maker leaves.
 const MADE: usize = 30;
 
 /// Uses descriptors of what never was.
@@ -169,7 +169,7 @@ impl Maker {
         }
     }
 
-    /// How it differs from what was made.
+    /// The difference from what was made.
     fn difference(&self, world: &World, made: Made) -> io::Result<Option<String>> {
         let path = world.at(&self.path(made.number));
         let mut file = path.clone();

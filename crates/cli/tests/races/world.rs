@@ -20,12 +20,12 @@ use testkit::tools::{Ran, run, run_with};
 use crate::agent;
 use crate::looks::{self, Tree};
 
-/// How long anything may take before it counts as stuck: far more than a loaded machine needs.
+/// The time after which anything counts as stuck: far more than a loaded machine needs.
 pub(crate) const STUCK: Duration = Duration::from_secs(90);
 /// So many operations of each are shown where something was found.
 const TRACED: usize = 40;
 
-/// How the mount of a round ends.
+/// The way in which the mount of a round ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// All stop, then `extant umount`.
@@ -83,11 +83,11 @@ pub(crate) struct World {
     phase: AtomicU64,
     /// The transaction that runs for sure and will be rolled back, and 0 for none.
     doomed: AtomicU64,
-    /// Who needs that no transaction runs takes it for reading.
+    /// A lock, taken for reading by those that need that no transaction runs.
     calm: RwLock<()>,
-    /// What transactions touch only if they are rolled back: the same all the time.
+    /// The files that transactions touch only if they are rolled back: the same all the time.
     victims: OnceLock<Tree>,
-    /// What each did last; the same over and over is one.
+    /// The last operations of each; the same over and over is one.
     trace: Mutex<BTreeMap<String, VecDeque<Noted>>>,
     wrong: Mutex<Vec<(&'static str, String)>>,
 }
@@ -149,7 +149,7 @@ impl World {
         self.folder.join("volume").to_str().expect("UTF-8").to_owned()
     }
 
-    /// Where the volume is, or was, mounted.
+    /// The folder that the volume is, or was, mounted on.
     pub(crate) fn mnt(&self) -> PathBuf {
         self.folder.join("mnt")
     }

@@ -44,7 +44,7 @@ pub(crate) fn reading(device: Arc<dyn BlockDevice>) -> Volume {
     Volume::open(device, &OpenOptions::default()).expect("opening for reading")
 }
 
-/// What the device holds now, apart.
+/// A separate copy of what the device holds now.
 pub(crate) fn copy(device: &dyn BlockDevice) -> Arc<MemoryDevice> {
     let mut bytes = vec![0; device.geometry().len as usize];
     device.read(0, &mut bytes).expect("reading");
@@ -105,7 +105,7 @@ pub(crate) fn tree(volume: &Volume) -> Tree {
     tree
 }
 
-/// What differs between two trees, in few words.
+/// A difference between two trees, in few words.
 pub(crate) fn difference(a: &Tree, b: &Tree) -> Option<String> {
     let mut paths = a.keys().chain(b.keys());
     let different = paths.find(|path| a.get(*path) != b.get(*path))?;

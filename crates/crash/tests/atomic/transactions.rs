@@ -48,7 +48,7 @@ fn what_is_committed_is_seen_and_durable() {
     assert_consistent(&*device, "after unmounting");
 }
 
-/// What a crash, a rollback or a snapshot would bring back is not discarded.
+/// Blocks that a crash, a rollback or a snapshot would bring back are not discarded.
 #[test]
 fn trimming_spares_what_may_come_back() {
     let device: Arc<dyn BlockDevice> = made(48 * MIB);

@@ -77,7 +77,7 @@ pub(crate) enum DeviceMutant {
     MisplacedWrite,
 }
 
-/// What a block is.
+/// The class of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Superblock { clean: bool },

@@ -53,7 +53,7 @@ impl Broken {
     }
 }
 
-/// Where the journal lies, in bytes: mkfs makes it in one piece, with the blocks of its map in between.
+/// The range of the journal, in bytes: mkfs makes it in one piece, with the blocks of its map in between.
 fn journal(volume: &Volume) -> Range<u64> {
     let Some(number) = volume.superblock().journal_inode() else { return 0..0 };
     let inode = volume.inode(number).expect("the journal's inode");

@@ -1,4 +1,4 @@
-//! What can go wrong with space maps: the fold of a tree, the log, and what is allocated again.
+//! Faults of space maps: in the fold of a tree, in the log, and in what is allocated again.
 
 use super::{Explorer, Options, Wrong};
 use extant_crash::ext::Ext;

@@ -84,7 +84,7 @@ const MAX_NAME: usize = 255;
 /// The smallest inode, in bytes.
 const MIN_INODE: usize = 128;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Start of the area.
@@ -139,7 +139,7 @@ pub enum Change<'a> {
 pub struct Entry<'a> {
     /// The directory.
     pub parent: InodeNo,
-    /// What the name points to.
+    /// The inode that the name points to.
     pub inode: InodeNo,
     /// 1 to 255 bytes.
     pub name: &'a [u8],
@@ -148,7 +148,7 @@ pub struct Entry<'a> {
 /// A record, and the bytes of it that its fast commit's checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// What it says.
+    /// Its content.
     pub change: Change<'a>,
     /// Tag, length and value; of a tail only up to the sequence number.
     pub summed: &'a [u8],

@@ -32,7 +32,7 @@ pub(super) enum Checksums {
     V3,
 }
 
-/// How the blocks of a log are to be read: sizes, and which checksums they carry. Comes from
+/// The format of the blocks of a log: sizes, and which checksums they carry. Comes from
 /// [`JournalSuperblock::log`](super::JournalSuperblock::log).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFormat {
@@ -47,7 +47,7 @@ pub struct LogFormat {
 /// A tag: the next block of the log is a copy of block `home`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
-    /// Where on the volume the block belongs; any number.
+    /// The block's home on the volume; any number.
     pub home: FsBlock,
     /// Flags, unknown bits included.
     pub flags: TagFlags,

@@ -95,17 +95,17 @@ const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 /// A log must have this many blocks beside a fast-commit area.
 const MIN_LOG_BLOCKS: u32 = 1024;
 
-/// What may be wrong with a journal's superblock.
+/// A defect of a journal's superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperblockProblem {
     /// `h_magic` is not [`MAGIC`].
     Magic {
-        /// What stands there.
+        /// The value in the superblock.
         found: u32,
     },
     /// `h_blocktype` is neither 3 nor 4.
     BlockType {
-        /// What stands there.
+        /// The value in the superblock.
         found: u32,
     },
     /// Incompatible features that have no name here; bits of [`Incompat`].
@@ -121,14 +121,14 @@ pub enum SuperblockProblem {
     },
     /// `s_checksum` does not match the bytes.
     Checksum {
-        /// What stands there.
+        /// The value in the superblock.
         stored: u32,
-        /// What it should be.
+        /// The correct value.
         computed: u32,
     },
     /// `s_blocksize` is not the volume's.
     BlockSize {
-        /// What stands there, in bytes.
+        /// The superblock's, in bytes.
         found: u32,
         /// The volume's, in bytes.
         volume: u32,
@@ -142,7 +142,7 @@ pub enum SuperblockProblem {
     },
     /// `s_first` is 0 or leaves no log.
     First {
-        /// What stands there.
+        /// The value in the superblock.
         found: u32,
     },
     /// The fast-commit area leaves a log of fewer than 1 024 blocks.
@@ -152,7 +152,7 @@ pub enum SuperblockProblem {
     },
     /// `s_start` lies outside the log.
     Start {
-        /// What stands there.
+        /// The value in the superblock.
         found: u32,
     },
     /// `s_errno` is set. The journal can be read all the same.
@@ -241,7 +241,7 @@ impl DiskSuperblock {
         if self.is_v2() { Incompat::from_bits_retain(self.s_feature_incompat.get()) } else { Incompat::empty() }
     }
 
-    /// What `s_checksum` should be.
+    /// The correct value of `s_checksum`.
     pub fn checksum(&self) -> u32 {
         let mut copy = *self;
         copy.s_checksum = U32::ZERO;
@@ -358,7 +358,7 @@ impl JournalSuperblock {
         &self.disk
     }
 
-    /// How the blocks of the log are to be read.
+    /// The format of the blocks of the log.
     pub fn log(&self) -> &LogFormat {
         &self.log
     }

@@ -1,6 +1,6 @@
 //! Writing the blocks of a log: descriptor, revoke and commit blocks, and the checksums over them.
 //!
-//! What is written here is read back by the other half of [`LogFormat`].
+//! The other half of [`LogFormat`] reads back what is written here.
 
 use super::log::{Checksums, LogFormat, TagFlags};
 use super::superblock::CRC32C;
@@ -20,7 +20,7 @@ const UUID: usize = 16;
 /// A block on its way into the log.
 #[derive(Debug, Clone, Copy)]
 pub struct LoggedBlock<'a> {
-    /// Where on the volume it belongs.
+    /// Its home on the volume.
     pub home: FsBlock,
     /// Its first four bytes, which are the magic number, stand as zeroes in `data`.
     pub escaped: bool,

@@ -43,7 +43,7 @@ fn full() -> Slot {
     slot
 }
 
-/// What a slot is but for what [`Slot::encode`] sets.
+/// The slot without what [`Slot::encode`] sets.
 fn described(mut slot: Slot) -> Slot {
     slot.header = DiskListSlot { ll_flags: slot.header.ll_flags, ..Slot::empty([7; 16], 8, 1024, 128).header };
     slot

@@ -3,7 +3,7 @@
 //! A tree of nodes of 4 KiB with 128 entries each. An entry of a leaf leads to a metadata block, one of a node above to
 //! a node; an entry with physical block 0 leads nowhere, and what it stands for reads as zeroes.
 //!
-//! What a block is, whose, of which generation, and its checksum stand in the entry and not in the block: bitmaps and
+//! A block's kind, its owner, its generation and its checksum stand in the entry and not in the block: bitmaps and
 //! inode tables have no space for a header, and a block alone does not show that it is an old copy of itself.
 
 use super::{BLOCK_SIZE, Layout};
@@ -35,7 +35,7 @@ disk_struct! {
     }
 }
 
-/// What a mapped block is.
+/// The kind of a mapped block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum BlockKind {
@@ -98,7 +98,7 @@ impl BlockKind {
     }
 }
 
-/// Where a block belongs; its checksum covers that, so that no block passes for another.
+/// The position of a block; its checksum covers that, so that no block passes for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Position {
     /// A metadata block's index.
@@ -132,7 +132,7 @@ pub struct Entry {
     pub physical: u64,
     /// The generation that wrote it.
     pub generation: u64,
-    /// What it is.
+    /// The kind of the block.
     pub kind: BlockKind,
     /// The inode it belongs to; 0 for none.
     pub owner: u32,

@@ -72,11 +72,11 @@ disk_struct! {
     }
 }
 
-/// How many numbers torn superblocks may be ahead: each try to mount again that was cut is one.
+/// The most numbers that torn superblocks may be ahead: each try to mount again that was cut is one.
 const MOST_TRIED: u64 = 1 << 16;
 
-/// How many attempts in a row may have been cut and written over, so that nothing of them is left in the superblock's
-/// block.
+/// The most attempts in a row that may have been cut and written over, so that nothing of them is left in the
+/// superblock's block.
 const MOST_UNSEEN: u64 = 4;
 
 /// Higher numbers of generations are no volume's that was ever in use, and could not be counted on from for long.
@@ -328,7 +328,7 @@ impl NativeSuperblock {
         crc32c(!0, &self.uuid)
     }
 
-    /// What the root node's checksum covers beside its bytes.
+    /// The position that the root node's checksum covers beside its bytes.
     #[must_use]
     pub fn root_position(&self) -> Position {
         Position::Node { level: self.layout.levels() - 1, number: 0 }
@@ -354,7 +354,7 @@ impl DiskNativeSuperblock {
         unused.any(set) || entries.any(set)
     }
 
-    /// What `n_checksum` should be.
+    /// The correct value of `n_checksum`.
     #[must_use]
     pub fn checksum(&self) -> u32 {
         let at = offset_of!(Self, n_checksum);

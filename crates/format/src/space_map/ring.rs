@@ -50,7 +50,7 @@ disk_struct! {
 pub struct Record {
     /// The first block.
     pub start: FsBlock,
-    /// How many: 1 to [`MOST_BLOCKS`].
+    /// The number of blocks: 1 to [`MOST_BLOCKS`].
     pub blocks: u32,
     /// Whether they were allocated.
     pub allocated: bool,
@@ -84,7 +84,7 @@ pub struct RingBlock {
     pub position: u64,
     /// Blocks of the same generation that follow.
     pub left: u32,
-    /// What was allocated and freed.
+    /// The blocks that were allocated and freed.
     pub records: Vec<Record>,
 }
 

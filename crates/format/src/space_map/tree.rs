@@ -181,7 +181,7 @@ fn take(data: &mut &[u8], entry: &DiskContainer, units: u32) -> Result<FreeBlock
     }
 }
 
-/// What a head says of its tree, taken together over the groups.
+/// The totals of a tree over its groups, as its head has them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     free: u64,

@@ -25,7 +25,7 @@ const ENOUGH: u32 = 16;
 const LONG: u64 = 256 << 10;
 /// Files that grow at once in one place are separated by this part of a group, so that each lies in long pieces.
 const APART: u32 = 8;
-/// How often a run that was found may be taken by another thread in the same moment.
+/// The maximum number of times that a run that was found may be taken by another thread in the same moment.
 const TRIES: usize = 64;
 
 /// Blocks that follow each other.
@@ -33,7 +33,7 @@ const TRIES: usize = 64;
 pub(crate) struct Extent {
     /// The first block.
     pub(crate) first: FsBlock,
-    /// How many; at least 1.
+    /// The number of blocks, at least 1.
     pub(crate) count: u32,
 }
 
@@ -117,7 +117,7 @@ impl Space {
         add(self.deferred.lock().entry(generation).or_insert_with(|| RunSet::new(units)));
     }
 
-    /// What was freed up to a generation may be allocated again.
+    /// Releases what was freed up to a generation: it may be allocated again.
     pub(crate) fn release(&self, generation: u64) {
         fn due(deferred: &Mutex<BTreeMap<u64, RunSet>>, generation: u64) -> impl Iterator<Item = RunSet> + use<> {
             let mut all = deferred.lock();
@@ -324,7 +324,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// How many blocks are reserved.
+    /// The number of blocks that are reserved.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }

@@ -23,7 +23,7 @@ pub(crate) struct GroupCell {
     pub(super) state: Mutex<GroupState>,
 }
 
-/// What a group's lock protects.
+/// The state that a group's lock protects.
 pub(crate) struct GroupState {
     pub(super) descriptor: Group,
     /// The group stands in the list of changed groups.
@@ -42,7 +42,7 @@ pub(super) struct SpaceArea {
     pub(super) free: Option<ContainerMap>,
     /// It was announced to the open generation.
     pub(super) changed: bool,
-    /// How many snapshots it has taken note of; see [`SnapshotPins`](super::snapshot_pins::SnapshotPins).
+    /// The number of snapshots it has taken note of; see [`SnapshotPins`](super::snapshot_pins::SnapshotPins).
     pub(super) epoch: u64,
     /// The generation that last changed it.
     pub(super) generation: u64,

@@ -1,4 +1,4 @@
-//! Where blocks of files may lie.
+//! The blocks that the maps of files may lead to.
 //!
 //! A map says where a file's blocks are, and a damaged or hostile one may lead to the volume's own structures: a user
 //! who may read or write that file would read or write these. So where a map leads is checked before it is followed. Of

@@ -65,7 +65,7 @@ impl Space {
         Ok(Some(run.start))
     }
 
-    /// What shows that a group has inodes in use where its map shows none, so that a new file would take the place of
+    /// The evidence that a group has inodes in use where its map shows none, so that a new file would take the place of
     /// another: the first free one is an open file, or its table was zeroed and never used, and holds inodes
     /// nevertheless.
     fn contradicts(

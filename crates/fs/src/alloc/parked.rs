@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Parked inodes: by their group, their index in it.
 #[derive(Default)]
 pub(super) struct Parked {
-    /// How many there are; where there are none, no lock is needed.
+    /// The number of parked inodes; where there are none, no lock is needed.
     count: AtomicUsize,
     groups: Mutex<BTreeMap<u32, BTreeSet<u32>>>,
 }

@@ -1,4 +1,4 @@
-//! Where the search for a block begins, and how what is set aside for metadata grows.
+//! The start of the search for a block, and the growth of what is set aside for metadata.
 
 use super::Space;
 use super::cell::GroupCell;
@@ -14,7 +14,7 @@ impl Space {
         self.rule.is_near_inode(role)
     }
 
-    /// Where a search begins for a block of an inode that lies in group `home`, and that would best be at `goal`: its
+    /// The start of a search for a block of an inode that lies in group `home`, and that would best be at `goal`: its
     /// group, and the unit there.
     pub(super) fn begin_at(&self, home: GroupNo, goal: FsBlock, role: Role) -> (u32, u32) {
         let geometry = &self.sb.geometry;

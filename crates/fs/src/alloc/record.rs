@@ -1,4 +1,4 @@
-//! How a volume records free space on its device: the seam between the allocator, which knows free space as sets in
+//! The record of a volume's free space on its device: the seam between the allocator, which knows free space as sets in
 //! memory, and what is stored.
 //!
 //! 1. [`load`](FreeSpaceRecord::load) reads a group's free space once, before anything of it changes; from then on
@@ -29,7 +29,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::Mutant;
 
-/// How free space of a volume is recorded, as it is found when the volume is opened: the one place that chooses.
+/// The kind of record that a volume's free space has, as it is found when the volume is opened: the one place that
+/// chooses.
 pub(super) enum Opening {
     BlockBitmaps,
     SpaceMaps(Box<Found>),

@@ -1,4 +1,4 @@
-//! What a change allocates and frees: blocks and inodes.
+//! Allocation and freeing by a change: blocks and inodes.
 
 use super::blocks::Extent;
 use super::{Reservation, Role, Space};
@@ -177,7 +177,7 @@ impl Change<'_> {
 }
 
 impl Base {
-    /// Where an inode's first block should lie.
+    /// The goal of the allocation of an inode's first block.
     pub(crate) fn goal(&self, inode: &Inode) -> FsBlock {
         let geometry = &self.sb.geometry;
         let group = geometry.inode_slot(inode.number).map_or(0, |slot| slot.group.get());

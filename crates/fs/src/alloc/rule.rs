@@ -1,4 +1,4 @@
-//! Where blocks of a kind may go: the one place where the volume's format and its mount options are asked.
+//! The placement of blocks by their role: the one place where the volume's format and its mount options are asked.
 //!
 //! The groups of a volume may set some of their blocks aside for metadata, by 64ths (*chunks*): a mask for each group.
 //! The volume's [`Rule`] says what that means for a block, as a list of [`Try`]s: where the allocator looks first, and
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 /// The share of a group that is set aside for metadata where it is only a hint, in chunks: about 4 %.
 const HINT_CHUNKS: u64 = 3;
 
-/// What a block is for, as far as its place depends on that.
+/// The use of a block, as far as its place depends on that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Content of a file.
@@ -37,7 +37,7 @@ impl Role {
     }
 }
 
-/// How a volume's blocks are placed.
+/// The rule by which a volume's blocks are placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
     /// Metadata and content together, near what they belong to.
@@ -51,7 +51,7 @@ pub(super) enum Rule {
     OwnGroups,
 }
 
-/// Where to look.
+/// An attempt: one place to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Try {
     /// In what is set aside, in the group where to begin alone.
@@ -77,7 +77,7 @@ impl Rule {
         }
     }
 
-    /// Where to look for a block, in this order.
+    /// The attempts at finding a block, in this order.
     pub(super) fn tries(self, role: Role) -> &'static [Try] {
         match (self, role) {
             (Rule::Together, _) => &[Try::Anywhere],
@@ -123,7 +123,7 @@ impl Rule {
 }
 
 impl Try {
-    /// How many classes there are.
+    /// The number of classes.
     pub(super) const CLASSES: usize = 3;
 
     /// Which of the [`Bounds`](super::bounds::Bounds) of groups belong to it.

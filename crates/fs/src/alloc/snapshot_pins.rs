@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::native::Mapped;
 
-/// What a native volume's snapshots pin.
+/// The blocks that a native volume's snapshots pin.
 pub(super) struct SnapshotPins {
     pub(super) mapped: Arc<Mapped>,
     live: RwLock<LiveSnapshots>,
     /// Whether there are any; changed with `live`.
     pub(super) any: AtomicBool,
-    /// How many snapshots were made since the volume was opened.
+    /// The number of snapshots that were made since the volume was opened.
     pub(super) epoch: AtomicU64,
     /// Blocks of the data groups that are free in the bitmaps and pinned.
     pub(super) blocks: AtomicU64,
@@ -72,7 +72,7 @@ impl SnapshotPins {
         }
     }
 
-    /// What snapshots pin of the group with this bitmap block.
+    /// The units that snapshots pin of the group with this bitmap block.
     ///
     /// # Errors
     /// Those of the device; of the format, where a snapshot's map or bitmap is damaged.
@@ -98,7 +98,7 @@ impl SnapshotPins {
     }
 }
 
-/// What snapshots pin of a group.
+/// The units that snapshots pin of a group.
 pub(super) struct PinsOfGroup {
     units: Container,
     pending: bool,

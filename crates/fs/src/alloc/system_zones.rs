@@ -8,7 +8,7 @@ use format::{Structure, Where};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where the volume's own structures lie, wherever the descriptors put them.
+/// The blocks of the volume's own structures, wherever the descriptors put them.
 pub(crate) struct SystemZones {
     /// Ascending, with a gap between each and the next.
     zones: Vec<Range<u64>>,
@@ -82,7 +82,7 @@ impl SystemZones {
         there.take_while(move |zone| zone.start < end).map(move |zone| zone.start.max(start)..zone.end.min(end))
     }
 
-    /// How many of these blocks, from the first on, lie in zones without a gap.
+    /// The number of these blocks, from the first on, that lie in zones without a gap.
     pub(crate) fn front(&self, blocks: Range<u64>) -> u64 {
         let start = blocks.start;
         self.within(blocks).take_while(|zone| zone.start == start).map(|zone| zone.end - start).next().unwrap_or(0)

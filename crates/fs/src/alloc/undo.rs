@@ -18,7 +18,7 @@ pub(crate) struct Sums {
     free_inodes: u64,
     directories: u64,
     superblock: DiskSuperblock,
-    /// How many groups were known to be damaged.
+    /// The number of groups that were known to be damaged.
     damaged: usize,
 }
 

@@ -70,8 +70,8 @@ impl Space {
         }
     }
 
-    /// What a snapshot uses and none of `others` does, of the groups where that is not all used now, or may not be
-    /// before long: those that changed since, and those in memory. The groups themselves are the second.
+    /// The blocks that a snapshot uses and none of `others` does, of the groups where they are not all used now, or may
+    /// not be before long: those that changed since, and those in memory. The groups themselves are the second.
     pub(crate) fn pinned_only_by(
         &self,
         store: &Store,

@@ -58,7 +58,7 @@ fn open(image: &Image) -> (Volume, Arc<Mutex<Vec<Note>>>) {
     (volume, notes)
 }
 
-/// What notes say of an inode.
+/// The state of an inode by the notes.
 #[derive(Default)]
 struct Known {
     content: BTreeMap<u64, u64>,

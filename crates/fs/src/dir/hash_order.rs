@@ -211,7 +211,7 @@ fn dot(inode: InodeNo, name: &[u8], next: u64) -> DirEntry {
 }
 
 impl Directories {
-    /// What ".." names in a directory.
+    /// The inode that ".." names in a directory.
     pub(crate) fn parent_of(&self, dir: &Inode) -> Result<InodeNo> {
         if is_inline(dir) {
             return Ok(self.inline_dir(dir)?.parent);

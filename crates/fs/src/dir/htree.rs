@@ -7,7 +7,7 @@ use format::htree::{DxCountLimit, DxEntry, DxRootInfo, Index, IndexFormat};
 use format::{FileBlock, InodeNo};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where the entries of an index start: in the root behind "..", and in any other index block.
+/// The offset in bytes at which the entries of an index start: in the root behind "..", and in any other index block.
 const ROOT_ENTRIES: usize = 32;
 const NODE_ENTRIES: usize = 8;
 const ROOT_INFO: usize = 24;
@@ -128,7 +128,7 @@ pub(crate) fn all_below(index: &Index<'_>) -> Vec<Child> {
     index.iter().collect()
 }
 
-/// What becomes of a leaf without space for one more name.
+/// The change to a leaf without space for one more name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Split {
     /// All entries fit once they stand close together.
@@ -137,7 +137,8 @@ pub(crate) enum Split {
     At { count: usize, hash: u32 },
 }
 
-/// How to make space for `need` bytes in a leaf of `capacity` bytes. `entries` is brought into the order of hashes.
+/// Decides how to make space for `need` bytes in a leaf of `capacity` bytes. `entries` is brought into the order of
+/// hashes.
 pub(crate) fn split(entries: &mut [(NameHash, NewEntry<'_>)], need: usize, capacity: usize) -> Option<Split> {
     let used: usize = entries.iter().map(|(_, e)| needed(e.name)).sum();
     if used + need <= capacity {

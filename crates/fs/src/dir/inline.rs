@@ -54,7 +54,7 @@ fn data_of(attrs: &mut Vec<Attr>, inode: InodeNo) -> Result<&mut Vec<u8>> {
     }
 }
 
-/// Where an entry of `need` bytes can go.
+/// Finds space for an entry of `need` bytes.
 pub(crate) fn find_space(volume: &Directories, dir: &Inode, need: usize) -> Result<Space> {
     let format = volume.dir_format(dir);
     let (mut attrs, space) = attrs_of(dir)?;

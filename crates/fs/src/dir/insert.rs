@@ -23,7 +23,7 @@ use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
 use store::{Kind, Tag};
 
-/// Where a new name will stand: the entry with space for it.
+/// The location of a new name: the entry with space for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spot {
     /// `listed` is the block's number in a plain directory.

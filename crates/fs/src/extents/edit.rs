@@ -60,7 +60,7 @@ impl Maps {
         Ok(path)
     }
 
-    /// How the blocks of an inode's tree look.
+    /// The form of the blocks of an inode's tree.
     fn node_form(&self, owner: &Inode) -> NodeForm {
         let geometry = &self.sb.geometry;
         let (len, tail) = (geometry.block_size as usize, geometry.tail(Tailed::ExtentNode));

@@ -14,14 +14,14 @@ pub(super) const END: u64 = 1 << 32;
 /// Bytes of the root, which is `i_block`.
 const ROOT: usize = 60;
 
-/// How a tree's blocks look.
+/// The form of a tree's blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeForm {
     /// Bytes in a block.
     pub(super) len: usize,
-    /// What they end in.
+    /// The tail they end in.
     pub(super) tail: Tail,
-    /// Whose they are.
+    /// The inode they belong to.
     pub(super) owner: InodeNo,
 }
 
@@ -54,11 +54,11 @@ fn part(extent: &Extent, from: u64, to: u64) -> Extent {
     }
 }
 
-/// What a leaf becomes.
+/// The new content of a leaf.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Carved {
     pub(super) entries: Vec<Extent>,
-    /// What was mapped in the range before.
+    /// The extents that were mapped in the range before.
     pub(super) removed: Vec<Extent>,
 }
 
@@ -136,7 +136,7 @@ pub(super) struct NodeWrite {
     pub(super) fresh: bool,
 }
 
-/// What a change of a leaf makes of the tree.
+/// The edits to the tree that follow from a change of a leaf.
 #[derive(Debug, Default)]
 pub(super) struct Edits {
     pub(super) nodes: Vec<NodeWrite>,
@@ -194,13 +194,14 @@ impl Path {
         1 + full
     }
 
-    /// Where the block behind the last one mapped before `at` would lie; `None` where the leaf has none before it.
+    /// The goal of an allocation for `at`: the block where it would continue the last extent before it; `None` where
+    /// the leaf has none before it.
     pub(super) fn goal(&self, at: FileBlock) -> Option<FsBlock> {
         let before = self.extents.iter().rev().find(|e| e.logical < at)?;
         before.physical.checked_add(at.get() - before.logical.get())
     }
 
-    /// How many blocks from `at` on are not mapped, as far as the leaf speaks.
+    /// The number of blocks from `at` on that are not mapped, as far as the leaf speaks.
     pub(super) fn hole(&self, at: FileBlock) -> u64 {
         let next = self.extents.iter().find(|e| end_of(e) > at.get());
         next.map_or(self.end, |e| e.logical.get()).saturating_sub(at.get())

@@ -117,7 +117,7 @@ impl FileEdit<'_> {
         self.state.size_of(&self.inode)
     }
 
-    /// What is known of the map is not true any more.
+    /// Forgets what is known of the map, which is not true any more.
     pub(crate) fn map_changes(&mut self) {
         self.state.hole = None;
     }

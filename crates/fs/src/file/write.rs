@@ -30,7 +30,7 @@ const ONLY_GROWS: &str = "the file may only grow";
 const BULK: usize = 256 << 10;
 /// Most bytes that get their place in one change.
 const LARGEST: u64 = 64 << 20;
-/// What content is that gets its place.
+/// The origin of content that gets its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Put {
     /// It is written now.
@@ -51,14 +51,14 @@ const S_ISGID: u16 = 0o2000;
 /// The group may execute.
 const S_IXGRP: u16 = 0o10;
 
-/// What is left of a mode when a file is written or gets another owner, by a user who is in its group or not. Without
+/// The mode that is left when a file is written or gets another owner, by a user who is in its group or not. Without
 /// the right to execute, set-group-id means something else, and stays with the group.
 pub fn without_privileges(mode: u16, in_group: impl FnOnce() -> bool) -> u16 {
     let stays = mode & S_ISGID != 0 && mode & S_IXGRP == 0 && in_group();
     mode & !S_ISUID & if stays { !0 } else { !S_ISGID }
 }
 
-/// How content is written. Unless set, as by write(2) of a process that may leave privileges on files.
+/// Options for writing content. Unless set, as by write(2) of a process that may leave privileges on files.
 #[derive(Clone, Copy, Default)]
 pub struct WriteHow<'a> {
     /// The content is appended, and the offset is where the caller assumes the end of the file. A rollback can change
@@ -81,12 +81,12 @@ pub struct WriteHow<'a> {
     pub whole: bool,
 }
 
-/// What was written.
+/// The part of a file that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// From which byte of the file on.
     pub at: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: usize,
     /// The file had privileges, and has them no more.
     pub dropped: bool,
@@ -227,7 +227,7 @@ impl Files {
         ONE_PLACE + self.store.credits_for_data(blocks as usize)
     }
 
-    /// How many blocks at the start of a run one change writes of `content`, which is whole blocks.
+    /// The number of blocks at the start of a run that one change writes of `content`, which is whole blocks.
     fn blocks_at_once(&self, run: FileExtent, content: &[&[u8]]) -> u64 {
         let block_size = u64::from(self.sb.geometry.block_size);
         let blocks = content.iter().map(|piece| piece.len() as u64).sum::<u64>() / block_size;
@@ -289,7 +289,7 @@ impl Change<'_> {
 }
 
 impl FileEdit<'_> {
-    /// Where content goes that is appended by a caller that assumes that the file ends at `end`.
+    /// The offset of content that is appended by a caller which assumes that the file ends at `end`.
     fn end_for(&mut self, end: u64, in_any_order: bool) -> Result<u64> {
         let size = self.size();
         match self.state.assumed {

@@ -71,8 +71,8 @@ fn set_pointers(bytes: &mut [u8], index: usize, count: usize, first: Option<FsBl
     }
 }
 
-/// What a list of pointers, of which the first is that of block `at`, maps: the first block of each run, and its
-/// length.
+/// The runs that are mapped by a list of pointers, of which the first is that of block `at`: the first block of each
+/// run, and its length.
 fn runs_of(list: &[U32], at: u64) -> Vec<(u64, u64)> {
     let follows = |a: &(u64, u64), b: &(u64, u64)| a.0 + 1 == b.0 && a.1 + 1 == b.1;
     let mapped = list.iter().zip(at..).map(|(p, n)| (n, u64::from(p.get()))).filter(|(_, p)| *p != 0);
@@ -101,7 +101,7 @@ impl Maps {
         Ok(path)
     }
 
-    /// Where the block behind the one mapped before `at` would lie.
+    /// The goal of an allocation for `at`: the block behind the one that is mapped before it.
     fn indirect_goal(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Option<FsBlock>> {
         let Some(before) = at.get().checked_sub(1) else { return Ok(None) };
         let path = self.indirect_path(owner, buf, FileBlock(before))?;

@@ -26,7 +26,7 @@ const LEAVES: usize = 12;
 /// Metadata blocks that such a change may dirty: the leaves and their neighbours, what is above them, and the inode.
 pub(crate) const CLEARING: usize = 2 * LEAVES + 16;
 
-/// How much of a map a change may still clear.
+/// The amount of a map that a change may still clear.
 pub(crate) struct Steps {
     leaves: usize,
     /// Runs of blocks: each may lie in a group of its own, whose bitmap is changed.
@@ -93,7 +93,7 @@ impl Freed {
 /// A form that maps have: a tree of extents, or lists of indirect blocks. The caller of its methods holds the inode's
 /// lock, and puts the copy of the inode into its table whatever they answer.
 pub(crate) trait MapForm {
-    /// Where the blocks end that it can map.
+    /// The end of the blocks that it can map.
     fn reach(&self, geometry: &Geometry) -> u64;
 
     /// See [`Change::map_allocate`].

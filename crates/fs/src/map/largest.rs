@@ -1,4 +1,4 @@
-//! How large a file can be.
+//! The largest size of a file.
 
 use crate::{Inode, InodeFlags, Maps};
 use format::feature::RoCompat;

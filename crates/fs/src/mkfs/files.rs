@@ -1,4 +1,4 @@
-//! What a new volume holds: root, lost+found, and files of the volume's own.
+//! The content of a new volume: root, lost+found, and files of the volume's own.
 //!
 //! Inodes are made in the order in which their blocks are taken: root, lost+found, the map of blocks reserved for
 //! descriptors, journal, multiple-mount-protection block, quota files, orphan file.
@@ -90,7 +90,7 @@ struct Maker<'a> {
     regions: Vec<Range<u64>>,
     options: &'a MkfsOptions,
     content: Content,
-    /// Who owns what: user, group, bytes.
+    /// The space in use by owner: user, group, bytes.
     usage: Vec<(u32, u32, u64)>,
 }
 
@@ -369,7 +369,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Where the blocks of an inode's file are sought: from the start of its group, or flexible group, on.
+    /// The block from which on the blocks of an inode's file are sought: the start of its group, or flexible group.
     fn near(&self, inode: InodeNo) -> u64 {
         let geometry = &self.plan.geometry;
         let group = geometry.inode_slot(inode).map_or(0, |slot| slot.group.get());
@@ -478,7 +478,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Where a journal is near to everything: the emptiest of the groups around the middle.
+    /// The block at which a journal is near to everything: the start of the emptiest of the groups around the middle.
     fn middle(&self) -> u64 {
         let geometry = &self.plan.geometry;
         let half = (geometry.blocks - u64::from(geometry.first_data_block)) / 2;

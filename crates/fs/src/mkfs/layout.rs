@@ -15,7 +15,7 @@ use std::fmt;
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
-/// What a user should know of a volume that was made otherwise than asked.
+/// A note for the user about a volume that was made otherwise than asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note {
     /// The volume is too small to have a journal.
@@ -45,7 +45,7 @@ pub struct Layout {
     pub(super) maps: Option<SpaceMaps>,
 }
 
-/// What a native volume begins with.
+/// The layout and the first chunks of a native volume.
 #[derive(Debug, Clone)]
 pub(super) struct Native {
     pub(super) layout: NativeLayout,
@@ -138,7 +138,7 @@ impl Layout {
         blocks.saturating_sub(clusters(&self.superblock.geometry, &self.used, 0..blocks))
     }
 
-    /// What the user should know.
+    /// Notes for the user.
     #[must_use]
     pub fn notes(&self) -> &[Note] {
         &self.notes

@@ -10,7 +10,7 @@ use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
 
-/// Where table, log and trees go: their blocks are taken, and the groups say where the first places are. Table and log
+/// Places table, log and trees: their blocks are taken, and the groups say where the first places are. Table and log
 /// lie as far in front as they can, the places at the start of their metablockgroup.
 pub(super) fn place(
     geometry: &Geometry,

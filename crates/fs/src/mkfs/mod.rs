@@ -46,7 +46,7 @@ pub enum Error {
     /// The device refused a request.
     #[error(transparent)]
     Device(#[from] blockdev::Error),
-    /// What was asked for does not go together, or not onto this device: a sentence without a full stop.
+    /// The options do not go together, or not onto this device: a sentence without a full stop.
     #[error("{0}")]
     Options(String),
 }

@@ -1,4 +1,4 @@
-//! What may be asked for, with mke2fs's defaults.
+//! The options of a new volume, with mke2fs's defaults.
 
 use super::{Result, refuse};
 use format::feature::{Compat, Features, Incompat, RoCompat};
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// How a volume will be used: block size and number of inodes, unless they are set.
+/// The expected use of a volume: block size and number of inodes, unless they are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
     /// Under 3 MiB.
@@ -89,7 +89,7 @@ pub enum Usage {
     Hurd,
 }
 
-/// What a usage fixes.
+/// The values that a usage fixes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UsageValues {
     pub(super) block_size: Option<u32>,
@@ -241,7 +241,7 @@ const MAKEABLE: Features = Features {
         .union(RoCompat::VERITY),
 };
 
-/// What the kernel does when it meets an error (`s_errors`).
+/// The behaviour of the kernel when it meets an error (`s_errors`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
     /// Goes on.
@@ -252,14 +252,14 @@ pub enum OnError {
     Panic,
 }
 
-/// How names are compared where a directory folds case.
+/// The encoding by which names are compared where a directory folds case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encoding {
     /// Names that are no UTF-8 are refused.
     pub strict: bool,
 }
 
-/// Whose quota is recorded.
+/// The kinds of quota that are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaKinds {
     /// Of users.
@@ -270,7 +270,8 @@ pub struct QuotaKinds {
     pub project: bool,
 }
 
-/// What to make. [`MkfsOptions::new`] has mke2fs's defaults; `None` stands for what follows from the size.
+/// The options of a new volume. [`MkfsOptions::new`] has mke2fs's defaults; `None` stands for what follows from the
+/// size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MkfsOptions {
     /// Family member.
@@ -329,14 +330,14 @@ pub struct MkfsOptions {
     pub root_owner: (u32, u32),
     /// Backup superblocks under sparse_super2: 0, 1 or 2.
     pub backup_superblocks: u8,
-    /// Whose quota is recorded, with the feature quota; `None` for users and groups; with the feature project always
-    /// for projects, too.
+    /// The kinds of quota that are recorded, with the feature quota; `None` for users and groups; with the feature
+    /// project always for projects, too.
     pub quota: Option<QuotaKinds>,
     /// Encoding of names; sets the feature casefold.
     pub encoding: Option<Encoding>,
     /// Seconds between updates of the multiple-mount-protection block; 0 for the kernel's usual.
     pub mmp_interval: u16,
-    /// What the kernel does on an error.
+    /// The behaviour of the kernel on an error.
     pub on_error: OnError,
     /// Length of the orphan file in bytes, where the feature is set.
     pub orphan_file_len: Option<u64>,

@@ -480,7 +480,7 @@ fn group_clusters(basics: &Basics, options: &MkfsOptions) -> Result<u32> {
     Ok(clusters)
 }
 
-/// How many groups a volume has, where it may have them.
+/// The number of groups of a volume, where it may have so many.
 fn group_count(blocks: u64, group_blocks: u64, basics: &Basics) -> Result<u32> {
     let groups = blocks.div_ceil(group_blocks);
     let Ok(groups) = u32::try_from(groups) else { return refuse("more groups than the format can count") };

@@ -1,4 +1,4 @@
-//! What a device contains that should not be overwritten unasked.
+//! The content of a device that should not be overwritten unasked.
 
 use blockdev::BlockDevice;
 use format::superblock::{DiskSuperblock, Geometry, OFFSET};
@@ -43,7 +43,7 @@ const SIGNATURES: [(usize, &[u8], &str); 35] = [
     (257, b"ustar", "a tar archive"),
 ];
 
-/// What the device contains, as a phrase ("an ext4 volume labelled `data`"); `None` where nothing is detected.
+/// The content of the device, as a phrase ("an ext4 volume labelled `data`"); `None` where nothing is detected.
 ///
 /// # Errors
 /// Where the device cannot be read.

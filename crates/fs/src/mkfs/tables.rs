@@ -1,4 +1,4 @@
-//! Where superblock copies, descriptors, bitmaps and inode tables lie.
+//! The locations of superblock copies, descriptors, bitmaps and inode tables.
 //!
 //! 1. Copies of the superblock, descriptors and blocks reserved for them have fixed places at the start of groups.
 //! 2. Without flex_bg each group holds its own bitmaps and table, right behind those.
@@ -105,7 +105,7 @@ struct Placer<'a> {
     geometry: &'a Geometry,
     used: Used,
     groups: Vec<Group>,
-    /// Where structures may lie.
+    /// The blocks in which structures may lie.
     within: Range<u64>,
     /// Of blocks; without them the groups say where their space maps lie.
     has_bitmaps: bool,

@@ -1,4 +1,4 @@
-//! What was on the device before, out of sight: anything that a tool could take for a volume.
+//! Wiping of what was on the device before: anything that a tool could take for a volume.
 
 use super::Result;
 use blockdev::{BlockDevice, Read};
@@ -48,7 +48,7 @@ fn old_geometry(device: &dyn BlockDevice) -> Option<Geometry> {
     Geometry::of(&DiskSuperblock::from_slice(&bytes)?).ok()
 }
 
-/// Where copies of a superblock may lie in a volume of so many bytes.
+/// The offsets in bytes at which copies of a superblock may lie in a volume of so many bytes.
 fn places(len: u64, old: Option<&Geometry>) -> BTreeSet<u64> {
     let mut places = BTreeSet::new();
     for log in 10..=16u32 {

@@ -11,10 +11,10 @@ use crate::{Error, FileKind, Inode, InodeNo, Names, NewFile, Result};
 use format::dir::FileType;
 use std::sync::Arc;
 
-/// How far up a directory's parents are followed: beyond that the tree leads round.
+/// The maximum number of a directory's ancestors that are followed: beyond that the tree leads round.
 const DEEPEST: usize = 1 << 16;
 
-/// What a rename may do besides.
+/// The flags of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RenameFlags {
     /// The new name must not be there.

@@ -13,7 +13,7 @@ pub(crate) struct Attr {
     pub(crate) value: Stored,
 }
 
-/// Where a value is.
+/// The location of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stored {
     Here(Vec<u8>),
@@ -153,7 +153,7 @@ pub(crate) fn unshare(block: &mut [u8]) -> u32 {
     left
 }
 
-/// How many inodes use a block.
+/// The number of inodes that use a block.
 pub(crate) fn users(block: &[u8]) -> u32 {
     XattrHeader::ref_from_prefix(block).map_or(0, |(header, _)| header.h_refcount.get())
 }

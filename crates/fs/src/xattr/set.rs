@@ -115,7 +115,7 @@ impl Xattrs {
         Ok((stored, dropped))
     }
 
-    /// Where an attribute goes: into the inode, the block, or with an inode for its value.
+    /// Plans where an attribute goes: into the inode, the block, or with an inode for its value.
     fn plan(
         &self,
         change: &Change<'_>,
@@ -372,7 +372,7 @@ impl Xattrs {
     }
 }
 
-/// How often a value's inode is named: the count takes the places of version and change time.
+/// The number of references to a value's inode: the count takes the places of version and change time.
 fn value_users(inode: &Inode) -> u64 {
     let disk = inode.raw().disk;
     u64::from(disk.i_ctime.get()) << 32 | u64::from(disk.i_version_lo.get())

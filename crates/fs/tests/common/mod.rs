@@ -1,4 +1,4 @@
-//! What the tests of this crate share: opening an image, and the manifest of a volume.
+//! The helpers that the tests of this crate share: opening an image, and the manifest of a volume.
 
 #![allow(dead_code, unused_imports, reason = "each test program uses some of it")]
 

@@ -63,8 +63,8 @@ pub(crate) struct Plain {
     pub(crate) region: u64,
 }
 
-/// What ext4 would have, of a rext3 volume; `None` for a volume of another type. Panics where a block does not say
-/// whose it is.
+/// A rext3 volume as ext4 would have it; `None` for a volume of another type. Panics where a block does not say whose
+/// it is.
 pub(crate) fn plain(bytes: Vec<u8>) -> Option<Plain> {
     let sb = Superblock::parse(&bytes[OFFSET as usize..]).expect("a superblock");
     if !sb.geometry.is_owned() {

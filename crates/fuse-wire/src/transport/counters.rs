@@ -1,4 +1,4 @@
-//! What a connection has done, as an attribute of the root: [`Statistics`](crate::Statistics) reads it.
+//! The statistics of a connection, as an attribute of the root: [`Statistics`](crate::Statistics) reads it.
 
 use crate::protocol::opcode;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The attribute of the root as which the counters can be read. Its name is in no namespace that a file system knows,
 /// and no list shows it.
 pub(crate) const ATTRIBUTE: &str = "extant.fuse";
-/// What the lines begin with that are no kinds of messages.
+/// The first words of the lines that are no kinds of messages.
 pub(crate) const TRANSPORT: &str = "transport";
 pub(crate) const POLLED: &str = "polled";
 

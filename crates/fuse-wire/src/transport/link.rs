@@ -28,7 +28,8 @@ pub(crate) const MAX_HEADER: usize = 4096;
 /// So many threads at once that have the kernel forget pages that it handed over and that were refused: what it hands
 /// over on the way may be refused too, and so on.
 const FORGETTING: usize = 32;
-/// How long an answer waits for the kernel to forget pages, of which it may have one locked until it has the answer.
+/// The longest time that an answer waits for the kernel to forget pages, of which it may have one locked until it has
+/// the answer.
 const PAGE_LOCK: Duration = Duration::from_millis(20);
 
 /// The root, as the protocol numbers it.
@@ -38,7 +39,7 @@ const ROOT: u64 = 1;
 pub(crate) struct Link {
     pub(crate) connection: OwnedFd,
     pub(crate) filesystem: Arc<dyn Filesystem>,
-    /// What both sides agreed on.
+    /// The features that both sides agreed on.
     pub(crate) features: Features,
     pub(super) spare: SpareWorkers,
     pub(crate) writeback: Arc<Writeback>,

@@ -34,7 +34,7 @@ impl Messages {
         Ok(Self { link })
     }
 
-    /// What the session agreed on.
+    /// The features that the session agreed on.
     #[must_use]
     pub fn features(&self) -> Features {
         self.link.features

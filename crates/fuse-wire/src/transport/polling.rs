@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const CLOSELY: Duration = Duration::from_micros(100);
 /// A thread that yields and comes back later than this found another on its processor.
 const YIELDED: Duration = Duration::from_micros(50);
-/// How long nothing stays awake then.
+/// The time for which nothing stays awake then.
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// When requests came. Times are in nanoseconds from when this was made.
@@ -24,13 +24,13 @@ pub(super) struct Polling {
     began: Instant,
     /// When the last request came.
     last: AtomicU64,
-    /// What lay between the last two.
+    /// The time between the last two.
     gap: AtomicU64,
     /// A thread stays awake.
     awake: AtomicBool,
     /// None does before this.
     not_before: AtomicU64,
-    /// How long threads were awake for nothing, in all.
+    /// The total time that threads were awake for nothing.
     spent: AtomicU64,
 }
 
@@ -77,7 +77,7 @@ impl Polling {
         self.gap.store(now.saturating_sub(last), Relaxed);
     }
 
-    /// How long threads were awake with nothing to do.
+    /// The total time that threads were awake with nothing to do.
     pub(super) fn spent(&self) -> Duration {
         Duration::from_nanos(self.spent.load(Relaxed))
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// How many processors this machine may ever have: the kernel has so many queues.
+/// The number of processors that this machine may ever have: the kernel has so many queues.
 pub(super) fn possible() -> io::Result<u16> {
     let last = listed("possible")?.last().and_then(|last| last.checked_add(1));
     last.ok_or_else(|| io::Error::other("no list of processors"))

@@ -43,7 +43,7 @@ pub(super) struct SpareWorkers {
 struct Counts {
     waiting: usize,
     started: usize,
-    /// How many of the started ones should be free.
+    /// The number of the started ones that should be free.
     spare: usize,
 }
 

@@ -41,7 +41,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// two at least.
 const ENTRIES: usize = 16;
 
-/// How long FORGETs are let gather. What they free can be used so much later.
+/// The time for which FORGETs are let gather. What they free can be used so much later.
 const GATHER: Duration = Duration::from_millis(2);
 
 /// A ring entry is registered, and waits for a request.

@@ -1,4 +1,4 @@
-//! Where a file may have data that only the kernel knows of.
+//! The parts of a file that may have data that only the kernel knows of.
 //!
 //! Who maps a file writes into the kernel's pages, and the kernel does not hand these over before it asks for holes
 //! (LSEEK). So a hole of the volume may be data by now, and cp(1) would leave it out. But a page that is changed was in
@@ -46,7 +46,7 @@ impl Ranges {
     }
 }
 
-/// What of the holes of files the kernel may have in its memory.
+/// The parts of the holes of files that the kernel may have in its memory.
 pub(super) struct Holes {
     /// Bytes of a page.
     page: u64,

@@ -7,8 +7,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// How long the kernel may take to hand over the pages of a file that is about to be locked: a process that has one of
-/// them locked may wait for that request.
+/// The longest time that the kernel may take to hand over the pages of a file that is about to be locked: a process
+/// that has one of them locked may wait for that request.
 const BEFORE_LOCKING: Duration = Duration::from_secs(1);
 /// The same before a file takes another's place: all that is waited for are requests that wait for none.
 const BEFORE_REPLACING: Duration = Duration::from_secs(60);

@@ -64,7 +64,7 @@ fn is_of_cached_write(a: &Attributes, changes: &Changes) -> bool {
     alike && changes.atime.is_none() && a.kind == FileKind::Regular
 }
 
-/// What a change of attributes by `caller` asks for, of a file that has `a` now.
+/// The attributes that a change by `caller` asks for, of a file that has `a` now.
 fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, writeback: bool) -> SetAttributes {
     let time = |time| match time {
         SetTime::Now => now,
@@ -108,7 +108,7 @@ fn unpack(device: u32) -> (u32, u32) {
     ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
 }
 
-/// What mknod(2) and its kin make.
+/// The file that mknod(2) and its kin make.
 pub(super) struct Making<'a> {
     pub(super) dir: u64,
     /// `None`: a file without a name.
@@ -117,7 +117,7 @@ pub(super) struct Making<'a> {
     pub(super) mode: u32,
     pub(super) umask: u32,
     pub(super) device: u32,
-    /// How it is open afterwards.
+    /// The flags with which it is open afterwards, if it is.
     pub(super) open: Option<OFlags>,
 }
 
@@ -311,8 +311,8 @@ impl Ops {
         }
     }
 
-    /// What was written and did not reach the device is an error of the device to every process that asks for it, now
-    /// and later.
+    /// Content that was written and did not reach the device is an error of the device to every process that asks for
+    /// it, now and later.
     fn durable(&self, number: InodeNo, outcome: fs::Result<()>) -> Answer<()> {
         if !self.volume.is_writable() {
             return Ok(());

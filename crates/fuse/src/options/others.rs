@@ -3,10 +3,10 @@
 //!
 //! None that asks for more than is done, or for something else, is accepted: it is refused with the reason.
 
-/// What such an option comes to.
+/// The meaning of such an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// What it asks for is done anyway.
+    /// All that it asks for is done anyway.
     Same,
     /// It is for others, or for a part that is not here, or permits less care than is taken here.
     NoEffect,

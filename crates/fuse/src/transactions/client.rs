@@ -10,9 +10,9 @@ use std::path::Path;
 
 /// The type of FUSE file systems, as statfs(2) says it.
 const FUSE: i64 = 0x6573_5546;
-/// Where the kernel makes numbers that no one else has.
+/// The file in which the kernel makes numbers that no one else has.
 const NUMBERS: &str = "/proc/sys/kernel/random/uuid";
-/// What is said where the volume is there no more.
+/// The message where the volume is there no more.
 const UNMOUNTED: &str = "the volume was unmounted; all changes were rolled back";
 /// The same where that happened while it was committed.
 const UNKNOWN: &str =
@@ -25,7 +25,7 @@ const UNKNOWN: &str =
 #[derive(Debug)]
 pub struct MountedTransaction {
     file: OwnedFd,
-    /// What the mount is in the list of mounts; `None` where it is not listed.
+    /// The number of the mount in the list of mounts; `None` where it is not listed.
     mount: Option<u64>,
     mark: String,
 }

@@ -29,13 +29,14 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often in a row, with [`LOOK`] between, members must seem to be stuck before those that wait make way unharmed.
+/// The number of times in a row, with [`LOOK`] between, that members must seem to be stuck before those that wait make
+/// way unharmed.
 const STUCK: u32 = 2;
-/// How often it is looked whether members of a transaction that was rolled back are still there.
+/// The interval between checks whether members of a transaction that was rolled back are still there.
 const REMAIN: Duration = Duration::from_millis(250);
-/// How long the kernel may take to forget, where a process waits for what it may need.
+/// The longest time that the kernel may take to forget, where a process waits for what it may need.
 const FORGET: Duration = Duration::from_millis(100);
-/// What a process may remember that is changed in a rollback.
+/// The attribute that a process may remember and that a rollback changes.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Hands over what the kernel has written down for a volume and not yet sent.
@@ -99,10 +100,10 @@ fn overdue(running: &Running) -> Option<String> {
     over.then(|| format!("it took longer than its limit of {} s", running.time.as_secs()))
 }
 
-/// What the kernel has to learn of a file, or to forget.
+/// The part of a file's state that the kernel has to learn, or to forget.
 enum Forgotten {
-    /// Where the last byte of a node is, and that byte: it computes from its own size where content is appended, and
-    /// what of a mapping is there.
+    /// A node, the offset of its last byte, and that byte: the kernel computes from its own size where content is
+    /// appended, and what of a mapping is there.
     End((u64, u64, [u8; 1])),
     /// Its attributes and content.
     Node(u64),

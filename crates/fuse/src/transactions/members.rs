@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 /// The environment variable that members are started with.
 pub(super) const VARIABLE: &str = "EXTANT_TXN";
-/// How long it is remembered that a process is a member, or is none: numbers of processes come back, but not so soon.
+/// The time for which it is remembered that a process is a member, or is none: numbers of processes come back, but not
+/// so soon.
 const KNOWN: Duration = Duration::from_secs(1);
 /// Most processes between a member and the one that began.
 const DEEPEST: usize = 256;

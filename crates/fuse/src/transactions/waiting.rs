@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(10);
 /// So long it may take until it comes again: many may queue for the same folder.
 const QUEUES: Duration = Duration::from_secs(600);
-/// How often in a row members must seem to be stuck before a process gets EBUSY: on a busy machine it takes a while
-/// until who got a lock runs.
+/// The number of times in a row that members must seem to be stuck before a process gets EBUSY: on a busy machine it
+/// takes a while until who got a lock runs.
 const BUSY: u32 = 8;
 /// The same before those go on that should have nothing locked.
 const DESPERATE: u32 = 60;
-/// How often others are sent away before requests that only look go on as well.
+/// The number of times that others are sent away before requests that only look go on as well.
 const ROUNDS: u32 = 4;
 /// So many requests are remembered that were interrupted and do not wait: they may not have come so far.
 const EARLY: usize = 64;
@@ -69,7 +69,7 @@ struct Waiter {
     /// The kernel does the call for the second time, and will not for a third.
     again: bool,
     interrupted: bool,
-    /// How often others have been sent away while it waited.
+    /// The number of times that others have been sent away while it waited.
     spared: u32,
     verdict: Option<Verdict>,
 }
@@ -112,7 +112,7 @@ impl Place<'_> {
     /// Whether it may wait on; `false` where it has waited enough.
     ///
     /// # Errors
-    /// What it is sent away with.
+    /// The error it is answered with.
     pub(super) fn goes_on(&self) -> Answer<bool> {
         let (task, interrupted, verdict) = match self.waiting.list.lock().waiting.get(&self.unique) {
             Some(waiter) => (waiter.task, waiter.interrupted, waiter.verdict),
@@ -184,12 +184,12 @@ impl Waiting {
         self.list.lock().left.clear();
     }
 
-    /// How many wait.
+    /// The number of requests that wait.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// What the kernel has locked for those that wait, and are not sent away.
+    /// The nodes that the kernel has locked for those that wait, and are not sent away.
     pub(super) fn locked(&self) -> HashSet<u64> {
         let list = self.list.lock();
         list.waiting.values().filter(|w| w.verdict.is_none()).flat_map(|w| w.locks.iter().copied()).collect()

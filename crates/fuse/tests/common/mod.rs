@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a volume mounted by this process.
+//! The code that the tests of this crate share: a volume mounted by this process.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 

@@ -18,7 +18,7 @@ use super::{Content, MIB, Model, Step, format_options, mutated};
 
 const SECTOR: usize = 512;
 
-/// What is explored.
+/// The parameters of an exploration.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) device: u64,
@@ -83,7 +83,7 @@ impl Plan {
     }
 }
 
-/// What was found, or how much was looked at.
+/// The counts of what was found or looked at.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Count {
     pub(crate) states: u64,
@@ -106,7 +106,7 @@ impl Count {
     }
 }
 
-/// What the layer must contain after a flush.
+/// The content that the layer must have after a flush.
 struct Boundary {
     /// Checksum of each block of the pool; `None` may be anything.
     blocks: Vec<Option<u32>>,
@@ -115,7 +115,7 @@ struct Boundary {
     fresh: usize,
 }
 
-/// How far the calls are, as the recording's marks say.
+/// The progress of the calls, as the recording's marks say.
 #[derive(Clone, Copy, Default)]
 struct Moment {
     begun: usize,

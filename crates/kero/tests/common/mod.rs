@@ -36,7 +36,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// What a write of these bytes makes of it.
+    /// Applies a write of these bytes.
     fn write(&mut self, at: u64, data: &[u8]) {
         let end = at + data.len() as u64;
         for mib in at / MIB..=(end - 1) / MIB {
@@ -88,7 +88,7 @@ impl Content {
     }
 }
 
-/// What the layer must contain now, and after a crash.
+/// The content that the layer must have now, and after a crash.
 pub(crate) struct Model {
     pub(crate) now: Content,
     /// As of the last flush.
@@ -121,7 +121,7 @@ impl Model {
         self.fresh.clear();
     }
 
-    /// What is left when a process ends without a flush.
+    /// Reduces the content to what is left when a process ends without a flush.
     pub(crate) fn killed(&mut self) {
         self.now = self.durable.clone();
         // what was blank stays so: nothing of it is read from its own place
@@ -131,7 +131,7 @@ impl Model {
         self.fresh.clear();
     }
 
-    /// What is blank reads as anything in its own place.
+    /// Lets what is blank read as anything, as it does in its own place.
     pub(crate) fn drained(&mut self) {
         let len = self.len();
         for mib in std::mem::take(&mut self.now.blank) {

@@ -18,7 +18,7 @@ pub(crate) struct Client<S> {
     pub(crate) stream: S,
     structured: bool,
     cookie: u64,
-    /// What the server said of the export.
+    /// The length and the flags of the export, as the server said.
     pub(crate) len: u64,
     pub(crate) flags: u16,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Client<S> {
 pub(crate) struct Reply {
     pub(crate) cookie: u64,
     pub(crate) error: u32,
-    /// What was read, or the extents.
+    /// The bytes that were read, or the extents.
     pub(crate) data: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! What is on the device when a reply arrives: a recorded device shows the order.
+//! The content of the device when a reply arrives: a recorded device shows the order.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn recorded() -> Recorded {
     Arc::new(Record::in_memory(MemoryDevice::zeroed(1 << 20).unwrap()))
 }
 
-/// How many changes of the log no flush follows.
+/// The number of changes of the log that no flush follows.
 fn unflushed(device: &Recorded) -> usize {
     let log = device.log().unwrap();
     log.entries().iter().rev().take_while(|entry| entry.what != Logged::Flush).count()

@@ -41,7 +41,7 @@ fn put_option(out: &mut Vec<u8>, number: u32, data: &[u8]) {
     out.extend(data);
 }
 
-/// What a client sends until it may send requests.
+/// The bytes that a client sends until it may send requests.
 fn opening(structured: bool) -> Vec<u8> {
     let mut out = 3_u32.to_be_bytes().to_vec();
     if structured {

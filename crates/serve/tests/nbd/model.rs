@@ -23,7 +23,7 @@ struct Player {
 }
 
 impl Player {
-    /// Where the piece `index` of this client begins.
+    /// The first byte of the piece `index` of this client.
     fn at(&self, index: u64) -> u64 {
         (index * CLIENTS + self.number) * PIECE
     }

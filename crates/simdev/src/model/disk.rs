@@ -22,7 +22,7 @@ use blockdev::{Error, Result};
 #[derive(Debug, Clone)]
 struct Segment(Range<u64>);
 
-/// Where the arm is.
+/// The position of the arm.
 #[derive(Debug)]
 struct Arm {
     /// When the head is free; while it reads ahead, when it stands at the start of `next`.
@@ -177,8 +177,8 @@ impl Disk {
         self.interface_free
     }
 
-    /// What of a range must come from the medium: nothing if all of it is in the buffer or the cache, and only its end
-    /// if the buffer holds its beginning.
+    /// The part of a range that must come from the medium: nothing if all of it is in the buffer or the cache, and only
+    /// its end if the buffer holds its beginning.
     fn missing(&self, range: &Range<u64>) -> Range<u64> {
         let cached = self.cached.range(..=range.start).next_back();
         if cached.is_some_and(|(_, end)| *end >= range.end) {
@@ -289,7 +289,7 @@ impl Disk {
         from + positioning.seek + positioning.rotation
     }
 
-    /// How long the head would wait for `sector` on its track.
+    /// The time, in nanoseconds, that the head would wait for `sector` on its track.
     fn wait(&self, now: u64, sector: u64) -> u64 {
         let from = if self.runs_into(now, sector) { self.arm.at } else { self.free(now) };
         self.layout.position(from, self.arm.track, self.layout.place(sector)).rotation

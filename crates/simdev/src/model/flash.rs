@@ -36,7 +36,7 @@ pub(super) struct Flash {
     dirty: bool,
     /// Pages read ahead, and when each is in the buffer.
     ahead: BTreeMap<u64, u64>,
-    /// Where the last read ended.
+    /// The place where the last read ended.
     read_end: Option<u64>,
     report: Report,
 }

@@ -1,4 +1,4 @@
-//! Where the sectors of a hard disk are, and how long the arm takes to get there.
+//! The places of the sectors of a hard disk, and the time that the arm takes to get there.
 //!
 //! Sectors are numbered along the tracks of a cylinder, surface by surface, and from the outermost cylinder inwards.
 //! Track 0 begins at angle 0; each track begins later than the one before by the angle that passes during the switch
@@ -25,11 +25,11 @@ pub(super) struct Place {
     pub(super) track: u64,
     /// Within the track.
     pub(super) sector: u64,
-    /// How many the track has.
+    /// The number of sectors on the track.
     pub(super) sectors_per_track: u64,
 }
 
-/// How the arm got to a sector.
+/// The delays of the arm on its way to a sector.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Positioning {
     /// Until it was on the track, in nanoseconds.
@@ -130,7 +130,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Where a sector is.
+    /// The place of a sector.
     pub(super) fn place(&self, sector: u64) -> Place {
         let after = self.zones.partition_point(|zone| zone.first_sector <= sector);
         let zone = self.zones[after.saturating_sub(1)]; // the first begins at 0
@@ -147,17 +147,17 @@ impl Layout {
         track / self.heads
     }
 
-    /// How long the first `sectors` sectors of a track take to pass.
+    /// The time in which the first `sectors` sectors of a track pass.
     fn passage(&self, sectors: u64, place: Place) -> u64 {
         sectors * self.revolution / place.sectors_per_track
     }
 
-    /// How long `count` sectors take to pass, the first of them at `place`; all on its track.
+    /// The time in which `count` sectors pass, the first of them at `place`; all on its track.
     pub(super) fn transfer(&self, place: Place, count: u64) -> u64 {
         self.passage(place.sector + count, place) - self.passage(place.sector, place)
     }
 
-    /// How many sectors from `place` on pass as a whole in a time, at most to the end of the track.
+    /// The number of sectors from `place` on that pass as a whole in a time, at most to the end of the track.
     pub(super) fn passing(&self, place: Place, time: u64) -> u64 {
         let until = (self.passage(place.sector, place) + time.min(self.revolution)).min(self.revolution);
         // the last boundary that is not after `until`; the division rounds down, hence the + 1
@@ -168,7 +168,7 @@ impl Layout {
         end.min(place.sectors_per_track).saturating_sub(place.sector)
     }
 
-    /// How many sectors before `place` on its track have passed in the `time` before it came by.
+    /// The number of sectors before `place` on its track that have passed in the `time` before it came by.
     pub(super) fn passed(&self, place: Place, time: u64) -> u64 {
         (time * place.sectors_per_track / self.revolution).min(place.sector)
     }

@@ -47,12 +47,12 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// How many nanoseconds `bytes` take at a rate, rounded up.
+/// The nanoseconds that `bytes` take at a rate, rounded up.
 fn over(rate: Rate, bytes: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate.0.max(1))) as u64
 }
 
-/// What a modelled device has done, and how long it took.
+/// The statistics of a modelled device: what it has done, and how long it took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
     /// The virtual clock: how long all requests took.
@@ -71,11 +71,11 @@ pub struct Report {
     pub bytes_written: u64,
     /// Reads that came from the buffer of the device, whole.
     pub buffered_reads: u64,
-    /// How often the arm of a disk went to another cylinder, other than to the next one in a sequential transfer.
+    /// Moves of the arm of a disk to another cylinder, other than to the next one in a sequential transfer.
     pub seeks: u64,
-    /// How long that, and changing heads, took.
+    /// The time that these moves, and changing heads, took.
     pub seek_time: Duration,
-    /// How long the arm then waited for the sector to come by.
+    /// The time that the arm then waited for the sector to come by.
     pub rotation_time: Duration,
 }
 
@@ -169,12 +169,12 @@ impl<D: BlockDevice> Model<D> {
         Ok(Self { device, machine: Mutex::new(machine) })
     }
 
-    /// How long all requests so far have taken.
+    /// The time that all requests so far have taken.
     pub fn clock(&self) -> Duration {
         Duration::from_nanos(self.machine().now)
     }
 
-    /// What was done so far.
+    /// The statistics so far.
     pub fn report(&self) -> Report {
         self.machine().report()
     }
@@ -250,8 +250,8 @@ fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn 
     Ok(Arc::new(Model::new(open_with(below, options, schemes)?, &parameters)?))
 }
 
-/// What a device with these parameters would have taken for `events`, one after the other, on a device of `device_len`
-/// bytes. An event that lies outside the device takes no time and is not counted.
+/// Replays `events`, one after the other, on a modelled device with these parameters and of `device_len` bytes; returns
+/// its report. An event that lies outside the device takes no time and is not counted.
 ///
 /// # Errors
 /// [`Error::Parameters`] if they describe no device, or one that is shorter.

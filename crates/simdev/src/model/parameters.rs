@@ -1,4 +1,4 @@
-//! What a modelled device is like: two tables of parameters, and the text that sets them.
+//! The parameters of a modelled device: two tables of them, and the text that sets them.
 //!
 //! The text has lines `key = value`; `#` begins a comment. `kind = disk` or `kind = flash` comes first; a key not set
 //! has its value of `model:hdd` or `model:ssd`. Times are written `9 ms`, `67 us`, `100 ns` or `1 s`, with a
@@ -23,7 +23,7 @@ pub enum Order {
     AsSubmitted,
 }
 
-/// What can stand behind a key.
+/// A value that can stand behind a key.
 trait Value: Sized {
     fn read(text: &str) -> Option<Self>;
     fn text(&self) -> String;
@@ -233,13 +233,13 @@ table! {
         full_stroke: Duration = Duration::from_millis(18), NONE..=SECOND;
         /// Change to another surface of the same cylinder. Assumed.
         head_switch: Duration = Duration::from_micros(800), NONE..=SECOND;
-        /// What each command costs before anything else happens. Assumed.
+        /// The time that each command costs before anything else happens. Assumed.
         command: Duration = Duration::from_micros(100), NONE..=SECOND;
         /// Between the disk's buffer and the host. Published: SATA with 3 Gbit/s, 300 MB/s.
         interface_rate: Rate = Rate(300 * MB), Rates;
-        /// How many requests of a batch the disk chooses among. Published: native command queuing, 32.
+        /// The number of requests of a batch among which the disk chooses. Published: native command queuing, 32.
         queue_depth: u32 = 32, 1..=1024;
-        /// How it chooses. Assumed.
+        /// The rule by which it chooses. Assumed.
         order: Order = Order::ShortestPositioning, Any;
         /// Track buffer: how many ranges of the disk are cached; the one used longest ago goes first. Assumed. With the
         /// write cache these make up the 32 MiB that are published.
@@ -250,7 +250,7 @@ table! {
         read_on_arrival: bool = true, Any;
         /// Bytes of writes that the disk takes before they are on the medium; 0 for none. Assumed.
         write_cache: u64 = 8 << 20, 0..=1 << 30;
-        /// How long no read has come before the disk starts to write by itself what its cache holds. Assumed.
+        /// The time without a read after which the disk starts to write by itself what its cache holds. Assumed.
         idle: Duration = Duration::from_millis(10), NONE..=SECOND;
     }
 }
@@ -274,19 +274,19 @@ table! {
         program_page: Duration = Duration::from_micros(1000), NONE..=SECOND;
         /// Between register and controller, on one channel.
         channel_rate: Rate = Rate(533 * MB), Rates;
-        /// What the controller does about each command before the flash; commands in the queue overlap in it.
+        /// The time that the controller takes for each command before the flash; commands in the queue overlap in it.
         command: Duration = Duration::from_nanos(14_800), NONE..=SECOND;
-        /// What each command costs on the way to the host, where they follow one another.
+        /// The time that each command costs on the way to the host, where they follow one another.
         interface_command: Duration = Duration::from_nanos(3_100), NONE..=SECOND;
         /// Between controller and host: SATA with 6 Gbit/s, less its frames.
         interface_rate: Rate = Rate(560 * MB), Rates;
         /// Requests of a batch in flight at once. Published: native command queuing, 32.
         queue_depth: u32 = 32, 1..=65_536;
-        /// What is read ahead, once a read begins where the one before ended.
+        /// Bytes that are read ahead, once a read begins where the one before ended.
         read_ahead: u64 = 512 << 10, 0..=1 << 30;
         /// Bytes of writes taken before they are programmed.
         write_buffer: u64 = 16 << 20, 0..=1 << 30;
-        /// What a flush costs beyond programming what the buffer holds: the map of the flash is made durable.
+        /// The time that a flush costs beyond programming what the buffer holds: the map of the flash is made durable.
         flush: Duration = Duration::from_millis(1), NONE..=SECOND;
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Bits {
     words: Box<[u64]>,
 }
 
-/// What a run is in words: the first and the last of them, and the run's bits in each.
+/// A run in words: the first and the last of them, and the run's bits in each.
 struct Span {
     first: usize,
     last: usize,
@@ -34,7 +34,7 @@ impl Span {
     }
 }
 
-/// How a run's bits stand beside their neighbours.
+/// The neighbours of a run's bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sides {
     /// The unit before the run is in the set.

@@ -1,4 +1,4 @@
-//! How a container comes from a bitmap, goes back to one, and changes its form.
+//! Conversion of a container from a bitmap and back to one, and changes of its form.
 
 use super::bits::Bits;
 use super::runs::Runs;

@@ -56,7 +56,7 @@ impl Runs {
         Self { runs: Vec::with_capacity(runs) }
     }
 
-    /// How many runs there are.
+    /// The number of runs.
     pub(super) fn len(&self) -> usize {
         self.runs.len()
     }

@@ -145,8 +145,8 @@ impl Container {
         self.bound.load(Ordering::Relaxed).min(self.count)
     }
 
-    /// Where a search looks: behind `from` in each run of `within`, then before it. Each with the units in which a run
-    /// may begin and the end that it must not pass.
+    /// The parts in which a search looks: behind `from` in each run of `within`, then before it. Each with the units in
+    /// which a run may begin and the end that it must not pass.
     fn parts<'a>(&self, within: &'a [Run], from: u32) -> impl Iterator<Item = (u32, u32, u32)> + use<'a> {
         let units = self.units;
         let limits = within.iter().map(move |run| (run.start, run.end().min(units)));

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU32;
 /// A set is changed run by run where the other has at most one run for so many of its own.
 const FEW: u32 = 16;
 
-/// What becomes of two sets.
+/// The operation on two sets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -141,7 +141,7 @@ fn combine_runs(bits: &mut Bits, units: u32, other: &Container, operation: Opera
     }
 }
 
-/// What two sets make, neither of which is bits.
+/// Combines two sets, neither of which is bits.
 fn merge(one: &Container, two: &Container, operation: Operation) -> Container {
     let mut built = Builder::new(one.units);
     match operation {

@@ -16,7 +16,7 @@ use crate::native::Mapped;
 use crate::{ClosedGeneration, CommitReason, MetadataSpace, Mutant, Plan, PlannedWrite, Result, Stage, StateSource};
 use std::time::Duration;
 
-/// How long nothing has to happen before chunks are returned.
+/// The time without activity before chunks are returned.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// The engine of `consistency=snapshot`.

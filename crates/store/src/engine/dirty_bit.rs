@@ -10,7 +10,7 @@ use super::{Engine, Idle, Limits, all_home, state_stage};
 use crate::{ClosedGeneration, Plan, Result, Stage, StateSource, VolumeState};
 use std::time::Duration;
 
-/// How long the volume must be quiet before it is marked clean (section 1 of the paper).
+/// The quiet time after which the volume is marked clean (section 1 of the paper).
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The engine `dirty-bit`.
@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_secs(1);
 pub struct DirtyBit {
     block_size: usize,
     limits: Limits,
-    /// What the superblock on the device says.
+    /// The superblock on the device says that the volume is clean.
     marked_clean: bool,
     /// Metadata was written that no flush has followed.
     unflushed: bool,

@@ -48,12 +48,12 @@ const SMALL_GENERATION: u32 = 512;
 /// The log is left at most this full, in bytes, however long it is: what it holds stays in memory. Nor does it hold
 /// more than a generation may, so making generations smaller to save memory saves it here too.
 const MOST_LOGGED: u32 = 64 << 20;
-/// How long the volume must be quiet before blocks are written home.
+/// The quiet time after which blocks are written home.
 const QUIET: Duration = Duration::from_secs(5);
 /// Log blocks that one quiet moment frees, about: a sync meanwhile has to wait for it.
 const QUIET_BLOCKS: u32 = 2048;
 
-/// How a journal is used.
+/// The options with which a journal is used.
 #[derive(Clone)]
 pub struct JournalOptions {
     /// File data goes through the log too (data=journal).
@@ -79,7 +79,7 @@ pub struct Journal {
     committed_at: Duration,
     /// The next transaction.
     sequence: u32,
-    /// What the log holds, oldest first.
+    /// The transactions in the log, oldest first.
     transactions: VecDeque<Transaction>,
     /// See the invariants.
     live: HashMap<FsBlock, Live>,
@@ -90,7 +90,7 @@ pub struct Journal {
 /// A transaction in the log.
 struct Transaction {
     sequence: u32,
-    /// Where in the log it begins, and how many blocks it takes.
+    /// Its first block in the log, and the number of blocks it takes.
     start: u32,
     len: u32,
     blocks: Vec<FsBlock>,

@@ -29,10 +29,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long the volume must be quiet before it is marked clean.
+/// The quiet time after which the volume is marked clean.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What the engine has written to the list so far. Bytes are those in use, without padding.
+/// The amounts that the engine has written to the list so far. Bytes are those in use, without padding.
 #[derive(Debug, Default)]
 pub struct LinkedCounts {
     /// Slots.
@@ -58,7 +58,7 @@ pub struct Linked {
     mount_before: u32,
     /// The volume's free blocks and inodes as the generation before left them.
     free: (u32, u32),
-    /// What the superblock on the device says.
+    /// The superblock on the device says that the volume is clean.
     marked_clean: bool,
     /// Metadata was written that no flush has followed.
     unflushed: bool,
@@ -95,7 +95,7 @@ impl Linked {
         }
     }
 
-    /// What it has written, for as long as it is in use.
+    /// The counts of what it has written, for as long as it is in use.
     #[must_use]
     pub fn counts(&self) -> Arc<LinkedCounts> {
         Arc::clone(&self.counts)
@@ -195,7 +195,8 @@ impl Engine for Linked {
         self.limits
     }
 
-    /// What is in the list is void from here on: the next slot describes nothing, and says that all before was durable.
+    /// Voids the content of the list from here on: the next slot describes nothing, and says that all before was
+    /// durable.
     fn open(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
         let slot = self.next_slot(&bytes_of(superblock, VolumeState::Clean));
         let writes = vec![self.write_slot(&slot)];

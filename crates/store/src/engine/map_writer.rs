@@ -37,11 +37,11 @@ pub(super) use needs::{LEAST_DIRTY, Needs};
 pub(super) enum Overwrite {
     /// None: changed blocks get new physical blocks.
     Nothing,
-    /// What no snapshot uses: changed blocks are written over where they lie.
+    /// Metadata that no snapshot uses: changed blocks are written over where they lie.
     Live,
 }
 
-/// What a generation writes.
+/// The writes of a generation.
 pub(super) struct Written {
     pub(super) writes: Vec<PlannedWrite>,
     /// Another superblock has to lead to it.
@@ -56,7 +56,7 @@ pub(super) struct MapWriter {
     next_copy: u64,
     chunk_table: ChunkTable,
     pub(super) snapshots: Snapshots,
-    /// What others see of the list of snapshots.
+    /// The list of snapshots as others see it.
     shared: Arc<Shared>,
     /// Chunks that were granted since the last plan.
     granted: Vec<u32>,
@@ -140,7 +140,7 @@ impl MapWriter {
         }
     }
 
-    /// What both engines can do.
+    /// The capabilities that both engines have.
     pub(super) fn engine_limits(&self) -> Limits {
         Limits {
             transaction_blocks: self.transaction_blocks,
@@ -242,7 +242,7 @@ impl MapWriter {
         Ok(Written { writes, needs_superblock })
     }
 
-    /// What a closed generation changed, by index, without what it changed back. What lies among the data is
+    /// The changes of a closed generation, by index, without those that it changed back. What lies among the data is
     /// added to `direct`.
     pub(super) fn changes(
         &self,
@@ -377,7 +377,7 @@ impl MetadataSpace for MapWriter {
     }
 }
 
-/// What a block is, and whose, for its entry.
+/// The kind and the owner of a block, for its entry.
 fn identity(tag: &crate::Tag) -> (BlockKind, u32) {
     let owner = tag.owner.get();
     match tag.kind {

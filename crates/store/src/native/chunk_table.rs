@@ -71,7 +71,7 @@ pub(crate) struct ChunkTable {
     dirty: BTreeSet<u64>,
     /// Free physical blocks in a row, allocated next.
     run: Range<u64>,
-    /// Where the last run that was looked for began.
+    /// The start of the last run that was looked for.
     cursor: u64,
     /// Allocates again what was deferred last, for a test that this is caught.
     pub(crate) reuse_at_once: bool,
@@ -115,7 +115,7 @@ pub(crate) fn unite<'a>(pinned: &mut BTreeMap<u32, Bits>, chunks: impl IntoItera
     }
 }
 
-/// What snapshots pin, and what is reserved at the device's start: neither is allocated.
+/// The blocks that snapshots pin, and those reserved at the device's start: neither are allocated.
 fn with_reserved(mut pinned: BTreeMap<u32, Bits>, reserved: bool) -> BTreeMap<u32, Bits> {
     for physical in HEAD.filter(|_| reserved) {
         let (number, word, bit) = chunk_table::bit_of(physical);
@@ -456,7 +456,7 @@ impl ChunkTable {
     }
 }
 
-/// What a generation of so many changed blocks may need, at most.
+/// The maximum number of physical blocks that a generation of so many changed blocks may need.
 pub(crate) fn worst_case(layout: &Layout, records: u32, blocks: usize) -> usize {
     let table = records.div_ceil(RECORDS) as usize + 1;
     let blocks = blocks.saturating_add(table);

@@ -33,7 +33,7 @@ pub(crate) struct Map {
 
 struct State {
     root: Option<Entry>,
-    /// How often the map was changed.
+    /// The number of times that the map was changed.
     version: u64,
     /// Nodes, the leaves with the map log's entries in their places.
     nodes: HashMap<NodeName, Arc<Node>>,
@@ -185,7 +185,7 @@ impl Map {
         self.state().log.clone()
     }
 
-    /// Where the leaf on the device says that a block with a log entry lies.
+    /// The entry that the leaf on the device has for a block with a log entry.
     ///
     /// # Errors
     /// As [`Map::node`]; where there is no such leaf.

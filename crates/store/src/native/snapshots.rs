@@ -22,7 +22,7 @@ pub type List = Arc<[Option<Snapshot>]>;
 pub enum SnapshotChange {
     /// The generation becomes a snapshot, all of it.
     Create {
-        /// What [`Snapshot::is_name`] accepts, and no snapshot has.
+        /// A name that [`Snapshot::is_name`] accepts, and no snapshot has.
         name: Vec<u8>,
         /// When it was made, in seconds since 1970.
         time: i64,
@@ -34,7 +34,7 @@ pub enum SnapshotChange {
     },
 }
 
-/// What a volume's users share of its snapshots.
+/// The state of its snapshots that a volume's users share.
 #[derive(Default)]
 pub(crate) struct Shared {
     lists: Mutex<Lists>,
@@ -46,9 +46,9 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct Lists {
-    /// That of the newest durable generation, once it was asked for.
+    /// The list of the newest durable generation, once it was asked for.
     now: Option<List>,
-    /// That of the generation on its way.
+    /// The list of the generation on its way.
     next: Option<List>,
 }
 
@@ -67,7 +67,7 @@ impl Shared {
         self.requests.lock().extract_if(.., |(of, _)| *of == generation).map(|(_, change)| change).collect()
     }
 
-    /// What the open generation was to change is not changed.
+    /// Discards the changes that the open generation was to make.
     pub(crate) fn discard_requests(&self) {
         self.requests.lock().clear();
     }
@@ -134,7 +134,7 @@ impl Mapped {
         Self { map: Arc::new(map), count: 0, shared: Arc::default(), regions: Arc::clone(&self.regions) }
     }
 
-    /// Where a metadata block lies in the newest generation that was planned; `None` where it was never written.
+    /// The map entry of a metadata block in the newest generation that was planned; `None` where it was never written.
     ///
     /// # Errors
     /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged map.
@@ -142,7 +142,7 @@ impl Mapped {
         self.map.layout.index_of(block).map_or(Ok(None), |index| self.map.entry(index))
     }
 
-    /// Where a metadata block lies in a snapshot.
+    /// The map entry of a metadata block in a snapshot.
     ///
     /// # Errors
     /// As [`Mapped::entry_of`].
@@ -150,7 +150,7 @@ impl Mapped {
         self.map.layout.index_of(block).map_or(Ok(None), |index| self.entry_below(&snapshot.root, index))
     }
 
-    /// What a metadata block of a snapshot holds.
+    /// The content of a metadata block of a snapshot.
     ///
     /// # Errors
     /// As [`Mapped::entry_of`]; where what lies there is not what the entry says.

@@ -1,4 +1,4 @@
-//! Where a journal lies, and reading its blocks.
+//! The location of a journal, and reading its blocks.
 
 use crate::{Error, Result};
 use blockdev::{BlockDevice, Read};
@@ -12,11 +12,11 @@ use std::{ops::Range, sync::Arc};
 pub struct JournalExtent {
     /// The first block.
     pub first: FsBlock,
-    /// How many.
+    /// The number of blocks.
     pub count: u64,
 }
 
-/// Where a journal lies.
+/// The location of a journal.
 #[derive(Clone)]
 pub struct Journal {
     pub(crate) device: Arc<dyn BlockDevice>,
@@ -103,8 +103,8 @@ impl Journal {
         self.position(self.superblock)
     }
 
-    /// Where the journal's block `block` lies on the device in bytes, and how many of its blocks follow each other from
-    /// there on.
+    /// The byte on the device at which the journal's block `block` begins, and the number of its blocks that follow
+    /// each other from there on.
     fn find(&self, block: u32) -> Result<(u64, u64)> {
         let block = u64::from(block);
         let index = self.runs.partition_point(|&(start, _)| start <= block);

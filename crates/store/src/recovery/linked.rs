@@ -25,7 +25,7 @@ use std::sync::Arc;
 use work::Work;
 use zerocopy::IntoBytes;
 
-/// Where the list of a volume lies.
+/// The location of a volume's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct List {
     /// Its first byte on the device.
@@ -36,7 +36,7 @@ pub struct List {
     pub counter: u64,
 }
 
-/// What a list says is to be done.
+/// The action that a list calls for.
 pub enum Finding {
     /// It does not belong to this volume as it stands: it was written by others since, or the list is damaged.
     Void,

@@ -14,7 +14,7 @@ pub struct Replayed {
     copies: Arc<BTreeMap<FsBlock, LoggedCopy>>,
 }
 
-/// What an escaped block begins with, and its copy in the log does not.
+/// The bytes that an escaped block begins with, and its copy in the log does not.
 pub(super) const ESCAPED: [u8; 4] = jbd2::MAGIC.to_be_bytes();
 
 /// The requests that one or more reads come to, each with the number of the read it is part of.

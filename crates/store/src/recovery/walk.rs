@@ -83,7 +83,7 @@ struct Walk<'a> {
     damage: Vec<Damage>,
 }
 
-/// What has been seen of a transaction whose commit block has not come yet.
+/// The part seen so far of a transaction whose commit block has not come yet.
 struct Pending {
     copies: Vec<(FsBlock, LoggedCopy)>,
     /// Revoke blocks, read again at the commit: what they name may be far more than what is logged.

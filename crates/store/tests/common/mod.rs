@@ -1,4 +1,4 @@
-//! What the tests of recovery and of the journal engine share.
+//! Code that the tests of recovery and of the journal engine share.
 
 use extant_store::recovery::JournalExtent;
 use format::FsBlock;

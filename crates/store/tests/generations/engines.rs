@@ -5,7 +5,7 @@ use extant_store::engine::{DirtyBit, Unordered};
 use simdev::Logged;
 use std::time::Duration;
 
-/// What went over the device: the byte of a mark, `w` for a block, `|` for a flush.
+/// The requests that went over the device: the byte of a mark, `w` for a block, `|` for a flush.
 fn story(device: &simdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
     let log = device.log().unwrap();
     let describe = |(index, entry): (usize, &simdev::Entry)| match entry.what {

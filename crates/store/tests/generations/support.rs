@@ -15,7 +15,7 @@ pub(crate) const SIZE: usize = 1024;
 pub(crate) const BLOCKS: usize = 256;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const TAG: Tag = Tag { kind: Kind::InodeTable, owner: InodeNo(0), seed: 0 };
-/// Where the client's superblock lies, and the bytes it writes there as a mark.
+/// The offset of the client's superblock, and of the bytes that it writes there as a mark.
 pub(crate) const MARK_AT: u64 = 255 * SIZE as u64;
 
 /// Blocks filled with their numbers.
@@ -43,9 +43,9 @@ pub(crate) struct Listener {
     pub(crate) durable: AtomicU64,
     pub(crate) finished: Mutex<Vec<u64>>,
     pub(crate) checksums: AtomicU64,
-    /// What closing adds: a block and its byte.
+    /// The block that closing changes, and its byte.
     pub(crate) adds: Mutex<Option<(u64, u8)>>,
-    /// What closing announces.
+    /// The credits that closing announces.
     pub(crate) credits: usize,
     /// Closing panics.
     pub(crate) panics: AtomicBool,

@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::{Image, Rng, cases, need, oracle, tools};
 
-/// What went over the device, and what each generation should have left.
+/// The requests that went over the device, and the content that each generation should have left.
 struct History {
     volume: Volume,
     log: Log,
     work: Work,
 }
 
-/// How a history is made.
+/// The parameters of a history.
 #[derive(Clone, Copy)]
 struct Plot {
     steps: u32,
     /// Most blocks that an operation changes.
     most: u64,
-    /// How many operations of a hundred are followed by a sync.
+    /// The number of operations of a hundred that are followed by a sync.
     syncs: u64,
     journal_data: bool,
 }
@@ -254,7 +254,7 @@ fn a_log_that_is_always_full() {
     }
 }
 
-/// What is left of a journal when the replay itself is cut, at any point, is replayed as if nothing had happened.
+/// The rest of a journal whose replay itself is cut, at any point, is replayed as if nothing had happened.
 #[test]
 fn a_replay_that_is_cut_is_done_again() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {

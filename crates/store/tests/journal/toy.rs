@@ -142,7 +142,7 @@ pub(crate) fn open(volume: &Volume, device: &Arc<dyn BlockDevice>, options: Jour
     (toy, store)
 }
 
-/// What the file's blocks hold: `None` where nothing is promised, because the block is free.
+/// The content of the file's blocks: `None` where nothing is promised, because the block is free.
 pub(crate) type State = BTreeMap<u64, Option<Vec<u8>>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub(crate) struct Work {
     pub(crate) rng: Rng,
     roles: BTreeMap<u64, Role>,
     now: State,
-    /// What the volume holds once that generation, and no later one, is recovered.
+    /// The content of the volume once that generation, and no later one, is recovered.
     pub(crate) states: BTreeMap<u64, State>,
     /// Most blocks that one operation changes.
     most: u64,

@@ -70,7 +70,7 @@ fn volume(args: &[&str], mib: u64) -> (Image, Vec<JournalExtent>) {
     (image, runs)
 }
 
-/// What the free blocks of a volume should contain, recorded beside the log as it is written.
+/// The expected content of the free blocks of a volume, recorded beside the log as it is written.
 type Model = BTreeMap<u64, Vec<u8>>;
 
 fn assert_model(model: &Model, ours: &[u8], size: usize) {

@@ -101,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// How many blocks one descriptor block can describe.
+    /// The maximum number of blocks that one descriptor block can describe.
     pub(crate) fn fit(&self) -> usize {
         (self.size - 12 - 4 - 16) / self.tag_size()
     }

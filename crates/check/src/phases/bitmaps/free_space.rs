@@ -5,11 +5,11 @@ use format::GroupNo;
 
 /// A record of free space: the block bitmaps, or anything else that can say of each cluster whether it is free.
 pub(crate) trait FreeSpaceRecord {
-    /// What it says of the clusters of a group. What is wrong with the record itself goes to `report`.
+    /// The record of the clusters of a group. What is wrong with the record itself goes to `report`.
     fn of_group(&self, group: GroupNo, report: &dyn Fn(Problem)) -> Recorded<'_>;
 }
 
-/// What is recorded of a group.
+/// The record of a group.
 pub(crate) enum Recorded<'a> {
     /// Nothing that could be read.
     Unknown,

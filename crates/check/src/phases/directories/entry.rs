@@ -97,7 +97,7 @@ impl Names<'_> {
         self.ctx.report(dir.problem(code).inode(entry.inode).name(entry.name));
     }
 
-    /// What no entry behind the first two may be.
+    /// The problem of an entry that is what none behind the first two may be.
     #[inline]
     pub(super) fn misplaced(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) -> Option<Code> {
         if place != Place::Other {
@@ -145,7 +145,7 @@ impl Names<'_> {
         }
     }
 
-    /// What the entry says of the inode, and whether the two may go together.
+    /// Checks what the entry says of the inode, and whether the two may go together.
     #[inline]
     fn check_target(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place, target: InodeRecord, adopts: bool) {
         let expected = target.kind.map_or(0, file_type);

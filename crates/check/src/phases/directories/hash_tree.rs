@@ -24,9 +24,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-/// Where an entry says the type of its inode.
+/// The offset of the file type in an entry.
 const FILE_TYPE: usize = 7;
-/// Where [`DxRootInfo`] lies in block 0.
+/// The offset of [`DxRootInfo`] in block 0.
 const ROOT_INFO: usize = 24;
 /// Levels of the deepest tree there can be, under large_dir, the root's included.
 const MAX_DEPTH: u8 = 3;
@@ -37,7 +37,7 @@ const MAX_HASH: u32 = !CONTINUES;
 /// Bit 0 of `unused_flags`: something no version of the format has defined.
 const FLAG_INCOMPATIBLE: u8 = 1;
 
-/// What a block of an indexed directory is.
+/// The kind of a block of an indexed directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HtreeBlock {
     /// Block 0.
@@ -49,7 +49,7 @@ pub(crate) enum HtreeBlock {
 }
 
 impl HtreeBlock {
-    /// What block `file_block` of an indexed directory is.
+    /// The kind of block `file_block` of an indexed directory.
     pub(crate) fn of(bytes: &[u8], file_block: u32, format: &IndexFormat) -> Self {
         if file_block == 0 {
             return Self::Root;
@@ -128,7 +128,7 @@ struct Link {
 /// The records of all indexed directories.
 pub(crate) struct HashTrees<'a> {
     ctx: &'a Context<'a>,
-    /// What the superblock names; `None` where that is no function a checker can compute.
+    /// The hash function that the superblock names; `None` where that is none a checker can compute.
     hasher: Option<Hasher>,
     blocks: Mutex<Vec<Block>>,
     links: Mutex<Vec<Link>>,

@@ -23,7 +23,7 @@ pub(super) struct ParentEntry {
 /// the directories that hold any of them are read once more.
 #[derive(Debug, Default)]
 pub(super) struct Rivals {
-    /// How many entries each directory has for a child, and those that were found again.
+    /// The number of entries that each directory has for a child, and those that were found again.
     children: BTreeMap<InodeNo, (BTreeMap<InodeNo, usize>, Vec<ParentEntry>)>,
 }
 

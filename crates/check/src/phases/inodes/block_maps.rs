@@ -26,7 +26,7 @@ pub(crate) struct Trees<'a> {
     pub(crate) claimer: &'a dyn Claimer,
 }
 
-/// Where a node stands in its tree.
+/// The place of a node in its tree.
 struct Place {
     block: Option<FsBlock>,
     depth: u16,
@@ -461,7 +461,7 @@ pub(crate) fn root_header_fits(node: &RawNode<'_>) -> bool {
     entries_fit(node) && node.header.eh_depth.get() <= MOST_LEVELS
 }
 
-/// What the header and the tail of a node say.
+/// The outcome of checking the header and the tail of a node.
 pub(crate) struct NodeHeader {
     /// Its entries can be read. The kernel reads no node of another depth than its parent says; e2fsck goes by the
     /// parent, and so a node that is right but for its depth retains its entries.

@@ -1,4 +1,4 @@
-//! What a file's map adds up to, and whether the inode says the same.
+//! The totals of a file's map, and whether the inode says the same.
 
 use crate::context::Context;
 use crate::problem::Problem;
@@ -8,7 +8,7 @@ use format::inode::{FileKind, InodeFlags};
 use format::{FileBlock, InodeNo};
 use parking_lot::Mutex;
 
-/// What the inode says of its file, as far as its map is checked by it.
+/// The fields of an inode by which the map of its file is checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileFields {
     pub(crate) inode: InodeNo,
@@ -42,7 +42,7 @@ impl FileFields {
     }
 }
 
-/// What was found while walking a file's map.
+/// The totals found while walking a file's map.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     /// Clusters that belong to the file: data, tree blocks, attribute block.

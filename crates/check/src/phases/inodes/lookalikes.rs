@@ -98,7 +98,7 @@ fn begins_as_directory(bytes: &[u8], inode: InodeNo) -> bool {
     number == inode.get() && rec_len < block_size - 12 && matches!(entry(rec_len), Some((_, _, b"..")))
 }
 
-/// What an inode's type is called.
+/// The name of an inode's type.
 pub(crate) fn kind_name(kind: Option<FileKind>) -> &'static str {
     match kind {
         Some(FileKind::Regular) => "regular file",

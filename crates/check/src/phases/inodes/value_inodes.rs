@@ -19,7 +19,7 @@ pub(super) struct ValueRef {
     pub(super) title: Box<[u8]>,
 }
 
-/// What an inode that holds a value says of itself.
+/// The fields of an inode that holds a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueInode {
     pub(super) size: u64,
@@ -49,12 +49,12 @@ impl ValueInode {
 pub(crate) struct Values {
     pub(super) refs: Mutex<Vec<ValueRef>>,
     pub(super) inodes: Mutex<HashMap<InodeNo, ValueInode>>,
-    /// How many values each inode shares, where it shares any; an inode may stand here twice.
+    /// The number of values that each inode shares, where it shares any; an inode may stand here twice.
     pub(super) charges: Mutex<Vec<(InodeNo, u64)>>,
 }
 
 impl Values {
-    /// How many values each inode shares.
+    /// Takes out the number of values that each inode shares.
     pub(crate) fn take_charges(&self) -> Vec<(InodeNo, u64)> {
         std::mem::take(&mut *self.charges.lock())
     }

@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use zerocopy::FromBytes;
 
-/// What the attributes in an inode mean for the rest of the self-check.
+/// The meaning of the attributes in an inode for the rest of the self-check.
 #[derive(Debug, Default)]
 pub(crate) struct InInode<'a> {
     /// The value of `system.data`: the part of inline data that does not fit into `i_block`.

@@ -60,7 +60,7 @@ fn superblock(scanner: &Scanner<'_>, own: &Accepted, at: u64) -> Option<String> 
     }
 }
 
-/// How many groups' bitmaps or inode table the copy of the descriptors in `group` puts elsewhere.
+/// The number of groups whose bitmaps or inode table the copy of the descriptors in `group` puts elsewhere.
 fn descriptors(scanner: &Scanner<'_>, volume: &Volume, group: GroupNo) -> u64 {
     let table = Table::read(scanner, &volume.geometry, group);
     let places = |group: &format::group::Group| (group.block_bitmap, group.inode_bitmap, group.inode_table);

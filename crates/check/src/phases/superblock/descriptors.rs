@@ -203,7 +203,7 @@ fn block_of_copy(geometry: &Geometry, copy: GroupNo, n: u32) -> Option<FsBlock> 
     geometry.group_start(copy).get().checked_add(1 + u64::from(n)).map(FsBlock)
 }
 
-/// Where the bitmaps and the inode table of a group may lie.
+/// The blocks in which the bitmaps and the inode table of a group may lie.
 pub(crate) fn allowed_range(geometry: &Geometry, features: &Features, group: GroupNo) -> Range<u64> {
     if features.incompat.contains(Incompat::FLEX_BG) {
         u64::from(geometry.first_data_block)..geometry.blocks

@@ -1,8 +1,8 @@
-//! What a device holds that is no ext2, ext3 or ext4 volume, by the marks other formats leave at known places.
+//! The content of a device that is no ext2, ext3 or ext4 volume, by the marks other formats leave at known places.
 
 use blockdev::BlockDevice;
 
-/// Where a mark lies in bytes, the mark, and what bears it.
+/// The offset of a mark in bytes, the mark, and what bears it.
 const MARKS: &[(u64, &[u8], &str)] = &[
     (0, b"XFSB", "it looks like an XFS volume"),
     (0x10040, b"_BHRfS_M", "it looks like a Btrfs volume"),
@@ -31,10 +31,10 @@ const MARKS: &[(u64, &[u8], &str)] = &[
     (0x1FE, b"\x55\xAA", "it holds a boot sector, perhaps with a partition table"),
 ];
 
-/// How much is looked at.
+/// The number of bytes that are looked at.
 const LOOK: u64 = 68 << 10;
 
-/// What the device looks like, as the end of a sentence; `None` where nothing is known of it.
+/// The likely content of the device, as the end of a sentence; `None` where nothing is known of it.
 pub(crate) fn look(device: &dyn BlockDevice) -> Option<&'static str> {
     let len = device.geometry().len;
     if len == 0 {

@@ -18,14 +18,14 @@ use std::collections::BTreeSet;
 /// Groups whose tables are looked for at most: more than that is not the damage of a few sectors.
 const MOST: usize = 4096;
 
-/// What there is to be asked on a volume of which nothing but the superblock is known.
+/// The sources that can be asked on a volume of which nothing but the superblock is known.
 pub(crate) struct Seeker<'a> {
     pub(crate) scanner: &'a Scanner<'a>,
     pub(crate) geometry: &'a Geometry,
     pub(crate) features: &'a Features,
 }
 
-/// How a table and its group's bitmap compare.
+/// The agreement of a table with its group's bitmap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
     /// Inodes of users' files that the bitmap says are in use.
@@ -127,7 +127,7 @@ impl Seeker<'_> {
         suspects
     }
 
-    /// Where mkfs may have put a group's table, the likeliest first.
+    /// The places where mkfs may have put a group's table, the likeliest first.
     fn places(&self, number: GroupNo, group: &Group, groups: &[Group], suspects: &BTreeSet<GroupNo>) -> Vec<u64> {
         let (bitmap, inodes) = (group.block_bitmap.get(), group.inode_bitmap.get());
         // flexible groups reserve space for the bitmaps of all of them

@@ -133,7 +133,7 @@ fn is_copied(scanner: &Scanner<'_>, volume: &Volume) -> bool {
     raw.zip(copy(volume)).is_some_and(|(raw, (root, size))| raw.disk.i_block == root && raw.size() == size)
 }
 
-/// What the superblock has a copy of: the journal inode's `i_block` and size.
+/// The superblock's copy of the journal inode's `i_block` and size.
 pub(crate) fn copy(volume: &Volume) -> Option<([u8; 60], u64)> {
     let disk = &volume.disk;
     if disk.s_jnl_backup_type != BACKUP_BLOCKS {
@@ -226,7 +226,7 @@ fn has_log(bytes: &[u8]) -> bool {
     superblock(bytes).is_some_and(|disk| disk.s_start.get() != 0)
 }
 
-/// How many complete transactions the log holds, counted by their commit blocks. Checksums are not looked at: that is
+/// The number of complete transactions in the log, counted by their commit blocks. Checksums are not looked at: that is
 /// left to the replay.
 fn transactions(scanner: &Scanner<'_>, volume: &Volume, file: &SystemInode, bytes: &[u8]) -> u64 {
     let block_size = volume.geometry.block_size;

@@ -1,4 +1,4 @@
-//! Where the superblock says that the space maps lie, and what of them: where that does not fit, what a copy says.
+//! The layout of the space maps as the superblock states it, or a copy where that does not fit.
 //!
 //! Only mkfs and a conversion write these numbers, into all superblocks. So copies are read only where the maps of the
 //! primary are not in order.

@@ -55,7 +55,7 @@ impl BlockBitmaps {
         Ok(free)
     }
 
-    /// What a bitmap says, if it can be trusted.
+    /// The free space that a bitmap shows, if it can be trusted.
     fn accept(&self, group: GroupNo, descriptor: &Group, bytes: &[u8]) -> Result<ContainerMap, &'static str> {
         let geometry = &self.geometry;
         if !check_bitmap(geometry, bytes, geometry.clusters_per_group(), descriptor.block_bitmap_csum) {

@@ -1,4 +1,4 @@
-//! What a record of free space is, to the allocator.
+//! The interface of a record of free space to the allocator.
 
 use format::GroupNo;
 use format::group::Group;
@@ -9,7 +9,7 @@ use store::{Closing, Operation, Store};
 pub(crate) enum LoadError {
     /// The device did not read; it may the next time.
     Device(store::Error),
-    /// What is stored contradicts the volume; the group must not be used.
+    /// The stored record contradicts the volume; the group must not be used.
     Corrupt(&'static str),
 }
 
@@ -23,7 +23,7 @@ impl LoadError {
     }
 }
 
-/// What is known of a group's free space before it is loaded.
+/// The estimate of a group's free space before it is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Estimate {
     /// Free blocks, about; for policies.
@@ -34,7 +34,7 @@ pub(crate) struct Estimate {
     pub(crate) corrupt: Option<&'static str>,
 }
 
-/// How free space is recorded on the device.
+/// A record of free space on the device.
 pub(crate) trait FreeSpaceRecord: Send + Sync {
     /// The free space of a group; `descriptor` is the group's as it is now. No lock is taken or needed.
     ///
@@ -70,10 +70,10 @@ pub(crate) trait FreeSpaceRecord: Send + Sync {
         true
     }
 
-    /// What a descriptor in memory says of free space becomes what is stored.
+    /// Changes what a descriptor in memory says of free space to what is stored.
     fn stored(&self, _descriptor: &mut Group) {}
 
-    /// What is known of a group before it is loaded; `None` where its descriptor counts its free blocks.
+    /// The estimate of a group before it is loaded; `None` where its descriptor counts its free blocks.
     fn estimate(&self, _group: GroupNo) -> Option<Estimate> {
         None
     }

@@ -46,11 +46,11 @@ pub(crate) struct SpaceMapRecord {
     log: Mutex<Log>,
     /// The newest generation that is durable.
     durable: AtomicU64,
-    /// What is done wrong on purpose.
+    /// The defect that is injected on purpose.
     mutant: Mutant,
 }
 
-/// Where the log goes on.
+/// The point at which the log goes on.
 struct Log {
     /// Of the next generation.
     sequence: u64,

@@ -66,7 +66,7 @@ fn closed(blocks: &[u64], byte: u8, forgotten: &[(u64, u64)]) -> ClosedGeneratio
     ClosedGeneration { number: 0, reason: CommitReason::Sync, blocks, fresh_runs, forgotten, unflushed: false, notes }
 }
 
-/// Where the byte lies: the journal's block, or the volume's.
+/// The block in which the byte lies: the journal's, or the volume's.
 fn place(at: u64) -> (bool, u64) {
     let block = at / u64::from(SIZE);
     let mut before = 0;

@@ -1,4 +1,4 @@
-//! What a slot says of a generation: records of what its notes and blocks show, net.
+//! The description of a generation in a slot: records of what its notes and blocks show, net.
 
 use crate::{BlockWrite, ClosedGeneration, Kind, Mutant, Note};
 use format::InodeNo;

@@ -9,17 +9,17 @@ use format::native::superblock::MAX_LOG_ENTRIES;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What becomes of a metadata block.
+/// The change to a metadata block.
 pub(in crate::engine) enum Change {
     /// It holds this.
     Write {
-        /// What it is, for its entry.
+        /// Its kind, for its entry.
         kind: BlockKind,
-        /// Whose it is; 0 for the volume's own.
+        /// Its owner; 0 for the volume's own.
         owner: u32,
         /// Its content.
         data: Arc<[u8]>,
-        /// What it is, for the plan.
+        /// Its kind, for the plan.
         tag: Kind,
     },
     /// It is free.

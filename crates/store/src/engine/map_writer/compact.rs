@@ -18,7 +18,7 @@ const MOST: usize = 128;
 /// More physical blocks in use than this are not looked through for those of one chunk: 16 GiB of metadata.
 const TOO_MANY: usize = 1 << 22;
 
-/// What lies in a chunk.
+/// The blocks and nodes that lie in a chunk.
 #[derive(Default)]
 struct Residents {
     blocks: Vec<(u64, Entry)>,

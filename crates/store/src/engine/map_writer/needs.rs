@@ -1,4 +1,4 @@
-//! How many physical blocks a generation needs, and how many are reserved.
+//! The number of physical blocks that a generation needs, and the number that is reserved.
 
 use crate::CommitReason;
 use crate::native;

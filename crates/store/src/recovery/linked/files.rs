@@ -11,12 +11,12 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// An inode that slots name.
 struct File<'s> {
-    /// What each slot says that names it, the older one first: number of the slot, record, and its place where it has
-    /// it.
+    /// The record of each slot that names it, the older one first: number of the slot, record, and its place where it
+    /// has it.
     steps: Vec<(usize, &'s DiskListInode, Option<&'s [u8]>)>,
-    /// How many of the steps are in the version that the file is to have.
+    /// The number of steps that are in the version that the file is to have.
     version: usize,
-    /// How many are in the one that is there.
+    /// The number of those that are in the version that is there.
     there: usize,
 }
 
@@ -38,8 +38,8 @@ impl File<'_> {
 /// All of them.
 pub(super) struct Files<'s>(BTreeMap<u32, File<'s>>);
 
-/// What slots have, in the order in which it is to be applied: what landed forward, the older slot first, and what did
-/// not back, the newer first.
+/// The records of slots, in the order in which they are to be applied: what landed forward, the older slot first, and
+/// what did not back, the newer first.
 pub(super) fn landed<'s, T>(
     slots: &'s [Slot],
     of: impl Fn(&'s Slot) -> &'s Vec<T>,

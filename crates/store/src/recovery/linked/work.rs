@@ -31,7 +31,7 @@ pub(super) struct Work<'a> {
     pub(super) list: Range<u64>,
 }
 
-/// What becomes of a group's totals, and of the volume's.
+/// The change of a group's totals, and of the volume's.
 #[derive(Debug, Clone, Copy, Default)]
 struct Delta {
     blocks: i64,
@@ -84,8 +84,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What is named as content of files is none of the volume's own structures: superblocks, descriptors, bitmaps,
-    /// inode tables, the list.
+    /// Checks that nothing named as content of files is one of the volume's own structures: superblocks, descriptors,
+    /// bitmaps, inode tables, the list.
     fn beside_own_structures(&self) -> Result<()> {
         let geometry = &self.sb.geometry;
         let mut named: Vec<Range<u64>> = Vec::new();

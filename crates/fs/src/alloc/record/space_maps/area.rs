@@ -16,7 +16,7 @@ pub(super) struct Area {
     corrupt: Option<&'static str>,
     /// Free blocks, tree and log together.
     free: u64,
-    /// What the log has beyond the tree, as long as that is not in memory.
+    /// The records that the log has beyond the tree, as long as that is not in memory.
     waiting: Vec<Record>,
     /// The free blocks of each group as the last generation closed with them.
     groups: Option<Box<[Container]>>,
@@ -24,7 +24,7 @@ pub(super) struct Area {
     pub(super) oldest: Option<u64>,
     /// The generation whose head left the place that does not count.
     pub(super) moved: u64,
-    /// What the closing generation changed.
+    /// The records of what the closing generation changed.
     pub(super) changed: Vec<Record>,
 }
 

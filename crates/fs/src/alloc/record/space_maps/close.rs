@@ -1,4 +1,4 @@
-//! What a generation says of free space when it closes: records, and trees that are folded.
+//! The free space that a generation writes when it closes: records, and trees that are folded.
 
 use super::area::Area;
 use super::{Log, SpaceMapRecord, TAG};
@@ -15,7 +15,7 @@ const MOST_APPENDED: usize = 32;
 /// Metablockgroups that are folded in one close only so that the ring does not fill up.
 const FEW: usize = 4;
 
-/// What a close does.
+/// The metablockgroups that a close folds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     /// Folded because the ring has no space otherwise.

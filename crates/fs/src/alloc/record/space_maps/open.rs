@@ -53,7 +53,7 @@ impl Found {
         Ok(Some(found))
     }
 
-    /// What the log has beyond the heads. What of it was lost makes those corrupt who may be part of it.
+    /// Replays what the log has beyond the heads. What of it was lost makes those corrupt who may be part of it.
     fn replay(&mut self, ring: Vec<format::Result<Option<RingBlock>>>) {
         let length = ring.len() as u64;
         let newest = ring.iter().flatten().flatten().map(|block| block.position).max();
@@ -105,7 +105,7 @@ impl Found {
         }
     }
 
-    /// Where the record itself lies, by the descriptors of all groups: table, log, and two places for each
+    /// The blocks of the record itself, by the descriptors of all groups: table, log, and two places for each
     /// metablockgroup. One whose descriptors or head lead elsewhere is corrupt, and where its bitmaps would lie is left
     /// alone.
     pub(crate) fn own_blocks(&mut self, groups: &[Group]) -> Vec<Range<u64>> {

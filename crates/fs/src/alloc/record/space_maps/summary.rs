@@ -1,4 +1,4 @@
-//! What a volume's space maps say of themselves, for those who only look.
+//! A summary of a volume's space maps, for those who only look.
 
 use super::open::Found;
 use crate::{Disk, Result};
@@ -22,7 +22,7 @@ pub struct SpaceMapSummary {
     pub maps: Vec<SpaceMapHead>,
 }
 
-/// What is known of a metablockgroup.
+/// The summary of a metablockgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpaceMapHead {
     /// Its groups.
@@ -51,7 +51,7 @@ pub struct SpaceMapTree {
 }
 
 impl Disk {
-    /// What the volume's space maps say of themselves; `None` where block bitmaps record its free space.
+    /// The summary of the volume's space maps; `None` where block bitmaps record its free space.
     ///
     /// # Errors
     /// Those of the device; numbers of the superblock that lead nowhere. What is damaged of a single map is said of
