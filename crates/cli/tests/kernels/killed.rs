@@ -1,0 +1,69 @@
+//! The server is killed in the middle of the work.
+//!
+//! ext2 has neither journal nor flushes in its order: for it only what was there at a sync(2) on a quiet volume counts.
+
+use crate::*;
+
+/// The time after a sync(2) in which the layer ends its group, on a machine that is busy.
+const QUIET: Duration = Duration::from_secs(4);
+
+#[test]
+fn file_systems_of_the_kernel_survive_a_killed_server() {
+    if !can_run() {
+        return;
+    }
+    let _alone = ONE.lock();
+    for kind in KINDS.iter().filter(|kind| is_installed(kind)) {
+        let files = tempfile::tempdir().unwrap();
+        let image = made(kind, files.path());
+        let at = files.path().join("mnt");
+        fs::create_dir(&at).unwrap();
+        let mut durable: Vec<(u64, u64)> = Vec::new();
+        for (round, case) in cases(&format!("a killed server under {}", kind.name), 1).enumerate() {
+            let mut rng = case.rng();
+            let mut served = Served::new(&image);
+            mount(kind, &served.device, &at);
+            let (stop, synced) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+            let note = |owner, number| synced.lock().unwrap().push((owner, number));
+            std::thread::scope(|scope| {
+                for n in 0..3 {
+                    let owner = round as u64 * 10 + n;
+                    let folder = at.join(format!("folder{owner}"));
+                    fs::create_dir(&folder).unwrap();
+                    sync_folder(&at).unwrap();
+                    let (rng, stop, note) = (Rng::new(rng.next_u64()), &stop, &note);
+                    scope.spawn(move || work(owner, &folder, rng, stop, note));
+                }
+                std::thread::sleep(Duration::from_millis(rng.between(500, 3000)));
+                until("nothing is synced", || !synced.lock().unwrap().is_empty());
+                if !kind.flushes {
+                    stop.store(true, Ordering::Relaxed);
+                } else {
+                    served.kill();
+                }
+            });
+            if !kind.flushes {
+                // it sends no flush behind that: the layer ends its group when nothing is written for a second
+                syncfs(File::open(&at).unwrap()).unwrap();
+                std::thread::sleep(QUIET);
+                served.kill();
+            }
+            durable.extend(synced.into_inner().unwrap());
+            assert!(!durable.is_empty(), "EXTANT_SEED={:#x}: nothing was synced", case.seed);
+            unmount(&at);
+            served.end();
+            // the kernel replays its log, and finds what it heard is durable
+            let served = Served::new(&image);
+            mount(kind, &served.device, &at);
+            let when = format!("EXTANT_SEED={:#x}", case.seed);
+            verify(kind, &at, durable.iter().copied(), &when);
+            unmount(&at);
+            check(kind, &served.device, &when);
+            served.end();
+        }
+        println!("{}: {} synced files", kind.name, durable.len());
+        // and as a plain device
+        must(EXTANT, &["kero", "drain", image.to_str().unwrap()]);
+        check(kind, image.to_str().unwrap(), "drained");
+    }
+}
