@@ -32,7 +32,8 @@ impl Files {
     /// Allocates space for a range of a regular file, or frees it: `len` bytes from byte `offset` on. Files without
     /// extents know [`AllocateMode::PunchHole`] only. Long ranges are worked on in steps; a crash between them, or a
     /// lack of space, leaves a part done: the file is consistent, and for `Collapse` and `Insert` of files in very many
-    /// pieces what follows the range may stand partly in its old place.
+    /// pieces what follows the range may stand partly in its old place. These two are durable when this returns, unless
+    /// they are part of a transaction.
     ///
     /// # Errors
     /// As [`Files::write_at`]; [`Error::Invalid`] for ranges that are empty or (`Collapse`, `Insert`) not of whole
@@ -258,7 +259,8 @@ impl FileEdit<'_> {
                 Ok(done)
             })?;
             Ok(done)
-        })
+        })?;
+        self.make_move_durable()
     }
 
     fn insert(&mut self, offset: u64, len: u64, limit: u64, moved: &Cell<bool>) -> Result<()> {
@@ -280,6 +282,14 @@ impl FileEdit<'_> {
                 change.extents_shift(&inode, buf, (from, &mut shift), by, true, &mut Steps::new())
             })?;
             Ok(done)
-        })
+        })?;
+        self.make_move_durable()
+    }
+
+    /// Makes what was moved within the file durable, before any of it is written over in its place: until then a crash
+    /// brings back the old map, which leads to the same blocks by other offsets.
+    fn make_move_durable(&self) -> Result<()> {
+        // a transaction writes nothing over in its place
+        if self.volume.has_transaction() { Ok(()) } else { Ok(self.volume.store.sync()?) }
     }
 }
