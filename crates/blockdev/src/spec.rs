@@ -62,17 +62,20 @@ pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Schem
 /// others without one. It need not exist.
 pub fn path_beneath<'a>(spec: &'a OsStr, schemes: &[Scheme]) -> Option<&'a Path> {
     let Some(mut text) = spec.to_str() else { return Some(Path::new(spec)) };
-    while let Some((scheme, rest)) = schemes.iter().find_map(|scheme| Some((scheme, text.strip_prefix(scheme.prefix)?)))
-    {
+    while let Some((scheme, rest)) = scheme_of(text, schemes) {
         text = (scheme.beneath)(rest);
     }
     let is_path = !text.starts_with("mem:") && RESERVED.iter().all(|(scheme, _)| !text.starts_with(scheme));
     is_path.then_some(Path::new(text))
 }
 
+/// The scheme that a text begins with, and the rest of it.
+fn scheme_of<'s, 't>(text: &'t str, schemes: &'s [Scheme]) -> Option<(&'s Scheme, &'t str)> {
+    schemes.iter().find_map(|scheme| Some((scheme, text.strip_prefix(scheme.prefix)?)))
+}
+
 fn open_text(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
-    let known = schemes.iter().find_map(|scheme| Some((scheme, spec.strip_prefix(scheme.prefix)?)));
-    if let Some((scheme, rest)) = known {
+    if let Some((scheme, rest)) = scheme_of(spec, schemes) {
         return (scheme.open)(rest, options, schemes);
     }
     if let Some((_, what)) = RESERVED.iter().find(|(scheme, _)| spec.starts_with(scheme)) {

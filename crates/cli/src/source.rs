@@ -193,7 +193,7 @@ fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Opt
     if asked {
         return format!("no valid superblock at that location ({what})");
     }
-    if let Ok(Some(content)) = fs::mkfs::contents(device) {
+    if let Ok(Some(content)) = fs::mkfs::foreign_contents(device) {
         return format!("not an ext2/3/4 or Extant volume, it contains {content} ({what})");
     }
     format!(

@@ -18,7 +18,7 @@ disk_struct! {
 disk_struct! {
     /// An entry without an id: on the device the owner, the owning group, the mask and the others.
     pub struct AclEntryShort [4] {
-        /// Whom the entry is about, see [`Tag`].
+        /// The user or group that the entry is about, see [`Tag`].
         0x00 e_tag: U16,
         /// Permissions: 4 read, 2 write, 1 execute.
         0x02 e_perm: U16,
@@ -28,7 +28,7 @@ disk_struct! {
 disk_struct! {
     /// An entry with an id: on the device a named user or group, for programs every entry.
     pub struct AclEntryFull [8] {
-        /// Whom the entry is about, see [`Tag`].
+        /// The user or group that the entry is about, see [`Tag`].
         0x00 e_tag: U16,
         /// Permissions: 4 read, 2 write, 1 execute.
         0x02 e_perm: U16,

@@ -16,7 +16,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 disk_struct! {
-    /// What block 0 of an indexed directory says about the index, at 0x18 behind the entries "." and "..".
+    /// The head of the index in block 0 of an indexed directory, at 0x18 behind the entries "." and "..".
     pub struct DxRootInfo [8] {
         /// 0.
         0x00 reserved_zero: U32,

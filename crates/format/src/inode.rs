@@ -65,7 +65,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// What inodes of 256 bytes and more have after the first 128. `i_extra_isize` says how much of it counts.
+    /// The fields of inodes of 256 bytes and more behind the first 128. `i_extra_isize` says how much of it counts.
     pub struct DiskInodeExtra[32] {
         /// bytes of this structure that are in use
         0x00 i_extra_isize: U16,

@@ -54,7 +54,7 @@ impl BlockType {
 }
 
 disk_struct! {
-    /// What every block of the journal begins with (`journal_header_t`).
+    /// The head of every block of the journal (`journal_header_t`).
     pub struct DiskHeader[12] {
         /// 0xC03B3998
         0x00 h_magic: U32,

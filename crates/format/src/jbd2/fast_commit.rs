@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
 disk_struct! {
-    /// What every record begins with (`ext4_fc_tl`).
+    /// The head of every record (`ext4_fc_tl`).
     pub struct DiskRecord[4] {
         /// what the record is: 1 add range, 2 delete range, 3 create, 4 link, 5 unlink, 6 inode, 7 pad, 8 tail, 9 head
         0x00 fc_tag: U16,

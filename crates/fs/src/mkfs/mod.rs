@@ -35,7 +35,7 @@ mod write;
 
 pub use layout::{Layout, Note};
 pub use options::{Encoding, FeatureEdits, Kind, MkfsOptions, OnError, QuotaKinds, Usage};
-pub use probe::contents;
+pub use probe::{contents, foreign_contents};
 
 use blockdev::BlockDevice;
 use format::superblock::Superblock;

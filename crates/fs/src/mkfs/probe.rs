@@ -1,12 +1,15 @@
 //! The content of a device that should not be overwritten unasked.
 
 use blockdev::BlockDevice;
-use format::superblock::{DiskSuperblock, Geometry, OFFSET};
+use format::superblock::{DiskSuperblock, Geometry, MAGIC, OFFSET};
+
+/// The first bytes of a native superblock.
+const NATIVE: &[u8] = b"ExtantFS";
 
 /// Bytes at a place, and what they stand for. The first that fits counts.
 const SIGNATURES: [(usize, &[u8], &str); 35] = [
-    (0, b"ExtantFS", "a native Extant volume"),
-    (0x1000, b"ExtantFS", "a native Extant volume"),
+    (0, NATIVE, "a native Extant volume"),
+    (0x1000, NATIVE, "a native Extant volume"),
     (0, b"XFSB", "an XFS file system"),
     (0x1_0040, b"_BHRfS_M", "a Btrfs file system"),
     (0x400, b"\x10\x20\xF5\xF2", "an F2FS file system"),
@@ -48,12 +51,39 @@ const SIGNATURES: [(usize, &[u8], &str); 35] = [
 /// # Errors
 /// Where the device cannot be read.
 pub fn contents(device: &dyn BlockDevice) -> blockdev::Result<Option<String>> {
+    let bytes = beginning(device)?;
+    Ok(ext(&bytes).or_else(|| known(&bytes)))
+}
+
+/// As [`contents`], for a device that cannot be opened as a volume: `None` also where a signature of ext2, ext3, ext4 or
+/// the native format is left, whatever the rest is.
+///
+/// # Errors
+/// Where the device cannot be read.
+pub fn foreign_contents(device: &dyn BlockDevice) -> blockdev::Result<Option<String>> {
+    let bytes = beginning(device)?;
+    let disk = bytes.get(OFFSET as usize..).and_then(DiskSuperblock::from_slice);
+    let is_own = disk.is_some_and(|disk| disk.s_magic.get() == MAGIC)
+        || SIGNATURES.iter().any(|row| row.1 == NATIVE && has(&bytes, row.0, row.1));
+    Ok(if is_own { None } else { known(&bytes) })
+}
+
+/// The bytes in which signatures lie.
+fn beginning(device: &dyn BlockDevice) -> blockdev::Result<Vec<u8>> {
     const SPAN: u64 = 72 << 10;
     let mut bytes = vec![0; SPAN.min(device.geometry().len) as usize];
     device.read(0, &mut bytes)?;
-    let here = |at: usize, signature: &[u8]| bytes.get(at..).is_some_and(|rest| rest.starts_with(signature));
-    let known = SIGNATURES.iter().find(|row| here(row.0, row.1)).map(|row| row.2.to_owned());
-    Ok(ext(&bytes).or(known).or_else(|| partition_table(&bytes).then(|| "a partition table".to_owned())))
+    Ok(bytes)
+}
+
+fn has(bytes: &[u8], at: usize, signature: &[u8]) -> bool {
+    bytes.get(at..).is_some_and(|rest| rest.starts_with(signature))
+}
+
+/// The first signature that is there, or a partition table.
+fn known(bytes: &[u8]) -> Option<String> {
+    let signature = SIGNATURES.iter().find(|row| has(bytes, row.0, row.1)).map(|row| row.2.to_owned());
+    signature.or_else(|| partition_table(bytes).then(|| "a partition table".to_owned()))
 }
 
 fn ext(bytes: &[u8]) -> Option<String> {
@@ -95,6 +125,13 @@ mod tests {
         assert_eq!(contents_with(0, b"XFSB").as_deref(), Some("an XFS file system"));
         assert_eq!(contents_with(0, &[]), None);
         assert_eq!(contents_with(1024 + 56, &[0x53, 0xEF]), None);
+        let foreign = |at: usize, what: &[u8]| {
+            let mut bytes = vec![0; 1 << 20];
+            bytes[at..at + what.len()].copy_from_slice(what);
+            foreign_contents(&MemoryDevice::from_vec(bytes)).unwrap()
+        };
+        assert_eq!(foreign(0, b"XFSB").as_deref(), Some("an XFS file system"));
+        assert_eq!((foreign(0, NATIVE), foreign(1024 + 56, &[0x53, 0xEF])), (None, None), "damaged volumes");
         let mut record = [0; 512];
         record[510..].copy_from_slice(&[0x55, 0xAA]);
         assert_eq!(contents_with(0, &record), None);
