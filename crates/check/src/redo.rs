@@ -397,18 +397,50 @@ impl BrokenOff {
         let homes: Vec<u64> = self.blocks.iter().map(|(home, _)| *home).collect();
         complete(device, self.block_size, &homes, |block| self.copy(device, block), &self.superblock)
     }
+}
 
-    /// The device as it will be when this is finished; nothing is written.
-    ///
-    /// # Errors
-    /// The error of the device.
-    pub(crate) fn finished(&self, device: &Arc<dyn BlockDevice>) -> Result<Overlay> {
-        let finished = Overlay::new(Arc::clone(device));
-        for change in self.changes(&**device) {
-            let change = change?;
-            finished.write(change.offset, &change.data)?;
+/// The device as it will be when what was broken off is finished. It is only read, and holds no content: a log may name
+/// every block of a device.
+pub(crate) struct Finished {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) log: Arc<BrokenOff>,
+}
+
+impl BlockDevice for Finished {
+    fn geometry(&self) -> blockdev::Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read(offset, buf)?;
+        let (end, size) = (offset + buf.len() as u64, self.log.block_size);
+        let first = self.log.blocks.partition_point(|(home, _)| (home + 1) * size <= offset);
+        for (home, copy) in self.log.blocks.iter().skip(first).take_while(|(home, _)| home * size < end) {
+            let part = (home * size).max(offset)..((home + 1) * size).min(end);
+            if let Some(into) = buf.get_mut((part.start - offset) as usize..(part.end - offset) as usize) {
+                self.device.read(copy * size + (part.start - home * size), into)?;
+            }
         }
-        Ok(finished)
+        let part = OFFSET.max(offset)..(OFFSET + self.log.superblock.len() as u64).min(end);
+        if part.start < part.end
+            && let Some(into) = buf.get_mut((part.start - offset) as usize..(part.end - offset) as usize)
+            && let Some(from) = self.log.superblock.get((part.start - OFFSET) as usize..(part.end - OFFSET) as usize)
+        {
+            into.copy_from_slice(from);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        blockdev::ReadOnly::new(Arc::clone(&self.device)).write(offset, data)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        blockdev::ReadOnly::new(Arc::clone(&self.device)).discard(offset, len)
     }
 }
 
@@ -485,5 +517,11 @@ pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> 
         (next, checksum) = (head.ri_next.get(), head.ri_next_checksum.get());
     }
     found.blocks.sort_unstable();
+    // a home twice, or one where a copy lies: nothing that was written here, and the order of writes would count
+    let is_home = |block: u64| found.blocks.binary_search_by_key(&block, |(home, _)| *home).is_ok();
+    let twice = found.blocks.windows(2).any(|pair| matches!(pair, [a, b] if a.0 == b.0));
+    if twice || found.blocks.iter().any(|(_, copy)| is_home(*copy)) {
+        return Ok(None);
+    }
     Ok(Some(found).filter(|found| found.superblock.len() == DiskSuperblock::SIZE))
 }

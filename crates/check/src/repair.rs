@@ -50,7 +50,7 @@ use crate::options::{Options, Progress, Refusal, Repair};
 use crate::phases::superblock::open;
 use crate::problem::{Limits, Problem, Problems};
 use crate::problem_rules::Rules;
-use crate::redo::{self, BrokenOff, FreeBlocks};
+use crate::redo::{self, BrokenOff, Finished, FreeBlocks};
 use crate::report::{Report, Reported, exit};
 use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Fixer, Preen, Severity};
@@ -104,7 +104,7 @@ struct Target<'a> {
     finished: Arc<dyn BlockDevice>,
     /// An earlier writing that is not finished yet: with an undo file, which has to cover both, that waits until it is
     /// known what else is written.
-    broken_off: Option<BrokenOff>,
+    broken_off: Option<Arc<BrokenOff>>,
     undo: Option<&'a Path>,
     /// An earlier writing had been broken off.
     was_broken_off: bool,
@@ -112,10 +112,10 @@ struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn open(device: &'a Arc<dyn BlockDevice>, undo: Option<&'a Path>) -> blockdev::Result<Self> {
-        let broken_off = if undo.is_some() { redo::broken_off(&**device)? } else { None };
+        let broken_off = if undo.is_some() { redo::broken_off(&**device)?.map(Arc::new) } else { None };
         let was_broken_off = broken_off.is_some() || redo::finish(&**device, None)?;
         let finished: Arc<dyn BlockDevice> = match &broken_off {
-            Some(broken_off) => Arc::new(broken_off.finished(device)?),
+            Some(log) => Arc::new(Finished { device: Arc::clone(device), log: Arc::clone(log) }),
             None => Arc::clone(device),
         };
         Ok(Self { device, finished, broken_off, undo, was_broken_off })

@@ -245,3 +245,58 @@ fn a_redo_log_in_a_circle_is_none() {
         assert_eq!(unfinished(&MemoryDevice::from_vec(bytes.clone())), whole, "next {next}");
     }
 }
+
+/// A log that writes over its own copies, or one block twice, is none that was written here: what it leaves would depend
+/// on the order of its writes.
+#[test]
+fn a_redo_log_that_writes_over_itself_is_none() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let size = 1024;
+    let bytes = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 8 << 20).build().bytes();
+    let end = bytes.len() / size;
+    let superblock = bytes[1024..2048].to_vec();
+    // home and copy of two blocks, near the end
+    for (homes, copies, whole) in [([40, 41], [3, 4], true), ([40, 40], [3, 4], false), ([40, end - 3], [3, 4], false)]
+    {
+        let mut bytes = bytes.clone();
+        bytes[(end - 1) * size..].copy_from_slice(&superblock);
+        let sum_of = |bytes: &[u8], block: usize| crc32c(!0, &bytes[block * size..][..size]);
+        let mut entries = vec![(SUPERBLOCK, end - 1)];
+        entries.extend(homes.iter().zip(copies).map(|(home, copy)| (*home as u64, end - copy)));
+        let mut index = [DiskRedoIndex {
+            ri_magic: INDEX_MAGIC.into(),
+            ri_count: (entries.len() as u32).into(),
+            ri_next: 0.into(),
+            ri_next_checksum: 0.into(),
+            ri_reserved: 0.into(),
+        }
+        .as_bytes()]
+        .concat();
+        for (home, copy) in entries {
+            let entry = DiskRedoEntry {
+                re_home: home.into(),
+                re_copy: (copy as u64).into(),
+                re_checksum: sum_of(&bytes, copy).into(),
+                re_reserved: 0.into(),
+            };
+            index.extend(entry.as_bytes());
+        }
+        index.resize(size, 0);
+        bytes[(end - 2) * size..][..size].copy_from_slice(&index);
+        let sector = crc32c(!0, &superblock[..512]);
+        let mut pointer = DiskRedoPointer {
+            rp_magic: POINTER_MAGIC.into(),
+            rp_block_size: (size as u32).into(),
+            rp_block: ((end - 2) as u64).into(),
+            rp_before: sector.into(),
+            rp_after: sector.into(),
+            rp_index: sum_of(&bytes, end - 2).into(),
+            rp_checksum: 0.into(),
+        };
+        pointer.set_checksum();
+        bytes[1024 + POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
+        assert_eq!(unfinished(&MemoryDevice::from_vec(bytes)), whole, "{homes:?}");
+    }
+}
