@@ -32,7 +32,7 @@ pub struct Options {
     /// [`Kero::tick`] ends groups. Then what is written between two flushes may survive in part, and the geometry
     /// promises no group.
     pub by_time: bool,
-    /// So it does after this time without a change.
+    /// So it does after this time without a change by a caller.
     pub quiet: Duration,
     /// And at this age.
     pub age: Duration,

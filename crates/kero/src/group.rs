@@ -85,7 +85,7 @@ pub(crate) struct Open {
     pub(crate) looked: bool,
     /// When its first change came.
     pub(crate) begun: Option<Duration>,
-    /// When its newest change came.
+    /// When the newest change by a caller came, or the first block went home.
     pub(crate) changed: Duration,
 }
 

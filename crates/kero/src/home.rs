@@ -210,7 +210,7 @@ impl State {
         let repeated = self.read_slots(device, &hot)?;
         self.stats.again_bytes += repeated.len() as u64 * BLOCK;
         self.open.blocks.extend(repeated);
-        self.changed();
+        self.went_home();
         Ok(cold.len() + hot.len())
     }
 

@@ -179,10 +179,18 @@ impl State {
         })
     }
 
-    /// Notes a change of the open group.
+    /// Notes a change of the open group by a caller.
     pub(crate) fn changed(&mut self) {
         self.open.changed = self.now;
         self.open.begun.get_or_insert(self.now);
+    }
+
+    /// Notes that blocks went home in the open group. What a caller wrote does not wait longer for that: the quiet time
+    /// is one without writes of callers.
+    pub(crate) fn went_home(&mut self) {
+        if self.open.begun.is_none() {
+            self.changed();
+        }
     }
 
     /// Whether the open group has to be written down before it grows.

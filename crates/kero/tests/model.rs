@@ -205,6 +205,31 @@ fn time_ends_a_group() {
     assert_eq!(byte, [2]);
 }
 
+/// Blocks that go home meanwhile are no writes: a file system that sends no flush counts on the quiet second.
+#[test]
+fn going_home_does_not_delay_the_end_of_a_quiet_group() {
+    let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
+    format(&device, &format_options(512 << 10, false)).unwrap();
+    let kero = Kero::open(device, options()).unwrap();
+    let tenth = |tenth: u64| kero.tick(Duration::from_millis(100 * tenth)).unwrap();
+    // half the log is mapped, and cold
+    for number in 0..100 {
+        kero.write(2 * number * BLOCK, &[1; 4096]).unwrap();
+        kero.flush().unwrap();
+    }
+    tenth(100);
+    kero.write(BLOCK, &[2; 4096]).unwrap();
+    let mut home = Vec::new();
+    for now in 101..110 {
+        tenth(now);
+        home.push(kero.idle(1).unwrap());
+    }
+    assert!(home.iter().all(|count| *count > 0), "something goes home all the time: {home:?}");
+    assert_eq!(kero.stats().by_time, 0);
+    tenth(110);
+    assert_eq!(kero.stats().by_time, 1);
+}
+
 #[test]
 fn what_fits_a_group_survives_together_whatever_time_it_is() {
     let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
