@@ -42,6 +42,17 @@ fn wrong_files() {
 }
 
 #[test]
+fn a_compressed_file_is_named_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("volume.gz");
+    std::fs::write(&path, [b"\x1F\x8B\x08".as_slice(), &[7; 8192]].concat()).unwrap();
+    for (status, line) in lines(text(&path)) {
+        let ran = exits(status, &line);
+        assert!(ran.text().contains("compressed with gzip"), "{line:?}: {}", ran.text());
+    }
+}
+
+#[test]
 fn wrong_arguments() {
     for (status, line) in [
         (2, vec!["ls"]),
@@ -55,6 +66,7 @@ fn wrong_arguments() {
         (16, vec!["check", "a", "b"]),
         (16, vec!["check", "-Q", "x"]),
         (16, vec!["check", "-b", "many", "x"]),
+        (16, vec!["check", "-C", "bar", "x"]),
         (16, vec!["check", "--threads", "0", "x"]),
     ] {
         let ran = exits(status, &line);

@@ -307,6 +307,17 @@ fn what_cannot_be_filled_is_not_made() {
 }
 
 #[test]
+fn an_image_inside_its_source_is_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "content\n").unwrap();
+    let image = folder.path().join("own.img");
+    std::fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
+    let ran = exits(0, &["mkfs", "-q", "-d", text(folder.path()), text(&image)]);
+    assert!(ran.text().contains("own.img: skipped: it is the image being written"), "{}", ran.text());
+    assert_eq!(prints(&["ls", text(&image), "/"]), "file\nlost+found\n");
+}
+
+#[test]
 fn the_size_makes_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new.img");
