@@ -207,13 +207,18 @@ pub fn verdict(report: &Report) -> String {
 fn next_step(report: &Report) -> String {
     let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
     let lost = left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None);
-    if report.format == NATIVE && lost {
+    if report.format == NATIVE && (lost || report.asked == Repair::All) {
         return "damage of a native volume cannot be repaired: roll back to a snapshot, or copy the data off".into();
     }
     if lost || report.asked == Repair::All {
         return "what is left cannot be repaired: copy the data off".into();
     }
-    let safe = report.asked == Repair::No && left().all(|problem| problem.code.preen_safe());
+    let safe = report.asked == Repair::No
+        && left().all(|problem| problem.code.preen_safe())
+        && !report.problems.iter().any(|problem| problem.code.is_read_from_a_copy());
+    if report.format == NATIVE && !safe {
+        return "-fy repairs it only where the generation before is intact: copy off first what can be read".into();
+    }
     let option = if safe { "-fp" } else { "-fy" };
     match report.mounted {
         true => format!("unmount the volume and run `extant check {option}`"),

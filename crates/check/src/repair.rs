@@ -151,6 +151,7 @@ fn repair_target(
     let overlay = Overlay::new(Arc::clone(&target.finished));
     let mut iterations = Iterations {
         overlay: &overlay,
+        found: overlay.clone(),
         mode: options.repair,
         rules: &options.rules,
         now,
@@ -309,6 +310,8 @@ enum Step {
 
 struct Iterations<'a> {
     overlay: &'a Overlay,
+    /// The volume before anything was repaired.
+    found: Overlay,
     mode: Repair,
     rules: &'a Rules,
     now: u64,
@@ -505,7 +508,7 @@ impl Iterations<'_> {
     fn conclude(self, mut report: Report, target: &mut Target<'_>) -> Result<Report, Refusal> {
         let finished = target.was_broken_off;
         // a volume of which only a copy of the superblock is usable cannot be mounted, whatever else is right with it
-        let from_copy = |p: &Reported| matches!(p.code, Code::SuperblockTryBackup | Code::GroupDescriptorsTryBackup);
+        let from_copy = |p: &Reported| p.code.is_read_from_a_copy();
         // nor is one with a log that a person has to decide on
         let undecided = self.stopped.as_ref().is_some_and(|p| p.code == Code::JournalRecoveryFlagMissing);
         if self.mode == Repair::Safe && (undecided || report.problems.iter().any(from_copy)) {
@@ -519,11 +522,15 @@ impl Iterations<'_> {
         let allowed = |p: &Reported| p.severity < Severity::Error || self.rules.never(p.code);
         let stopped = self.mode == Repair::Safe && left && !(report.errors > 0 && report.problems.iter().all(allowed));
         let repaired = if stopped { Vec::new() } else { self.repaired };
-        let final_state = match self.replayed.as_ref().filter(|_| stopped) {
-            Some(replayed) => replayed,
-            None if stopped => return Ok(report),
-            None => self.overlay,
-        };
+        let final_state = if stopped { self.replayed.as_ref().unwrap_or(&self.found) } else { self.overlay };
+        if stopped {
+            report.stopped_at = self.stopped.as_ref().map(|problem| Reported::from(problem).text);
+            // else the next run would take the volume at its word
+            let marked = superblock::mark_errors(final_state).map_err(failed)?;
+            if !marked && self.replayed.is_none() {
+                return Ok(report);
+            }
+        }
         let mut made_valid = false;
         // what was broken off had the last word, and its undo file knows the volume as that left it
         let as_finished =
@@ -534,7 +541,9 @@ impl Iterations<'_> {
                 copies::refresh(final_state, &*target.finished, free.geometry()).map_err(failed)?;
             }
         }
-        target.write(final_state, self.unclaimed.known()).map_err(failed)?;
+        // the mark alone needs no log, and what is damaged may lead to blocks that seem free
+        let log_space = self.unclaimed.known().filter(|_| !stopped || self.replayed.is_some());
+        target.write(final_state, log_space).map_err(failed)?;
 
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
         let mut listed = HashSet::new();

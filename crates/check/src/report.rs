@@ -46,6 +46,9 @@ pub struct Report {
     /// Parts that were not checked, each in words: the report does not cover them, and the volume does not count as
     /// clean.
     pub not_looked_at: Vec<String>,
+    /// The problem at which a repair with [`Repair::Safe`] stopped, in one sentence: it is for the administrator to decide.
+    #[serde(skip)]
+    pub stopped_at: Option<String>,
     /// The volume was mounted during the check, so that a repair requires unmounting it.
     #[serde(skip)]
     pub mounted: bool,
@@ -293,6 +296,7 @@ impl Report {
             advice: findings.count(Severity::Advice),
             problems: findings.problems.iter().map(Reported::from).collect(),
             not_looked_at: Vec::new(),
+            stopped_at: None,
             mounted: false,
             asked: Repair::No,
             scan,

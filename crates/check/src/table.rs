@@ -301,6 +301,13 @@ impl Code {
         matches!(self.preen(), Preen::Fixes)
     }
 
+    /// Whether the volume was read through a copy of its superblock or group descriptors: no kernel mounts it so, and
+    /// which one is right is for the administrator to say.
+    #[must_use]
+    pub const fn is_read_from_a_copy(self) -> bool {
+        matches!(self, Self::SuperblockTryBackup | Self::GroupDescriptorsTryBackup)
+    }
+
     /// The part of repair that fixes it.
     #[must_use]
     pub const fn fixer(self) -> Fixer {

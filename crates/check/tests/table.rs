@@ -272,6 +272,20 @@ fn verdicts() {
              the data off.",
         ),
         (
+            Report { format: "extant".into(), ..report([Problem::new(Code::InodeUnattached)]) },
+            "1 error found, none repaired; -fy repairs it only where the generation before is intact: copy off first what \
+             can be read.",
+        ),
+        (
+            Report { format: "extant".into(), asked: Repair::All, ..report([Problem::new(Code::InodeUnattached)]) },
+            "1 error found, none repaired; damage of a native volume cannot be repaired: roll back to a snapshot, or copy \
+             the data off.",
+        ),
+        (
+            report([Problem::new(Code::SuperblockTryBackup), Problem::new(Code::LinkCountWrong)]),
+            "1 error found, none repaired; run with -fy to repair.",
+        ),
+        (
             Report { asked: Repair::Safe, ..report([Problem::new(Code::InodeUnattached)]) },
             "1 error found, none repaired; run with -fy to repair.",
         ),

@@ -45,8 +45,9 @@ use watch::Watch;
   fsck.ext4 -a -C0 /dev/sdb1              as fsck(8) calls it at boot
 
 Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a person has to decide, it \
-    changes nothing but replays the journal. -z records the old content for `extant undo`. A repair that is interrupted at any \
-    moment is finished by the next one. A mounted volume is only read.
+    replays the journal, marks the volume as one with errors, so that no later run takes it for clean, and changes \
+    nothing else. -z records the old content for `extant undo` (not for native volumes; no file where nothing is \
+    changed). A repair that is interrupted at any moment is finished by the next one. A mounted volume is only read.
 
 Problem codes are the same as e2fsck's, and /etc/e2fsck.conf (or the file that E2FSCK_CONFIG names) is read. With -C FD, lines \
     'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 shows a bar on the terminal; with a negative FD \

@@ -82,7 +82,8 @@ Everything on the device stays, at the same addresses of kero:DEVICE, unless --e
     refuses: shrink the volume first (resize2fs). On a log device it takes all of that, or --log of it, and the \
     whole device stays for data; the previous content of the log device is lost.
 
-Placeholders in blocks 0 and 16 mark the layer, so that no program takes the device for the volume beneath. \
+Placeholders in blocks 0 and 16 mark the layer, so that no program that looks for a superblock in its usual place \
+    takes the device for the volume beneath; e2fsck -y, which goes on to backup superblocks, must not be run on it. \
     If the command was interrupted, drain the device, then run it again.
 
 Exit status: 0 done, 1 not done, and the device is as it was or marked as unfinished, 2 wrong usage."

@@ -58,7 +58,7 @@ rext3 is ext3 made for fast checks: metadata is in regions, and its blocks name 
     kernel and e2fsck refuse it.
 
 spacemap is ext4 whose free space is recorded as runs and a log, not in block bitmaps: little is read and written to find and \
-    allocate blocks, however large the volume is. The kernel mounts it read-only, and e2fsck refuses it; extant convert makes \
+    allocate blocks, however large the volume is. The kernel mounts it with -o ro only, and e2fsck refuses it; extant convert makes \
     it ext4 and back. The feature space_maps does the same to ext3 and rext3, with flex_bg.
 
 -d copies owners, permissions, times, extended attributes, access control lists, holes and hard links. Where an \

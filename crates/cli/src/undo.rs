@@ -14,8 +14,8 @@ use std::path::PathBuf;
   extant check -fy -z before volume.img   repair, with an undo file
   extant undo before volume.img           restore every byte
 
-A device that is not the one the file belongs to, or that was changed after the repair, is refused and left as it is. \
-    If it was interrupted, run it again.
+If the superblock or a block that the repair changed is not as the repair left it, the file belongs to another device, or the \
+    volume was used since: nothing is restored. Changes elsewhere stay. If it was interrupted, run it again.
 
 Exit status: 0 restored, 1 refused or failed."
 )]

@@ -206,6 +206,26 @@ pub(super) fn is_marked(device: &Overlay, consistent: bool) -> Result<bool> {
     Ok(state.contains(State::VALID) == consistent && !(consistent && state.contains(State::ERROR)))
 }
 
+/// Notes in the superblock that the volume has errors, where it says that it was left clean. A superblock that does not
+/// match its checksum stays as it is: what it says is not known, and that alone makes each run check the volume. Whether
+/// it was changed.
+pub(super) fn mark_errors(device: &Overlay) -> Result<bool> {
+    let mut sb = read_superblock(device)?;
+    let state = State::from_bits_retain(sb.s_state.get());
+    let summed = sb.features().ro_compat.contains(RoCompat::METADATA_CSUM);
+    let intact = !summed || sb.checksum() == sb.s_checksum.get();
+    if sb.s_magic.get() != format::superblock::MAGIC
+        || !intact
+        || !state.contains(State::VALID)
+        || state.contains(State::ERROR)
+    {
+        return Ok(false);
+    }
+    sb.s_state = (state | State::ERROR).bits().into();
+    write_superblock(device, sb)?;
+    Ok(true)
+}
+
 /// Notes in the superblock that the volume was checked, as e2fsck does: time of the check, mounts since, its state; and
 /// where it is consistent, that it holds no error. Whether it is now taken for cleanly unmounted and was not before.
 pub(super) fn mark(device: &Overlay, now: u64, consistent: bool) -> Result<bool> {

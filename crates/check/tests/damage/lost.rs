@@ -1,7 +1,7 @@
 //! Data that a repair must not lose: a journal of which only the inode is gone, and the files of a group whose table
 //! the descriptor does not lead to.
 
-use crate::repaired::{contents, fix, options};
+use crate::repaired::{contents, fix, only_marked, options};
 use blockdev::{BlockDevice, MemoryDevice};
 use damage::{Kind, damage};
 use extant_check::report::{Report, exit};
@@ -109,7 +109,7 @@ fn an_inode_table_is_found_where_mkfs_puts_it() {
         assert!(at_first_sight(&intact) && !at_first_sight(&bytes), "{args:?}: it is not taken at its word");
         let mut preened = bytes.clone();
         let report = fix(&mut preened, Repair::Safe).expect("a volume");
-        assert!(report.exit == exit::LEFT && preened == bytes, "{args:?}: a person decides");
+        assert!(report.exit == exit::LEFT && only_marked(&bytes, &preened), "{args:?}: a person decides");
         let mut repaired = bytes.clone();
         repair_all(&mut repaired, &format!("{args:?}"));
         assert_eq!(look(&repaired).counts, look(&intact).counts, "{args:?}: every file is there");

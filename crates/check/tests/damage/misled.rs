@@ -2,7 +2,7 @@
 //! volume out wrongly, inodes that claim to be inline, a resize inode that leads out of the volume: a repair puts the
 //! field right and loses nothing.
 
-use crate::repaired::{contents, fix, options};
+use crate::repaired::{contents, fix, only_marked, options};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
@@ -221,7 +221,11 @@ fn a_wrong_layout_is_put_right_from_a_copy() {
         // which copy is right is for a person to say
         let mut safe = bytes.clone();
         let report = fix(&mut safe, Repair::Safe).expect("a volume");
-        assert!(report.exit & exit::LEFT != 0 && safe == bytes, "{said}: {:?}", report.problems);
+        assert!(
+            report.exit & exit::LEFT != 0 && (safe == bytes || only_marked(&bytes, &safe)),
+            "{said}: {:?}",
+            report.problems
+        );
         repaired(said, &mut bytes);
         assert!(look(&bytes).clean, "{said}: {:?}", look(&bytes).problems);
         image.set_bytes(&bytes);

@@ -50,6 +50,9 @@ impl Manner<'_> {
             writeln!(out, "\n{name}: ***** REBOOT SYSTEM *****")?;
         }
         if self.preen && !report.clean && report.exit & exit::CANCELLED == 0 {
+            if let Some(problem) = &report.stopped_at {
+                writeln!(out, "{name}: not a problem that -p repairs: {problem}")?;
+            }
             writeln!(out, "\n{name}: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY.")?;
             writeln!(out, "\t(i.e., without -a or -p options)")?;
         }
@@ -87,7 +90,10 @@ impl Manner<'_> {
 
 /// As e2fsck -p says it, for the log of a boot: every line names the device, and only what matters is said.
 fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
-    for problem in report.problems.iter().filter(|problem| problem.fixed || problem.severity >= Severity::Error) {
+    let shown = |problem: &&Reported| {
+        problem.fixed || problem.severity >= Severity::Error || problem.code.is_read_from_a_copy()
+    };
+    for problem in report.problems.iter().filter(shown) {
         write!(out, "{name}: {}", problem.text)?;
         if let Some(path) = &problem.path {
             write!(out, " Path: {}", escape(path.as_bytes()))?;
