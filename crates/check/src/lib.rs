@@ -45,5 +45,5 @@ pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_by};
 pub use native::{Glance, InUse, is_native};
 pub use options::{Options, Progress, Refusal, Repair};
 pub use problem_rules::{Rule, Rules};
-pub use redo::unfinished;
+pub use redo::{half_written, unfinished};
 pub use repair::{FreeSpaceForm, Replay, convert, first_sight, release_orphans, repair, replay};

@@ -450,6 +450,27 @@ pub fn unfinished(device: &dyn BlockDevice) -> bool {
     matches!(broken_off(device), Ok(Some(_)))
 }
 
+/// Whether a writing of the volume was broken off, whether or not it can be finished. Where its log is damaged, the volume
+/// may be half written, so that its mark of a clean one counts for nothing; so too where the superblock cannot be read.
+#[must_use]
+pub fn half_written(device: &dyn BlockDevice) -> bool {
+    !matches!(pointer(device), Ok(None))
+}
+
+/// The pointer in the superblock to the log of a writing that was broken off; `None` where there is none, or one that the
+/// superblock has outlived.
+fn pointer(device: &dyn BlockDevice) -> Result<Option<DiskRedoPointer>> {
+    let mut superblock = vec![0; DiskSuperblock::SIZE];
+    if device.geometry().len < OFFSET + superblock.len() as u64 {
+        return Ok(None);
+    }
+    device.read(OFFSET, &mut superblock)?;
+    let Some(pointer) = DiskRedoPointer::of(&superblock) else { return Ok(None) };
+    let sector = crc32c(!0, superblock.get(..SECTOR as usize).unwrap_or_default());
+    let meant = sector == pointer.rp_before.get() || sector == pointer.rp_after.get();
+    Ok(Some(pointer).filter(|_| meant))
+}
+
 /// Finishes what was broken off; whether there was something. `undo` names a file that receives the old content of all
 /// that is written.
 ///
@@ -466,16 +487,9 @@ pub fn finish(device: &dyn BlockDevice, undo: Option<&Path>) -> Result<bool> {
 
 /// Reads the log that the superblock points to; `None` where there is none, it is not whole, or not meant.
 pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> {
-    let mut superblock = vec![0; DiskSuperblock::SIZE];
-    if device.geometry().len < OFFSET + superblock.len() as u64 {
-        return Ok(None);
-    }
-    device.read(OFFSET, &mut superblock)?;
-    let Some(pointer) = DiskRedoPointer::of(&superblock) else { return Ok(None) };
-    let sector = crc32c(!0, superblock.get(..SECTOR as usize).unwrap_or_default());
-    let meant = sector == pointer.rp_before.get() || sector == pointer.rp_after.get();
+    let Some(pointer) = pointer(device)? else { return Ok(None) };
     let block_size = u64::from(pointer.rp_block_size.get());
-    if !meant || !block_size.is_power_of_two() || !(1024..=65536).contains(&block_size) {
+    if !block_size.is_power_of_two() || !(1024..=65536).contains(&block_size) {
         return Ok(None);
     }
     let end = device.geometry().len / block_size;
@@ -505,6 +519,8 @@ pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> 
         for entry in entries {
             let Some(copy) = read(entry.re_copy.get(), entry.re_checksum.get())? else { return Ok(None) };
             match entry.re_home.get() {
+                // once, or a chain of indexes that name nothing else has no bound
+                SUPERBLOCK if !found.superblock.is_empty() => return Ok(None),
                 SUPERBLOCK => found.superblock = copy.get(..DiskSuperblock::SIZE).unwrap_or_default().to_vec(),
                 home if home < end => found.blocks.push((home, entry.re_copy.get())),
                 _ => return Ok(None),

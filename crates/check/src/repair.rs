@@ -515,8 +515,8 @@ impl Iterations<'_> {
             (report.clean, report.exit) = (false, report.exit | exit::LEFT);
         }
         let left = !report.clean;
-        if report.cut_short() && self.repaired.is_empty() {
-            // nothing is known of most of the volume: what its superblock says of its state stays
+        if report.cut_short() {
+            // nothing is known of most of the volume: it stays as it is, and so does what its superblock says of it
             return Ok(report);
         }
         let allowed = |p: &Reported| p.severity < Severity::Error || self.rules.never(p.code);

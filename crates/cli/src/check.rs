@@ -241,7 +241,7 @@ impl Check {
             return self.only_replay(&device, &options);
         }
         let unshare = self.extended.contains(&Extended::UnshareBlocks);
-        if !self.force && !unshare && self.superblock.is_none() && !check::unfinished(&*device) {
+        if !self.force && !unshare && self.superblock.is_none() && !check::half_written(&*device) {
             match self.left_clean(&device, &options, settings) {
                 Ok(clean) => return self.skipped(&clean),
                 Err(Some(why)) if !self.json => {

@@ -49,8 +49,7 @@ fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> blockdev::Resul
     let words = Words::of(rest);
     let device = beneath(words.device, words.log, options, schemes)?;
     // what was changed without the layer is only read: for more, the layer has to be removed
-    // and a caller that never flushes, as the kernel's ext2, still has its writes on the device some seconds later
-    let how = Options { force: words.force, read_only: words.force, by_time: true, ..Options::default() };
+    let how = Options { force: words.force, read_only: words.force, ..Options::default() };
     match Background::open(device, how) {
         Ok(layer) => Ok(Arc::new(layer)),
         Err(error) => Err(error.into_open(&format!("kero:{rest}"))),
@@ -98,11 +97,13 @@ impl std::fmt::Debug for Background {
 }
 
 impl Background {
-    /// Opens the layer of a device.
+    /// Opens the layer of a device. Groups end by time, whatever the options say: a caller that never flushes, as the
+    /// kernel's ext2, still has its writes on the device some seconds later.
     ///
     /// # Errors
     /// Those of [`Kero::open`].
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
+        let options = Options { by_time: true, ..options };
         let kero = Arc::new(Kero::open(device, options)?);
         let stop = Arc::new(Stop::default());
         let worker = if kero.geometry().read_only {

@@ -405,18 +405,18 @@ fn check(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     if disk.s_magic.get() != superblock::MAGIC {
         return corrupt("the superblock's magic number is missing");
     }
+    let features = disk.features();
+    let summed = features.ro_compat.contains(RoCompat::METADATA_CSUM);
+    // before anything that it may have wrong is believed
+    if summed && disk.checksum() != disk.s_checksum.get() {
+        return corrupt("the superblock's checksum does not match");
+    }
     if disk.s_rev_level.get() > 1 {
         return Err(Rejection::Final(format!("revision {} of the format is not known", disk.s_rev_level)));
     }
-    let features = disk.features();
-    if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
-        if disk.checksum() != disk.s_checksum.get() {
-            return corrupt("the superblock's checksum does not match");
-        }
-        if disk.s_checksum_type != 1 {
-            let what = format!("checksums of type {} are not known", disk.s_checksum_type);
-            return Err(Rejection::Final(what));
-        }
+    if summed && disk.s_checksum_type != 1 {
+        let what = format!("checksums of type {} are not known", disk.s_checksum_type);
+        return Err(Rejection::Final(what));
     }
     check_features(disk, &features)?;
     if disk.first_inode() < 11 || disk.first_inode() > disk.s_inodes_count.get() {

@@ -3,7 +3,8 @@
 //! Two passes over the log: the first finds the complete transactions, the blocks they name and those they revoke; the
 //! second copies. A log ends where a transaction has no commit block, or one left from an earlier round. One whose
 //! commit block is there and does not match is damage: nothing behind it can be replayed, and of what can be the volume
-//! needs a check.
+//! needs a check. Where a descriptor or a revoke block of it is damaged, nothing at all is replayed, as jbd2 does: a block
+//! that it revokes may be a file's content by now, and the older copy in the log would be written over it.
 
 use super::Replay;
 use super::work::Work;
@@ -135,13 +136,21 @@ fn has_fast_commits(work: &Work<'_>, file: &SystemInode, superblock: &JournalSup
 struct Pending {
     copies: Vec<Copy>,
     revoked: Vec<u64>,
-    /// A descriptor or a revoke block does not match its checksum.
+    /// Its blocks are not known: one of the log cannot be read, or a descriptor or a revoke block is damaged.
     invalid: bool,
+    /// The blocks that it revokes are not known.
+    revokes_lost: bool,
     /// A copy does not.
     torn: bool,
 }
 
 impl Pending {
+    /// Notes that a descriptor or a revoke block is damaged, unless it is `intact`.
+    fn damage_unless(&mut self, intact: bool) {
+        self.invalid |= !intact;
+        self.revokes_lost |= !intact;
+    }
+
     /// Adds the transaction to the log.
     fn commit(self, log: &mut Log) {
         log.damaged |= self.torn;
@@ -173,7 +182,7 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
         (at, left) = (at + 1, left - 1);
         match header.block_type {
             Some(BlockType::Descriptor) => {
-                pending.invalid |= !format.tail_matches(&block);
+                pending.damage_unless(format.tail_matches(&block));
                 sum = crc32_be(sum, &block);
                 for tag in format.tags(&block) {
                     let Some(data) = (left > 0).then(|| read(at)).flatten() else {
@@ -192,10 +201,10 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
                 }
             }
             Some(BlockType::Revoke) => {
-                pending.invalid |= !format.tail_matches(&block);
+                pending.damage_unless(format.tail_matches(&block));
                 match format.revoked(&block) {
                     Ok(revoked) => pending.revoked.extend(revoked.map(FsBlock::get)),
-                    Err(_) => pending.invalid = true,
+                    Err(_) => pending.damage_unless(false),
                 }
             }
             Some(BlockType::Commit) => {
@@ -216,6 +225,9 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
                     unfinished = true;
                 } else {
                     log.damaged = true;
+                    if transaction.revokes_lost {
+                        log.copies.clear();
+                    }
                     break;
                 }
                 sum = !0;

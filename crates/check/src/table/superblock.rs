@@ -226,7 +226,7 @@ macro_rules! superblock_rows {
         // found when it is replayed: the copies are not read before
         0x0E0005 JournalDamaged Error repairs by Replay
             "The journal is corrupt: some committed data cannot be recovered."
-            => "blocks with valid checksums replayed and the journal emptied." [];
+            => "blocks that are certain to be the newest replayed, if any, and the journal emptied." [];
         // seen: e2fsck -y makes an empty table
         0x0E0012 InodeTableElsewhere Error stops by Descriptors
             "Group {group}: inode table location is block {found}, should be {block}."

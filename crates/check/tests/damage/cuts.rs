@@ -4,7 +4,7 @@ use crate::repaired::{contents, corrupt, fix, options};
 use crate::volumes;
 use blockdev::{BlockDevice, MemoryDevice, undo};
 use extant_check::report::exit;
-use extant_check::{Repair, repair, unfinished};
+use extant_check::{Repair, half_written, repair, unfinished};
 use format::checksum::crc32c;
 use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
 use simdev::{Log, Logged, Record};
@@ -243,6 +243,7 @@ fn a_redo_log_in_a_circle_is_none() {
         bytes[1024 + POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
         // as a log it is whole where it does not lead back to itself
         assert_eq!(unfinished(&MemoryDevice::from_vec(bytes.clone())), whole, "next {next}");
+        assert!(half_written(&MemoryDevice::from_vec(bytes.clone())), "next {next}");
     }
 }
 

@@ -338,11 +338,13 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     let (outcome, after) = replay(&whole);
     assert_eq!((outcome, home(&after)), (Replay::Whole, [0xA1, 0xA2, 0xA3]));
     assert_eq!(after[1024 + 0x3A] & 2, 0, "no errors are noted");
-    // a copy: the others are good; a commit block: nothing behind it counts
+    // a copy: the others are good; a commit block: nothing behind it counts; a descriptor: nothing counts
     for (said, at, left) in [
         ("a copy", in_log(0xA2) * 1024 + 5, [0xA1, 0, 0xA3]),
         ("the last copy", in_log(0xA3) * 1024 + 5, [0xA1, 0xA2, 0]),
         ("a commit block", commit * 1024 + 0x10, [0xA1, 0, 0]),
+        // it may have been followed by revokes of what is older
+        ("a descriptor", (in_log(0xA2) - 1) * 1024 + 0x200, [0, 0, 0]),
     ] {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;

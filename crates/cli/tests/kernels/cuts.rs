@@ -21,10 +21,7 @@ fn record(kind: &Kind, image: &Path, base: &Path, at: &Path, rng: &mut Rng) -> R
     copy(image, base);
     let options = OpenOptions { write: true, exclusive: true, ..OpenOptions::default() };
     let device = Arc::new(Record::in_memory(blockdev::open(image, options).unwrap()));
-    let layer = Background::open(
-        Arc::clone(&device) as Arc<dyn BlockDevice>,
-        kero::Options { by_time: true, ..kero::Options::default() },
-    );
+    let layer = Background::open(Arc::clone(&device) as Arc<dyn BlockDevice>, kero::Options::default());
     let options = FileOptions { name: "disk".to_owned(), read_only: false, punch: false };
     let file = Arc::new(serve::File::new(Arc::new(layer.unwrap()), options, |what: &str| panic!("{what}")));
     let folder = tempfile::tempdir().unwrap();

@@ -3,9 +3,35 @@
 //! ext2 has neither journal nor flushes in its order: for it only what was there at a sync(2) on a quiet volume counts.
 
 use crate::*;
+use std::os::unix::fs::FileExt;
 
 /// The time after a sync(2) in which the layer ends its group, on a machine that is busy.
 const QUIET: Duration = Duration::from_secs(4);
+
+/// Without a flush, what was written is on the device some seconds later.
+#[test]
+fn a_quiet_second_ends_a_group() {
+    if !can_run() {
+        return;
+    }
+    let _alone = ONE.lock();
+    let files = tempfile::tempdir().unwrap();
+    let image = files.path().join("quiet.img");
+    File::create(&image).unwrap().set_len(96 << 20).unwrap();
+    must(EXTANT, &["kero", "format", "--empty", "--log", "16M", image.to_str().unwrap()]);
+    let mut served = Served::new(&image);
+    let disk = File::options().write(true).open(served.folder.path().join("disk")).unwrap();
+    disk.write_all_at(&[1; 8192], 0).unwrap();
+    disk.sync_all().unwrap();
+    disk.write_all_at(&[2; 8192], 0).unwrap();
+    std::thread::sleep(QUIET);
+    served.kill();
+    drop(disk);
+    served.end();
+    let served = Served::new(&image);
+    assert!(fs::read(served.folder.path().join("disk")).unwrap()[..8192] == [2; 8192], "it is lost");
+    served.end();
+}
 
 #[test]
 fn file_systems_of_the_kernel_survive_a_killed_server() {

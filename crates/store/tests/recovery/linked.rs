@@ -172,3 +172,23 @@ fn an_inode_that_is_not_what_its_record_says_is_not_written() {
     slot.whole = vec![after.into()];
     assert!(matches!(volume.find(&slot), Finding::Check(why) if why.contains("contradicts itself")));
 }
+
+/// Features that no operation sets are not taken from a slot: they would make of the volume what nothing can read.
+#[test]
+fn features_of_a_slot_are_those_of_the_volume() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let volume = Volume::new(&[], 8 << 20, 128 << 10);
+    let with = |compat: u32, ro_compat: u32| {
+        let mut slot = volume.slot();
+        slot.header.ll_compat = (slot.header.ll_compat.get() ^ compat).into();
+        slot.header.ll_ro_compat = (slot.header.ll_ro_compat.get() ^ ro_compat).into();
+        volume.find(&slot)
+    };
+    // attributes
+    assert!(matches!(with(8, 0), Finding::Repair(_)));
+    for (compat, ro_compat) in [(4, 0), (0x10, 0), (u32::MAX, 0), (0, 1), (0, 0x400), (0, u32::MAX)] {
+        assert!(matches!(with(compat, ro_compat), Finding::Check(_)), "{compat:#x} {ro_compat:#x}");
+    }
+}

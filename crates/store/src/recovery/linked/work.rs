@@ -4,12 +4,14 @@ use super::files::{Files, landed};
 use super::names;
 use crate::{Error, Result};
 use blockdev::{BlockDevice, Overlay};
+use format::feature::Compat;
 use format::group::DiskGroup;
 use format::linked::{DiskListRun, SECTOR, Slot, sum};
 use format::superblock::{DiskSuperblock, OFFSET, Superblock};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The volume's structures contradict its list.
@@ -255,6 +257,7 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Writes the totals, the orphan list and the features; of these, operations set only that of attributes.
     fn superblock(&self, deltas: &BTreeMap<u32, Delta>, orphan: u32) -> Result<()> {
         let (Some(oldest), Some(newest)) = (self.slots.first(), self.slots.last()) else { return Ok(()) };
         // also where no change is described: the mark brought the totals of a generation whose slot did not land
@@ -269,8 +272,13 @@ impl Work<'_> {
         sb.s_free_inodes_count =
             total(oldest.header.ll_free_inodes.get(), deltas.values().map(|delta| delta.inodes).sum())?;
         sb.s_last_orphan = orphan.into();
+        let others = |before: U32, after: U32, of_operations: u32| (before.get() ^ after.get()) & !of_operations != 0;
+        if others(sb.s_feature_compat, newest.header.ll_compat, Compat::EXT_ATTR.bits())
+            || others(sb.s_feature_ro_compat, newest.header.ll_ro_compat, 0)
+        {
+            return contradiction(CHANGED);
+        }
         sb.s_feature_compat = newest.header.ll_compat;
-        sb.s_feature_ro_compat = newest.header.ll_ro_compat;
         Ok(self.volume.write(OFFSET, sb.as_bytes())?)
     }
 }
