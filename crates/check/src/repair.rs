@@ -522,12 +522,14 @@ impl Iterations<'_> {
         let allowed = |p: &Reported| p.severity < Severity::Error || self.rules.never(p.code);
         let stopped = self.mode == Repair::Safe && left && !(report.errors > 0 && report.problems.iter().all(allowed));
         let repaired = if stopped { Vec::new() } else { self.repaired };
+        let before = self.found.fingerprint();
         let final_state = if stopped { self.replayed.as_ref().unwrap_or(&self.found) } else { self.overlay };
+        let was_replayed = self.replayed.as_ref().is_some_and(|after| after.fingerprint() != before);
         if stopped {
             report.stopped_at = self.stopped.as_ref().map(|problem| Reported::from(problem).text);
             // else the next run would take the volume at its word
             let marked = superblock::mark_errors(final_state).map_err(failed)?;
-            if !marked && self.replayed.is_none() {
+            if !marked && !was_replayed {
                 return Ok(report);
             }
         }
@@ -542,7 +544,8 @@ impl Iterations<'_> {
             }
         }
         // the mark alone needs no log, and what is damaged may lead to blocks that seem free
-        let log_space = self.unclaimed.known().filter(|_| !stopped || self.replayed.is_some());
+        let only_marks = stopped && !was_replayed;
+        let log_space = self.unclaimed.known().filter(|_| !only_marks);
         target.write(final_state, log_space).map_err(failed)?;
 
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
