@@ -311,7 +311,7 @@ fn an_image_inside_its_source_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("file"), "content\n").unwrap();
     let image = folder.path().join("own.img");
-    std::fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
+    File::create(&image).unwrap().set_len(8 << 20).unwrap();
     let ran = exits(0, &["mkfs", "-q", "-d", text(folder.path()), text(&image)]);
     assert!(ran.text().contains("own.img: skipped: it is the image being written"), "{}", ran.text());
     assert_eq!(prints(&["ls", text(&image), "/"]), "file\nlost+found\n");
