@@ -30,7 +30,7 @@ pub fn archive(data: &[u8]) {
     let mut data = 0;
     while let Ok(Some(member)) = reader.next() {
         assert!(member.path.len() <= bytes.len() && member.target.len() <= bytes.len());
-        assert!(member.pieces.len() <= bytes.len() && member.xattrs.len() <= bytes.len());
+        assert!(member.segments.len() <= bytes.len() && member.xattrs.len() <= bytes.len());
         let mut content = Vec::new();
         // a truncated archive is an error, and all before the cut was returned
         let whole = reader.read_to_end(&mut content);

@@ -53,7 +53,7 @@ use format::xattr::{Value, XattrArea};
 use format::{FsBlock, GroupNo, InodeNo, jbd2};
 use fuse_wire::{Features, Operation, Request};
 use std::sync::Arc;
-use store::recovery::{Journal, JournalExtent, Recovered, Replayed};
+use store::recovery::{BlockExtent, JournalLocation, Recovered, Replayed};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A fuzz target.
@@ -240,8 +240,8 @@ fn recover(data: &[u8]) -> Option<Recovered> {
     let (mut disk, _) = jbd2::DiskSuperblock::read_from_prefix(&bytes).ok()?;
     disk.s_checksum = disk.checksum().into();
     bytes[..BLOCK].copy_from_slice(disk.as_bytes());
-    let all = JournalExtent { first: FsBlock(0), count: (bytes.len() / BLOCK) as u64 };
-    let journal = Journal::internal(Arc::new(MemoryDevice::from_vec(bytes)), BLOCK as u32, [all]);
+    let all = BlockExtent { first: FsBlock(0), count: (bytes.len() / BLOCK) as u64 };
+    let journal = JournalLocation::internal(Arc::new(MemoryDevice::from_vec(bytes)), BLOCK as u32, [all]);
     store::recovery::recover(&journal, VOLUME_BLOCKS).ok()
 }
 

@@ -27,7 +27,7 @@ fn maps() -> SpaceMaps {
     sb.x_ro_features = 1.into();
     sb.x_map_groups = 4.into();
     sb.x_map_start = 300.into();
-    sb.x_map_log = 16.into();
+    sb.x_space_map_log = 16.into();
     sb.set_blocks_count(1 + 7 * 8192 + 100);
     let sb = Superblock::parse(sb.as_bytes()).expect("a superblock");
     SpaceMaps::of(&sb).expect("consistent").expect("space maps")

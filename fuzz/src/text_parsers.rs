@@ -38,7 +38,10 @@ pub fn text(data: &[u8]) {
             let settings = config::Settings::parse(&text);
             if let Ok(settings) = &settings {
                 Code::ALL.iter().for_each(|code| {
-                    _ = std::hint::black_box((settings.rules.preen(*code), settings.rules.never(*code)))
+                    _ = std::hint::black_box((
+                        settings.problem_settings.preen(*code),
+                        settings.problem_settings.never(*code),
+                    ))
                 });
             }
             settings.err()

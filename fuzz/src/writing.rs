@@ -50,7 +50,7 @@ fn options(how: u8) -> OpenOptions {
     let data = match how >> 2 & 3 {
         1 => DataMode::Writeback,
         2 => DataMode::Journal,
-        3 => DataMode::CopyOnWrite,
+        3 => DataMode::NewBlocks,
         _ => DataMode::Ordered,
     };
     let superuser = how & 16 != 0;

@@ -198,7 +198,7 @@ fn on_volume(
     how.threads = options.threads.unwrap_or(how.threads);
     let device = Trace::new(FileDevice::open(volume, blockdev::OpenOptions::default())?);
     let report = checked(volume, &device, &how)?;
-    let traced = Reads::from(device.snapshot().reads);
+    let traced = Reads::from(device.counters().reads);
     let bytes = device.geometry().len;
     // without what is read only because it lies between
     let device = Trace::with_events(device.into_inner(), usize::MAX);

@@ -365,7 +365,7 @@ impl Disk {
         let far = volume.create(InodeNo::ROOT, b"far", &FILE).map_err(failed)?.number;
         job.volume.allocate_stale(far, 0, LARGE).map_err(failed)?;
         let gib = passed();
-        let requests = self.device.snapshot().reads.requests + self.device.snapshot().writes.requests;
+        let requests = self.device.counters().reads.requests + self.device.counters().writes.requests;
         volume.unmount().map_err(failed)?;
         Ok(Mounted { layout, size, open, block, gib, requests })
     }

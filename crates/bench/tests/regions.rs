@@ -159,7 +159,7 @@ fn a_bitmap_that_hides_a_tree_block_hides_nothing_else() {
 }
 
 #[test]
-fn who_shares_a_block_does_not_depend_on_the_snapshots() {
+fn owners_of_a_block_do_not_depend_on_the_segments() {
     let (intact, _) = volume(false);
     let seed = format::superblock::Superblock::parse(&intact[1024..2048]).expect("a superblock").geometry.checksum_seed;
     let level1: Vec<_> = indirect_blocks(&intact).into_iter().filter(|(_, _, level)| *level == 1).collect();
@@ -175,14 +175,14 @@ fn who_shares_a_block_does_not_depend_on_the_snapshots() {
     bytes[last.0 * BLOCK + to * 4..][..4].copy_from_slice(&shared);
     let block = &mut bytes[last.0 * BLOCK..][..BLOCK];
     IndirectTail::set_checksum(block, FsBlock(last.0 as u64), seed).expect("space");
-    let owners = |snapshots| {
-        let report = look(&bytes, &Options { snapshots, ..options(2) });
+    let owners = |scan_segments| {
+        let report = look(&bytes, &Options { scan_segments, ..options(2) });
         let shares = report.problems.iter().filter(|p| p.name == "FileSharesBlocks");
         shares.map(|p| p.inode.expect("an inode")).collect::<Vec<_>>()
     };
     let mut both = [first.1, last.1];
     both.sort_unstable();
-    for snapshots in [None, Some(1), Some(3), Some(1000)] {
-        assert_eq!(owners(snapshots), both, "{snapshots:?}");
+    for scan_segments in [None, Some(1), Some(3), Some(1000)] {
+        assert_eq!(owners(scan_segments), both, "{scan_segments:?}");
     }
 }

@@ -138,7 +138,7 @@ impl FileDevice {
             thread::sleep(AGAIN);
             outcome = Self::open_file(path, options);
         }
-        outcome.map_err(|source| Error::Open { device: path.display().to_string(), source: in_words(source) })
+        outcome.map_err(|source| Error::Open { device: path.display().to_string(), source: with_reason(source) })
     }
 
     fn open_file(path: &Path, options: OpenOptions) -> io::Result<Self> {
@@ -507,8 +507,8 @@ fn is_block_device(metadata: &fs::Metadata) -> io::Result<bool> {
     Ok(kind.is_block_device())
 }
 
-/// The reason in words, where it is one that users meet.
-fn in_words(error: io::Error) -> io::Error {
+/// The error with its reason as a phrase, where users meet it.
+fn with_reason(error: io::Error) -> io::Error {
     let why = match error.kind() {
         _ if error.get_ref().is_some() => return error, // already is
         io::ErrorKind::NotFound => "no such file",
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_in_words() {
+    fn reasons_are_sentences() {
         for (errno, words) in [
             (Errno::NOENT, "no such file"),
             (Errno::ISDIR, "it is a directory"),
@@ -570,9 +570,9 @@ mod tests {
             (Errno::PERM, "permission denied"),
             (Errno::BUSY, "locked by another process"),
         ] {
-            assert_eq!(in_words(errno.into()).to_string(), words);
+            assert_eq!(with_reason(errno.into()).to_string(), words);
         }
-        assert_eq!(in_words(unsupported("so it is")).to_string(), "so it is");
+        assert_eq!(with_reason(unsupported("so it is")).to_string(), "so it is");
     }
 
     #[test]

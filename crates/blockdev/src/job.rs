@@ -72,7 +72,7 @@ impl<'a> Job<'a> {
         }
         self.outcome = Some(Err(match self.buffer {
             Buffer::Fill(_) => io::Error::new(io::ErrorKind::UnexpectedEof, "it became shorter since it was opened"),
-            Buffer::Drain(_) => io::Error::new(io::ErrorKind::WriteZero, "it takes no more bytes"),
+            Buffer::Drain(_) => io::Error::new(io::ErrorKind::WriteZero, "it accepts no more bytes"),
         }));
     }
 

@@ -37,7 +37,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
 /// than once. When this returns, the file is safe on its own device.
 ///
 /// # Errors
-/// [`Error::Open`] with the file's name where it exists already or cannot be written; those of the device.
+/// [`Error::Open`] with the file's name where already exists or cannot be written; those of the device.
 pub fn record(path: &Path, device: &dyn BlockDevice, changes: impl IntoIterator<Item = Result<Planned>>) -> Result<()> {
     let failed = failed(path);
     let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(&failed)?;
@@ -87,7 +87,7 @@ struct Record {
     before: Vec<u8>,
 }
 
-/// Puts back everything that an undo file of `device` holds, and makes sure that it stays; how many bytes that are.
+/// Restores everything that an undo file of `device` holds, and makes sure that it stays; how many bytes that are.
 /// Broken off, it can be run again.
 ///
 /// # Errors

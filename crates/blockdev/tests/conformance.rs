@@ -79,7 +79,7 @@ fn read_only() {
     let mut writes = [Write::new(0, &[1]), Write::new(9999, &[1])];
     device.write_many(&mut writes);
     assert!(writes.iter().all(|w| matches!(w.result, Err(Error::ReadOnly(Op::Write)))));
-    assert_eq!(inner.snapshot(), Default::default(), "a change reached the device below");
+    assert_eq!(inner.counters(), Default::default(), "a change reached the device below");
     assert_eq!(content(&inner), before);
 }
 

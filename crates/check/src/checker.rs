@@ -232,7 +232,7 @@ impl<'a> Checker<'a> {
         let directories = OnceLock::new();
         let names = OnceLock::new();
         let checks = Checks { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
-        let log = ScanLog::new(self.options.snapshots);
+        let log = ScanLog::new(self.options.scan_segments);
         let layers = Layers::of(&ctx);
         let claimer = &ctx.claims;
         let rounds = Rounds { ctx: &ctx, scanner, claimer, layers: layers.as_ref(), log: &log, only: None };
@@ -256,7 +256,7 @@ impl<'a> Checker<'a> {
             dir_runs.sort_unstable_by_key(|run| (run.inode, run.first));
             check_holes(&names, directories, &dir_runs);
             let items = names.again(&dir_runs);
-            scanner.pass(&items, |item, bytes| names.check_again(&item.tag, bytes));
+            scanner.read_ascending(&items, |item, bytes| names.check_again(&item.tag, bytes));
             if (scanner.cancelled)() {
                 return (counts, see(view));
             }

@@ -4,10 +4,9 @@
 //! group is first claimed. A claim that meets a bit already set is recorded as a conflict; who the owners are is found
 //! afterwards, see [`crate::phases::multiply_claimed`].
 //!
-//! The scan is divided into segments, and what was claimed by the end of each is saved as a *snapshot*: a block of
-//! which one needs to know who claimed it first was claimed in the segment before the first snapshot that has it.
-//! Groups that nothing was claimed in since the last snapshot are not copied, so in a scan in disk order all snapshots
-//! together take little more than one bitmap.
+//! The scan is divided into segments, and at the end of each the block map is saved. The segment in which a block was
+//! first claimed is the one before the first saved map that has it. Groups in which nothing was claimed since the last
+//! saved map are not copied, so in a scan in disk order all saved maps together take little more than one bitmap.
 //!
 //! The words are atomic, and there is no lock: threads claim in the same few groups all the time, and a lock for each
 //! group was an eighth of the whole check, most of it spent on waiting for the other processor's cache.
@@ -28,7 +27,7 @@ pub(crate) struct Claims {
     conflicts: Mutex<Vec<Again>>,
     /// The segment that is under way.
     segment: AtomicU32,
-    snapshots: Mutex<Snapshots>,
+    saved_maps: Mutex<SavedMaps>,
     first: u64,
     cluster_blocks: u64,
     clusters_per_group: u64,
@@ -50,13 +49,13 @@ pub(crate) struct Again {
 struct Claimed {
     /// Unset where nothing is.
     bits: OnceLock<Box<[AtomicU64]>>,
-    /// Something was claimed since the last snapshot.
+    /// Something was claimed since the last saved map.
     changed: AtomicBool,
 }
 
 /// The claimed clusters at the ends of segments.
 #[derive(Default)]
-struct Snapshots {
+struct SavedMaps {
     /// Of each group: its bits at the end of a segment, wherever they had changed; the segments ascend.
     groups: Vec<Vec<(u32, Box<[u64]>)>>,
     /// Bytes that they take.
@@ -72,7 +71,7 @@ impl Claims {
             groups: geometry.group_numbers().map(|_| Claimed::default()).collect(),
             conflicts: Mutex::new(Vec::new()),
             segment: AtomicU32::new(0),
-            snapshots: Mutex::default(),
+            saved_maps: Mutex::default(),
             first,
             cluster_blocks,
             clusters_per_group: u64::from(geometry.clusters_per_group()),
@@ -160,13 +159,13 @@ impl Claims {
     /// Ends a segment and saves what was claimed until now; returns its number. No thread claims meanwhile.
     pub(crate) fn end_segment(&self) -> u32 {
         let segment = self.segment.fetch_add(1, Ordering::Relaxed);
-        let mut snapshots = self.snapshots.lock();
-        snapshots.groups.resize_with(self.groups.len(), Vec::new);
+        let mut saved_maps = self.saved_maps.lock();
+        saved_maps.groups.resize_with(self.groups.len(), Vec::new);
         for (n, claimed) in self.groups.iter().enumerate() {
             if let Some(bits) = claimed.bits.get().filter(|_| claimed.changed.swap(false, Ordering::Relaxed)) {
-                snapshots.bytes += bits.len() as u64 * 8;
+                saved_maps.bytes += bits.len() as u64 * 8;
                 let copy = bits.iter().map(|word| word.load(Ordering::Relaxed)).collect();
-                if let Some(saved) = snapshots.groups.get_mut(n) {
+                if let Some(saved) = saved_maps.groups.get_mut(n) {
                     saved.push((segment, copy));
                 }
             }
@@ -174,9 +173,9 @@ impl Claims {
         segment
     }
 
-    /// Bytes that the snapshots take.
-    pub(crate) fn snapshot_bytes(&self) -> u64 {
-        self.snapshots.lock().bytes
+    /// Bytes that the saved maps take.
+    pub(crate) fn saved_bytes(&self) -> u64 {
+        self.saved_maps.lock().bytes
     }
 
     /// Whether a cluster was claimed in the first segment, which is the volume's own metadata.
@@ -184,11 +183,11 @@ impl Claims {
         self.first_claimed(cluster) == 0
     }
 
-    /// The segment in which a cluster was claimed first; the one under way where no snapshot has it.
+    /// The segment in which a cluster was claimed first; the one under way where no saved map has it.
     fn first_claimed(&self, cluster: u64) -> u32 {
         let place = cluster % self.clusters_per_group;
-        let snapshots = self.snapshots.lock();
-        let saved = snapshots.groups.get((cluster / self.clusters_per_group) as usize).map_or(&[][..], |saved| saved);
+        let saved_maps = self.saved_maps.lock();
+        let saved = saved_maps.groups.get((cluster / self.clusters_per_group) as usize).map_or(&[][..], |saved| saved);
         let has = |bits: &[u64]| bits.get((place / 64) as usize).is_some_and(|word| word >> (place % 64) & 1 == 1);
         // bits are only ever added
         let at = saved.partition_point(|(_, bits)| !has(bits));
@@ -205,14 +204,14 @@ impl Claims {
         self.conflicts.lock().iter().filter(|again| !segments.contains(&again.segment)).cloned().collect()
     }
 
-    /// Forgets all claims, conflicts and snapshots. No thread claims meanwhile.
+    /// Forgets all claims, conflicts and saved maps. No thread claims meanwhile.
     pub(crate) fn clear(&self) {
         for claimed in &self.groups {
             claimed.changed.store(false, Ordering::Relaxed);
             claimed.bits.get().into_iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
         }
         self.conflicts.lock().clear();
-        *self.snapshots.lock() = Snapshots::default();
+        *self.saved_maps.lock() = SavedMaps::default();
         self.segment.store(0, Ordering::Relaxed);
     }
 
@@ -307,7 +306,7 @@ mod tests {
         let again = claims.claimed_again_outside(&[1].into());
         assert_eq!(again, [Again { clusters: 101..102, inode: InodeNo(12), segment: 3 }]);
         assert!(claims.claimed_again_outside(&[1, 3].into()).is_empty());
-        assert_eq!(claims.snapshot_bytes(), 32 * 4, "a group that did not change is not copied");
+        assert_eq!(claims.saved_bytes(), 32 * 4, "a group that did not change is not copied");
         claims.clear();
         assert!(claims.conflicts().is_empty() && !claims.contains(5));
         assert!(!claims.claim(0..10));

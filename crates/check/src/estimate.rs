@@ -411,7 +411,7 @@ fn sampled_groups(volume: &Volume) -> (BTreeSet<GroupNo>, u64) {
     let mut rows: Vec<(&[GroupNo], u64)> = groups.chunks(row).map(|row| (row, row.iter().map(in_use).sum())).collect();
     let all: u64 = rows.iter().map(|(_, inodes)| inodes).sum();
     let mut standing = all;
-    // the volume's own files, which are like no others, are in the first row
+    // the system inodes, which are like no others, are in the first row
     if let Some((_, first)) = rows.first().filter(|(_, first)| *first < all / 2) {
         standing -= first;
         rows.remove(0);

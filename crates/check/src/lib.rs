@@ -11,7 +11,7 @@
 //! | `system_zone`, `system_inode` | the volume's own blocks and files |
 //! | `native` | native volumes: the metadata map, and the check of each version above it |
 //! | `table`, `problem`, `report`, `render`, `paths` | what can be wrong, what was, and how it is reported |
-//! | `problem_rules` | what an administrator has laid down for single problems |
+//! | `problem_settings` | what an administrator has laid down for single problems |
 //! | `repair`, `redo` | what is repaired, in memory first; how it reaches the device |
 //! | `estimate` | how long a check will take |
 #![forbid(unsafe_code)]
@@ -25,7 +25,7 @@ mod native;
 mod options;
 mod paths;
 mod phases;
-mod problem_rules;
+mod problem_settings;
 mod repair;
 mod scan;
 mod space_maps;
@@ -44,6 +44,6 @@ pub use checker::{check, check_in_use};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_by};
 pub use native::{Glance, InUse, is_native};
 pub use options::{Options, Progress, Refusal, Repair};
-pub use problem_rules::{Rule, Rules};
+pub use problem_settings::{ProblemSetting, ProblemSettings};
 pub use redo::{half_written, unfinished};
 pub use repair::{FreeSpaceForm, Replay, convert, first_sight, release_orphans, repair, replay};

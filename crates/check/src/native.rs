@@ -57,7 +57,7 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, String> {
     let generation = superblock.generation;
     let mut below = PhysicalLayer { damaged, ..read_generation(device, superblock) };
     if generation > LAST_GENERATION {
-        below.wrong.push((at, format!("the number of its generation, {generation}, is too high for another one")));
+        below.wrong.push((at, format!("its generation number, {generation}, has reached the maximum")));
     }
     Ok(below)
 }

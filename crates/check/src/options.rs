@@ -1,7 +1,7 @@
 //! The options of a check, the receiver of its progress, and the reason why there may be nothing to check.
 
 use crate::problem::Limits;
-use crate::problem_rules::Rules;
+use crate::problem_settings::ProblemSettings;
 use crate::report::exit;
 use crate::scan::GAP;
 use crate::table::Phase;
@@ -17,9 +17,9 @@ pub struct Options {
     pub threads: usize,
     /// Bytes between two things to read that are read too, and thrown away, where that saves a seek.
     pub gap: u64,
-    /// Snapshots of the block map that are taken of a pass, so that who owns a block claimed twice is found by reading
-    /// only parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
-    pub snapshots: Option<u32>,
+    /// Segments of a scan, each with a saved block map, so that the owners of a multiply-claimed block are found by
+    /// reading only parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
+    pub scan_segments: Option<u32>,
     /// The limits on the number of problems that are recorded.
     pub limits: Limits,
     /// The scope of the repair; only [`repair`](crate::repair()) looks at it.
@@ -31,7 +31,7 @@ pub struct Options {
     /// The time that is written into what is repaired, in seconds since 1970; none is the system's.
     pub now: Option<u64>,
     /// The rules for single problems; only [`repair`](crate::repair()) looks at them.
-    pub rules: Rules,
+    pub problem_settings: ProblemSettings,
 }
 
 /// The scope of a repair.
@@ -56,13 +56,13 @@ impl Default for Options {
             block_size: None,
             threads,
             gap: GAP,
-            snapshots: None,
+            scan_segments: None,
             limits: Limits::default(),
             repair: Repair::No,
             empty_tables: false,
             unshare_blocks: false,
             now: None,
-            rules: Rules::default(),
+            problem_settings: ProblemSettings::default(),
         }
     }
 }

@@ -144,7 +144,7 @@ impl Search<'_> {
             }
         }
         items.sort_by_key(|item| item.offset);
-        scanner.pass(&items, |item, bytes| {
+        scanner.read_ascending(&items, |item, bytes| {
             // what cannot be read was reported by the check
             let Ok(bytes) = bytes else { return };
             match item.tag {

@@ -286,7 +286,7 @@ impl Problems {
     }
 
     /// The problems listed so far, in order.
-    pub(crate) fn snapshot(&self) -> Vec<Problem> {
+    pub(crate) fn to_vec(&self) -> Vec<Problem> {
         let mut all: Vec<Problem> = self.listed().of.values().flat_map(|of_code| &of_code.smallest).cloned().collect();
         all.sort_unstable();
         all

@@ -49,7 +49,7 @@ use crate::native;
 use crate::options::{Options, Progress, Refusal, Repair};
 use crate::phases::superblock::open;
 use crate::problem::{Limits, Problem, Problems};
-use crate::problem_rules::Rules;
+use crate::problem_settings::ProblemSettings;
 use crate::redo::{self, BrokenOff, Finished, FreeBlocks};
 use crate::report::{Report, Reported, exit};
 use crate::scan::{Counters, Scanner};
@@ -153,7 +153,7 @@ fn repair_target(
         overlay: &overlay,
         found: overlay.clone(),
         mode: options.repair,
-        rules: &options.rules,
+        problem_settings: &options.problem_settings,
         now,
         ineffective: BTreeSet::new(),
         oscillating: BTreeSet::new(),
@@ -218,9 +218,9 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
         let asked = p.code.number() < 0x0E_0000 || unusable;
         // e2fsck asks about the fields of the superblock before it asks whether the volume was left clean
         let hopeless = p.code.fixer() == Fixer::None && p.code.severity() >= Severity::Error;
-        hopeless || asked && p.code.fixer() != Fixer::None && options.rules.is_fix(p.code)
+        hopeless || asked && p.code.fixer() != Fixer::None && options.problem_settings.is_fix(p.code)
     };
-    opened.is_ok() && !problems.snapshot().iter().any(matters)
+    opened.is_ok() && !problems.to_vec().iter().any(matters)
 }
 
 /// The outcome for a journal that was to be replayed.
@@ -313,7 +313,7 @@ struct Iterations<'a> {
     /// The volume before anything was repaired.
     found: Overlay,
     mode: Repair,
-    rules: &'a Rules,
+    problem_settings: &'a ProblemSettings,
     now: u64,
     /// Fixers that changed nothing.
     ineffective: BTreeSet<Fixer>,
@@ -378,7 +378,7 @@ impl Iterations<'_> {
             return Ok(Step::Done);
         }
         self.unclaimed.exclude(view);
-        let problems = view.problems.snapshot();
+        let problems = view.problems.to_vec();
         if self.mode == Repair::All
             && let Some(sentence) = Self::copy_is_too_large(view, &problems)
         {
@@ -408,7 +408,7 @@ impl Iterations<'_> {
             let own: Vec<&Problem> = problems.iter().filter(|p| p.code.fixer() == fixer && self.may_fix(p)).collect();
             if self.mode == Repair::Safe
                 && let Some(grave) =
-                    own.iter().find(|p| self.rules.preen(p.code) == Preen::Stops && !goes_anyway(p, &own))
+                    own.iter().find(|p| self.problem_settings.preen(p.code) == Preen::Stops && !goes_anyway(p, &own))
             {
                 self.stopped = Some((*grave).clone());
                 return Ok(Step::Done);
@@ -485,7 +485,7 @@ impl Iterations<'_> {
     fn is_for_a_person(&self, problem: &Problem) -> bool {
         match problem.code {
             Code::GroupDescriptorsTryBackup => true,
-            code => code == Code::JournalRecoveryFlagMissing && self.rules.preen(code) == Preen::Stops,
+            code => code == Code::JournalRecoveryFlagMissing && self.problem_settings.preen(code) == Preen::Stops,
         }
     }
 
@@ -494,11 +494,11 @@ impl Iterations<'_> {
         let code = problem.code;
         let forbidden = match self.mode {
             Repair::No => true,
-            Repair::Safe => self.rules.preen_leaves(code),
+            Repair::Safe => self.problem_settings.preen_leaves(code),
             Repair::All => false,
         };
         !forbidden
-            && !self.rules.never(code)
+            && !self.problem_settings.never(code)
             && code.fixer() != Fixer::None
             && !self.ineffective.contains(&code.fixer())
             && !self.oscillating.contains(&code.fixer())
@@ -519,7 +519,7 @@ impl Iterations<'_> {
             // nothing is known of most of the volume: it stays as it is, and so does what its superblock says of it
             return Ok(report);
         }
-        let allowed = |p: &Reported| p.severity < Severity::Error || self.rules.never(p.code);
+        let allowed = |p: &Reported| p.severity < Severity::Error || self.problem_settings.never(p.code);
         let stopped = self.mode == Repair::Safe && left && !(report.errors > 0 && report.problems.iter().all(allowed));
         let repaired = if stopped { Vec::new() } else { self.repaired };
         let before = self.found.fingerprint();
@@ -571,7 +571,7 @@ impl Iterations<'_> {
         all.append(&mut report.problems);
         all.sort_by_key(|problem| problem.phase);
         report.problems = all;
-        if !left && (made_valid || self.rules.any_fix(&codes)) {
+        if !left && (made_valid || self.problem_settings.any_fix(&codes)) {
             report.exit = exit::REPAIRED;
         }
         report.repaired = changed;

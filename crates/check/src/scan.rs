@@ -211,16 +211,16 @@ impl Scanner<'_> {
 
     /// Reads all `items`, which ascend by offset, and calls `check` with each item's bytes, on several threads and in
     /// no promised order. An item that cannot be read is checked with the device's error.
-    pub(crate) fn pass<T: Copy + Send + Sync>(
+    pub(crate) fn read_ascending<T: Copy + Send + Sync>(
         &self,
         items: &[Item<T>],
         check: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
     ) {
-        self.growing_pass(items, &(), check);
+        self.read_growing(items, &(), check);
     }
 
-    /// A pass over `items` and all that `feed` says they lead to.
-    pub(crate) fn growing_pass<T: Copy + Send + Sync>(
+    /// Reads `items`, as [`Scanner::read_ascending`], and all that `feed` says they lead to.
+    pub(crate) fn read_growing<T: Copy + Send + Sync>(
         &self,
         items: &[Item<T>],
         feed: &(impl Feed<T> + Sync),
@@ -452,7 +452,7 @@ mod tests {
         let scanner = scanner(&device, &counters, threads, GAP);
         let items: Vec<_> = offsets.iter().map(|&offset| Item { offset, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
-        scanner.pass(&items, |item, bytes| {
+        scanner.read_ascending(&items, |item, bytes| {
             assert!(bytes.unwrap().iter().all(|b| *b == (item.offset >> 10) as u8));
             seen.lock().push(item.offset);
         });
@@ -484,7 +484,7 @@ mod tests {
         let scanner = scanner(&device, &counters, 1, GAP);
         let items: Vec<_> = [1024u64, 3072, 4096].iter().map(|&offset| Item { offset, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
-        scanner.pass(&items, |item, bytes| seen.lock().push((item.offset, bytes.is_ok())));
+        scanner.read_ascending(&items, |item, bytes| seen.lock().push((item.offset, bytes.is_ok())));
         assert_eq!(seen.into_inner(), [(1024, true), (3072, true), (4096, false)]);
     }
 
@@ -526,7 +526,7 @@ mod tests {
         let scanner = scanner(&device, &counters, 3, 0);
         let items: Vec<_> = (0..4096).map(|n| Item { offset: n * 2048, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
-        scanner.pass(&items, |item, bytes| {
+        scanner.read_ascending(&items, |item, bytes| {
             assert!(bytes.unwrap().iter().all(|b| *b == (item.offset >> 10) as u8));
             seen.lock().push(item.offset);
         });

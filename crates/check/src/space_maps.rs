@@ -248,7 +248,7 @@ fn read(scanner: &Scanner<'_>, geometry: &Geometry, blocks: &Range<u64>) -> Vec<
         .collect();
     debug_assert!(u64::from(size) <= REQUEST);
     let all = Mutex::new(vec![Vec::new(); (blocks.end - blocks.start) as usize]);
-    scanner.pass(&items, |item, bytes| {
+    scanner.read_ascending(&items, |item, bytes| {
         let mut all = all.lock();
         if let (Ok(bytes), Some(place)) = (bytes, all.get_mut(item.tag)) {
             *place = bytes.to_vec();

@@ -1,4 +1,4 @@
-//! The volume's own files (journal, orphan file, quota), read before or after everything else: an inode and its whole
+//! The system inodes (journal, orphan file, quota), read before or after everything else: an inode and its whole
 //! map.
 //!
 //! The rounds check these inodes like any other. Here they are only followed, so that their content can be checked.
@@ -31,7 +31,7 @@ struct MapBlock {
     levels: u32,
 }
 
-/// One of the volume's own files.
+/// A system inode.
 #[derive(Debug)]
 pub(crate) struct SystemInode {
     /// `i_size`
@@ -128,7 +128,7 @@ impl SystemInode {
             let mut items: Vec<_> = items.collect();
             items.sort_by_key(|item| item.offset);
             let state = Mutex::new((&mut *self, Vec::new()));
-            scanner.pass(&items, |item, bytes| {
+            scanner.read_ascending(&items, |item, bytes| {
                 let mut state = state.lock();
                 let (file, next) = &mut *state;
                 match bytes {

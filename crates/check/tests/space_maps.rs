@@ -403,15 +403,15 @@ fn wrong_numbers_of_maps_are_put_right_from_a_copy() {
         ("a table on the descriptors", |sb| sb.x_map_start = 2.into()),
         ("a table elsewhere", |sb| sb.x_map_start = (sb.x_map_start.get() + 1).into()),
         ("a table beyond the volume", |sb| sb.x_map_start = u64::MAX.into()),
-        ("a longer log", |sb| sb.x_map_log = (sb.x_map_log.get() * 2).into()),
-        ("a log that ends in other blocks", |sb| sb.x_map_log = (sb.x_map_log.get() + 60).into()),
-        ("a short log", |sb| sb.x_map_log = 4.into()),
+        ("a longer log", |sb| sb.x_space_map_log = (sb.x_space_map_log.get() * 2).into()),
+        ("a log that ends in other blocks", |sb| sb.x_space_map_log = (sb.x_space_map_log.get() + 60).into()),
+        ("a short log", |sb| sb.x_space_map_log = 4.into()),
     ];
     let volume = Mapped::new(VOLUMES[1]);
     for (said, change) in cases {
         let mut bytes = volume.bytes.clone();
         let sb = DiskSuperblock::mut_from_bytes(&mut bytes[OFFSET as usize..][..1024]).expect("a superblock");
-        let right = sb.x_map_log.get();
+        let right = sb.x_space_map_log.get();
         change(sb);
         sb.s_checksum = sb.checksum().into();
         let before = look(&bytes);
@@ -419,7 +419,7 @@ fn wrong_numbers_of_maps_are_put_right_from_a_copy() {
         assert_eq!(report.exit & exit::LEFT, 0, "{said}: {report:?}");
         assert!(look(&after).clean, "{said}: {:?}", look(&after));
         let sb = Superblock::parse(&after[OFFSET as usize..][..1024]).expect("a superblock");
-        println!("{said}: log {} instead of {right}, {:?}", sb.disk.x_map_log.get(), codes(&before));
+        println!("{said}: log {} instead of {right}, {:?}", sb.disk.x_space_map_log.get(), codes(&before));
         let (back, done, _) = converted(&after, FreeSpaceForm::Bitmaps).expect("converted back");
         assert!(done);
         let image = image(VOLUMES[1]);

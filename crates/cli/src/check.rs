@@ -124,7 +124,7 @@ pub(crate) struct Check {
     #[arg(long)]
     json: bool,
 
-    /// Print what is on the volume, and time, reads, seeks and memory
+    /// Print statistics of the volume, and time, reads, seeks and memory
     #[arg(short, long)]
     verbose: bool,
 
@@ -219,8 +219,8 @@ impl Check {
             now,
             empty_tables: self.extended.contains(&Extended::EmptyTables),
             unshare_blocks: self.extended.contains(&Extended::UnshareBlocks),
-            rules: settings.rules.clone(),
-            snapshots: self.extended.iter().find_map(|option| match option {
+            problem_settings: settings.problem_settings.clone(),
+            scan_segments: self.extended.iter().find_map(|option| match option {
                 Extended::ScanSegments(n) => Some(*n),
                 _ => None,
             }),

@@ -5,13 +5,14 @@ use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit};
 use ::crash::campaign::{self, FaultReport, Report};
 use ::crash::explore::{Counts, Finding, Kind as Wrong, Options};
-use ::crash::ext::{Ext, FORMATS};
+use ::crash::ext::Ext;
 use ::crash::generate::{self, Pairs};
 use ::crash::op::Workload;
 use ::crash::{full, papers};
 use check::render::escape;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use fs::mkfs::Kind;
 use fs::{Consistency, MODES, Mode};
 use serde::Serialize;
 use std::io::Write;
@@ -52,8 +53,8 @@ pub(crate) struct Crash {
 
     /// Format of the volumes in the modes without snapshots; by default ext2 without a journal and ext4 with one. The
     /// modes snapshot and snapshot-cow have native volumes
-    #[arg(long, value_name = "ext2|ext3|ext4", value_parser = format)]
-    format: Option<&'static str>,
+    #[arg(long, value_name = "ext2|ext3|ext4")]
+    format: Option<Kind>,
 
     /// Size of the volumes, at least 1M, and 16M in the modes snapshot and snapshot-cow. By default 9M, there 24M; with
     /// --ops full 2560K, there 16M
@@ -158,11 +159,6 @@ fn slice(text: &str) -> std::result::Result<(u64, u64), String> {
     parts.filter(|(slice, of)| slice < of).ok_or_else(|| "expected I/N, with I from 0 to N - 1".to_owned())
 }
 
-fn format(text: &str) -> std::result::Result<&'static str, String> {
-    let found = FORMATS.iter().find(|format| format.name == text);
-    found.map(|format| format.name).ok_or_else(|| format!("expected one of {}", FORMATS.map(|f| f.name).join(", ")))
-}
-
 /// One mode as JSON.
 #[derive(Debug, Serialize)]
 struct Explored {
@@ -205,11 +201,11 @@ impl Crash {
         let modes = modes.iter().filter(|mode| !self.modes.is_empty() || !native(mode) || self.format.is_none());
         if let (Some(mode), Some(format)) =
             (self.modes.iter().find(|mode| native(mode)).map(|mode| mode.name), self.format)
-            && format != "extant"
+            && format != Kind::Extant
         {
             return Err(Failure::Usage(format!("--format {format}: mode {mode} requires native volumes")));
         }
-        let systems = modes.filter_map(|mode| Some((mode.name, Ext::new(mode.name, self.format)?)));
+        let systems = modes.filter_map(|mode| Some((mode.name, Ext::new(mode.name, self.format.map(Kind::name))?)));
         let systems = systems.map(|(mode, ext)| Ok((mode, self.sized(mode, ext)?))).collect::<Result<Vec<_>>>()?;
         let systems = systems.into_iter();
         let found = match self.faults {

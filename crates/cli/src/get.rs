@@ -59,7 +59,7 @@ pub(crate) struct Get {
     #[arg(value_names = ["PATH", "DEST"], num_args = 2.., required = true)]
     paths: Vec<OsString>,
 
-    /// Copy directories with all that is below them
+    /// Copy directories recursively
     #[arg(short, long)]
     recursive: bool,
 
@@ -322,7 +322,7 @@ impl<'a> Copier<'a> {
         if let Some(inode) = &level.inode {
             let attributes = self.attributes_of(path, inode);
             let done = level.into.set_attributes(&attributes);
-            self.note_unset(path, done);
+            self.record_unset(path, done);
         }
     }
 
@@ -371,7 +371,7 @@ impl<'a> Copier<'a> {
         }
         let attributes = self.attributes_of(path, inode);
         let done = set_open_attributes(&file, &attributes);
-        self.note_unset(path, done);
+        self.record_unset(path, done);
         let Some(temporary) = temporary else { return content };
         let settled = into.settle(&temporary, name, content.is_ok());
         content.map_err(|why| match why {
@@ -444,7 +444,7 @@ impl<'a> Copier<'a> {
     fn set_node_attributes(&mut self, into: &Beneath, path: &[u8], name: &[u8], inode: &Inode) {
         let attributes = self.attributes_of(path, inode);
         let done = into.set_node_attributes(name, &attributes);
-        self.note_unset(path, done);
+        self.record_unset(path, done);
     }
 
     /// The metadata of a file beside its content; complains of attributes that cannot be read.
@@ -485,7 +485,7 @@ impl<'a> Copier<'a> {
         mode
     }
 
-    fn note_unset(&mut self, path: &[u8], done: io::Result<Vec<UnsetXattr>>) {
+    fn record_unset(&mut self, path: &[u8], done: io::Result<Vec<UnsetXattr>>) {
         match done {
             Err(e) => self.complaints.about(path, format!("cannot set owner, mode or times: {e}")),
             Ok(unset) => {

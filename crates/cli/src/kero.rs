@@ -101,7 +101,7 @@ struct Format {
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<Device>,
 
-    /// Discard what is on the device
+    /// Discard the content of the device
     #[arg(long)]
     empty: bool,
 

@@ -56,7 +56,7 @@ pub(crate) struct Ls {
     #[arg(short = 'R', long)]
     recursive: bool,
 
-    /// Show a directory itself, not what is in it
+    /// Show a directory itself, not its content
     #[arg(short, long)]
     directory: bool,
 

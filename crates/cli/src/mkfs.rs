@@ -9,7 +9,7 @@ use crate::source::{for_writing, not_written};
 use blockdev::{BlockDevice, OpenOptions};
 use check::render::escape;
 use clap::Args;
-use fs::mkfs::{Kind, Layout, MkfsOptions};
+use fs::mkfs::{Kind, MkfsOptions, VolumeImage};
 use fs::{Consistency, FsBlock, InodeNo, Placement, Timestamp, Volume, WriteOptions};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -57,7 +57,7 @@ rext3 is ext3 made for fast checks: metadata is in regions, and its blocks name 
     32 groups (or as many as -G says) are together. Regions grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
     kernel and e2fsck refuse it.
 
-spacemap is ext4 whose free space is recorded as runs and a log, not in block bitmaps: little is read and written to find and \
+spacemap is ext4 whose free space is recorded as extents and a log, not in block bitmaps: little is read and written to find and \
     allocate blocks, however large the volume is. The kernel mounts it with -o ro only, and e2fsck refuses it; extant convert makes \
     it ext4 and back. The feature space_maps does the same to ext3 and rext3, with flex_bg.
 
@@ -85,7 +85,7 @@ Extended options for -E:
   region=SIZE                              with rext3: metadata region for each group at first, 1/64
                                            of it unless set
   metablockgroup=SIZE                      with space_maps: a power of two of groups, usually 8g
-  map_log=BLOCKS                           with space_maps: its log, usually 256, fewer on a small
+  space_map_log=BLOCKS                     with space_maps: its log, usually 256, fewer on a small
                                            volume
 
 Exit status: 0 made, 1 not made, 2 wrong usage.";
@@ -208,12 +208,12 @@ impl Mkfs {
         // a source that cannot be read must not cost the content of the device
         let from = self.from.as_deref().map(|from| Contents::open(from, self.device.as_ref())).transpose()?;
         let begun = std::cell::Cell::new(false);
-        let layout = if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &begun) };
-        let filled = layout.and_then(|layout| {
+        let image = if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &begun) };
+        let filled = image.and_then(|image| {
             let filled = from.map(|from| self.fill_from(from, &options)).transpose()?;
-            Ok((layout, filled))
+            Ok((image, filled))
         });
-        let (layout, filled) = match filled {
+        let (image, filled) = match filled {
             // it is not a volume, and the file was not there before
             Err(failure) if begun.get() && std::fs::remove_file(&self.device).is_ok() => {
                 return Err(match failure {
@@ -223,37 +223,28 @@ impl Mkfs {
             }
             filled => filled?,
         };
-        for note in layout.notes() {
+        for note in image.notes() {
             say(&format!("{}: {note}", escape(self.device.as_bytes())));
         }
         let (status, copied) = filled.unzip();
         if self.json {
-            print_json(&self.summary(&layout, copied))?;
+            print_json(&self.summary(&image, copied))?;
         } else if !self.quiet {
-            self.report(&layout)?;
+            self.report(&image)?;
         }
         Ok(status.unwrap_or(0))
     }
 
     /// The options as the library takes them.
     fn options(&self) -> Result<MkfsOptions> {
-        let kind = match self.kind.as_str() {
-            "extant" if self.journal || !self.journal_options.is_empty() => {
+        let unknown = |why| Failure::Usage(format!("-t {}: unknown type; {why}", self.kind));
+        let kind = match self.kind.parse::<Kind>().map_err(unknown)? {
+            Kind::Extant if self.journal || !self.journal_options.is_empty() => {
                 let why = "-j and -J: a volume of type extant has no journal, and needs none";
                 return Err(Failure::Usage(why.into()));
             }
-            "ext2" if self.journal || !self.journal_options.is_empty() => Kind::Ext3,
-            "ext2" => Kind::Ext2,
-            "ext3" => Kind::Ext3,
-            "ext4" => Kind::Ext4,
-            "rext3" => Kind::Rext3,
-            "extant" => Kind::Extant,
-            "spacemap" => Kind::SpaceMap,
-            other => {
-                return Err(Failure::Usage(format!(
-                    "-t {other}: unknown type; use extant, ext2, ext3, ext4, rext3 or spacemap"
-                )));
-            }
+            Kind::Ext2 if self.journal || !self.journal_options.is_empty() => Kind::Ext3,
+            kind => kind,
         };
         let mut options = MkfsOptions::new(kind);
         self.fill(&mut options).map_err(Failure::Usage)?;
@@ -316,14 +307,14 @@ impl Mkfs {
         !scheme && matches!(std::fs::metadata(&self.device), Err(e) if e.kind() == ErrorKind::NotFound)
     }
 
-    fn layout(&self, len: u64, sector: u32, options: &MkfsOptions) -> Result<Layout> {
-        Layout::new(len, sector, options).map_err(|e| self.failure(e))
+    fn image(&self, len: u64, sector: u32, options: &MkfsOptions) -> Result<VolumeImage> {
+        VolumeImage::new(len, sector, options).map_err(|e| self.failure(e))
     }
 
-    /// The layout alone, for a device that is only examined, or that SIZE describes.
-    fn plan(&self, options: &MkfsOptions) -> Result<Layout> {
+    /// The image alone, for a device that is only examined, or that SIZE describes.
+    fn plan(&self, options: &MkfsOptions) -> Result<VolumeImage> {
         match options.len {
-            Some(len) if self.is_missing() => self.layout(len, 512, options),
+            Some(len) if self.is_missing() => self.image(len, 512, options),
             None if self.is_missing() => Err(self.failure("there is no such file: add a SIZE to create it")),
             len => {
                 let device = open_volume(&self.device, OpenOptions::default())?;
@@ -331,7 +322,7 @@ impl Mkfs {
                 self.warn(&*device)?;
                 let grows = std::fs::metadata(&self.device).is_ok_and(|metadata| metadata.is_file());
                 let len = geometry.len.max(len.filter(|_| grows).unwrap_or(0));
-                self.layout(len, geometry.sector, options)
+                self.image(len, geometry.sector, options)
             }
         }
     }
@@ -349,25 +340,25 @@ impl Mkfs {
     }
 
     /// Makes the volume; `begun` says that it made the file as well. `fills`: files come into it then.
-    fn make(&self, options: &MkfsOptions, fills: bool, begun: &std::cell::Cell<bool>) -> Result<Layout> {
-        let layout = |len, sector| {
-            let layout = self.layout(len, sector, options)?;
-            match fs::unwritable(&layout.features()).filter(|_| fills) {
+    fn make(&self, options: &MkfsOptions, fills: bool, begun: &std::cell::Cell<bool>) -> Result<VolumeImage> {
+        let image = |len, sector| {
+            let image = self.image(len, sector, options)?;
+            match fs::unwritable(&image.features()).filter(|_| fills) {
                 Some(why) => Err(self.failure(format!("-d: {why}"))),
-                None => Ok(layout),
+                None => Ok(image),
             }
         };
         match options.len {
             Some(len) if self.is_missing() => {
-                let layout = layout(len, 512)?;
+                let image = image(len, 512)?;
                 let signals = Cleanup::of(&self.device)?;
                 let file = File::create_new(&self.device).map_err(|e| self.failure(e))?;
                 begun.set(true);
                 file.set_len(len).map_err(|e| self.failure(e))?;
                 drop(file);
-                self.write(&self.open()?, &layout)?;
+                self.write(&self.open()?, &image)?;
                 drop(signals);
-                Ok(layout)
+                Ok(image)
             }
             len => {
                 let mut device = self.open()?;
@@ -379,15 +370,15 @@ impl Mkfs {
                 if let Some(len) = len.filter(|len| *len > device.geometry().len)
                     && Path::new(&self.device).is_file()
                 {
-                    layout(len, device.geometry().sector)?;
+                    image(len, device.geometry().sector)?;
                     drop(device);
                     let grown = File::options().write(true).open(&self.device).and_then(|file| file.set_len(len));
                     grown.map_err(|e| self.failure(e))?;
                     device = self.open()?;
                 }
-                let layout = layout(device.geometry().len, device.geometry().sector)?;
-                self.write(&device, &layout)?;
-                Ok(layout)
+                let image = image(device.geometry().len, device.geometry().sector)?;
+                self.write(&device, &image)?;
+                Ok(image)
             }
         }
     }
@@ -397,9 +388,9 @@ impl Mkfs {
         open_volume(&self.device, for_writing(&self.device)).map_err(|e| with_place(&self.device, e))
     }
 
-    fn write(&self, device: &Arc<dyn BlockDevice>, layout: &Layout) -> Result<()> {
+    fn write(&self, device: &Arc<dyn BlockDevice>, image: &VolumeImage) -> Result<()> {
         let bar = Bar::new("zeroing", 0, Unit::Bytes);
-        let written = layout.write(device, &mut |done, total| bar.set(done, total));
+        let written = image.write(device, &mut |done, total| bar.set(done, total));
         bar.finish();
         written.map_err(|e| self.failure(e))
     }
@@ -452,8 +443,8 @@ impl Mkfs {
     }
 
     /// Prints a summary of the volume made, as text.
-    fn report(&self, layout: &Layout) -> Result<()> {
-        let superblock = layout.superblock();
+    fn report(&self, image: &VolumeImage) -> Result<()> {
+        let superblock = image.superblock();
         let geometry = &superblock.geometry;
         let block_size = u64::from(geometry.block_size);
         let mut out = stdout()?;
@@ -462,22 +453,22 @@ impl Mkfs {
             "{}: {} {}, {} in {} blocks of {}, {} inodes of {} bytes",
             escape(self.device.as_bytes()),
             if self.dry_run { "would be" } else { "is now" },
-            layout.format_name(),
-            human(layout.device_blocks().saturating_mul(block_size)),
-            layout.device_blocks(),
+            image.format_name(),
+            human(image.device_blocks().saturating_mul(block_size)),
+            image.device_blocks(),
             human(block_size),
             geometry.inodes,
             geometry.inode_size,
         )?;
         writeln!(out, "UUID {}", uuid::Uuid::from_bytes(superblock.disk.s_uuid))?;
-        match layout.journal_blocks() {
+        match image.journal_blocks() {
             0 => writeln!(out, "no journal")?,
             blocks => writeln!(out, "journal of {}", human(blocks * block_size))?,
         }
         if self.verbose {
-            writeln!(out, "features {}", layout.features().names().join(" "))?;
+            writeln!(out, "features {}", image.features().names().join(" "))?;
         }
-        let copies: Vec<String> = backup_blocks(layout).map(|block| block.to_string()).collect();
+        let copies: Vec<String> = backup_blocks(image).map(|block| block.to_string()).collect();
         if !copies.is_empty() {
             writeln!(out, "backup superblocks in blocks {}", copies.join(", "))?;
         }
@@ -485,30 +476,30 @@ impl Mkfs {
     }
 
     /// A summary of the volume made, as JSON.
-    fn summary(&self, layout: &Layout, copied: Option<serde_json::Value>) -> serde_json::Value {
-        let superblock = layout.superblock();
+    fn summary(&self, image: &VolumeImage, copied: Option<serde_json::Value>) -> serde_json::Value {
+        let superblock = image.superblock();
         let geometry = &superblock.geometry;
         json!({
             "device": &*self.device,
             "made": !self.dry_run,
             "copied": copied,
-            "format": layout.format_name(),
+            "format": image.format_name(),
             "uuid": uuid::Uuid::from_bytes(superblock.disk.s_uuid).to_string(),
             "label": superblock.disk.label(),
             "block_size": geometry.block_size,
-            "blocks": layout.device_blocks(),
+            "blocks": image.device_blocks(),
             "cluster_size": geometry.block_size.saturating_mul(geometry.cluster_blocks),
             "reserved_blocks": superblock.disk.reserved_blocks_count(),
-            "free_blocks": layout.free_blocks(),
-            "journal_blocks": layout.journal_blocks(),
+            "free_blocks": image.free_blocks(),
+            "journal_blocks": image.journal_blocks(),
             "inodes": geometry.inodes,
             "inode_size": geometry.inode_size,
             "groups": geometry.groups,
             "blocks_per_group": geometry.blocks_per_group,
             "inodes_per_group": geometry.inodes_per_group,
-            "features": layout.features().names(),
-            "backup_superblocks": backup_blocks(layout).map(FsBlock::get).collect::<Vec<_>>(),
-            "notes": layout.notes().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "features": image.features().names(),
+            "backup_superblocks": backup_blocks(image).map(FsBlock::get).collect::<Vec<_>>(),
+            "notes": image.notes().iter().map(ToString::to_string).collect::<Vec<_>>(),
         })
     }
 }
@@ -543,8 +534,8 @@ impl Drop for Cleanup {
     }
 }
 
-fn backup_blocks(layout: &Layout) -> impl Iterator<Item = FsBlock> + '_ {
-    let geometry = &layout.superblock().geometry;
+fn backup_blocks(image: &VolumeImage) -> impl Iterator<Item = FsBlock> + '_ {
+    let geometry = &image.superblock().geometry;
     geometry.backup_groups().filter_map(|group| geometry.superblock_block(group))
 }
 

@@ -45,7 +45,7 @@ const MOUNT_FAILED: u8 = 32;
 It returns when the volume can be used, and a process in the background serves it until `extant \
     umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files cause errors for programs that read \
     them; each is logged once, to syslog (with -f: on standard error). A volume that cannot \
-    be written (marked as having errors, write-protected, with features that only can be read) is \
+    be written (marked as having errors, write-protected, with features that are only supported for reading) is \
     mounted read-only with the reason; with -o rw it is not mounted (mount(8) always says rw, so that \
     has no effect from there). Options that the volume cannot honour, as consistency=journal where it \
     has no journal, are errors. A volume that is mounted for writing already, under whatever name (a loop \
@@ -56,7 +56,7 @@ No privilege is needed. Users other than root get nosuid and nodev; root gets wh
 
 On the device when a call returns:
   fsync        the file (and with a journal all that was done to names before)
-  sync, umount everything, where root mounted it (the list of mounts says fuseblk): a loop device is
+  sync, umount everything, where root mounted it (the mount table says fuseblk): a loop device is
                attached to the volume for that, and where none is available it is not mounted (in a
                container without loop devices: mounted, with a warning). For mounts by other users,
                and with nofuseblk, the kernel does not pass on sync(2), and umount(8) does not
@@ -64,10 +64,10 @@ On the device when a call returns:
                returns, or after SIGTERM when the process has ended, and otherwise after the seconds
                of `commit`
 
-By mount(8) and /etc/fstab: link the program as /sbin/mount.extant, and the type is extant; as \
-    /sbin/mount.fuse.extant, and it is also fuse.extant, which `mount -o remount` asks for where the \
-    list of mounts says so. What root mounts in this way is for all users (allow_other), other than by \
-    `extant mount`. UUID= and LABEL= work for ext2, ext3 and ext4 volumes on block devices, and for \
+For mount(8) and /etc/fstab, link the program as /sbin/mount.extant: the type is then extant. With a \
+    second link, /sbin/mount.fuse.extant, the type fuse.extant works as well, which `mount -o remount` \
+    uses where the mount table shows it. What root mounts in this way all users may access \
+    (allow_other), unlike with `extant mount`. UUID= and LABEL= work for ext2, ext3 and ext4 volumes on block devices, and for \
     Extant's own with the rule for udev that comes with the program (contrib). `umount -a` knows the \
     types as fuseblk.extant and fuse.extant.
 

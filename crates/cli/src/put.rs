@@ -41,7 +41,7 @@ pub(crate) struct Put {
     #[arg(value_names = ["FILE", "DEST"], num_args = 2.., required = true, allow_hyphen_values = true)]
     paths: Vec<OsString>,
 
-    /// Copy directories with all that is below them
+    /// Copy directories recursively
     #[arg(short, long)]
     recursive: bool,
 

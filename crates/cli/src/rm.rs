@@ -36,7 +36,7 @@ pub(crate) struct Rm {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
 
-    /// Remove directories with all that is below them
+    /// Remove directories and their contents recursively
     #[arg(short, long)]
     recursive: bool,
 

@@ -25,8 +25,8 @@ use std::path::Path;
   extant snapshot rollback volume.img before-upgrade
   extant snapshot delete volume.img before-upgrade
 
-Creating one takes no space and no time that depends on the volume; it preserves what is changed or deleted later. \
-    DEVICE is a volume that is not mounted (a path), or a folder of one that `extant mount` mounted. There mkdir and rmdir \
+Creating a snapshot takes no space, and its time does not depend on the size of the volume. It \
+    preserves what is changed or deleted later. DEVICE is a volume that is not mounted (a path), or a folder of one that `extant mount` mounted. There mkdir and rmdir \
     in .extant/snapshots create and delete snapshots, too; rmdir does not require an empty one.
 
 Exit status: 0 done, 1 not done, 2 wrong usage."
@@ -54,8 +54,8 @@ enum Command {
 A name has 1 to 128 bytes and no slash. A volume has at most 4096 snapshots. A snapshot of a mounted volume contains everything \
     that programs have written, also through mappings.
 
-Files in a snapshot have the modes of the time when it was taken: a file that all could read stays readable in it when the \
-    file is made private later. So the snapshots of a mounted volume are for root and the user who mounted it, unless it is \
+Files in a snapshot have the modes of the time when it was taken: a file that everyone could read stays readable there when \
+    it is made private later. So the snapshots of a mounted volume are for root and the user who mounted it, unless it is \
     mounted with snapdir=all.
 
 Exit status: 0 it is on the device, 1 not created, 2 wrong usage."

@@ -169,7 +169,7 @@ pub(crate) fn not_written(device: &str, error: &fs::Error) -> Failure {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(trace) = &self.trace {
-            let reads = trace.snapshot().reads;
+            let reads = trace.counters().reads;
             let (requests, seeks) = (reads.requests, reads.seeks);
             self.report(&format!("read {} in {requests} requests ({seeks} seeks)", human(reads.bytes)));
         }

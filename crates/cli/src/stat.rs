@@ -1,9 +1,9 @@
 //! `extant stat`: everything in an inode.
 
+use crate::extents::{Extent, Extents, has_map};
 use crate::failure::{Complaints, Result};
 use crate::file_meta::{FileMeta, flag_names, target_of};
 use crate::output::{FULL_TIME, Text, counted, hex, human, local_time, mode_letters, print_json, stdout};
-use crate::pieces::{Piece, Pieces, has_map};
 use crate::source::{Opened, Source};
 use check::render::escape;
 use clap::Args;
@@ -68,14 +68,14 @@ struct Map {
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<u16>,
     /// Extents with data, or allocated and never written.
-    pieces: u64,
+    extents: u64,
     /// Blocks with data.
     data_blocks: u64,
     /// Blocks allocated and never written.
     unwritten_blocks: u64,
     /// With `--blocks`: the extents.
     #[serde(skip_serializing_if = "Option::is_none")]
-    runs: Option<Vec<Piece>>,
+    extent_list: Option<Vec<Extent>>,
 }
 
 #[derive(Serialize)]
@@ -167,8 +167,8 @@ impl Stat {
     }
 }
 
-/// The map of a file; nothing for files that have none. All pieces are recorded only with `with_runs`.
-fn map_of(volume: &Volume, inode: &Inode, with_runs: bool) -> fs::Result<Option<Map>> {
+/// The map of a file; nothing for files that have none. All extents are recorded only with `with_list`.
+fn map_of(volume: &Volume, inode: &Inode, with_list: bool) -> fs::Result<Option<Map>> {
     let flags = inode.raw().flags();
     if !has_map(inode) {
         return Ok(None);
@@ -181,13 +181,14 @@ fn map_of(volume: &Volume, inode: &Inode, with_runs: bool) -> fs::Result<Option<
     } else {
         ("indirect", None)
     };
-    let mut map = Map { kind, depth, pieces: 0, data_blocks: 0, unwritten_blocks: 0, runs: with_runs.then(Vec::new) };
-    let mut pieces = Pieces::of(volume, inode);
-    while let Some(piece) = pieces.next_piece()? {
-        map.pieces += 1;
-        *(if piece.unwritten { &mut map.unwritten_blocks } else { &mut map.data_blocks }) += piece.len;
-        if let Some(runs) = &mut map.runs {
-            runs.push(piece);
+    let mut map =
+        Map { kind, depth, extents: 0, data_blocks: 0, unwritten_blocks: 0, extent_list: with_list.then(Vec::new) };
+    let mut extents = Extents::of(volume, inode);
+    while let Some(extent) = extents.next_extent()? {
+        map.extents += 1;
+        *(if extent.unwritten { &mut map.unwritten_blocks } else { &mut map.data_blocks }) += extent.len;
+        if let Some(list) = &mut map.extent_list {
+            list.push(extent);
         }
     }
     Ok(Some(map))
@@ -222,8 +223,8 @@ impl Shown<'_> {
         row(
             "Type",
             match a.device {
-                Some((major, minor)) => format!("{}, {major}:{minor}", kind_words(a.kind)),
-                None => kind_words(a.kind).to_owned(),
+                Some((major, minor)) => format!("{}, {major}:{minor}", kind_text(a.kind)),
+                None => kind_text(a.kind).to_owned(),
             },
         )?;
         row("Mode", format!("{:04o} ({})", a.mode & 0o7777, mode_letters(a.kind, a.mode)))?;
@@ -249,8 +250,8 @@ impl Shown<'_> {
             let label = if at == 0 { "Xattrs" } else { "" };
             row(label, format!("{} = {}", escape(name), readable(name, value)))?;
         }
-        match self.map.as_ref().and_then(|map| map.runs.as_deref()) {
-            Some(runs) if !runs.is_empty() => print_pieces(runs, out),
+        match self.map.as_ref().and_then(|map| map.extent_list.as_deref()) {
+            Some(extents) if !extents.is_empty() => print_extents(extents, out),
             _ => Ok(()),
         }
     }
@@ -266,33 +267,33 @@ impl Map {
             Some(depth) => format!("extent tree of depth {depth}"),
             None => "direct and indirect blocks".to_owned(),
         };
-        let pieces = counted(self.pieces, "extent", "extents");
+        let extents = counted(self.extents, "extent", "extents");
         // writing to a String cannot fail
         let _ = match (self.data_blocks, self.unwritten_blocks) {
             (0, 0) => write!(out, "; nothing is mapped"),
-            (data, 0) => write!(out, "; {} in {pieces}", counted(data, "block", "blocks")),
+            (data, 0) => write!(out, "; {} in {extents}", counted(data, "block", "blocks")),
             (data, unwritten) => {
-                write!(out, "; {} and {unwritten} unwritten in {pieces}", counted(data, "block", "blocks"))
+                write!(out, "; {} and {unwritten} unwritten in {extents}", counted(data, "block", "blocks"))
             }
         };
         out
     }
 }
 
-fn print_pieces(runs: &[Piece], out: &mut impl Write) -> io::Result<()> {
-    let digits = |numbers: &dyn Fn(&Piece) -> u64, title: &str| {
-        runs.iter().map(|run| numbers(run).to_string().len()).max().unwrap_or(0).max(title.len())
+fn print_extents(extents: &[Extent], out: &mut impl Write) -> io::Result<()> {
+    let digits = |numbers: &dyn Fn(&Extent) -> u64, title: &str| {
+        extents.iter().map(|extent| numbers(extent).to_string().len()).max().unwrap_or(0).max(title.len())
     };
     let wide = [
-        digits(&|run| run.file_block, "file block"),
-        digits(&|run| run.block, "block"),
-        digits(&|run| run.len, "blocks"),
+        digits(&|extent| extent.file_block, "file block"),
+        digits(&|extent| extent.block, "block"),
+        digits(&|extent| extent.len, "blocks"),
     ];
     let [a, b, c] = wide;
     writeln!(out, "\n{:>a$}  {:>b$}  {:>c$}", "file block", "block", "blocks")?;
-    for run in runs {
-        let note = if run.unwritten { "  unwritten" } else { "" };
-        writeln!(out, "{:>a$}  {:>b$}  {:>c$}{note}", run.file_block, run.block, run.len)?;
+    for extent in extents {
+        let note = if extent.unwritten { "  unwritten" } else { "" };
+        writeln!(out, "{:>a$}  {:>b$}  {:>c$}{note}", extent.file_block, extent.block, extent.len)?;
     }
     Ok(())
 }
@@ -305,7 +306,7 @@ fn readable(name: &[u8], value: &[u8]) -> String {
     if name.starts_with(b"system.posix_acl_")
         && let Ok(acl) = Acl::from_xattr(value)
     {
-        return acl_words(&acl);
+        return acl_text(&acl);
     }
     let shown = value.get(..SHOWN).unwrap_or(value);
     let more = if shown.len() < value.len() { format!("… ({} bytes)", value.len()) } else { String::new() };
@@ -319,7 +320,7 @@ fn readable(name: &[u8], value: &[u8]) -> String {
 }
 
 /// As setfacl writes them.
-fn acl_words(acl: &Acl) -> String {
+fn acl_text(acl: &Acl) -> String {
     let entry = |entry: &format::acl::AclEntry| {
         let who = match entry.tag {
             Tag::UserObj => "user:".to_owned(),
@@ -335,7 +336,7 @@ fn acl_words(acl: &Acl) -> String {
     acl.0.iter().map(entry).collect::<Vec<_>>().join(",")
 }
 
-fn kind_words(kind: FileKind) -> &'static str {
+fn kind_text(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "regular file",
         FileKind::Directory => "directory",

@@ -42,7 +42,7 @@ pub(crate) struct Tree {
     #[arg(short, long)]
     all: bool,
 
-    /// Go down N levels at most
+    /// Descend at most N levels
     #[arg(short = 'L', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     level: Option<u32>,
 

@@ -41,27 +41,27 @@ The changes that COMMAND and its descendants make on the volume are one generati
     extant); one transaction runs at a time, and begins when the one before has ended; none begins \
     inside another.
 
-Processes that COMMAND leaves behind are waited for before the commit. When the time is over \
-    all is rolled back, and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are passed on to COMMAND, \
-    and when that has ended all is rolled back. The same happens if extant is killed, or if the \
-    volume is unmounted by force (umount -l, SIGTERM to the process that serves it): without force it \
-    is busy. After a rollback the processes left of COMMAND cannot change the volume: their calls fail \
-    (operation canceled), until they end. There are three exceptions: memory that COMMAND mapped from a file and \
-    changes after the rollback is written as by any other process; so are bytes of a call that failed, where \
+The commit waits for processes that COMMAND leaves behind. On timeout all changes are rolled back, \
+    and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are passed on to COMMAND, and all changes are \
+    rolled back when it has ended. The same happens if extant is killed, or if the \
+    volume is unmounted by force (umount -l, SIGTERM to the process that serves it); without force it \
+    is busy. After a rollback the remaining processes of COMMAND cannot change the volume: their calls fail \
+    (operation canceled) until they end. There are three exceptions: memory that COMMAND mapped from a file and \
+    changes after the rollback is written as by any other process; so are bytes of a failed call, if \
     another program has the file mapped and stores beside them; and if this process is killed by SIGKILL, a \
     process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not \
     identified as a member.
 
 Meanwhile other processes see the changes, and wait before they change anything. fsync by a member returns \
     at once. Freed space can be used afterwards. A transaction can change as much metadata as \
-    a generation can contain: 64 MiB, less on volumes below 4 GiB or nearly full; then, and when the time \
-    is over, calls of COMMAND fail (file too large; operation canceled), and all is rolled back. \
-    Other processes get EBUSY only where COMMAND needs a file that they are writing, or a folder in which \
-    they are creating, renaming or removing a name, and cannot release it: by its path from elsewhere \
-    they can, and wait; by a name alone, next to them or at the top of the mount, only where it is \
+    a generation can contain: 64 MiB, less on volumes below 4 GiB or nearly full. Beyond that limit, and after the \
+    timeout, calls of COMMAND fail (file too large; operation canceled), and all changes are rolled back. \
+    Other processes wait. They get EBUSY only if COMMAND needs a file that they are writing, or a folder in which \
+    they are creating, renaming or removing a name, and they cannot release it: a call by a path from elsewhere \
+    can; one by a name alone, in the current directory or at the top of the mount, can only if the volume is \
     mounted with allow_other or default_permissions. A mapped page that is written back meanwhile \
     (mmap) is part of the transaction, whichever process wrote it. fsync and msync by others of a file with such \
-    pages, and sync, wait for the end; if all is rolled back they fail (EIO). Processes in other \
+    pages, and sync, wait for the end; after a rollback they fail (EIO). Processes in other \
     PID namespaces than that of the process that serves the volume are never members: they wait.
 
 Exit status: that of COMMAND; 128 and the number of the signal that ended it; 125 where the \

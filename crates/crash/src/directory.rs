@@ -237,7 +237,7 @@ impl Session for Directory {
         })
     }
 
-    /// Lets go of all files and makes everything durable; who has mounted it unmounts it.
+    /// Closes all files and makes everything durable; who has mounted it unmounts it.
     fn unmount(mut self: Box<Self>) -> Result<(), Refused> {
         self.open.clear();
         self.sync().map_err(|e| e.to_string())

@@ -103,12 +103,12 @@ pub struct Crash<'a> {
 }
 
 /// A change that may be there or not.
-enum Piece<'a> {
+enum PendingChange<'a> {
     Write(u64, &'a [u8]),
     Discard(u64, u64),
 }
 
-impl Piece<'_> {
+impl PendingChange<'_> {
     fn apply(&self, device: &Overlay) -> Result<()> {
         match *self {
             Self::Write(at, bytes) => device.write(at, bytes),
@@ -151,7 +151,7 @@ pub(crate) const END: &str = "end";
 /// The changes that can be in flight at once.
 struct Epoch<'a> {
     number: usize,
-    pieces: Vec<Piece<'a>>,
+    pieces: Vec<PendingChange<'a>>,
     moment: Moment,
 }
 
@@ -171,8 +171,10 @@ pub fn states<B>(
     let mut maker = Maker { limits: limits.clone(), numbers: fastrand::Rng::with_seed(limits.seed) };
     for (index, entry) in log.entries().iter().enumerate() {
         match &entry.what {
-            Logged::Write { .. } => epoch.pieces.extend(log.pieces(index).map(|(at, bytes)| Piece::Write(at, bytes))),
-            Logged::Discard { offset, len } => epoch.pieces.push(Piece::Discard(*offset, *len)),
+            Logged::Write { .. } => {
+                epoch.pieces.extend(log.pieces(index).map(|(at, bytes)| PendingChange::Write(at, bytes)))
+            }
+            Logged::Discard { offset, len } => epoch.pieces.push(PendingChange::Discard(*offset, *len)),
             Logged::Mark(mark) if mark == BEGIN => moment.begun += 1,
             Logged::Mark(mark) if mark == END => moment.returned += 1,
             Logged::Mark(_) => {}
@@ -245,7 +247,7 @@ impl Maker {
     }
 
     /// The states in which one write is torn.
-    fn torn(&mut self, pieces: &[Piece<'_>], into: &mut Vec<Chosen>) {
+    fn torn(&mut self, pieces: &[PendingChange<'_>], into: &mut Vec<Chosen>) {
         for (number, piece) in pieces.iter().enumerate() {
             let sectors = piece.sectors();
             let mut parts: Vec<Vec<usize>> = (1..sectors).map(|written| (0..written).collect()).collect();

@@ -446,7 +446,7 @@ impl Verifier<'_> {
         let device = Arc::new(recovered.clone());
         let trace = Arc::new(Trace::new(device.clone()));
         self.system.recover(trace.clone()).map_err(|why| (Kind::Recovery, format!("the second time: {why}")))?;
-        let writes = trace.snapshot().writes.requests;
+        let writes = trace.counters().writes.requests;
         let changed = |why: String| (Kind::NotIdempotent, format!("{writes} writes the second time: {why}"));
         if writes == 0 {
             return Ok(());

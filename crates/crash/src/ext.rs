@@ -30,30 +30,12 @@ const START: i64 = 1_700_000_000;
 /// Between two looks at the clock while time passes.
 const TICK: Duration = Duration::from_millis(500);
 
-/// A format that volumes can have.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Format {
-    /// Its name on the command line.
-    pub name: &'static str,
-    kind: Kind,
-}
-
-/// All formats.
-pub const FORMATS: [Format; 6] = [
-    Format { name: "ext2", kind: Kind::Ext2 },
-    Format { name: "ext3", kind: Kind::Ext3 },
-    Format { name: "ext4", kind: Kind::Ext4 },
-    Format { name: "rext3", kind: Kind::Rext3 },
-    Format { name: "spacemap", kind: Kind::SpaceMap },
-    Format { name: "extant", kind: Kind::Extant },
-];
-
 /// The format of a mode's volumes unless another is asked for.
-fn usual_format(mode: Mode) -> &'static str {
+fn usual_format(mode: Mode) -> Kind {
     match mode.consistency {
-        Consistency::None | Consistency::DirtyBit | Consistency::Linked => "ext2",
-        Consistency::Journal => "ext4",
-        Consistency::Snapshot => "extant",
+        Consistency::None | Consistency::DirtyBit | Consistency::Linked => Kind::Ext2,
+        Consistency::Journal => Kind::Ext4,
+        Consistency::Snapshot => Kind::Extant,
     }
 }
 
@@ -62,7 +44,7 @@ fn usual_format(mode: Mode) -> &'static str {
 pub struct Ext {
     guarantee: &'static Guarantee,
     /// The format of the volumes.
-    pub format: &'static Format,
+    pub format: Kind,
     /// Bytes in a block.
     pub block_size: u32,
     /// Length of a volume in bytes.
@@ -99,10 +81,12 @@ impl Ext {
     #[must_use]
     pub fn new(mode: &str, format: Option<&str>) -> Option<Self> {
         let guarantee = Guarantee::of(mode)?;
-        let format = format.unwrap_or(usual_format(guarantee.mode));
-        let format = FORMATS.iter().find(|row| row.name == format)?;
+        let format = match format {
+            Some(name) => name.parse().ok()?,
+            None => usual_format(guarantee.mode),
+        };
         // a native volume has blocks of 4 KiB, and is no smaller
-        let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
+        let (block_size, len) = if format == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
         Some(Self {
             guarantee,
             format,
@@ -117,7 +101,7 @@ impl Ext {
     /// The shortest volume that has space for its own structures and some files.
     #[must_use]
     pub fn shortest(&self) -> u64 {
-        match self.format.kind {
+        match self.format {
             Kind::Extant => 16 << 20,
             _ if self.journals() || self.lists() => 2 << 20,
             _ => 1 << 20,
@@ -175,19 +159,19 @@ impl System for Ext {
     fn arguments(&self) -> String {
         let size =
             if self.len == LEN || self.len == NATIVE_LEN { String::new() } else { format!(" --size {}", self.len) };
-        format!("--mode {} --format {}{size}", self.guarantee.mode.name, self.format.name)
+        format!("--mode {} --format {}{size}", self.guarantee.mode.name, self.format)
     }
 
     fn suits_e2fsck(&self) -> bool {
-        matches!(self.format.kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::Extant)
+        self.format.kernel_writes() || self.format == Kind::Extant
     }
 
     fn write_for_e2fsck(&self, device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
-        if self.format.kind == Kind::Extant { above::write(device, file) } else { above::copy(&**device, file) }
+        if self.format == Kind::Extant { above::write(device, file) } else { above::copy(&**device, file) }
     }
 
     fn is_known_to_e2fsck(&self, said: &str) -> bool {
-        self.format.kind == Kind::Extant && above::says_nothing_else(said)
+        self.format == Kind::Extant && above::says_nothing_else(said)
     }
 
     /// The superblock is 1 KiB and has one checksum: no ext file system survives half of it without its copies, and a
@@ -195,7 +179,7 @@ impl System for Ext {
     fn whole(&self) -> Range<u64> {
         // a native volume says of each sector what it belongs to
         let one = self.journals() || self.lists() || !self.has_copy();
-        if one && self.format.kind != Kind::Extant { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
+        if one && self.format != Kind::Extant { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
     }
 
     fn guarantee(&self) -> &'static Guarantee {
@@ -208,19 +192,19 @@ impl System for Ext {
 
     fn format(&self) -> Result<Arc<dyn BlockDevice>, Refused> {
         let device = MemoryDevice::zeroed(self.len).map_err(|e| e.to_string())?;
-        let mut options = MkfsOptions::new(self.format.kind);
+        let mut options = MkfsOptions::new(self.format);
         options.block_size = Some(self.block_size);
         options.inodes = Some(self.inodes);
         options.uuid = [7; 16];
         options.hash_seed = [9; 16];
         options.time = Timestamp { seconds: START, nanos: 0 };
-        if self.format.kind == Kind::SpaceMap {
+        if self.format == Kind::SpaceMap {
             // each group is one, and the log goes round after a few generations
-            (options.metablockgroup_bytes, options.map_log) = (Some(8 << 20), Some(4));
+            (options.metablockgroup_bytes, options.space_map_log) = (Some(8 << 20), Some(4));
         }
         if self.journals() {
             options.journal_mib = Some(1);
-        } else if !matches!(self.format.kind, Kind::Ext2 | Kind::Extant) {
+        } else if !matches!(self.format, Kind::Ext2 | Kind::Extant) {
             options.features.add("^has_journal").map_err(|e| e.to_string())?;
         }
         options.linked_len = self.lists().then_some(self.len / 8);

@@ -94,7 +94,7 @@ fn guarantee(mode: Mode) -> Guarantee {
         Consistency::Linked => (Order::Names, Data::OldOrNew, Scope::EarlierMetadata, Recovery::Mount),
         Consistency::Journal | Consistency::Snapshot => {
             let data = match mode.data {
-                DataMode::Ordered | DataMode::CopyOnWrite => Data::OldOrNew,
+                DataMode::Ordered | DataMode::NewBlocks => Data::OldOrNew,
                 DataMode::Journal => Data::Exact,
                 DataMode::Writeback => Data::Any,
             };
@@ -117,40 +117,40 @@ impl Guarantee {
     pub fn columns(&self) -> [&'static str; 4] {
         [
             match self.order {
-                Order::Prefix => "all as after some operation, at most two commit intervals of 5 s ago",
+                Order::Prefix => "the state after some operation, at most two commit intervals (10 s) old",
                 Order::Names => {
-                    "names and directories as after some operation, at most two commit intervals of 5 s ago, but for new files \
-                     that are not there; each file's size and attributes old or new"
+                    "names and directories: the state after some operation, at most two commit intervals (10 s) old, but new files \
+                     may be missing; size and attributes of each file: old or new"
                 }
                 Order::PerObject => {
-                    "each file for itself: whole where it was synced and not changed since, else old, new or lost"
+                    "each file on its own: intact if it was synced and not changed since, else old, new or lost"
                 }
             },
             match (self.order, self.data) {
                 (Order::PerObject, _) => "anything",
-                (_, Data::Exact) => "of the same moment; of the write that came next a part may be there",
+                (_, Data::Exact) => "of the same state; part of the next write may be there",
                 (_, Data::OldOrNew) => {
-                    "old or new; what a file grew by may come later, but not later than its rename over another"
+                    "old or new; appended data may be missing, but not if the file was then renamed over another"
                 }
                 (_, Data::Any) => {
-                    "anything; what a file grew by may come later, but not later than its rename over another"
+                    "anything; appended data may be missing, but not if the file was then renamed over another"
                 }
             },
             match self.fsync {
-                Scope::Node => "the file, or the entries of the directory; a file's name with its directory",
+                Scope::Node => "the file, or the entries of the directory; for a file's name, fsync its directory",
                 Scope::EarlierMetadata => {
-                    "the file, its names, and all that happened to names, attributes and sizes before its own last change, \
-                     but for what may come later"
+                    "the file, its names, and all changes of names, attributes and sizes before its own last change, \
+                     except what may be missing"
                 }
                 Scope::Volume => "everything",
             },
             match self.recovery {
                 Recovery::FullCheck => "full check",
                 Recovery::CheckUnlessClean => {
-                    "full check, unless it says that it is clean: then all is as after some operation, bytes old or new, and \
-                     nothing comes later"
+                    "full check, unless the volume is marked clean: then the state after some operation, data old or new, \
+                     with nothing missing"
                 }
-                Recovery::Mount => "mount it; the checker finds nothing",
+                Recovery::Mount => "a mount; a check then finds no errors",
             },
         ]
     }
@@ -631,8 +631,7 @@ mod tests {
         legal("journal-data", done, &format!("{old} write f 0 1000 =2"));
         broken("journal-data", done, &format!("{old} write f 1000 500 =3"), "byte");
         broken("journal", done, "create f; append f 1000 =1", "1000 bytes instead of 2000");
-        // what a file grew by may come later than what else happened, but not later than the rename that puts it in
-        // place
+        // appended data may be missing while later changes are there, but not if the file was then renamed over another
         let grown = "create a; sync; create f; append f 100 =1; mkdir d";
         legal("journal", grown, "create a; create f; mkdir d");
         broken("journal-data", grown, "create a; create f; mkdir d", "0 bytes instead of 100");

@@ -179,7 +179,7 @@ impl History {
                     match (fsync, op) {
                         (Scope::Volume, _) => (durable.volume, durable.tree) = (now, now),
                         (Scope::EarlierMetadata, Op::Fsync { .. }) => {
-                            durable.tree = durable.tree.max(self.touched_before(id, now));
+                            durable.tree = durable.tree.max(self.newest_change_of(id, now));
                         }
                         (Scope::EarlierMetadata, _) => durable.tree = durable.tree.max(self.size_since(id, now)),
                         (Scope::Node, _) => {}
@@ -203,8 +203,8 @@ impl History {
     }
 
     /// The newest state up to `now` that a change of the node, or of one of its names, led to.
-    fn touched_before(&self, id: Id, now: usize) -> usize {
-        let touched = |number: &usize| {
+    fn newest_change_of(&self, id: Id, now: usize) -> usize {
+        let changes = |number: &usize| {
             let before = self.state(number - 1);
             let named = match self.ops.get(number - 1) {
                 Some(Op::Rename { from, to, .. }) => before.resolve(from) == Ok(id) || before.resolve(to) == Ok(id),
@@ -214,7 +214,7 @@ impl History {
             let after = self.state(*number);
             before.node(id) != after.node(id) || named && before != after
         };
-        (1..=now).rev().find(touched).unwrap_or(0)
+        (1..=now).rev().find(changes).unwrap_or(0)
     }
 
     /// The first state from which on, up to state `now`, the node has been there with the size that it has then.
@@ -312,7 +312,7 @@ mod tests {
             4
         );
         assert_eq!(self::history("create f; wait 12").durable(2, Scope::Node), DurableSet::default());
-        // what is synced and was not touched since brings nothing with it that came after
+        // what is synced and was not changed since brings nothing with it that came after
         assert_eq!(self::history("create f; create g; fsync f").durable(3, Scope::EarlierMetadata).tree, 1);
         assert_eq!(self::history("create f; create g; rename f h; fsync h").durable(4, Scope::EarlierMetadata).tree, 3);
         let mut failed = self::history("mkdir d; create f");

@@ -283,7 +283,7 @@ fn an_engine_that_reuses_physical_blocks_too_early_is_caught() {
         return;
     }
     let mut ext = Ext::new("snapshot", None).expect("a mode");
-    ext.mutant = fs::Mutant::ReusePhysical;
+    ext.mutant = fs::Mutant::Store(store::Mutant::ReusePhysical);
     let caught = verify(&ext, &record(&ext, 1), 1, 16);
     assert!(caught.is_err(), "{caught:?} states");
 }

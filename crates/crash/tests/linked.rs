@@ -5,7 +5,7 @@ use extant_crash::explore::Options;
 use extant_crash::ext::Ext;
 use extant_crash::generate::{self, Pairs};
 use extant_crash::op::Workload;
-use fs::Mutant;
+use store::Mutant;
 use testkit::tools;
 
 fn explore(ext: &Ext, workloads: &[Workload], e2fsck_every: u64) -> Report {
@@ -66,7 +66,7 @@ fn every_mutant_is_caught() {
         Mutant::Unlogged,
     ] {
         let mut broken = linked(1024);
-        broken.mutant = mutant;
+        broken.mutant = fs::Mutant::Store(mutant);
         let report = explore(&broken, &workloads, 0);
         let first = report.findings.first().map(|finding| finding.to_string().lines().next().unwrap_or("").to_owned());
         println!("{mutant:?}: {} findings, {first:?}", report.findings.len());

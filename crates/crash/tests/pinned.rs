@@ -507,7 +507,7 @@ fn a_generation_without_a_next_one_is_found() {
     let device = volume();
     let (sb, at) = newest(&device);
     device.write(at * BLOCK, &NativeSuperblock { generation: 1 << 63, ..sb }.to_bytes()).expect("writing");
-    found(&device, "too high for another one");
+    found(&device, "has reached the maximum");
 }
 
 /// A volume as a crash leaves it after small generations: the superblock has a map log.

@@ -1,7 +1,7 @@
 //! Every field of 16 bits of one structure of each kind, with the values that a field is most likely to be believed
 //! with.
 
-use crate::structures::{Piece, Structures, What};
+use crate::structures::{StructureRange, Structures, What};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -70,7 +70,7 @@ impl Structures {
 }
 
 /// The kind of structure that it is, and the bytes of it that are no repetition; `None` for those without fields.
-fn sample(piece: &Piece, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
+fn sample(piece: &StructureRange, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
     let found = bytes.get(piece.range())?;
     let word = |at: usize| found.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_le_bytes(*word));
     let ends = |first: usize, last: usize| vec![0..first, piece.len - last..piece.len];

@@ -150,7 +150,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
             sb.s_feature_compat = (sb.s_feature_compat.get() & !Compat::HAS_JOURNAL.bits()).into();
             sb.s_journal_inum = 0.into();
         })?;
-        v.note(format!("the journal, inode {journal}"));
+        v.record(format!("the journal, inode {journal}"));
         Ok(())
     }),
     (0x06_0009, |v| {

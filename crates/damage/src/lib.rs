@@ -117,7 +117,7 @@ pub fn damage(device: &dyn BlockDevice, kind: Kind, seed: u64) -> Result<Vec<Str
     let mut volume = Volume::open(device, seed)?;
     recipe(&mut volume)?;
     device.flush()?;
-    Ok(volume.touched())
+    Ok(volume.changed())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Changes by chance that know where fields are but not what they mean: values at limits, numbers that mean something
 //! elsewhere on the volume, a neighbour's.
 
-use crate::structures::{Piece, Structures, What};
+use crate::structures::{StructureRange, Structures, What};
 use fastrand::Rng;
 
 /// Fields of a superblock that lead somewhere or count something, by offset.
@@ -110,7 +110,7 @@ impl Structures {
 
 impl Mutation<'_> {
     /// A structure: first its kind, so that inodes do not crowd out all else.
-    fn piece(&mut self) -> Option<Piece> {
+    fn piece(&mut self) -> Option<StructureRange> {
         let pieces = &self.structures.pieces;
         let mut kinds: Vec<What> = Vec::new();
         for piece in pieces {
@@ -124,7 +124,7 @@ impl Mutation<'_> {
             left = left.saturating_sub(weight(**what));
             found
         })?;
-        let of_kind: Vec<&Piece> = pieces.iter().filter(|piece| kind(piece.what) == kind(*chosen)).collect();
+        let of_kind: Vec<&StructureRange> = pieces.iter().filter(|piece| kind(piece.what) == kind(*chosen)).collect();
         self.rng.choice(of_kind).copied()
     }
 
@@ -137,7 +137,7 @@ impl Mutation<'_> {
     }
 
     /// The whole structure is another's, or nothing.
-    fn whole(&mut self, piece: &Piece) -> String {
+    fn whole(&mut self, piece: &StructureRange) -> String {
         let same: Vec<_> =
             self.structures.pieces.iter().filter(|other| kind(other.what) == kind(piece.what)).copied().collect();
         match self.rng.choice(same).filter(|other| other.at != piece.at && other.len == piece.len) {
@@ -153,7 +153,7 @@ impl Mutation<'_> {
         }
     }
 
-    fn part(&mut self, piece: &Piece) -> String {
+    fn part(&mut self, piece: &StructureRange) -> String {
         let width = if self.rng.bool() { 4 } else { 2 };
         let within = |offsets: &[u16], rng: &mut Rng| {
             rng.choice(offsets).copied().map_or(0, usize::from).min(piece.len.saturating_sub(width))
@@ -231,7 +231,7 @@ impl Mutation<'_> {
     }
 
     /// One of the names of a directory's block.
-    fn entry(&mut self, piece: &Piece) -> Option<String> {
+    fn entry(&mut self, piece: &StructureRange) -> Option<String> {
         let mut entries = Vec::new();
         let mut at = 0;
         while at + 12 <= piece.len {

@@ -50,7 +50,7 @@ pub(crate) enum What {
 
 /// A structure.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
+pub(crate) struct StructureRange {
     pub(crate) what: What,
     /// The block of the volume that it is, or lies in.
     pub(crate) block: FsBlock,
@@ -59,7 +59,7 @@ pub(crate) struct Piece {
     pub(crate) len: usize,
 }
 
-impl Piece {
+impl StructureRange {
     pub(crate) fn range(&self) -> Range<usize> {
         self.at..self.at + self.len
     }
@@ -70,7 +70,7 @@ impl Piece {
 #[derive(Debug)]
 pub struct Structures {
     pub(crate) geometry: Geometry,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<StructureRange>,
     /// Inodes in use.
     pub(crate) inodes: Vec<InodeNo>,
     /// The location of each of them.
@@ -110,7 +110,7 @@ impl Structures {
     /// The bytes of all structures, ascending and apart.
     #[must_use]
     pub fn ranges(&self) -> Vec<Range<usize>> {
-        let mut ranges: Vec<_> = self.pieces.iter().map(Piece::range).collect();
+        let mut ranges: Vec<_> = self.pieces.iter().map(StructureRange::range).collect();
         ranges.sort_unstable_by_key(|range| range.start);
         let mut apart: Vec<Range<usize>> = Vec::new();
         for range in ranges {
@@ -158,7 +158,7 @@ impl Structures {
         }
     }
 
-    fn set_block_checksum(&self, piece: &Piece, geometry: &Geometry, bytes: &mut [u8]) {
+    fn set_block_checksum(&self, piece: &StructureRange, geometry: &Geometry, bytes: &mut [u8]) {
         let seed = |owner: InodeNo, bytes: &[u8]| {
             let slot = self.slots.get(&owner).and_then(|at| bytes.get(*at..at + geometry.inode_size as usize));
             slot.and_then(RawInode::from_slot).map(|raw| raw.seed(geometry, owner))
@@ -226,9 +226,9 @@ fn set_orphan_checksums(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> 
 }
 
 /// The structures that a native volume has beside the ext volume above its map.
-fn of_map(map: &Map) -> Vec<Piece> {
+fn of_map(map: &Map) -> Vec<StructureRange> {
     let len = BLOCK_SIZE as usize;
-    let piece = |what, at| Piece { what, block: FsBlock(0), at, len };
+    let piece = |what, at| StructureRange { what, block: FsBlock(0), at, len };
     let mut pieces = vec![piece(What::NativeSuperblock, map.superblock)];
     let nodes = map.nodes.iter().filter(|(position, _)| matches!(position, Position::Node { .. }));
     pieces.extend(nodes.map(|(_, mapped)| piece(What::MapNode, mapped.at)));
@@ -242,7 +242,7 @@ fn of_map(map: &Map) -> Vec<Piece> {
 struct List<'v, 'd> {
     volume: &'v Volume<'d>,
     view: &'v View<'d>,
-    pieces: Vec<Piece>,
+    pieces: Vec<StructureRange>,
 }
 
 impl List<'_, '_> {
@@ -250,7 +250,7 @@ impl List<'_, '_> {
     fn add_offset(&mut self, what: What, offset: u64, len: usize) -> Option<usize> {
         let at = self.view.physical(offset)?;
         let block = FsBlock(offset / u64::from(self.volume.geometry.block_size));
-        self.pieces.push(Piece { what, block, at, len });
+        self.pieces.push(StructureRange { what, block, at, len });
         Some(at)
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Volume<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) groups: Vec<Group>,
     pub(crate) rng: fastrand::Rng,
-    touched: Vec<String>,
+    changed: Vec<String>,
     chosen: HashSet<InodeNo>,
 }
 
@@ -55,9 +55,9 @@ impl<'a> Volume<'a> {
         device.read(superblock::OFFSET, &mut bytes)?;
         let sb = superblock::Superblock::parse(&bytes)?;
         let rng = fastrand::Rng::with_seed(seed);
-        let (geometry, touched) = (sb.geometry, Vec::new());
+        let (geometry, changed) = (sb.geometry, Vec::new());
         let mut volume =
-            Self { device, sb: sb.disk, geometry, groups: Vec::new(), rng, touched, chosen: HashSet::new() };
+            Self { device, sb: sb.disk, geometry, groups: Vec::new(), rng, changed, chosen: HashSet::new() };
         let bytes_needed = u64::from(volume.geometry.groups) * u64::from(volume.geometry.descriptor_size);
         if bytes_needed > device.geometry().len {
             return Err(Error::Unfit("the device is shorter than its group descriptors"));
@@ -69,13 +69,13 @@ impl<'a> Volume<'a> {
     }
 
     /// The structures that were changed, in order, each once.
-    pub(crate) fn touched(self) -> Vec<String> {
+    pub(crate) fn changed(self) -> Vec<String> {
         let mut seen = HashSet::new();
-        self.touched.into_iter().filter(|what| seen.insert(what.clone())).collect()
+        self.changed.into_iter().filter(|what| seen.insert(what.clone())).collect()
     }
 
-    pub(crate) fn note(&mut self, what: String) {
-        self.touched.push(what);
+    pub(crate) fn record(&mut self, what: String) {
+        self.changed.push(what);
     }
 
     pub(crate) fn block_size(&self) -> usize {
@@ -120,7 +120,7 @@ impl<'a> Volume<'a> {
     }
 
     pub(crate) fn put_block(&mut self, block: u64, bytes: &[u8]) -> Result<()> {
-        self.note(format!("block {block}"));
+        self.record(format!("block {block}"));
         self.write_at(self.offset(block)?, bytes)
     }
 
@@ -134,7 +134,7 @@ impl<'a> Volume<'a> {
 
     /// Changes the primary superblock and its checksum.
     pub(crate) fn superblock(&mut self, edit: impl FnOnce(&mut DiskSuperblock)) -> Result<()> {
-        self.note("the superblock".into());
+        self.record("the superblock".into());
         edit(&mut self.sb);
         self.sb.set_checksum();
         self.write_at(superblock::OFFSET, self.sb.as_bytes())
@@ -148,7 +148,7 @@ impl<'a> Volume<'a> {
         let mut copy = DiskSuperblock::from_slice(&bytes).ok_or(Error::Unfit("the copy is cut off"))?;
         edit(&mut copy);
         copy.set_checksum();
-        self.note(format!("the copy of the superblock in group {group}"));
+        self.record(format!("the copy of the superblock in group {group}"));
         self.write_at(offset, copy.as_bytes())
     }
 
@@ -227,7 +227,7 @@ impl<'a> Volume<'a> {
         }
         let offset = self.descriptor_offset(number, copy).ok_or(Error::Unfit("the group has no descriptor"))?;
         self.write_at(offset, &bytes)?;
-        self.note(format!("the descriptor of group {number}"));
+        self.record(format!("the descriptor of group {number}"));
         if let (None, Some(cached)) = (copy, self.groups.get_mut(number.get() as usize)) {
             *cached = group;
         }
@@ -349,7 +349,7 @@ impl<'a> Volume<'a> {
     }
 
     pub(crate) fn put_inode(&mut self, number: InodeNo, inode: &InodeBuf) -> Result<()> {
-        self.note(format!("inode {number}"));
+        self.record(format!("inode {number}"));
         self.write_at(self.inode_offset(number)?, inode.bytes())
     }
 

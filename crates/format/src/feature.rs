@@ -125,8 +125,6 @@ bitflags! {
         const REGIONS = 1;
         /// indirect blocks, extent nodes and directory blocks say whose they are
         const OWNED = 2;
-        /// blocks of metadata are where a map says
-        const MAPPED = 4;
     }
 
     /// `x_ro_features`: features of Extant's own that a reader may ignore. They mean something under
@@ -237,7 +235,7 @@ const INCOMPAT_NAMES: &[(u32, &str)] = &[
     (0x1000_0000, "extant"),
 ];
 
-const EXTANT_NAMES: &[(u32, &str)] = &[(1, "regions"), (2, "owned"), (4, "mapped")];
+const EXTANT_NAMES: &[(u32, &str)] = &[(1, "regions"), (2, "owned")];
 
 const EXTANT_RO_NAMES: &[(u32, &str)] = &[(1, "space_maps")];
 

@@ -5,7 +5,7 @@
 //! volume there is one log, a [*ring*](ring) of blocks with what was allocated and freed since. The free space of a
 //! group is what its tree says, and then the records of the ring whose sequence is greater than the head's.
 //!
-//! 1. `x_map_start` is the first block of the table; the ring of `x_map_log` blocks lies right behind it.
+//! 1. `x_map_start` is the first block of the table; the ring of `x_space_map_log` blocks lies right behind it.
 //! 2. The two places of a metablockgroup lie right behind each other. The first begins at the `bg_block_bitmap` of its
 //!    first group, and that of group *i* is block *i* of it: distinct and inside the volume, as every reader of ext4
 //!    demands.
@@ -61,10 +61,11 @@ impl SpaceMaps {
         if sb.features.ro_compat.contains(RoCompat::BIGALLOC) {
             return bad("x_ro_features: space maps go without bigalloc");
         }
-        let (groups, start, log) = (sb.disk.x_map_groups.get(), sb.disk.x_map_start.get(), sb.disk.x_map_log.get());
+        let (groups, start, log) =
+            (sb.disk.x_map_groups.get(), sb.disk.x_map_start.get(), sb.disk.x_space_map_log.get());
         let geometry = sb.geometry.clone();
         let Some(maps) = Self::new(&geometry, groups, start, log) else {
-            return bad("x_map_groups, x_map_start or x_map_log: the space maps do not lie inside the volume");
+            return bad("x_map_groups, x_map_start or x_space_map_log: the space maps do not lie inside the volume");
         };
         Ok(Some(maps))
     }
@@ -220,7 +221,7 @@ pub(crate) mod testing {
         sb.x_ro_features = 1.into();
         sb.x_map_groups = 8.into();
         sb.x_map_start = 300.into();
-        sb.x_map_log = 16.into();
+        sb.x_space_map_log = 16.into();
         sb.set_blocks_count(1 + 19 * 8192 + 100);
         change(&mut sb);
         Superblock::parse(sb.as_bytes()).unwrap()
@@ -268,7 +269,7 @@ mod tests {
             ("x_map_groups", |sb| sb.x_map_groups = (1 << 13).into()),
             ("x_map_start", |sb| sb.x_map_start = 0.into()),
             ("x_map_start", |sb| sb.x_map_start = u64::MAX.into()),
-            ("x_map_log", |sb| sb.x_map_log = 3.into()),
+            ("x_space_map_log", |sb| sb.x_space_map_log = 3.into()),
             ("flex_bg", |sb| sb.s_feature_incompat = 0.into()),
             ("FEATURE_Y7", |sb| sb.x_ro_features = 0x81.into()),
         ];

@@ -233,7 +233,7 @@ disk_struct! {
         /// first block of the table of heads, under space_maps; the log follows the table
         0x2D0 x_map_start: U64,
         /// blocks of the log, under space_maps
-        0x2D8 x_map_log: U32,
+        0x2D8 x_space_map_log: U32,
         /// unused but for the pointer to a redo log, see [`redo`](crate::redo)
         0x2DC s_reserved2: [U32; 72],
         /// CRC32C of the superblock without this field
@@ -651,7 +651,7 @@ impl GroupSizes {
             return bad("s_blocks_count is zero");
         };
         let Ok(count) = u32::try_from(grouped.div_ceil(u64::from(blocks))) else {
-            return bad("s_blocks_count: more groups than the format can count");
+            return bad("s_blocks_count: more groups than the format supports");
         };
         if count.checked_mul(inodes) != Some(sb.s_inodes_count.get()) {
             return bad("s_inodes_count is not s_inodes_per_group times the number of groups");

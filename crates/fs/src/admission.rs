@@ -28,8 +28,8 @@ impl Admission {
     /// Of a member: [`Error::TransactionTooLarge`] and [`Error::Cancelled`], where the transaction cannot go on.
     pub fn changing(&self) -> Result<CallGuard<'_>> {
         loop {
-            if let Some(pass) = self.changing_within(Duration::MAX)? {
-                return Ok(pass);
+            if let Some(guard) = self.changing_within(Duration::MAX)? {
+                return Ok(guard);
             }
         }
     }
@@ -53,7 +53,7 @@ impl Admission {
     /// [`Error::Invalid`] where this thread is a member of one.
     pub(crate) fn changing_outside(&self) -> Result<CallGuard<'_>> {
         if gate::is_member() && self.gate().is_some_and(Gate::has_transaction) {
-            return Err(Error::Invalid("this cannot be part of a transaction"));
+            return Err(Error::Invalid("this operation cannot be part of a transaction"));
         }
         self.changing()
     }
@@ -80,8 +80,8 @@ impl Admission {
     /// Passes for the last changes to a volume that is unmounted: a transaction that is under way is rolled back.
     pub(crate) fn changing_at_last(&self) -> Result<CallGuard<'_>> {
         loop {
-            if let Some(pass) = self.try_change() {
-                return Ok(pass);
+            if let Some(guard) = self.try_change() {
+                return Ok(guard);
             }
             if let Some(id) = self.gate().and_then(Gate::running) {
                 self.roll_back(id, Broken::Ended("the volume is being unmounted".into()), |_| ())?;
@@ -90,7 +90,7 @@ impl Admission {
     }
 
     /// The volume is what it was when the transaction began. Does nothing where that is over. `notify` is called
-    /// before others may change anything, with what the transaction had touched; a call that looks then sees the volume
+    /// before others may change anything, with the dirty set of the transaction; a call that looks then sees the volume
     /// as it is.
     pub(crate) fn roll_back(&self, id: u64, why: Broken, notify: impl FnOnce(&DirtySet)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
@@ -102,18 +102,18 @@ impl Admission {
             let before = gate
                 .lock()
                 .as_mut()
-                .and_then(|now| Some((now.before.take()?, now.touched.clone(), std::mem::take(&mut now.made))));
-            before.map_or(Ok(()), |(before, touched, made)| {
-                let sizes = self.sizes_of_looked_up(&touched.inodes);
-                let led_to: Vec<_> = touched.names.iter().map(|(dir, name)| self.leads_to(*dir, name)).collect();
+                .and_then(|now| Some((now.before.take()?, now.dirty.clone(), std::mem::take(&mut now.made))));
+            before.map_or(Ok(()), |(before, dirty, made)| {
+                let sizes = self.sizes_of_looked_up(&dirty.inodes);
+                let led_to: Vec<_> = dirty.names.iter().map(|(dir, name)| self.leads_to(*dir, name)).collect();
                 self.undo(before, &made)?;
-                let longer = self.note_assumed(&sizes);
+                let longer = self.record_assumed(&sizes);
                 // with a name the kernel forgets what is mounted beneath it, too: not where nothing has changed
                 let is_other = |((dir, name), led_to): &(&(InodeNo, Vec<u8>), Option<_>)| {
                     led_to.is_none() || *led_to != self.leads_to(*dir, name)
                 };
-                let names = touched.names.iter().zip(led_to).filter(is_other).map(|(name, _)| name.clone()).collect();
-                gate.note(|now| (now.touched.longer, now.touched.names) = (longer, names));
+                let names = dirty.names.iter().zip(led_to).filter(is_other).map(|(name, _)| name.clone()).collect();
+                gate.record(|now| (now.dirty.longer, now.dirty.names) = (longer, names));
                 Ok(())
             })
         };
@@ -152,8 +152,8 @@ impl Admission {
     }
 
     /// The sizes of regular files that are looked up, as the kernel knows them.
-    fn sizes_of_looked_up(&self, touched: &BTreeSet<InodeNo>) -> Vec<(InodeNo, u64)> {
-        let looked_up = touched.iter().filter(|number| self.nodes.is_looked_up(**number));
+    fn sizes_of_looked_up(&self, dirty: &BTreeSet<InodeNo>) -> Vec<(InodeNo, u64)> {
+        let looked_up = dirty.iter().filter(|number| self.nodes.is_looked_up(**number));
         let size = |number: &InodeNo| {
             let inode = self.inode(*number).ok().filter(|inode| inode.kind == FileKind::Regular)?;
             let node = self.node(*number);
@@ -164,7 +164,7 @@ impl Admission {
     }
 
     /// Notes which files have another size than is assumed of them; returns those that are longer.
-    fn note_assumed(&self, sizes: &[(InodeNo, u64)]) -> BTreeSet<InodeNo> {
+    fn record_assumed(&self, sizes: &[(InodeNo, u64)]) -> BTreeSet<InodeNo> {
         let mut longer = BTreeSet::new();
         for (number, assumed) in sizes {
             let Ok(inode) = self.inode(*number) else { continue };
@@ -182,7 +182,7 @@ impl Admission {
     /// Does the work that was put off until the end of a transaction and for which no call waits.
     pub(crate) fn after_transaction(&self) -> Result<()> {
         // where another one has begun, its end is soon enough
-        let Some(_pass) = self.try_change() else { return Ok(()) };
+        let Some(_guard) = self.try_change() else { return Ok(()) };
         match self.free_released() {
             // what is left is freed when the volume is next opened for writing
             Err(Error::Corrupt { .. } | Error::ReadOnly(_)) => Ok(()),

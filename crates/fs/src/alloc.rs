@@ -10,6 +10,7 @@
 //! 4. Locks: a group's lock, then the store's or a counter's. No two groups are locked at once, and no node's lock is
 //!    taken under one.
 
+mod block_ranges;
 mod blocks;
 mod bounds;
 mod cell;
@@ -24,7 +25,6 @@ mod placement;
 mod record;
 mod requests;
 mod rule;
-mod runs;
 mod snapshot_pins;
 mod stored;
 mod system_zones;
@@ -43,7 +43,9 @@ pub use stored::StoredFreeSpace;
 pub(crate) use undo::{Sums, with_errors};
 
 use crate::layout::Layout;
+use crate::mutant::Injected;
 use crate::{Clock, Disk, Error, Placement, Result};
+use block_ranges::BlockRanges;
 use bounds::Bounds;
 use cell::GroupCell;
 use format::GroupNo;
@@ -53,14 +55,13 @@ use parked::Parked;
 use parking_lot::Mutex;
 use record::{FreeSpaceRecord, Opening};
 use rule::{Rule, Try};
-use runs::Runs;
 use snapshot_pins::SnapshotPins;
 use space::{GroupTotals, Policy, Pool, Privilege, RunSet, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use store::{Mutant, VolumeState};
+use store::VolumeState;
 use system_zones::SystemZones;
 
 /// Most groups a volume may have to be opened for writing: their counts stay in memory.
@@ -90,7 +91,7 @@ pub(crate) struct SpaceOptions {
     /// So it is with numbers of inodes.
     pub(crate) defer_inodes: bool,
     /// The defect that is injected on purpose.
-    pub(crate) mutant: Mutant,
+    pub(crate) mutant: Injected,
     /// Content that counts is never overwritten in its place.
     pub(crate) copies: bool,
     /// The placement of blocks, where the format does not say it.
@@ -142,7 +143,7 @@ pub(crate) struct Space {
     /// Content is not overwritten in its place, but for what the open generation allocated.
     copies: AtomicBool,
     /// Blocks allocated for content in the open generation, while `copies` is set.
-    allocated: Mutex<Runs>,
+    allocated: Mutex<BlockRanges>,
     /// Bytes written since the last generation closed, for `s_kbytes_written`.
     pub(crate) written: AtomicU64,
 }
@@ -186,7 +187,7 @@ impl Space {
         };
         let free_metadata = AtomicU64::new(free(of_data.end..geometry.groups));
         let pinned = (0..).zip(&groups).map(|(n, group)| layout.pinned(n, group)).fold(0, u64::saturating_add);
-        let snapshot_pins = layout.native().map(|native| SnapshotPins::new(&native.mapped, pinned)).transpose()?;
+        let snapshot_pins = SnapshotPins::of(&layout, pinned)?;
         let free = record.free_blocks().unwrap_or_else(|| free(of_data).saturating_sub(pinned));
         let pool = Pool::new(free, layout.reserved_for_extents(), sb.disk.reserved_blocks_count());
         let policy = Policy {
@@ -198,7 +199,7 @@ impl Space {
         let cells = geometry.group_numbers().zip(&groups).map(|(number, group)| {
             let own_end = system_zones.front(geometry.group_blocks(number)) as u32;
             let mask = rule.mask(&layout, geometry, (number.get(), group), own_end);
-            GroupCell::new(*group, mask, layout.available(number.get(), group), record.estimate(number))
+            GroupCell::new(*group, mask, layout.available(number.get(), group), record.free_blocks_hint(number))
         });
         let cells: Box<[GroupCell]> = cells.collect();
         let counts: Vec<u32> = cells.iter().map(GroupCell::most_blocks).collect();
@@ -272,7 +273,7 @@ impl Space {
     }
 
     /// Notes that the volume contradicts itself: it is marked as having errors from the next generation on.
-    pub(crate) fn note_error(&self) {
+    pub(crate) fn record_error(&self) {
         let seconds = (self.options.clock)().seconds;
         let mut sb = self.superblock.lock();
         let state = State::from_bits_retain(sb.s_state.get()) | State::ERROR;

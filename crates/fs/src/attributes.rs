@@ -78,7 +78,7 @@ impl Files {
         wanted: impl FnOnce(&Inode) -> bool,
     ) -> Result<Arc<Inode>> {
         self.writing()?;
-        let _pass = self.changing()?;
+        let _guard = self.changing()?;
         self.locked(&[number], |_| {
             let inode = self.inode(number)?;
             if !wanted(&inode) {
@@ -144,7 +144,7 @@ impl Files {
         }
         let is_dir = inode.kind == FileKind::Directory;
         if !is_dir && (changed & flags).intersects(OF_DIRECTORIES) {
-            return no("this flag is one of directories");
+            return no("this flag is for directories only");
         }
         let stays = !InodeFlags::IMMUTABLE & !InodeFlags::APPEND;
         if old.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE) && changed.intersects(stays) {
@@ -152,14 +152,14 @@ impl Files {
         }
         if changed.contains(InodeFlags::CASEFOLD) {
             if !self.sb.features.incompat.contains(Incompat::CASEFOLD) || old.contains(InodeFlags::ENCRYPT) {
-                return no("names cannot be compared without case here");
+                return no("case-insensitive names are not supported in this directory");
             }
             if !self.is_empty_dir(inode)? {
                 return Err(Error::NotEmpty);
             }
         }
         if (changed & flags).contains(InodeFlags::DAX) && old.contains(InodeFlags::INLINE_DATA) {
-            return no("the file's content is in its inode");
+            return no("the file has inline data");
         }
         Ok(flags)
     }
@@ -168,7 +168,7 @@ impl Files {
         let Some(project) = set.project else { return Ok(()) };
         let records = inode.raw().extra_isize() >= 32;
         if project != inode.raw().project() && (!records || !self.sb.features.ro_compat.contains(RoCompat::PROJECT)) {
-            return Err(Error::NotPermitted("the volume does not record projects"));
+            return Err(Error::NotPermitted("the volume cannot store project IDs"));
         }
         Ok(())
     }

@@ -146,7 +146,7 @@ impl Base {
     }
 
     pub(crate) fn gate_of_transactions(&self) -> Result<&Gate<Before>> {
-        let none = || Error::Unsupported("a transaction on a volume that is not written with snapshots".into());
+        let none = || Error::Unsupported("a transaction on a volume not mounted with `consistency=snapshot`".into());
         self.writing()?.gate.as_ref().ok_or_else(none)
     }
 
@@ -183,18 +183,18 @@ impl Base {
         self.gate().map_or(0, Gate::transaction_sequence)
     }
 
-    pub(crate) fn note_inode(&self, number: InodeNo) {
+    pub(crate) fn record_inode(&self, number: InodeNo) {
         if let Some(gate) = self.gate() {
-            gate.note(|now| {
-                now.touched.inodes.insert(number);
+            gate.record(|now| {
+                now.dirty.inodes.insert(number);
             });
         }
     }
 
     /// The number was free, and a file gets it.
-    pub(crate) fn note_made(&self, number: InodeNo) {
+    pub(crate) fn record_made(&self, number: InodeNo) {
         if let Some(gate) = self.gate() {
-            gate.note(|now| {
+            gate.record(|now| {
                 now.made.insert(number);
             });
         }
@@ -205,23 +205,23 @@ impl Base {
     pub(crate) fn is_of_before(&self, number: InodeNo) -> bool {
         let mut is = false;
         if let Some(gate) = self.gate() {
-            gate.note(|now| is = !now.made.contains(&number));
+            gate.record(|now| is = !now.made.contains(&number));
         }
         is
     }
 
-    pub(crate) fn note_name(&self, dir: InodeNo, name: &[u8]) {
+    pub(crate) fn record_name(&self, dir: InodeNo, name: &[u8]) {
         if let Some(gate) = self.gate() {
-            gate.note(|now| {
-                now.touched.names.insert((dir, name.to_vec()));
+            gate.record(|now| {
+                now.dirty.names.insert((dir, name.to_vec()));
             });
         }
     }
 
     /// An operation did not fit into the transaction.
-    pub(crate) fn note_too_large(&self, error: &Error) {
+    pub(crate) fn record_too_large(&self, error: &Error) {
         if let (Error::TransactionTooLarge { limit }, Some(gate)) = (error, self.gate()) {
-            gate.note(|now| {
+            gate.record(|now| {
                 now.broken.get_or_insert(Broken::TooLarge(*limit));
             });
         }

@@ -14,7 +14,7 @@ use space::Privilege;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{DirtyLimits, Kind, Note, Operation, Part, Tag};
+use store::{ChangeRecord, Kind, Operation, OperationKind, Part, Tag};
 
 #[cfg(test)]
 mod tests;
@@ -35,33 +35,33 @@ const OWN_CREDITS: usize = 8;
 impl Inodes {
     /// Begins a change of at most `credits` metadata blocks. Bitmaps, descriptors and the superblock do not count.
     pub(crate) fn change(&self, credits: usize) -> Result<Change<'_>> {
-        self.change_with(credits, |limits| limits.ordinary)
+        self.change_with(credits, OperationKind::Ordinary)
     }
 
     /// As [`Inodes::change`], for one that frees, or changes only what is there: it finds space on a full volume, too.
     pub(crate) fn change_freeing(&self, credits: usize) -> Result<Change<'_>> {
-        self.change_with(credits, |limits| limits.freeing)
+        self.change_with(credits, OperationKind::Freeing)
     }
 
     /// As [`Inodes::change`], for one that allocates blocks for delayed data whose space was reserved.
     pub(crate) fn change_reserved(&self, credits: usize) -> Result<Change<'_>> {
-        self.change_with(credits, |limits| limits.reserved)
+        self.change_with(credits, OperationKind::Reserved)
     }
 
     /// As [`Inodes::change`], for a snapshot: where there is space to delete it again.
     pub(crate) fn change_to_snapshot(&self) -> Result<Change<'_>> {
-        self.change_with(0, |limits| limits.snapshot)
+        self.change_with(0, OperationKind::Snapshot)
     }
 
     /// As [`Inodes::change`], for the deletion of a snapshot: it finds space where all else does not.
     pub(crate) fn change_deleting(&self, credits: usize) -> Result<Change<'_>> {
-        self.change_with(credits, |limits| limits.deletion)
+        self.change_with(credits, OperationKind::Deletion)
     }
 
-    fn change_with(&self, credits: usize, limit_of: fn(DirtyLimits) -> usize) -> Result<Change<'_>> {
+    fn change_with(&self, credits: usize, kind: OperationKind) -> Result<Change<'_>> {
         let all = (credits + OWN_CREDITS).min(self.store.max_credits()).max(credits);
         debug_assert!(!self.has_gate() || crate::gate::is_changing(), "the gate was not asked");
-        let op = self.store.begin_with(all, limit_of).map_err(Error::from).inspect_err(|e| self.note_too_large(e))?;
+        let op = self.store.begin_with(all, kind).map_err(Error::from).inspect_err(|e| self.record_too_large(e))?;
         self.wake_background();
         let (privilege, freed) = (Cell::new(self.usual_privilege()), RefCell::default());
         Ok(Change { volume: self, op, now: self.now(), privilege, freed })
@@ -107,7 +107,7 @@ impl<'v> Change<'v> {
     /// Changes fields of the superblock other than its counts, times, state and checksum.
     pub(crate) fn edit_superblock<R>(&self, change: impl FnOnce(&mut DiskSuperblock) -> R) -> Result<R> {
         let block = FsBlock(OFFSET / u64::from(self.volume.sb.geometry.block_size));
-        let tag = Tag { kind: Kind::Superblock, owner: InodeNo(0), seed: 0 };
+        let tag = Tag::new(Kind::Superblock, InodeNo(0));
         // its bytes follow when the generation closes
         self.edit(block, tag, |_| ())?;
         Ok(change(&mut self.volume.space()?.superblock.lock()))
@@ -120,7 +120,7 @@ impl<'v> Change<'v> {
 
     /// The tag of a block of an inode, for [`Change::edit`].
     pub(crate) fn tag(&self, kind: Kind, owner: &Inode) -> Tag {
-        Tag { kind, owner: owner.number, seed: self.volume.seed(owner) }
+        Tag { seed: self.volume.seed(owner), ..Tag::new(kind, owner.number) }
     }
 
     /// Changes a metadata block, which should be in the cache. The closure runs under the cache's lock and must not use
@@ -143,13 +143,13 @@ impl<'v> Change<'v> {
     }
 
     /// Notes that blocks of an inode were allocated or freed, for an engine that wants to know.
-    pub(crate) fn note_run(&self, owner: InodeNo, part: Part, (first, count): (FsBlock, u64), allocated: bool) {
-        self.op.note(|| Note::Run { owner, part, first, count, allocated });
+    pub(crate) fn record_run(&self, owner: InodeNo, part: Part, (first, count): (FsBlock, u64), allocated: bool) {
+        self.op.record_change(|| ChangeRecord::Run { owner, part, first, count, allocated });
     }
 
     /// Notes that a file takes the name of another, for an engine that wants to know.
-    pub(crate) fn note_whole(&self, number: InodeNo) {
-        self.op.note(|| Note::Whole { number });
+    pub(crate) fn record_whole(&self, number: InodeNo) {
+        self.op.record_change(|| ChangeRecord::Whole { number });
     }
 
     /// The operation below.
@@ -189,8 +189,8 @@ impl<'v> Change<'v> {
             made.add(number, self.generation());
         }
         volume.cache.put(Arc::clone(&inode));
-        volume.note_inode(number);
-        volume.node(number).note_change(self.generation());
+        volume.record_inode(number);
+        volume.node(number).record_change(self.generation());
         Ok(inode)
     }
 
@@ -208,26 +208,27 @@ impl<'v> Change<'v> {
             self.write_slot(number, place, buf.bytes())?;
         }
         self.volume.cache.forget(number);
-        self.volume.note_inode(number);
+        self.volume.record_inode(number);
         self.volume.nodes.remove(number);
         Ok(())
     }
 
     /// Writes an inode's slot; whether it was all zeroes, as of an inode that was never used.
     fn write_slot(&self, number: InodeNo, (block, offset): (FsBlock, usize), bytes: &[u8]) -> Result<bool> {
-        let tag = Tag { kind: Kind::InodeTable, owner: number, seed: self.volume.deferred_checksum(offset) };
-        let (wants_note, mut before) = (self.op.wants_notes(), None);
+        let deferred_slots = self.volume.deferred_checksum(offset);
+        let tag = Tag { deferred_slots, ..Tag::new(Kind::InodeTable, number) };
+        let (wants_record, mut before) = (self.op.wants_change_records(), None);
         let was_empty = self.edit(block, tag, |table| {
             // the place is inside the block: inode sizes divide block sizes
             let Some(slot) = table.get_mut(offset..offset + bytes.len()) else { return false };
             // most have a type
             let was_empty = slot.starts_with(&[0, 0]) && slot.iter().all(|byte| *byte == 0);
-            before = wants_note.then(|| Box::from(&*slot));
+            before = wants_record.then(|| Box::from(&*slot));
             slot.copy_from_slice(bytes);
             was_empty
         })?;
         if let Some(before) = before {
-            self.op.note(|| Note::Inode { number, before, after: Box::from(bytes) });
+            self.op.record_change(|| ChangeRecord::Inode { number, before, after: Box::from(bytes) });
         }
         Ok(was_empty)
     }
@@ -238,7 +239,7 @@ impl Drop for Change<'_> {
         if let Ok(space) = self.volume.space() {
             let generation = self.generation();
             for (number, directory) in self.freed.take() {
-                self.op.note(|| Note::Number { number, allocated: false });
+                self.op.record_change(|| ChangeRecord::Number { number, allocated: false });
                 space.free_inode(number, directory, generation, self.volume.is_of_before(number));
             }
         }

@@ -9,7 +9,7 @@ use format::tail::Tailed;
 use format::{FsBlock, InodeNo, orphan, xattr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Closing, CommitHooks, Kind, Need, StateSource, Tag, VolumeState};
+use store::{Closing, CommitHooks, Kind, Need, SpaceHooks, StateSource, Tag, VolumeState};
 use zerocopy::IntoBytes;
 
 impl Space {
@@ -36,7 +36,7 @@ impl Space {
     fn set_inode_checksums(&self, tag: &Tag, table: &mut [u8]) -> Option<()> {
         let geometry = &self.sb.geometry;
         let first = tag.owner.get() - geometry.inode_slot(tag.owner)?.offset / geometry.inode_size;
-        let mut waiting = tag.seed;
+        let mut waiting = tag.deferred_slots;
         while waiting != 0 {
             let n = waiting.trailing_zeros();
             waiting &= waiting - 1;
@@ -74,7 +74,7 @@ impl CommitHooks for Space {
         let sb = self.close_superblock();
         let size = u64::from(self.sb.geometry.block_size);
         let (block, offset) = (FsBlock(OFFSET / size), (OFFSET % size) as usize);
-        let tag = Tag { kind: Kind::Superblock, owner: InodeNo(0), seed: 0 };
+        let tag = Tag::new(Kind::Superblock, InodeNo(0));
         closing.edit(block, tag, |bytes| {
             if let Some(place) = bytes.get_mut(offset..offset + DiskSuperblock::SIZE) {
                 place.copy_from_slice(sb.as_bytes());
@@ -84,14 +84,6 @@ impl CommitHooks for Space {
 
     fn closing_credits(&self) -> usize {
         self.record.closing_credits()
-    }
-
-    fn grant_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
-        self.take_chunks(closing, need)
-    }
-
-    fn return_chunks(&self, closing: &Closing<'_>, chunks: &[u32]) -> store::Result<()> {
-        self.put_chunks_back(closing, chunks)
     }
 
     fn set_checksum(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]) {
@@ -120,6 +112,16 @@ impl CommitHooks for Space {
         self.versions_are_durable();
         self.record.durable(generation);
         self.release(generation);
+    }
+}
+
+impl SpaceHooks for Space {
+    fn grant_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
+        self.take_chunks(closing, need)
+    }
+
+    fn return_chunks(&self, closing: &Closing<'_>, chunks: &[u32]) -> store::Result<()> {
+        self.put_chunks_back(closing, chunks)
     }
 }
 

@@ -1,32 +1,32 @@
-//! File content that was written and has no place on the device yet.
+//! Delayed data: file content that was written and has no blocks yet.
 //!
 //! Blocks are allocated when the content leaves memory, many at once: so a file that grows in small steps lies in one
-//! piece, and one that is removed soon costs nothing.
+//! extent, and one that is removed soon costs nothing.
 //!
-//! Content is buffered in pieces of whole blocks. A write that continues a piece lengthens it, so what was written in
+//! Content is gathered in buffers of whole blocks. A write that continues a buffer lengthens it, so what was written in
 //! order leaves in large writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The longest piece in bytes: one write to the device.
+/// The longest buffer in bytes: one write to the device.
 const LONGEST: usize = 1 << 20;
-/// The bytes of memory that a piece takes besides its content, about: a place in the tree of pieces, and for the first
+/// The bytes of memory that a buffer takes besides its content, about: a place in the tree of buffers, and for the first
 /// the file's node.
-const PIECE: usize = 512;
+const BUFFER_OVERHEAD: usize = 512;
 
 /// The delayed content of one file.
 #[derive(Default)]
 pub(crate) struct Delayed {
-    /// Pieces by the number of their first block in the file: whole blocks, none empty, none over another.
-    pieces: BTreeMap<u64, Vec<u8>>,
+    /// Buffers by the number of their first block in the file: whole blocks, none empty, none over another.
+    buffers: BTreeMap<u64, Vec<u8>>,
     bytes: usize,
 }
 
 impl Delayed {
     /// There is none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.buffers.is_empty()
     }
 
     /// The amount of content, in bytes.
@@ -36,18 +36,18 @@ impl Delayed {
 
     /// The memory that it takes in bytes, about.
     pub(crate) fn memory(&self) -> usize {
-        self.bytes + PIECE * self.pieces.len()
+        self.bytes + BUFFER_OVERHEAD * self.buffers.len()
     }
 
-    /// The piece that holds a block: its first block, and its bytes.
-    fn piece(&self, block_size: usize, block: u64) -> Option<(u64, &Vec<u8>)> {
-        let (first, bytes) = self.pieces.range(..=block).next_back()?;
+    /// The buffer that holds a block: its first block, and its bytes.
+    fn buffer(&self, block_size: usize, block: u64) -> Option<(u64, &Vec<u8>)> {
+        let (first, bytes) = self.buffers.range(..=block).next_back()?;
         (block - first < (bytes.len() / block_size) as u64).then_some((*first, bytes))
     }
 
-    /// Blocks from `block` on that are here, one behind the other, in one piece; 0 where it is not here.
+    /// Blocks from `block` on that are here, one behind the other, in one buffer; 0 where it is not here.
     pub(crate) fn here(&self, block_size: usize, block: u64) -> u64 {
-        self.piece(block_size, block).map_or(0, |(first, bytes)| first + (bytes.len() / block_size) as u64 - block)
+        self.buffer(block_size, block).map_or(0, |(first, bytes)| first + (bytes.len() / block_size) as u64 - block)
     }
 
     /// The first block at or after `block` that is here.
@@ -55,7 +55,7 @@ impl Delayed {
         if self.here(block_size, block) > 0 {
             return Some(block);
         }
-        self.pieces.range(block..).next().map(|(first, _)| *first)
+        self.buffers.range(block..).next().map(|(first, _)| *first)
     }
 
     /// Writes into blocks that are all here, from byte `offset` of the file on.
@@ -63,7 +63,7 @@ impl Delayed {
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let block = at / block_size as u64;
-            let Some((first, bytes)) = self.pieces.range_mut(..=block).next_back() else { return };
+            let Some((first, bytes)) = self.buffers.range_mut(..=block).next_back() else { return };
             let from = (at - first * block_size as u64) as usize;
             let Some(place) = bytes.get_mut(from..).filter(|place| !place.is_empty()) else { return };
             let (part, after) = rest.split_at(rest.len().min(place.len()));
@@ -78,44 +78,44 @@ impl Delayed {
     pub(crate) fn add(&mut self, block_size: usize, block: u64, into: usize, data: &[u8]) {
         let len = (into + data.len()).next_multiple_of(block_size);
         self.bytes += len;
-        let before = self.pieces.range_mut(..block).next_back();
-        let piece = match before {
+        let before = self.buffers.range_mut(..block).next_back();
+        let buffer = match before {
             Some((first, bytes))
                 if first + (bytes.len() / block_size) as u64 == block && bytes.len() + len <= LONGEST =>
             {
                 bytes
             }
-            _ => self.pieces.entry(block).or_default(),
+            _ => self.buffers.entry(block).or_default(),
         };
-        let end = piece.len() + len;
-        piece.reserve(len);
-        piece.resize(piece.len() + into, 0);
-        piece.extend_from_slice(data);
-        piece.resize(end, 0);
+        let end = buffer.len() + len;
+        buffer.reserve(len);
+        buffer.resize(buffer.len() + into, 0);
+        buffer.extend_from_slice(data);
+        buffer.resize(end, 0);
     }
 
     /// Takes out the blocks of a range.
     pub(crate) fn remove(&mut self, block_size: usize, blocks: Range<u64>) {
-        if self.pieces.is_empty() || blocks.is_empty() {
+        if self.buffers.is_empty() || blocks.is_empty() {
             return;
         }
         let count = |bytes: &Vec<u8>| (bytes.len() / block_size) as u64;
         let reaches = |(first, bytes): &(&u64, &Vec<u8>)| **first + count(bytes) > blocks.start;
-        let start = self.pieces.range(..blocks.start).next_back().filter(reaches).map_or(blocks.start, |(n, _)| *n);
-        let touched: Vec<u64> = self.pieces.range(start..blocks.end).map(|(first, _)| *first).collect();
-        for first in touched {
-            let Some(mut bytes) = self.pieces.remove(&first) else { continue };
+        let start = self.buffers.range(..blocks.start).next_back().filter(reaches).map_or(blocks.start, |(n, _)| *n);
+        let overlapping: Vec<u64> = self.buffers.range(start..blocks.end).map(|(first, _)| *first).collect();
+        for first in overlapping {
+            let Some(mut bytes) = self.buffers.remove(&first) else { continue };
             self.bytes -= bytes.len();
             let end = first + count(&bytes);
             if end > blocks.end {
                 let tail = bytes.split_off((blocks.end - first) as usize * block_size);
                 self.bytes += tail.len();
-                self.pieces.insert(blocks.end, tail);
+                self.buffers.insert(blocks.end, tail);
             }
             if first < blocks.start {
                 bytes.truncate((blocks.start - first) as usize * block_size);
                 self.bytes += bytes.len();
-                self.pieces.insert(first, bytes);
+                self.buffers.insert(first, bytes);
             }
         }
     }
@@ -124,8 +124,8 @@ impl Delayed {
     pub(crate) fn lay_over(&self, block_size: usize, offset: u64, buf: &mut [u8]) {
         let end = offset.saturating_add(buf.len() as u64);
         let block = offset / block_size as u64;
-        let start = self.piece(block_size, block).map_or(block, |(first, _)| first);
-        for (first, bytes) in self.pieces.range(start..) {
+        let start = self.buffer(block_size, block).map_or(block, |(first, _)| first);
+        for (first, bytes) in self.buffers.range(start..) {
             let at = first * block_size as u64;
             if at >= end {
                 break;
@@ -138,11 +138,11 @@ impl Delayed {
         }
     }
 
-    /// The first blocks that follow each other: their first, how many, and the pieces they are in, at most `pieces`.
-    pub(crate) fn first_run(&self, block_size: usize, pieces: usize) -> Option<(u64, u64, Vec<&[u8]>)> {
-        let first = *self.pieces.first_key_value()?.0;
+    /// The first blocks that follow each other: their first, how many, and the buffers they are in, at most `buffers`.
+    pub(crate) fn first_range(&self, block_size: usize, buffers: usize) -> Option<(u64, u64, Vec<&[u8]>)> {
+        let first = *self.buffers.first_key_value()?.0;
         let (mut end, mut run) = (first, Vec::new());
-        for (start, bytes) in self.pieces.iter().take(pieces) {
+        for (start, bytes) in self.buffers.iter().take(buffers) {
             if *start != end {
                 break;
             }
@@ -215,9 +215,9 @@ mod tests {
                 }
                 assert!(content(&delayed) == model);
                 assert_eq!(delayed.bytes(), model.iter().flatten().count());
-                if let Some((first, count, pieces)) = delayed.first_run(BLOCK, usize::MAX) {
+                if let Some((first, count, buffers)) = delayed.first_range(BLOCK, usize::MAX) {
                     let from = first as usize * BLOCK;
-                    let bytes: Vec<_> = pieces.concat().into_iter().map(Some).collect();
+                    let bytes: Vec<_> = buffers.concat().into_iter().map(Some).collect();
                     assert!(model[..from].iter().all(Option::is_none));
                     assert!(bytes.len() == count as usize * BLOCK && model[from..from + bytes.len()] == bytes);
                 }

@@ -89,7 +89,7 @@ impl Directories {
     /// [`Error::NotADirectory`], or [`Error::Corrupt`] for a size no directory can have.
     pub fn read_dir(&self, dir: &Arc<Inode>, cookie: u64) -> Result<ReadDir<'_>> {
         self.is_directory(dir)?;
-        let _pass = self.looking();
+        let _guard = self.looking();
         let flags = dir.raw().flags();
         let node = self.writing.is_some().then(|| self.node(dir.number));
         let _state = node.as_ref().map(|node| node.read());
@@ -139,7 +139,7 @@ impl Directories {
         let end = dir.size.div_ceil(u64::from(self.sb.geometry.block_size));
         if end > self.sb.geometry.blocks {
             let at = Where::Inode(dir.number);
-            return Err(Error::corrupt(Structure::Directory, at, "its size is more than the volume has"));
+            return Err(Error::corrupt(Structure::Directory, at, "its size exceeds that of the volume"));
         }
         Ok(DirBlocks { at: first, end, run: None, ahead: first })
     }
@@ -163,7 +163,7 @@ impl Directories {
             Ok(state.require(Structure::Directory).map_err(|e| e.at(Where::Block(physical)))?)
         })?;
         if !geometry.directory_tail(&bytes).says(&bytes, dir.number, Some(run.logical.get())) {
-            let what = "a block is another directory's, or another of its blocks";
+            let what = "the checksum tail of a block names another directory or another block of it";
             return Err(Error::corrupt(Structure::Directory, Where::Block(physical), what));
         }
         Ok((bytes, physical))
@@ -276,7 +276,7 @@ impl ReadDir<'_> {
         if !self.ready.is_empty() {
             return false;
         }
-        let _pass = self.volume.looking();
+        let _guard = self.volume.looking();
         let node = self.volume.writing.is_some().then(|| self.volume.node(self.dir.number));
         let _state = node.as_ref().map(|node| node.read());
         if node.is_some() {

@@ -1,6 +1,8 @@
 //! The lowest layer: the cached blocks of a volume, its superblock, and where fixed metadata lies.
 
+use crate::Result;
 use crate::layout::Layout;
+use crate::native::{self, Versions};
 use blockdev::BlockDevice;
 use format::dir::DirFormat;
 use format::feature::Incompat;
@@ -33,10 +35,18 @@ impl Disk {
         self.store.device()
     }
 
-    /// The device that holds the volume: where that lies above a map, what is below.
+    /// The device that holds the volume: where that lies above a map, what is beneath.
     #[must_use]
     pub fn storage(&self) -> &Arc<dyn BlockDevice> {
-        self.layout.native().map_or_else(|| self.device(), |native| native.mapped.below())
+        self.layout.storage().unwrap_or_else(|| self.device())
+    }
+
+    /// The versions of the volume.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) where its format has none but the live one.
+    pub(crate) fn versions(&self) -> Result<&Versions> {
+        self.layout.versions().ok_or_else(native::no_versions)
     }
 
     /// The format of a directory's blocks, which their reader must know.

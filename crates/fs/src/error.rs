@@ -57,7 +57,7 @@ pub enum Error {
     #[error("no space left on the volume")]
     NoSpace,
     /// The name, or the attribute, is there already.
-    #[error("it exists already")]
+    #[error("already exists")]
     Exists,
     /// A directory has names besides "." and "..".
     #[error("the directory is not empty")]
@@ -72,7 +72,7 @@ pub enum Error {
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
     /// A transaction changes more than a generation can hold; it can only be rolled back.
-    #[error("the transaction changes more than the {limit} metadata blocks that it may, and has to be rolled back")]
+    #[error("the transaction exceeds its limit of {limit} metadata blocks and must be rolled back")]
     TransactionTooLarge {
         /// Blocks it may change.
         limit: usize,
@@ -81,13 +81,13 @@ pub enum Error {
     #[error("the transaction was rolled back: {0}")]
     Cancelled(String),
     /// There is another transaction.
-    #[error("another transaction is under way")]
+    #[error("another transaction is in progress")]
     Busy,
     /// The volume is read-only, with the reason.
     #[error("{0}")]
     ReadOnly(String),
     /// It was to be written in a way that a volume of its kind cannot be; another way may do.
-    #[error("it cannot be written as asked: {0}")]
+    #[error("it cannot be mounted for writing with these options: {0}")]
     Impossible(&'static str),
 }
 
@@ -101,9 +101,11 @@ impl Error {
     #[must_use]
     pub fn of_named(self) -> Self {
         match self {
-            Error::Stale(number) => {
-                Error::corrupt(Structure::Inode, Where::Inode(number), "a directory names it, and it is not in use")
-            }
+            Error::Stale(number) => Error::corrupt(
+                Structure::Inode,
+                Where::Inode(number),
+                "a directory entry refers to it, but it is not in use",
+            ),
             other => other,
         }
     }
@@ -145,7 +147,7 @@ impl From<store::Error> for Error {
             e @ (store::Error::TooLarge { .. } | store::Error::Journal(_)) => Error::Unsupported(e.to_string()),
             store::Error::NoSpace => Error::NoSpace,
             store::Error::Native(why) | store::Error::Linked(why) => {
-                Error::ReadOnly(format!("the volume can only be read: {why}"))
+                Error::ReadOnly(format!("the volume cannot be written: {why}"))
             }
         }
     }

@@ -57,7 +57,7 @@ impl Maps {
             if matches { Ok(()) } else { Err(bad("the checksum does not match")) }
         })?;
         if !tail.says(&bytes, inode.number, None) {
-            return Err(bad("the node is another inode's"));
+            return Err(bad("the node belongs to another inode"));
         }
         Ok(bytes)
     }

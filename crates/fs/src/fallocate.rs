@@ -74,7 +74,7 @@ impl FileEdit<'_> {
             self.leave_inline()?;
         }
         if mode != AllocateMode::PunchHole && !self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
-            return Err(Error::Unsupported("this for a file without extents".into()));
+            return Err(Error::Unsupported("this mode of fallocate(2) for a file without extents".into()));
         }
         self.flush()?;
         match mode {
@@ -203,10 +203,10 @@ impl FileEdit<'_> {
     fn whole_blocks(&self, offset: u64, len: u64) -> Result<(u64, u64)> {
         let block_size = self.block_size() as u64;
         if !offset.is_multiple_of(block_size) || !len.is_multiple_of(block_size) {
-            return Err(Error::Invalid("the range is not of whole blocks"));
+            return Err(Error::Invalid("the range is not aligned to blocks"));
         }
         if offset >= self.size() {
-            return Err(Error::Invalid("the range does not lie inside the file"));
+            return Err(Error::Invalid("the range reaches beyond the end of the file"));
         }
         Ok((offset / block_size, len / block_size))
     }
@@ -234,7 +234,7 @@ impl FileEdit<'_> {
         let (from, by) = self.whole_blocks(offset, len)?;
         let size = self.size();
         let Some(size) = size.checked_sub(len).filter(|size| offset < *size) else {
-            return Err(Error::Invalid("the range does not end inside the file"));
+            return Err(Error::Invalid("the range reaches the end of the file"));
         };
         self.map_changes();
         let (mut clear, mut shift) = (Some(from), from + by);

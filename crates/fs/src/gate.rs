@@ -56,15 +56,13 @@ impl Broken {
     pub(crate) fn error(&self) -> Error {
         match self {
             Self::TooLarge(limit) => Error::TransactionTooLarge { limit: *limit },
-            Self::TimedOut(time) => {
-                Error::Cancelled(format!("it took longer than its limit of {} s", time.as_secs_f32()))
-            }
+            Self::TimedOut(time) => Error::Cancelled(format!("it exceeded its time limit of {} s", time.as_secs_f32())),
             Self::Ended(why) => Error::Cancelled(why.clone()),
         }
     }
 }
 
-/// The inodes and names that a transaction touched: caches above the volume must forget them when the transaction is
+/// The inodes and names that a transaction changed: caches above the volume must forget them when the transaction is
 /// rolled back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DirtySet {
@@ -100,7 +98,7 @@ pub(crate) struct Current<B> {
     pub(crate) broken: Option<Broken>,
     /// The state that is needed to roll it back.
     pub(crate) before: Option<B>,
-    pub(crate) touched: DirtySet,
+    pub(crate) dirty: DirtySet,
     /// Numbers that were free when it began and that it allocated to files.
     pub(crate) made: BTreeSet<InodeNo>,
 }
@@ -110,7 +108,7 @@ pub(crate) struct Current<B> {
 pub(crate) struct Undone {
     id: u64,
     why: Option<Broken>,
-    touched: DirtySet,
+    dirty: DirtySet,
 }
 
 /// The gate of a volume.
@@ -194,18 +192,18 @@ pub(crate) fn enter<'t>(id: u64) -> Member<'t> {
     Member { before: MEMBER.replace(id), transaction: PhantomData, thread: PhantomData }
 }
 
-/// A pass within another call.
+/// A guard within another call.
 fn nested(depth: Depth) -> CallGuard<'static> {
     depth.set(depth.get() + 1);
     CallGuard { count: None, depth: Some(depth), thread: PhantomData }
 }
 
-/// A pass where there is no gate.
+/// A guard where there is no gate.
 pub(crate) fn free<'g>() -> CallGuard<'g> {
     CallGuard { count: None, depth: None, thread: PhantomData }
 }
 
-/// Passes for the thread that carries out the beginning or the end of a transaction.
+/// A guard for the thread that carries out the beginning or the end of a transaction.
 pub(crate) fn in_charge() -> CallGuard<'static> {
     nested(&CHANGES)
 }
@@ -251,7 +249,7 @@ impl<B> Gate<B> {
         self.current.lock()
     }
 
-    fn pass<'g>(&'g self, count: &'g AtomicUsize, depth: Depth) -> CallGuard<'g> {
+    fn guard<'g>(&'g self, count: &'g AtomicUsize, depth: Depth) -> CallGuard<'g> {
         depth.set(depth.get() + 1);
         CallGuard { count: Some((count, self)), depth: Some(depth), thread: PhantomData }
     }
@@ -271,18 +269,18 @@ impl<B> Gate<B> {
         self.transaction_sequence.load(SeqCst)
     }
 
-    /// Passes for a change, or says what to do instead.
+    /// A guard for a change, or what to do instead.
     fn ask(&self) -> std::result::Result<CallGuard<'_>, Answer> {
         if is_changing() {
             return Ok(nested(&CHANGES));
         }
         self.changing.fetch_add(1, SeqCst);
-        let pass = self.pass(&self.changing, &CHANGES);
+        let guard = self.guard(&self.changing, &CHANGES);
         if self.state.load(SeqCst) == 0 && MEMBER.get() == 0 {
-            return Ok(pass);
+            return Ok(guard);
         }
         match self.admit() {
-            Answer::Admitted => Ok(pass),
+            Answer::Admitted => Ok(guard),
             other => Err(other),
         }
     }
@@ -318,22 +316,22 @@ impl<B> Gate<B> {
         (id != 0 && undone.id == id).then(|| why.error())
     }
 
-    /// Passes for a change, at once or not at all.
+    /// A guard for a change, at once or not at all.
     pub(crate) fn try_change(&self) -> Option<CallGuard<'_>> {
         self.ask().ok()
     }
 
-    /// Passes for a change; `None` where that took longer than `most`. `overdue` is called with a transaction that this
+    /// A guard for a change; `None` where that took longer than `most`. `overdue` is called with a transaction that this
     /// thread waited for longer than it may take.
     pub(crate) fn change(&self, most: Duration, overdue: impl Fn(u64, Broken)) -> Result<Option<CallGuard<'_>>> {
         let until = Instant::now().checked_add(most);
         loop {
             match self.ask() {
-                Ok(pass) => return Ok(Some(pass)),
+                Ok(guard) => return Ok(Some(guard)),
                 Err(Answer::Refused(error)) => return Err(error),
                 Err(_) => {}
             }
-            debug_assert_eq!(LOOKS.get(), 0, "who looks must not wait");
+            debug_assert_eq!(LOOKS.get(), 0, "a call that looks must not wait");
             let mut current = self.lock();
             while let Some(now) = current.as_ref() {
                 let left = now.deadline.filter(|_| now.phase == Phase::Runs);
@@ -357,18 +355,18 @@ impl<B> Gate<B> {
         self.wakeup.wait_for(current, most);
     }
 
-    /// Passes for looking.
+    /// A guard for looking.
     pub(crate) fn look(&self) -> CallGuard<'_> {
         if is_changing() || LOOKS.get() > 0 {
             return nested(&LOOKS);
         }
         loop {
             self.looking.fetch_add(1, SeqCst);
-            let pass = self.pass(&self.looking, &LOOKS);
+            let guard = self.guard(&self.looking, &LOOKS);
             if self.state.load(SeqCst) & STILL == 0 {
-                return pass;
+                return guard;
             }
-            drop(pass);
+            drop(guard);
             let mut current = self.lock();
             if self.state.load(SeqCst) & STILL != 0 {
                 self.wait(&mut current, LOOK_AGAIN);
@@ -392,7 +390,7 @@ impl<B> Gate<B> {
     /// [`Error::Busy`] where there is a transaction; [`Error::Invalid`] where this thread would wait for itself.
     pub(crate) fn alone(&self) -> Result<Alone<'_, B>> {
         if is_changing() {
-            return Err(Error::Invalid("a call that changes something cannot wait until nothing is changed"));
+            return Err(Error::Invalid("a call that changes the volume cannot wait for all changes to end"));
         }
         self.close(Phase::Alone, Duration::MAX)?;
         let alone = Alone { charge: Some(in_charge()), gate: self };
@@ -411,9 +409,9 @@ impl<B> Gate<B> {
             }
             self.wait(&mut current, LOOK_AGAIN);
         }
-        let (touched, made) = (DirtySet::default(), BTreeSet::new());
+        let (dirty, made) = (DirtySet::default(), BTreeSet::new());
         let deadline = None;
-        *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, touched, made });
+        *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, dirty, made });
         self.advance_sequence(phase);
         self.state.store(CLOSED, SeqCst);
         Ok(id)
@@ -482,14 +480,14 @@ impl<B> Gate<B> {
         true
     }
 
-    /// Of a transaction that was undone: calls may look again. What it had touched is the answer.
+    /// Of a transaction that was undone: calls may look again. Its dirty set is the answer.
     pub(crate) fn show(&self) -> DirtySet {
         let current = self.lock();
         self.state.store(CLOSED, SeqCst);
-        let touched = current.as_ref().map(|now| now.touched.clone()).unwrap_or_default();
+        let dirty = current.as_ref().map(|now| now.dirty.clone()).unwrap_or_default();
         drop(current);
         self.wakeup.notify_all();
-        touched
+        dirty
     }
 
     /// The end does not come about.
@@ -508,7 +506,7 @@ impl<B> Gate<B> {
             self.advance_sequence(now.phase);
         }
         if let (Some(now), true) = (over, undone) {
-            let undone = Undone { id: now.id, why: now.broken, touched: now.touched };
+            let undone = Undone { id: now.id, why: now.broken, dirty: now.dirty };
             *self.undone.lock() = undone;
         }
         self.state.store(0, SeqCst);
@@ -517,9 +515,9 @@ impl<B> Gate<B> {
     }
 
     /// The dirty set of a transaction that was rolled back, for the first caller that asks.
-    pub(crate) fn take_touched(&self, id: u64) -> DirtySet {
+    pub(crate) fn take_dirty_set(&self, id: u64) -> DirtySet {
         let mut undone = self.undone.lock();
-        if undone.id == id { std::mem::take(&mut undone.touched) } else { DirtySet::default() }
+        if undone.id == id { std::mem::take(&mut undone.dirty) } else { DirtySet::default() }
     }
 
     fn until_none(&self, count: &AtomicUsize) {
@@ -532,7 +530,7 @@ impl<B> Gate<B> {
     }
 
     /// Notes something about the transaction there is. Changes that were under way when it was to begin are none of it.
-    pub(crate) fn note(&self, what: impl FnOnce(&mut Current<B>)) {
+    pub(crate) fn record(&self, what: impl FnOnce(&mut Current<B>)) {
         if self.is_closed()
             && let Some(now) = self.lock().as_mut()
             && !matches!(now.phase, Phase::Begins | Phase::Alone)
@@ -600,7 +598,7 @@ mod tests {
     fn changes_from_before_a_transaction_are_none_of_it() {
         let gate = Gate::<()>::new();
         let made = |n| {
-            gate.note(|now| {
+            gate.record(|now| {
                 now.made.insert(InodeNo(n));
             });
         };

@@ -17,7 +17,7 @@ mod edit;
 pub(crate) struct Indirect;
 
 /// `i_block` as pointers.
-type Words = [U32; 15];
+type BlockPointers = [U32; 15];
 
 impl Maps {
     pub(crate) fn map_indirect(&self, inode: &Inode, from: FileBlock) -> Result<FileExtent> {
@@ -26,7 +26,7 @@ impl Maps {
         let indexes = path.indexes();
         let depth = indexes.len().saturating_sub(1) as u32;
         let into = from.get() - format.first_of_level(depth).get();
-        let words: Words = inode.raw().block_words::<15>().map(U32::new);
+        let words: BlockPointers = inode.raw().block_words::<15>().map(U32::new);
         let mut at = Where::Inode(inode.number);
         let mut block: Arc<[u8]>;
         // the pointers from the one taken on to the end of their block; the direct ones end where the indirect begin
@@ -69,7 +69,7 @@ impl Maps {
         if tail.says(&bytes, inode.number, Some(level.into())) {
             Ok(bytes)
         } else {
-            Err(bad("it is another inode's, or of another level"))
+            Err(bad("it belongs to another inode or another level"))
         }
     }
 }

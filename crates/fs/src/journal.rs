@@ -6,17 +6,17 @@ use format::inode::FileKind;
 use format::{FileBlock, InodeNo, Structure, Where};
 use std::ops::Range;
 use std::sync::Arc;
-use store::recovery::{Journal, JournalExtent};
+use store::recovery::{BlockExtent, JournalLocation};
 
-/// Most pieces a journal's file may be in: it is made in one go and lies in a few.
+/// Most extents of a journal's file: it is made in one go and has only a few.
 const MAX_JOURNAL_RUNS: usize = 1 << 20;
 
 impl Maps {
     /// The journal inside the volume.
-    pub(crate) fn journal(&self) -> Result<Journal> {
-        let inode = self.sb.journal_inode().ok_or_else(|| Error::Unsupported("a journal elsewhere".to_owned()))?;
+    pub(crate) fn journal(&self) -> Result<JournalLocation> {
+        let inode = self.sb.journal_inode().ok_or_else(|| Error::Unsupported("an external journal".to_owned()))?;
         let device = Arc::clone(self.store.device());
-        Ok(Journal::internal(device, self.sb.geometry.block_size, self.journal_runs(inode)?))
+        Ok(JournalLocation::internal(device, self.sb.geometry.block_size, self.journal_runs(inode)?))
     }
 
     /// The blocks of the journal inside the volume, ascending; none where their location cannot be read.
@@ -29,7 +29,7 @@ impl Maps {
     }
 
     /// The blocks of the journal's inode, in the order of the file.
-    fn journal_runs(&self, number: InodeNo) -> Result<Vec<JournalExtent>> {
+    fn journal_runs(&self, number: InodeNo) -> Result<Vec<BlockExtent>> {
         let inode = self.load_inode(number)?;
         if inode.raw().disk.i_links_count.get() == 0 {
             return Err(Error::Stale(number));
@@ -44,9 +44,9 @@ impl Maps {
             let run = self.map(&inode, at)?;
             let Mapping::Data(first) = run.mapping else { return bad("its file has a hole") };
             if runs.len() == MAX_JOURNAL_RUNS {
-                return bad("its file is in too many pieces");
+                return bad("its file has too many extents");
             }
-            runs.push(JournalExtent { first, count: run.len.min(end - at.get()) });
+            runs.push(BlockExtent { first, count: run.len.min(end - at.get()) });
             at = run.end();
         }
         Ok(runs)

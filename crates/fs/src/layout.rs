@@ -9,12 +9,19 @@
 //!
 //! What blocks of metadata end in is the geometry's to say: [`format::tail`].
 
-use crate::native::Native;
+use crate::Result;
+use crate::native::{Native, Versions};
+use blockdev::BlockDevice;
+use format::GroupNo;
 use format::feature::Incompat;
 use format::group::Group;
+use format::native::superblock::NativeSuperblock;
+use format::native::{CHUNK_BLOCKS, GROUP_BLOCKS};
 use format::superblock::Superblock;
 use space::Purpose;
 use std::ops::Range;
+use std::sync::Arc;
+use store::native::Mapped;
 
 /// A volume's kind, and what follows from it.
 pub(crate) struct Layout {
@@ -42,29 +49,46 @@ pub(crate) enum MetadataGoes {
 }
 
 impl Layout {
-    /// The layout of the volume with this superblock; `native` is set where it lies above a map.
-    pub(crate) fn new(sb: &Superblock, native: Option<Native>) -> Self {
-        let geometry = &sb.geometry;
-        let cluster = u64::from(geometry.cluster_blocks);
-        let grows = native.is_none() && sb.features.incompat.contains(Incompat::EXTENT);
-        Self {
-            kind: match native {
-                Some(native) => Kind::Native(native),
-                None if geometry.has_regions() => Kind::Regions,
-                None => Kind::Classic,
-            },
-            blocks: geometry.blocks,
-            groups: geometry.groups,
-            reserved_for_extents: if grows { (geometry.blocks / cluster / 50).min(4096) * cluster } else { 0 },
-        }
+    /// The layout of the volume with this superblock, which lies on the device itself.
+    pub(crate) fn on_device(sb: &Superblock) -> Self {
+        let kind = if sb.geometry.has_regions() { Kind::Regions } else { Kind::Classic };
+        let cluster = u64::from(sb.geometry.cluster_blocks);
+        let grows = sb.features.incompat.contains(Incompat::EXTENT);
+        let reserved = if grows { (sb.geometry.blocks / cluster / 50).min(4096) * cluster } else { 0 };
+        Self::new(sb, kind, reserved)
     }
 
-    /// The native volume below; `None` for other kinds.
-    pub(crate) fn native(&self) -> Option<&Native> {
+    /// The layout of the volume with this superblock above the map of a native volume.
+    pub(crate) fn above_map(sb: &Superblock, native: &NativeSuperblock, mapped: Arc<Mapped>) -> Self {
+        Self::new(sb, Kind::Native(Native::new(mapped, native)), 0)
+    }
+
+    fn new(sb: &Superblock, kind: Kind, reserved_for_extents: u64) -> Self {
+        Self { kind, blocks: sb.geometry.blocks, groups: sb.geometry.groups, reserved_for_extents }
+    }
+
+    /// The native volume beneath; `None` for other kinds. What follows from it, the methods of this type say.
+    fn native(&self) -> Option<&Native> {
         match &self.kind {
             Kind::Native(native) => Some(native),
             Kind::Classic | Kind::Regions => None,
         }
+    }
+
+    /// The versions of the volume's metadata; `None` where it has only one, which is changed in its place.
+    pub(crate) fn versions(&self) -> Option<&Versions> {
+        self.native().map(|native| &native.versions)
+    }
+
+    /// The device beneath the one that the volume is read from; `None` where these are one.
+    pub(crate) fn storage(&self) -> Option<&Arc<dyn BlockDevice>> {
+        self.versions().map(|versions| versions.mapped.below())
+    }
+
+    /// Why the volume may lack what was durable; `None` where all of that is there, or where only a check can say so.
+    pub(crate) fn may_lack(&self) -> Result<Option<&'static str>> {
+        let lack = self.storage().map(|device| store::native::may_lack(&**device)).transpose()?;
+        Ok(lack.flatten())
     }
 
     /// The location of the metadata of files.
@@ -98,6 +122,13 @@ impl Layout {
     /// The groups whose chunks an engine may take for regions of its own.
     pub(crate) fn groups_with_chunks(&self) -> Range<u32> {
         if self.native().is_some() { self.groups_for(Purpose::Data) } else { 0..0 }
+    }
+
+    /// The chunks of one of these groups that the device has, as they are numbered over the volume.
+    pub(crate) fn chunks_of(&self, group: GroupNo) -> Range<u32> {
+        let all = self.native().map_or(0, |native| native.layout.chunks());
+        let first = group.get() * (GROUP_BLOCKS / CHUNK_BLOCKS);
+        first..first.saturating_add(GROUP_BLOCKS / CHUNK_BLOCKS).min(all).max(first)
     }
 
     /// Whether these blocks may contain what is for a purpose, as far as the kind of the volume says so.

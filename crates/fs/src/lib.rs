@@ -33,6 +33,7 @@ mod content;
 mod delayed;
 mod dir;
 mod disk;
+mod engine;
 mod error;
 mod extents;
 mod fallocate;
@@ -53,6 +54,7 @@ mod memory_budget;
 pub mod mkfs;
 mod mmp;
 mod mode;
+mod mutant;
 mod names;
 mod native;
 mod new_inodes;
@@ -93,14 +95,15 @@ pub use gate::{CallGuard, DirtySet, Member};
 pub use inode::Inodes;
 pub use map::{FileExtent, Mapping, Maps};
 pub use mode::{Consistency, DataMode, MODES, Mode, Placement, UnknownName};
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub use mutant::Mutant;
 pub use names::{Names, NewFile, RenameFlags};
 pub use options::{Clock, OpenOptions, WriteOptions};
 pub use orphan::Orphans;
 pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
 pub use stat::{Attributes, StatFs};
-#[doc(hidden)]
-pub use store::Mutant;
 pub use store::native::Summary as NativeSummary;
 pub use transaction::Transaction;
 pub use volume::Volume;

@@ -1,12 +1,12 @@
 //! The location of the list of linked writes, and whether a volume can have one.
 
+use crate::mutant::Injected;
 use crate::{Error, Mapping, Maps, Result};
 use format::FileBlock;
 use format::feature::{Compat, Incompat, RoCompat};
 use format::inode::FileKind;
 use format::linked::{Areas, INODE, INODE_SIZE_MAX};
 use format::superblock::State;
-use store::Mutant;
 use store::recovery::linked::{self, Finding, List};
 
 /// Features that linked writes do not go with: what is not described by the list.
@@ -24,15 +24,15 @@ impl Maps {
     pub(crate) fn unfit_for_linked(&self) -> Option<&'static str> {
         let (features, geometry) = (&self.sb.features, &self.sb.geometry);
         if features.compat.intersects(OTHER_COMPAT) {
-            return Some("`consistency=linked` is for volumes without a journal");
+            return Some("`consistency=linked` needs a volume without a journal");
         }
         if features.incompat.intersects(OTHER_INCOMPAT) || features.ro_compat.intersects(OTHER_RO) {
             return Some(
-                "`consistency=linked` is for ext2: no extents, no checksums of metadata, none of ext4's features",
+                "`consistency=linked` needs ext2: no extents, no metadata checksums, no other feature of ext4",
             );
         }
         if geometry.inode_size > INODE_SIZE_MAX {
-            return Some("`consistency=linked` is for inodes of at most 512 bytes");
+            return Some("`consistency=linked` needs inodes of at most 512 bytes");
         }
         None
     }
@@ -40,8 +40,8 @@ impl Maps {
     /// The list in inode 5.
     ///
     /// # Errors
-    /// [`Error::Impossible`] where it cannot be one: no regular file, with holes, not in one run, of a size that no
-    /// list has, or not written by linked writes for this volume. Those of the device.
+    /// [`Error::Impossible`] where it cannot be one: not a regular file, with holes, not contiguous, of an
+    /// invalid size, or not written by linked writes for this volume. Those of the device.
     pub(crate) fn linked_list(&self) -> Result<List> {
         const NONE: &str = "the volume has no list of linked writes";
         if let Some(why) = self.unfit_for_linked() {
@@ -52,21 +52,21 @@ impl Maps {
             return no_list(NONE);
         }
         if inode.kind != FileKind::Regular {
-            return no_list("inode 5, the place of the list of linked writes, is not a regular file");
+            return no_list("inode 5, which stores the list of linked writes, is not a regular file");
         }
         let block_size = self.sb.geometry.block_size;
         let Some(areas) = Areas::of(inode.size, block_size) else {
-            return no_list("inode 5, the place of the list of linked writes, has a size that no list has");
+            return no_list("inode 5, which stores the list of linked writes, has an invalid size");
         };
         let end = inode.size / u64::from(block_size);
         let (mut first, mut at) = (None, FileBlock(0));
         while at.get() < end {
             let run = self.map(&inode, at)?;
             let Mapping::Data(block) = run.mapping else {
-                return no_list("inode 5, the place of the list of linked writes, has a hole");
+                return no_list("inode 5, which stores the list of linked writes, has a hole");
             };
             if *first.get_or_insert(block.get()) + at.get() != block.get() {
-                return no_list("inode 5, the place of the list of linked writes, does not lie in one run");
+                return no_list("inode 5, which stores the list of linked writes, is not contiguous");
             }
             at = run.end();
         }
@@ -80,7 +80,7 @@ impl Maps {
     }
 
     /// The finding in the list of a volume that was not unmounted, where it has one.
-    pub(crate) fn linked_finding(&self, mutant: Mutant) -> Result<Option<Finding>> {
+    pub(crate) fn linked_finding(&self, mutant: Injected) -> Result<Option<Finding>> {
         let state = State::from_bits_retain(self.sb.disk.s_state.get());
         // one that is marked as having errors needs a full check in any case
         if state.intersects(State::VALID | State::ERROR) || self.backup.is_some() {
@@ -92,7 +92,7 @@ impl Maps {
             Err(e) if e.is_corruption() => return Ok(None),
             Err(e) => return Err(e),
         };
-        let finding = linked::find(self.store.device(), &self.sb, list, mutant)?;
+        let finding = mutant.find_linked(self.store.device(), &self.sb, list)?;
         Ok(Some(finding))
     }
 }

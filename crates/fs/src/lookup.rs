@@ -63,7 +63,7 @@ impl Directories {
         if self.writing.is_none() {
             return Ok(self.find_named(dir, name)?.inode);
         }
-        let _pass = self.looking();
+        let _guard = self.looking();
         let node = self.node(dir.number);
         let _state = node.read();
         let dir = self.inode(dir.number)?;
@@ -79,7 +79,11 @@ impl Directories {
         let found = self.find(dir, name)?.ok_or(Error::NotFound)?;
         if !self.may_be_named(found.inode) {
             let at = Where::Inode(dir.number);
-            return Err(Error::corrupt(Structure::Directory, at, "an entry names an inode that no directory may name"));
+            return Err(Error::corrupt(
+                Structure::Directory,
+                at,
+                "an entry refers to a reserved or invalid inode number",
+            ));
         }
         Ok(found)
     }
@@ -203,6 +207,10 @@ impl Directories {
                 None => return Ok(Some(None)),
             }
         }
-        Err(Error::corrupt(Structure::HashTree, Where::Inode(dir.number), "it leads to more leaves than there are"))
+        Err(Error::corrupt(
+            Structure::HashTree,
+            Where::Inode(dir.number),
+            "a lookup follows more leaves than the directory has",
+        ))
     }
 }

@@ -55,7 +55,7 @@ impl Heartbeat {
         let found = heartbeat.read()?;
         let refuse = |found: &Mmp, what: &str| {
             let host = String::from_utf8_lossy(found.node_name()).into_owned();
-            Err(Error::ReadOnly(format!("the volume can only be read: {what} on host {host:?}")))
+            Err(Error::ReadOnly(format!("the volume cannot be written: {what} on host {host:?}")))
         };
         match found.disk().usage() {
             Use::Clean => {}
@@ -69,7 +69,7 @@ impl Heartbeat {
             }
         }
         heartbeat.disk = *found.disk();
-        heartbeat.sign();
+        heartbeat.set_owner();
         heartbeat.write(1 + options.seed() as u32 % SEQ_MAX, options)?;
         // two that begin in the same moment both write; the one that wrote last goes on
         heartbeat.wait(heartbeat.interval);
@@ -80,8 +80,8 @@ impl Heartbeat {
         Ok(Some(heartbeat))
     }
 
-    /// Says who uses the volume.
-    fn sign(&mut self) {
+    /// Sets the host and the program that use the volume.
+    fn set_owner(&mut self) {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         fill(&mut self.disk.mmp_nodename, host.trim().as_bytes());
         fill(&mut self.disk.mmp_bdevname, b"extant");

@@ -1,13 +1,12 @@
 //! The ways in which a volume is written, and their names: what reads one, prints one or goes through all of them has
 //! them from here.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// A text that is not one of the names it should be; it says which to use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("use {}", one_of(.0))]
-pub struct UnknownName(Vec<&'static str>);
+pub struct UnknownName(pub(crate) Vec<&'static str>);
 
 /// `a, b or c`.
 fn one_of(names: &[&str]) -> String {
@@ -24,29 +23,30 @@ macro_rules! names {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$value),+];
 
-            /// Its name, as mount options have it.
+            /// Its name, as options have it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$value => $name),+ }
             }
         }
 
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.name())
             }
         }
 
-        impl FromStr for $type {
-            type Err = UnknownName;
+        impl std::str::FromStr for $type {
+            type Err = $crate::UnknownName;
 
-            fn from_str(text: &str) -> Result<Self, UnknownName> {
+            fn from_str(text: &str) -> Result<Self, $crate::UnknownName> {
                 let found = Self::ALL.iter().find(|one| one.name() == text).copied();
-                found.ok_or_else(|| UnknownName(Self::ALL.iter().map(|one| one.name()).collect()))
+                found.ok_or_else(|| $crate::UnknownName(Self::ALL.iter().map(|one| one.name()).collect()))
             }
         }
     };
 }
+pub(crate) use names;
 
 /// The mode by which a volume stays consistent through a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,12 +76,12 @@ pub enum DataMode {
     Writeback,
     /// Data goes through the journal as well.
     Journal,
-    /// On a native volume with snapshots: content is never overwritten in its place, so that after a crash it is that
-    /// of the newest whole generation, as all else is.
-    CopyOnWrite,
+    /// On a native volume with snapshots: what overwrites data goes to new blocks, so that data after a crash is that of
+    /// the newest whole generation, as all else is.
+    NewBlocks,
 }
 
-names!(DataMode { Ordered = "ordered", Writeback = "writeback", Journal = "journal", CopyOnWrite = "cow" });
+names!(DataMode { Ordered = "ordered", Writeback = "writeback", Journal = "journal", NewBlocks = "cow" });
 
 /// The placement of new blocks, on a volume whose format leaves it open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -116,7 +116,7 @@ pub const MODES: [Mode; 8] = [
     Mode { name: "journal-data", consistency: Consistency::Journal, data: DataMode::Journal },
     Mode { name: "journal-writeback", consistency: Consistency::Journal, data: DataMode::Writeback },
     Mode { name: "snapshot", consistency: Consistency::Snapshot, data: DataMode::Ordered },
-    Mode { name: "snapshot-cow", consistency: Consistency::Snapshot, data: DataMode::CopyOnWrite },
+    Mode { name: "snapshot-cow", consistency: Consistency::Snapshot, data: DataMode::NewBlocks },
 ];
 
 impl Mode {

@@ -122,10 +122,10 @@ impl Names {
     fn touch(&self, change: &Change<'_>, dir: &Arc<Inode>, links: Option<u16>) -> Result<Arc<Inode>> {
         let now = change.now();
         let node = self.node(dir.number);
-        node.note_names();
+        node.record_names();
         if links.is_none() && is_stamped(dir, now) {
-            node.note_change(change.generation());
-            self.note_inode(dir.number);
+            node.record_change(change.generation());
+            self.record_inode(dir.number);
             return Ok(Arc::clone(dir));
         }
         change.update_inode(dir, |buf| {
@@ -148,7 +148,7 @@ impl Names {
 
     /// An entry that leads where only corruption leads.
     fn leads_back(dir: InodeNo) -> Error {
-        Error::corrupt(Structure::Directory, Where::Inode(dir), "an entry leads back to a directory above it")
+        Error::corrupt(Structure::Directory, Where::Inode(dir), "an entry leads back to an ancestor")
     }
 }
 

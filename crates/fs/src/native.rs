@@ -1,4 +1,4 @@
-//! The layers below a native volume: its map, and the device. Above the map the volume is an ext4 volume; what of it is
+//! The layers beneath a native volume: its map, and the device. Above the map the volume is an ext4 volume; what of it is
 //! otherwise, the [`Layout`](crate::layout::Layout) says.
 
 use crate::{Error, Result};
@@ -14,14 +14,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::native::Mapped;
 
-/// The native volume below an open volume.
+/// The native volume beneath an open volume.
 pub(crate) struct Native {
-    pub(crate) mapped: Arc<Mapped>,
+    pub(crate) versions: Versions,
     pub(crate) layout: NativeLayout,
     /// Blocks of the device that nothing gets, so that no other program takes what lies there for its own.
     reserved: BTreeSet<u64>,
+}
+
+/// The versions of a volume's metadata: the live one and the snapshots.
+pub(crate) struct Versions {
+    pub(crate) mapped: Arc<Mapped>,
     /// Locked while a snapshot is created or deleted.
-    pub(crate) versions: Mutex<()>,
+    pub(crate) change: Mutex<()>,
 }
 
 impl Native {
@@ -32,7 +37,7 @@ impl Native {
             Purpose::Data => {
                 blocks.end > self.layout.metadata_start()
                     || self.reserved.range(blocks.clone()).next().is_some()
-                    || self.mapped.is_metadata(blocks.clone())
+                    || self.versions.mapped.is_metadata(blocks.clone())
             }
             Purpose::Metadata => blocks.start < self.layout.metadata_start(),
         }
@@ -41,11 +46,11 @@ impl Native {
     pub(crate) fn new(mapped: Arc<Mapped>, superblock: &NativeSuperblock) -> Self {
         let layout = superblock.layout;
         let reserved = if superblock.reserved { layout.backup_blocks() } else { BTreeSet::new() };
-        Self { mapped, layout, reserved, versions: Mutex::default() }
+        Self { versions: Versions { mapped, change: Mutex::default() }, layout, reserved }
     }
 }
 
-/// Whether the ext4 superblock above a map is that of the volume below.
+/// Whether the ext4 superblock above a map is that of the volume beneath.
 pub(crate) fn fits(layout: &NativeLayout, uuid: &[u8; 16], sb: &Superblock) -> Result<()> {
     let geometry = &sb.geometry;
     let same = geometry.blocks == layout.logical_blocks()
@@ -59,6 +64,11 @@ pub(crate) fn fits(layout: &NativeLayout, uuid: &[u8; 16], sb: &Superblock) -> R
         return Err(Error::corrupt(Structure::Superblock, Where::Volume, what));
     }
     Ok(())
+}
+
+/// A call for snapshots on a volume that has none.
+pub(crate) fn no_versions() -> Error {
+    Error::Unsupported("snapshots need a volume made with `extant mkfs -t extant`".into())
 }
 
 /// Why a native superblock was not accepted.
@@ -80,8 +90,7 @@ pub(crate) fn open(
     snapshot: Option<&[u8]>,
 ) -> Result<Option<(NativeSuperblock, Arc<Mapped>)>> {
     if !store::native::is_native(&**device)? {
-        let none = "snapshots need a volume made with `extant mkfs -t extant`";
-        return if snapshot.is_some() { Err(Error::Unsupported(none.into())) } else { Ok(None) };
+        return if snapshot.is_some() { Err(no_versions()) } else { Ok(None) };
     }
     let (superblock, _) = store::native::superblock(&**device).map_err(no_superblock)?;
     let mapped = Mapped::new(Arc::clone(device), &superblock);

@@ -31,9 +31,9 @@ const IDLE_CACHED: usize = 256;
 pub(crate) struct Node {
     state: RwLock<NodeState>,
     /// The newest generation in which its inode, map or content changed.
-    changed: AtomicU64,
+    datasync_generation: AtomicU64,
     /// The newest generation in which anything of it changed, and be it a time only.
-    touched: AtomicU64,
+    sync_generation: AtomicU64,
     /// Of a plain directory, where to look for space for a name: the block times 2^16, and the start of an entry in it.
     space_hint: AtomicU64,
     /// Of a directory: names came or went since its list was last asked for.
@@ -80,8 +80,8 @@ impl Node {
     fn new(generation: u64) -> Self {
         Self {
             state: RwLock::default(),
-            changed: AtomicU64::new(generation),
-            touched: AtomicU64::new(generation),
+            datasync_generation: AtomicU64::new(generation),
+            sync_generation: AtomicU64::new(generation),
             space_hint: AtomicU64::new(0),
             renamed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -102,33 +102,33 @@ impl Node {
         self.gone.load(Ordering::Acquire)
     }
 
-    pub(crate) fn note_change(&self, generation: u64) {
-        self.changed.store(generation, Ordering::Release);
-        self.touched.store(generation, Ordering::Release);
+    pub(crate) fn record_change(&self, generation: u64) {
+        self.datasync_generation.store(generation, Ordering::Release);
+        self.sync_generation.store(generation, Ordering::Release);
     }
 
     /// The last change was one of times only: what counts for the content is as `before`.
     pub(crate) fn only_times(&self, before: u64) {
-        self.changed.store(before, Ordering::Release);
+        self.datasync_generation.store(before, Ordering::Release);
     }
 
     /// Settles what was not known of changes up to a generation, which does not matter any more: that generation is
     /// durable.
     pub(crate) fn settle(&self, generation: u64) {
-        for newest in [&self.changed, &self.touched] {
+        for newest in [&self.datasync_generation, &self.sync_generation] {
             // where it fails, a change is known
             let _ = newest.compare_exchange(u64::MAX, generation, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
     /// The newest generation in which it changed; the largest number where that is not known.
-    pub(crate) fn changed(&self) -> u64 {
-        self.changed.load(Ordering::Acquire)
+    pub(crate) fn datasync_generation(&self) -> u64 {
+        self.datasync_generation.load(Ordering::Acquire)
     }
 
-    /// As [`Node::changed`], with changes of times.
-    pub(crate) fn touched(&self) -> u64 {
-        self.touched.load(Ordering::Acquire)
+    /// As [`Node::datasync_generation`], with changes of times.
+    pub(crate) fn sync_generation(&self) -> u64 {
+        self.sync_generation.load(Ordering::Acquire)
     }
 
     /// The position at which to look for space for a name: a block, and the start of an entry in it.
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// A directory's names have changed.
-    pub(crate) fn note_names(&self) {
+    pub(crate) fn record_names(&self) {
         self.renamed.store(true, Ordering::Relaxed);
     }
 
@@ -195,7 +195,7 @@ impl Shard {
                 if stays {
                     spared += 1;
                 } else {
-                    newest.fetch_max(node.touched().max(node.changed()), Ordering::AcqRel);
+                    newest.fetch_max(node.sync_generation().max(node.datasync_generation()), Ordering::AcqRel);
                 }
                 stays
             });
@@ -382,13 +382,13 @@ mod tests {
     fn an_inode_that_is_only_looked_up_has_no_node() {
         let all = Nodes::new();
         for number in (1..=100_000).map(InodeNo) {
-            all.get(number).note_change(u64::from(number.get() / 1000) + 1);
+            all.get(number).record_change(u64::from(number.get() / 1000) + 1);
             *all.shard(number).lookup_counts.entry(number).or_default() += 1;
         }
         assert!(nodes(&all) <= SHARDS * IDLE_CACHED, "{} nodes", nodes(&all));
         assert_eq!(all.looked_up(), 100_000);
         // one whose node was dropped is known to have changed no later than the latest of those
-        let newest = all.get(InodeNo(1)).changed();
+        let newest = all.get(InodeNo(1)).datasync_generation();
         assert!((1..=101).contains(&newest), "{newest}");
         for _ in 0..2 {
             all.drop_idle();

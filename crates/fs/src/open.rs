@@ -8,7 +8,7 @@ use crate::base::Base;
 use crate::disk::Disk;
 use crate::layout::Layout;
 use crate::mmp::Heartbeat;
-use crate::native::{self, Native};
+use crate::native;
 use crate::options::OpenOptions;
 use crate::{Error, Maps, Result, Warning};
 use blockdev::BlockDevice;
@@ -21,37 +21,22 @@ use std::sync::Arc;
 use store::Store;
 use store::native::Mapped;
 use store::recovery::linked::Finding;
-use store::recovery::{Journal, Recovery, recover};
+use store::recovery::{JournalLocation, Recovery, recover};
 
 /// Opens the volume on a device, as [`Volume::open`](crate::Volume::open) says. The heartbeat says that it is in use,
 /// where it is open for writing and has a block for that.
 pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<(Maps, Option<Heartbeat>)> {
-    let native = native::open(&device, options.snapshot.as_deref())?;
-    let (device, below) = match &native {
-        Some((_, mapped)) => (Arc::clone(mapped) as Arc<dyn BlockDevice>, device),
-        None => (Arc::clone(&device), device),
+    let mut maps = match native::open(&device, options.snapshot.as_deref())? {
+        Some((superblock, mapped)) => {
+            let sb = asked_superblock(&*mapped, options)?;
+            above_map(&superblock, mapped, sb, options)?
+        }
+        None => {
+            let sb = asked_superblock(&*device, options)?;
+            over(disk(device, sb, options))
+        }
     };
-    let sb = match options.superblock {
-        None => primary_superblock(&*device)?,
-        Some(block) => backup_superblock(&*device, block, options.block_size)?,
-    };
-    let mut warnings = Vec::new();
-    if let Some(block) = options.superblock {
-        warnings.push(Warning::BackupSuperblock(block));
-    }
-    if native.is_some() && options.write.is_none() {
-        warnings.extend(store::native::may_lack(&*below)?.map(Warning::MayLack));
-    }
-    let blocks = native.as_ref().map_or(sb.geometry.blocks, |(native, _)| native.layout.blocks());
-    let length = blocks.saturating_mul(u64::from(sb.geometry.block_size));
-    if below.geometry().len < length {
-        warnings.push(Warning::Truncated { device: below.geometry().len, volume: length });
-    }
-    let mut maps = match native {
-        Some((superblock, mapped)) => above_map(&superblock, mapped, sb, options)?,
-        None => over(disk(device, sb, options)),
-    };
-    maps.base.warnings = warnings;
+    maps.warn_of_device(options)?;
     let Some(write) = &options.write else {
         maps.recover(options)?;
         maps.warn_of_state();
@@ -86,7 +71,7 @@ fn above_map(
 ) -> Result<Maps> {
     native::fits(&superblock.layout, &superblock.uuid, &sb)?;
     let store = Store::native(Arc::clone(&mapped), options.cache_bytes);
-    let layout = Arc::new(Layout::new(&sb, Some(Native::new(mapped, superblock))));
+    let layout = Arc::new(Layout::above_map(&sb, superblock, mapped));
     Ok(over(Disk { store, sb, backup: options.superblock, layout }))
 }
 
@@ -97,7 +82,7 @@ fn over(disk: Disk) -> Maps {
 
 fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> Disk {
     let store = Store::new(device, sb.geometry.block_size, options.cache_bytes);
-    let layout = Arc::new(Layout::new(&sb, None));
+    let layout = Arc::new(Layout::on_device(&sb));
     Disk { store, sb, backup: options.superblock, layout }
 }
 
@@ -122,7 +107,11 @@ impl Maps {
         // the superblock itself may be recovered, but a volume does not change its geometry
         let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*device)? };
         if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
-            return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));
+            return Err(Error::corrupt(
+                Structure::Journal,
+                Where::Volume,
+                "it contains the superblock of another volume",
+            ));
         }
         let mut warnings = std::mem::take(&mut self.base.warnings);
         warnings.push(warning);
@@ -164,7 +153,9 @@ impl Maps {
         let block_size = self.sb.geometry.block_size;
         let journal = match (self.sb.journal_inode(), &options.external_journal) {
             (Some(_), _) => self.journal()?,
-            (None, Some(other)) => Journal::external(Arc::clone(other), block_size, &self.sb.disk.s_journal_uuid)?,
+            (None, Some(other)) => {
+                JournalLocation::external(Arc::clone(other), block_size, &self.sb.disk.s_journal_uuid)?
+            }
             (None, None) => {
                 let what = "the volume was not unmounted and its journal is on another device, which is not specified";
                 return Err(Error::Unsupported(what.to_owned()));
@@ -181,6 +172,20 @@ impl Maps {
             self.base.warnings.push(Warning::FastCommits { commits, changes });
         }
         Ok(Some(Box::new(recovered)))
+    }
+
+    fn warn_of_device(&mut self, options: &OpenOptions) -> Result<()> {
+        let mut warnings: Vec<_> = options.superblock.map(Warning::BackupSuperblock).into_iter().collect();
+        if options.write.is_none() {
+            warnings.extend(self.layout.may_lack()?.map(Warning::MayLack));
+        }
+        let volume = self.layout.device_blocks().saturating_mul(u64::from(self.sb.geometry.block_size));
+        let device = self.storage().geometry().len;
+        if device < volume {
+            warnings.push(Warning::Truncated { device, volume });
+        }
+        self.base.warnings = warnings;
+        Ok(())
     }
 
     fn warn_of_state(&mut self) {
@@ -207,6 +212,14 @@ impl Maps {
         let mmp = Mmp::parse(&block, seed).ok()?;
         let used = matches!(mmp.disk().usage(), Use::Mounted(_) | Use::Fsck);
         used.then(|| String::from_utf8_lossy(mmp.node_name()).into_owned())
+    }
+}
+
+/// The superblock that the options ask for.
+fn asked_superblock(device: &dyn BlockDevice, options: &OpenOptions) -> Result<Superblock> {
+    match options.superblock {
+        None => primary_superblock(device),
+        Some(block) => backup_superblock(device, block, options.block_size),
     }
 }
 

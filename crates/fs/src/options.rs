@@ -2,11 +2,11 @@
 
 use crate::Timestamp;
 use crate::mode::{Consistency, DataMode, Placement};
+use crate::mutant::Injected;
 use blockdev::BlockDevice;
 use format::FsBlock;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use store::Mutant;
 
 /// Options for opening a volume.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ pub struct WriteOptions {
     pub mounted_at: Option<Vec<u8>>,
     /// The defect that is injected, for a test that it is caught.
     #[cfg(feature = "mutants")]
-    pub mutant: Mutant,
+    pub mutant: crate::Mutant,
 }
 
 impl Default for WriteOptions {
@@ -97,18 +97,18 @@ impl Default for WriteOptions {
             placement: Placement::Usual,
             mounted_at: None,
             #[cfg(feature = "mutants")]
-            mutant: Mutant::Identity,
+            mutant: crate::Mutant::Identity,
         }
     }
 }
 
 impl WriteOptions {
     /// The defect that a test asked for; none without the feature `mutants`.
-    pub(crate) fn mutant(&self) -> Mutant {
+    pub(crate) fn mutant(&self) -> Injected {
         #[cfg(feature = "mutants")]
-        return self.mutant;
+        return Injected::new(self.mutant);
         #[cfg(not(feature = "mutants"))]
-        Mutant::Identity
+        Injected::default()
     }
 
     /// The seed of numbers that should not repeat.

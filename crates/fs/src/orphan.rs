@@ -7,14 +7,14 @@
 //!    ends that. What is in memory says where on the device it stands.
 //! 2. The link of an inode in the chain belongs to the chain's lock, not to the inode's: the removal of the next one
 //!    changes it. Code that writes an inode asks here for it (see `Change::put_inode`).
-//! 3. An orphan is freed by one thread: the one that claims it.
+//! 3. An orphan is freed by one thread: that for which [`OrphanList::begin_freeing`] is true.
 
 use crate::change::Change;
 use crate::error::OfInode;
 use crate::layers::stands_on;
 use crate::map::{CLEARING, Steps, has_blocks};
 use crate::node::Locked;
-use crate::orphan_list::{Chain, LISTING, Orphan, OrphanFile, OrphanList, Place};
+use crate::orphan_list::{Chain, LISTING, Orphan, OrphanEntry, OrphanFile, OrphanList};
 use crate::{Directories, Error, FileKind, Inode, InodeNo, Maps, Result};
 use format::feature::{Compat, Features, RoCompat};
 use format::inode::InodeBuf;
@@ -48,18 +48,19 @@ impl Change<'_> {
             return Ok(false);
         }
         let in_file = self.add_to_file(&mut chain, number)?;
-        let place = match in_file {
-            Some(block) => Place::File { block },
+        let entry = match in_file {
+            Some(block) => OrphanEntry::File { block },
             None => {
                 let next = std::mem::replace(&mut chain.first, number.get());
                 self.edit_superblock(|sb| sb.s_last_orphan = number.get().into())?;
-                if let Some(Orphan { place: Place::Chain { before, .. }, .. }) = chain.all.get_mut(&InodeNo(next)) {
+                if let Some(Orphan { entry: OrphanEntry::Chain { before, .. }, .. }) = chain.all.get_mut(&InodeNo(next))
+                {
                     *before = number.get();
                 }
-                Place::Chain { before: 0, next }
+                OrphanEntry::Chain { before: 0, next }
             }
         };
-        chain.all.insert(number, Orphan { place, may_be_linked, claimed: false });
+        chain.all.insert(number, Orphan { entry, may_be_linked, being_freed: false });
         orphans.count.fetch_add(1, Ordering::Release);
         Ok(in_file.is_none())
     }
@@ -86,20 +87,22 @@ impl Change<'_> {
         let mut chain = orphans.lock();
         let Some(orphan) = chain.all.remove(&number) else { return Ok(()) };
         orphans.count.fetch_sub(1, Ordering::Release);
-        match orphan.place {
-            Place::File { block } => {
+        match orphan.entry {
+            OrphanEntry::File { block } => {
                 let most = slots(self.volume.sb.geometry.block_size);
                 let Some(file) = &mut chain.file else { return Ok(()) };
                 let Some((at, used)) = file.blocks.get_mut(block) else { return Ok(()) };
                 *used = used.saturating_sub(1);
                 self.edit(*at, file.tag, |bytes| set_slot(bytes, most, number.get(), 0))?;
             }
-            Place::Chain { before, next } => {
-                if let Some(Orphan { place: Place::Chain { before: link, .. }, .. }) = chain.all.get_mut(&InodeNo(next))
+            OrphanEntry::Chain { before, next } => {
+                if let Some(Orphan { entry: OrphanEntry::Chain { before: link, .. }, .. }) =
+                    chain.all.get_mut(&InodeNo(next))
                 {
                     *link = before;
                 }
-                if let Some(Orphan { place: Place::Chain { next: link, .. }, .. }) = chain.all.get_mut(&InodeNo(before))
+                if let Some(Orphan { entry: OrphanEntry::Chain { next: link, .. }, .. }) =
+                    chain.all.get_mut(&InodeNo(before))
                 {
                     *link = next;
                     let other = self.volume.any_inode(InodeNo(before))?;
@@ -146,14 +149,14 @@ impl Orphans {
 
     /// Frees an orphan with all its content, unless another thread does. The caller has no lock.
     pub(crate) fn free_orphan(&self, number: InodeNo) -> Result<()> {
-        if !self.writing.as_ref().is_some_and(|w| w.orphans.claim(number)) {
+        if !self.writing.as_ref().is_some_and(|w| w.orphans.begin_freeing(number)) {
             return Ok(());
         }
         let outcome = self.locked(&[number], |locked| self.free_locked(number, locked));
         let dropped = outcome.inspect_err(|_| {
             if let Some(writing) = &self.writing {
                 // what could not be freed now may be later
-                writing.orphans.unclaim(number);
+                writing.orphans.stop_freeing(number);
             }
         })?;
         dropped.into_iter().try_for_each(|value_inode| self.free_orphan(value_inode))
@@ -198,7 +201,7 @@ impl Orphans {
             return Ok(());
         }
         // no need to wait for the transaction: its end looks for what is left
-        let Some(_pass) = self.try_change() else { return Ok(()) };
+        let Some(_guard) = self.try_change() else { return Ok(()) };
         let node = self.node(number);
         let goes = {
             // the removal of the last name reads the lookup count under this lock
@@ -247,7 +250,7 @@ impl Orphans {
         for number in listed {
             match self.recover_orphan(number) {
                 Ok(()) => {}
-                Err(Error::Corrupt { .. }) => self.space()?.note_error(),
+                Err(Error::Corrupt { .. }) => self.space()?.record_error(),
                 Err(e) => return Err(e),
             }
         }
@@ -274,7 +277,7 @@ impl Orphans {
                 Ok(()) => {}
                 Err(Error::Corrupt { .. }) => {
                     (chain, found) = (Chain::default(), Vec::new());
-                    self.space()?.note_error();
+                    self.space()?.record_error();
                 }
                 Err(e) => return Err(e),
             }
@@ -285,12 +288,12 @@ impl Orphans {
             let number = InodeNo(at);
             let is_valid = self.may_be_named(number) && number != InodeNo::ROOT && !chain.all.contains_key(&number);
             let Some(inode) = is_valid.then(|| self.any_inode(number).ok()).flatten() else {
-                self.space()?.note_error();
+                self.space()?.record_error();
                 break;
             };
             let next = inode.raw().disk.i_dtime.get();
-            let place = Place::Chain { before, next };
-            chain.all.insert(number, Orphan { place, may_be_linked: false, claimed: false });
+            let entry = OrphanEntry::Chain { before, next };
+            chain.all.insert(number, Orphan { entry, may_be_linked: false, being_freed: false });
             found.push(number);
             (before, at) = (at, next);
         }
@@ -309,7 +312,7 @@ impl Orphans {
             return Err(bad("it is not a regular file, or too long"));
         }
         let seed = self.seed(&inode);
-        let tag = Tag { kind: Kind::OrphanFile, owner: number, seed };
+        let tag = Tag { seed, ..Tag::new(Kind::OrphanFile, number) };
         let mut file = OrphanFile { tag, blocks: Vec::new() };
         for n in 0..count {
             let at = self.map(&inode, FileBlock(n))?.physical().ok_or_else(|| bad("it has a hole"))?;
@@ -321,8 +324,8 @@ impl Orphans {
                 if !self.may_be_named(orphan) || orphan == InodeNo::ROOT {
                     return Err(bad("it names an inode that cannot be an orphan"));
                 }
-                let place = Place::File { block: n as usize };
-                let entry = Orphan { place, may_be_linked: false, claimed: false };
+                let entry = OrphanEntry::File { block: n as usize };
+                let entry = Orphan { entry, may_be_linked: false, being_freed: false };
                 if chain.all.insert(orphan, entry).is_none() {
                     found.push(orphan);
                 }
@@ -343,7 +346,7 @@ impl Orphans {
         let all: Vec<InodeNo> = writing.orphans.lock().all.keys().copied().collect();
         for number in all {
             match self.recover_orphan(number) {
-                Err(Error::Corrupt { .. }) => self.space()?.note_error(),
+                Err(Error::Corrupt { .. }) => self.space()?.record_error(),
                 outcome => outcome?,
             }
         }

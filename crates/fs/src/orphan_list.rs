@@ -29,15 +29,15 @@ pub(crate) struct Chain {
 
 #[derive(Clone)]
 pub(crate) struct Orphan {
-    pub(crate) place: Place,
+    pub(crate) entry: OrphanEntry,
     /// It never had a name, and may get one.
     pub(crate) may_be_linked: bool,
     /// A thread is about to free it.
-    pub(crate) claimed: bool,
+    pub(crate) being_freed: bool,
 }
 
 #[derive(Clone)]
-pub(crate) enum Place {
+pub(crate) enum OrphanEntry {
     /// In the chain: the one before it, 0 for the superblock, and the one behind it, 0 for none.
     Chain { before: u32, next: u32 },
     /// In this block of the orphan file, counted among its blocks.
@@ -54,9 +54,9 @@ pub(crate) struct OrphanFile {
 impl Chain {
     /// The link of an inode that is in the chain.
     pub(crate) fn next_of(&self, number: InodeNo) -> Option<u32> {
-        match self.all.get(&number)?.place {
-            Place::Chain { next, .. } => Some(next),
-            Place::File { .. } => None,
+        match self.all.get(&number)?.entry {
+            OrphanEntry::Chain { next, .. } => Some(next),
+            OrphanEntry::File { .. } => None,
         }
     }
 }
@@ -92,15 +92,15 @@ impl OrphanList {
     }
 
     /// Says that the caller will free an orphan; false where another thread does already, or it is not an orphan.
-    pub(crate) fn claim(&self, number: InodeNo) -> bool {
+    pub(crate) fn begin_freeing(&self, number: InodeNo) -> bool {
         let mut chain = self.lock();
-        chain.all.get_mut(&number).is_some_and(|orphan| !std::mem::replace(&mut orphan.claimed, true))
+        chain.all.get_mut(&number).is_some_and(|orphan| !std::mem::replace(&mut orphan.being_freed, true))
     }
 
-    /// The thread that claimed it could not free it.
-    pub(crate) fn unclaim(&self, number: InodeNo) {
+    /// The thread that was to free it could not.
+    pub(crate) fn stop_freeing(&self, number: InodeNo) {
         if let Some(orphan) = self.lock().all.get_mut(&number) {
-            orphan.claimed = false;
+            orphan.being_freed = false;
         }
     }
 }

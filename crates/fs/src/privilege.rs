@@ -8,7 +8,7 @@ thread_local! {
     static MAY_USE_RESERVE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Puts back what was there before, also where the work panics.
+/// Restores the privilege from before, also where the work panics.
 struct Before(bool);
 
 impl Drop for Before {

@@ -10,8 +10,8 @@ use crate::open::over_map;
 use crate::{Base, Error, OpenOptions, Result, native};
 use blockdev::BlockDevice;
 use format::group::{Group, GroupFlags, bitmap_checksum};
+use format::native::CHUNK_BLOCKS;
 use format::native::snapshots::Snapshot;
-use format::native::{CHUNK_BLOCKS, GROUP_BLOCKS};
 use format::superblock::{DiskSuperblock, OFFSET};
 use format::{FsBlock, GroupNo, InodeNo};
 use space::{Container, Run};
@@ -43,8 +43,7 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     if device.geometry().read_only {
         return Err(Error::ReadOnly("the device is read-only".into()));
     }
-    let none = || Error::Unsupported("snapshots need a volume made with `extant mkfs -t extant`".into());
-    let (superblock, mapped) = native::open(&device, None)?.ok_or_else(none)?;
+    let (superblock, mapped) = native::open(&device, None)?.ok_or_else(native::no_versions)?;
     let snapshot = find(&mapped, name)?;
     let options = OpenOptions::default();
     let now = over_map(&superblock, Arc::clone(&mapped), &options)?;
@@ -84,9 +83,8 @@ impl Base {
         let mut changed = None;
         if want > 0 {
             let present = in_use(&now.store.block(now.group(number)?.block_bitmap)?);
-            let first = number.get() * (GROUP_BLOCKS / CHUNK_BLOCKS);
-            let there = self.layout.native().map_or(0, |native| native.layout.chunks().saturating_sub(first));
-            let all = (GROUP_BLOCKS / CHUNK_BLOCKS).min(there);
+            let chunks_there = self.layout.chunks_of(number);
+            let (first, all) = (chunks_there.start, chunks_there.end - chunks_there.start);
             let blocks = |chunk: u32| Run { start: chunk * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
             let is_free = |chunk: &u32| [&used, &pinned, &present].iter().all(|set| !set.intersects(blocks(*chunk)));
             let found: Vec<u32> = (0..all).filter(is_free).take(usize::try_from(want).unwrap_or(usize::MAX)).collect();
@@ -107,7 +105,7 @@ impl Base {
     /// where blocks were taken.
     fn changed_blocks(&self, groups: Vec<Data>, taken: u64) -> Result<Vec<BlockWrite>> {
         let geometry = &self.sb.geometry;
-        let tag = |kind| Tag { kind, owner: InodeNo(0), seed: 0 };
+        let tag = |kind| Tag::new(kind, InodeNo(0));
         let (mut blocks, mut bitmaps) = (Vec::new(), Vec::new());
         if taken > 0 {
             let mut sb = self.sb.disk;

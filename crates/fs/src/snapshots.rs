@@ -6,7 +6,7 @@
 
 use crate::alloc::pinned_alone;
 use crate::gate::{Alone, Before};
-use crate::native::{Native, find};
+use crate::native::find;
 use crate::open::over_map;
 use crate::{Error, OpenOptions, Result, Volume, memory_budget};
 use format::native::BLOCK_SIZE;
@@ -40,15 +40,10 @@ fn others(mapped: &Mapped, name: &[u8]) -> Result<Vec<Snapshot>> {
 }
 
 impl Volume {
-    fn has_versions(&self) -> Result<&Native> {
-        let none = || Error::Unsupported("snapshots need a volume made with `extant mkfs -t extant`".into());
-        self.layout.native().ok_or_else(none)
-    }
-
     /// Whether the volume is of a format that has snapshots.
     #[must_use]
     pub fn has_snapshots(&self) -> bool {
-        self.layout.native().is_some()
+        self.layout.versions().is_some()
     }
 
     /// The volume's snapshots, the oldest first. Of a volume that is open as a snapshot: none.
@@ -56,7 +51,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Unsupported`] on volumes that are not native; those of the device; [`Error::Corrupt`].
     pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
-        let list = self.has_versions()?.mapped.snapshots()?;
+        let list = self.versions()?.mapped.snapshots()?;
         let mut all: Vec<SnapshotInfo> = list.iter().flatten().map(SnapshotInfo::from).collect();
         all.sort_by_key(|snapshot| snapshot.generation);
         Ok(all)
@@ -72,16 +67,16 @@ impl Volume {
     /// 096 snapshots already, or no space is left for one; [`Error::Invalid`] within a transaction; as
     /// [`Volume::snapshots`] and [`Volume::sync`].
     pub fn create_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo> {
-        let native = self.has_versions()?;
+        let versions = self.versions()?;
         if !Snapshot::is_name(name) {
             return Err(Error::Invalid("a snapshot's name has 1 to 128 bytes, no slash, and is neither . nor .."));
         }
         // most of what is delayed gets its place while others go on; an error comes again below
-        drop(self.changing_outside().and_then(|_pass| self.flush_all_delayed()));
+        drop(self.changing_outside().and_then(|_guard| self.flush_all_delayed()));
         let _alone = self.alone()?;
-        let _pass = self.changing_outside()?;
-        let _versions = native.versions.lock();
-        let list = native.mapped.snapshots()?;
+        let _guard = self.changing_outside()?;
+        let _change = versions.change.lock();
+        let list = versions.mapped.snapshots()?;
         if list.iter().flatten().any(|snapshot| snapshot.name == name) {
             return Err(Error::Exists);
         }
@@ -93,11 +88,11 @@ impl Volume {
         let change = self.change_to_snapshot()?;
         let generation = change.generation();
         let time = change.now().seconds;
-        native.mapped.request(generation, SnapshotChange::Create { name: name.to_vec(), time });
+        versions.mapped.request(generation, SnapshotChange::Create { name: name.to_vec(), time });
         drop(change);
         self.store.sync_generation(generation)?;
         placed?;
-        Ok(SnapshotInfo::from(&find(&native.mapped, name)?))
+        Ok(SnapshotInfo::from(&find(&versions.mapped, name)?))
     }
 
     /// Returns when nothing is changed beside this thread, and no transaction is under way; so it stays until the
@@ -120,11 +115,11 @@ impl Volume {
     /// than one operation can count, see [`WriteOptions::dirty_bytes`](crate::WriteOptions); as [`Volume::snapshots`]
     /// and [`Volume::sync`].
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
-        let native = self.has_versions()?;
-        let _pass = self.changing_outside()?;
-        let _alone = native.versions.lock();
-        let snapshot = find(&native.mapped, name)?;
-        let others = others(&native.mapped, name)?;
+        let versions = self.versions()?;
+        let _guard = self.changing_outside()?;
+        let _alone = versions.change.lock();
+        let snapshot = find(&versions.mapped, name)?;
+        let others = others(&versions.mapped, name)?;
         let space = self.space()?;
         let (only, looked) = space.pinned_only_by(&self.store, &snapshot, &others)?;
         let per_block = self.sb.geometry.descriptors_per_block();
@@ -132,7 +127,7 @@ impl Volume {
         let change = self.change_deleting(descriptors.len())?;
         let generation = change.generation();
         space.unpin_snapshot(change.operation(), &snapshot, others, (only, looked))?;
-        native.mapped.request(generation, SnapshotChange::Delete { name: name.to_vec() });
+        versions.mapped.request(generation, SnapshotChange::Delete { name: name.to_vec() });
         drop(change);
         Ok(self.store.sync_generation(generation)?)
     }
@@ -145,7 +140,7 @@ impl Volume {
     /// As [`Volume::sync`].
     pub fn compact(&self) -> Result<()> {
         self.writing()?;
-        let _pass = self.changing_outside()?;
+        let _guard = self.changing_outside()?;
         while self.store.compact()? {}
         Ok(())
     }
@@ -155,25 +150,25 @@ impl Volume {
     /// # Errors
     /// [`Error::NotFound`]; as [`Volume::snapshots`].
     pub fn snapshot_space(&self, name: &[u8]) -> Result<u64> {
-        let native = self.has_versions()?;
-        let _alone = native.versions.lock();
-        let snapshot = find(&native.mapped, name)?;
-        let others = others(&native.mapped, name)?;
-        let mut blocks = native.mapped.physical_blocks_pinned_by(&snapshot)?;
+        let versions = self.versions()?;
+        let _alone = versions.change.lock();
+        let snapshot = find(&versions.mapped, name)?;
+        let others = others(&versions.mapped, name)?;
+        let mut blocks = versions.mapped.physical_blocks_pinned_by(&snapshot)?;
         for group in self.layout.groups_for(Purpose::Data) {
             let block = self.group(GroupNo(group))?.block_bitmap;
-            if self.is_as_in(native, &snapshot, block)? {
+            if self.is_as_in(&versions.mapped, &snapshot, block)? {
                 continue;
             }
             let live = self.store.block(block)?;
-            blocks = blocks.saturating_add(pinned_alone(&native.mapped, &snapshot, &others, block, &live)?);
+            blocks = blocks.saturating_add(pinned_alone(&versions.mapped, &snapshot, &others, block, &live)?);
         }
         Ok(blocks.saturating_mul(BLOCK_SIZE.into()))
     }
 
     /// Whether a block lies where it did in a snapshot.
-    fn is_as_in(&self, native: &Native, snapshot: &Snapshot, block: FsBlock) -> Result<bool> {
-        let (then, now) = (native.mapped.entry_at(snapshot, block)?, native.mapped.entry_of(block)?);
+    fn is_as_in(&self, mapped: &Mapped, snapshot: &Snapshot, block: FsBlock) -> Result<bool> {
+        let (then, now) = (mapped.entry_at(snapshot, block)?, mapped.entry_of(block)?);
         Ok(then.map(|entry| (entry.physical, entry.generation)) == now.map(|entry| (entry.physical, entry.generation)))
     }
 
@@ -183,11 +178,11 @@ impl Volume {
     /// # Errors
     /// [`Error::NotFound`]; as [`Volume::snapshots`] and [`Volume::open`].
     pub fn open_snapshot(&self, name: &[u8], cache_bytes: usize) -> Result<Self> {
-        let native = self.has_versions()?;
-        let snapshot = find(&native.mapped, name)?;
-        let (superblock, _) = store::native::superblock(&**native.mapped.below())?;
+        let versions = self.versions()?;
+        let snapshot = find(&versions.mapped, name)?;
+        let (superblock, _) = store::native::superblock(&**versions.mapped.below())?;
         let options =
             OpenOptions { cache_bytes: cache_bytes.min(memory_budget::budget().cache / 4), ..OpenOptions::default() };
-        Ok(Self::over(over_map(&superblock, Arc::new(native.mapped.at(&snapshot)), &options)?))
+        Ok(Self::over(over_map(&superblock, Arc::new(versions.mapped.at(&snapshot)), &options)?))
     }
 }

@@ -104,12 +104,12 @@ impl Inodes {
         }
     }
 
-    /// A summary of the native volume below, as the device has it now; `None` for other volumes.
+    /// A summary of the native volume beneath, as the device has it now; `None` for other volumes.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
     pub fn native_summary(&self) -> Result<Option<NativeSummary>> {
-        let summary = self.layout.native().map(|native| NativeSummary::read(native.mapped.below()));
+        let summary = self.layout.versions().map(|versions| NativeSummary::read(versions.mapped.below()));
         Ok(summary.transpose()?)
     }
 

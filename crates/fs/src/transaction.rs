@@ -136,13 +136,13 @@ impl Transaction {
     }
 
     /// As [`Transaction::rollback`], for a transaction that is shared: calls of its members fail with `why`. Where it
-    /// was rolled back before, the first call returns what it touched.
+    /// was rolled back before, the first call returns its dirty set.
     ///
     /// # Errors
     /// As [`Transaction::rollback`].
     pub fn cancel(&self, why: &str) -> Result<DirtySet> {
         self.undo(why, |_| ())?;
-        Ok(self.volume.gate_of_transactions()?.take_touched(self.id))
+        Ok(self.volume.gate_of_transactions()?.take_dirty_set(self.id))
     }
 
     /// As [`Transaction::cancel`], for a caller with caches above the volume: `notify` is called with what they must
@@ -174,9 +174,9 @@ impl Transaction {
 
     /// Whether it has made, changed or freed an inode so far.
     #[must_use]
-    pub fn has_touched(&self, inode: InodeNo) -> bool {
+    pub fn has_changed(&self, inode: InodeNo) -> bool {
         let Some(gate) = self.volume.gate() else { return false };
-        gate.lock().as_ref().is_some_and(|now| now.id == self.id && now.touched.inodes.contains(&inode))
+        gate.lock().as_ref().is_some_and(|now| now.id == self.id && now.dirty.inodes.contains(&inode))
     }
 
     /// Whether it has neither been committed nor rolled back.

@@ -50,7 +50,7 @@ impl Volume {
     /// Does what was left undone when the volume was last in use.
     fn begin_writing(&self) -> Result<()> {
         self.follow_memory(memory_budget::budget());
-        let _pass = self.changing()?;
+        let _guard = self.changing()?;
         self.recover_orphans()
     }
 }

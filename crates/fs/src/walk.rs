@@ -33,7 +33,7 @@ impl Walk<'_> {
     fn visit(&mut self, path: &[u8], number: InodeNo) -> Result<Arc<Inode>> {
         let at = Where::Inode(number);
         if !self.volume.may_be_named(number) {
-            return Err(Error::corrupt(Structure::Directory, at, "no directory may name this inode"));
+            return Err(Error::corrupt(Structure::Directory, at, "a directory entry refers to this reserved inode"));
         }
         let inode = self.volume.named_inode(number)?;
         if inode.kind == FileKind::Directory {

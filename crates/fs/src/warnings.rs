@@ -84,7 +84,7 @@ impl fmt::Display for Warning {
             Warning::InUse { host } => {
                 write!(f, "the volume may be mounted by {host}: what is shown may be inconsistent")
             }
-            Warning::MayLack(why) => write!(f, "the volume may not be as it was last: {why}"),
+            Warning::MayLack(why) => write!(f, "the newest changes of the volume may be missing: {why}"),
             Warning::Truncated { device, volume } => write!(
                 f,
                 "the device ends at byte {device}, the volume at byte {volume}: what lies beyond cannot be read"

@@ -69,10 +69,10 @@ impl Volume {
         if space.has_errors() {
             return;
         }
-        space.note_error();
+        space.record_error();
         // where nothing can be written any more, the volume is not marked as clean either; behind a transaction the
         // next change brings it along
-        let Some(_pass) = self.try_change() else { return };
+        let Some(_guard) = self.try_change() else { return };
         if let Ok(change) = self.change(1) {
             change.edit_superblock(|_| ()).ok();
         }
@@ -86,7 +86,7 @@ impl Volume {
     /// where the device fails; [`Error::ReadOnly`] where the volume was not opened for writing.
     pub fn sync(&self) -> Result<()> {
         self.writing()?;
-        let Some(_pass) = self.changing_to_sync()? else { return Ok(()) };
+        let Some(_guard) = self.changing_to_sync()? else { return Ok(()) };
         self.flush_all_delayed()?;
         Ok(self.store.sync()?)
     }
@@ -107,7 +107,7 @@ impl Volume {
         if self.has_transaction() {
             return Ok(());
         }
-        let Some(_pass) = self.try_change() else { return Ok(()) };
+        let Some(_guard) = self.try_change() else { return Ok(()) };
         let due = {
             let mut since = writer.delayed_since.lock();
             let oldest = (self.nodes.delayed() > 0).then(|| *since.get_or_insert(now));
@@ -143,7 +143,7 @@ impl Volume {
         if let Some(background) = writer.background.lock().take() {
             background.stop();
         }
-        let _pass = self.changing_at_last()?;
+        let _guard = self.changing_at_last()?;
         // requests may go on: what is reserved for them from here on would be lost, so they are refused
         writing.space.close();
         // operations that began before end first: they may leave files without a name

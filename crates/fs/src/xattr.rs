@@ -51,7 +51,7 @@ impl Xattrs {
         if self.writing.is_none() {
             return look(inode);
         }
-        let _pass = self.looking();
+        let _guard = self.looking();
         let node = self.node(inode.number);
         let _state = node.read();
         let inode = self.inode(inode.number)?;
@@ -136,7 +136,7 @@ impl Xattrs {
     fn value_inode(&self, inode: &Inode, xattr: &Xattr<'_>, number: InodeNo, size: u32) -> Result<Vec<u8>> {
         let bad = |what| Err(Error::corrupt(Structure::ExtendedAttribute, Where::Inode(inode.number), what));
         if !self.sb.features.incompat.contains(Incompat::EA_INODE) || !self.may_be_named(number) {
-            return bad("a value names an inode that cannot hold it");
+            return bad("a value refers to an invalid inode number");
         }
         let value_inode = self.inode(number)?;
         let raw = value_inode.raw();

@@ -162,10 +162,10 @@ fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {
             }
             transaction.rollback().expect("a rollback")
         };
-        let touched = roll_back();
+        let dirty = roll_back();
         // others are in use meanwhile, and the file is only looked up
         (0..40_000).for_each(|n| volume.flush_delayed(InodeNo(1000 + n)).expect("nothing to flush"));
-        assert_eq!(touched.longer.contains(&number), in_it < 200);
+        assert_eq!(dirty.longer.contains(&number), in_it < 200);
         // the caller that looked it up goes on from what it knows
         let append = |at: u64, bytes: &[u8]| volume.write_with(number, at, bytes, &APPEND).map(|written| written.at);
         assert_eq!(append(in_it, &[2; 30]).expect("appended"), 200);

@@ -124,7 +124,7 @@ fn what_is_made_and_removed_in_one_generation_is_not_written() {
     let dir = volume.create(InodeNo::ROOT, b"d", &new(FileKind::Directory)).expect("a directory").number;
     volume.create(dir, b"stays", &new(FileKind::Regular)).expect("a file");
     volume.sync().expect("a sync");
-    let before = device.snapshot().writes.bytes;
+    let before = device.counters().writes.bytes;
     for n in 0..1000 {
         let name = format!("f{n}");
         let file = volume.create(dir, name.as_bytes(), &new(FileKind::Regular)).expect("a file");
@@ -133,7 +133,7 @@ fn what_is_made_and_removed_in_one_generation_is_not_written() {
     }
     volume.sync().expect("a sync");
     // the directory with its times, counts, the map above them
-    let written = (device.snapshot().writes.bytes - before) / 4096;
+    let written = (device.counters().writes.bytes - before) / 4096;
     assert!(written <= 24, "{written} blocks");
     volume.unmount().expect("unmounting");
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::assert_valid;
 use common::plain::{image, plain};
-use extant_fs::mkfs::{FeatureEdits, Kind, Layout, MkfsOptions};
+use extant_fs::mkfs::{FeatureEdits, Kind, MkfsOptions, VolumeImage};
 use extant_fs::{GroupNo, InodeNo, Volume};
 use format::checksum::crc32c;
 use testkit::need;
@@ -75,7 +75,7 @@ fn what_does_not_go_together_is_refused() {
         edits.add(edit).expect("features");
         options.features = edits;
         change(&mut options);
-        Layout::new(64 << 20, 512, &options).map(drop).map_err(|e| e.to_string())
+        VolumeImage::new(64 << 20, 512, &options).map(drop).map_err(|e| e.to_string())
     };
     assert_eq!(made("extents", &|_| {}), Ok(()));
     for edit in ["^64bit", "^metadata_csum", "^extant", "resize_inode", "bigalloc,extents"] {
@@ -84,11 +84,11 @@ fn what_does_not_go_together_is_refused() {
     }
     for bytes in [0, 1 << 30] {
         let why = made("", &|options| options.region_bytes = Some(bytes)).expect_err("a region");
-        assert!(why.contains("regions of"), "{why}");
+        assert!(why.contains("region="), "{why}");
     }
     let mut options = MkfsOptions::new(Kind::Ext3);
     options.region_bytes = Some(4096);
-    let why = Layout::new(64 << 20, 512, &options).map(drop).expect_err("regions").to_string();
+    let why = VolumeImage::new(64 << 20, 512, &options).map(drop).expect_err("regions").to_string();
     assert_eq!(why, "region= needs the type rext3");
     assert!(FeatureEdits::default().add("extant").is_err());
 }

@@ -268,11 +268,11 @@ fn a_snapshot_is_made_at_the_same_cost_on_any_volume() {
             volume.create(dir, format!("f{n}").as_bytes(), &new(FileKind::Regular)).expect("a file");
         }
         volume.sync().expect("a sync");
-        let before = device.snapshot().writes.bytes;
+        let before = device.counters().writes.bytes;
         let start = std::time::Instant::now();
         volume.create_snapshot(b"monday").expect("a snapshot");
         println!("{files} files on {} GiB: a snapshot in {:?}", len >> 30, start.elapsed());
-        costs.push((device.snapshot().writes.bytes - before) / 4096);
+        costs.push((device.counters().writes.bytes - before) / 4096);
         volume.unmount().expect("unmounting");
     }
     // the list, the chunk table, the nodes above them, two superblocks; one level more on the large volume
@@ -522,7 +522,7 @@ fn a_snapshot_is_of_one_moment() {
     for grow in [false, true] {
         let device = made(256 * MIB);
         let write =
-            WriteOptions { seed: Some(7), superuser: true, data: DataMode::CopyOnWrite, ..WriteOptions::default() };
+            WriteOptions { seed: Some(7), superuser: true, data: DataMode::NewBlocks, ..WriteOptions::default() };
         let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
         let volume = Volume::open(Arc::clone(&device), &options).expect("opening");
         let files: Vec<InodeNo> = (0..64u8)

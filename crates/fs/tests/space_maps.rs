@@ -26,7 +26,7 @@ const MODES: [(Consistency, DataMode); 5] = [
 fn make(len: u64, change: impl FnOnce(&mut MkfsOptions)) -> Arc<MemoryDevice> {
     let device = MemoryDevice::zeroed(len).expect("a device");
     let mut options = MkfsOptions::new(Kind::SpaceMap);
-    (options.uuid, options.block_size, options.map_log) = ([5; 16], Some(1024), Some(8));
+    (options.uuid, options.block_size, options.space_map_log) = ([5; 16], Some(1024), Some(8));
     options.metablockgroup_bytes = Some(16 << 20);
     change(&mut options);
     mkfs::make(&device, &options).expect("a volume");
@@ -184,7 +184,7 @@ fn damage_costs_its_own_groups() {
         assert_eq!(content(&reader, file_number), vec![3; 50_000]);
         let options = OpenOptions { write: Some(WriteOptions::default()), ..OpenOptions::default() };
         let Err(error) = Volume::open(device, &options) else { panic!("it is written") };
-        assert!(error.to_string().contains("can only be read"), "{error}");
+        assert!(error.to_string().contains("cannot be written"), "{error}");
     }
 }
 
@@ -199,7 +199,7 @@ fn what_does_not_go_together_is_refused() {
     };
     refused("power of two", |options| options.metablockgroup_bytes = Some(100 << 20));
     refused("power of two", |options| options.metablockgroup_bytes = Some(0));
-    refused("from 4 to 16384", |options| options.map_log = Some(3));
+    refused("from 4 to 16384", |options| options.space_map_log = Some(3));
     refused("flex_bg", |options| options.features.add("^flex_bg").expect("a feature"));
     refused("bigalloc", |options| options.features.add("bigalloc").expect("a feature"));
     refused("resize_inode", |options| options.features.add("resize_inode").expect("a feature"));

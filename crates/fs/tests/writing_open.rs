@@ -299,7 +299,7 @@ fn what_cannot_be_written_is_refused_in_a_sentence() {
     refused(&make(&["-t", "ext4", "-O", "quota,project"]), &plain, "project");
     refused(&make(&["-t", "ext4", "-O", "verity"]), &plain, "verity");
     let image = make(&["-t", "ext4"]);
-    refused(&image, &OpenOptions { superblock: Some(FsBlock(8193)), ..plain.clone() }, "copy of its superblock");
+    refused(&image, &OpenOptions { superblock: Some(FsBlock(8193)), ..plain.clone() }, "backup superblock");
     refused(&image, &OpenOptions { ignore_journal: true, ..plain.clone() }, "journal");
     let image = make(&["-t", "ext2"]);
     refused(&image, &OpenOptions { write: Some(with(Consistency::Journal)), ..plain.clone() }, "needs a journal");

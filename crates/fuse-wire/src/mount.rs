@@ -42,7 +42,7 @@ const SUBTYPE: &str = "extant";
 const DEVICE: &str = "/dev/fuse";
 /// The environment variable in which fusermount3 finds the number of its socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
-/// The connection's descriptors have at least this number. A process that is killed lets go of its files from the
+/// The connection's descriptors have at least this number. A process that is killed closes its files from the
 /// highest number down, and the helper that unmounts for it, woken by the end of its socket, must find the connection
 /// dead.
 const ABOVE: i32 = 100;
@@ -189,7 +189,7 @@ impl Mount {
         places_of(number)?.into_iter().next().ok_or_else(|| {
             io::Error::other(match over {
                 Some(_) => "something else is mounted over it: unmount that first",
-                None => "it is mounted nowhere any more; it ends when the last of its files is closed",
+                None => "it is no longer mounted anywhere, and ends when the last of its open files is closed",
             })
         })
     }
@@ -245,7 +245,8 @@ pub fn mount_point(dir: &Path) -> Result<PathBuf> {
 fn folder(dir: &Path) -> io::Result<PathBuf> {
     let dead = |e: io::Error| match Errno::from_io_error(&e) {
         Some(Errno::NOTCONN | Errno::CONNABORTED) => {
-            let what = "a dead mount lies there, whose server has ended: `extant umount` on it, and mount again";
+            let what =
+                "it is a dead mount: the process that served it has ended; run `extant umount` on it, then mount again";
             io::Error::new(e.kind(), what)
         }
         _ => e,
@@ -279,7 +280,7 @@ fn attach_directly(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd, 
             None => return Ok((device, None)),
             Some(why) => {
                 warning = Some(format!(
-                    "no loop device can be had ({why}): sync(2) does not reach this mount, and umount(8) does not wait \
+                    "no loop device is available ({why}): sync(2) does not reach this mount, and umount(8) does not wait \
                      for it; what is not synced by fsync(2) is on the device when `extant umount` returns, or after the \
                      seconds of `commit` (-o nofuseblk asks for it so)"
                 ));
@@ -298,7 +299,7 @@ fn attach_on_device(volume: &Path, dir: &Path, flags: MountFlags, data: &CStr) -
         (Err(_), Some(why)) => return Ok(Some(why)),
         (Err(e), None) => {
             let why = "there is no loop device, without which sync(2) does not reach the mount";
-            return Err(io::Error::new(e.kind(), format!("{why} ({e}); -o nofuseblk goes without")));
+            return Err(io::Error::new(e.kind(), format!("{why} ({e}); use -o nofuseblk to mount without one")));
         }
     };
     match rustix::mount::mount(device.path(), dir, TYPE_ON_DEVICE, flags, data) {
@@ -478,7 +479,7 @@ fn unmount_and_wait(dir: &Path) -> Result<(), Gone> {
     detach(&dir, false).map_err(Gone::Not)?;
     if let Some(place) = places_of(device).unwrap_or_default().first() {
         synced.map_err(Gone::WithLoss)?;
-        let still = format!("it is gone from there, but mounted on {} as well: unmount that, too", place.display());
+        let still = format!("it was unmounted there, but is mounted on {} as well: unmount that, too", place.display());
         return Err(Gone::Not(io::Error::new(io::ErrorKind::ResourceBusy, still)));
     }
     if let Some((pid, server)) = server

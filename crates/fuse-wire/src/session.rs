@@ -39,7 +39,7 @@ impl Session {
     /// [`Error::Mount`] where the directory, the system or the user's rights do not allow it.
     pub fn mount(filesystem: Arc<dyn Filesystem>, dir: &Path, options: &AttachOptions) -> Result<Self> {
         let (mount, connection) = Mount::new(dir, options)?;
-        // a ring lets go of the connection a while after its process has ended
+        // a ring closes the connection a while after its process has ended
         let transport = if options.auto_unmount { Transport::Device } else { options.transport };
         let watchdog = mount.watchdog(&options.watchdog);
         let writeback = Arc::new(Writeback::of(mount.number()));

@@ -32,7 +32,8 @@ impl Statistics {
         let mut value = [0; LONGEST];
         let length = rustix::fs::getxattr(&dir, OsStr::new(ATTRIBUTE), &mut value[..])?;
         let text = std::str::from_utf8(value.get(..length).unwrap_or_default()).map_err(io::Error::other)?;
-        Self::parse(text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its server answers nonsense"))
+        Self::parse(text)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its server returned an invalid reply"))
     }
 
     fn parse(text: &str) -> Option<Self> {

@@ -74,7 +74,7 @@ impl Writeback {
     }
 
     /// Notes what comes from the kernel's pages, as long as the result lives.
-    pub(crate) fn note(&self, operation: &Operation<'_>) -> Option<PageWrite<'_>> {
+    pub(crate) fn record(&self, operation: &Operation<'_>) -> Option<PageWrite<'_>> {
         match operation {
             Operation::Write { paged: true, .. } => {
                 self.answering.fetch_add(1, SeqCst);
@@ -105,7 +105,7 @@ impl Writeback {
             return Ok(());
         }
         Err(WritebackError::Write(format!(
-            "after {} s the kernel still sends what programs wrote",
+            "after {} s the kernel is still writing back cached data",
             AT_THE_END.as_secs()
         )))
     }

@@ -255,9 +255,9 @@ impl Filesystem for Ops {
 /// Unmounts the volume, unless that was done already; how it went.
 fn end(volume: &Volume, ended: &Ended) -> Result<(), String> {
     let mut ended = ended.lock();
-    let outcome = ended.get_or_insert_with(|| match volume.consistency() {
-        Some(_) => volume.unmount().map_err(|e| e.to_string()),
-        None => Ok(()),
+    let outcome = ended.get_or_insert_with(|| match volume.is_writable() {
+        true => volume.unmount().map_err(|e| e.to_string()),
+        false => Ok(()),
     });
     outcome.clone()
 }
@@ -343,7 +343,7 @@ impl Ops {
                         v.read_at(inode, offset, buf)
                     })
                 })?;
-                self.note_read(node);
+                self.record_read(node);
                 Ok(())
             }
             Operation::ReadDir { cookie, size, plus } => {
@@ -618,7 +618,7 @@ impl Ops {
         }
         let value = self.answer_for(node, |v, inode| v.get_xattr(inode, name))?;
         if name == CAPABILITY {
-            self.note_capability(self.number(node)?);
+            self.record_capability(self.number(node)?);
         }
         Ok(value)
     }
@@ -659,7 +659,7 @@ impl Ops {
             if is_problem(&e) {
                 self.problems.report(number.get().into(), &e.to_string());
                 if e.is_corruption() {
-                    self.note_damage();
+                    self.record_damage();
                 }
             } else if matches!(e, Error::ReadOnly(_)) {
                 self.problems.report_volume(&e.to_string());
@@ -678,7 +678,7 @@ impl Ops {
     }
 
     /// Does what was asked for where damage is met, once.
-    fn note_damage(&self) {
+    fn record_damage(&self) {
         let Some(errors) = self.errors.filter(|_| self.volume.is_writable()) else { return };
         if self.damaged.swap(true, Ordering::AcqRel) {
             return;

@@ -104,7 +104,7 @@ impl MountOptions {
         if !options.mount.read_only && !options.remount {
             for (set, name) in [(options.ignore_journal, "norecovery"), (options.superblock.is_some(), "sb=N")] {
                 if set {
-                    return Err(Error::Option(format!("`{name}` is for reading: use `ro` as well")));
+                    return Err(Error::Option(format!("`{name}` needs a read-only mount: add `ro`")));
                 }
             }
         }
@@ -348,13 +348,13 @@ mod tests {
         for (list, said) in [
             ("usrquota", "quotas are not enforced"),
             ("errors=panic", "use `errors=remount-ro`"),
-            ("discard", "use fstrim(8)"),
+            ("discard", "run fstrim(8)"),
             ("nodelalloc", "`commit`"),
-            ("diratime", "reading a directory is not recorded"),
-            ("iversion", "is not counted"),
+            ("diratime", "access times of directories are not updated"),
+            ("iversion", "not maintained"),
             ("resuid=7", "the superblock"),
-            ("norecovery", "`norecovery` is for reading: use `ro` as well"),
-            ("rw,sb=32768", "`sb=N` is for reading: use `ro` as well"),
+            ("norecovery", "`norecovery` needs a read-only mount: add `ro`"),
+            ("rw,sb=32768", "`sb=N` needs a read-only mount: add `ro`"),
             ("errors=often", "unknown mount option"),
             ("mand", "no mandatory locks"),
         ] {

@@ -71,7 +71,7 @@ impl Preconditions {
     /// A name, the file it leads to (whose owner counts in sticky directories), and its directory.
     fn name(&mut self, volume: &Volume, dir: u64, name: &[u8]) {
         self.file(volume, dir);
-        let _pass = volume.looking();
+        let _guard = volume.looking();
         let number = number_of(dir).and_then(|dir| volume.lookup(&*volume.inode(dir).ok()?, name).ok());
         if let Some(number) = number {
             self.file(volume, u64::from(number.get()));

@@ -35,7 +35,7 @@ impl ProblemReports {
         let key = u64::MAX - 1 - u64::from(group);
         if self.reported.lock().insert(key) {
             (self.sink)(&format!(
-                "group {group} is damaged, and nothing is allocated there: {why}; unmount the volume and run `extant check`"
+                "group {group} is damaged, allocation in it is disabled: {why}; unmount the volume and run `extant check`"
             ));
         }
     }

@@ -116,30 +116,32 @@ impl Filesystem for WithSnapshots {
         let Some(dir) = &self.dir else { return Ok(()) };
         let Some(writeback) = self.kernel.get().and_then(Kernel::writeback) else { return Ok(()) };
         // found in this mount alone, so that nothing else that may be mounted over it is meant
-        let place = dir.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
-        match writeback.take_over(&place) {
+        let folder = dir.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
+        match writeback.take_over(&folder) {
             Ok(()) => Ok(()),
             Err(WritebackError::Write(why)) => {
                 (self.on_problem)(&format!(
-                    "no snapshot is made: what programs have written cannot be taken along: {why}"
+                    "no snapshot was taken: data in the kernel's page cache could not be written: {why}"
                 ));
                 Err(Errno::IO)
             }
             Err(WritebackError::Refused(why)) => {
                 let reason = io::Error::from(why);
                 (self.on_problem)(&format!(
-                    "no snapshot is made: what a program has stored cannot be written: {reason}"
+                    "no snapshot was taken: a page changed through a shared mapping could not be written: {reason}"
                 ));
                 Err(why)
             }
             Err(WritebackError::Start(why)) if self.options.writeback_cache => {
                 (self.on_problem)(&format!(
-                    "no snapshot is made: what programs have written is not here yet, and {why}"
+                    "no snapshot was taken: with writeback_cache the kernel still buffers writes, and {why}"
                 ));
                 Err(Errno::OPNOTSUPP)
             }
             Err(WritebackError::Start(why)) => {
-                (self.on_problem)(&format!("a snapshot is made without what programs changed through mappings: {why}"));
+                (self.on_problem)(&format!(
+                    "a snapshot was taken without changes that programs made through shared mappings: {why}"
+                ));
                 Ok(())
             }
         }

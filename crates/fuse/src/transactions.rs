@@ -236,7 +236,7 @@ impl Shared {
             && members::process(request.caller.pid).is_none_or(|(process, _)| process != std::process::id())
     }
 
-    fn begin_waiting(&self, request: &Request<'_>, again: bool) -> waiting::Place<'_> {
+    fn begin_waiting(&self, request: &Request<'_>, again: bool) -> waiting::WaitGuard<'_> {
         self.waiting.begin(request, again, |node| self.forget_attributes(node))
     }
 
@@ -248,8 +248,8 @@ impl Shared {
 
     /// Waits until a transaction is over.
     fn wait_for(&self, running: &Arc<Running>, request: &Request<'_>) -> Answer<()> {
-        let place = self.begin_waiting(request, false);
-        while self.is_current(running) && !running.is_over() && place.goes_on()? {
+        let waited = self.begin_waiting(request, false);
+        while self.is_current(running) && !running.is_over() && waited.goes_on()? {
             std::thread::sleep(NAP);
         }
         Ok(())
@@ -281,8 +281,8 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         }
         if !members::is_proc_ours() {
             return Ok(
-                "/proc is not of the PID namespace that the volume's server runs in, so it cannot know its members: \
-                       mount the volume where it is (unshare --mount-proc)"
+                "/proc belongs to another PID namespace than the process that serves the volume, so members of a \
+                 transaction cannot be identified: run `extant mount` with its own /proc (unshare --mount-proc)"
                     .into(),
             );
         }
@@ -315,11 +315,11 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         }
         if self.writeback {
             return Ok(
-                "the kernel caches writes (writeback_cache), so it is unknown which belong to a transaction".into()
+                "writeback_cache is on: writes in the kernel's cache cannot be assigned to a transaction; mount without it".into()
             );
         }
         if self.shared.running().is_some_and(|running| running.members.has(client)) {
-            return Ok("this runs in a transaction on the volume already, and another cannot begin inside".into());
+            return Ok("this process is in a transaction on the volume already; transactions cannot be nested".into());
         }
         if self.shared.is_doomed(client) {
             return Err(Errno::CANCELED);
@@ -375,7 +375,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let shared = &*self.shared;
         let task = request.caller.pid;
         let paged = matches!(request.operation, Operation::Write { paged: true, .. });
-        let (mut place, mut seen, mut most) = (None, None, Duration::ZERO);
+        let (mut waited, mut seen, mut most) = (None, None, Duration::ZERO);
         let sequence = shared.volume.transaction_sequence();
         let (mut prepared, mut again) = (false, false);
         loop {
@@ -394,47 +394,49 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             });
             // the process that hears of a page did not ask to change anything
             let error = |e: fs::Error| if paged { Errno::IO } else { errno(&e) };
-            let pass = shared.volume.changing_within(most).map_err(|e| {
+            let guard = shared.volume.changing_within(most).map_err(|e| {
                 // it is the transaction that is refused
                 reply.belongs_to_rolled_back();
                 error(e)
             })?;
-            if let Some(pass) = pass {
-                let place = place.take().filter(|_: &waiting::Place<'_>| member.is_none());
-                again |= place.as_ref().is_some_and(|place| place.again);
+            if let Some(guard) = guard {
+                let waited = waited.take().filter(|_: &waiting::WaitGuard<'_>| member.is_none());
+                again |= waited.as_ref().is_some_and(|waited| waited.again);
                 if member.is_none() {
                     if shared.is_doomed(task) {
                         return Err(Errno::CANCELED);
                     }
-                    again |= shared.waiting.pass(request);
+                    again |= shared.waiting.leaves(request);
                     // a rollback took away what it relies on: the kernel looks again
                     let seen = seen.take().filter(|_| shared.volume.transaction_sequence() != sequence);
                     if seen.is_some_and(|seen| seen != Preconditions::of(&shared.volume, request)) {
-                        return Err(place.map_or(Errno::STALE, |place| place.sent_back(request)));
+                        return Err(waited.map_or(Errno::STALE, |waited| waited.sent_back(request)));
                     }
-                    drop(place);
+                    drop(waited);
                     if !prepared && self.inner.would_wait(request) {
                         // it waits for other requests, which must not wait for this one
-                        drop(pass);
+                        drop(guard);
                         self.inner.prepare(request)?;
                         prepared = true;
                         continue;
                     }
                 }
-                let _pass = Some(pass).filter(|_| !self.inner.changes_alone(request));
+                let _guard = Some(guard).filter(|_| !self.inner.changes_alone(request));
                 let outcome = self.inner.answer(request, reply);
                 // the process that stored it in a mapping may not hear of it any more; pages of a file that has become
                 // immutable or append-only are refused in any case
                 if let (true, Some(running), Err(e)) = (paged && outcome != Err(Errno::PERM), member, outcome) {
                     let why = io::Error::from(e);
-                    running.transaction.doom(&format!("what was stored through a mapping cannot be written: {why}"));
+                    running
+                        .transaction
+                        .doom(&format!("data stored through a shared mapping could not be written: {why}"));
                 }
                 return outcome;
             }
             most = WAIT;
             if member.is_none() {
                 seen.get_or_insert_with(|| Preconditions::of(&shared.volume, request));
-                place.get_or_insert_with(|| shared.begin_waiting(request, again)).goes_on()?;
+                waited.get_or_insert_with(|| shared.begin_waiting(request, again)).goes_on()?;
             }
         }
     }
@@ -452,7 +454,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             self.shared.waiting.has_waited(request.caller.pid);
         }
         let _inside = member.map(|running| running.transaction.enter());
-        let _pass = self.shared.volume.looking();
+        let _guard = self.shared.volume.looking();
         if running.is_some() {
             // it may be there again after a rollback, which the kernel can hear of late: a process that waits has the
             // directory locked

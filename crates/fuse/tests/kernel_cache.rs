@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::{Image, oracle, tools};
 
-/// Longest that the kernel may take to let go of a file, on a busy machine.
+/// Longest that the kernel may take to forget a file, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn wait_until(what: &str, holds: impl Fn() -> bool) {

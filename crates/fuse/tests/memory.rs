@@ -92,9 +92,9 @@ fn the_kernel_prunes_files_that_no_process_uses_and_no_others() {
 }
 
 /// A control group with a limit for memory, gone when dropped.
-struct Group(PathBuf);
+struct ControlGroup(PathBuf);
 
-impl Group {
+impl ControlGroup {
     /// `None`, and said why, where none can be made.
     fn new(bytes: u64) -> Option<Self> {
         if !tools::is_root() {
@@ -112,7 +112,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         // a process that has just ended may be counted for a moment
         soon(|| !self.0.exists() || fs::remove_dir(&self.0).is_ok());
@@ -133,7 +133,7 @@ fn serve_with_little_memory(options: &str) {
     if !ready() {
         return;
     }
-    let Some(group) = Group::new(64 << 20) else { return };
+    let Some(group) = ControlGroup::new(64 << 20) else { return };
     let mut program = std::env::current_exe().expect("this program");
     program.pop();
     program.pop();

@@ -18,11 +18,11 @@ const STEP: Duration = Duration::from_millis(100);
 const BUDGET: usize = 64;
 
 /// `kero:DEVICE`, `kero:log=DEVICE,DEVICE` and `kero:force,DEVICE`: the layer of a device.
-pub const SCHEME: Scheme = Scheme { prefix: "kero:", open, beneath: |rest| Words::of(rest).device };
+pub const SCHEME: Scheme = Scheme { prefix: "kero:", open, beneath: |rest| SchemeOptions::of(rest).device };
 
-/// The words before DEVICE.
+/// The options before DEVICE.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Words<'a> {
+struct SchemeOptions<'a> {
     /// The device with the log.
     log: Option<&'a str>,
     /// Read what is there although a placeholder is gone.
@@ -30,26 +30,26 @@ struct Words<'a> {
     device: &'a str,
 }
 
-impl<'a> Words<'a> {
+impl<'a> SchemeOptions<'a> {
     fn of(text: &'a str) -> Self {
-        let mut words = Words { device: text, ..Self::default() };
-        while let Some((word, rest)) = words.device.split_once(',') {
-            match word.strip_prefix("log=") {
-                Some(log) => words.log = Some(log),
-                None if word == "force" => words.force = true,
+        let mut options = SchemeOptions { device: text, ..Self::default() };
+        while let Some((option, rest)) = options.device.split_once(',') {
+            match option.strip_prefix("log=") {
+                Some(log) => options.log = Some(log),
+                None if option == "force" => options.force = true,
                 None => break,
             }
-            words.device = rest;
+            options.device = rest;
         }
-        words
+        options
     }
 }
 
 fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> blockdev::Result<Arc<dyn BlockDevice>> {
-    let words = Words::of(rest);
-    let device = beneath(words.device, words.log, options, schemes)?;
+    let of_layer = SchemeOptions::of(rest);
+    let device = beneath(of_layer.device, of_layer.log, options, schemes)?;
     // what was changed without the layer is only read: for more, the layer has to be removed
-    let how = Options { force: words.force, read_only: words.force, ..Options::default() };
+    let how = Options { force: of_layer.force, read_only: of_layer.force, ..Options::default() };
     match Background::open(device, how) {
         Ok(layer) => Ok(Arc::new(layer)),
         Err(error) => Err(error.into_open(&format!("kero:{rest}"))),
@@ -201,11 +201,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_before_the_device_are_read() {
-        let words = |log, force, device| Words { log, force, device };
-        assert_eq!(Words::of("a.img"), words(None, false, "a.img"));
-        assert_eq!(Words::of("log=/dev/b,model:hdd:a"), words(Some("/dev/b"), false, "model:hdd:a"));
-        assert_eq!(Words::of("force,log=b,a,c"), words(Some("b"), true, "a,c"));
-        assert_eq!(Words::of("./force,a"), words(None, false, "./force,a"));
+    fn options_before_the_device_are_read() {
+        let options = |log, force, device| SchemeOptions { log, force, device };
+        assert_eq!(SchemeOptions::of("a.img"), options(None, false, "a.img"));
+        assert_eq!(SchemeOptions::of("log=/dev/b,model:hdd:a"), options(Some("/dev/b"), false, "model:hdd:a"));
+        assert_eq!(SchemeOptions::of("force,log=b,a,c"), options(Some("b"), true, "a,c"));
+        assert_eq!(SchemeOptions::of("./force,a"), options(None, false, "./force,a"));
     }
 }

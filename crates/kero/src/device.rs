@@ -13,7 +13,7 @@ use blockdev::{BlockDevice, Extent, Geometry, Op, Read, Write};
 
 use crate::bytes::{Phase, Placeholder, Superblock};
 use crate::error::{Corrupt, Error, Result};
-use crate::group::{Open, Runs, device_runs};
+use crate::group::{NumberSet, Open, device_runs};
 use crate::layout::{BLOCK, Layout, MIB};
 use crate::mutant::Mutant;
 use crate::recover::recover;
@@ -214,7 +214,7 @@ fn superblocks_at(device: &dyn BlockDevice, at: [u64; 2]) -> Result<Located> {
         device.read(block * BLOCK, &mut bytes)?;
         match Superblock::parse(&bytes) {
             Ok(superblock) if superblock.layout.superblocks() == at => *found = Some(superblock),
-            Ok(_) => refused = "superblock that names other places than the placeholder",
+            Ok(_) => refused = "superblock whose location differs from the placeholder",
             Err(what) => refused = what,
         }
     }
@@ -271,8 +271,8 @@ impl<D: BlockDevice> Kero<D> {
             epoch: fastrand::u64(..),
             before: found.before,
             left: Vec::new(),
-            homes: [found.homes, Runs::default()],
-            discards: Runs::default(),
+            homes: [found.homes, NumberSet::default()],
+            discards: NumberSet::default(),
             in_flight: BTreeSet::new(),
             now: Duration::ZERO,
             hot: options.hot,

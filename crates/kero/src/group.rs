@@ -12,11 +12,11 @@ use crate::layout::{Layout, MIB, MOVED};
 /// Most pending blocks that went home before they are written into records.
 pub(crate) const MOST_HOMES: usize = 16_384;
 
-/// Numbers of blocks or of MiB, as runs: first and end of each.
+/// A set of numbers of blocks or of MiB, as ranges: first and end of each.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Runs(BTreeMap<u32, u32>);
+pub(crate) struct NumberSet(BTreeMap<u32, u32>);
 
-impl Runs {
+impl NumberSet {
     /// Adds one number.
     pub(crate) fn insert(&mut self, number: u32) {
         self.insert_run(number, number.saturating_add(1));
@@ -72,15 +72,15 @@ pub(crate) struct Open {
     /// Blocks that leave the log without content.
     pub(crate) drops: BTreeSet<u32>,
     /// MiB that lose their content.
-    pub(crate) discards: Runs,
+    pub(crate) discards: NumberSet,
     /// Blocks of the log that records of this group take already.
     pub(crate) written: u32,
     /// The number of runs written in their own places, at most.
     pub(crate) scattered: u32,
     /// Blocks that such records call home.
-    pub(crate) written_homes: Runs,
+    pub(crate) written_homes: NumberSet,
     /// MiB that such records discard.
-    pub(crate) written_discards: Runs,
+    pub(crate) written_discards: NumberSet,
     /// It was looked whether another opening writes to the device.
     pub(crate) looked: bool,
     /// When its first change came.
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn runs_join() {
-        let mut joined = Runs::default();
+        let mut joined = NumberSet::default();
         [5, 7, 6, 6, 9, 4].into_iter().for_each(|address| joined.insert(address));
         assert_eq!(joined.0, BTreeMap::from([(4, 8), (9, 10)]));
         assert!(joined.overlaps(7, 9) && joined.overlaps(0, 5) && joined.overlaps(9, 10));

@@ -14,7 +14,7 @@ use blockdev::{BlockDevice, Read};
 
 use crate::bytes::Entry;
 use crate::error::{Error, Result};
-use crate::group::{Runs, drop_entries};
+use crate::group::{NumberSet, drop_entries};
 use crate::layout::{BLOCK, MIB};
 use crate::mutant::Mutant;
 use crate::state::{MOST_SCATTERED, State};
@@ -133,7 +133,7 @@ impl State {
             .collect();
         self.emit(device, &meta, &payload, (true, false))?;
         self.group += 1;
-        self.homes[1] = Runs::default();
+        self.homes[1] = NumberSet::default();
         if self.mutant != Mutant::ReuseEarly {
             device.flush()?;
         }

@@ -13,7 +13,7 @@ use blockdev::BlockDevice;
 
 use crate::bytes::{Entry, Record, Superblock};
 use crate::error::{Corrupt, Error, Result};
-use crate::group::{Runs, device_runs};
+use crate::group::{NumberSet, device_runs};
 use crate::layout::{BLOCK, Layout, MIB};
 use crate::mutant::Mutant;
 use crate::table::Table;
@@ -33,7 +33,7 @@ pub(crate) struct Found {
     /// Checksum of the newest header.
     pub(crate) before: u32,
     /// The blocks which that group calls home.
-    pub(crate) homes: Runs,
+    pub(crate) homes: NumberSet,
     /// First block of the checkpoint that was used, and of the older one that a superblock names.
     pub(crate) checkpoints: [u32; 2],
     /// Which superblock was used, and what it said.
@@ -134,7 +134,7 @@ struct Walk<'a> {
 }
 
 /// The records of a group, each with its place.
-type Group = Vec<(Record, u32)>;
+type GroupRecords = Vec<(Record, u32)>;
 
 impl Walk<'_> {
     fn corrupt(&self, what: &'static str, slot: u32) -> Error {
@@ -192,8 +192,8 @@ impl Walk<'_> {
     }
 
     /// The group at a position, if all its headers are whole, and the position behind it. `number` is what it must be.
-    fn group(&self, mut at: Position, number: u64) -> Result<(Option<(Group, Position)>, bool)> {
-        let (mut group, mut blocks): (Group, u64) = (Vec::new(), 0);
+    fn group(&self, mut at: Position, number: u64) -> Result<(Option<(GroupRecords, Position)>, bool)> {
+        let (mut group, mut blocks): (GroupRecords, u64) = (Vec::new(), 0);
         loop {
             let Some((record, behind)) = self.record(&at)? else { return Ok((None, !group.is_empty())) };
             let epoch = group.first().map_or(record.epoch, |(first, _)| first.epoch);
@@ -215,12 +215,12 @@ impl Walk<'_> {
     }
 
     /// Whether all that a group says is on the device.
-    fn verify(&self, group: &Group) -> Result<bool> {
+    fn verify(&self, group: &GroupRecords) -> Result<bool> {
         self.verified(group, |_, _| Ok(()))
     }
 
     /// As [`Walk::verify`]; shows all blocks but the headers, with where they are.
-    fn verified(&self, group: &Group, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<bool> {
+    fn verified(&self, group: &GroupRecords, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<bool> {
         for (record, at) in group {
             let mut slot = *at;
             for entry in &record.entries {
@@ -315,8 +315,8 @@ impl Walk<'_> {
 }
 
 /// Puts what a group says into the table.
-fn apply(group: &Group, table: &mut Table, homes: &mut Runs) {
-    *homes = Runs::default();
+fn apply(group: &GroupRecords, table: &mut Table, homes: &mut NumberSet) {
+    *homes = NumberSet::default();
     for (record, at) in group {
         let mut slot = *at;
         for entry in &record.entries {
@@ -361,8 +361,8 @@ pub(crate) fn recover(
     let Some((used, superblock, mut table, mut position)) = base else { return Err(wrong) };
     let durable = order.iter().map(|(_, superblock)| superblock.group).max().unwrap_or_default();
     let mut number = superblock.group;
-    let mut homes = Runs::default();
-    let mut waiting: Option<(Group, Position)> = None;
+    let mut homes = NumberSet::default();
+    let mut waiting: Option<(GroupRecords, Position)> = None;
     let mut last_group = None;
     let mut blocks = 0;
     let (broken, refused) = loop {
@@ -387,17 +387,17 @@ pub(crate) fn recover(
         };
         blocks += group.iter().map(|(record, _)| 1 + u64::from(record.payload())).sum::<u64>();
         if blocks > u64::from(layout.log) {
-            return Err(walk.corrupt("log that is longer than the log", at.slot));
+            return Err(walk.corrupt("log: its records are longer than its space", at.slot));
         }
         waiting = Some((group, behind));
     };
     if number < durable {
-        return Err(walk.corrupt("a record that is not whole, in a log that a later checkpoint proves", broken));
+        return Err(walk.corrupt("incomplete record in a part of the log that a later checkpoint covers", broken));
     }
     if let Some((newest, slot)) = walk.newest_beyond(&position)?
         && newest > number + 1
     {
-        return Err(walk.corrupt("a record that is not whole, before one that proves it (which stands)", slot));
+        return Err(walk.corrupt("incomplete record followed by a later complete group", slot));
     }
     let other = order.iter().find(|(index, other)| *index != used && other.generation < superblock.generation);
     let older = other.map_or(superblock.checkpoint, |(_, older)| older.checkpoint);

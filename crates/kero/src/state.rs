@@ -22,7 +22,7 @@ use blockdev::{BlockDevice, Write};
 use crate::bytes::{ENTRIES, Entry, Phase, Record, Superblock};
 use crate::device::Stats;
 use crate::error::{Error, Result};
-use crate::group::{MOST_HOMES, Open, Runs, device_runs};
+use crate::group::{MOST_HOMES, NumberSet, Open, device_runs};
 use crate::layout::{BLOCK, Layout, MIB, MOVED};
 use crate::mutant::Mutant;
 use crate::recover::Unproved;
@@ -73,9 +73,9 @@ pub(crate) struct State {
     /// Slots that are left by records that are not durable yet.
     pub(crate) left: Vec<u32>,
     /// The blocks that the newest durable group calls home, and those of the one that is being flushed.
-    pub(crate) homes: [Runs; 2],
+    pub(crate) homes: [NumberSet; 2],
     /// MiB that the group that is being flushed discards.
-    pub(crate) discards: Runs,
+    pub(crate) discards: NumberSet,
     /// Whether a MiB is blank.
     pub(crate) blank: Vec<bool>,
     /// Of MiB that were, a bit for each block that was not written since, as far as is known.
@@ -429,8 +429,8 @@ impl State {
                 segment.live = segment.live.saturating_sub(1);
             }
         }
-        self.homes = [std::mem::take(&mut self.homes[1]), Runs::default()];
-        let mut gone = Runs::default();
+        self.homes = [std::mem::take(&mut self.homes[1]), NumberSet::default()];
+        let mut gone = NumberSet::default();
         for mib in std::mem::take(&mut self.discards).iter().flat_map(|(first, end)| first..end) {
             if !self.table.content(mib) {
                 if !self.mib_is_busy(mib) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use std::sync::Arc;
 
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
-use common::explore::{Count, Piece, Plan, explore, pieces};
+use common::explore::{Count, PendingChange, Plan, explore, pieces};
 use common::{format_options, mutated};
 use extant_kero::{BLOCK, Kero, Mutant, format};
 use simdev::Record;
@@ -91,7 +91,7 @@ mutants! {
 }
 
 /// Every write of a recording, in its order.
-fn writes(device: &Record<Overlay, Vec<u8>>) -> Vec<Piece> {
+fn writes(device: &Record<Overlay, Vec<u8>>) -> Vec<PendingChange> {
     let log = device.log().unwrap();
     (0..log.entries().len()).flat_map(|index| pieces(&log, index)).collect()
 }
@@ -131,10 +131,10 @@ fn lost_and_found(mutant: Mutant) -> [u8; 2] {
     for piece in writes(&record) {
         // the block itself, not the headers
         let is_superblock = |at: &u64| kero.layout().superblocks().contains(&(at / BLOCK));
-        if matches!(&piece, Piece::Write(at, _) if is_superblock(at)) {
+        if matches!(&piece, PendingChange::Write(at, _) if is_superblock(at)) {
             continue;
         }
-        if matches!(&piece, Piece::Write(_, bytes) if bytes[..] == [2; BLOCK as usize]) {
+        if matches!(&piece, PendingChange::Write(_, bytes) if bytes[..] == [2; BLOCK as usize]) {
             piece.apply(&again, None);
         } else if mutant == Mutant::Identity {
             // its header is durable by then: that is the point

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
-use common::explore::{Piece, pieces};
+use common::explore::{PendingChange, pieces};
 use common::{format_options, options};
 use extant_kero::bytes::{Placeholder, Record as Header, Superblock};
 use extant_kero::{BLOCK, Error, FormatOptions, Kero, Layout, Mutant, Options, drain, format};
@@ -128,7 +128,7 @@ fn a_damaged_checkpoint_leaves_the_older_one() {
     let flipped = device.clone();
     flip(&flipped, layout().slot(checkpoint) + 77);
     let error = Kero::open(&flipped, options()).unwrap_err().to_string();
-    assert!(error.contains("a record that is not whole") && error.contains("restore"), "{error}");
+    assert!(error.contains("incomplete record") && error.contains("restore"), "{error}");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn damage_in_the_middle_of_the_log_is_no_end() {
         let flipped = device.clone();
         flip(&flipped, layout().slot(slot) + 200);
         match Kero::open(&flipped, options()) {
-            Err(error) => refused += u32::from(error.to_string().contains("before one that proves it")),
+            Err(error) => refused += u32::from(error.to_string().contains("followed by a later complete group")),
             // the last group of all: no different from a torn one
             Ok(kero) => assert!(intact(&kero)),
         }
@@ -215,7 +215,7 @@ fn format_refuses_what_does_not_fit() {
 fn each_state(base: &Overlay, record: &Record<Overlay, Vec<u8>>, mut see: impl FnMut(&Overlay)) {
     let log = record.log().unwrap();
     let before = base.clone();
-    let mut epoch: Vec<Piece> = Vec::new();
+    let mut epoch: Vec<PendingChange> = Vec::new();
     for index in 0..=log.entries().len() {
         let flush = log.entries().get(index).is_none_or(|entry| entry.what == simdev::Logged::Flush);
         if !flush {

@@ -97,7 +97,7 @@ impl File {
     fn failed(&self, e: &Error) -> Errno {
         match self.problems.fetch_add(1, Ordering::Relaxed) {
             count if count < PROBLEMS => (self.report)(&e.to_string()),
-            PROBLEMS => (self.report)(&format!("{PROBLEMS} failures of the device; the next are not reported")),
+            PROBLEMS => (self.report)(&format!("{PROBLEMS} failures of the device; further ones are not reported")),
             _ => {}
         }
         match e {

@@ -95,7 +95,7 @@ impl fmt::Display for Notice {
             Self::Opened { number } => write!(f, "connection {number}: opened"),
             Self::Closed { number, why: None } => write!(f, "connection {number}: closed"),
             Self::Closed { number, why: Some(why) } => write!(f, "connection {number}: closed: {why}"),
-            Self::Full => write!(f, "a connection was refused: there are as many as may be"),
+            Self::Full => write!(f, "a connection was refused: the maximum number of connections is open"),
             Self::Problem(sentence) => write!(f, "{sentence}"),
         }
     }
@@ -303,7 +303,9 @@ fn attend(
     notify(Notice::Opened { number });
     let problem = |sentence: &str| match shared.problems.fetch_add(1, Ordering::SeqCst) {
         count if count < PROBLEMS => notify(Notice::Problem(sentence.to_owned())),
-        PROBLEMS => notify(Notice::Problem(format!("{PROBLEMS} failures of the device; the next are not reported"))),
+        PROBLEMS => {
+            notify(Notice::Problem(format!("{PROBLEMS} failures of the device; further ones are not reported")))
+        }
         _ => {}
     };
     serve_requests(export, agreed, input, output, &shared.stop, &problem)

@@ -79,7 +79,7 @@ struct State {
 }
 
 impl State {
-    fn note(&mut self, op: Op, offset: u64, len: u64, max_events: usize) {
+    fn record(&mut self, op: Op, offset: u64, len: u64, max_events: usize) {
         if self.events.len() < max_events {
             self.events.push(Event { op, offset, len });
         }
@@ -126,7 +126,7 @@ impl<D: BlockDevice> Trace<D> {
     }
 
     /// The counts so far.
-    pub fn snapshot(&self) -> TraceCounts {
+    pub fn counters(&self) -> TraceCounts {
         self.state().counts
     }
 
@@ -145,8 +145,8 @@ impl<D: BlockDevice> Trace<D> {
         self.device
     }
 
-    fn note(&self, op: Op, offset: u64, len: usize) {
-        self.state().note(op, offset, len as u64, self.max_events);
+    fn record(&self, op: Op, offset: u64, len: usize) {
+        self.state().record(op, offset, len as u64, self.max_events);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,45 +160,45 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.note(Op::Read, offset, buf.len());
+        self.record(Op::Read, offset, buf.len());
         self.device.read(offset, buf)
     }
 
     fn read_many(&self, reads: &mut [Read<'_>]) {
         let mut state = self.state();
         for r in &*reads {
-            state.note(Op::Read, r.offset, r.buf.len() as u64, self.max_events);
+            state.record(Op::Read, r.offset, r.buf.len() as u64, self.max_events);
         }
         drop(state);
         self.device.read_many(reads);
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.note(Op::Write, offset, data.len());
+        self.record(Op::Write, offset, data.len());
         self.device.write(offset, data)
     }
 
     fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.note(Op::Write, offset, data.len());
+        self.record(Op::Write, offset, data.len());
         self.device.write_fresh(offset, data)
     }
 
     fn write_many(&self, writes: &mut [Write<'_>]) {
         let mut state = self.state();
         for w in &*writes {
-            state.note(Op::Write, w.offset, w.data.len() as u64, self.max_events);
+            state.record(Op::Write, w.offset, w.data.len() as u64, self.max_events);
         }
         drop(state);
         self.device.write_many(writes);
     }
 
     fn flush(&self) -> Result<()> {
-        self.note(Op::Flush, 0, 0);
+        self.record(Op::Flush, 0, 0);
         self.device.flush()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.state().note(Op::Discard, offset, len, self.max_events);
+        self.state().record(Op::Discard, offset, len, self.max_events);
         self.device.discard(offset, len)
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         t.flush().unwrap();
         t.read(150, &mut buf).unwrap(); // follows the write
         t.read(9999, &mut buf).unwrap_err(); // handed down all the same
-        let first = t.snapshot();
+        let first = t.counters();
         assert_eq!(
             first,
             TraceCounts {
@@ -242,12 +242,12 @@ mod tests {
 
         t.read(10_099, &mut buf).unwrap_err();
         t.read(0, &mut buf).unwrap();
-        assert_eq!(t.snapshot().since(first), TraceCounts { reads: counts(2, 200, 1, 1), ..Default::default() });
+        assert_eq!(t.counters().since(first), TraceCounts { reads: counts(2, 200, 1, 1), ..Default::default() });
 
         t.reset();
-        assert_eq!((t.snapshot(), t.events().len()), (TraceCounts::default(), 0));
+        assert_eq!((t.counters(), t.events().len()), (TraceCounts::default(), 0));
         t.read(77, &mut buf).unwrap();
-        assert_eq!(t.snapshot().reads, counts(1, 100, 0, 0));
+        assert_eq!(t.counters().reads, counts(1, 100, 0, 0));
     }
 
     #[test]
@@ -255,8 +255,8 @@ mod tests {
         let t = Trace::new(MemoryDevice::zeroed(4096).unwrap());
         let (mut a, mut b, mut c) = ([0; 10], [0; 20], [0; 30]);
         t.read_many(&mut [Read::new(0, &mut a), Read::new(10, &mut b), Read::new(5, &mut c)]);
-        assert_eq!(t.snapshot().reads, counts(3, 60, 1, 1));
+        assert_eq!(t.counters().reads, counts(3, 60, 1, 1));
         t.write_many(&mut [Write::new(35, &a), Write::new(45, &b), Write::new(u64::MAX, &c)]);
-        assert_eq!(t.snapshot().writes, counts(3, 60, 1, 0));
+        assert_eq!(t.counters().writes, counts(3, 60, 1, 0));
     }
 }

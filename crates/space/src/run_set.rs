@@ -109,7 +109,7 @@ impl RunSet {
     }
 
     /// The groups with blocks of the set that a range touches, with what it touches of each.
-    fn touched(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Container, Run)> {
+    fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Container, Run)> {
         let size = u64::from(self.group_blocks);
         let groups = range.start / size..range.end.div_ceil(size).max(range.start / size);
         self.groups.range(groups).map(move |(&group, blocks)| {
@@ -133,13 +133,13 @@ impl RunSet {
     /// Whether any block of a run is in the set.
     #[must_use]
     pub fn intersects(&self, run: BlockRun) -> bool {
-        self.touched(run.start..run.end()).any(|(_, blocks, run)| blocks.intersects(run))
+        self.overlapping(run.start..run.end()).any(|(_, blocks, run)| blocks.intersects(run))
     }
 
     /// Blocks of a range that are in the set.
     #[must_use]
     pub fn count_in(&self, range: Range<u64>) -> u64 {
-        self.touched(range).map(|(_, blocks, run)| u64::from(blocks.count_in(run))).sum()
+        self.overlapping(range).map(|(_, blocks, run)| u64::from(blocks.count_in(run))).sum()
     }
 
     /// Adds a run, no block of which is in the set.
@@ -148,7 +148,7 @@ impl RunSet {
     /// [`SetError::Present`] with the first blocks that are, counted from the first block of their group; nothing is
     /// changed then.
     pub fn insert(&mut self, run: BlockRun) -> Result<(), SetError> {
-        let present = self.touched(run.start..run.end()).find_map(|(_, blocks, run)| {
+        let present = self.overlapping(run.start..run.end()).find_map(|(_, blocks, run)| {
             let first = blocks.runs_from(run.start).next().filter(|first| first.start < run.end())?;
             Some(Run { start: first.start, len: first.len.min(run.end() - first.start) })
         });
@@ -197,10 +197,10 @@ impl RunSet {
 
     /// Removes what there is of a run; how many blocks that is.
     pub fn cut(&mut self, run: BlockRun) -> u64 {
-        let touched: Vec<(u64, Run)> =
-            self.touched(run.start..run.end()).map(|(group, _, part)| (group, part)).collect();
+        let overlapping: Vec<(u64, Run)> =
+            self.overlapping(run.start..run.end()).map(|(group, _, part)| (group, part)).collect();
         let mut gone = 0;
-        for (group, part) in touched {
+        for (group, part) in overlapping {
             let Some(blocks) = self.groups.get_mut(&group) else { continue };
             gone += u64::from(blocks.cut(part));
             if blocks.is_empty() {
@@ -261,8 +261,8 @@ impl RunSet {
     /// The runs of the set from a block on, ascending, joined over the borders of groups; of one that begins before it
     /// what lies behind.
     pub fn runs_from(&self, block: u64) -> impl Iterator<Item = BlockRun> + '_ {
-        let touched = self.touched(block..u64::MAX);
-        let parts = touched.flat_map(move |(group, blocks, from)| {
+        let overlapping = self.overlapping(block..u64::MAX);
+        let parts = overlapping.flat_map(move |(group, blocks, from)| {
             blocks.runs_from(from.start).map(move |run| self.absolute(group, run))
         });
         let mut parts = parts.peekable();

@@ -16,7 +16,7 @@
 //! Eviction is CLOCK: a hit sets a mark, the hand clears marks and takes the first block without one. A shard's lock is
 //! then enough for a hit, and one scan through a large tree does not push out what is asked for again and again.
 
-use crate::recovery::JournalExtent;
+use crate::recovery::BlockExtent;
 use crate::{BlockWrite, Kind, Result, Tag};
 use blockdev::{BlockDevice, Error as DeviceError, Op, Read};
 use format::{ByNumber, FsBlock};
@@ -257,7 +257,7 @@ impl BlockCache {
         loop {
             if let Some(slot) = self.shard(block).slot(block) {
                 slot.used = true;
-                let waiting = slot.dirty.filter(|tag| tag.kind == Kind::InodeTable).map_or(0, |tag| tag.seed);
+                let waiting = slot.dirty.map_or(0, |tag| tag.deferred_slots);
                 return Ok((Arc::clone(&slot.data), waiting));
             }
             // it may be evicted again before the lock is taken, but not for ever
@@ -341,7 +341,7 @@ impl BlockCache {
                 self.dirty.fetch_add(1, Ordering::Relaxed);
             }
             Some(before) if (before.kind, tag.kind) == (Kind::InodeTable, Kind::InodeTable) => {
-                slot.dirty = Some(Tag { seed: before.seed | tag.seed, ..tag });
+                slot.dirty = Some(Tag { deferred_slots: before.deferred_slots | tag.deferred_slots, ..tag });
             }
             Some(_) => {}
         }
@@ -353,7 +353,7 @@ impl BlockCache {
     }
 
     /// The blocks were freed: nothing of them is to be written.
-    pub(crate) fn forget(&self, run: JournalExtent) {
+    pub(crate) fn forget(&self, run: BlockExtent) {
         let end = run.first.get().saturating_add(run.count);
         if run.count <= FORGET_SINGLY {
             let blocks = (run.first.get()..end).map(FsBlock);
@@ -389,11 +389,9 @@ impl BlockCache {
             for block in changed {
                 let mut shard = shard.lock();
                 let Some(slot) = shard.slot(block) else { continue };
-                let Some(tag) = slot.dirty.filter(|tag| tag.kind == Kind::InodeTable && tag.seed != 0) else {
-                    continue;
-                };
+                let Some(tag) = slot.dirty.filter(|tag| tag.deferred_slots != 0) else { continue };
                 set_checksum(block, &tag, Arc::make_mut(&mut slot.data));
-                slot.dirty = Some(Tag { seed: 0, ..tag });
+                slot.dirty = Some(Tag { deferred_slots: 0, ..tag });
             }
         }
     }
@@ -543,7 +541,7 @@ mod tests {
         let first = cache.get(FsBlock(7)).unwrap();
         assert!(first.len() == 1024 && first.iter().all(|&b| b == 7));
         assert!(Arc::ptr_eq(&first, &cache.get(FsBlock(7)).unwrap()));
-        assert_eq!(device.snapshot().reads.requests, 1);
+        assert_eq!(device.counters().reads.requests, 1);
     }
 
     #[test]
@@ -554,7 +552,7 @@ mod tests {
         for requests in [3, 3] {
             let got: Vec<u8> = cache.get_many(&ask).unwrap().iter().map(|b| b[100]).collect();
             assert_eq!(got, [9, 3, 4, 200, 3, 5]);
-            assert_eq!(device.snapshot().reads.requests, requests);
+            assert_eq!(device.counters().reads.requests, requests);
         }
         assert!(cache.get_many(&[]).unwrap().is_empty());
     }
@@ -565,9 +563,9 @@ mod tests {
         let cache = cache(&device, 256);
         assert!(cache.get_many(&[FsBlock(1), FsBlock(300), FsBlock(9)]).is_err());
         assert!(cache.get(FsBlock(u64::MAX)).is_err());
-        let before = device.snapshot().reads.requests;
+        let before = device.counters().reads.requests;
         assert_eq!(cache.get_many(&[FsBlock(9), FsBlock(1)]).unwrap()[0][0], 9);
-        assert_eq!(device.snapshot().reads.requests, before);
+        assert_eq!(device.counters().reads.requests, before);
     }
 
     #[test]
@@ -579,9 +577,9 @@ mod tests {
             cache.get(FsBlock(n)).unwrap();
         }
         assert_eq!(cached(&cache), 64);
-        let before = device.snapshot().reads.requests;
+        let before = device.counters().reads.requests;
         cache.get(FsBlock(0)).unwrap();
-        assert_eq!(device.snapshot().reads.requests, before, "a block in constant use was evicted");
+        assert_eq!(device.counters().reads.requests, before, "a block in constant use was evicted");
     }
 
     /// Does something while a block is being read.
@@ -620,7 +618,7 @@ mod tests {
             let (inner, below) = (Arc::clone(&cache), Arc::clone(&device));
             // the block is changed, written home and evicted
             let act = move || {
-                let tag = Tag { kind: Kind::Directory, owner: format::InodeNo(2), seed: 0 };
+                let tag = Tag::new(Kind::Directory, format::InodeNo(2));
                 inner.edit(FsBlock(7), tag, |bytes| bytes.fill(0xCC)).unwrap();
                 let closed = inner.close(|_, _, _| ());
                 below.write(7 * 1024, &closed[0].data).unwrap();

@@ -23,8 +23,7 @@ pub use none::Unordered;
 pub use rollback::Rollback;
 
 use crate::{
-    ClosedGeneration, CommitReason, FreshRun, Kind, MetadataSpace, Plan, PlannedWrite, Result, Stage, StateSource,
-    VolumeState,
+    ClosedGeneration, CommitReason, FreshExtent, Kind, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState,
 };
 use format::FsBlock;
 use std::time::Duration;
@@ -42,8 +41,8 @@ pub struct Limits {
     pub journals_data: bool,
     /// The engine needs to know which blocks were freed.
     pub wants_forgotten: bool,
-    /// The engine needs the [notes](crate::Note) of operations.
-    pub wants_notes: bool,
+    /// The engine needs the [change records](crate::ChangeRecord) of operations.
+    pub wants_change_records: bool,
     /// A crash may bring back what was freed as if it were consistent: blocks of data, too, must not be allocated again
     /// before their generation is durable. Those of metadata never are.
     pub defers_reuse: bool,
@@ -68,7 +67,7 @@ impl Limits {
             in_use,
             journals_data: false,
             wants_forgotten: false,
-            wants_notes: false,
+            wants_change_records: false,
             defers_reuse: false,
             atomic: false,
             can_discard: false,
@@ -85,13 +84,12 @@ pub enum Idle {
     Nothing,
     /// Close the open generation and write it.
     Commit,
-    /// The same, so that the engine returns what it will hardly need: [`CommitReason::Idle`].
-    Compact,
     /// Execute this.
     Run(Plan),
 }
 
-/// A consistency engine.
+/// A consistency engine. One that stores metadata in space of its own is an
+/// [`EngineWithSpace`](crate::EngineWithSpace) besides.
 pub trait Engine: Send {
     /// The capabilities of the engine; they do not change.
     fn limits(&self) -> Limits;
@@ -117,11 +115,6 @@ pub trait Engine: Send {
     /// # Errors
     /// As [`Engine::plan`].
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan>;
-
-    /// The space of its own that it stores metadata in, where it has one.
-    fn metadata_space(&mut self) -> Option<&mut dyn MetadataSpace> {
-        None
-    }
 }
 
 /// Every changed block to its home location, in any order; with a flush where there is something to flush, and a
@@ -139,7 +132,7 @@ fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
 /// The writes of the blocks that a generation has beside its changed blocks: home before these count, or in any order
 /// with them where nothing is promised before the next flush.
 fn fresh_writes(closed: &ClosedGeneration, at: impl Fn(FsBlock) -> u64) -> impl Iterator<Item = PlannedWrite> {
-    closed.fresh_runs.iter().map(move |run: &FreshRun| PlannedWrite {
+    closed.fresh_extents.iter().map(move |run: &FreshExtent| PlannedWrite {
         at: at(run.first),
         data: run.data.clone(),
         kind: run.kind,

@@ -13,7 +13,7 @@ pub enum Error {
     #[error("the volume is read-only")]
     ReadOnly,
     /// A write or flush failed earlier; since then nothing is written. The text says what failed.
-    #[error("the volume is read-only since a write failed: {0}")]
+    #[error("the volume became read-only after a failed write: {0}")]
     Failed(Arc<str>),
     /// The journal's content cannot be written home, or the journal cannot be written on. The text says why.
     #[error("{0}")]
@@ -28,7 +28,7 @@ pub enum Error {
     #[error("no space is left for metadata")]
     NoSpace,
     /// One operation asks for more blocks than a generation can hold.
-    #[error("an operation on {credits} metadata blocks does not fit into a generation of {limit}")]
+    #[error("an operation on {credits} metadata blocks exceeds the limit of {limit} for one generation")]
     TooLarge {
         /// Blocks the operation announced.
         credits: usize,
@@ -36,7 +36,7 @@ pub enum Error {
         limit: usize,
     },
     /// The generation is that of a transaction and has no space for one more operation.
-    #[error("what is to be done at once changes more than the {limit} metadata blocks that a generation can hold")]
+    #[error("the transaction changes more than the {limit} metadata blocks that a generation can contain")]
     TransactionTooLarge {
         /// Blocks this generation can hold.
         limit: usize,

@@ -1,7 +1,7 @@
 //! A closed generation: the changed blocks, what they are, and why it closed.
 
-use crate::Note;
-use crate::recovery::JournalExtent;
+use crate::ChangeRecord;
+use crate::recovery::BlockExtent;
 use format::{FsBlock, InodeNo};
 use std::sync::Arc;
 
@@ -39,17 +39,26 @@ pub enum Kind {
     Engine,
 }
 
-/// The kind, owner and checksum seed of a changed block, for the engine that orders it and for the code that computes
-/// its checksum.
+/// The kind and owner of a changed block, for the engine that orders it, and what its checksum is computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// Its kind.
     pub kind: Kind,
     /// The inode it belongs to; number 0 where it belongs to none.
     pub owner: InodeNo,
-    /// The start of its checksum: the owner's, or the volume's. Of a block of an inode table (whose owner is one of its
-    /// inodes) bit n is set where its n-th inode has changed and waits for its checksum; with each change more are.
+    /// The start of its checksum: the owner's, or the volume's; 0 where its checksum begins with neither.
     pub seed: u32,
+    /// Of a block of an inode table (whose owner is one of its inodes): bit n is set where its n-th inode has changed
+    /// and its checksum is deferred; with each change more are. 0 of other blocks.
+    pub deferred_slots: u32,
+}
+
+impl Tag {
+    /// The tag of a block without a checksum seed.
+    #[must_use]
+    pub const fn new(kind: Kind, owner: InodeNo) -> Self {
+        Self { kind, owner, seed: 0, deferred_slots: 0 }
+    }
 }
 
 /// The state that the superblock shows.
@@ -70,12 +79,8 @@ pub enum CommitReason {
     DirtyLimit,
     /// It has been open for as long as it may.
     Timeout,
-    /// A process waits for it to be durable: sync, fsync, unmount.
+    /// It is to be durable: sync, fsync, unmount, or work of the engine's own.
     Sync,
-    /// Nothing happens: the engine returns the chunks that it will hardly need.
-    Idle,
-    /// The engine was asked to return all chunks that it can do without.
-    Compact,
 }
 
 /// The volume's superblock, for an engine that sets its state.
@@ -90,7 +95,7 @@ pub trait StateSource {
 pub struct BlockWrite {
     /// Its block number.
     pub block: FsBlock,
-    /// Its kind, owner and checksum seed.
+    /// Its kind and owner.
     pub tag: Tag,
     /// Its content when the generation closed. It does not change, whatever later operations do.
     pub data: Arc<[u8]>,
@@ -98,13 +103,13 @@ pub struct BlockWrite {
     /// allocated again before that is durable ([`Limits::defers_reuse`](crate::engine::Limits)).
     pub fresh: bool,
     /// Its content before the generation, of a directory's blocks, attributes and indirect blocks, where the engine
-    /// wants [notes](crate::engine::Limits::wants_notes) and it is not fresh.
+    /// wants [change records](crate::engine::Limits::wants_change_records) and it is not fresh.
     pub before: Option<Arc<[u8]>>,
 }
 
 /// Blocks that follow each other and that nothing durable leads to, written beside the changed blocks of a generation.
 #[derive(Debug, Clone)]
-pub struct FreshRun {
+pub struct FreshExtent {
     /// The first block.
     pub first: FsBlock,
     /// Their kind.
@@ -124,21 +129,29 @@ pub struct ClosedGeneration {
     pub blocks: Vec<BlockWrite>,
     /// Blocks that are home before anything of `blocks` counts: a log never has them. They are none of `blocks`, of
     /// those of earlier generations, or of what was freed.
-    pub fresh_runs: Vec<FreshRun>,
+    pub fresh_extents: Vec<FreshExtent>,
     /// Blocks freed in it that had contained metadata (or journaled data), ascending; they may overlap. Empty unless
     /// the engine [wants](crate::engine::Limits::wants_forgotten) them.
-    pub forgotten: Vec<JournalExtent>,
+    pub forgotten: Vec<BlockExtent>,
     /// File data, or an earlier generation, was written to the device and not flushed yet.
     pub unflushed: bool,
-    /// The notes of its operations, in their order, for an engine that [wants](crate::engine::Limits::wants_notes)
-    /// them.
-    pub notes: Vec<Note>,
+    /// The change records of its operations, in their order, for an engine that
+    /// [wants](crate::engine::Limits::wants_change_records) them.
+    pub change_records: Vec<ChangeRecord>,
 }
 
 impl ClosedGeneration {
     /// These blocks alone, ascending: a generation that no store closed.
     pub(crate) fn of(blocks: Vec<BlockWrite>) -> Self {
-        let (forgotten, notes, fresh_runs) = (Vec::new(), Vec::new(), Vec::new());
-        Self { number: 0, reason: CommitReason::Sync, blocks, fresh_runs, forgotten, unflushed: true, notes }
+        let (forgotten, change_records, fresh_extents) = (Vec::new(), Vec::new(), Vec::new());
+        Self {
+            number: 0,
+            reason: CommitReason::Sync,
+            blocks,
+            fresh_extents,
+            forgotten,
+            unflushed: true,
+            change_records,
+        }
     }
 }

@@ -13,13 +13,13 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod change_record;
 pub mod engine;
 mod error;
 mod generation;
 mod metadata_space;
 mod mutant;
 pub mod native;
-mod note;
 mod operation;
 mod plan;
 pub mod recovery;
@@ -28,13 +28,14 @@ mod supply;
 mod transaction_generation;
 mod writer;
 
+pub use change_record::{ChangeRecord, Part};
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use generation::{BlockWrite, ClosedGeneration, CommitReason, FreshRun, Kind, StateSource, Tag, VolumeState};
-pub use metadata_space::{DirtyLimits, MetadataSpace, Need};
+pub use generation::{BlockWrite, ClosedGeneration, CommitReason, FreshExtent, Kind, StateSource, Tag, VolumeState};
+pub use metadata_space::{Compaction, DirtyLimits, EngineWithSpace, MetadataSpace, Need, OperationKind, SpaceHooks};
+#[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub use mutant::Mutant;
-pub use note::{Note, Part};
 pub use operation::{Closing, CommitHooks, Operation};
 pub use plan::{Plan, PlannedWrite, Stage};
 pub use store::{DataRead, Store};

@@ -1,20 +1,37 @@
 //! The interface that only an engine needs which stores metadata in space of its own: copy-on-write takes new blocks
 //! before it can free the old ones, so the space has to be there before a generation closes.
 
-use crate::CommitReason;
+use crate::{Closing, CommitHooks, Engine, Result};
+use std::time::Duration;
+
+/// The kind of an operation by what it does to the space of the volume. The file system knows it and states it for any
+/// engine; only one with space of its own has a limit for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperationKind {
+    /// Any operation.
+    Ordinary,
+    /// One that allocates blocks for delayed data, for which space is reserved.
+    Reserved,
+    /// One that frees, or only changes what is there.
+    Freeing,
+    /// One that takes a snapshot.
+    Snapshot,
+    /// One that deletes a snapshot.
+    Deletion,
+}
 
 /// The most blocks that a generation may change, by the kind of operation that changes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirtyLimits {
-    /// Any operation.
+    /// That of [`OperationKind::Ordinary`].
     pub ordinary: usize,
-    /// One that allocates blocks for delayed data, for which space is reserved.
+    /// That of [`OperationKind::Reserved`].
     pub reserved: usize,
-    /// One that frees, or only changes what is there.
+    /// That of [`OperationKind::Freeing`].
     pub freeing: usize,
-    /// One that takes a snapshot.
+    /// That of [`OperationKind::Snapshot`].
     pub snapshot: usize,
-    /// One that deletes a snapshot.
+    /// That of [`OperationKind::Deletion`].
     pub deletion: usize,
 }
 
@@ -27,6 +44,18 @@ impl DirtyLimits {
         snapshot: usize::MAX,
         deletion: usize::MAX,
     };
+
+    /// The limit of a kind of operation, in blocks.
+    #[must_use]
+    pub const fn of(&self, kind: OperationKind) -> usize {
+        match kind {
+            OperationKind::Ordinary => self.ordinary,
+            OperationKind::Reserved => self.reserved,
+            OperationKind::Freeing => self.freeing,
+            OperationKind::Snapshot => self.snapshot,
+            OperationKind::Deletion => self.deletion,
+        }
+    }
 }
 
 /// The amount that is needed, and the amount that would be good to have.
@@ -36,6 +65,37 @@ pub struct Need<T> {
     pub must: T,
     /// Rather this, where there is plenty.
     pub should: T,
+}
+
+/// The extent to which an engine compacts its space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compaction {
+    /// In a quiet moment: chunks that the next work would take again stay.
+    Quiet,
+    /// On request: all chunks go that the engine can do without.
+    Full,
+}
+
+/// An engine that stores metadata in space of its own.
+pub trait EngineWithSpace: Engine {
+    /// That space.
+    fn metadata_space(&mut self) -> &mut dyn MetadataSpace;
+}
+
+/// The functions of the file system that the store calls where an engine has [space of its own](MetadataSpace).
+pub trait SpaceHooks: CommitHooks {
+    /// Grants chunks of the volume's data to the engine's metadata: `need.must` of them where there is any space, up to
+    /// `need.should` where there is plenty. In the closing generation their blocks are in use. The numbers of the chunks.
+    ///
+    /// # Errors
+    /// As [`CommitHooks::finish`].
+    fn grant_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> Result<Vec<u32>>;
+
+    /// The engine returns chunks that it has no use for: in the closing generation their blocks are free.
+    ///
+    /// # Errors
+    /// As [`CommitHooks::finish`].
+    fn return_chunks(&self, closing: &Closing<'_>, chunks: &[u32]) -> Result<()>;
 }
 
 /// The space that an engine stores metadata in: chunks of the volume, granted and returned when a generation closes.
@@ -52,10 +112,17 @@ pub trait MetadataSpace {
     /// These chunks are the engine's from the closing generation on, or from one that is open for a transaction.
     fn grant_chunks(&mut self, chunks: &[u32]);
 
-    /// Chunks that the engine can do without, as much as the reason says; they are not its own any more.
-    fn surplus_chunks(&mut self, reason: CommitReason) -> Vec<u32>;
+    /// Whether the space should be compacted when no operation ended for `quiet` and the open generation is empty.
+    fn is_compaction_due(&self, quiet: Duration) -> bool;
 
-    /// Whether nothing would be gained by [`CommitReason::Compact`].
+    /// The generation that is planned next compacts the space.
+    fn compact(&mut self, compaction: Compaction);
+
+    /// Chunks that the engine can do without; they are not its own any more. None where the generation that is planned
+    /// next does not [compact](MetadataSpace::compact).
+    fn surplus_chunks(&mut self) -> Vec<u32>;
+
+    /// Whether nothing would be gained by [`Compaction::Full`].
     fn is_compact(&self) -> bool;
 
     /// Whether the engine itself has something to write with the generation of this number, changed blocks or not.

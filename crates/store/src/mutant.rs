@@ -1,8 +1,10 @@
-//! Faults made on purpose, for tests that they are caught.
+//! Faults made on purpose, for tests that they are caught. One can be chosen with the cargo feature `mutants` alone;
+//! without it nothing is stored or compared.
 
-/// One thing that the engine, or the file system above it, does wrong.
+/// One thing that an engine, or the recovery that belongs to it, does wrong.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "mutants"), expect(unreachable_pub, dead_code, reason = "no other crate has it then"))]
 pub enum Mutant {
     /// Nothing.
     #[default]
@@ -13,22 +15,6 @@ pub enum Mutant {
     ReuseNumber,
     /// Leaves of the map whose entries the map log has are not written when these entries go.
     SkipLogLeaves,
-    /// A caller that asks for a generation to be durable gets the one before.
-    ShortSync,
-    /// Blocks are allocated again at once when they are freed, although a crash may bring back what used them.
-    ReuseAtOnce,
-    /// The head of a folded tree of space maps is written a generation before the tree.
-    HeadBeforeTree,
-    /// A tree of space maps is folded into the place that its head leads to.
-    FoldInPlace,
-    /// The sequence of space maps begins anew with each mount.
-    RestartSequence,
-    /// A record of each generation does not get into the log of space maps.
-    LoseRecord,
-    /// The log of space maps is written over before the heads have what stands there.
-    TailBeforeHeads,
-    /// Data that snapshots use is written over in its place.
-    OverwritePinned,
     /// The list of linked writes is written behind what it lists.
     ListBehind,
     /// No flush between the list and what it lists.
@@ -47,4 +33,28 @@ pub enum Mutant {
     BelieveStale,
     /// The repair is not logged before it begins.
     Unlogged,
+}
+
+/// The mutant that a part is: the identity, and no byte of memory, without the feature.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Injected(#[cfg(feature = "mutants")] Mutant);
+
+impl Injected {
+    /// One that a test chose.
+    #[cfg(feature = "mutants")]
+    pub(crate) const fn new(mutant: Mutant) -> Self {
+        Self(mutant)
+    }
+
+    fn mutant(self) -> Mutant {
+        #[cfg(feature = "mutants")]
+        return self.0;
+        #[cfg(not(feature = "mutants"))]
+        Mutant::Identity
+    }
+
+    /// Whether it is this one.
+    pub(crate) fn is(self, mutant: Mutant) -> bool {
+        self.mutant() == mutant
+    }
 }

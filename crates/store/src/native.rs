@@ -56,7 +56,7 @@ pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSup
     }
     let generation = superblock.last_tried(&blocks);
     if generation > LAST_TO_WRITE {
-        return Err(crate::Error::Native("the number of its generation is too high for another one"));
+        return Err(crate::Error::Native("its generation number has reached the maximum"));
     }
     Ok((NativeSuperblock { generation, ..superblock }, copy))
 }
@@ -88,11 +88,11 @@ fn lacks(blocks: &[u8], in_force: &NativeSuperblock, copy: u64) -> Option<&'stat
     }
     match in_force.number_of(other) {
         Some(number) if number > in_force.generation => Some(
-            "the superblock of a newer generation is damaged, and what was done in it is missing; extant check repairs it",
+            "the superblock of a newer generation is damaged, so its changes are missing; run `extant check` to repair it",
         ),
         // the next generation is written over it, and nothing is missing
         Some(_) => None,
-        None => Some("one of its superblocks is damaged and may have been the newer one; extant check repairs it"),
+        None => Some("one of its superblocks is damaged and may be the newer one; run `extant check` to repair it"),
     }
 }
 

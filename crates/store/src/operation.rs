@@ -1,6 +1,6 @@
 //! Operations, and what the file system adds to their generation when it closes.
 
-use crate::{DirtyLimits, FreshRun, Kind, Need, Note, Result, StateSource, Store, Tag};
+use crate::{ChangeRecord, FreshExtent, Kind, OperationKind, Result, StateSource, Store, Tag};
 use format::{FsBlock, InodeNo};
 use parking_lot::RwLockReadGuard;
 use std::sync::Arc;
@@ -23,23 +23,6 @@ pub trait CommitHooks: StateSource + Send + Sync {
         0
     }
 
-    /// Grants chunks of the volume's data to the engine's metadata: `need.must` of them where there is any space, up to
-    /// `need.should` where there is plenty. In the closing generation their blocks are in use. The numbers of the chunks.
-    ///
-    /// # Errors
-    /// As [`CommitHooks::finish`].
-    fn grant_chunks(&self, _closing: &Closing<'_>, _need: Need<u64>) -> Result<Vec<u32>> {
-        Ok(Vec::new())
-    }
-
-    /// The engine returns chunks that it has no use for: in the closing generation their blocks are free.
-    ///
-    /// # Errors
-    /// As [`CommitHooks::finish`].
-    fn return_chunks(&self, _closing: &Closing<'_>, _chunks: &[u32]) -> Result<()> {
-        Ok(())
-    }
-
     /// Sets the checksum of a block that was changed in the closing generation, once however often it was changed.
     fn set_checksum(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]);
 
@@ -55,18 +38,12 @@ pub struct Operation<'a> {
     store: &'a Store,
     open: RwLockReadGuard<'a, u64>,
     credits: usize,
-    /// Which of the limits is that of this operation.
-    limit_of: fn(DirtyLimits) -> usize,
+    kind: OperationKind,
 }
 
 impl<'a> Operation<'a> {
-    pub(crate) fn new(
-        store: &'a Store,
-        open: RwLockReadGuard<'a, u64>,
-        credits: usize,
-        limit_of: fn(DirtyLimits) -> usize,
-    ) -> Self {
-        Self { store, open, credits, limit_of }
+    pub(crate) fn new(store: &'a Store, open: RwLockReadGuard<'a, u64>, credits: usize, kind: OperationKind) -> Self {
+        Self { store, open, credits, kind }
     }
 
     /// The number of the generation it belongs to.
@@ -85,7 +62,7 @@ impl<'a> Operation<'a> {
     /// has; where not, this operation must end and another one begin.
     #[must_use]
     pub fn extend(&mut self, credits: usize) -> bool {
-        let extended = self.store.extend_credits(self.credits, credits, self.limit_of);
+        let extended = self.store.extend_credits(self.credits, credits, self.kind);
         if extended {
             self.credits += credits;
         }
@@ -124,15 +101,16 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Whether the engine wants notes.
+    /// Whether the engine wants change records.
     #[must_use]
-    pub fn wants_notes(&self) -> bool {
-        self.store.wants_notes()
+    pub fn wants_change_records(&self) -> bool {
+        self.store.wants_change_records()
     }
 
-    /// Leaves a note for an engine that wants notes; for others `note` is not called. It must not use the store.
-    pub fn note(&self, note: impl FnOnce() -> Note) {
-        self.store.note(note);
+    /// Leaves a change record for an engine that wants them; for others `record` is not called. It must not use the
+    /// store.
+    pub fn record_change(&self, record: impl FnOnce() -> ChangeRecord) {
+        self.store.record_change(record);
     }
 
     /// Writes file data from byte `offset` of block `first` on. Blocks that were just allocated must be written whole.
@@ -187,6 +165,6 @@ impl Closing<'_> {
     /// has them, and so they need no credits. Nothing durable may lead to them, and they are never changed or read as
     /// other blocks are, but with [`Store::read`] when the generation was written.
     pub fn write_fresh(&self, first: FsBlock, kind: Kind, data: Arc<[u8]>) {
-        self.store.write_fresh_run(FreshRun { first, kind, data });
+        self.store.write_fresh_extent(FreshExtent { first, kind, data });
     }
 }

@@ -128,7 +128,7 @@ mod tests {
         };
         let stage = Stage { writes: (0..blocks).rev().map(write).collect(), flush: false };
         Plan { stages: vec![stage], ..Plan::default() }.execute(&device).unwrap();
-        assert_eq!(device.snapshot().writes.requests, 12);
+        assert_eq!(device.counters().writes.requests, 12);
         let mut bytes = vec![0; blocks * 1024];
         device.read(512, &mut bytes).unwrap();
         assert!(bytes.chunks(1024).enumerate().all(|(n, block)| block.iter().all(|b| *b == (n % 251) as u8)));
@@ -146,7 +146,7 @@ mod tests {
             ..Plan::default()
         };
         plan.execute(&device).unwrap();
-        let counts = device.snapshot();
+        let counts = device.counters();
         assert_eq!((counts.writes.requests, counts.flushes), (4, 1));
         for n in [1, 2, 3, 4, 9, 30] {
             let mut bytes = [0; 1024];

@@ -23,7 +23,7 @@ pub mod linked;
 mod replayed;
 mod walk;
 
-pub use journal::{Journal, JournalExtent};
+pub use journal::{BlockExtent, JournalLocation};
 pub use replayed::Replayed;
 pub use walk::recover;
 
@@ -58,7 +58,7 @@ struct LoggedCopy {
 
 /// The content of a journal that its volume does not show yet.
 pub struct Recovered {
-    journal: Journal,
+    journal: JournalLocation,
     copies: Arc<BTreeMap<FsBlock, LoggedCopy>>,
     /// Transactions that count.
     pub transactions: u32,

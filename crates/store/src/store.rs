@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// As [`Store::block`], for a block of an inode table: with those of its inodes that wait for their checksum, as
-    /// [`Tag::seed`](crate::Tag::seed) has them.
+    /// [`Tag::deferred_slots`](crate::Tag::deferred_slots) has them.
     ///
     /// # Errors
     /// Those of the device.

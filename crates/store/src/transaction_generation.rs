@@ -45,7 +45,7 @@ impl Store {
         if writer.in_transaction.swap(false, Ordering::AcqRel) {
             self.cache.discard();
             writer.discard();
-            if let Some(space) = committer.engine.metadata_space() {
+            if let Some(space) = committer.engine.space() {
                 space.discard();
                 *writer.dirty_limits.lock() = space.limits();
             }

@@ -15,10 +15,11 @@
 //! There is no thread in here: the caller of [`Store::tick`] has the time.
 
 use crate::engine::{Idle, Limits};
-use crate::recovery::JournalExtent;
+use crate::recovery::BlockExtent;
+use crate::supply::RunningEngine;
 use crate::{
-    ClosedGeneration, Closing, CommitHooks, CommitReason, DirtyLimits, Engine, Error, FreshRun, Kind, Note, Operation,
-    Plan, Result, Store, Tag,
+    ChangeRecord, ClosedGeneration, Closing, CommitHooks, CommitReason, Compaction, DirtyLimits, Engine, Error,
+    FreshExtent, Kind, Operation, OperationKind, Plan, Result, Store, Tag,
 };
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
@@ -43,7 +44,7 @@ pub(crate) struct Writer {
     durable: AtomicU64,
     /// Blocks that running operations may still change.
     credits: AtomicUsize,
-    /// The dirty limits of the open generation.
+    /// The dirty limits of the open generation; any number where the engine has no space of its own.
     pub(crate) dirty_limits: Mutex<DirtyLimits>,
     /// Operations that have ended, to know whether the volume is quiet.
     operations: AtomicU64,
@@ -53,11 +54,11 @@ pub(crate) struct Writer {
     /// Locked by a thread that flushes for file data alone, so that all that wait share one flush.
     flusher: Mutex<()>,
     /// Freed in the open generation.
-    forgotten: Mutex<Vec<JournalExtent>>,
+    forgotten: Mutex<Vec<BlockExtent>>,
     /// Left by operations of the open generation.
-    notes: Mutex<Vec<Note>>,
+    change_records: Mutex<Vec<ChangeRecord>>,
     /// Added while the open generation closes.
-    fresh_runs: Mutex<Vec<FreshRun>>,
+    fresh_extents: Mutex<Vec<FreshExtent>>,
     failed: OnceLock<Arc<str>>,
     stopped: AtomicBool,
 }
@@ -74,7 +75,7 @@ impl Writer {
     /// Discards what the open generation has besides its blocks, along with it.
     pub(crate) fn discard(&self) {
         self.forgotten.lock().clear();
-        self.notes.lock().clear();
+        self.change_records.lock().clear();
     }
 
     fn generation(&self) -> RwLockReadGuard<'_, u64> {
@@ -96,7 +97,7 @@ impl Writer {
 }
 
 pub(crate) struct Committer {
-    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) engine: RunningEngine,
     clock: Clock,
 }
 
@@ -142,14 +143,23 @@ impl Store {
     /// On a second call.
     pub fn start_writing(
         &self,
-        mut engine: Box<dyn Engine>,
+        engine: Box<dyn Engine>,
         hooks: Arc<dyn CommitHooks>,
         interval: Duration,
     ) -> Result<()> {
-        engine.open(&*hooks)?.execute(&*self.storage)?;
-        let dirty_limits = engine.metadata_space().map_or(DirtyLimits::ANY, |space| space.limits());
-        let limits = engine.limits();
-        if limits.wants_notes {
+        self.start(RunningEngine::Plain(engine), hooks, interval)
+    }
+
+    pub(crate) fn start(
+        &self,
+        mut engine: RunningEngine,
+        hooks: Arc<dyn CommitHooks>,
+        interval: Duration,
+    ) -> Result<()> {
+        engine.engine().open(&*hooks)?.execute(&*self.storage)?;
+        let dirty_limits = engine.space().map_or(DirtyLimits::ANY, |space| space.limits());
+        let limits = engine.engine().limits();
+        if limits.wants_change_records {
             self.cache.want_before();
         }
         // those of the close are announced as long as the volume is open
@@ -170,8 +180,8 @@ impl Store {
             flushed: AtomicU64::new(0),
             flusher: Mutex::new(()),
             forgotten: Mutex::new(Vec::new()),
-            notes: Mutex::new(Vec::new()),
-            fresh_runs: Mutex::new(Vec::new()),
+            change_records: Mutex::new(Vec::new()),
+            fresh_extents: Mutex::new(Vec::new()),
             failed: OnceLock::new(),
             stopped: AtomicBool::new(false),
         };
@@ -231,14 +241,14 @@ impl Store {
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Failed`], [`Error::TooLarge`].
     pub fn begin(&self, credits: usize) -> Result<Operation<'_>> {
-        self.begin_with(credits, |limits| limits.ordinary)
+        self.begin_with(credits, OperationKind::Ordinary)
     }
 
-    /// As [`Store::begin`]; `limit` says which of the limits is that of the operation: one that frees may use more.
+    /// As [`Store::begin`], for an operation of a kind: on a full volume one that frees may use more.
     ///
     /// # Errors
     /// As [`Store::begin`]; [`Error::NoSpace`].
-    pub fn begin_with(&self, credits: usize, limit_of: fn(DirtyLimits) -> usize) -> Result<Operation<'_>> {
+    pub fn begin_with(&self, credits: usize, kind: OperationKind) -> Result<Operation<'_>> {
         let writer = self.writer()?;
         let mut alone = false;
         if credits > self.max_credits() {
@@ -251,17 +261,17 @@ impl Store {
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
             let in_transaction = writer.is_in_transaction();
             let limit = if in_transaction { writer.limits.transaction_blocks } else { writer.most_dirty() };
-            let most = limit_of(*writer.dirty_limits.lock());
+            let most = writer.dirty_limits.lock().of(kind);
             let dirty = self.cache.dirty();
             if dirty + announced <= limit.min(most) {
-                return Ok(Operation::new(self, open, credits, limit_of));
+                return Ok(Operation::new(self, open, credits, kind));
             }
             let full = *open;
             drop(open);
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
             if in_transaction {
                 let wanted = dirty + announced;
-                if wanted <= limit && limit_of(self.widen(writer, wanted)?) >= wanted {
+                if wanted <= limit && self.widen(writer, wanted)?.of(kind) >= wanted {
                     continue;
                 }
                 return Err(Error::TransactionTooLarge { limit: limit.min(most) });
@@ -279,10 +289,10 @@ impl Store {
     }
 
     /// Announces `more` blocks for an operation that announced `credits`; see [`Operation::extend`].
-    pub(crate) fn extend_credits(&self, credits: usize, more: usize, limit_of: fn(DirtyLimits) -> usize) -> bool {
+    pub(crate) fn extend_credits(&self, credits: usize, more: usize, kind: OperationKind) -> bool {
         let Some(writer) = self.writer.get().filter(|_| credits + more <= self.max_credits()) else { return false };
         let limit = if writer.is_in_transaction() { writer.limits.transaction_blocks } else { writer.most_dirty() };
-        let most = limit_of(*writer.dirty_limits.lock()).min(limit);
+        let most = writer.dirty_limits.lock().of(kind).min(limit);
         let announced = writer.credits.fetch_add(more, Ordering::Relaxed) + more;
         let fits = self.cache.dirty() + announced <= most;
         if !fits {
@@ -307,25 +317,25 @@ impl Store {
 
     pub(crate) fn forget(&self, first: FsBlock, count: u64) {
         let Some(writer) = self.writer.get() else { return };
-        self.cache.forget(JournalExtent { first, count });
+        self.cache.forget(BlockExtent { first, count });
         if writer.limits.wants_forgotten {
-            writer.forgotten.lock().push(JournalExtent { first, count });
+            writer.forgotten.lock().push(BlockExtent { first, count });
         }
     }
 
-    pub(crate) fn write_fresh_run(&self, run: FreshRun) {
+    pub(crate) fn write_fresh_extent(&self, run: FreshExtent) {
         if let Some(writer) = self.writer.get() {
-            writer.fresh_runs.lock().push(run);
+            writer.fresh_extents.lock().push(run);
         }
     }
 
-    pub(crate) fn wants_notes(&self) -> bool {
-        self.writer.get().is_some_and(|writer| writer.limits.wants_notes)
+    pub(crate) fn wants_change_records(&self) -> bool {
+        self.writer.get().is_some_and(|writer| writer.limits.wants_change_records)
     }
 
-    pub(crate) fn note(&self, note: impl FnOnce() -> Note) {
-        if let Some(writer) = self.writer.get().filter(|_| self.wants_notes()) {
-            writer.notes.lock().push(note());
+    pub(crate) fn record_change(&self, record: impl FnOnce() -> ChangeRecord) {
+        if let Some(writer) = self.writer.get().filter(|_| self.wants_change_records()) {
+            writer.change_records.lock().push(record());
         }
     }
 
@@ -342,7 +352,7 @@ impl Store {
 
     fn journal_data(&self, owner: InodeNo, at: u64, data: &[u8]) -> Result<()> {
         let size = u64::from(self.block_size());
-        let tag = Tag { kind: Kind::Data, owner, seed: 0 };
+        let tag = Tag::new(Kind::Data, owner);
         // what of a block is not written is read first: an error leaves all as it was
         let end = at + data.len() as u64;
         for edge in [at, end].into_iter().filter(|edge| !edge.is_multiple_of(size)) {
@@ -460,18 +470,18 @@ impl Store {
     ) -> Result<()> {
         self.cache.set_table_checksums(|block, tag, bytes| writer.hooks.set_checksum(block, tag, bytes));
         let mut generation = writer.lock_generation();
-        let closed = self.close(writer, &mut *committer.engine, &mut generation, reason)?;
+        let closed = self.close(writer, &mut committer.engine, &mut generation, reason)?;
         drop(generation);
         self.write_closed(writer, committer, closed)
     }
 
     fn write_closed(&self, writer: &Writer, committer: &mut Committer, closed: ClosedGeneration) -> Result<()> {
         committer.clock.dirty_since = None;
-        let plan = committer.engine.plan(closed, &*writer.hooks)?;
-        self.carry_out(writer, &mut *committer.engine, &plan)
+        let plan = committer.engine.engine().plan(closed, &*writer.hooks)?;
+        self.carry_out(writer, &mut committer.engine, &plan)
     }
 
-    fn carry_out(&self, writer: &Writer, engine: &mut dyn Engine, plan: &Plan) -> Result<()> {
+    fn carry_out(&self, writer: &Writer, engine: &mut RunningEngine, plan: &Plan) -> Result<()> {
         let before = writer.written.load(Ordering::Acquire);
         plan.execute(&*self.storage)?;
         if plan.stages.iter().any(|stage| stage.flush) {
@@ -482,7 +492,7 @@ impl Store {
         }
         self.cache.unpin(&plan.home);
         if plan.durable > self.durable_generation() {
-            if let Some(space) = engine.metadata_space() {
+            if let Some(space) = engine.space() {
                 space.durable();
                 *writer.dirty_limits.lock() = space.limits();
             }
@@ -496,28 +506,28 @@ impl Store {
     fn close(
         &self,
         writer: &Writer,
-        engine: &mut dyn Engine,
+        engine: &mut RunningEngine,
         generation: &mut u64,
         reason: CommitReason,
     ) -> Result<ClosedGeneration> {
         let number = *generation;
         let mut forgotten = std::mem::take(&mut *writer.forgotten.lock());
         let closing = Closing { store: self, generation: number };
-        self.supply(writer, engine, &closing, reason)?;
-        let has_requests = engine.metadata_space().is_some_and(|space| space.has_requests(number));
+        engine.supply(&closing, self.cache.dirty())?;
+        let has_requests = engine.space().is_some_and(|space| space.has_requests(number));
         if self.cache.dirty() > 0 || !forgotten.is_empty() || has_requests {
             writer.hooks.finish(&closing)?;
         }
-        if let Some(space) = engine.metadata_space() {
+        if let Some(space) = engine.space() {
             *writer.dirty_limits.lock() = space.limits_behind(self.cache.dirty());
         }
         let blocks = self.cache.close(|block, tag, bytes| writer.hooks.set_checksum(block, tag, bytes));
-        let notes = std::mem::take(&mut *writer.notes.lock());
-        let fresh_runs = std::mem::take(&mut *writer.fresh_runs.lock());
+        let change_records = std::mem::take(&mut *writer.change_records.lock());
+        let fresh_extents = std::mem::take(&mut *writer.fresh_extents.lock());
         forgotten.sort_unstable_by_key(|run| run.first);
         *generation = number + 1;
         let unflushed = writer.has_unflushed();
-        Ok(ClosedGeneration { number, reason, blocks, fresh_runs, forgotten, unflushed, notes })
+        Ok(ClosedGeneration { number, reason, blocks, fresh_extents, forgotten, unflushed, change_records })
     }
 
     /// Whether nothing has happened for so long that the engine wants all there is on the device, also delayed data.
@@ -575,24 +585,39 @@ impl Store {
                 self.flush_data(writer)
             }
         } else {
-            let rests = writer.limits.rests_after.is_some_and(|after| quiet >= after);
-            let idle = match rests && is_delayed && !dirty {
-                true => Idle::Nothing,
-                false => committer.engine.idle(quiet, dirty, &*writer.hooks),
-            };
-            let engine = &mut *committer.engine;
-            match idle {
-                Idle::Nothing => Ok(()),
-                // what was written over in its place counts as well
-                Idle::Run(plan) if rests => {
-                    self.flush_data(writer).and_then(|()| self.carry_out(writer, engine, &plan))
-                }
-                Idle::Commit => self.close_and_write(writer, &mut committer, CommitReason::Sync),
-                Idle::Compact => self.close_and_write(writer, &mut committer, CommitReason::Idle),
-                Idle::Run(plan) => self.carry_out(writer, engine, &plan),
-            }
+            self.use_quiet(writer, &mut committer, quiet, dirty, is_delayed)
         };
         outcome.inspect_err(|e| self.fail(e))
+    }
+
+    /// Lets the engine use the moment when no operation ended for `quiet`, while there are changed blocks (`dirty`) and
+    /// delayed data (`is_delayed`), or not.
+    fn use_quiet(
+        &self,
+        writer: &Writer,
+        committer: &mut Committer,
+        quiet: Duration,
+        dirty: bool,
+        is_delayed: bool,
+    ) -> Result<()> {
+        if !dirty && committer.engine.space().is_some_and(|space| space.is_compaction_due(quiet)) {
+            return self.close_compacting(writer, committer, Compaction::Quiet);
+        }
+        let rests = writer.limits.rests_after.is_some_and(|after| quiet >= after);
+        if rests && is_delayed && !dirty {
+            return Ok(());
+        }
+        match committer.engine.engine().idle(quiet, dirty, &*writer.hooks) {
+            Idle::Nothing => Ok(()),
+            Idle::Commit => self.close_and_write(writer, committer, CommitReason::Sync),
+            Idle::Run(plan) => {
+                // what was written over in its place counts as well
+                if rests {
+                    self.flush_data(writer)?;
+                }
+                self.carry_out(writer, &mut committer.engine, &plan)
+            }
+        }
     }
 
     /// Brings everything to its home location and marks the volume clean: the last thing before unmounting. Afterwards
@@ -614,9 +639,9 @@ impl Store {
     }
 
     fn close_last(&self, writer: &Writer, committer: &mut Committer, generation: &mut u64) -> Result<()> {
-        let last = self.close(writer, &mut *committer.engine, generation, CommitReason::Sync)?;
+        let last = self.close(writer, &mut committer.engine, generation, CommitReason::Sync)?;
         self.write_closed(writer, committer, last)?;
-        let plan = committer.engine.close(&*writer.hooks)?;
-        self.carry_out(writer, &mut *committer.engine, &plan)
+        let plan = committer.engine.engine().close(&*writer.hooks)?;
+        self.carry_out(writer, &mut committer.engine, &plan)
     }
 }

@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod circles;
-mod claims;
 mod docs;
+mod statements;
 
 mod layers;
 mod lengths;
@@ -30,18 +30,18 @@ const CHECKS: [Check; 8] = [
     ("lengths", lengths::check),
     ("unsafe", safety::check),
     ("docs", docs::check),
-    ("claims", claims::check),
+    ("statements", statements::check),
     ("words", words::check),
 ];
 
-const USAGE: &str = "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs|claims|words|lint
+const USAGE: &str = "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs|statements|words|lint
   layers  no crate depends on one that its layer must not know
   circles no more than three files of a crate use each other in a circle
   sizes   no .rs file is longer than 900 lines
   lengths no function is longer than 80 lines unless it is a flat match, and no type has more than 60 methods
   unsafe  unsafe code stands only in the io_uring files of blockdev and fuse-wire
   docs    links in *.md lead somewhere; no file names a machine's path or a registry's host
-  claims  crates, formats, modes and lines to read are as the documents say
+  statements  crates, formats, modes and lines to read are as the documents say
   words   words that docs/GLOSSARY.md retired do not come back
   lint    all of these";
 

@@ -12,6 +12,7 @@ use crate::process::{must, need};
 use crate::upper_bound::Tree;
 use crate::{Error, Result};
 use blockdev::BlockDevice;
+use fs::mkfs::Kind;
 use fs::{DataMode, MODES, Mode, OpenOptions, UnknownName, Volume, WriteOptions};
 use simdev::Trace;
 use std::ffi::OsStr;
@@ -70,18 +71,19 @@ impl FromStr for Spec {
             }
         };
         let ours = matches!(by, By::Extant | By::Library);
-        let known = |format: &&str| match *format {
-            "ext2" | "ext3" | "ext4" => by != By::RawLog,
-            "rext3" | "extant" => ours,
-            "btrfs" => by == By::Kernel,
-            "log" => by == By::RawLog,
-            _ => false,
+        let known = |format: &&str| match (format.parse::<Kind>(), *format) {
+            (Ok(kind), _) if kind.kernel_writes() => by != By::RawLog,
+            (Ok(_), _) => ours,
+            (Err(_), "btrfs") => by == By::Kernel,
+            (Err(_), "log") => by == By::RawLog,
+            (Err(_), _) => false,
         };
         let format = parts.next().filter(known);
         let no_format = || {
-            format!(
-                "{text}: the format is ext2, ext3 or ext4, for Extant also rext3 or extant, for the kernel also btrfs"
-            )
+            let (all, ours): (Vec<_>, Vec<_>) = Kind::ALL.iter().partition(|kind| kind.kernel_writes());
+            let names = |kinds: Vec<&Kind>| kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+            let (all, ours) = (names(all), names(ours));
+            format!("{text}: the format is one of {all}; for Extant also {ours}; for the kernel also btrfs")
         };
         let format = format.ok_or_else(no_format)?.to_owned();
         let mode = parts.next().map(str::to_owned);
@@ -97,7 +99,7 @@ impl FromStr for Spec {
 impl Spec {
     /// A format that only Extant knows.
     fn is_ours(&self) -> bool {
-        matches!(&self.format[..], "rext3" | "extant")
+        self.format.parse::<Kind>().is_ok_and(|kind| !kind.kernel_writes())
     }
 }
 

@@ -13,7 +13,7 @@
 //!    inode all the same, unless that inode cannot be.
 //! 2. The chain of entries of a block is followed as far as it makes sense; what lies behind a break is not guessed at.
 //! 3. What is found does not depend on the order of arrival. Where two entries name one directory, which is the parent
-//!    is settled at the end: the one that `..` names, else the first by directory, block and place.
+//!    is settled at the end: the one that `..` names, else the first by directory, block and position.
 
 mod entry;
 pub(crate) mod hash_tree;
@@ -106,15 +106,15 @@ struct Entry<'b> {
     terminator: Option<u8>,
 }
 
-/// Which entry of a directory it is: the first two are special.
+/// The role of an entry in its directory: the first two are special.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum EntryRole {
     Dot,
     DotDot,
     Other,
 }
 
-impl Place {
+impl EntryRole {
     fn next(self) -> Self {
         match self {
             Self::Dot => Self::DotDot,
@@ -189,7 +189,7 @@ impl<'a> Names<'a> {
         let tail = if leaf && self.leaf_tail.ends(bytes) { self.leaf_tail.size() } else { 0 };
         let mut seen = Some(Seen::new(bytes.len(), dir.is_folded()));
         let hasher = self.trees.hasher().filter(|_| leaf && indexed && !dir.format.dir.hashed);
-        let first = if file_block == 0 { Place::Dot } else { Place::Other };
+        let first = if file_block == 0 { EntryRole::Dot } else { EntryRole::Other };
         let mut range = HashRange::EMPTY;
         let end = self.check_chain(&dir, bytes, 0..bytes.len() - tail, first, &mut seen, |name| {
             if let Some(hasher) = hasher {
@@ -242,16 +242,16 @@ impl<'a> Names<'a> {
         let file_type = if dir.format.dir.file_type { entry::file_type(FileKind::Directory) } else { 0 };
         // "." and ".." are not stored, but count as if they were
         let implied = |inode, name| Entry { inode, rec_len: 12, name, file_type, terminator: None };
-        for (entry, place) in [(implied(dir.inode, b"."), Place::Dot), (implied(parent, b".."), Place::DotDot)] {
-            if self.check_entry(&dir, &entry, place) {
+        for (entry, role) in [(implied(dir.inode, b"."), EntryRole::Dot), (implied(parent, b".."), EntryRole::DotDot)] {
+            if self.check_entry(&dir, &entry, role) {
                 self.ctx.inodes.count_name(entry.inode);
             }
         }
         // two chains, but the names of one directory
         let all = [i_block, system_data].concat();
         let mut seen = Some(Seen::new(all.len(), dir.is_folded()));
-        self.check_chain(&dir, i_block, INLINE_PARENT..i_block.len(), Place::Other, &mut seen, |_| ());
-        self.check_chain(&dir, &all, i_block.len()..all.len(), Place::Other, &mut seen, |_| ());
+        self.check_chain(&dir, i_block, INLINE_PARENT..i_block.len(), EntryRole::Other, &mut seen, |_| ());
+        self.check_chain(&dir, &all, i_block.len()..all.len(), EntryRole::Other, &mut seen, |_| ());
     }
 
     /// Reports a block that a directory should have but does not map.
@@ -268,25 +268,25 @@ impl<'a> Names<'a> {
         dir: &Dir<'_>,
         bytes: &[u8],
         range: Range<usize>,
-        first: Place,
+        first: EntryRole,
         seen: &mut Option<Seen>,
         mut named: impl FnMut(&[u8]),
     ) -> Option<usize> {
         let mut chain = bytes.get(..range.end)?;
-        let mut place = first;
+        let mut role = first;
         let mut offset = range.start;
         while offset < chain.len() {
-            let mut entry = entry::parse(chain, offset, &dir.format.dir, place);
+            let mut entry = entry::parse(chain, offset, &dir.format.dir, role);
             if entry.is_none() {
                 // what looked like a tail may be part of an entry
                 chain = bytes;
-                entry = entry::parse(chain, offset, &dir.format.dir, place);
+                entry = entry::parse(chain, offset, &dir.format.dir, role);
             }
             let Some(entry) = entry else {
                 self.ctx.report(dir.problem(Code::DirectoryBlockCorrupt).found(offset as u64));
                 return None;
             };
-            if self.check_entry(dir, &entry, place) {
+            if self.check_entry(dir, &entry, role) {
                 named(entry.name);
                 if let Some(names) = seen
                     && !names.insert(chain, offset, entry.name)
@@ -297,7 +297,7 @@ impl<'a> Names<'a> {
                 }
                 self.ctx.inodes.count_name(entry.inode);
             }
-            place = place.next();
+            role = role.next();
             offset += entry.rec_len;
         }
         Some(offset)
@@ -358,10 +358,10 @@ impl<'a> Names<'a> {
         };
         let hasher = self.foreign.get(&dir.inode).filter(|_| htree_block == HtreeBlock::Leaf);
         let border = self.trees.hasher().zip(self.borders.get(&(dir.inode, dir.file_block)));
-        let mut place = if dir.file_block == 0 { Place::Dot } else { Place::Other };
+        let mut role = if dir.file_block == 0 { EntryRole::Dot } else { EntryRole::Other };
         let mut range = HashRange::EMPTY;
         let mut offset = 0;
-        while let Some(entry) = entry::parse(bytes, offset, &dir.format.dir, place) {
+        while let Some(entry) = entry::parse(bytes, offset, &dir.format.dir, role) {
             if self.may_name(entry.inode) {
                 if let Some(hasher) = hasher {
                     range.add(hasher, entry.name, dir.is_folded());
@@ -374,7 +374,7 @@ impl<'a> Names<'a> {
                     let mut names = self.at_borders.lock();
                     names.entry(key).or_default().insert((dir.file_block, entry.inode, entry.name.to_vec()));
                 }
-                if place == Place::Other && self.misplaced(dir, &entry, place).is_none() {
+                if role == EntryRole::Other && self.misplaced(dir, &entry, role).is_none() {
                     let mut rivals = self.rivals.lock();
                     if rivals.wants(entry.inode) {
                         let (dir, file_block, name) = (dir.inode, dir.file_block, Some(entry.name.into()));
@@ -382,7 +382,7 @@ impl<'a> Names<'a> {
                     }
                 }
             }
-            place = place.next();
+            role = role.next();
             offset += entry.rec_len;
         }
         if hasher.is_some() {

@@ -1,6 +1,6 @@
 //! Blocks claimed more than once: who owns them.
 //!
-//! The block map knows who claimed a block again, and from its snapshots in which segment of the scan it was first
+//! The block map knows who claimed a block again, and from its saved maps in which segment of the scan it was first
 //! claimed. These segments, and nothing else, are read once more without checking, and each claim that meets a doubly
 //! claimed cluster is noted with its inode. Linear in the claims, however many inodes share a block: each inode is
 //! reported once, with how many blocks it shares and with how many others.
@@ -16,15 +16,15 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Notes the owners of doubly claimed clusters.
+/// Records the owners of doubly claimed clusters.
 pub(crate) struct Owners {
     conflicts: Vec<Range<u64>>,
-    notes: Mutex<Vec<Note>>,
+    records: Mutex<Vec<OwnerRecord>>,
 }
 
 /// One claim of doubly claimed clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Note {
+pub(crate) struct OwnerRecord {
     /// The first cluster.
     pub(crate) start: u64,
     /// The one behind the last.
@@ -39,7 +39,7 @@ pub(crate) struct Sharing {
     /// The clusters: ascending, disjoint.
     pub(crate) conflicts: Vec<Range<u64>>,
     /// The claims on them, ascending.
-    pub(crate) notes: Vec<Note>,
+    pub(crate) records: Vec<OwnerRecord>,
 }
 
 impl Owners {
@@ -50,7 +50,7 @@ impl Owners {
         if conflicts.is_empty() {
             return None;
         }
-        let owners = Self { conflicts, notes: Mutex::new(Vec::new()) };
+        let owners = Self { conflicts, records: Mutex::new(Vec::new()) };
         for blocks in system_zone::blocks(ctx.volume) {
             owners.claim(InodeNo(0), ctx.claims.clusters_of(&blocks));
         }
@@ -62,27 +62,27 @@ impl Owners {
 
     /// Reports each inode that shares blocks, unless files may: where they do so on purpose.
     pub(crate) fn report(self, ctx: &Context<'_>, files_may: bool) -> Sharing {
-        let mut notes = self.notes.into_inner();
-        notes.sort_unstable();
+        let mut records = self.records.into_inner();
+        records.sort_unstable();
         let mut shares: BTreeMap<InodeNo, Share> = BTreeMap::new();
         for conflict in &self.conflicts {
-            let from = notes.partition_point(|n| n.end <= conflict.start);
-            let here = notes.get(from..).unwrap_or_default();
+            let from = records.partition_point(|n| n.end <= conflict.start);
+            let here = records.get(from..).unwrap_or_default();
             let here = here.iter().take_while(|n| n.start < conflict.end);
             let with_metadata = here.clone().any(|n| n.inode.get() == 0);
             let mut owners: Vec<InodeNo> = here.clone().map(|n| n.inode).filter(|owner| owner.get() != 0).collect();
             owners.sort_unstable();
             owners.dedup();
-            for note in here.filter(|n| n.inode.get() != 0) {
-                let share = shares.entry(note.inode).or_insert(Share {
-                    first: note.start,
+            for record in here.filter(|n| n.inode.get() != 0) {
+                let share = shares.entry(record.inode).or_insert(Share {
+                    first: record.start,
                     clusters: 0,
                     others: 0,
                     named: Vec::new(),
                     with_metadata: false,
                 });
-                share.clusters += note.end.min(conflict.end) - note.start.max(conflict.start);
-                let others = owners.iter().filter(|other| **other != note.inode);
+                share.clusters += record.end.min(conflict.end) - record.start.max(conflict.start);
+                let others = owners.iter().filter(|other| **other != record.inode);
                 let count = others.clone().count() as u64;
                 if count > share.others {
                     (share.others, share.named) = (count, others.take(NAMED).copied().collect());
@@ -109,7 +109,7 @@ impl Owners {
                 ctx.report(at(Code::FileSharesWithMetadata));
             }
         }
-        Sharing { conflicts: self.conflicts, notes }
+        Sharing { conflicts: self.conflicts, records }
     }
 }
 
@@ -147,8 +147,9 @@ impl Claimer for Owners {
         let met = self.conflicts.get(from..).unwrap_or_default().iter();
         let met = met.take_while(|c| c.start < clusters.end && !clusters.is_empty());
         for conflict in met {
-            let note = Note { start: conflict.start.max(clusters.start), end: conflict.end.min(clusters.end), inode };
-            self.notes.lock().push(note);
+            let record =
+                OwnerRecord { start: conflict.start.max(clusters.start), end: conflict.end.min(clusters.end), inode };
+            self.records.lock().push(record);
         }
         true
     }

@@ -19,7 +19,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     let in_use: HashSet<GroupNo> = work
         .view
         .problems
-        .snapshot()
+        .to_vec()
         .into_iter()
         .filter(|p| p.code == Code::GroupBlockUninitInUse)
         .filter_map(|p| p.group)

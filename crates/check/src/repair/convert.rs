@@ -219,7 +219,7 @@ fn to_maps(work: &Work<'_>, used: &Used<'_>, maps: &SpaceMaps, places: &[FsBlock
         sb.x_ro_features = (sb.x_ro_features.get() | ExtantRo::SPACE_MAPS.bits()).into();
         sb.x_map_groups = maps.groups_per_map().into();
         sb.x_map_start = maps.table().start.into();
-        sb.x_map_log = ((maps.ring().end - maps.ring().start) as u32).into();
+        sb.x_space_map_log = ((maps.ring().end - maps.ring().start) as u32).into();
         sb.set_free_blocks_count(used.free());
     })?;
     for (map, first) in (0..).zip(places) {
@@ -252,7 +252,7 @@ fn to_bitmaps(work: &Work<'_>, used: &mut Used<'_>) -> Result<()> {
         if left == 0 {
             sb.s_feature_ro_compat = (sb.s_feature_ro_compat.get() & !RoCompat::EXTANT_RO.bits()).into();
         }
-        (sb.x_map_groups, sb.x_map_start, sb.x_map_log) = (0.into(), 0.into(), 0.into());
+        (sb.x_map_groups, sb.x_map_start, sb.x_space_map_log) = (0.into(), 0.into(), 0.into());
         sb.set_free_blocks_count(used.free());
     })?;
     for (number, block) in geometry.group_numbers().zip(bitmaps) {

@@ -1,4 +1,4 @@
-//! Group descriptors: put back from a copy, bitmaps and tables moved to places where they may lie.
+//! Group descriptors: restored from a copy, bitmaps and tables moved to places where they may lie.
 
 use super::superblock;
 use super::work::Work;

@@ -3,7 +3,7 @@
 use super::maps;
 use super::replay;
 use super::work::Work;
-use crate::phases::superblock::journal::{self, Journal};
+use crate::phases::superblock::journal::{self, FoundJournal};
 use crate::problem::Problem;
 use crate::system_inode::{self, SystemInode};
 use crate::table::Code;
@@ -34,7 +34,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             }
             Code::JournalInodeRestorable => restore(work)?,
             Code::JournalSuperblockBad => {
-                if let Some(Journal { file, .. }) = journal::find(work.view.scanner, work.volume(), inode) {
+                if let Some(FoundJournal { file, .. }) = journal::find(work.view.scanner, work.volume(), inode) {
                     replay::renew(work, &file)?;
                     edit_feature(work, |sb| {
                         sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
@@ -60,7 +60,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 }
             }
             Code::JournalVersion1HasFeatures | Code::JournalSharedUnsupported => {
-                if let Some(Journal { file, bytes, .. }) = journal::find(work.view.scanner, work.volume(), inode) {
+                if let Some(FoundJournal { file, bytes, .. }) = journal::find(work.view.scanner, work.volume(), inode) {
                     clear_beyond_version1(work, &file, bytes)?;
                     work.make_stale();
                 }
@@ -95,7 +95,7 @@ fn restore(work: &Work<'_>) -> Result<()> {
 /// Clears the error that the kernel noted in an empty journal; that it left one is a reason to check, and no damage.
 pub(super) fn forget_error(work: &Work<'_>) -> Result<()> {
     let inode = InodeNo(work.volume().disk.s_journal_inum.get());
-    let Some(Journal { file, mut bytes, .. }) = journal::find(work.view.scanner, work.volume(), inode) else {
+    let Some(FoundJournal { file, mut bytes, .. }) = journal::find(work.view.scanner, work.volume(), inode) else {
         return Ok(());
     };
     let (Some(block), Ok((disk, _))) = (file.block(0), DiskSuperblock::mut_from_prefix(&mut bytes)) else {

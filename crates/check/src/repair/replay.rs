@@ -8,7 +8,7 @@
 
 use super::Replay;
 use super::work::Work;
-use crate::phases::superblock::journal::{self, Journal};
+use crate::phases::superblock::journal::{self, FoundJournal};
 use crate::system_inode::SystemInode;
 use blockdev::Result;
 use format::checksum::crc32c;
@@ -66,7 +66,9 @@ pub(super) fn repair(work: &Work<'_>) -> Result<Replay> {
 pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
     let volume = work.volume();
     let inode = InodeNo(volume.disk.s_journal_inum.get());
-    let Some(Journal { file, bytes, .. }) = journal::find(work.view.scanner, volume, inode) else { return Ok(None) };
+    let Some(FoundJournal { file, bytes, .. }) = journal::find(work.view.scanner, volume, inode) else {
+        return Ok(None);
+    };
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);
     let Some(superblock) = journal::readable(&bytes, block_size, blocks) else { return Ok(None) };

@@ -20,13 +20,13 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     let Some(walk) = work.walk() else { return Ok(()) };
     let mut owners: HashMap<u64, Owners> = HashMap::new();
     let mut inodes = BTreeSet::new();
-    for note in &walk.sharing.notes {
-        if note.inode.get() != 0 {
-            inodes.insert(note.inode);
+    for record in &walk.sharing.records {
+        if record.inode.get() != 0 {
+            inodes.insert(record.inode);
         }
-        for cluster in note.start..note.end {
+        for cluster in record.start..record.end {
             let of = owners.entry(cluster).or_default();
-            match note.inode {
+            match record.inode {
                 InodeNo(0) => of.reserved = true,
                 InodeNo::BAD_BLOCKS => of.bad = true,
                 _ => of.left += 1,
@@ -45,8 +45,8 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
 pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
     let walk = work.walk()?;
     let mut owners: HashMap<u64, u64> = HashMap::new();
-    for note in walk.sharing.notes.iter().filter(|note| note.inode.get() != 0) {
-        (note.start..note.end).for_each(|cluster| *owners.entry(cluster).or_default() += 1);
+    for record in walk.sharing.records.iter().filter(|record| record.inode.get() != 0) {
+        (record.start..record.end).for_each(|cluster| *owners.entry(cluster).or_default() += 1);
     }
     let needed: u64 = owners.values().map(|count| count - 1).sum();
     let free = work.free_clusters();

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// anything else of the volume's own.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     let (Some(recorded), Some(walk)) = (&work.volume().space_maps, work.walk()) else { return Ok(()) };
-    if !work.view.problems.snapshot().iter().any(|problem| is_of_maps(problem.code)) {
+    if !work.view.problems.to_vec().iter().any(|problem| is_of_maps(problem.code)) {
         return Ok(());
     }
     let word = |group: GroupNo, n: usize| walk.ctx.claims.word(group, n);

@@ -1,4 +1,4 @@
-//! The superblock: fields that contradict the volume, the primary put back from a copy, and what is noted at the end.
+//! The superblock: fields that contradict the volume, the primary restored from a copy, and what is noted at the end.
 
 use super::descriptors;
 use super::work::{Work, read_superblock, write_superblock};
@@ -146,7 +146,7 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
     }
 }
 
-/// The field that names one of the volume's own files.
+/// The field that names a system inode.
 fn own_file<'a>(sb: &'a mut DiskSuperblock, field: &str) -> &'a mut U32 {
     match field {
         "s_usr_quota_inum" => &mut sb.s_usr_quota_inum,

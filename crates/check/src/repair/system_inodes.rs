@@ -1,4 +1,4 @@
-//! The volume's own files and blocks besides the journal: resize inode, multiple-mount protection, orphan file.
+//! System inodes and blocks besides the journal: resize inode, multiple-mount protection, orphan file.
 
 use super::maps;
 use super::work::Work;

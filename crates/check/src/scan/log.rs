@@ -13,9 +13,9 @@ use std::ops::Range;
 
 /// Segments that a pass is divided into where no option says how many.
 const SEGMENTS: u32 = 32;
-/// The share of the machine's memory that snapshots may take.
+/// The share of the machine's memory that saved block maps may take.
 const MEMORY_SHARE: u64 = 64;
-/// Snapshots take no more than this where no option says how many there are to be.
+/// Saved block maps take no more than this where no option says how many there are to be.
 const MOST_BYTES: u64 = 32 << 20;
 /// Bytes of a pass that are worth a segment of their own.
 pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
@@ -50,24 +50,24 @@ pub(crate) struct Planned {
 pub(crate) struct ScanLog {
     /// The number of segments a pass is divided into.
     wanted: u32,
-    /// Bytes that snapshots may take.
+    /// Bytes that saved block maps may take.
     budget: u64,
-    /// Of each snapshot, what was read since the one before.
+    /// Of each saved block map, what was read since the one before.
     segments: Mutex<Vec<Vec<Segment>>>,
     pub(crate) rounds: Mutex<Vec<Planned>>,
     pub(crate) edges: Mutex<Vec<(InodeNo, u64)>>,
 }
 
 impl ScanLog {
-    /// Nothing was read. `snapshots` is how many are to be taken of a pass; else that follows from the machine's
+    /// Nothing was read. `segments` is how many a pass is divided into; else that follows from the machine's
     /// memory.
-    pub(crate) fn new(snapshots: Option<u32>) -> Self {
-        let budget = match snapshots {
+    pub(crate) fn new(segments: Option<u32>) -> Self {
+        let budget = match segments {
             Some(_) => u64::MAX,
             None => available_memory().map_or(MOST_BYTES, |bytes| (bytes / MEMORY_SHARE).min(MOST_BYTES)),
         };
         Self {
-            wanted: snapshots.unwrap_or(SEGMENTS).max(1),
+            wanted: segments.unwrap_or(SEGMENTS).max(1),
             budget,
             segments: Mutex::default(),
             rounds: Mutex::default(),
@@ -90,7 +90,7 @@ impl ScanLog {
             last.push(segment);
         }
         // the first one distinguishes the volume's own blocks from others, and is always wanted
-        if segments.len() == 1 || claims.snapshot_bytes() < self.budget {
+        if segments.len() == 1 || claims.saved_bytes() < self.budget {
             claims.end_segment();
             segments.push(Vec::new());
         }

@@ -8,7 +8,7 @@
 //! then only read what is left over.
 //!
 //! Parts of the rounds are run a second time, without checking, where blocks were claimed twice: then a [`Claimer`]
-//! that notes owners takes the place of the block map.
+//! that records owners takes the place of the block map.
 
 use crate::context::Context;
 use crate::phases::inodes::block_maps::Trees;
@@ -225,7 +225,7 @@ impl Rounds<'_> {
         let block_size = u64::from(volume.geometry.block_size);
         let feed = Regions { ctx: self.ctx, layers: self.layers };
         let all = Mutex::new(Harvest::default());
-        self.scanner.growing_pass(items, &feed, |item, bytes| match item.tag {
+        self.scanner.read_growing(items, &feed, |item, bytes| match item.tag {
             GroupPart::Bitmap(group, kind) => {
                 if let Some(visitor) = visitor {
                     visitor.bitmap(group, kind, bytes);
@@ -285,7 +285,7 @@ impl Rounds<'_> {
         let len = volume.geometry.block_size;
         let items: Vec<_> =
             blocks.iter().filter_map(|block| Some(Item { offset: volume.offset(*block)?, len, tag: () })).collect();
-        self.scanner.pass(&items, |item, bytes| self.region_blocks(item, bytes, true));
+        self.scanner.read_ascending(&items, |item, bytes| self.region_blocks(item, bytes, true));
     }
 
     /// Makes all claims of round 0 again, but for those of tree blocks whose files were not put together.
@@ -343,7 +343,7 @@ impl Rounds<'_> {
         let items = nodes.iter().filter_map(|node| Some(Item { offset: volume.offset(node.block)?, len, tag: *node }));
         let items: Vec<_> = items.filter(|item| bytes.contains(&item.offset)).collect();
         let trees = Trees { ctx: self.ctx, claimer: self.claimer };
-        self.scanner.pass(&items, |item, bytes| {
+        self.scanner.read_ascending(&items, |item, bytes| {
             let (Ok(bytes), node) = (bytes, &item.tag) else { return };
             let fields = claiming_fields(node.inode, self.ctx.inodes.get(node.inode).and_then(|record| record.kind));
             if !node.is_growth_copy() {
@@ -436,10 +436,10 @@ impl Rounds<'_> {
         self.scanner.check_all(&cached, |item, bytes| reader.check(item, bytes));
         drop(cached);
         if round.nodes.is_empty() {
-            self.scanner.pass(&items, |item, bytes| reader.check(item, bytes));
+            self.scanner.read_ascending(&items, |item, bytes| reader.check(item, bytes));
         } else {
             for segment in self.segments(&items, |_| (0, 0)) {
-                self.scanner.pass(segment, |item, bytes| reader.check(item, bytes));
+                self.scanner.read_ascending(segment, |item, bytes| reader.check(item, bytes));
                 self.log.end(&self.ctx.claims, Segment::Nodes(number, bytes_of(segment)));
             }
         }

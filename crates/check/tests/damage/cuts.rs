@@ -132,7 +132,7 @@ fn what_was_cut_and_finished_can_be_undone() {
         let report = repair("volume", &device, &later, &(), Some(&second));
         assert!(report.is_ok() || is_damaged, "{said}: {report:?}");
         undo::restore(&second, &*device).unwrap_or_else(|e| panic!("{said}: the second: {e}"));
-        assert!(contents(&*device) == state, "{said}: the second puts back what was cut");
+        assert!(contents(&*device) == state, "{said}: the second restores what was cut");
         if is_damaged {
             continue;
         }

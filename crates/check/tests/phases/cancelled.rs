@@ -12,7 +12,7 @@ struct After<'a>(&'a Trace<Arc<MemoryDevice>>, u64);
 
 impl Progress for After<'_> {
     fn cancelled(&self) -> bool {
-        self.0.snapshot().reads.requests >= self.1
+        self.0.counters().reads.requests >= self.1
     }
 }
 
@@ -36,7 +36,7 @@ fn a_check_cancelled_at_any_read_finds_nothing_on_an_intact_volume() {
                 let said = format!("{args:?}, {threads} threads, cancelled after {reads} reads");
                 let trace = Trace::new(Arc::clone(&device));
                 let report = check("volume", &trace, &options, &After(&trace, reads));
-                ended = trace.snapshot().reads.requests < reads;
+                ended = trace.counters().reads.requests < reads;
                 match report {
                     Ok(report) if ended => assert!(report.clean, "{said}: {:?}", report.problems),
                     Ok(report) => {
@@ -76,7 +76,7 @@ fn a_repair_cancelled_at_any_read_changes_nothing() {
             Ok(report) => assert!(report.exit & exit::CANCELLED != 0, "after {reads} reads: {:?}", report.problems),
             Err(refusal) => assert_eq!(refusal.exit, exit::CANCELLED, "after {reads} reads: {refusal}"),
         }
-        assert_eq!(trace.snapshot().writes.requests, 0, "after {reads} reads");
+        assert_eq!(trace.counters().writes.requests, 0, "after {reads} reads");
     }
     panic!("no repair came to its end");
 }

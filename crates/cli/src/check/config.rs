@@ -6,7 +6,7 @@
 
 use crate::failure::{Failure, Result, without_errno};
 use check::table::Code;
-use check::{Rule, Rules};
+use check::{ProblemSetting, ProblemSettings};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,7 +37,7 @@ pub(super) struct Settings {
     /// The codes of the problems go here; with percent expressions.
     pub(super) problem_log: Option<PathBuf>,
     /// The actions that repair may take, for each problem code.
-    pub(super) rules: Rules,
+    pub(super) problem_settings: ProblemSettings,
     /// The maximum number of problems shown of one code; any number where there is none.
     pub(super) most: Option<u64>,
     /// The settings for reporting problems of single codes.
@@ -106,7 +106,7 @@ impl Settings {
                 Code::LastWriteInFuture,
                 Code::LastWriteBarelyInFuture,
             ] {
-                settings.rules.of(code).never = true;
+                settings.problem_settings.of(code).never = true;
                 settings.shown.entry(code).or_default().not_declined = true;
             }
         }
@@ -114,12 +114,12 @@ impl Settings {
     }
 
     fn lay_down(&mut self, code: Code, tag: &str, value: &str) -> Result<(), String> {
-        let rule: &mut Rule = self.rules.of(code);
+        let setting: &mut ProblemSetting = self.problem_settings.of(code);
         let shown = self.shown.entry(code).or_default();
         match tag {
-            "preen_ok" => rule.preen = Some(truth(value)?),
-            "force_no" => rule.never = truth(value)?,
-            "not_a_fix" => rule.not_a_fix = Some(truth(value)?),
+            "preen_ok" => setting.preen = Some(truth(value)?),
+            "force_no" => setting.never = truth(value)?,
+            "not_a_fix" => setting.not_a_fix = Some(truth(value)?),
             "max_count" => shown.most = value.parse().ok(),
             "preen_nomessage" => shown.not_preening = truth(value)?,
             "no_nomsg" => shown.not_declined = truth(value)?,
@@ -232,8 +232,8 @@ mod tests {
         assert!(settings.allow_cancellation && settings.verbose && settings.defer_on_battery && !settings.broken_clock);
         assert_eq!(settings.log, Some("/var/log/e2fsck %N.log".into()));
         assert_eq!(settings.most, Some(16));
-        assert_eq!(settings.rules.preen(Code::LinkCountWrong), Preen::Stops);
-        assert!(settings.rules.never(Code::DirectoryUnconnected));
+        assert_eq!(settings.problem_settings.preen(Code::LinkCountWrong), Preen::Stops);
+        assert!(settings.problem_settings.never(Code::DirectoryUnconnected));
         let shown = |code| settings.shown[&code];
         assert_eq!(shown(Code::LinkCountWrong).most, Some(2));
         assert!(shown(Code::DirectoryUnconnected).clean_with_it);
@@ -242,7 +242,10 @@ mod tests {
     #[test]
     fn a_clock_that_is_broken() {
         let settings = Settings::parse("[options]\nbroken_system_clock = true\n").unwrap();
-        assert!(settings.rules.never(Code::LastWriteInFuture) && settings.shown[&Code::LastMountInFuture].not_declined);
+        assert!(
+            settings.problem_settings.never(Code::LastWriteInFuture)
+                && settings.shown[&Code::LastMountInFuture].not_declined
+        );
     }
 
     #[test]

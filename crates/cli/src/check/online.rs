@@ -81,7 +81,7 @@ impl Check {
         let source = blockdev::mount_source(&dir)
             .ok_or_else(|| Failure::on(self.called(), "the mounted file system does not answer"))?;
         let device = blockdev::open(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
-        let mut options = Options { rules: settings.rules.clone(), ..Options::default() };
+        let mut options = Options { problem_settings: settings.problem_settings.clone(), ..Options::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;
         }

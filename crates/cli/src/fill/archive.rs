@@ -259,7 +259,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
     fn regular(&mut self, member: &Member, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<InodeNo>, Stop> {
         let Some(number) = self.filler.node(to, path, FileKind::Regular, (0, 0))? else { return Ok(None) };
         let mut end = 0;
-        for (offset, len) in member.pieces.iter().filter(|piece| piece.1 > 0) {
+        for (offset, len) in member.segments.iter().filter(|segment| segment.1 > 0) {
             end = self.filler.stream(number, path, &mut self.archive, (*offset, *len))?;
         }
         if end < member.len {

@@ -10,12 +10,12 @@ use std::io::{self, Error, ErrorKind, Read};
 /// Bytes in a block of an archive.
 const BLOCK: usize = 512;
 /// Limit in bytes of memory for the records of one member, for those that are for all, and for a long name. The map of
-/// a sparse file is not included: its pieces are counted.
+/// a sparse file is not included: its segments are counted.
 const RECORDS_MAX: usize = 1 << 20;
 /// Bytes of memory for a record beside its key and its value.
 const RECORD_COST: usize = 64;
-/// The most pieces in the map of a sparse file.
-const PIECES_MAX: usize = 1 << 20;
+/// The most segments in the map of a sparse file.
+const SEGMENTS_MAX: usize = 1 << 20;
 /// The prefix of a record that holds an extended attribute.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 /// The prefix of a record that holds an access control list as text.
@@ -48,8 +48,8 @@ impl Records {
     /// Puts a number behind those of the map.
     fn extend_map(&mut self, number: u64) -> io::Result<()> {
         let map = self.map.get_or_insert_default();
-        if map.len() >= 2 * PIECES_MAX {
-            return Err(wrong("a sparse file with too many pieces"));
+        if map.len() >= 2 * SEGMENTS_MAX {
+            return Err(wrong("a sparse file with too many segments"));
         }
         map.push(number);
         Ok(())
@@ -91,7 +91,7 @@ pub(super) struct Member {
     /// Length of the file.
     pub(super) len: u64,
     /// The extents that the data goes to, in order: offset and length.
-    pub(super) pieces: Vec<(u64, u64)>,
+    pub(super) segments: Vec<(u64, u64)>,
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Access control lists that are there as text alone: `access` or `default`, and the list.
     pub(super) acls: Vec<(Vec<u8>, Vec<u8>)>,
@@ -316,12 +316,12 @@ impl<R: Read> Reader<R> {
         };
         let stored = if (b'1'..=b'6').contains(&kind) { 0 } else { count("size", &header[124..136])? };
         self.expect_data(stored)?;
-        let (mut len, mut pieces) = (stored, vec![(0, stored)]);
+        let (mut len, mut segments) = (stored, vec![(0, stored)]);
         let real = record("GNU.sparse.realsize").or(record("GNU.sparse.size"));
         if kind == b'S' {
-            (len, pieces) = self.old_sparse(header)?;
+            (len, segments) = self.old_sparse(header)?;
         } else if let Some(real) = real.and_then(|value| decimal(value)) {
-            (len, pieces) = (real, self.sparse_map(said.own.map.as_deref())?);
+            (len, segments) = (real, self.sparse_map(said.own.map.as_deref())?);
         }
         let seconds = number(&header[136..148])?.cast_signed();
         let mtime = record("mtime").and_then(|value| time(value)).unwrap_or(Timestamp { seconds, nanos: 0 });
@@ -350,21 +350,21 @@ impl<R: Read> Reader<R> {
             mtime,
             device: (device(&header[329..337])? as u32, device(&header[337..345])? as u32),
             len,
-            pieces,
+            segments,
             xattrs,
             acls,
         })
     }
 
-    /// GNU's first form of sparse files: four pieces in the header, more in blocks behind it.
+    /// GNU's first form of sparse files: four segments in the header, more in blocks behind it.
     fn old_sparse(&mut self, header: &[u8; BLOCK]) -> io::Result<(u64, Vec<(u64, u64)>)> {
         let len = number(&header[483..495])?;
-        let mut pieces = Vec::new();
+        let mut segments = Vec::new();
         let mut add = |fields: &[u8]| -> io::Result<()> {
-            for piece in fields.chunks_exact(24).filter(|piece| piece[0] != 0) {
-                pieces.push((number(&piece[..12])?, number(&piece[12..])?));
+            for segment in fields.chunks_exact(24).filter(|segment| segment[0] != 0) {
+                segments.push((number(&segment[..12])?, number(&segment[12..])?));
             }
-            if pieces.len() > PIECES_MAX { Err(wrong("a sparse file with too many pieces")) } else { Ok(()) }
+            if segments.len() > SEGMENTS_MAX { Err(wrong("a sparse file with too many segments")) } else { Ok(()) }
         };
         add(&header[386..482])?;
         let mut more = header[482] != 0;
@@ -374,7 +374,7 @@ impl<R: Read> Reader<R> {
             add(&block[..504])?;
             more = block[504] != 0;
         }
-        Ok((len, pieces))
+        Ok((len, segments))
     }
 
     /// The later forms, in records or at the start of the data.
@@ -400,7 +400,7 @@ impl<R: Read> Reader<R> {
                 }
             }
         };
-        let Some(count) = line()?.filter(|count| *count <= PIECES_MAX as u64) else { return Ok(None) };
+        let Some(count) = line()?.filter(|count| *count <= SEGMENTS_MAX as u64) else { return Ok(None) };
         let mut numbers = Vec::new();
         for _ in 0..count * 2 {
             let Some(number) = line()? else { return Ok(None) };

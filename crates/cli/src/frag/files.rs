@@ -1,8 +1,8 @@
 //! Fragments of files.
 
+use crate::extents::{Extent, Extents, has_map};
 use crate::failure::Complaints;
 use crate::output::{Text, counted, human};
-use crate::pieces::{Piece, Pieces, has_map};
 use crate::progress::{Bar, Unit};
 use crate::source::Opened;
 use check::render::escape;
@@ -72,7 +72,7 @@ pub(super) fn read(opened: &Opened, paths: &[OsString], complaints: &mut Complai
                     if below.is_empty() && named {
                         files.named.push(file);
                     } else if first && fragments > 1 {
-                        files.note(file);
+                        files.rank(file);
                     }
                 }
                 Err(e) => complaints.about(&name, e),
@@ -100,21 +100,21 @@ fn fragments(volume: &Volume, inode: &Inode) -> fs::Result<(u64, u64)> {
     if !has_map(inode) {
         return Ok((0, 0));
     }
-    let mut pieces = Pieces::of(volume, inode);
+    let mut extents = Extents::of(volume, inode);
     let (mut fragments, mut blocks) = (0, 0);
-    let mut before: Option<Piece> = None;
-    while let Some(piece) = pieces.next_piece()? {
-        if !before.is_some_and(|before| follows(&before, &piece)) {
+    let mut before: Option<Extent> = None;
+    while let Some(extent) = extents.next_extent()? {
+        if !before.is_some_and(|before| follows(&before, &extent)) {
             fragments += 1;
         }
-        blocks += piece.len;
-        before = Some(piece);
+        blocks += extent.len;
+        before = Some(extent);
     }
     Ok((fragments, blocks))
 }
 
-/// Whether a reader goes on from one piece to the next without a seek, or with one over the blocks that a hole lacks.
-fn follows(before: &Piece, next: &Piece) -> bool {
+/// Whether a reader goes on from one extent to the next without a seek, or with one over the blocks that a hole lacks.
+fn follows(before: &Extent, next: &Extent) -> bool {
     let dense = before.block.checked_add(before.len);
     let gap = next.file_block.checked_sub(before.file_block);
     dense == Some(next.block) || gap.and_then(|gap| before.block.checked_add(gap)) == Some(next.block)
@@ -129,7 +129,7 @@ impl Files {
     }
 
     /// Puts a file into the list if it is among those of most fragments.
-    fn note(&mut self, file: File) {
+    fn rank(&mut self, file: File) {
         let at = self.most.partition_point(|other| other.fragments >= file.fragments);
         if at < SHOWN {
             self.most.truncate(SHOWN - 1);
@@ -162,13 +162,13 @@ mod tests {
 
     #[test]
     fn a_hole_ends_no_fragment() {
-        let piece = |file_block, block, len| Piece { file_block, block, len, unwritten: false };
-        let first = piece(0, 100, 10);
-        assert!(follows(&first, &piece(10, 110, 1)));
-        assert!(follows(&first, &piece(50, 110, 1)), "next to it");
-        assert!(follows(&first, &piece(50, 150, 1)), "where it would lie without a hole");
-        assert!(!follows(&first, &piece(10, 111, 1)));
-        assert!(!follows(&first, &piece(10, 90, 1)));
+        let extent = |file_block, block, len| Extent { file_block, block, len, unwritten: false };
+        let first = extent(0, 100, 10);
+        assert!(follows(&first, &extent(10, 110, 1)));
+        assert!(follows(&first, &extent(50, 110, 1)), "next to it");
+        assert!(follows(&first, &extent(50, 150, 1)), "where it would lie without a hole");
+        assert!(!follows(&first, &extent(10, 111, 1)));
+        assert!(!follows(&first, &extent(10, 90, 1)));
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         for n in 0..100u64 {
             files.count(n * 7 % 101, 1);
             let name = n.to_string().into_bytes();
-            files.note(File { path: Text::new("path", &name), name, fragments: n * 7 % 101, blocks: 1 });
+            files.rank(File { path: Text::new("path", &name), name, fragments: n * 7 % 101, blocks: 1 });
         }
         let fragments: Vec<u64> = files.most.iter().map(|file| file.fragments).collect();
         assert_eq!(fragments, [100, 99, 98, 97, 96, 95, 93, 92, 91, 90]);

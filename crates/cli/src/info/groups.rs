@@ -112,8 +112,8 @@ pub(super) fn print(groups: &[Group], out: &mut impl Write) -> io::Result<()> {
     if groups.iter().any(|group| group.metadata_numbers) {
         writeln!(
             out,
-            "\nThe groups noted as metadata numbers have no blocks on the device: the map leads from their numbers to\nblocks in \
-             the metadata regions. Free blocks there do not count as free space."
+            "\nGroups marked \"metadata numbers\" have no blocks on the device: the map translates their block numbers to\nblocks in \
+             the metadata regions. Their free blocks do not count as free space."
         )?;
     }
     Ok(())

@@ -79,7 +79,7 @@ fn state(volume: &Volume, native: Option<&NativeSummary>) -> Section {
         words.push("journal not empty");
     }
     if state.contains(State::ERROR) {
-        words.push("errors were met");
+        words.push("errors detected");
     }
     if state.contains(State::ORPHAN) {
         words.push("orphans are being recovered");

@@ -52,7 +52,7 @@ fn one(options: &mut MkfsOptions, name: &str, value: Option<&str>) -> Result<()>
         },
         "orphan_file_size" => options.orphan_file_len = Some(size(name, needed()?)?),
         "metablockgroup" => options.metablockgroup_bytes = Some(size(name, needed()?)?),
-        "map_log" => options.map_log = Some(number(name, needed()?)?),
+        "space_map_log" => options.space_map_log = Some(number(name, needed()?)?),
         "linked" => options.linked_len = Some(value.map_or(Ok(0), |value| size(name, value))?),
         "region" => options.region_bytes = Some(size(name, needed()?)?),
         "encoding" => match value {

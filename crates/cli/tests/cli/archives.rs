@@ -186,7 +186,7 @@ fn maps_of_sparse_files_are_bounded_by_their_pieces() {
         let files = archive.end();
         let (status, said) = files.fill();
         assert_eq!(
-            (status, said.contains("a sparse file with too many pieces")),
+            (status, said.contains("a sparse file with too many segments")),
             (Some(i32::from(refused)), refused),
             "{said}"
         );

@@ -103,7 +103,7 @@ fn a_copy_of_the_superblock_is_named() {
     assert!(said.contains("Pass 5") && !said.contains("-b 8193"), "{said}");
 }
 
-/// The descriptors are put back with the superblock by which none of them makes sense.
+/// The descriptors are restored with the superblock by which none of them makes sense.
 #[test]
 fn what_moves_the_descriptors_is_repaired_on_every_format() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -192,10 +192,10 @@ fn options_that_the_volume_cannot_honour_are_errors() {
     refused(ext2.path(), "data=ordered", "`data=ordered` needs a journal");
     refused(ext4.path(), "consistency=snapshot", "needs a native volume");
     refused(ext4.path(), "consistency=dirty-bit,data=ordered", "`data=ordered` needs a journal");
-    refused(ext4.path(), "data=cow", "copied on write");
-    refused(ext4.path(), "norecovery", "use `ro` as well");
+    refused(ext4.path(), "data=cow", "`data=cow` needs a native volume");
+    refused(ext4.path(), "norecovery", "add `ro`");
     refused(unchecked.path(), "journal_checksum", "the volume has no checksums");
-    refused(native, "consistency=journal", "a native volume is written with");
+    refused(native, "consistency=journal", "a native volume needs `consistency=snapshot`");
     refused(native, "data=journal", "`data=journal` needs a journal");
     for (volume, options) in [(ext4.path(), "data=ordered,journal_checksum"), (native, "data=ordered")] {
         prints(&["mount", "-o", options, text(volume), folder.text()]);
@@ -220,7 +220,7 @@ fn sync_and_dirsync_are_honoured() {
         std::fs::set_permissions(at("etc/hosts"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         kill(&folder);
         let sentence = fails(1, &["mount", text(image.path()), folder.text()]);
-        assert!(sentence.contains("a dead mount lies there") && sentence.contains("umount"), "{sentence}");
+        assert!(sentence.contains("it is a dead mount") && sentence.contains("umount"), "{sentence}");
         folder.unmount();
         // it says that the journal was replayed
         exits(0, &["mount", "-o", "ro", text(image.path()), folder.text()]);

@@ -257,7 +257,7 @@ fn a_layer_is_served_as_a_file_and_survives_a_killed_server() {
     drop(file);
     // the remains of the mount are named, and taken away
     let sentence = fails(1, &["kero", "serve", plain, "--file", text(&place)]);
-    assert!(sentence.contains("a dead mount lies there"), "{sentence}");
+    assert!(sentence.contains("it is a dead mount"), "{sentence}");
     exits(0, &["umount", text(&place)]);
     let mut server = file_served(plain, &place).unwrap();
     let file = disk();

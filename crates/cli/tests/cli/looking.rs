@@ -252,11 +252,14 @@ fn stat_of_pieces_and_for_people() {
         let volume = text(image.path());
         let shown = json(&["stat", "--blocks", "--json", volume, "/sparse"]);
         let map_of = &shown["files"][0]["map"];
-        assert_eq!((&map_of["pieces"], &map_of["data_blocks"]), (&1.into(), &2.into()), "{shown}");
-        let run = &map_of["runs"][0];
-        assert_eq!((&run["file_block"], &run["len"], &run["unwritten"]), (&10.into(), &2.into(), &false.into()));
+        assert_eq!((&map_of["extents"], &map_of["data_blocks"]), (&1.into(), &2.into()), "{shown}");
+        let extent = &map_of["extent_list"][0];
+        assert_eq!(
+            (&extent["file_block"], &extent["len"], &extent["unwritten"]),
+            (&10.into(), &2.into(), &false.into())
+        );
         let said = testkit::oracle::debugfs(image.path(), "bmap /sparse 11");
-        assert_eq!(said.lines().next().unwrap().trim(), (run["block"].as_u64().unwrap() + 1).to_string());
+        assert_eq!(said.lines().next().unwrap().trim(), (extent["block"].as_u64().unwrap() + 1).to_string());
         let people = prints(&["stat", "--blocks", volume, "/sparse", "<2>"]);
         assert!(
             people.contains("     Path  /sparse\n") && people.contains("     Size  20 KiB (20480 bytes)\n"),

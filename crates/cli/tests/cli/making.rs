@@ -364,7 +364,7 @@ fn refusals_are_one_sentence() {
         ("-t ext4 -I 128 -O inline_data", "8M", "too small for the feature inline_data"),
         ("-t ext4 -m 60", "8M", "use 0 to 50"),
         ("-t ext4 -N 5000000", "8M", "do not fit"),
-        ("-t ext4 -G 3", "8M", "a power of two is needed"),
+        ("-t ext4 -G 3", "8M", "use a power of two (-G)"),
         ("-t ext4 -g 100", "8M", "in steps of 8"),
         ("-t ext4 -J size=7", "8M", "more than half"),
         ("-t ext4 -C 4096", "8M", "-C needs the feature bigalloc"),
@@ -373,14 +373,14 @@ fn refusals_are_one_sentence() {
         ("-t ext4 -U nonsense", "8M", "invalid UUID 'nonsense'"),
         ("-t extant -j", "32M", "-j and -J"),
         ("-t extant -J size=4", "32M", "-j and -J"),
-        ("-t ext4 -L a-label-of-17-byte", "8M", "may have 16 bytes"),
+        ("-t ext4 -L a-label-of-17-byte", "8M", "can have at most 16 bytes"),
         ("-t ext2", "8", "no space for a volume"),
         ("-t ext2", "nonsense", "invalid size 'nonsense'"),
         ("-t ext4", "2P", "more than the 8388608 that a volume may have"),
         ("-t ext4 -b 1024", "10P", "more than the 8388608 that a volume may have"),
         ("-t ext4", "100000T", "more than the 8388608 that a volume may have"),
         ("-t extant", "2P", "to 64 TiB"),
-        ("-t ext2 -b 1024", "5T", "more than 32 bits count"),
+        ("-t ext2 -b 1024", "5T", "more than 32 bits can count"),
     ] {
         let words = [&["mkfs"][..], &options.split(' ').collect::<Vec<_>>(), &[name, size]].concat();
         // words that mean nothing are wrong usage

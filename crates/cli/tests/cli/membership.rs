@@ -1,7 +1,7 @@
 //! The members of a transaction, and what other processes may rely on meanwhile.
 
 use crate::common::{EXTANT, exits, prints, ready, text};
-use crate::transactions::{LOOK, Place};
+use crate::transactions::{LOOK, MountedVolume};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn wait_for(path: &Path) {
 }
 
 /// Starts a shell that begins a transaction: it says that it began, and ends when it may.
-fn paused(place: &Place, script: &str) -> (std::process::Child, std::path::PathBuf) {
+fn paused(place: &MountedVolume, script: &str) -> (std::process::Child, std::path::PathBuf) {
     let (began, go) = (place.folder.path().join("began"), place.folder.path().join("go"));
     let script = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done; {script}", began.display(), go.display());
     let child = place.command(&["--timeout", "3600"], &script).spawn().unwrap();
@@ -34,7 +34,7 @@ fn all_threads_of_a_member_are_members() {
     if !ready() || !tools::has_fuse() || !need(&["python3"]) {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let (mut child, go) = paused(&place, &format!("exec python3 -c \"{PROGRAM}\""));
     // another process waits, and has the directory locked that the thread needs
     let path = place.mnt().join("d/other");
@@ -53,7 +53,7 @@ fn who_waits_can_be_killed() {
     if !ready() || !tools::has_fuse() {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let (mut child, go) = paused(&place, "exit 0");
     for script in ["echo x >> f7", "mkdir waits", "chmod 700 f8", "touch f9"] {
         let mut waits = Command::new("sh").args(["-c", script]).current_dir(place.mnt().join("d")).spawn().unwrap();
@@ -91,7 +91,7 @@ fn what_others_sync_of_a_mapping_survives_a_rollback_or_is_refused() {
         return;
     }
     for options in ["transport=best", "transport=device"] {
-        let place = Place::new(options);
+        let place = MountedVolume::new(options);
         let start = || {
             let mut python = Command::new("python3");
             python.args(["-c", PROGRAM, "3"]).current_dir(place.mnt().join("d"));
@@ -136,7 +136,7 @@ fn every_open_file_hears_that_its_pages_were_rolled_back() {
         return;
     }
     for options in ["transport=best", "transport=device"] {
-        let place = Place::new(options);
+        let place = MountedVolume::new(options);
         fs::write(place.mnt().join("d/f5"), [b'o'; 16384]).unwrap();
         fs::File::open(place.mnt().join("d/f5")).unwrap().sync_all().unwrap();
         let mut all: Vec<_> = ["0", "4096", "8192"]
@@ -241,7 +241,7 @@ fn where_proc_is_of_another_namespace_no_transaction_begins() {
     );
     let ran = Command::new("unshare").args(["--pid", "--fork", "sh", "-c", &script]).output().unwrap();
     let (out, said) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(out.ends_with("125\n") && said.contains("/proc is not of the PID namespace"), "{out} {said}");
+    assert!(out.ends_with("125\n") && said.contains("/proc belongs to another PID namespace"), "{out} {said}");
     assert!(!prints(&["ls", text(&at("volume")), "/"]).contains("member"));
 }
 
@@ -250,12 +250,12 @@ fn a_command_whose_time_is_over_is_ended() {
     if !ready() || !tools::has_fuse() {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let began = Instant::now();
     let ran = place.run(&["--timeout", "1"], "touch new; exec sleep 600");
     assert!(began.elapsed() < Duration::from_secs(100));
     let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.code() == Some(125) && said.contains("longer than its limit of 1 s"), "{said}");
+    assert!(ran.status.code() == Some(125) && said.contains("exceeded its time limit of 1 s"), "{said}");
     assert!(!place.mnt().join("d/new").exists());
     place.end();
 }
@@ -269,7 +269,7 @@ fn what_was_stored_in_a_mapping_and_has_no_space_is_not_part_of_anything() {
     if !ready() || !tools::has_fuse() || !need(&["python3", "sync"]) {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let piece = vec![7; 1 << 20];
     let mut fill = fs::File::create(place.mnt().join("fill")).unwrap();
     while std::io::Write::write_all(&mut fill, &piece).is_ok() {}

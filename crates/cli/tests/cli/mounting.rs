@@ -493,13 +493,14 @@ fn what_cannot_be_mounted_is_said_by_the_first_process() {
         (&["-o", "remount,ro", volume, folder.text()], "nothing is mounted there"),
         (&["-o", "ro,frobnicate", volume, folder.text()], "unknown mount option `frobnicate`"),
         (&["-o", "rw,snapshot=monday", volume, folder.text()], "contradict each other"),
-        (&["-o", "noload", volume, folder.text()], "`noload` is for reading: "),
-        (&["-o", "norecovery", volume, folder.text()], "`norecovery` is for reading"),
+        (&["-o", "noload", volume, folder.text()], "`noload` needs a read-only mount: "),
+        (&["-o", "norecovery", volume, folder.text()], "`norecovery` needs a read-only mount"),
         (&["-o", "ro,sb=2", volume, folder.text()], volume),
     ] {
         for foreground in [&[][..], &["-f"]] {
             let line = [&["mount"], foreground, args].concat();
-            let nothing = ["invalid", "unknown", "contradict", "is for reading"].iter().any(|word| says.contains(word));
+            let nothing =
+                ["invalid", "unknown", "contradict", "needs a read-only mount"].iter().any(|word| says.contains(word));
             let sentence = fails(if nothing { 2 } else { 1 }, &line);
             assert!(sentence.contains(says), "{line:?}: {sentence}");
         }

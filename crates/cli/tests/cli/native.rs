@@ -133,7 +133,10 @@ fn a_volume_whose_newest_superblock_is_damaged_is_not_written() {
         assert!(sentence.contains("extant check"), "{sentence}");
     }
     let listed = exits(0, &["ls", text(&image), "/"]).text();
-    assert!(listed.contains("may not be as it was last") && listed.contains("extant check"), "{listed}");
+    assert!(
+        listed.contains("newest changes of the volume may be missing") && listed.contains("extant check"),
+        "{listed}"
+    );
     if can_mount() {
         let on = Folder::new();
         let said = exits(0, &["mount", text(&image), on.text()]).text();

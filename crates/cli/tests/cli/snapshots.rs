@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use testkit::tools;
 
 /// A native volume, and a folder that it may be mounted on; unmounted when dropped.
-struct Place {
+struct NativeVolume {
     folder: tempfile::TempDir,
 }
 
-impl Place {
+impl NativeVolume {
     fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap() };
         fs::create_dir(place.dir()).unwrap();
@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for NativeVolume {
     fn drop(&mut self) {
         tools::run("umount", &["-l".as_ref(), self.dir().as_os_str()]);
     }
@@ -64,7 +64,7 @@ impl Drop for Place {
 
 #[test]
 fn snapshots_of_an_image() {
-    let place = Place::new();
+    let place = NativeVolume::new();
     let image = place.image();
     let image = text(&image);
     place.put("first");
@@ -81,7 +81,7 @@ fn snapshots_of_an_image() {
     );
     assert_eq!(prints(&["snapshot", "list", image]).lines().count(), 2);
     let sentence = fails(1, &["snapshot", "create", image, "two"]);
-    assert!(sentence.ends_with("snapshot two: it exists already"), "{sentence}");
+    assert!(sentence.ends_with("snapshot two: already exists"), "{sentence}");
     fails(1, &["snapshot", "create", image, "a/b"]);
     fails(1, &["snapshot", "delete", image, "three"]);
     fails(1, &["snapshot", "rollback", image, "three"]);
@@ -109,7 +109,7 @@ fn snapshots_of_a_mounted_volume() {
     if !ready() || !tools::has_fuse() {
         return;
     }
-    let place = Place::new();
+    let place = NativeVolume::new();
     let dir = place.dir();
     place.mount();
     let at = |path: &str| dir.join(path);
@@ -174,7 +174,7 @@ fn snapshots_of_a_mounted_volume() {
     assert!(fs::write(at("d/f"), "x").is_err());
     for words in [&["snapshot", "list"][..], &["check", "--online"]] {
         let ran = extant(&[words, &[text(&dir)]].concat());
-        assert!(ran.exit != Some(0) && ran.text().contains("not one of its snapshots"), "{}", ran.text());
+        assert!(ran.exit != Some(0) && ran.text().contains("need a mounted native volume"), "{}", ran.text());
     }
     place.unmount();
     prints(&["mount", "-o", "ro", text(&place.image()), text(&dir)]);
@@ -194,8 +194,8 @@ fn snapshots_of_a_mounted_volume() {
     assert_eq!(json(&["snapshot", "list", "--json", text(&place.image())])[1]["name_bytes"], "ff");
     place.mount();
     let ran = exits(1, &["txn", text(&dir), "--", EXTANT, "snapshot", "create", text(&dir), "within"]);
-    assert!(ran.text().contains("within a transaction no snapshot is made"), "{}", ran.text());
+    assert!(ran.text().contains("snapshots cannot be taken or deleted within a transaction"), "{}", ran.text());
     place.unmount();
     let sentence = fails(1, &["snapshot", "list", text(place.folder.path())]);
-    assert!(sentence.contains("not on a volume that `extant mount` mounted"), "{sentence}");
+    assert!(sentence.contains("not on a volume mounted by `extant mount`"), "{sentence}");
 }

@@ -201,7 +201,7 @@ struct After<'a>(&'a Trace<Arc<MemoryDevice>>, u64);
 
 impl Progress for After<'_> {
     fn cancelled(&self) -> bool {
-        self.0.snapshot().reads.requests >= self.1
+        self.0.counters().reads.requests >= self.1
     }
 }
 
@@ -222,7 +222,7 @@ fn a_check_that_is_cancelled_finds_nothing_on_an_undamaged_volume() {
             let trace = Trace::new(Arc::clone(&device));
             let options = Options { threads: 2, ..Options::default() };
             let report = check::check("volume", &trace, &options, &After(&trace, reads));
-            let ended = trace.snapshot().reads.requests < reads;
+            let ended = trace.counters().reads.requests < reads;
             match report {
                 Ok(report) => {
                     assert!(report.problems.is_empty(), "{format}, after {reads} reads: {:?}", report.problems);

@@ -15,11 +15,11 @@ use testkit::tools;
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// A mounted native volume with a folder of files; unmounted when dropped.
-pub(crate) struct Place {
+pub(crate) struct MountedVolume {
     pub(crate) folder: tempfile::TempDir,
 }
 
-impl Place {
+impl MountedVolume {
     pub(crate) fn new(options: &str) -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap() };
         fs::create_dir(place.mnt()).unwrap();
@@ -106,7 +106,7 @@ fn wait_for_its_end(process: Pid) {
     }
 }
 
-impl Drop for Place {
+impl Drop for MountedVolume {
     fn drop(&mut self) {
         tools::run("umount", &["-l".as_ref(), self.mnt().as_os_str()]);
     }
@@ -120,7 +120,7 @@ fn a_command_replaces_a_thousand_files_or_none() {
         return;
     }
     for options in ["transport=best", "transport=device,data=cow"] {
-        let place = Place::new(options);
+        let place = MountedVolume::new(options);
         let before = place.seen();
         let failing = format!("{REPLACE}; rm f1 f2; mkdir x; echo y > x/y; echo more >> f3; ln f4 g; exit 7");
         let ran = place.run(&[], &failing);
@@ -146,7 +146,7 @@ fn it_is_rolled_back_when_its_process_is_killed() {
     if !ready() || !tools::has_fuse() {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let before = place.seen();
     let ready = place.folder.path().join("ready");
     let script = format!("echo new > f1; rm f2; touch {}; exec sleep 600", ready.display());
@@ -176,7 +176,7 @@ fn many_others_wait_and_none_prevents_its_end() {
         return;
     }
     for options in ["transport=best", "transport=device"] {
-        let place = Place::new(options);
+        let place = MountedVolume::new(options);
         for n in 0..40 {
             fs::create_dir(place.mnt().join(format!("o{n}"))).unwrap();
         }
@@ -215,7 +215,7 @@ fn who_makes_a_name_in_the_same_folder_waits() {
     if !ready() || !tools::has_fuse() {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let (ready, go) = (place.folder.path().join("ready"), place.folder.path().join("go"));
     let wait = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done", ready.display(), go.display());
     let script = format!("{wait}; for n in 1 2 3 4 5; do echo mine > mine$n; sleep 0.1; done");
@@ -245,7 +245,7 @@ struct Undone {
 }
 
 impl Undone {
-    fn begin(place: &Place, script: &str) -> Self {
+    fn begin(place: &MountedVolume, script: &str) -> Self {
         let (ready, go) = (place.folder.path().join("ready"), place.folder.path().join("go"));
         drop((fs::remove_file(&ready), fs::remove_file(&go)));
         let wait = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done", ready.display(), go.display());
@@ -274,7 +274,7 @@ fn files_that_never_were_do_not_become_others() {
         return;
     }
     for options in ["transport=best", "transport=device"] {
-        let place = Place::new(options);
+        let place = MountedVolume::new(options);
         let make = "n=0; while [ $n -lt 20 ]; do : > made$n; chmod 666 made$n; n=$((n + 1)); done";
         (0..10).for_each(|n| fs::create_dir(place.mnt().join(format!("o{n}"))).unwrap());
         let undone = Undone::begin(&place, make);
@@ -327,7 +327,7 @@ fn what_outlives_a_transaction_that_was_killed_changes_nothing() {
         return;
     }
     for signal in [Signal::KILL, Signal::TERM] {
-        let place = Place::new("transport=best");
+        let place = MountedVolume::new("transport=best");
         let before = place.seen();
         let file = |name: &str| place.folder.path().join(name);
         let late = format!(
@@ -362,7 +362,7 @@ fn who_waits_does_not_act_on_what_a_rollback_brings_back() {
     if !ready() || !tools::has_fuse() || !tools::is_root() || !testkit::need(&["setpriv"]) {
         return;
     }
-    let place = Place::new("allow_other");
+    let place = MountedVolume::new("allow_other");
     fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let sticky = place.mnt().join("d");
     fs::set_permissions(&sticky, fs::Permissions::from_mode(0o1777)).unwrap();
@@ -389,7 +389,7 @@ fn what_is_mounted_inside_stays_mounted_after_a_rollback() {
     if !ready() || !tools::has_fuse() || !tools::is_root() {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let (outside, inside) = (place.folder.path().join("outside"), place.mnt().join("d/inside"));
     fs::create_dir(&outside).unwrap();
     fs::create_dir(&inside).unwrap();
@@ -412,7 +412,7 @@ fn who_appends_does_so_at_the_end_after_a_rollback() {
     }
     let long = "n=0; while [ $n -lt 500 ]; do echo a line of the transaction >> log; n=$((n + 1)); done";
     for options in ["transport=best", "transport=device"] {
-        let place = Place::new(options);
+        let place = MountedVolume::new(options);
         for (script, waits) in [(long, true), (long, false), ("echo new > log", true), ("echo new > log", false)] {
             let path = place.mnt().join("d/log");
             let mut expected = b"an old line\n".repeat(700);
@@ -451,7 +451,7 @@ fn what_a_command_leaves_behind_is_waited_for() {
     if !ready() || !tools::has_fuse() {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let left = "( ( sleep 0.5; echo late > late ) & ); echo new > f1";
     assert_eq!(place.run(&[], left).status.code(), Some(0));
     assert_eq!(fs::read(place.mnt().join("d/late")).unwrap(), b"late\n");
@@ -471,7 +471,7 @@ fn unmounting_by_force_rolls_back() {
         return;
     }
     for lazily in [true, false] {
-        let place = Place::new("transport=best");
+        let place = MountedVolume::new("transport=best");
         let before = place.seen();
         let (ready, go) = (place.folder.path().join("ready"), place.folder.path().join("go"));
         let wait = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done", ready.display(), go.display());
@@ -511,7 +511,7 @@ fn a_signal_to_the_server_leaves_no_page_of_a_member() {
         return;
     }
     for synced in ["", " synced"] {
-        let place = Place::new("transport=best");
+        let place = MountedVolume::new("transport=best");
         let before = place.seen();
         let (store, said) = (place.folder.path().join("store.py"), place.folder.path().join("said"));
         fs::write(&store, STORE).unwrap();
@@ -539,12 +539,12 @@ fn what_goes_wrong_is_one_sentence() {
     if !ready() || !tools::has_fuse() {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let said = |ran: &std::process::Output| String::from_utf8_lossy(&ran.stderr).into_owned();
     let before = place.seen();
     let ran = place.run(&["--timeout", "1"], "trap '' TERM; rm f1; sleep 3");
     assert_eq!(ran.status.code(), Some(125));
-    assert!(said(&ran).contains("it took longer than its limit of 1 s"), "{}", said(&ran));
+    assert!(said(&ran).contains("it exceeded its time limit of 1 s"), "{}", said(&ran));
     let ran = place.run(&["--timeout", "0"], "rm f1");
     assert_eq!(ran.status.code(), Some(2));
     assert!(said(&ran).contains("0 is not in 1..="), "{}", said(&ran));
@@ -553,7 +553,7 @@ fn what_goes_wrong_is_one_sentence() {
     assert_eq!(none.unwrap().status.code(), Some(127));
     let elsewhere = extant(&["txn", "/", "--", "true"]);
     assert_eq!(elsewhere.exit, Some(125));
-    assert!(elsewhere.text().contains("no transaction can begin there"), "{}", elsewhere.text());
+    assert!(elsewhere.text().contains("transactions need a mounted native volume"), "{}", elsewhere.text());
     assert_eq!(place.run(&[], "kill -9 $$").status.code(), Some(137));
     place.end();
 }
@@ -574,7 +574,7 @@ fn the_server_has_a_watchdog_from_when_it_may_hang() {
         return;
     }
     for killed in [false, true] {
-        let place = Place::new("transport=best");
+        let place = MountedVolume::new("transport=best");
         let server = place.server();
         assert_eq!(watchdog(server), None);
         assert_eq!(place.run(&[], "echo new > f1; exit 7").status.code(), Some(7));
@@ -602,7 +602,7 @@ fn a_watchdog_ends_the_connection_of_a_server_that_answers_no_more() {
     if !ready() || !tools::has_fuse() || !tools::is_root() {
         return;
     }
-    let place = Place::new("transport=best");
+    let place = MountedVolume::new("transport=best");
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = mounts.lines().find(|line| line.contains(text(&place.mnt()))).unwrap();
     let (major, minor) = line.split(' ').nth(2).unwrap().split_once(':').unwrap();

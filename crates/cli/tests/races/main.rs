@@ -89,7 +89,7 @@ fn work(world: &World, actors: &mut [Box<dyn Actor>], ending: Ending, rng: &mut 
                 world.hurry();
                 std::thread::sleep(Duration::from_millis(long));
             }
-            world.note("everybody", format_args!("{ending:?}"));
+            world.log("everybody", format_args!("{ending:?}"));
             match ending {
                 Ending::Unmount => {}
                 Ending::Lazy => {

@@ -67,7 +67,7 @@ impl Mapper {
         let (phase, doomed) = (world.phase(), world.doomed());
         let how = *self.rng.pick(&["msync", "fsync"]);
         let answer = agent.ask(how)?;
-        world.note(&self.name, format_args!("{how}: {answer} (doomed transaction: {doomed}, then {})", world.doomed()));
+        world.log(&self.name, format_args!("{how}: {answer} (doomed transaction: {doomed}, then {})", world.doomed()));
         if answer != "ok" {
             // it was said that they may be lost: what is answered later is not about them
             self.pages.iter_mut().filter(|page| page.synced < page.newest).for_each(|page| page.phase = NEVER);
@@ -236,7 +236,7 @@ impl Counters {
             match result {
                 Ok(()) => added += 1,
                 Err(e) if world.is_ending() => {
-                    world.note("counters", e);
+                    world.log("counters", e);
                     return (added, false);
                 }
                 Err(e) => world.failed("counters", "add", &e),

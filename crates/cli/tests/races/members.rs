@@ -183,7 +183,7 @@ impl Members {
         command.arg(world.at("")).arg("--").arg(agent::python()).args(agent::FLAGS).arg(world.outside(agent::SCRIPT));
         command.arg("member").args(files).stdin(Stdio::null());
         let log = fs::File::create(world.outside("txn.log")).unwrap();
-        world.note("members", format_args!("transaction {number} begins: {kind:?}"));
+        world.log("members", format_args!("transaction {number} begins: {kind:?}"));
         command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
@@ -225,7 +225,7 @@ impl Members {
         if begun.elapsed() >= LONGEST && !world.is_ending() {
             world.wrong("stuck member", format!("transaction {number} ({kind:?}) took {:?}", begun.elapsed()));
         }
-        world.note("members", format_args!("transaction {number} ended: {status:?}"));
+        world.log("members", format_args!("transaction {number} ended: {status:?}"));
         if kind == Kind::Killed && !world.is_ending() {
             // it is rolled back by the server: a process that changes something waits for that, or gets EBUSY
             while let Err(e) = fs::write(world.at("gate"), number.to_string()) {

@@ -77,7 +77,7 @@ impl Writer {
         match wrote {
             Ok(length) => {
                 if length != line.len() || doomed != 0 {
-                    world.note(&self.name, format_args!("wrote {length} of {} ({})", line.len(), self.count));
+                    world.log(&self.name, format_args!("wrote {length} of {} ({})", line.len(), self.count));
                 }
                 self.written.answered.extend(&line[..length]);
                 // the kernel sends what crosses a page in two pieces; the second may be there without an answer

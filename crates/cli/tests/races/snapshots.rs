@@ -68,7 +68,7 @@ impl Snapshots {
 
     fn snapshot(&self, world: &World, what: &str, name: &str) -> bool {
         let ran = world.run(&["snapshot".as_ref(), what.as_ref(), world.at("").as_os_str(), name.as_ref()]);
-        world.note("snapshots", format_args!("{what} {name}: {:?}", ran.exit));
+        world.log("snapshots", format_args!("{what} {name}: {:?}", ran.exit));
         let text = ran.text();
         let reachable = !world.is_ending() && !world.is_detached();
         if ran.exit != Some(0) && reachable && !text.contains("busy") && !text.contains("No space") {

@@ -55,7 +55,7 @@ impl Stranger {
         }
         self.files.drain(..self.files.len().saturating_sub(MAX_OPEN));
         self.folders.drain(..self.folders.len().saturating_sub(MAX_OPEN));
-        world.note("stranger", format_args!("has {} descriptors", self.files.len() + self.folders.len()));
+        world.log("stranger", format_args!("has {} descriptors", self.files.len() + self.folders.len()));
     }
 
     fn use_a_file(&mut self) -> (&'static str, Result<(), Errno>) {

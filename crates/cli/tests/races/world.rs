@@ -233,7 +233,7 @@ impl World {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        self.note("everybody", format_args!("the server gets {signal:?}"));
+        self.log("everybody", format_args!("the server gets {signal:?}"));
         self.server().map(|server| kill_process(server, signal));
     }
 
@@ -351,7 +351,7 @@ impl World {
 
     // --- what went wrong ---------------------------------------------------------------------------------------------
 
-    pub(crate) fn note(&self, who: &str, what: impl Display) {
+    pub(crate) fn log(&self, who: &str, what: impl Display) {
         let (time, phase, what) = (self.started.elapsed().as_millis(), self.phase(), what.to_string());
         let mut trace = self.trace.lock();
         let own = trace.entry(who.to_owned()).or_default();
@@ -369,7 +369,7 @@ impl World {
     pub(crate) fn wrong(&self, class: &'static str, what: String) {
         let mut wrong = self.wrong.lock();
         if !wrong.iter().any(|(known, _)| *known == class) {
-            self.note("WRONG", format_args!("[{class}] {what}"));
+            self.log("WRONG", format_args!("[{class}] {what}"));
             let time = self.started.elapsed().as_millis();
             wrong.push((class, format!("[{class}] after {time} ms of the round: {what}")));
         }
@@ -377,7 +377,7 @@ impl World {
 
     /// A call failed, which it may only in the end, or where another process blocks a member.
     pub(crate) fn failed(&self, who: &str, what: &str, error: &io::Error) {
-        self.note(who, format_args!("{what}: {error}"));
+        self.log(who, format_args!("{what}: {error}"));
         if !self.is_ending() && Errno::from_io_error(error) != Some(Errno::BUSY) {
             self.wrong("answer", format!("{who}: {what}: {error}"));
         }

@@ -76,7 +76,7 @@ fn a_file_is_what_was_written_to_it() {
         let device: Arc<dyn BlockDevice> = made(48 * MIB);
         let mut models = [Vec::new(), Vec::new()];
         for round in 0..3 {
-            let volume = open(Arc::clone(&device), DataMode::CopyOnWrite);
+            let volume = open(Arc::clone(&device), DataMode::NewBlocks);
             let files = [&b"x"[..], b"y"].map(|name| match round {
                 0 => volume.create(InodeNo::ROOT, name, &new(FileKind::Regular)).expect("a file").number,
                 _ => volume.lookup(&volume.inode(InodeNo::ROOT).expect("the root"), name).expect("the file"),
@@ -106,7 +106,7 @@ fn a_crash_leaves_the_content_of_a_whole_generation() {
     for case in cases("a_crash_leaves_the_content_of_a_whole_generation", 3) {
         let mut rng = case.rng();
         let base = made(32 * MIB);
-        let volume = open(Arc::clone(&base) as Arc<dyn BlockDevice>, DataMode::CopyOnWrite);
+        let volume = open(Arc::clone(&base) as Arc<dyn BlockDevice>, DataMode::NewBlocks);
         ground(&volume);
         (0..60).for_each(|_| work(&volume, &mut rng));
         volume.unmount().expect("unmounting");
@@ -114,7 +114,7 @@ fn a_crash_leaves_the_content_of_a_whole_generation() {
 
         let below: Arc<dyn BlockDevice> = base;
         let record = Arc::new(Record::in_memory(Overlay::new(Arc::clone(&below))));
-        let volume = open(Arc::<Record<Overlay, Vec<u8>>>::clone(&record), DataMode::CopyOnWrite);
+        let volume = open(Arc::<Record<Overlay, Vec<u8>>>::clone(&record), DataMode::NewBlocks);
         let mut generations = vec![tree(&volume)];
         for _ in 0..5 {
             (0..6).for_each(|_| work(&volume, &mut rng));
@@ -149,14 +149,14 @@ fn a_crash_leaves_the_content_of_a_whole_generation() {
 fn no_crash_shows_a_part_of_an_overwrite() {
     let base = made(24 * MIB);
     let below: Arc<dyn BlockDevice> = base;
-    let volume = open(Arc::clone(&below), DataMode::CopyOnWrite);
+    let volume = open(Arc::clone(&below), DataMode::NewBlocks);
     let file = volume.create(InodeNo::ROOT, b"x", &new(FileKind::Regular)).expect("a file").number;
     const LEN: usize = 150_000;
     volume.write_at(file, 0, &[1; LEN]).expect("writing");
     volume.unmount().expect("unmounting");
     drop(volume);
     let record = Arc::new(Record::in_memory(Overlay::new(Arc::clone(&below))));
-    let volume = open(Arc::<Record<Overlay, Vec<u8>>>::clone(&record), DataMode::CopyOnWrite);
+    let volume = open(Arc::<Record<Overlay, Vec<u8>>>::clone(&record), DataMode::NewBlocks);
     for number in 2..8u8 {
         let mut at = 0;
         // in pieces that fit no blocks
@@ -184,7 +184,7 @@ fn no_crash_shows_a_part_of_an_overwrite() {
 #[test]
 fn a_full_volume_refuses_overwrites_and_can_be_emptied() {
     let device: Arc<dyn BlockDevice> = made(16 * MIB);
-    let volume = open(Arc::clone(&device), DataMode::CopyOnWrite);
+    let volume = open(Arc::clone(&device), DataMode::NewBlocks);
     let file = volume.create(InodeNo::ROOT, b"x", &new(FileKind::Regular)).expect("a file").number;
     let mut size = 0;
     while let Ok(written) = volume.write_at(file, size, &[9; 50_000]) {
@@ -210,17 +210,17 @@ fn a_full_volume_refuses_overwrites_and_can_be_emptied() {
 #[test]
 fn other_modes_refuse_it() {
     let device = made(16 * MIB);
-    let write = WriteOptions { consistency: Some(Consistency::None), ..write_options(DataMode::CopyOnWrite) };
+    let write = WriteOptions { consistency: Some(Consistency::None), ..write_options(DataMode::NewBlocks) };
     let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
     let refused = Volume::open(device as Arc<MemoryDevice>, &options).map(drop);
-    assert!(matches!(&refused, Err(fs::Error::Impossible(why)) if why.contains("copied on write")), "{refused:?}");
+    assert!(matches!(&refused, Err(fs::Error::Impossible(why)) if why.contains("data=cow")), "{refused:?}");
 }
 
 #[test]
 fn a_clone_of_generations_is_no_wish() {
     // without it an overwrite goes to its place, and is seen there before its generation closes
     let base: Arc<dyn BlockDevice> = made(16 * MIB);
-    for (data, seen) in [(DataMode::Ordered, 2), (DataMode::CopyOnWrite, 1)] {
+    for (data, seen) in [(DataMode::Ordered, 2), (DataMode::NewBlocks, 1)] {
         let volume = open(Arc::clone(&base), data);
         let root = volume.inode(InodeNo::ROOT).expect("the root");
         let file = match volume.lookup(&root, b"x") {
@@ -234,7 +234,7 @@ fn a_clone_of_generations_is_no_wish() {
         volume.flush_all_delayed().expect("a place");
         let other = reading(Arc::clone(&base));
         assert_eq!(content(&other, file), [seen; 4096]);
-        if data == DataMode::CopyOnWrite {
+        if data == DataMode::NewBlocks {
             assert_same(&tree(&other), &before, "before the generation closes");
         }
         volume.unmount().expect("unmounting");

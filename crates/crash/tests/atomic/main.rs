@@ -1,4 +1,4 @@
-//! All or nothing, on native volumes: content that is copied on write, and transactions.
+//! All or nothing, on native volumes: content under `data=cow`, and transactions.
 
 mod content;
 mod support;

@@ -98,7 +98,7 @@ fn trimming_spares_what_may_come_back() {
 fn what_is_rolled_back_was_never_there() {
     for case in cases("what_is_rolled_back_was_never_there", 30) {
         let mut rng = case.rng();
-        let data = *rng.pick(&[DataMode::Ordered, DataMode::CopyOnWrite]);
+        let data = *rng.pick(&[DataMode::Ordered, DataMode::NewBlocks]);
         let device: Arc<dyn BlockDevice> = made(40 * MIB);
         let other: Arc<dyn BlockDevice> = made(40 * MIB);
         let (volume, never) = (open(Arc::clone(&device), data), open(Arc::clone(&other), data));
@@ -127,11 +127,11 @@ fn what_is_rolled_back_was_never_there() {
                     }
                 }
             }
-            let touched = transaction.rollback().expect("a rollback");
+            let dirty = transaction.rollback().expect("a rollback");
             let after = tree(&volume);
             assert_same(&before, &after, &format!("round {round}"));
             assert_eq!(counts, volume.statfs(), "round {round}");
-            assert!(touched.inodes.iter().all(|number| number.get() > 0));
+            assert!(dirty.inodes.iter().all(|number| number.get() > 0));
             referenced.into_iter().for_each(|number| volume.forget(number, 1).expect("forget"));
             let seed = rng.next_u64();
             for both in [&volume, &never] {
@@ -161,10 +161,10 @@ fn what_a_rollback_touches_is_reported() {
         volume.write_at(old, 0, b"new").expect("writing");
         file(&volume, InodeNo::ROOT, "made", b"")
     };
-    let touched = transaction.rollback().expect("a rollback");
-    let names: Vec<_> = touched.names.iter().map(|(dir, name)| (dir.get(), &name[..])).collect();
+    let dirty = transaction.rollback().expect("a rollback");
+    let names: Vec<_> = dirty.names.iter().map(|(dir, name)| (dir.get(), &name[..])).collect();
     assert_eq!(names, [(2, &b"made"[..]), (2, b"old"), (2, b"other")]);
-    assert!([InodeNo::ROOT, old, made].iter().all(|number| touched.inodes.contains(number)), "{touched:?}");
+    assert!([InodeNo::ROOT, old, made].iter().all(|number| dirty.inodes.contains(number)), "{dirty:?}");
 }
 
 #[test]

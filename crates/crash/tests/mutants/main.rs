@@ -42,9 +42,9 @@ impl Broken {
         ext.mutant = match mutant {
             DeviceMutant::ReuseAtOnce => Mutant::ReuseAtOnce,
             DeviceMutant::OverwritePinned => Mutant::OverwritePinned,
-            DeviceMutant::ReusePhysical => Mutant::ReusePhysical,
-            DeviceMutant::ReuseNumber => Mutant::ReuseNumber,
-            DeviceMutant::SkipLogLeaves => Mutant::SkipLogLeaves,
+            DeviceMutant::ReusePhysical => Mutant::Store(store::Mutant::ReusePhysical),
+            DeviceMutant::ReuseNumber => Mutant::Store(store::Mutant::ReuseNumber),
+            DeviceMutant::SkipLogLeaves => Mutant::Store(store::Mutant::SkipLogLeaves),
             DeviceMutant::ShortSync => Mutant::ShortSync,
             _ => Mutant::Identity,
         };

@@ -47,7 +47,7 @@ impl Space {
             return bad("blocks to be freed lie outside the volume");
         };
         if self.is_own(&(first.get()..end)) {
-            return bad("blocks to be freed hold the volume's own structures");
+            return bad("blocks to be freed are in the system zone");
         }
         Ok(())
     }
@@ -61,13 +61,13 @@ impl Space {
         }
         self.touch_space(op, group.get(), &mut state)?;
         let deferred = defer.then(|| op.generation());
-        self.put_back(cell, group.get(), &mut state, run, deferred);
+        self.free_units(cell, group.get(), &mut state, run, deferred);
         Ok(())
     }
 
     /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is pinned; the rest may be
     /// allocated when the generation `deferred` is durable, without one at once.
-    pub(super) fn put_back(
+    pub(super) fn free_units(
         &self,
         cell: &GroupCell,
         group: u32,
@@ -92,7 +92,7 @@ impl Space {
                 _ if is_pinned => {
                     let all = state.descriptor.pinned() + u64::from(len);
                     state.descriptor.set_pinned(all);
-                    self.note_pinned(len);
+                    self.record_pinned(len);
                 }
                 Some(generation) => {
                     self.defer(generation, |deferred| deferred.add_units(group.into(), part));

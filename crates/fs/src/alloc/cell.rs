@@ -1,7 +1,7 @@
 //! A group in memory: its descriptor, its free space and its free inodes once they are needed, and what of them has
 //! changed.
 
-use super::record::Estimate;
+use super::record::FreeBlocksHint;
 use format::FsBlock;
 use format::group::Group;
 use parking_lot::Mutex;
@@ -71,11 +71,11 @@ impl GroupCell {
         self.directories.store(descriptor.directories, Ordering::Relaxed);
     }
 
-    /// The `estimate` counts where there is one, else `available`.
-    pub(super) fn new(descriptor: Group, mask: u64, available: u32, estimate: Option<Estimate>) -> Self {
-        let available = estimate.map_or(available, |estimate| estimate.mean);
+    /// The `hint` counts where there is one, else `available`.
+    pub(super) fn new(descriptor: Group, mask: u64, available: u32, hint: Option<FreeBlocksHint>) -> Self {
+        let available = hint.map_or(available, |hint| hint.mean);
         Self {
-            most: AtomicU32::new(estimate.map_or(0, |estimate| estimate.most)),
+            most: AtomicU32::new(hint.map_or(0, |hint| hint.most)),
             mask: AtomicU64::new(mask),
             table: descriptor.inode_table,
             blocks: AtomicU32::new(available),
@@ -99,8 +99,8 @@ impl GroupCell {
         self.most.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the group's free space was never read, and its count of blocks is an estimate.
-    pub(super) fn is_estimated(&self) -> bool {
+    /// Whether the group's free space was never read, and its count of blocks is a hint only.
+    pub(super) fn has_only_hint(&self) -> bool {
         self.most.load(Ordering::Relaxed) > 0
     }
 

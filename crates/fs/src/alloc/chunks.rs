@@ -60,7 +60,7 @@ impl Space {
                 continue;
             }
             self.touch_space_to_close(closing, group, &mut state)?;
-            self.put_back(cell, group, &mut state, run, None);
+            self.free_units(cell, group, &mut state, run, None);
         }
         Ok(())
     }

@@ -4,9 +4,10 @@
 
 use super::Space;
 use crate::Result;
+use crate::mutant::Mutant;
 use format::FsBlock;
 use std::sync::atomic::Ordering;
-use store::{Mutant, Operation};
+use store::Operation;
 
 impl Space {
     /// Whether content may be written over in its place, asked for the blocks from `first` on: the answer for the
@@ -14,7 +15,7 @@ impl Space {
     ///
     /// Blocks that no durable generation leads to always may: they were allocated in the open one.
     pub(crate) fn in_place(&self, op: &Operation<'_>, first: FsBlock, len: u64) -> Result<(bool, u64)> {
-        if self.options.mutant == Mutant::OverwritePinned {
+        if self.options.mutant.is(Mutant::OverwritePinned) {
             return Ok((true, len));
         }
         let (unpinned, len) = self.is_unpinned(op.store(), first, len)?;
@@ -25,7 +26,7 @@ impl Space {
     }
 
     /// Blocks were allocated for content.
-    pub(super) fn note_allocated(&self, first: FsBlock, count: u32) {
+    pub(super) fn record_allocated(&self, first: FsBlock, count: u32) {
         if self.copies.load(Ordering::Acquire) {
             self.allocated.lock().add(first.get(), count.into());
         }

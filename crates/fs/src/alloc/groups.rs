@@ -8,9 +8,9 @@ use crate::Result;
 use format::group::Group;
 use format::{FsBlock, GroupNo, InodeNo};
 use parking_lot::MutexGuard;
-use store::{Closing, Kind, Note, Operation, Store, Tag};
+use store::{ChangeRecord, Closing, Kind, Operation, Store, Tag};
 
-const DESCRIPTORS: Tag = Tag { kind: Kind::Descriptors, owner: InodeNo(0), seed: 0 };
+const DESCRIPTORS: Tag = Tag::new(Kind::Descriptors, InodeNo(0));
 
 impl Space {
     /// Whether descriptors carry checksums, and so their flags and `bg_itable_unused` mean something.
@@ -73,7 +73,7 @@ impl Space {
         let read = match (loaded, pinned) {
             (Err(LoadError::Device(e)), _) | (_, Err(e @ store::Error::Device(_))) => return Err(e.into()),
             (Err(LoadError::Corrupt(what)), _) => Err(what),
-            (_, Err(_)) => Err("what snapshots hold of it cannot be read"),
+            (_, Err(_)) => Err("the blocks that snapshots pin in it cannot be read"),
             (Ok(mut free), Ok(pinned)) => match self.snapshot_pins.as_ref().zip(pinned) {
                 Some((pins, pinned)) => {
                     pins.mark(&pinned, &mut state.space, &mut free);
@@ -87,7 +87,7 @@ impl Space {
         match read {
             Ok(free) => {
                 self.loaded.lock().insert(group);
-                if cell.is_estimated() {
+                if cell.has_only_hint() {
                     cell.set_known(&mut state, &free);
                 }
                 state.space.free = Some(free);
@@ -112,7 +112,7 @@ impl Space {
         locked: Result<Option<MutexGuard<'s, GroupState>>>,
     ) -> Option<MutexGuard<'s, GroupState>> {
         locked.unwrap_or_else(|_| {
-            self.note_error();
+            self.record_error();
             None
         })
     }
@@ -127,14 +127,14 @@ impl Space {
             self.pool.lock().quarantine(u64::from(out_of_reach));
         }
         self.damaged.lock().push(DamagedGroup { group: GroupNo(group), what });
-        self.note_error();
+        self.record_error();
     }
 
     /// Marks the groups whose record of free space was found to be damaged when the volume was opened. Their blocks are
     /// in no count.
     pub(super) fn mark_corrupt_areas(&self) {
         for (number, cell) in self.sb.geometry.group_numbers().zip(&self.groups) {
-            if let Some(what) = self.record.estimate(number).and_then(|estimate| estimate.corrupt) {
+            if let Some(what) = self.record.free_blocks_hint(number).and_then(|hint| hint.corrupt) {
                 self.mark_corrupt(cell, number.get(), &mut cell.state.lock(), what);
             }
         }
@@ -154,7 +154,7 @@ impl Space {
             state.descriptor_changed = true;
             self.list_changed(group, state);
             let Group { free_clusters: free, free_inodes, directories, .. } = state.descriptor;
-            op.note(|| Note::Group { number: GroupNo(group), free, free_inodes, directories });
+            op.record_change(|| ChangeRecord::Group { number: GroupNo(group), free, free_inodes, directories });
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ impl Base {
             && (!self.layout.may_contain(purpose, &blocks)
                 || self.writing.as_ref().is_some_and(|writing| writing.space.is_own(&blocks)));
         if refused {
-            let what = "its map leads to the volume's own structures";
+            let what = "its block map points into the system zone";
             return Err(Error::corrupt(Structure::Inode, Where::Inode(inode.number), what));
         }
         Ok(())

@@ -10,7 +10,7 @@ use parking_lot::MutexGuard;
 use space::ContainerMap;
 use store::{Closing, Kind, Operation, Store, Tag};
 
-const TAG: Tag = Tag { kind: Kind::InodeBitmap, owner: InodeNo(0), seed: 0 };
+const TAG: Tag = Tag::new(Kind::InodeBitmap, InodeNo(0));
 
 impl Space {
     /// A group with its free inodes in memory; as [`Space::lock_space`].

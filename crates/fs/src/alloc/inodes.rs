@@ -5,12 +5,13 @@
 
 use super::Space;
 use super::cell::GroupState;
+use crate::mutant::Mutant;
 use crate::{Inode, InodeNo, Result};
 use format::group::GroupFlags;
 use format::{FsBlock, GroupNo};
 use space::{Container, Run, RunSet};
 use std::sync::atomic::Ordering;
-use store::{Kind, Mutant, Operation, Tag};
+use store::{Kind, Operation, Tag};
 
 impl GroupState {
     /// The block bitmap has content of its own from now on.
@@ -103,7 +104,7 @@ impl Space {
         let used = if fresh { 0 } else { all.saturating_sub(descriptor.itable_unused) };
         let per_block = geometry.block_size / geometry.inode_size;
         for block in used.div_ceil(per_block)..=index / per_block {
-            let tag = Tag { kind: Kind::InodeTable, owner: InodeNo(0), seed: 0 };
+            let tag = Tag::new(Kind::InodeTable, InodeNo(0));
             op.fresh(FsBlock(descriptor.inode_table.get() + u64::from(block)), tag, |_| ());
         }
         descriptor.itable_unused = all - used.max(index + 1);
@@ -118,7 +119,7 @@ impl Space {
         let mut state = cell.state.lock();
         // the map is there: it was marked as changed in this generation
         let run = Run { start: slot.index, len: 1 };
-        let defer = defer || self.options.defer_inodes && self.options.mutant != Mutant::ReuseAtOnce;
+        let defer = defer || self.options.defer_inodes && !self.options.mutant.is(Mutant::ReuseAtOnce);
         if state.is_corrupt() || !state.inodes.free.as_mut().is_some_and(|free| free.free(run, defer)) {
             return;
         }

@@ -17,17 +17,17 @@ mod contract;
 mod space_maps;
 
 pub(super) use bitmaps::{check_bitmap, write_bitmap};
-pub(crate) use contract::{Estimate, FreeSpaceRecord, LoadError};
+pub(crate) use contract::{FreeBlocksHint, FreeSpaceRecord, LoadError};
 pub use space_maps::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 
 use super::system_zones::SystemZones;
+use crate::mutant::Injected;
 use crate::{Disk, Result};
 use bitmaps::BlockBitmaps;
 use format::group::Group;
 use space_maps::Found;
 use std::ops::Range;
 use std::sync::Arc;
-use store::Mutant;
 
 /// The kind of record that a volume's free space has, as it is found when the volume is opened: the one place that
 /// chooses.
@@ -59,7 +59,7 @@ impl Opening {
         self,
         volume: &Disk,
         system_zones: &Arc<SystemZones>,
-        mutant: Mutant,
+        mutant: Injected,
     ) -> Box<dyn FreeSpaceRecord> {
         match self {
             Self::BlockBitmaps => Box::new(BlockBitmaps::new(&volume.sb.geometry, system_zones)),

@@ -3,12 +3,13 @@
 use super::blocks::Extent;
 use super::{Reservation, Role, Space};
 use crate::change::Change;
+use crate::mutant::Mutant;
 use crate::{Base, Error, FileKind, Inode, InodeFlags, InodeNo, Result};
 use format::{FsBlock, GroupNo, Structure, Where};
 use space::{Purpose, Run};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Mutant, Note};
+use store::ChangeRecord;
 
 /// Groups whose bitmap cannot be read that are passed over in the search for an inode.
 const UNREAD: usize = 8;
@@ -38,7 +39,7 @@ impl Change<'_> {
         if let Ok(extent) = &outcome
             && role == Role::Content
         {
-            space.note_allocated(extent.first, extent.count);
+            space.record_allocated(extent.first, extent.count);
         }
         outcome
     }
@@ -73,7 +74,7 @@ impl Change<'_> {
             Purpose::Metadata => self.operation().forget(first, count),
         }
         let defer = (purpose == Purpose::Metadata || space.options.defer_content)
-            && space.options.mutant != Mutant::ReuseAtOnce;
+            && !space.options.mutant.is(Mutant::ReuseAtOnce);
         let geometry = &space.sb.geometry;
         let (mut at, end) = (first.get(), first.get() + count);
         while at < end {
@@ -115,8 +116,8 @@ impl Change<'_> {
             match space.take_inode(self.operation(), group, is_directory, is_open) {
                 Ok(Some(index)) => {
                     let number = geometry.inode_at(GroupNo(group), index);
-                    self.volume.note_made(number);
-                    self.operation().note(|| Note::Number { number, allocated: true });
+                    self.volume.record_made(number);
+                    self.operation().record_change(|| ChangeRecord::Number { number, allocated: true });
                     return Ok((number, space.next_number()));
                 }
                 Ok(None) => {}
@@ -147,7 +148,11 @@ impl Change<'_> {
         let space = self.volume.space()?;
         let slot = space.sb.geometry.inode_slot(number).filter(|_| number.get() >= space.sb.geometry.first_inode);
         let Some(slot) = slot else {
-            return Err(Error::corrupt(Structure::Bitmap, Where::Inode(number), "is not an inode to be freed"));
+            return Err(Error::corrupt(
+                Structure::Bitmap,
+                Where::Inode(number),
+                "its number is reserved or invalid: it cannot be freed",
+            ));
         };
         let op = self.operation();
         let Some(cell) = space.cell(slot.group) else { return Ok(()) };

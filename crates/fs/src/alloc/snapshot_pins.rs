@@ -10,6 +10,8 @@
 
 use super::cell::SpaceArea;
 use crate::Result;
+use crate::layout::Layout;
+use crate::native::Versions;
 use format::FsBlock;
 use format::native::GROUP_BLOCKS;
 use format::native::map::Entry;
@@ -41,16 +43,17 @@ pub(super) struct LiveSnapshots {
 }
 
 impl SnapshotPins {
-    /// Those of a volume; `blocks` is the sum of what the descriptors count.
-    pub(super) fn new(mapped: &Arc<Mapped>, blocks: u64) -> Result<Self> {
+    /// Those of a volume, where there can be snapshots; `blocks` is the sum of what the descriptors count.
+    pub(super) fn of(layout: &Layout, blocks: u64) -> Result<Option<Self>> {
+        let Some(Versions { mapped, .. }) = layout.versions() else { return Ok(None) };
         let list: Vec<Snapshot> = mapped.snapshots()?.iter().flatten().cloned().collect();
-        Ok(Self {
+        Ok(Some(Self {
             mapped: Arc::clone(mapped),
             any: AtomicBool::new(!list.is_empty()),
             live: RwLock::new(LiveSnapshots { list, pending: false }),
             epoch: AtomicU64::new(0),
             blocks: AtomicU64::new(blocks),
-        })
+        }))
     }
 
     /// While this is locked no snapshot is deleted.

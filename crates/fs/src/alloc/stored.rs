@@ -4,13 +4,13 @@ use super::record::{FreeSpaceRecord, LoadError, Opening};
 use super::snapshot_pins::SnapshotPins;
 use super::system_zones::SystemZones;
 use super::{MAX_GROUPS, read_descriptors};
+use crate::mutant::Injected;
 use crate::{Disk, Error, Result};
 use format::group::Group;
 use format::{GroupNo, Structure, Where};
 use space::Purpose;
 use std::ops::Range;
 use std::sync::Arc;
-use store::Mutant;
 
 /// The free space of a volume as its device records it, group by group.
 ///
@@ -38,8 +38,8 @@ impl Disk {
         let mut opening = Opening::read(self)?;
         let own = opening.own_blocks(&groups);
         let system_zones = Arc::new(SystemZones::of_volume(geometry, &groups, own)?);
-        let record = opening.into_record(self, &system_zones, Mutant::default());
-        let pins = self.layout.native().map(|native| SnapshotPins::new(&native.mapped, 0)).transpose()?;
+        let record = opening.into_record(self, &system_zones, Injected::default());
+        let pins = SnapshotPins::of(&self.layout, 0)?;
         Ok(StoredFreeSpace { disk: self, groups, record, pins })
     }
 }

@@ -22,7 +22,7 @@ impl SystemZones {
     /// # Errors
     /// [`Error::Corrupt`] where two structures overlap, or one lies outside the groups.
     pub(crate) fn of_volume(geometry: &Geometry, groups: &[Group], record: Vec<Range<u64>>) -> Result<Self> {
-        let what = "the group descriptors put two structures into one place";
+        let what = "the group descriptors assign the same block to two structures";
         let overlap = || Error::corrupt(Structure::GroupDescriptor, Where::Volume, what);
         Self::new(geometry, groups, record).ok_or_else(overlap)
     }

@@ -292,19 +292,21 @@ fn no_map_of_a_native_volume_leads_to_its_metadata() {
     let number = volume.create(InodeNo::ROOT, b"f", &file).expect("created").number;
     volume.write_at(number, 0, &[1; 4096]).expect("written");
     volume.sync().expect("synced");
-    let native = volume.layout.native().expect("native");
+    let superblock = volume.native_summary().expect("read").expect("native");
+    let native = superblock.layout();
+    let versions = volume.layout.versions().expect("native");
     let leads = |block: u64| volume.map(&led_to(&volume, number, block), format::FileBlock(0)).is_ok();
     let own = volume.map(&volume.inode(number).expect("an inode"), format::FileBlock(0)).expect("mapped");
     assert!(leads(own.physical().expect("a block").get()));
-    let descriptors = native.mapped.entry_of(FsBlock(1)).expect("read").expect("written");
-    let data = 0..native.layout.metadata_start().min(native.layout.blocks());
+    let descriptors = versions.mapped.entry_of(FsBlock(1)).expect("read").expect("written");
+    let data = 0..native.metadata_start().min(native.blocks());
     let refused: Vec<u64> = data.filter(|block| !leads(*block)).collect();
     // the superblocks, where descriptors lie now, where e2fsck would look for another superblock
-    let reserved = native.layout.backup_blocks();
+    let reserved = native.backup_blocks();
     assert!([0, 1, descriptors.physical].iter().chain(&reserved).all(|block| refused.contains(block)), "{refused:?}");
     assert!(refused.len() < 4096, "{} blocks", refused.len());
     // metadata above the map
-    assert!(!leads(native.layout.metadata_start() + 10));
+    assert!(!leads(native.metadata_start() + 10));
     // a directory in the place of content
     let root = volume.inode(InodeNo::ROOT).expect("the root");
     assert!(volume.map(&root, format::FileBlock(0)).is_ok());

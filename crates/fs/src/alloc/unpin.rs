@@ -25,7 +25,7 @@ impl Space {
     }
 
     /// Blocks were freed that a snapshot pins.
-    pub(super) fn note_pinned(&self, count: u32) {
+    pub(super) fn record_pinned(&self, count: u32) {
         if let Some(pins) = &self.snapshot_pins {
             pins.blocks.fetch_add(count.into(), Ordering::Relaxed);
         }

@@ -1,5 +1,6 @@
 //! Notes: what an engine that wants them learns is what the file system did.
 
+use crate::engine::NewEngine;
 use crate::open;
 use crate::writer::Writer;
 use crate::{
@@ -13,18 +14,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use store::engine::{DirtyBit, Idle, Limits};
-use store::{ClosedGeneration, Engine, Note, Part, Plan, StateSource};
+use store::{ChangeRecord, ClosedGeneration, Engine, Part, Plan, StateSource};
 use testkit::{Image, need};
 
-/// The dirty bit, and the notes it received.
-struct Noting {
+/// The dirty bit, and the records it received.
+struct Recording {
     engine: DirtyBit,
-    notes: Arc<Mutex<Vec<Note>>>,
+    records: Arc<Mutex<Vec<ChangeRecord>>>,
 }
 
-impl Engine for Noting {
+impl Engine for Recording {
     fn limits(&self) -> Limits {
-        Limits { wants_notes: true, ..self.engine.limits() }
+        Limits { wants_change_records: true, ..self.engine.limits() }
     }
 
     fn open(&mut self, superblock: &dyn StateSource) -> store::Result<Plan> {
@@ -32,7 +33,7 @@ impl Engine for Noting {
     }
 
     fn plan(&mut self, mut closed: ClosedGeneration, superblock: &dyn StateSource) -> store::Result<Plan> {
-        self.notes.lock().append(&mut closed.notes);
+        self.records.lock().append(&mut closed.change_records);
         self.engine.plan(closed, superblock)
     }
 
@@ -45,20 +46,20 @@ impl Engine for Noting {
     }
 }
 
-fn open(image: &Image) -> (Volume, Arc<Mutex<Vec<Note>>>) {
+fn open(image: &Image) -> (Volume, Arc<Mutex<Vec<ChangeRecord>>>) {
     let writable = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
     let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image.path(), writable).expect("an image"));
     let (mut base, _) = open::open(device, &OpenOptions::default()).expect("a volume");
-    let notes = Arc::default();
+    let records = Arc::default();
     let engine = DirtyBit::new(base.sb.geometry.block_size, 4096);
-    let engine = Box::new(Noting { engine, notes: Arc::clone(&notes) });
+    let engine = NewEngine::plain(Recording { engine, records: Arc::clone(&records) });
     base.start_with(engine, Consistency::DirtyBit, WriteOptions::default(), 1 << 20).expect("an engine");
     let mut volume = Volume::over(base);
     volume.writer = Some(Writer::new(1 << 20, None));
-    (volume, notes)
+    (volume, records)
 }
 
-/// The state of an inode by the notes.
+/// The state of an inode by the records.
 #[derive(Default)]
 struct Known {
     content: BTreeMap<u64, u64>,
@@ -67,13 +68,13 @@ struct Known {
 }
 
 #[test]
-fn notes_say_what_changed() {
+fn change_records_say_what_changed() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
     for features in [&["-t", "ext2"][..], &["-t", "ext4", "-O", "^has_journal,^metadata_csum"]] {
         let image = Image::mke2fs(&[features, &["-b", "1024", "-I", "128"]].concat(), 20 << 20).build();
-        let (volume, notes) = open(&image);
+        let (volume, records) = open(&image);
         let free = volume.group(GroupNo(0)).expect("group 0").free_inodes;
         let file = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
         let make = |name: &[u8]| volume.create(InodeNo::ROOT, name, &file).expect("a file").number;
@@ -91,14 +92,14 @@ fn notes_say_what_changed() {
 
         let mut known: BTreeMap<u32, Known> = BTreeMap::new();
         let mut groups = BTreeMap::new();
-        for note in notes.lock().drain(..) {
-            match note {
-                Note::Inode { number, before, after } => {
+        for record in records.lock().drain(..) {
+            match record {
+                ChangeRecord::Inode { number, before, after } => {
                     let slot = &mut known.entry(number.get()).or_default().slot;
                     assert!(slot.as_ref().is_none_or(|slot| *slot == before), "inode {}", number.get());
                     *slot = Some(after);
                 }
-                Note::Run { owner, part, first, count, allocated } => {
+                ChangeRecord::Run { owner, part, first, count, allocated } => {
                     let of = known.entry(owner.get()).or_default();
                     for n in 0..count {
                         let block = first.get() + n;
@@ -111,8 +112,8 @@ fn notes_say_what_changed() {
                         assert!(fits, "{part:?}, block {block}, allocated {allocated}");
                     }
                 }
-                Note::Number { .. } | Note::Whole { .. } => {}
-                Note::Group { number, free_inodes, .. } => drop(groups.entry(number).or_insert(free_inodes)),
+                ChangeRecord::Number { .. } | ChangeRecord::Whole { .. } => {}
+                ChangeRecord::Group { number, free_inodes, .. } => drop(groups.entry(number).or_insert(free_inodes)),
             }
         }
         assert_eq!(groups.get(&GroupNo(0)), Some(&free), "as it was before");

@@ -25,7 +25,7 @@ pub(crate) enum Space {
 }
 
 fn damaged(inode: InodeNo) -> Error {
-    Error::corrupt(Structure::InlineData, Where::Inode(inode), "its parts are not what they must be")
+    Error::corrupt(Structure::InlineData, Where::Inode(inode), "its attributes or entries are invalid")
 }
 
 /// The attributes in an inode, `system.data` among them, and the bytes there are for them.

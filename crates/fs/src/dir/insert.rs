@@ -39,7 +39,7 @@ pub(crate) enum Spot {
 
 /// The error of an edit whose bytes were read as consistent, and could not change since.
 fn damaged(number: InodeNo) -> Error {
-    Error::corrupt(Structure::Directory, Where::Inode(number), "a block is not what it was when it was read")
+    Error::corrupt(Structure::Directory, Where::Inode(number), "a block has changed in memory since it was read")
 }
 
 impl Directories {
@@ -109,7 +109,7 @@ impl Directories {
                 }
             }
         }
-        Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "no place can be made for a name"))
+        Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "no space can be made for a name"))
     }
 
     /// A place in a plain directory, or the directory with one block more.

@@ -55,7 +55,7 @@ impl Maps {
         let inside = path.extents.iter().all(|e| e.logical.get() >= start && end_of(e) <= path.end);
         if !inside {
             let at = path.block.map_or(Where::Inode(owner.number), Where::Block);
-            return Err(Error::corrupt(Structure::ExtentTree, at, "it speaks for blocks that are another node's"));
+            return Err(Error::corrupt(Structure::ExtentTree, at, "its range overlaps that of another node"));
         }
         Ok(path)
     }
@@ -298,7 +298,7 @@ impl Change<'_> {
             // at most a handful: one a level
             match self.allocate(owner.number, goal, (count - blocks.len()) as u32, Role::Metadata) {
                 Ok(run) => {
-                    self.note_run(owner.number, Part::Map, (run.first, run.count.into()), true);
+                    self.record_run(owner.number, Part::Map, (run.first, run.count.into()), true);
                     blocks.extend((0..u64::from(run.count)).map(|n| FsBlock(run.first.get() + n)));
                     goal = FsBlock(run.first.get() + u64::from(run.count));
                 }
@@ -313,7 +313,7 @@ impl Change<'_> {
 
     fn free_nodes(&self, owner: &Inode, blocks: &[FsBlock]) -> Result<()> {
         blocks.iter().try_for_each(|block| {
-            self.note_run(owner.number, Part::Map, (*block, 1), false);
+            self.record_run(owner.number, Part::Map, (*block, 1), false);
             self.free(*block, 1, Purpose::Metadata)
         })
     }

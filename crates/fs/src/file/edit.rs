@@ -41,7 +41,7 @@ impl Files {
     /// # Errors
     /// Those of `work`, and of a sync.
     pub(crate) fn with_space<R>(&self, work: impl Fn() -> Result<R>) -> Result<R> {
-        let _pass = self.changing()?;
+        let _guard = self.changing()?;
         match work() {
             Err(Error::NoSpace) => {
                 // whose content finds no place hears of it from fsync
@@ -82,7 +82,7 @@ impl Files {
         if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY | InodeFlags::EA_INODE) {
             return Err(Error::NotPermitted("the file may not be changed"));
         }
-        self.note_inode(number);
+        self.record_inode(number);
         let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode, preserve_times: false };
         file.finish_cut()?;
         let mut outcome = work(&mut file);
@@ -150,7 +150,7 @@ impl FileEdit<'_> {
         if self.preserve_times || is_stamped(&self.inode, now) {
             return Ok(());
         }
-        let before = self.node.changed();
+        let before = self.node.datasync_generation();
         let change = self.volume.change(1)?;
         self.inode = change.update_inode(&self.inode, |buf| stamp(buf, now))?;
         self.node.only_times(before);

@@ -16,7 +16,8 @@
 use super::edit::{FileEdit, stamp};
 use crate::change::Change;
 use crate::map::ONE_PLACE;
-use crate::{Error, FileExtent, Files, Inode, InodeFlags, InodeNo, Mapping, Mutant, Result};
+use crate::mutant::Mutant;
+use crate::{Error, FileExtent, Files, Inode, InodeFlags, InodeNo, Mapping, Result};
 use format::extent::{Extent, capacity};
 use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock, Structure, Where};
@@ -41,8 +42,8 @@ enum Put {
     Delayed,
 }
 
-/// Most pieces of delayed content that get their place in one change.
-const PIECES: usize = 64;
+/// Most buffers of delayed data that get blocks in one change.
+const MAX_BUFFERS: usize = 64;
 
 /// Set-user-id.
 const S_ISUID: u16 = 0o4000;
@@ -154,7 +155,7 @@ impl Files {
     /// # Errors
     /// Those of the device; [`Error::Corrupt`] where the map is, and then the content is lost.
     pub fn flush_delayed(&self, number: InodeNo) -> Result<()> {
-        let _pass = self.changing()?;
+        let _guard = self.changing()?;
         let node = self.node(number);
         if node.read().delayed.is_empty() {
             return Ok(());
@@ -175,7 +176,7 @@ impl Files {
     /// # Errors
     /// As [`Files::flush_delayed`]: the first, after all files were tried.
     pub fn flush_all_delayed(&self) -> Result<()> {
-        let _pass = self.changing()?;
+        let _guard = self.changing()?;
         let mut outcome = Ok(());
         for (number, _) in self.nodes.with_delayed() {
             outcome = outcome.and(self.flush_delayed(number));
@@ -196,16 +197,16 @@ impl Files {
         if self.is_parked(number) {
             return Err(Error::Stale(number));
         }
-        let Some(_pass) = self.changing_to_sync()? else { return Ok(()) };
+        let Some(_guard) = self.changing_to_sync()? else { return Ok(()) };
         self.flush_delayed(number)?;
         let node = self.node(number);
         if node.read().lost && std::mem::take(&mut node.write().lost) {
-            let what = "content that waited for its place was lost";
+            let what = "delayed data could not be written and was lost";
             return Err(Error::corrupt(Structure::Inode, Where::Inode(number), what));
         }
-        let newest = if data_only { node.changed() } else { node.touched() };
+        let newest = if data_only { node.datasync_generation() } else { node.sync_generation() };
         let mut generation = newest.min(self.store.open_generation());
-        if self.writing()?.options.mutant() == Mutant::ShortSync {
+        if self.writing()?.options.mutant().is(Mutant::ShortSync) {
             generation = generation.saturating_sub(1);
         }
         self.store.sync_generation(generation)?;
@@ -230,7 +231,7 @@ impl Files {
     /// The number of blocks at the start of a run that one change writes of `content`, which is whole blocks.
     fn blocks_at_once(&self, run: FileExtent, content: &[&[u8]]) -> u64 {
         let block_size = u64::from(self.sb.geometry.block_size);
-        let blocks = content.iter().map(|piece| piece.len() as u64).sum::<u64>() / block_size;
+        let blocks = content.iter().map(|buffer| buffer.len() as u64).sum::<u64>() / block_size;
         blocks.min(run.len).min(self.data_blocks())
     }
 }
@@ -266,8 +267,8 @@ impl Change<'_> {
                 },
             };
             let (mut at, mut left) = (extent.physical, u64::from(extent.len) * block_size);
-            for piece in content {
-                let part = piece.get(..left.min(piece.len() as u64) as usize).unwrap_or_default();
+            for buffer in content {
+                let part = buffer.get(..left.min(buffer.len() as u64) as usize).unwrap_or_default();
                 change.write_data(inode.number, at, 0, part)?;
                 at = FsBlock(at.get() + part.len() as u64 / block_size);
                 left -= part.len() as u64;
@@ -514,7 +515,7 @@ impl FileEdit<'_> {
         let part = part.get(..len as usize).unwrap_or(part);
         change.write_data(self.inode.number, at, into, part)?;
         if journaled {
-            self.node.note_change(change.generation());
+            self.node.record_change(change.generation());
         }
         Ok(part.len())
     }
@@ -612,7 +613,7 @@ impl FileEdit<'_> {
 
     /// Writes all delayed content, and allocates blocks where it has none.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        let outcome = self.flush_pieces();
+        let outcome = self.flush_buffers();
         if let Err(e) = &outcome
             && !matches!(e, Error::NoSpace | Error::Io(_) | Error::ReadOnly(_))
         {
@@ -624,12 +625,12 @@ impl FileEdit<'_> {
     }
 
     /// All of it in one change, as long as the open generation has space for that: a crash leaves the file as it was
-    /// before, or as it is now, not as long as one of its pieces.
-    fn flush_pieces(&mut self) -> Result<()> {
+    /// before, or as it is now, not as long as one of its buffers.
+    fn flush_buffers(&mut self) -> Result<()> {
         let (volume, block_size) = (self.volume, self.block_size());
         let size = self.size();
         let (mut open, mut left) = (None::<Change<'_>>, 0);
-        while let Some((first, _, content)) = self.state.delayed.first_run(block_size, PIECES) {
+        while let Some((first, _, content)) = self.state.delayed.first_range(block_size, MAX_BUFFERS) {
             let run = volume.map(&self.inode, FileBlock(first))?;
             let count = volume.blocks_at_once(run, &content);
             let credits = volume.data_credits(count);

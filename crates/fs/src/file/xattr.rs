@@ -30,7 +30,7 @@ impl Files {
     /// # Errors
     /// [`Error::NoAttribute`] where it is not there, and as [`Files::set_xattr`].
     pub fn remove_xattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
-        let _pass = self.changing()?;
+        let _guard = self.changing()?;
         self.change_xattr(number, name, None, XattrMode::Replace)
     }
 
@@ -48,7 +48,7 @@ impl Files {
             self.may_change(&inode)?;
             let plain = matches!(inode.kind, FileKind::Regular | FileKind::Directory);
             if index == index::USER && !plain {
-                return Err(Error::NotPermitted("only files and directories have attributes of users"));
+                return Err(Error::NotPermitted("only regular files and directories can have user.* attributes"));
             }
             let there = self.has_xattr(&inode, index, name)?;
             match mode {

@@ -3,7 +3,7 @@
 //! The inode is a copy, as for extent trees. Each step works within what one indirect block of the lowest level (or
 //! `i_block`) covers.
 
-use super::{Indirect, Words, pointed};
+use super::{BlockPointers, Indirect, pointed};
 use crate::alloc::Role;
 use crate::change::Change;
 use crate::map::{Freed, MapForm, Steps, role};
@@ -41,7 +41,7 @@ impl Path {
     }
 
     /// The pointers from the block's own to the last of the same list; empty where indirect blocks are missing.
-    fn list<'a>(&'a self, words: &'a Words) -> &'a [U32] {
+    fn list<'a>(&'a self, words: &'a BlockPointers) -> &'a [U32] {
         match self.blocks.last() {
             _ if self.missing() > 0 => &[],
             None => words.get(self.index()..DIRECT as usize).unwrap_or_default(),
@@ -50,7 +50,7 @@ impl Path {
     }
 }
 
-fn words_of(buf: &InodeBuf) -> Words {
+fn pointers_of(buf: &InodeBuf) -> BlockPointers {
     buf.raw().block_words::<15>().map(U32::new)
 }
 
@@ -87,7 +87,7 @@ impl Maps {
         let indexes = format.path(at).ok_or(Error::FileTooLarge)?;
         let indexes = indexes.indexes().iter().map(|i| *i as usize).collect();
         let mut path = Path { format, indexes, blocks: Vec::new() };
-        let words = words_of(buf);
+        let words = pointers_of(buf);
         let mut list: &[U32] = words.get(path.index()..).unwrap_or_default();
         let mut place = Where::Inode(owner.number);
         let mut bytes: Arc<[u8]>;
@@ -105,7 +105,7 @@ impl Maps {
     fn indirect_goal(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Option<FsBlock>> {
         let Some(before) = at.get().checked_sub(1) else { return Ok(None) };
         let path = self.indirect_path(owner, buf, FileBlock(before))?;
-        let pointer = path.list(&words_of(buf)).first().map_or(0, |p| p.get());
+        let pointer = path.list(&pointers_of(buf)).first().map_or(0, |p| p.get());
         Ok((pointer > 0).then(|| FsBlock(u64::from(pointer) + 1)))
     }
 }
@@ -130,7 +130,7 @@ impl MapForm for Indirect {
         }
         let volume = change.volume;
         let path = volume.indirect_path(owner, buf, at)?;
-        let words = words_of(buf);
+        let words = pointers_of(buf);
         let missing = path.missing();
         let slots = if missing > 0 {
             let last = path.indexes.last().copied().unwrap_or_default();
@@ -192,7 +192,7 @@ impl MapForm for Indirect {
             let into = levels.fold(0, |into, (index, level)| into + *index as u64 * format.span(level));
             return Ok(Some(at.saturating_add(format.span(path.missing() as u32) - into)));
         }
-        let words = words_of(buf);
+        let words = pointers_of(buf);
         let list = path.list(&words);
         let mut count = (list.len() as u64).min(range.end - at);
         let runs = runs_of(list.get(..count as usize).unwrap_or_default(), at);
@@ -234,7 +234,7 @@ impl Change<'_> {
                 }
                 Ok(run) if of_data => break Ok((run.first, run.count)),
                 Ok(run) => {
-                    self.note_run(owner.number, Part::Map, (run.first, 1), true);
+                    self.record_run(owner.number, Part::Map, (run.first, 1), true);
                     chain.push(run.first);
                     near = FsBlock(run.first.get() + 1);
                     if !self.volume.space()?.lies_apart(role) {
@@ -254,7 +254,7 @@ impl Change<'_> {
     }
 
     fn free_indirect(&self, owner: &Inode, block: FsBlock) -> Result<()> {
-        self.note_run(owner.number, Part::Map, (block, 1), false);
+        self.record_run(owner.number, Part::Map, (block, 1), false);
         self.free(block, 1, Purpose::Metadata)
     }
 
@@ -268,7 +268,7 @@ impl Change<'_> {
         count: usize,
         freed: &mut Freed,
     ) -> Result<()> {
-        let words = words_of(buf);
+        let words = pointers_of(buf);
         let place = path.blocks.last().map_or(Where::Inode(owner.number), |(block, _)| Where::Block(*block));
         let list = path.list(&words).get(..count).unwrap_or_default();
         let mut gone = Freed::default();

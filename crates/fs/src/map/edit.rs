@@ -193,7 +193,7 @@ impl Change<'_> {
         unwritten: bool,
     ) -> Result<Extent> {
         let run = form_of(buf).allocate(self, owner, buf, at, want, unwritten)?;
-        self.note_run(owner.number, Part::Content(at.get()), (run.physical, run.len.into()), true);
+        self.record_run(owner.number, Part::Content(at.get()), (run.physical, run.len.into()), true);
         Ok(run)
     }
 
@@ -207,7 +207,7 @@ impl Change<'_> {
             return Err(Error::Unsupported("copying the content of a file without extents".into()));
         }
         let run = self.extents_replace(owner, buf, at, want)?;
-        self.note_run(owner.number, Part::Content(at.get()), (run.physical, run.len.into()), true);
+        self.record_run(owner.number, Part::Content(at.get()), (run.physical, run.len.into()), true);
         Ok(run)
     }
 
@@ -246,7 +246,7 @@ impl Change<'_> {
     pub(crate) fn release(&self, owner: &Inode, buf: &mut InodeBuf, freed: Freed) -> Result<()> {
         for (first, count, at) in freed.0 {
             self.volume.count_blocks(buf, 0, count)?;
-            self.note_run(owner.number, Part::Content(at), (first, count), false);
+            self.record_run(owner.number, Part::Content(at), (first, count), false);
             self.free(first, count, role(owner).purpose())?;
         }
         Ok(())
@@ -279,7 +279,7 @@ impl Change<'_> {
     /// [`Error::NoSpace`]; then nothing changed.
     pub(crate) fn write_small_content(&self, inode: &Inode, bytes: &[u8]) -> Result<Arc<Inode>> {
         let block_size = self.volume.sb.geometry.block_size as usize;
-        let tag = Tag { kind: Kind::Data, owner: inode.number, seed: 0 };
+        let tag = Tag::new(Kind::Data, inode.number);
         let (inode, ()) = self.edit_inode(inode, |buf| {
             let count = bytes.len().div_ceil(block_size) as u64;
             let (mut at, mut runs) = (0, Vec::new());

@@ -78,10 +78,10 @@ fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
         (space_maps && options.packed_meta_blocks, "space_maps goes without packed_meta_blocks"),
         (options.kind == Kind::SpaceMap && !space_maps, "the type spacemap needs the feature space_maps"),
         (options.metablockgroup_bytes.is_some() && !space_maps, "metablockgroup= needs the feature space_maps"),
-        (options.map_log.is_some() && !space_maps, "map_log= needs the feature space_maps"),
+        (options.space_map_log.is_some() && !space_maps, "space_map_log= needs the feature space_maps"),
         (
-            options.map_log.is_some_and(|blocks| !(LEAST_LOG..=MOST_LOG).contains(&blocks)),
-            "map_log=: a log of space maps has from 4 to 16384 blocks",
+            options.space_map_log.is_some_and(|blocks| !(LEAST_LOG..=MOST_LOG).contains(&blocks)),
+            "space_map_log=: a log of space maps has from 4 to 16384 blocks",
         ),
         (ro_compat(RoCompat::BIGALLOC) && !incompat(Incompat::EXTENT), "bigalloc needs the feature extent"),
         (

@@ -142,7 +142,7 @@ impl Maker<'_> {
         let huge = self.plan.features.ro_compat.contains(RoCompat::HUGE_FILE);
         match inode.set_sectors(sectors, huge, self.plan.geometry.block_size) {
             Some(()) => Ok(()),
-            None => refuse("a file of the volume's own would be longer than an inode can count"),
+            None => refuse("a system inode would be longer than an inode can count"),
         }
     }
 
@@ -164,7 +164,7 @@ impl Maker<'_> {
         while left > 0 {
             let Some(free) = view.first_free(from..end, cluster) else {
                 if from == 0 && !choosy {
-                    return refuse("the volume is too small for its own files");
+                    return refuse("the volume is too small for its system inodes");
                 }
                 if from == 0 {
                     (choosy, from, view) = (false, goal, self.used.clone());
@@ -267,7 +267,7 @@ impl Maker<'_> {
                 start += len;
             }
         }
-        let scattered = || refuse("free space is too scattered for a file of the volume's own");
+        let scattered = || refuse("free space is too fragmented for a system inode");
         let mut root = [0; 60];
         if extents.len() <= extent::capacity(root.len()) {
             if extent::write_leaf(&mut root, &extents).is_none() {
@@ -332,7 +332,7 @@ impl Maker<'_> {
     fn new_inode(&mut self) -> Result<InodeNo> {
         self.content.last_inode += 1;
         if self.content.last_inode > self.plan.geometry.inodes {
-            return refuse("there are too few inodes for the volume's own files: set more with -N");
+            return refuse("there are too few inodes for the system inodes: set more with -N");
         }
         Ok(InodeNo(self.content.last_inode))
     }
@@ -576,7 +576,7 @@ impl Maker<'_> {
             Some(len) => len.div_ceil(block_size),
         };
         if !(1..=1 << 20).contains(&count) {
-            return refuse(format!("an orphan file of {count} blocks: from 1 to 1048576 are possible"));
+            return refuse(format!("an orphan file of {count} blocks: use 1 to 1048576"));
         }
         let number = self.new_inode()?;
         let mut inode = self.inode(0o100_600, 1, count * block_size);
@@ -637,12 +637,12 @@ impl BlockMap<'_> {
         }
         match self.left {
             0 => Ok(words),
-            _ => refuse("a file of the volume's own is longer than a block map reaches"),
+            _ => refuse("a system inode is longer than a block map can address"),
         }
     }
 
     fn subtree(&mut self, level: u32) -> Result<u32> {
-        let Some(block) = (self.next)(level) else { return refuse("there is no space for the volume's own files") };
+        let Some(block) = (self.next)(level) else { return refuse("there is no space for the system inodes") };
         // a volume without extents has blocks of 32 bits
         let number = block as u32;
         if level == 0 {

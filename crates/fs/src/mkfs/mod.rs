@@ -9,11 +9,12 @@
 //! | `tables` | where superblock copies, descriptors, bitmaps and inode tables lie |
 //! | `maps` | space maps, where the volume has them and no block bitmaps |
 //! | `files` | what a new volume holds: root, lost+found, journal, and files of the volume's own |
-//! | `layout` | all of it put together: bytes and where they go |
-//! | `write`, `wipe` | the layout onto a device, and what was there before out of sight |
+//! | `physical_layer` | what lies beneath: the device itself, or the map of a native volume |
+//! | `image` | all of it put together: bytes and where they go |
+//! | `write`, `wipe` | the image onto a device, and what was there before out of sight |
 //! | `probe` | what a device contains that should not be overwritten unasked |
 //!
-//! A [`Layout`] is computed without a device: from options and a length it follows to the last bit. [`make`] writes it.
+//! A [`VolumeImage`] is computed without a device: from options and a length it follows to the last bit. [`make`] writes it.
 //!
 //! Placement, sizes and defaults are those of mke2fs, so that a volume is what its users are used to, `dumpe2fs` shows
 //! the same for both, and a backup superblock is found where tools look. Where this differs: inode tables are zeroed at
@@ -23,9 +24,10 @@
 
 mod features;
 mod files;
-mod layout;
+mod image;
 mod maps;
 mod options;
+mod physical_layer;
 mod plan;
 mod probe;
 mod tables;
@@ -33,7 +35,7 @@ mod used;
 mod wipe;
 mod write;
 
-pub use layout::{Layout, Note};
+pub use image::{Note, VolumeImage};
 pub use options::{Encoding, FeatureEdits, Kind, MkfsOptions, OnError, QuotaKinds, Usage};
 pub use probe::{contents, foreign_contents};
 
@@ -66,7 +68,7 @@ fn refuse<T>(why: impl Into<String>) -> Result<T> {
 /// volume: the primary superblock is written last.
 pub fn make(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<Superblock> {
     let geometry = device.geometry();
-    let layout = Layout::new(geometry.len, geometry.sector, options)?;
-    layout.write(device, &mut |_, _| {})?;
-    Ok(layout.superblock().clone())
+    let image = VolumeImage::new(geometry.len, geometry.sector, options)?;
+    image.write(device, &mut |_, _| {})?;
+    Ok(image.superblock().clone())
 }

@@ -1,6 +1,7 @@
 //! The options of a new volume, with mke2fs's defaults.
 
 use super::{Result, refuse};
+use crate::mode::names;
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::inode::Timestamp;
 
@@ -21,7 +22,31 @@ pub enum Kind {
     Extant,
 }
 
+names!(Kind {
+    Extant = "extant",
+    Ext2 = "ext2",
+    Ext3 = "ext3",
+    Ext4 = "ext4",
+    Rext3 = "rext3",
+    SpaceMap = "spacemap",
+});
+
 impl Kind {
+    /// Whether the kernel and e2fsprogs can write such volumes.
+    #[must_use]
+    pub const fn kernel_writes(self) -> bool {
+        matches!(self, Self::Ext2 | Self::Ext3 | Self::Ext4)
+    }
+
+    /// The name of a volume of this type with these features: of the kernel's formats the features make one another.
+    #[must_use]
+    pub fn name_with(self, features: &Features) -> &'static str {
+        match self {
+            Self::Extant | Self::SpaceMap => self.name(),
+            Self::Ext2 | Self::Ext3 | Self::Ext4 | Self::Rext3 => features.format_name(),
+        }
+    }
+
     /// The features of the type before any edit (`mke2fs.conf` of Debian's 1.47; rext3 is ext3 with what it needs).
     #[must_use]
     pub fn features(self) -> Features {
@@ -348,7 +373,7 @@ pub struct MkfsOptions {
     /// Bytes of a metablockgroup, under space maps; 8 GiB where nothing is said.
     pub metablockgroup_bytes: Option<u64>,
     /// Blocks of the log of space maps; 256, or fewer on a small volume, where nothing is said.
-    pub map_log: Option<u32>,
+    pub space_map_log: Option<u32>,
     /// Bytes of metadata region that a rext3 volume begins with for each of its groups; `None` for a 64th of a group, 2
     /// MiB where blocks have 4 KiB. Those of the groups of a flexible group lie together, in whole chunks, of which a
     /// group has
@@ -397,7 +422,7 @@ impl MkfsOptions {
             linked_len: None,
             test_volume: false,
             metablockgroup_bytes: None,
-            map_log: None,
+            space_map_log: None,
             region_bytes: None,
         }
     }

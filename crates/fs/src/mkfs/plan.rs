@@ -4,6 +4,7 @@
 //! the number of groups, which changes the inodes of a group), so that they are found by going round until they stand.
 
 use super::options::Usage;
+use super::physical_layer::{NewMap, PhysicalLayer};
 use super::{Kind, MkfsOptions, Note, OnError, Result, features, refuse};
 use format::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Layout as NativeLayout};
@@ -41,8 +42,8 @@ pub(super) struct VolumePlan {
     pub(super) journal_blocks: u32,
     pub(super) fast_commit_blocks: u32,
     pub(super) notes: Vec<Note>,
-    /// Set for a native volume; the rest is then what lies above its map.
-    pub(super) native: Option<NativeLayout>,
+    /// The layer beneath all this.
+    pub(super) layer: PhysicalLayer,
 }
 
 /// Values that are set or follow from the usage.
@@ -73,12 +74,12 @@ impl VolumePlan {
         if blocks > u64::from(u32::MAX) {
             if !features.incompat.contains(Incompat::BIT64) {
                 return refuse(format!(
-                    "{blocks} blocks are more than 32 bits count: take larger blocks (-b) or the feature 64bit"
+                    "{blocks} blocks are more than 32 bits can count: use larger blocks (-b) or the feature 64bit"
                 ));
             }
             if !features.incompat.contains(Incompat::EXTENT) {
                 return refuse(format!(
-                    "{blocks} blocks are more than block maps can name: take larger blocks (-b) or the feature extent"
+                    "{blocks} blocks are more than block maps can address: use larger blocks (-b) or the feature extent"
                 ));
             }
             features.compat -= Compat::RESIZE_INODE;
@@ -115,7 +116,7 @@ impl VolumePlan {
         let blocks = native.logical_blocks();
         let mut plan = Self::fit(disk, features, blocks, &basics, &options)?;
         plan.reserve(native.blocks(), blocks, &options)?;
-        plan.native = Some(native);
+        plan.layer = PhysicalLayer::Map(NewMap::new(native)?);
         Ok(plan)
     }
 
@@ -125,8 +126,8 @@ impl VolumePlan {
         maps.then(|| {
             // a small volume would be half log
             let usual = (self.geometry.blocks / 64).clamp(8, MAP_LOG.into()) as u32;
-            let log = options.map_log.unwrap_or(usual);
-            self.disk.x_map_log = log.into();
+            let log = options.space_map_log.unwrap_or(usual);
+            self.disk.x_space_map_log = log.into();
             (self.disk.x_map_groups.get(), log)
         })
     }
@@ -152,7 +153,7 @@ impl VolumePlan {
             let Some(inodes_per_group) = inodes_per_group(wanted_inodes, groups, basics) else {
                 // fewer blocks in a group make more groups, with fewer inodes each
                 if group_clusters < 264 {
-                    return refuse(format!("{wanted_inodes} inodes are more than the groups can hold"));
+                    return refuse(format!("{wanted_inodes} inodes are more than the groups can contain"));
                 }
                 group_clusters -= 8;
                 blocks = all_blocks;
@@ -206,7 +207,7 @@ impl VolumePlan {
                 journal_blocks: 0,
                 fast_commit_blocks: 0,
                 notes: Vec::new(),
-                native: None,
+                layer: PhysicalLayer::Device,
             });
         }
     }
@@ -383,7 +384,7 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
         let usual = space_maps(&mut sb, features, options, basics)?.unwrap_or(usual);
         let groups = options.groups_per_flex.unwrap_or(usual);
         if !groups.is_power_of_two() {
-            return refuse(format!("{groups} groups cannot be packed together: a power of two is needed"));
+            return refuse(format!("flexible groups of {groups} groups: use a power of two (-G)"));
         }
         sb.s_log_groups_per_flex = groups.ilog2() as u8;
     }
@@ -447,7 +448,7 @@ fn map_groups(options: &MkfsOptions, basics: &Basics) -> Result<u32> {
 fn set_times(sb: &mut DiskSuperblock, options: &MkfsOptions) -> Result<()> {
     let seconds = options.time.seconds;
     if !(0..1 << 40).contains(&seconds) {
-        return refuse(format!("a volume cannot be made at second {seconds}: 40 bits from 1970 on are counted"));
+        return refuse(format!("a volume cannot be made at second {seconds}: the format stores 40 bits from 1970 on"));
     }
     let (low, high) = (seconds as u32, (seconds >> 32) as u8);
     sb.s_mkfs_time = low.into();
@@ -461,7 +462,7 @@ fn set_times(sb: &mut DiskSuperblock, options: &MkfsOptions) -> Result<()> {
 
 fn copy_text(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Result<()> {
     if text.len() > most || text.contains(&0) {
-        return refuse(format!("the {what} may have {most} bytes, none of them zero"));
+        return refuse(format!("the {what} can have at most {most} bytes, none of them zero"));
     }
     field[..text.len()].copy_from_slice(text);
     Ok(())
@@ -483,14 +484,14 @@ fn group_clusters(basics: &Basics, options: &MkfsOptions) -> Result<u32> {
 /// The number of groups of a volume, where it may have so many.
 fn group_count(blocks: u64, group_blocks: u64, basics: &Basics) -> Result<u32> {
     let groups = blocks.div_ceil(group_blocks);
-    let Ok(groups) = u32::try_from(groups) else { return refuse("more groups than the format can count") };
+    let Ok(groups) = u32::try_from(groups) else { return refuse("more groups than the format supports") };
     if groups == 0 {
         return too_small();
     }
     if groups > MOST_GROUPS {
         return refuse(format!(
-            "{groups} groups of {} MiB are more than the {MOST_GROUPS} that a volume may have: take larger blocks (-b){}, or \
-             less of the device (SIZE)",
+            "{groups} groups of {} MiB are more than the {MOST_GROUPS} that a volume may have: use larger blocks (-b){} or \
+             a smaller SIZE",
             (group_blocks * u64::from(basics.block_size)) >> 20,
             if basics.cluster_blocks > 1 { " or clusters (-C)" } else { "" }
         ));
@@ -503,7 +504,7 @@ fn too_small<T>() -> Result<T> {
 }
 
 fn geometry(disk: &DiskSuperblock) -> Result<Geometry> {
-    Geometry::of(disk).or_else(|e| refuse(format!("no such volume is possible: {e}")))
+    Geometry::of(disk).or_else(|e| refuse(format!("a volume with these options is invalid: {e}")))
 }
 
 fn wanted_inodes(blocks: u64, basics: &Basics, options: &MkfsOptions) -> Result<u32> {
@@ -524,7 +525,7 @@ fn wanted_inodes(blocks: u64, basics: &Basics, options: &MkfsOptions) -> Result<
         ));
     }
     let Ok(wanted) = u32::try_from(wanted) else {
-        return refuse(format!("{wanted} inodes are more than 32 bits count"));
+        return refuse(format!("{wanted} inodes are more than 32 bits can count"));
     };
     Ok(wanted.max(least))
 }

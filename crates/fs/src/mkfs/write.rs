@@ -1,12 +1,12 @@
-//! A layout onto a device.
+//! The image of a new volume onto a device.
 //!
 //! 1. The old volume goes first: its primary superblock, then all copies.
 //! 2. Then zeroes, then everything else in the order in which it lies on the device, in large batches.
 //! 3. The primary superblock comes last, after a flush, so that a device on which this was interrupted holds no volume.
 
-use super::layout::Native;
+use super::physical_layer::{NewMap, PhysicalLayer};
 use super::wipe::wipe;
-use super::{Error, Layout, Result};
+use super::{Error, Result, VolumeImage};
 use blockdev::{BlockDevice, Write};
 use format::group::GroupFlags;
 use format::native::BLOCK_SIZE;
@@ -23,8 +23,8 @@ const BATCH_BYTES: usize = 16 << 20;
 /// Bytes zeroed in one step, so that progress can be shown.
 const ZERO_STEP: u64 = 256 << 20;
 
-/// Something to be written at a place.
-enum Piece<'a> {
+/// Blocks to be written, by their source.
+enum PlannedBlocks<'a> {
     /// A group's copy of the superblock.
     Superblock(GroupNo),
     /// Blocks of the descriptor table.
@@ -34,7 +34,7 @@ enum Piece<'a> {
     Bytes(Kind, InodeNo, &'a [u8]),
 }
 
-impl Layout {
+impl VolumeImage {
     /// Writes the volume and flushes it; whatever the device contained is lost. `progress` hears how many bytes of how
     /// many are done.
     ///
@@ -43,16 +43,13 @@ impl Layout {
     pub fn write(&self, device: &dyn BlockDevice, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = u64::from(geometry.block_size);
-        let len = self.native.as_ref().map_or(geometry.blocks, |native| native.layout.blocks()) * block_size;
-        let zeroes = if self.native.is_some() { Vec::new() } else { self.zeroes() };
+        let len = self.device_blocks() * block_size;
+        let zeroes = if self.layer.writes_zeroes() { self.zeroes() } else { Vec::new() };
         let total = zeroes.iter().map(|run| run.end - run.start).sum::<u64>() * block_size;
         let mut done = 0;
         progress(done, total);
         if self.options.discard {
             device.discard(0, len)?;
-        }
-        if let Some(native) = &self.native {
-            return self.write_native(device, native);
         }
         wipe(device, len)?;
         for run in zeroes {
@@ -65,12 +62,10 @@ impl Layout {
                 progress(done, total);
             }
         }
-        self.write_pieces(device)?;
-        device.flush()?;
-        let primary = self.superblock().disk.copy_for(GroupNo(0));
-        device.write(OFFSET, primary.as_bytes())?;
-        device.flush()?;
-        Ok(())
+        match &self.layer {
+            PhysicalLayer::Device => self.write_pieces(device),
+            PhysicalLayer::Map(map) => self.write_through(map, device),
+        }
     }
 
     /// Blocks that must read as zeroes, in order: inode tables, and the journal.
@@ -101,22 +96,28 @@ impl Layout {
         joined
     }
 
+    /// Writes all but what is zeroes to the device itself, the primary superblock last.
     fn write_pieces(&self, device: &dyn BlockDevice) -> Result<()> {
         let block_size = u64::from(self.superblock().geometry.block_size);
         let mut batch = Batch { device, runs: Vec::new(), bytes: 0 };
         self.each_piece(|at, _, _, bytes| batch.add(at.get() * block_size, bytes))?;
-        batch.write()
+        batch.write()?;
+        device.flush()?;
+        let primary = self.superblock().disk.copy_for(GroupNo(0));
+        device.write(OFFSET, primary.as_bytes())?;
+        device.flush()?;
+        Ok(())
     }
 
-    /// A native volume: what would lie in the metadata groups, and in the front, goes through the map.
-    fn write_native(&self, device: &dyn BlockDevice, native: &Native) -> Result<()> {
+    /// Writes all but what is zeroes through a map, which comes to be with that: what lies in the metadata groups, and in
+    /// the front.
+    fn write_through(&self, map: &NewMap, device: &dyn BlockDevice) -> Result<()> {
         let size = u64::from(BLOCK_SIZE);
-        wipe(device, native.layout.blocks() * size)?;
-        for block in native.layout.backup_blocks() {
+        for block in map.layout.backup_blocks() {
             device.write_zeroes(block * size, size)?;
         }
         let write = |block, kind, owner, data: &[u8]| {
-            let tag = Tag { kind, owner, seed: 0 };
+            let tag = Tag::new(kind, owner);
             BlockWrite { block: FsBlock(block), tag, data: Arc::from(data), fresh: true, before: None }
         };
         let mut first = vec![0; BLOCK_SIZE as usize];
@@ -129,11 +130,10 @@ impl Layout {
             Ok(())
         })?;
         blocks.sort_unstable_by_key(|write| write.block);
-        store::engine::make(device, native.layout, self.superblock().disk.s_uuid, &native.chunks, blocks).map_err(|e| {
-            match e {
-                store::Error::Device(e) => Error::Device(e),
-                other => Error::Options(other.to_string()),
-            }
+        let uuid = self.superblock().disk.s_uuid;
+        store::engine::make(device, map.layout, uuid, &map.chunks, blocks).map_err(|e| match e {
+            store::Error::Device(e) => Error::Device(e),
+            other => Error::Options(other.to_string()),
         })
     }
 
@@ -146,63 +146,68 @@ impl Layout {
         let inode_blocks = self.inode_blocks();
         let no_inode = InodeNo(0);
         let map_runs = self.map_runs();
-        let mut pieces = self.group_pieces();
-        pieces.extend(map_runs.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::SpaceMap, no_inode, bytes))));
-        let blocks =
-            self.content().blocks.iter().map(|block| (block.at, Piece::Bytes(block.kind, block.owner, &block.bytes)));
-        pieces.extend(blocks);
-        pieces.extend(inode_blocks.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::InodeTable, no_inode, bytes))));
-        pieces.sort_unstable_by_key(|(at, _)| *at);
-        for (at, piece) in &pieces {
+        let mut planned = self.group_blocks();
+        planned.extend(map_runs.iter().map(|(at, bytes)| (*at, PlannedBlocks::Bytes(Kind::SpaceMap, no_inode, bytes))));
+        let blocks = self
+            .content()
+            .blocks
+            .iter()
+            .map(|block| (block.at, PlannedBlocks::Bytes(block.kind, block.owner, &block.bytes)));
+        planned.extend(blocks);
+        planned.extend(
+            inode_blocks.iter().map(|(at, bytes)| (*at, PlannedBlocks::Bytes(Kind::InodeTable, no_inode, bytes))),
+        );
+        planned.sort_unstable_by_key(|(at, _)| *at);
+        for (at, piece) in &planned {
             match piece {
-                Piece::Superblock(group) => {
+                PlannedBlocks::Superblock(group) => {
                     let mut block = self.superblock().disk.copy_for(*group).as_bytes().to_vec();
                     block.resize(block_size, 0);
                     see(*at, Kind::Superblock, no_inode, &block)?;
                 }
-                Piece::Descriptors(which) => {
+                PlannedBlocks::Descriptors(which) => {
                     let bytes = which.start as usize * block_size..which.end as usize * block_size;
                     see(*at, Kind::Descriptors, no_inode, &descriptors[bytes])?;
                 }
-                Piece::BlockBitmap(group) => see(*at, Kind::BlockBitmap, no_inode, &self.block_bitmap(*group))?,
-                Piece::InodeBitmap(group) => see(*at, Kind::InodeBitmap, no_inode, &self.inode_bitmap(*group))?,
-                Piece::Bytes(kind, owner, bytes) => see(*at, *kind, *owner, bytes)?,
+                PlannedBlocks::BlockBitmap(group) => see(*at, Kind::BlockBitmap, no_inode, &self.block_bitmap(*group))?,
+                PlannedBlocks::InodeBitmap(group) => see(*at, Kind::InodeBitmap, no_inode, &self.inode_bitmap(*group))?,
+                PlannedBlocks::Bytes(kind, owner, bytes) => see(*at, *kind, *owner, bytes)?,
             }
         }
         Ok(())
     }
 
     /// Copies of the superblock (the primary one left out), descriptors and bitmaps.
-    fn group_pieces(&self) -> Vec<(FsBlock, Piece<'static>)> {
+    fn group_blocks(&self) -> Vec<(FsBlock, PlannedBlocks<'static>)> {
         let geometry = &self.superblock().geometry;
-        let mut pieces = Vec::new();
+        let mut planned = Vec::new();
         // descriptors before the meta groups lie in a row behind each superblock
         let row = geometry.descriptor_blocks.min(geometry.first_meta_group);
         for number in geometry.group_numbers() {
             if let Some(at) = geometry.superblock_block(number) {
                 if number.get() > 0 {
-                    pieces.push((at, Piece::Superblock(number)));
+                    planned.push((at, PlannedBlocks::Superblock(number)));
                 }
                 if row > 0 {
-                    pieces.push((FsBlock(at.get() + 1), Piece::Descriptors(0..row)));
+                    planned.push((FsBlock(at.get() + 1), PlannedBlocks::Descriptors(0..row)));
                 }
             }
         }
         for n in row..geometry.descriptor_blocks {
             let copies = geometry.descriptor_block_backups(n).into_iter();
             let all = std::iter::once(geometry.descriptor_block(n)).chain(copies);
-            pieces.extend(all.map(|at| (at, Piece::Descriptors(n..n + 1))));
+            planned.extend(all.map(|at| (at, PlannedBlocks::Descriptors(n..n + 1))));
         }
         for (number, group) in geometry.group_numbers().zip(self.groups()) {
             // a bitmap that is marked as not written follows from the descriptor
             if !group.flags.contains(GroupFlags::BLOCK_UNINIT) && self.maps.is_none() {
-                pieces.push((group.block_bitmap, Piece::BlockBitmap(number)));
+                planned.push((group.block_bitmap, PlannedBlocks::BlockBitmap(number)));
             }
             if !group.flags.contains(GroupFlags::INODE_UNINIT) {
-                pieces.push((group.inode_bitmap, Piece::InodeBitmap(number)));
+                planned.push((group.inode_bitmap, PlannedBlocks::InodeBitmap(number)));
             }
         }
-        pieces
+        planned
     }
 }
 

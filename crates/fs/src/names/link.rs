@@ -21,7 +21,7 @@ impl Names {
     }
 
     fn link_now(&self, number: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
-        self.note_name(dir, name);
+        self.record_name(dir, name);
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
             self.may_contain(&dir, name)?;

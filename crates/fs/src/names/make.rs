@@ -94,7 +94,7 @@ impl Names {
 
     fn make(&self, dir: InodeNo, name: &[u8], file: &NewFile, target: Option<&[u8]>) -> Result<Arc<Inode>> {
         check_name(name)?;
-        self.note_name(dir, name);
+        self.record_name(dir, name);
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
             self.may_contain(&dir, name)?;

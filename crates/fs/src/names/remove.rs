@@ -42,8 +42,8 @@ impl Names {
     }
 
     fn remove(&self, dir: InodeNo, name: &[u8], directory: bool) -> Result<()> {
-        let _pass = self.changing()?;
-        self.note_name(dir, name);
+        let _guard = self.changing()?;
+        self.record_name(dir, name);
         let goes = self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
             let found = self.find_named(&dir, name)?;

@@ -75,7 +75,7 @@ impl Names {
         check_name(old_name)?;
         check_name(new_name)?;
         if flags.exchange && (flags.no_replace || flags.whiteout) {
-            return Err(Error::Invalid("names that change places are both there, and both stay"));
+            return Err(Error::Invalid("an exchange cannot be combined with no-replace or whiteout"));
         }
         let is_dot = |name: &[u8]| matches!(name, b"." | b"..");
         if is_dot(old_name) || is_dot(new_name) {
@@ -93,8 +93,8 @@ impl Names {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        self.note_name(old_dir, old_name);
-        self.note_name(new_dir, new_name);
+        self.record_name(old_dir, old_name);
+        self.record_name(new_dir, new_name);
         self.settle_content(old_dir, old_name, new_dir, new_name)?;
         let across = old_dir != new_dir;
         let _guard = across.then(|| self.rename.lock());
@@ -269,7 +269,7 @@ impl Names {
         let change = self.change(NAMING + REMOVING)?;
         change.may_remove_names()?;
         let whiteout = self.whiteout(&change, &source.dir, flags)?;
-        change.note_whole(source.inode.number);
+        change.record_whole(source.inode.number);
         let to = self.point_name(&change, &target.dir, &target.found, source.inode.number, source.kind())?;
         // in one directory, an inline one is another inode value now
         let from = if across { Arc::clone(&source.dir) } else { Arc::clone(&to) };
@@ -330,8 +330,8 @@ impl Names {
             }
         }
         let change = self.change(NAMING)?;
-        change.note_whole(a.inode.number);
-        change.note_whole(b.inode.number);
+        change.record_whole(a.inode.number);
+        change.record_whole(b.inode.number);
         let from = self.point_name(&change, &a.dir, &a.found, b.inode.number, b.kind())?;
         let to = if across { Arc::clone(&b.dir) } else { Arc::clone(&from) };
         let to = self.point_name(&change, &to, &b.found, a.inode.number, a.kind())?;

@@ -171,7 +171,7 @@ impl Xattrs {
         if body != old.body {
             pack::pack_inode(&mut packed, body).ok_or(Error::NoSpace)?;
         }
-        let tag = Tag { kind: Kind::Attributes, owner: inode.number, seed: 0 };
+        let tag = Tag::new(Kind::Attributes, inode.number);
         let mut file_acl = old.at.map_or(0, |(at, _)| at.get());
         // values in inodes of their own count for each file that has them
         let (mut more, mut fewer) =
@@ -185,7 +185,7 @@ impl Xattrs {
                 _ => {
                     if !block.is_empty() {
                         let new = change.allocate(inode.number, self.goal(inode), 1, Role::Metadata)?.first;
-                        change.note_run(inode.number, Part::Attributes, (new, 1), true);
+                        change.record_run(inode.number, Part::Attributes, (new, 1), true);
                         change.fresh(new, tag, |bytes| pack::pack_block(bytes, block)).ok_or(Error::NoSpace)?;
                         file_acl = new.get();
                         more += 1;
@@ -226,7 +226,7 @@ impl Xattrs {
         change.prepare_to_free(at, 1)?;
         let left = change.edit(at, tag, pack::unshare)?;
         if left == 0 {
-            change.note_run(tag.owner, Part::Attributes, (at, 1), false);
+            change.record_run(tag.owner, Part::Attributes, (at, 1), false);
             change.free(at, 1, Purpose::Metadata)?;
         }
         Ok(left == 0)
@@ -319,7 +319,7 @@ impl Xattrs {
         };
         let mut lost: Vec<InodeNo> = old.body.iter().filter_map(value_inode_of).collect();
         if let Some((at, _)) = old.at {
-            let tag = Tag { kind: Kind::Attributes, owner: inode.number, seed: 0 };
+            let tag = Tag::new(Kind::Attributes, inode.number);
             if self.leave_block(change, at, tag)? {
                 lost.extend(old.block.iter().filter_map(value_inode_of));
             }

@@ -145,7 +145,7 @@ pub(crate) fn respond(
         let transport = if link.features.contains(Features::OVER_IO_URING) { "io_uring" } else { "/dev/fuse" };
         return reply.value(size, link.counters.text(transport, link.polling.spent()).as_bytes());
     }
-    let coming = link.writeback.note(&request.operation);
+    let coming = link.writeback.record(&request.operation);
     let outcome = ask((link, queue), &request, reply);
     if let (Some(coming), Err(why), false) = (coming, outcome, reply.is_rolled_back()) {
         coming.failed(why);
@@ -227,7 +227,7 @@ pub(crate) fn notify(connection: BorrowedFd<'_>, code: i32, what: &[&[u8]]) -> b
 
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without words")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
 }
 
 /// Parts a request that was read from /dev/fuse; `None` for one too short for its kind.

@@ -71,7 +71,7 @@ impl Holes {
         at.checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
     }
 
-    fn note(&self, number: InodeNo, start: u64, end: u64) {
+    fn record(&self, number: InodeNo, start: u64, end: u64) {
         self.any.store(true, Ordering::Release);
         self.files().entry(number).or_default().add(start, end);
     }
@@ -81,22 +81,22 @@ impl Holes {
         let (start, end) = (self.down(offset), self.up(offset.saturating_add(length)));
         match volume.hole_within(inode, start, end) {
             Ok(None) => {}
-            Ok(Some(hole)) => self.note(inode.number, self.down(hole), end),
+            Ok(Some(hole)) => self.record(inode.number, self.down(hole), end),
             // a part of it may be readable
-            Err(_) => self.note(inode.number, start, end),
+            Err(_) => self.record(inode.number, start, end),
         }
     }
 
     /// A part of a file goes, and from the kernel with it, but for pages that stay in part: these are cut. It splits
     /// what it caches as several pages together; where it cannot, all of that goes.
     pub(super) fn cut(&self, number: InodeNo, start: u64, end: u64) {
-        self.note(number, self.down(start), self.up(start).min(end));
+        self.record(number, self.down(start), self.up(start).min(end));
         if end != u64::MAX {
-            self.note(number, self.down(end).max(start), self.up(end));
+            self.record(number, self.down(end).max(start), self.up(end));
         }
     }
 
-    /// The kernel let go of a file, unless it has it again: `is_looked_up` says so.
+    /// The kernel has forgotten a file, unless it has it again: `is_looked_up` says so.
     pub(super) fn forget(&self, number: InodeNo, is_looked_up: impl FnOnce() -> bool) {
         if self.any.load(Ordering::Acquire) {
             // code that notes something of a file has it referenced, and waits here

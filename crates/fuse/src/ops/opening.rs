@@ -21,7 +21,7 @@ impl Ops {
             Ok(inode.raw().flags())
         })?;
         may_be_opened(how, file)?;
-        self.note_opened(self.number(node)?, how);
+        self.record_opened(self.number(node)?, how);
         let writes = how.intersects(OFlags::WRONLY | OFlags::RDWR);
         if writes && file.contains(InodeFlags::APPEND) && !self.writeback {
             // fcntl(2) takes O_APPEND away, and mappings have none: the kernel would show what is refused later.
@@ -34,7 +34,7 @@ impl Ops {
 
     /// Remembers that the kernel may have pages of a file, from mappings or because it caches what is written, that it
     /// has not handed over. [`Ops::forget_pages`] ends that.
-    pub(super) fn note_opened(&self, number: InodeNo, how: OFlags) {
+    pub(super) fn record_opened(&self, number: InodeNo, how: OFlags) {
         if how.contains(OFlags::RDWR) || (self.writeback && how.contains(OFlags::WRONLY)) {
             self.may_have_pages.lock().entry(number).or_default();
         }
@@ -46,7 +46,7 @@ impl Ops {
     }
 
     /// Remembers that a page of a file could not be written.
-    fn note_lost_page(&self, node: u64, why: Errno) {
+    fn record_lost_page(&self, node: u64, why: Errno) {
         if let Ok(number) = self.number(node)
             && let Some(lost) = self.may_have_pages.lock().get_mut(&number)
         {
@@ -84,7 +84,7 @@ impl Ops {
     /// has to forget it: it shows it to everybody as what the file holds.
     pub(super) fn refuse_page(&self, why: Errno, request: &Request<'_>, reply: &mut Reply<'_>) {
         let Operation::Write { offset, paged: true, .. } = request.operation else { return };
-        self.note_lost_page(request.node, why);
+        self.record_lost_page(request.node, why);
         if why == Errno::PERM {
             reply.content_changed(request.node, offset);
         }

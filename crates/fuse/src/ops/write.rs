@@ -152,7 +152,7 @@ impl Ops {
             self.volume.add_lookup(inode.number);
         }
         let Some(how) = making.open else { return reply.entry(&entry) };
-        self.note_opened(inode.number, how);
+        self.record_opened(inode.number, how);
         reply.created(&entry)
     }
 
@@ -213,7 +213,7 @@ impl Ops {
             if changes.kill_privileges {
                 self.drop_privileges(number, caller)?;
             }
-            self.note_cut(number, size, u64::MAX)?;
+            self.record_cut(number, size, u64::MAX)?;
             self.outcome(number, self.volume.truncate(number, size))?;
         }
         let before = self.outcome(number, self.volume.attributes_of(number))?;
@@ -226,7 +226,7 @@ impl Ops {
     }
 
     /// A part of a file is about to go, as far as it is there.
-    fn note_cut(&self, number: InodeNo, start: u64, end: u64) -> Answer<()> {
+    fn record_cut(&self, number: InodeNo, start: u64, end: u64) -> Answer<()> {
         let Some(holes) = &self.holes else { return Ok(()) };
         let a = self.outcome(number, self.volume.attributes_of(number))?;
         if start < a.size {
@@ -280,7 +280,7 @@ impl Ops {
     }
 
     /// Remembers that a file has capabilities.
-    pub(super) fn note_capability(&self, number: InodeNo) {
+    pub(super) fn record_capability(&self, number: InodeNo) {
         self.capable.lock().insert(number);
         self.any_capable.store(true, Ordering::Release);
     }
@@ -340,7 +340,7 @@ impl Ops {
         let before = self.outcome(number, self.volume.attributes_of(number))?;
         self.outcome(number, self.volume.set_xattr(number, name, value, mode))?;
         if name == CAPABILITY {
-            self.note_capability(number);
+            self.record_capability(number);
         }
         let a = self.outcome(number, self.volume.attributes_of(number))?;
         if kill_sgid && a.mode & S_ISGID != 0 {
@@ -377,7 +377,7 @@ impl Ops {
         };
         self.drop_capability(number)?;
         if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
-            self.note_cut(number, offset, offset.saturating_add(length))?;
+            self.record_cut(number, offset, offset.saturating_add(length))?;
         }
         // the request does not say whether they may stay
         let dropped = caller.uid != 0 && self.drop_privileges(number, caller)?;
@@ -498,7 +498,7 @@ impl Ops {
     }
 
     /// Records that a file was read, where that is asked for.
-    pub(super) fn note_read(&self, node: u64) {
+    pub(super) fn record_read(&self, node: u64) {
         use fuse_wire::Atime;
         if self.atime == Atime::Never || !self.volume.is_writable() {
             return;
@@ -518,7 +518,7 @@ impl Ops {
         }
         let set = SetAttributes { atime: Some(now), preserve_ctime: true, ..SetAttributes::default() };
         // what was read was read; no process waits for it to be noted
-        let Some(_pass) = self.volume.try_change() else { return };
+        let Some(_guard) = self.volume.try_change() else { return };
         // asked again with the file locked: another process may have set its times since
         let _ = self.volume.set_attributes_if(number, &set, is_due);
     }

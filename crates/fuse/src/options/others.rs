@@ -1,26 +1,27 @@
-//! Options of mount(8) and of the kernel's ext2, ext3 and ext4 that are no business of ours: a line of fstab can be
-//! taken over as it is where that promises nothing that is not done here.
+//! Options of mount(8) and of the kernel's ext2, ext3 and ext4 that Extant has no use for: with them a line of fstab can
+//! stay as it is.
 //!
-//! None that asks for more than is done, or for something else, is accepted: it is refused with the reason.
+//! An option that asks for something unsupported is refused with the reason.
 
 /// The meaning of such an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// All that it asks for is done anyway.
+    /// The behaviour that it asks for is the usual one.
     Same,
-    /// It is for others, or for a part that is not here, or permits less care than is taken here.
+    /// No effect: it is for other programs, for parts of the kernel, or permits weaker guarantees than Extant's.
     NoEffect,
-    /// It asks for what is not done: why.
+    /// Something unsupported is asked for: the reason to refuse it.
     Refused(&'static str),
 }
 use Meaning::{NoEffect, Refused, Same};
 
 const QUOTA: &str = "quotas are not enforced";
 const DEVICE_OF_JOURNAL: &str =
-    "volumes with a journal on another device are read only: `extant mount -j DEVICE -o ro`";
+    "a volume with an external journal can only be mounted read-only: `extant mount -j DEVICE -o ro`";
 const BSD_GROUPS: &str =
-    "a new file belongs to its maker's group, or to its directory's where that has the set-group-id bit";
-const RESERVED: &str = "reserved blocks are for those whom the superblock names: see `tune2fs -u` and `-g`";
+    "new files get the group of the process that creates them, or of the directory if that has the set-group-ID bit";
+const RESERVED: &str =
+    "the user and group of reserved blocks are those in the superblock: set them with `tune2fs -u` and `-g`";
 
 /// Names; one that ends in `=` stands for it with any value.
 const TABLE: &[(&str, Meaning)] = &[
@@ -50,10 +51,10 @@ const TABLE: &[(&str, Meaning)] = &[
     ("lazytime", NoEffect),
     ("nolazytime", Same),
     ("nodiratime", Same),
-    ("diratime", Refused("reading a directory is not recorded")),
+    ("diratime", Refused("access times of directories are not updated")),
     ("noiversion", Same),
-    ("iversion", Refused("the version of an inode is not counted")),
-    ("i_version", Refused("the version of an inode is not counted")),
+    ("iversion", Refused("inode versions are not maintained")),
+    ("i_version", Refused("inode versions are not maintained")),
     // what the kernel shows of a FUSE mount, and mount(8) repeats with `remount`
     ("user_id=", NoEffect),
     ("group_id=", NoEffect),
@@ -62,22 +63,22 @@ const TABLE: &[(&str, Meaning)] = &[
     ("max_read=", NoEffect),
     // ext4(5)
     ("acl", Same),
-    ("noacl", Refused("access control lists are always in force")),
+    ("noacl", Refused("access control lists are always enforced")),
     ("user_xattr", Same),
-    ("nouser_xattr", Refused("attributes are always on")),
+    ("nouser_xattr", Refused("extended attributes are always enabled")),
     ("barrier", Same),
     ("barrier=1", Same),
     ("barrier=0", NoEffect),
     ("nobarrier", NoEffect),
     ("nodiscard", Same),
-    ("discard", Refused("blocks are not discarded when they are freed: use fstrim(8), now and then")),
+    ("discard", Refused("freed blocks are not discarded at once: run fstrim(8) periodically")),
     ("delalloc", Same),
-    ("nodelalloc", Refused("content gets its place when it is synced, or after the seconds of `commit`")),
+    ("nodelalloc", Refused("blocks are allocated when data is synced, or after the `commit` interval")),
     ("noauto_da_alloc", NoEffect),
     (
         "auto_da_alloc",
         Refused(
-            "only a file that is replaced by rename(2) is written before; one that is cut and written anew needs fsync(2)",
+            "only data of a file renamed over another is flushed; a file that is truncated and rewritten needs fsync(2)",
         ),
     ),
     ("nojournal_checksum", NoEffect),
@@ -110,15 +111,15 @@ const TABLE: &[(&str, Meaning)] = &[
     ("nocheck", Same),
     ("check=none", Same),
     ("bsddf", Same),
-    ("minixdf", Refused("the volume's own structures do not count as space")),
+    ("minixdf", Refused("statfs(2) never counts metadata as space")),
     ("nogrpid", Same),
     ("sysvgroups", Same),
     ("grpid", Refused(BSD_GROUPS)),
     ("bsdgroups", Refused(BSD_GROUPS)),
     ("resuid=", Refused(RESERVED)),
     ("resgid=", Refused(RESERVED)),
-    ("nouid32", Refused("owners have 32 bits")),
-    ("max_dir_size_kb=", Refused("the size of directories has no limit of its own")),
+    ("nouid32", Refused("user and group IDs always have 32 bits")),
+    ("max_dir_size_kb=", Refused("directory sizes are not limited separately")),
     ("dax=never", Same),
     ("noquota", Same),
     ("quota", Refused(QUOTA)),

@@ -36,16 +36,15 @@ impl MountedSnapshots {
         let root = dir.ancestors().take_while(same).last().unwrap_or(&dir).to_owned();
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         if text(&root, DAEMON).is_err() {
-            return Err(wrong("it is not on a volume that `extant mount` mounted"));
+            return Err(wrong("it is not on a volume mounted by `extant mount`"));
         }
         let folder = root.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
         if folder.metadata().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
-            let why = "its snapshots are for root and the user who mounted it (mount option snapdir)";
+            let why = "only root and the user who mounted it may access its snapshots (mount option snapdir)";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         if !folder.is_dir() {
-            let why =
-                "there are no snapshots: it needs a mounted native volume (not one of its snapshots, -o snapshot=)";
+            let why = "snapshots need a mounted native volume (not a snapshot mounted with -o snapshot=)";
             return Err(wrong(why));
         }
         Ok(Self { folder })
@@ -99,7 +98,7 @@ impl MountedSnapshots {
     /// mount's owner, `StorageFull`, `ReadOnlyFilesystem`, and others of the volume.
     pub fn create(&self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;
-        std::fs::create_dir(self.of_name(name)).map_err(in_words)
+        std::fs::create_dir(self.of_name(name)).map_err(with_reason)
     }
 
     /// Deletes a snapshot.
@@ -108,7 +107,7 @@ impl MountedSnapshots {
     /// `NotFound`, and as [`MountedSnapshots::create`].
     pub fn delete(&self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;
-        std::fs::remove_dir(self.of_name(name)).map_err(in_words)
+        std::fs::remove_dir(self.of_name(name)).map_err(with_reason)
     }
 
     /// Goes back to a snapshot when the volume is unmounted; with `None` it does not after all.
@@ -131,12 +130,14 @@ fn check_name(name: &[u8]) -> io::Result<()> {
     if is_name { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, why)) }
 }
 
-/// The kernel hands on a number alone.
-fn in_words(e: io::Error) -> io::Error {
+/// The error with its reason as a sentence: the kernel passes on a number alone.
+fn with_reason(e: io::Error) -> io::Error {
     match e.kind() {
-        io::ErrorKind::InvalidInput => io::Error::new(e.kind(), "within a transaction no snapshot is made or deleted"),
+        io::ErrorKind::InvalidInput => {
+            io::Error::new(e.kind(), "snapshots cannot be taken or deleted within a transaction")
+        }
         io::ErrorKind::ReadOnlyFilesystem => {
-            io::Error::new(e.kind(), "the volume is mounted read-only, so no snapshot is made or deleted")
+            io::Error::new(e.kind(), "the volume is mounted read-only: snapshots cannot be taken or deleted")
         }
         _ => e,
     }

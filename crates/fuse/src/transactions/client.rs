@@ -16,7 +16,7 @@ const NUMBERS: &str = "/proc/sys/kernel/random/uuid";
 const UNMOUNTED: &str = "the volume was unmounted; all changes were rolled back";
 /// The same where that happened while it was committed.
 const UNKNOWN: &str =
-    "the process that serves the volume has ended; all changes are there when it is mounted again, or none";
+    "the process that serves the volume has ended: the next mount shows all changes of the transaction, or none";
 
 /// A transaction on a mounted volume, asked for by another process than the one that serves it: this process, and those
 /// that it starts, are its members. When this process ends it is rolled back.
@@ -70,16 +70,15 @@ impl MountedTransaction {
         hand_over_pages(&file);
         ask(&file, &format!("begin.{seconds}.{mark}")).map_err(|e| match Errno::from_io_error(&e) {
             Some(Errno::NODATA | Errno::OPNOTSUPP) => {
-                let why = "no transaction can begin there: it needs a mounted native volume (not one of its \
-                           snapshots, -o snapshot=)";
+                let why = "transactions need a mounted native volume (not a snapshot mounted with -o snapshot=)";
                 io::Error::other(why)
             }
-            Some(Errno::INVAL) => io::Error::other("a transaction can take a day at most"),
+            Some(Errno::INVAL) => io::Error::other("the timeout of a transaction is at most one day"),
             Some(Errno::PERM) => {
                 io::Error::other("only root and the user who mounted the volume can begin a transaction")
             }
             Some(Errno::ROFS) => io::Error::other("the volume is mounted read-only"),
-            Some(Errno::CANCELED) => io::Error::other("this runs in a transaction that was rolled back"),
+            Some(Errno::CANCELED) => io::Error::other("this process belongs to a transaction that was rolled back"),
             _ => e,
         })?;
         Ok(Self { file, mount, mark })
@@ -124,7 +123,7 @@ impl MountedTransaction {
         ask(&self.file, command).map_err(|e| match Errno::from_io_error(&e) {
             Some(Errno::NOTCONN | Errno::NODEV) => io::Error::other(UNMOUNTED),
             Some(Errno::CONNABORTED | Errno::IO) => io::Error::other(UNKNOWN),
-            Some(Errno::INVAL) => io::Error::other("there is no such transaction any more"),
+            Some(Errno::INVAL) => io::Error::other("the transaction no longer exists"),
             _ => e,
         })
     }

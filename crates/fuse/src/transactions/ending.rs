@@ -55,7 +55,7 @@ pub(super) fn commit(inner: &Arc<dyn Filesystem>, shared: &Arc<Shared>, running:
     }
     running.committing.store(true, Ordering::SeqCst);
     let mut forgetting = None;
-    let outcome = running.transaction.commit_or(|touched| forgetting = invalidate(inner, shared, running, touched));
+    let outcome = running.transaction.commit_or(|dirty| forgetting = invalidate(inner, shared, running, dirty));
     end(running, forgetting);
     outcome
 }
@@ -73,7 +73,7 @@ pub(super) fn roll_back(
     running.transaction.doom(why);
     hand_over_pages(running);
     let mut forgetting = None;
-    let outcome = running.transaction.undo(why, |touched| forgetting = invalidate(inner, shared, running, touched));
+    let outcome = running.transaction.undo(why, |dirty| forgetting = invalidate(inner, shared, running, dirty));
     end(running, forgetting);
     outcome
 }
@@ -97,7 +97,7 @@ fn end(running: &Running, forgetting: Option<JoinHandle<()>>) {
 
 fn overdue(running: &Running) -> Option<String> {
     let over = running.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    over.then(|| format!("it took longer than its limit of {} s", running.time.as_secs()))
+    over.then(|| format!("it exceeded its time limit of {} s", running.time.as_secs()))
 }
 
 /// The part of a file's state that the kernel has to learn, or to forget.
@@ -132,21 +132,21 @@ fn invalidate(
     inner: &Arc<dyn Filesystem>,
     shared: &Arc<Shared>,
     running: &Running,
-    touched: &DirtySet,
+    dirty: &DirtySet,
 ) -> Option<JoinHandle<()>> {
     running.members.orphan();
     shared.doomed.lock().push(Arc::clone(&running.members));
     shared.any_doomed.store(true, Ordering::Release);
     running.undone.store(true, Ordering::SeqCst);
-    note_capabilities(&**inner, shared, touched);
+    record_capabilities(&**inner, shared, dirty);
     let page_writes = running.page_writes.lock().clone();
     shared.lost.add(page_writes.iter().copied());
     shared.kernel.get()?;
-    let ends = touched.longer.iter().filter_map(|number| last_byte(shared, *number)).map(Forgotten::End);
-    let nodes = touched.inodes.iter().map(|number| node_of(*number)).chain(page_writes).map(Forgotten::Node);
-    let names = touched.names.iter().map(|(dir, name)| Forgotten::Name(node_of(*dir), name.clone()));
+    let ends = dirty.longer.iter().filter_map(|number| last_byte(shared, *number)).map(Forgotten::End);
+    let nodes = dirty.inodes.iter().map(|number| node_of(*number)).chain(page_writes).map(Forgotten::Node);
+    let names = dirty.names.iter().map(|(dir, name)| Forgotten::Name(node_of(*dir), name.clone()));
     let mut all: Vec<Forgotten> = ends.chain(nodes).chain(names).collect();
-    // those that wait with a directory locked let go of it
+    // those that wait with a directory locked unlock it
     make_way(shared, running, STUCK);
     // what others have locked may take until they go on, and must not delay the rest
     let locked = shared.waiting.locked();
@@ -198,17 +198,17 @@ fn last_byte(shared: &Shared, number: InodeNo) -> Option<(u64, u64, [u8; 1])> {
 }
 
 /// Has the code that answers note which of the files have capabilities now.
-fn note_capabilities(inner: &dyn Filesystem, shared: &Shared, touched: &DirtySet) {
+fn record_capabilities(inner: &dyn Filesystem, shared: &Shared, dirty: &DirtySet) {
     let (uid, gid, pid) = (0, 0, 0);
     let mut space = [0; 64];
-    for number in &touched.inodes {
+    for number in &dirty.inodes {
         let request = Request {
             unique: 0,
             node: node_of(*number),
             caller: Caller { uid, gid, pid },
             operation: Operation::GetXattr { name: CAPABILITY, size: 0 },
         };
-        let _pass = shared.volume.looking();
+        let _guard = shared.volume.looking();
         let known = shared.volume.inode(*number).is_ok_and(|inode| inode.kind == fs::FileKind::Regular);
         if known {
             // that it has none is an error, too
@@ -258,7 +258,7 @@ pub(super) fn watch(
 }
 
 fn make_way(shared: &Shared, running: &Running, quiet: u32) -> bool {
-    let needed = |node| super::inode_of(node).is_some_and(|inode| running.transaction.has_touched(inode));
+    let needed = |node| super::inode_of(node).is_some_and(|inode| running.transaction.has_changed(inode));
     shared.waiting.make_way(quiet, needed, |node| shared.forget_attributes(node))
 }
 

@@ -4,7 +4,7 @@
 //! that is to be written. A member that needs it would wait for who waits for the transaction. What can be done about
 //! that:
 //!
-//! 1. A request about a name is answered ESTALE. The kernel lets go of the directory and does the whole call once more;
+//! 1. A request about a name is answered ESTALE. The kernel unlocks the directory and does the whole call once more;
 //!    the program hears nothing of it. On its way to the name it asks for the directories above (LOOKUP_REVAL), or for
 //!    the attributes of this one, which it was notified to forget: with nothing locked. That is where it waits from
 //!    then on. Many may queue for the directory behind it: as soon as they come, they are answered so, too.
@@ -81,7 +81,7 @@ enum Verdict {
     /// The program gets an error.
     Busy,
     /// It has waited enough.
-    Pass,
+    Enough,
 }
 
 /// A task whose call is being done once more.
@@ -94,21 +94,21 @@ struct Back {
 }
 
 /// A request waits, until this is dropped.
-pub(super) struct Place<'w> {
+pub(super) struct WaitGuard<'w> {
     waiting: &'w Waiting,
     unique: u64,
     /// The kernel does the call for the second time, and will not for a third.
     pub(super) again: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         self.waiting.list.lock().waiting.remove(&self.unique);
         self.waiting.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Place<'_> {
+impl WaitGuard<'_> {
     /// Whether it may wait on; `false` where it has waited enough.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl Place<'_> {
         match verdict {
             Some(Verdict::Again) => Err(Errno::STALE),
             Some(Verdict::Busy) => Err(Errno::BUSY),
-            Some(Verdict::Pass) => Ok(false),
+            Some(Verdict::Enough) => Ok(false),
             // other signals wait, as they do for a disk
             None if interrupted && (task == 0 || members::is_being_killed(task)) => Err(Errno::INTR),
             None => Ok(true),
@@ -129,7 +129,7 @@ impl Place<'_> {
     }
 }
 
-impl Place<'_> {
+impl WaitGuard<'_> {
     /// A rollback took away what a request relies on that has waited here: what it is sent away with, so that the
     /// kernel looks again. What goes by a path waits then for the next transaction before it looks, if there is one.
     pub(super) fn sent_back(self, request: &Request<'_>) -> Errno {
@@ -197,7 +197,7 @@ impl Waiting {
 
     /// A request begins to wait. `again`: it has waited before, in a call that the kernel did for the second time. If
     /// it is sent back at once, the kernel is to `forget` the attributes of its directories.
-    pub(super) fn begin(&self, request: &Request<'_>, again: bool, forget: impl Fn(u64)) -> Place<'_> {
+    pub(super) fn begin(&self, request: &Request<'_>, again: bool, forget: impl Fn(u64)) -> WaitGuard<'_> {
         let (unique, task) = (request.unique, request.caller.pid);
         let (locks, mut names) = locked(request);
         let looks = matches!(request.operation, Operation::Lookup { .. } | Operation::GetAttr);
@@ -223,7 +223,7 @@ impl Waiting {
         }
         list.waiting.insert(unique, waiter);
         self.count.fetch_add(1, Ordering::SeqCst);
-        Place { waiting: self, unique, again }
+        WaitGuard { waiting: self, unique, again }
     }
 
     /// Whether a request that only looks belongs to a call that is being done once more, and comes with nothing locked.
@@ -250,7 +250,7 @@ impl Waiting {
     }
 
     /// A request need not wait, or no more; whether it belongs to a call that the kernel does for the second time.
-    pub(super) fn pass(&self, request: &Request<'_>) -> bool {
+    pub(super) fn leaves(&self, request: &Request<'_>) -> bool {
         if !self.any_back.load(Ordering::Acquire) {
             return false;
         }
@@ -307,7 +307,7 @@ impl Waiting {
         left.retain(|w| w.verdict.is_none() && (!busy || w.spared > 0));
         let half = left.len().div_ceil(2);
         for waiter in left.into_iter().take(half) {
-            waiter.verdict = Some(if waiter.looks { Verdict::Pass } else { Verdict::Busy });
+            waiter.verdict = Some(if waiter.looks { Verdict::Enough } else { Verdict::Busy });
         }
         list.waiting.values_mut().for_each(|w| w.spared += 1);
         busy || half > 0
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(waiting.begin(&chmod(2), false, |_| ()).sent_back(&chmod(2)), Errno::BUSY);
         assert_eq!(waiting.begin(&chmod(3), false, |_| ()).sent_back(&chmod(3)), Errno::STALE);
         // one that need not wait, and then must after all
-        assert!(waiting.pass(&chmod(4)) && !waiting.pass(&chmod(4)));
+        assert!(waiting.leaves(&chmod(4)) && !waiting.leaves(&chmod(4)));
         assert_eq!(waiting.begin(&chmod(4), true, |_| ()).sent_back(&chmod(4)), Errno::BUSY);
         assert_eq!(waiting.begin(&chmod(5), false, |_| ()).sent_back(&chmod(5)), Errno::STALE);
     }
@@ -378,8 +378,8 @@ mod tests {
     fn of_those_that_have_a_lock_the_ones_in_question_go_first() {
         let waiting = Waiting::default();
         let write = |unique, node| request(unique, 1, node, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
-        let places: Vec<_> = (0..4).map(|n| waiting.begin(&write(n, 20 + n), false, |_| ())).collect();
-        let outcomes = || places.iter().map(|place| place.goes_on().is_err()).collect::<Vec<_>>();
+        let guards: Vec<_> = (0..4).map(|n| waiting.begin(&write(n, 20 + n), false, |_| ())).collect();
+        let outcomes = || guards.iter().map(|guard| guard.goes_on().is_err()).collect::<Vec<_>>();
         waiting.make_way(BUSY, |node| node == 22, |_| ());
         assert_eq!(outcomes(), [false, false, true, false]);
         waiting.make_way(BUSY, |_| false, |_| ());
@@ -409,13 +409,13 @@ mod tests {
         let fallocate = |unique, task| request(unique, task, 3, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
         waiting.interrupt(2);
         // there is no such process
-        let places = [
+        let guards = [
             waiting.begin(&fallocate(1, u32::MAX), false, |_| ()),
             waiting.begin(&fallocate(2, u32::MAX), false, |_| ()),
         ];
-        assert_eq!(places.each_ref().map(Place::goes_on), [Ok(true), Err(Errno::INTR)]);
+        assert_eq!(guards.each_ref().map(WaitGuard::goes_on), [Ok(true), Err(Errno::INTR)]);
         waiting.interrupt(1);
-        assert_eq!(places[0].goes_on(), Err(Errno::INTR));
+        assert_eq!(guards[0].goes_on(), Err(Errno::INTR));
         let other = waiting.begin(&fallocate(3, std::process::id()), false, |_| ());
         waiting.interrupt(3);
         assert_eq!(other.goes_on(), Ok(true));

@@ -317,12 +317,12 @@ impl<'a> Work<'a> {
 
 /// Something that may have reached the device.
 #[derive(Clone)]
-pub(crate) enum Piece {
+pub(crate) enum PendingChange {
     Write(u64, Vec<u8>),
     Discard(u64, u64),
 }
 
-impl Piece {
+impl PendingChange {
     pub(crate) fn apply(&self, device: &Overlay, sectors: Option<&[usize]>) {
         match (self, sectors) {
             (Self::Write(at, bytes), None) => device.write(*at, bytes).unwrap(),
@@ -339,7 +339,7 @@ impl Piece {
 /// Which pieces are there, and one that is torn with its sectors.
 type Chosen = (Vec<usize>, Option<(usize, Vec<usize>)>);
 
-fn choices(pieces: &[Piece], most: usize, rng: &mut Rng) -> Vec<Chosen> {
+fn choices(pieces: &[PendingChange], most: usize, rng: &mut Rng) -> Vec<Chosen> {
     let of = pieces.len();
     let mut chosen: Vec<Chosen> = Vec::new();
     if of <= 5 {
@@ -353,7 +353,7 @@ fn choices(pieces: &[Piece], most: usize, rng: &mut Rng) -> Vec<Chosen> {
         }
     }
     for (number, piece) in pieces.iter().enumerate() {
-        let Piece::Write(_, bytes) = piece else { continue };
+        let PendingChange::Write(_, bytes) = piece else { continue };
         let sectors = bytes.len().div_ceil(SECTOR);
         if sectors < 2 {
             continue;
@@ -376,10 +376,10 @@ fn choices(pieces: &[Piece], most: usize, rng: &mut Rng) -> Vec<Chosen> {
     chosen
 }
 
-pub(crate) fn pieces(log: &Log, index: usize) -> Vec<Piece> {
+pub(crate) fn pieces(log: &Log, index: usize) -> Vec<PendingChange> {
     match log.entries()[index].what {
-        Logged::Write { .. } => log.pieces(index).map(|(at, bytes)| Piece::Write(at, bytes.to_vec())).collect(),
-        Logged::Discard { offset, len } => vec![Piece::Discard(offset, len)],
+        Logged::Write { .. } => log.pieces(index).map(|(at, bytes)| PendingChange::Write(at, bytes.to_vec())).collect(),
+        Logged::Discard { offset, len } => vec![PendingChange::Discard(offset, len)],
         _ => Vec::new(),
     }
 }
@@ -398,7 +398,7 @@ fn cut(work: &Work<'_>, base: &Overlay, rng: &mut Rng, depth: u32) -> Result<Cou
             }
             Logged::Flush => {
                 states(work, &before, &epoch, moment, rng, depth, &mut seen, &mut count)?;
-                epoch.drain(..).for_each(|piece: Piece| piece.apply(&before, None));
+                epoch.drain(..).for_each(|piece: PendingChange| piece.apply(&before, None));
             }
             _ => epoch.extend(pieces(&log, index)),
         }
@@ -411,7 +411,7 @@ fn cut(work: &Work<'_>, base: &Overlay, rng: &mut Rng, depth: u32) -> Result<Cou
 fn states(
     work: &Work<'_>,
     before: &Overlay,
-    epoch: &[Piece],
+    epoch: &[PendingChange],
     moment: Moment,
     rng: &mut Rng,
     depth: u32,

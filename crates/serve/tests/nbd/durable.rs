@@ -78,7 +78,7 @@ fn a_server_that_ends_flushes() {
     assert_eq!(unflushed(&device), 0);
 }
 
-/// A device whose flushes wait until they are let go.
+/// A device whose flushes wait until they are released.
 struct Slow {
     memory: MemoryDevice,
     flushes: AtomicU32,

@@ -200,11 +200,11 @@ impl Disk {
         let half = (self.p.segment / SECTOR / 2).max(1);
         let (start, rotation) = (missing.start, self.wait(now, missing.start));
         let done = self.media(now, missing);
-        let place = self.layout.place(start);
+        let position = self.layout.locate(start);
         let found = self.segments.iter().position(|s| s.0.start <= range.start && s.0.end == start);
         let mut segment = match found.and_then(|index| self.segments.remove(index)) {
             Some(segment) => segment,
-            None if self.p.read_on_arrival => Segment(start - self.layout.passed(place, rotation)..start),
+            None if self.p.read_on_arrival => Segment(start - self.layout.passed(position, rotation)..start),
             None => Segment(start..start),
         };
         segment.0.end = range.end;
@@ -234,7 +234,7 @@ impl Disk {
                 if self.arm.next == self.arm.limit && self.arm.at < now {
                     // the arm had stopped, and the place where it stopped has gone by
                     self.arm.at = self.reach(now, self.arm.next);
-                    self.arm.track = self.layout.place(self.arm.next).track;
+                    self.arm.track = self.layout.locate(self.arm.next).track;
                 }
                 self.arm.limit = limit;
             }
@@ -252,18 +252,18 @@ impl Disk {
     /// Reads ahead until `now`.
     fn read_ahead(&mut self, now: u64) {
         while self.arm.next < self.arm.limit && self.arm.at < now {
-            let place = self.layout.place(self.arm.next);
-            if place.track != self.arm.track {
-                let positioning = self.layout.position(self.arm.at, self.arm.track, place);
+            let position = self.layout.locate(self.arm.next);
+            if position.track != self.arm.track {
+                let positioning = self.layout.position(self.arm.at, self.arm.track, position);
                 self.arm.at += positioning.seek + positioning.rotation;
-                self.arm.track = place.track;
+                self.arm.track = position.track;
                 continue;
             }
-            let count = self.layout.passing(place, now - self.arm.at).min(self.arm.limit - self.arm.next);
+            let count = self.layout.passing(position, now - self.arm.at).min(self.arm.limit - self.arm.next);
             if count == 0 {
                 break; // a sector is half read
             }
-            self.arm.at += self.layout.transfer(place, count);
+            self.arm.at += self.layout.transfer(position, count);
             self.arm.next += count;
             if let Some(segment) = self.segments.back_mut() {
                 segment.0.end = self.arm.next;
@@ -283,16 +283,16 @@ impl Disk {
 
     /// When the head would stand at `sector`.
     fn reach(&self, now: u64, sector: u64) -> u64 {
-        let place = self.layout.place(sector);
+        let position = self.layout.locate(sector);
         let from = if self.runs_into(now, sector) { self.arm.at } else { self.free(now) };
-        let positioning = self.layout.position(from, self.arm.track, place);
+        let positioning = self.layout.position(from, self.arm.track, position);
         from + positioning.seek + positioning.rotation
     }
 
     /// The time, in nanoseconds, that the head would wait for `sector` on its track.
     fn wait(&self, now: u64, sector: u64) -> u64 {
         let from = if self.runs_into(now, sector) { self.arm.at } else { self.free(now) };
-        self.layout.position(from, self.arm.track, self.layout.place(sector)).rotation
+        self.layout.position(from, self.arm.track, self.layout.locate(sector)).rotation
     }
 
     /// Transfers a range between head and medium; when that is done. Reading ahead ends.
@@ -300,28 +300,28 @@ impl Disk {
         if range.is_empty() {
             return self.free(now);
         }
-        let place = self.layout.place(range.start);
+        let position = self.layout.locate(range.start);
         let mut at = self.arm.at;
         if !self.runs_into(now, range.start) {
             at = self.free(now);
-            let positioning = self.layout.position(at, self.arm.track, place);
+            let positioning = self.layout.position(at, self.arm.track, position);
             at += positioning.seek + positioning.rotation;
-            let moved = self.layout.cylinder(self.arm.track) != self.layout.cylinder(place.track);
+            let moved = self.layout.cylinder(self.arm.track) != self.layout.cylinder(position.track);
             self.report.seeks += u64::from(moved);
             self.report.seek_time += Duration::from_nanos(positioning.seek);
             self.report.rotation_time += Duration::from_nanos(positioning.rotation);
-            self.arm.track = place.track;
+            self.arm.track = position.track;
         }
         let mut next = range.start;
         while next < range.end {
-            let place = self.layout.place(next);
-            if place.track != self.arm.track {
-                let positioning = self.layout.position(at, self.arm.track, place);
+            let position = self.layout.locate(next);
+            if position.track != self.arm.track {
+                let positioning = self.layout.position(at, self.arm.track, position);
                 at += positioning.seek + positioning.rotation;
-                self.arm.track = place.track;
+                self.arm.track = position.track;
             }
-            let count = (place.sectors_per_track - place.sector).min(range.end - next);
-            at += self.layout.transfer(place, count);
+            let count = (position.sectors_per_track - position.sector).min(range.end - next);
+            at += self.layout.transfer(position, count);
             next += count;
         }
         self.arm = Arm { at, track: self.arm.track, next, limit: next };

@@ -1,4 +1,4 @@
-//! The places of the sectors of a hard disk, and the time that the arm takes to get there.
+//! The positions of the sectors of a hard disk, and the time that the arm takes to get there.
 //!
 //! Sectors are numbered along the tracks of a cylinder, surface by surface, and from the outermost cylinder inwards.
 //! Track 0 begins at angle 0; each track begins later than the one before by the angle that passes during the switch
@@ -18,9 +18,9 @@ struct Zone {
     sectors_per_track: u64,
 }
 
-/// The place of a sector.
+/// The position of a sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SectorPosition {
     /// Counted over all cylinders and heads.
     pub(super) track: u64,
     /// Within the track.
@@ -126,16 +126,16 @@ impl Layout {
         let curve = Curve::new(near, nanoseconds(p.average_seek) as f64, full)
             .ok_or(Error::Parameters("no seek curve has these times for one track, on average and in full".into()))?;
         let mut layout = Self { zones, heads, revolution, head_switch, cylinder_skew, sectors, curve };
-        layout.curve.stroke = layout.cylinder(layout.place(sectors.saturating_sub(1)).track);
+        layout.curve.stroke = layout.cylinder(layout.locate(sectors.saturating_sub(1)).track);
         Ok(layout)
     }
 
-    /// The place of a sector.
-    pub(super) fn place(&self, sector: u64) -> Place {
+    /// The position of a sector.
+    pub(super) fn locate(&self, sector: u64) -> SectorPosition {
         let after = self.zones.partition_point(|zone| zone.first_sector <= sector);
         let zone = self.zones[after.saturating_sub(1)]; // the first begins at 0
         let inside = sector - zone.first_sector;
-        Place {
+        SectorPosition {
             track: zone.first_cylinder * self.heads + inside / zone.sectors_per_track,
             sector: inside % zone.sectors_per_track,
             sectors_per_track: zone.sectors_per_track,
@@ -148,41 +148,41 @@ impl Layout {
     }
 
     /// The time in which the first `sectors` sectors of a track pass.
-    fn passage(&self, sectors: u64, place: Place) -> u64 {
-        sectors * self.revolution / place.sectors_per_track
+    fn passage(&self, sectors: u64, at: SectorPosition) -> u64 {
+        sectors * self.revolution / at.sectors_per_track
     }
 
-    /// The time in which `count` sectors pass, the first of them at `place`; all on its track.
-    pub(super) fn transfer(&self, place: Place, count: u64) -> u64 {
-        self.passage(place.sector + count, place) - self.passage(place.sector, place)
+    /// The time in which `count` sectors pass, the first of them at `at`; all on its track.
+    pub(super) fn transfer(&self, at: SectorPosition, count: u64) -> u64 {
+        self.passage(at.sector + count, at) - self.passage(at.sector, at)
     }
 
-    /// The number of sectors from `place` on that pass as a whole in a time, at most to the end of the track.
-    pub(super) fn passing(&self, place: Place, time: u64) -> u64 {
-        let until = (self.passage(place.sector, place) + time.min(self.revolution)).min(self.revolution);
+    /// The number of sectors from `at` on that pass as a whole in a time, at most to the end of the track.
+    pub(super) fn passing(&self, at: SectorPosition, time: u64) -> u64 {
+        let until = (self.passage(at.sector, at) + time.min(self.revolution)).min(self.revolution);
         // the last boundary that is not after `until`; the division rounds down, hence the + 1
-        let mut end = (until + 1) * place.sectors_per_track / self.revolution;
-        while self.passage(end, place) > until {
+        let mut end = (until + 1) * at.sectors_per_track / self.revolution;
+        while self.passage(end, at) > until {
             end -= 1;
         }
-        end.min(place.sectors_per_track).saturating_sub(place.sector)
+        end.min(at.sectors_per_track).saturating_sub(at.sector)
     }
 
-    /// The number of sectors before `place` on its track that have passed in the `time` before it came by.
-    pub(super) fn passed(&self, place: Place, time: u64) -> u64 {
-        (time * place.sectors_per_track / self.revolution).min(place.sector)
+    /// The number of sectors before `at` on its track that have passed in the `time` before it came by.
+    pub(super) fn passed(&self, at: SectorPosition, time: u64) -> u64 {
+        (time * at.sectors_per_track / self.revolution).min(at.sector)
     }
 
-    /// From `track`, at the moment `now`, to the moment when `place` begins to pass under the head.
-    pub(super) fn position(&self, now: u64, track: u64, place: Place) -> Positioning {
-        let (from, to) = (self.cylinder(track), self.cylinder(place.track));
+    /// From `track`, at the moment `now`, to the moment when `at` begins to pass under the head.
+    pub(super) fn position(&self, now: u64, track: u64, at: SectorPosition) -> Positioning {
+        let (from, to) = (self.cylinder(track), self.cylinder(at.track));
         let seek = match from.abs_diff(to) {
-            0 if track == place.track => 0,
+            0 if track == at.track => 0,
             0 => self.head_switch,
             distance => self.curve.time(distance),
         };
-        let skew = to * self.cylinder_skew + place.track % self.heads * self.head_switch;
-        let target = (skew + self.passage(place.sector, place)) % self.revolution;
+        let skew = to * self.cylinder_skew + at.track % self.heads * self.head_switch;
+        let target = (skew + self.passage(at.sector, at)) % self.revolution;
         let angle = (now + seek) % self.revolution;
         Positioning { seek, rotation: (target + self.revolution - angle) % self.revolution }
     }
@@ -198,17 +198,17 @@ mod tests {
     }
 
     #[test]
-    fn every_sector_has_one_place() {
+    fn every_sector_has_one_position() {
         let p = DiskParameters { capacity: 64 << 20, zones: 5, ..DiskParameters::default() };
         let layout = layout(&p);
-        let mut expected = Place { track: 0, sector: 0, sectors_per_track: layout.zones[0].sectors_per_track };
+        let mut expected = SectorPosition { track: 0, sector: 0, sectors_per_track: layout.zones[0].sectors_per_track };
         for sector in 0..layout.sectors {
-            let place = layout.place(sector);
-            expected.sectors_per_track = place.sectors_per_track;
-            assert_eq!(place, expected, "{sector}");
+            let at = layout.locate(sector);
+            expected.sectors_per_track = at.sectors_per_track;
+            assert_eq!(at, expected, "{sector}");
             expected.sector += 1;
-            if expected.sector == place.sectors_per_track {
-                expected = Place { track: place.track + 1, sector: 0, ..place };
+            if expected.sector == at.sectors_per_track {
+                expected = SectorPosition { track: at.track + 1, sector: 0, ..at };
             }
         }
     }
@@ -252,29 +252,29 @@ mod tests {
         let layout = layout(&DiskParameters::default());
         for last in [0, 1, 2, 5, 1000, 99_999].map(|track: u64| {
             let mut sector = track * 1500;
-            while layout.place(sector + 1).track == layout.place(sector).track {
+            while layout.locate(sector + 1).track == layout.locate(sector).track {
                 sector += 1;
             }
             sector
         }) {
-            let (place, next) = (layout.place(last), layout.place(last + 1));
-            let Positioning { seek, rotation } = layout.position(77, place.track, place);
-            let now = 77 + seek + rotation + layout.transfer(place, 1);
-            assert_eq!(layout.position(now, place.track, next).rotation, 0, "after sector {last}");
+            let (at, next) = (layout.locate(last), layout.locate(last + 1));
+            let Positioning { seek, rotation } = layout.position(77, at.track, at);
+            let now = 77 + seek + rotation + layout.transfer(at, 1);
+            assert_eq!(layout.position(now, at.track, next).rotation, 0, "after sector {last}");
         }
     }
 
     #[test]
     fn passing_sectors_are_whole() {
         let layout = layout(&DiskParameters::default());
-        let place = Place { sector: 100, ..layout.place(0) };
+        let at = SectorPosition { sector: 100, ..layout.locate(0) };
         for count in [1, 2, 7, 500] {
-            let time = layout.transfer(place, count);
-            assert_eq!(layout.passing(place, time), count);
-            assert_eq!(layout.passing(place, time - 1), count - 1);
+            let time = layout.transfer(at, count);
+            assert_eq!(layout.passing(at, time), count);
+            assert_eq!(layout.passing(at, time - 1), count - 1);
         }
-        assert_eq!(layout.passing(place, u64::MAX), place.sectors_per_track - 100);
-        assert_eq!(layout.passed(place, u64::from(u32::MAX)), 100);
-        assert_eq!(layout.passed(place, 0), 0);
+        assert_eq!(layout.passing(at, u64::MAX), at.sectors_per_track - 100);
+        assert_eq!(layout.passed(at, u64::from(u32::MAX)), 100);
+        assert_eq!(layout.passed(at, 0), 0);
     }
 }

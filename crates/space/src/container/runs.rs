@@ -195,9 +195,10 @@ impl Runs {
     /// Adds what is missing of a run; how many units that is, and how long the run is that it is part of then.
     pub(super) fn add(&mut self, run: Run, most: usize) -> (u32, u32) {
         let first = self.behind(run.start.saturating_sub(1));
-        let touched = self.runs.get(first..).unwrap_or_default().iter().take_while(|there| there.start() <= run.end());
+        let overlapping =
+            self.runs.get(first..).unwrap_or_default().iter().take_while(|there| there.start() <= run.end());
         let (mut start, mut end, mut present, mut count) = (run.start, run.end(), 0, 0);
-        for there in touched {
+        for there in overlapping {
             present += there.end().min(run.end()).saturating_sub(there.start().max(run.start));
             (start, end) = (start.min(there.start()), end.max(there.end()));
             count += 1;

@@ -13,11 +13,8 @@
 use super::map_writer::{MapWriter, Overwrite, Written};
 use super::{Engine, Idle, Limits};
 use crate::native::Mapped;
-use crate::{ClosedGeneration, CommitReason, MetadataSpace, Mutant, Plan, PlannedWrite, Result, Stage, StateSource};
+use crate::{ClosedGeneration, EngineWithSpace, MetadataSpace, Plan, PlannedWrite, Result, Stage, StateSource};
 use std::time::Duration;
-
-/// The time without activity before chunks are returned.
-const QUIET: Duration = Duration::from_secs(5);
 
 /// The engine of `consistency=snapshot`.
 pub struct CopyOnWrite {
@@ -35,13 +32,15 @@ impl CopyOnWrite {
         Ok(Self { metadata: MapWriter::new(mapped, Overwrite::Nothing, dirty_blocks)? })
     }
 
-    /// Does wrong from now on; only before the first plan.
+    /// The same with a defect; only before the first plan.
     ///
     /// # Errors
     /// Those of the device.
+    #[cfg(feature = "mutants")]
     #[doc(hidden)]
-    pub fn mutate(&mut self, mutant: Mutant, mapped: &Mapped) -> Result<()> {
-        self.metadata.mutate(mutant, mapped)
+    pub fn mutated(mut self, mutant: crate::Mutant) -> Result<Self> {
+        self.metadata.mutate(mutant)?;
+        Ok(self)
     }
 }
 
@@ -74,9 +73,8 @@ impl Engine for CopyOnWrite {
         Ok(Plan { stages, home, durable: closed.number })
     }
 
-    fn idle(&mut self, quiet: Duration, dirty: bool, _: &dyn StateSource) -> Idle {
-        let due = !dirty && quiet >= QUIET && self.metadata.has_surplus(CommitReason::Idle);
-        if due { Idle::Compact } else { Idle::Nothing }
+    fn idle(&mut self, _: Duration, _: bool, _: &dyn StateSource) -> Idle {
+        Idle::Nothing
     }
 
     fn close(&mut self, _: &dyn StateSource) -> Result<Plan> {
@@ -84,8 +82,10 @@ impl Engine for CopyOnWrite {
         let stages = if needs_superblock { landing(&mut self.metadata, writes) } else { Vec::new() };
         Ok(Plan { stages, ..Plan::default() })
     }
+}
 
-    fn metadata_space(&mut self) -> Option<&mut dyn MetadataSpace> {
-        Some(&mut self.metadata)
+impl EngineWithSpace for CopyOnWrite {
+    fn metadata_space(&mut self) -> &mut dyn MetadataSpace {
+        &mut self.metadata
     }
 }

@@ -30,7 +30,7 @@ mod tests;
 mod transaction;
 
 use super::{Engine, Idle, Limits, fresh_writes, state_stage};
-use crate::recovery::{self, JournalExtent};
+use crate::recovery::{self, BlockExtent};
 use crate::{ClosedGeneration, CommitReason, Error, Kind, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState};
 use format::FsBlock;
 use format::jbd2::{BlockType, Compat, DiskSuperblock, Incompat, JournalSuperblock};
@@ -109,8 +109,8 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::Journal`] for a journal on a device of its own, one that is not empty, was aborted by the kernel, or is
-    /// too short. Those of [`recovery::Journal::read_superblock`].
-    pub fn new(place: recovery::Journal, options: JournalOptions) -> Result<Self> {
+    /// too short. Those of [`recovery::JournalLocation::read_superblock`].
+    pub fn new(place: recovery::JournalLocation, options: JournalOptions) -> Result<Self> {
         let refuse = |what: &str| Err(Error::Journal(what.to_owned()));
         if place.is_external() {
             return refuse("the journal is on a device of its own, which is not supported for writing");
@@ -166,9 +166,9 @@ impl Journal {
     }
 
     /// The live blocks among those freed, ascending.
-    fn freed_live(&self, forgotten: &[JournalExtent]) -> Vec<FsBlock> {
+    fn freed_live(&self, forgotten: &[BlockExtent]) -> Vec<FsBlock> {
         let count: u64 = forgotten.iter().fold(0, |sum, run| sum.saturating_add(run.count));
-        let numbers = |run: &JournalExtent| run.first.get()..run.first.get().saturating_add(run.count);
+        let numbers = |run: &BlockExtent| run.first.get()..run.first.get().saturating_add(run.count);
         let mut freed: Vec<FsBlock> = if count <= self.live.len() as u64 {
             let blocks = forgotten.iter().flat_map(numbers).map(FsBlock);
             blocks.filter(|block| self.live.contains_key(block)).collect()
@@ -221,10 +221,10 @@ impl Journal {
 }
 
 /// Overlapping and touching runs as one each; ascending.
-fn joined(runs: &[JournalExtent]) -> Vec<JournalExtent> {
+fn joined(runs: &[BlockExtent]) -> Vec<BlockExtent> {
     let mut sorted = runs.to_vec();
     sorted.sort_unstable_by_key(|run| run.first);
-    let mut joined: Vec<JournalExtent> = Vec::with_capacity(sorted.len());
+    let mut joined: Vec<BlockExtent> = Vec::with_capacity(sorted.len());
     for run in sorted {
         let end = run.first.get().saturating_add(run.count);
         match joined.last_mut() {

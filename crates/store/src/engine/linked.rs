@@ -18,10 +18,9 @@
 mod describe;
 
 use super::{Engine, Idle, Limits, state_stage};
+use crate::mutant::{Injected, Mutant};
 use crate::recovery::linked::List;
-use crate::{
-    ClosedGeneration, CommitReason, Kind, Mutant, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState,
-};
+use crate::{ClosedGeneration, CommitReason, Kind, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState};
 use describe::Describe;
 use format::linked::{PREVIOUS_DURABLE, Slot, mount_sum};
 use format::superblock::{DiskSuperblock, Superblock};
@@ -63,19 +62,19 @@ pub struct Linked {
     /// Metadata was written that no flush has followed.
     unflushed: bool,
     counts: Arc<LinkedCounts>,
-    mutant: Mutant,
+    mutant: Injected,
 }
 
 impl Linked {
     /// For a volume that is marked clean, whose superblock on the device is `sb`, and generations of at most
     /// `dirty_blocks`.
     #[must_use]
-    pub fn new(sb: &Superblock, list: List, dirty_blocks: usize, mutant: Mutant) -> Self {
+    pub fn new(sb: &Superblock, list: List, dirty_blocks: usize) -> Self {
         let block_size = sb.geometry.block_size;
         // what two generations change fits into the redo area, as far as operations are not too large for that
         let most = (list.areas.redo / 2 / u64::from(block_size)) as usize;
         let limits = Limits {
-            wants_notes: true,
+            wants_change_records: true,
             defers_reuse: true,
             rests_after: Some(QUIET),
             ..Limits::new(VolumeState::NeedsCheck, dirty_blocks.min(most.max(LEAST_DIRTY)))
@@ -91,8 +90,16 @@ impl Linked {
             marked_clean: true,
             unflushed: false,
             counts: Arc::default(),
-            mutant,
+            mutant: Injected::default(),
         }
+    }
+
+    /// The same with a defect; only before the first plan.
+    #[cfg(feature = "mutants")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn mutated(self, mutant: Mutant) -> Self {
+        Self { mutant: Injected::new(mutant), ..self }
     }
 
     /// The counts of what it has written, for as long as it is in use.
@@ -121,7 +128,7 @@ impl Linked {
     /// The write of the next slot, which is counted.
     fn write_slot(&mut self, slot: &Slot) -> PlannedWrite {
         self.list.counter += 1;
-        let counter = if self.mutant == Mutant::OneSlot { 0 } else { self.list.counter };
+        let counter = if self.mutant.is(Mutant::OneSlot) { 0 } else { self.list.counter };
         PlannedWrite {
             at: self.list.at + self.list.areas.slot_at(counter),
             data: slot.encode().into(),
@@ -216,19 +223,16 @@ impl Engine for Linked {
         }
         let mut list = vec![self.write_slot(&slot)];
         let (mut fresh, mut others) = (self.home(&closed, true), self.home(&closed, false));
-        if self.mutant == Mutant::FreshBehind {
+        if self.mutant.is(Mutant::FreshBehind) {
             others.append(&mut fresh);
         }
         list.append(&mut fresh);
         if std::mem::take(&mut self.marked_clean) {
             list.push(PlannedWrite { at: mark_at, data: mark, kind: Kind::Superblock });
         }
-        let flush = matches!(closed.reason, CommitReason::Sync | CommitReason::Idle | CommitReason::Compact);
-        let (first, second) = match self.mutant {
-            Mutant::ListBehind => (others, list),
-            _ => (list, others),
-        };
-        let between = self.mutant != Mutant::NoFlushBehindList;
+        let flush = closed.reason == CommitReason::Sync;
+        let (first, second) = if self.mutant.is(Mutant::ListBehind) { (others, list) } else { (list, others) };
+        let between = !self.mutant.is(Mutant::NoFlushBehindList);
         stages.push(Stage { writes: first, flush: between });
         stages.push(Stage { writes: second, flush });
         self.unflushed = !flush;

@@ -17,20 +17,24 @@ mod compact;
 mod needs;
 
 use super::Limits;
+use crate::mutant::Injected;
 use crate::native::{self, ChunkTable, Map, Mapped, Shared, SnapshotChange, Snapshots};
 use crate::{
-    ClosedGeneration, CommitReason, DirtyLimits, Error, Kind, MetadataSpace, Mutant, Need, PlannedWrite, Result,
-    VolumeState,
+    ClosedGeneration, Compaction, DirtyLimits, Error, Kind, MetadataSpace, Need, PlannedWrite, Result, VolumeState,
 };
 use format::native::map::{BlockKind, Position};
 use format::native::superblock::{COPIES, NativeSuperblock};
 use format::native::{BLOCK_SIZE, CHUNK_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) use build::Change;
 use needs::CLOSING;
 pub(super) use needs::{LEAST_DIRTY, Needs};
+
+/// The time without activity before chunks are returned.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// Which metadata may be written over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,11 +70,13 @@ pub(super) struct MapWriter {
     removed: bool,
     /// The regions have no chunk that can be returned.
     is_compact: bool,
+    /// The generation that is planned next compacts so far.
+    compaction: Option<Compaction>,
     overwrite: Overwrite,
     /// Most blocks of a generation, also of one that is open for a transaction.
     pub(super) dirty_blocks: usize,
     transaction_blocks: usize,
-    mutant: Mutant,
+    mutant: Injected,
 }
 
 impl MapWriter {
@@ -97,16 +103,17 @@ impl MapWriter {
         Ok(Self { snapshots, shared: Arc::clone(&mapped.shared), overwrite, ..writer })
     }
 
-    /// Does wrong from now on; only before the first plan.
+    /// Has a defect from now on; only before the first plan.
     ///
     /// # Errors
     /// Those of the device.
-    pub(super) fn mutate(&mut self, mutant: Mutant, mapped: &Mapped) -> Result<()> {
-        self.chunk_table.reuse_at_once = mutant == Mutant::ReusePhysical;
-        if mutant == Mutant::ReuseNumber {
-            self.superblock.generation = native::superblock(&**mapped.below())?.0.generation;
+    #[cfg(feature = "mutants")]
+    pub(super) fn mutate(&mut self, mutant: crate::Mutant) -> Result<()> {
+        if mutant == crate::Mutant::ReuseNumber {
+            self.superblock.generation = native::superblock(&*self.map.device)?.0.generation;
         }
-        self.mutant = mutant;
+        self.mutant = Injected::new(mutant);
+        self.chunk_table.mutant = self.mutant;
         Ok(())
     }
 
@@ -132,11 +139,12 @@ impl MapWriter {
             has_other_chunks: false,
             removed: false,
             is_compact: false,
+            compaction: None,
             overwrite: Overwrite::Nothing,
             dirty_blocks: dirty_blocks.min(share),
             // its space is made when it is needed
             transaction_blocks: dirty_blocks,
-            mutant: Mutant::default(),
+            mutant: Injected::default(),
         }
     }
 
@@ -155,10 +163,10 @@ impl MapWriter {
         Needs { layout: &self.map.layout, records: self.chunk_table.records(), dirty_blocks: self.dirty_blocks }
     }
 
-    pub(super) fn has_surplus(&self, reason: CommitReason) -> bool {
+    fn has_surplus(&self, compaction: Compaction) -> bool {
         !self.is_compact
             && self.overwrite == Overwrite::Nothing
-            && self.chunk_table.emptiest(self.needs().physical_blocks_to_leave(reason)).is_some()
+            && self.chunk_table.emptiest(self.needs().physical_blocks_to_leave(compaction)).is_some()
     }
 
     /// The most blocks that a generation may change with so many physical blocks.
@@ -211,8 +219,8 @@ impl MapWriter {
                 self.remove_snapshot(name, &mut changes);
             }
         }
-        let mut needs_superblock = if matches!(closed.reason, CommitReason::Idle | CommitReason::Compact) {
-            self.build_compactly(closed.reason, changes, &mut writes)?
+        let mut needs_superblock = if let Some(compaction) = self.compaction.take() {
+            self.build_compactly(compaction, changes, &mut writes)?
         } else {
             self.is_compact = false;
             // what a snapshot pins has no map log
@@ -321,6 +329,7 @@ impl MapWriter {
         }
     }
 }
+
 impl MetadataSpace for MapWriter {
     fn limits(&self) -> DirtyLimits {
         self.limits_with(self.chunk_table.allocatable())
@@ -347,15 +356,24 @@ impl MetadataSpace for MapWriter {
         self.has_other_chunks |= !chunks.is_empty();
     }
 
-    fn surplus_chunks(&mut self, reason: CommitReason) -> Vec<u32> {
-        let enough = self.needs().physical_blocks_to_leave(reason);
+    fn is_compaction_due(&self, quiet: Duration) -> bool {
+        quiet >= QUIET && self.has_surplus(Compaction::Quiet)
+    }
+
+    fn compact(&mut self, compaction: Compaction) {
+        self.compaction = Some(compaction);
+    }
+
+    fn surplus_chunks(&mut self) -> Vec<u32> {
+        let Some(compaction) = self.compaction else { return Vec::new() };
+        let enough = self.needs().physical_blocks_to_leave(compaction);
         let surplus = self.chunk_table.surplus(enough);
         self.has_other_chunks |= !surplus.is_empty();
         surplus
     }
 
     fn is_compact(&self) -> bool {
-        !self.has_surplus(CommitReason::Compact)
+        !self.has_surplus(Compaction::Full)
     }
 
     fn has_requests(&self, generation: u64) -> bool {

@@ -4,7 +4,7 @@
 use super::map_writer::{MapWriter, Overwrite, Written};
 use super::{Engine, Idle, Limits};
 use crate::native::Mapped;
-use crate::{ClosedGeneration, CommitReason, MetadataSpace, Plan, Result, Stage, StateSource};
+use crate::{ClosedGeneration, CommitReason, EngineWithSpace, MetadataSpace, Plan, Result, Stage, StateSource};
 use std::time::Duration;
 
 /// The engine of `consistency=none` on a native volume.
@@ -56,8 +56,10 @@ impl Engine for NativeUnordered {
         let before = Stage { writes: Vec::new(), flush: true };
         Ok(Plan { stages: vec![before, self.set_unordered(false)], ..Plan::default() })
     }
+}
 
-    fn metadata_space(&mut self) -> Option<&mut dyn MetadataSpace> {
-        Some(&mut self.metadata)
+impl EngineWithSpace for NativeUnordered {
+    fn metadata_space(&mut self) -> &mut dyn MetadataSpace {
+        &mut self.metadata
     }
 }

@@ -3,7 +3,7 @@
 use super::copy_on_write::landing;
 use super::map_writer::{LEAST_DIRTY, MapWriter, Needs};
 use crate::native::{ChunkTable, Map, MapLog};
-use crate::{BlockWrite, ClosedGeneration, CommitReason, Plan, Result};
+use crate::{BlockWrite, ClosedGeneration, Compaction, Plan, Result};
 use blockdev::{BlockDevice, MemoryDevice};
 use format::native::map::{BlockKind, Entry};
 use format::native::superblock::{COPIES, NativeSuperblock};
@@ -60,6 +60,6 @@ pub fn make(
 pub fn first_chunks(layout: &Layout, blocks: usize) -> u32 {
     let needs = Needs { layout, records: 1, dirty_blocks: LEAST_DIRTY };
     let physical_blocks =
-        needs.worst_case(blocks) + needs.physical_blocks_to_leave(CommitReason::Compact) + HEAD.end as usize;
+        needs.worst_case(blocks) + needs.physical_blocks_to_leave(Compaction::Full) + HEAD.end as usize;
     u32::try_from(physical_blocks.div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)
 }

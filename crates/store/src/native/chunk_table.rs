@@ -5,6 +5,7 @@
 //! nothing that the newest durable generation leads to is ever written over.
 
 use super::Map;
+use crate::mutant::{Injected, Mutant};
 use crate::{Error, Result};
 use format::native::chunk_table::{self, Chunk, RECORDS, WORDS};
 use format::native::{CHUNK_BLOCKS, HEAD, Layout};
@@ -73,8 +74,8 @@ pub(crate) struct ChunkTable {
     run: Range<u64>,
     /// The start of the last run that was looked for.
     cursor: u64,
-    /// Allocates again what was deferred last, for a test that this is caught.
-    pub(crate) reuse_at_once: bool,
+    /// The defect that is injected on purpose.
+    pub(crate) mutant: Injected,
 }
 
 fn unknown() -> Error {
@@ -147,14 +148,14 @@ impl ChunkTable {
             dirty: BTreeSet::new(),
             run: 0..0,
             cursor: 0,
-            reuse_at_once: false,
+            mutant: Injected::default(),
         };
         for (n, record) in table.into_iter().enumerate() {
             let slot = record.map(|chunk| Slot { chunk, busy: chunk.used });
             if let Some(slot) = &slot
                 && chunk_table.by_number.insert(slot.chunk.number, n).is_some()
             {
-                return Err(FormatError::corrupt(Structure::ChunkTable, "a chunk stands in it twice").into());
+                return Err(FormatError::corrupt(Structure::ChunkTable, "a chunk is listed twice").into());
             }
             if let Some(slot) = &slot {
                 chunk_table.regions.set(slot.chunk.number, true);
@@ -340,7 +341,7 @@ impl ChunkTable {
     /// # Errors
     /// [`Error::NoSpace`].
     pub(crate) fn allocate(&mut self) -> Result<u64> {
-        if self.reuse_at_once
+        if self.mutant.is(Mutant::ReusePhysical)
             && let Some(physical) = self.deferred.last().copied().filter(|physical| !self.is_pinned(*physical))
         {
             self.begin();

@@ -142,7 +142,7 @@ impl Map {
 
     pub(crate) fn read_node(&self, (level, number): NodeName, entry: &Entry) -> Result<Node> {
         if entry.kind != BlockKind::MapNode {
-            return Err(FormatError::corrupt(Structure::Map, "an entry above the leaves leads to no node").into());
+            return Err(FormatError::corrupt(Structure::Map, "an index entry does not point to a node").into());
         }
         let bytes = self.read(entry, Position::Node { level, number })?;
         Ok(Node::parse(&bytes, level, &self.layout)?)
@@ -153,7 +153,7 @@ impl Map {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
         self.device.read(entry.physical * u64::from(BLOCK_SIZE), &mut bytes)?;
         if position.checksum(self.seed, &bytes) != entry.checksum {
-            let what = "what an entry leads to does not match its checksum";
+            let what = "a node does not match the checksum in its parent";
             return Err(FormatError::corrupt(Structure::Map, what).into());
         }
         Ok(bytes)

@@ -24,8 +24,8 @@ pub struct Mapped {
     pub(crate) regions: Arc<Regions>,
 }
 
-/// A piece of a read that is one request to the device below.
-struct Piece<'b> {
+/// A part of a read that is one request to the device below.
+struct PhysicalRead<'b> {
     /// The read it belongs to.
     number: usize,
     read: Read<'b>,
@@ -83,7 +83,7 @@ impl Mapped {
     }
 
     /// Cuts a read into requests to the device; what needs none is filled in at once.
-    fn cut<'b>(&self, number: usize, offset: u64, buf: &'b mut [u8], pieces: &mut Vec<Piece<'b>>) -> Result<()> {
+    fn cut<'b>(&self, number: usize, offset: u64, buf: &'b mut [u8], parts: &mut Vec<PhysicalRead<'b>>) -> Result<()> {
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
             let block = FsBlock(at / SIZE);
@@ -93,7 +93,7 @@ impl Mapped {
                 let end = self.map.layout.metadata_start() * SIZE;
                 let len = if at < end { end - at } else { SIZE }.min(rest.len() as u64) as usize;
                 let (part, after) = rest.split_at_mut(len);
-                pieces.push(Piece { number, read: Read::new(at, part), blocks: Vec::new() });
+                parts.push(PhysicalRead { number, read: Read::new(at, part), blocks: Vec::new() });
                 (at, rest) = (at + len as u64, after);
                 continue;
             };
@@ -117,7 +117,7 @@ impl Mapped {
             (at, rest) = (at + part.len() as u64, after);
             match blocks.first() {
                 Some((_, first)) => {
-                    pieces.push(Piece { number, read: Read::new(first.physical * SIZE, part), blocks });
+                    parts.push(PhysicalRead { number, read: Read::new(first.physical * SIZE, part), blocks });
                 }
                 None => self.read_part(index, skip, at, part)?,
             }
@@ -133,8 +133,8 @@ impl Mapped {
     }
 
     /// Checks what was read; a block that is not what it should be is read once more, for it may have moved.
-    fn check(&self, piece: &mut Piece<'_>) -> Result<()> {
-        for ((index, entry), bytes) in piece.blocks.iter().zip(piece.read.buf.chunks_mut(SIZE as usize)) {
+    fn check(&self, part: &mut PhysicalRead<'_>) -> Result<()> {
+        for ((index, entry), bytes) in part.blocks.iter().zip(part.read.buf.chunks_mut(SIZE as usize)) {
             if Position::Block(*index).checksum(self.map.seed, bytes) != entry.checksum {
                 self.read_part(*index, 0, entry.physical * SIZE, bytes)?;
             }
@@ -168,25 +168,25 @@ impl BlockDevice for Mapped {
 
     fn read_many(&self, reads: &mut [Read<'_>]) {
         let geometry = self.geometry();
-        let mut pieces = Vec::with_capacity(reads.len());
+        let mut parts = Vec::with_capacity(reads.len());
         let mut failed = Vec::new();
         for (number, read) in reads.iter_mut().enumerate() {
             read.result = Ok(());
             let cut = geometry
                 .admit(Op::Read, read.offset, read.buf.len() as u64)
-                .and_then(|()| self.cut(number, read.offset, read.buf, &mut pieces));
+                .and_then(|()| self.cut(number, read.offset, read.buf, &mut parts));
             failed.extend(cut.err().map(|e| (number, e)));
         }
-        let mut below: Vec<Read<'_>> = Vec::with_capacity(pieces.len());
-        for piece in &mut pieces {
-            below.push(Read::new(piece.read.offset, &mut *piece.read.buf));
+        let mut below: Vec<Read<'_>> = Vec::with_capacity(parts.len());
+        for part in &mut parts {
+            below.push(Read::new(part.read.offset, &mut *part.read.buf));
         }
         self.map.device.read_many(&mut below);
         let results: Vec<Result<()>> = below.into_iter().map(|read| read.result).collect();
-        for (piece, result) in pieces.iter_mut().zip(results) {
-            failed.extend(result.and_then(|()| self.check(piece)).err().map(|e| (piece.number, e)));
+        for (part, result) in parts.iter_mut().zip(results) {
+            failed.extend(result.and_then(|()| self.check(part)).err().map(|e| (part.number, e)));
         }
-        drop(pieces);
+        drop(parts);
         for (number, error) in failed {
             reads[number].result = Err(error);
         }

@@ -86,7 +86,7 @@ fn load(map: &Map, count: u32) -> Result<Vec<Option<Snapshot>>> {
     let mut names: Vec<&[u8]> = records.iter().flatten().map(|record| &record.name[..]).collect();
     names.sort_unstable();
     if names.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(FormatError::corrupt(Structure::SnapshotList, "a name stands in it twice").into());
+        return Err(FormatError::corrupt(Structure::SnapshotList, "a name is listed twice").into());
     }
     Ok(records)
 }

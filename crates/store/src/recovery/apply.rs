@@ -48,7 +48,7 @@ impl Recovery for Recovered {
         }
         if self.fast_commits > 0 {
             let what =
-                "the journal holds fast commits, which only the kernel or e2fsck can replay; nothing was written";
+                "the journal contains fast commits, which only the kernel or e2fsck can replay; nothing was written";
             return Err(Error::Journal(what.to_owned()));
         }
         write_home(self, volume)?;

@@ -9,7 +9,7 @@ use std::{ops::Range, sync::Arc};
 
 /// Blocks of a device that follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JournalExtent {
+pub struct BlockExtent {
     /// The first block.
     pub first: FsBlock,
     /// The number of blocks.
@@ -18,11 +18,11 @@ pub struct JournalExtent {
 
 /// The location of a journal.
 #[derive(Clone)]
-pub struct Journal {
+pub struct JournalLocation {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) block_size: u32,
     /// each with the journal's block at which it begins; ascending
-    runs: Vec<(u64, JournalExtent)>,
+    runs: Vec<(u64, BlockExtent)>,
     blocks: u64,
     /// the journal's block that holds its superblock
     superblock: u32,
@@ -32,13 +32,13 @@ fn corrupt(what: &'static str) -> Error {
     format::Error::corrupt(Structure::Journal, what).into()
 }
 
-impl Journal {
+impl JournalLocation {
     /// A journal inside the volume: `runs` are the blocks of the journal's inode, all of them and in the file's order;
     /// a hole before the end of such a file is for the caller to refuse.
     pub fn internal(
         volume: Arc<dyn BlockDevice>,
         block_size: u32,
-        runs: impl IntoIterator<Item = JournalExtent>,
+        runs: impl IntoIterator<Item = BlockExtent>,
     ) -> Self {
         let mut blocks = 0u64;
         let runs = runs
@@ -63,9 +63,9 @@ impl Journal {
         let disk = superblock::DiskSuperblock::from_slice(&bytes)
             .filter(|disk| disk.s_magic == superblock::MAGIC)
             .filter(|disk| disk.features().incompat.contains(Incompat::JOURNAL_DEV))
-            .ok_or_else(|| corrupt("the device named for it has none"))?;
+            .ok_or_else(|| corrupt("the specified journal device contains none"))?;
         if disk.s_uuid != *uuid {
-            return Err(corrupt("the device named for it has another volume's"));
+            return Err(corrupt("the specified journal device belongs to another volume"));
         }
         if 1024u32.checked_shl(disk.s_log_block_size.get()) != Some(block_size) {
             return Err(corrupt("its device has another block size than the volume"));
@@ -76,7 +76,7 @@ impl Journal {
         Ok(Self {
             device,
             block_size,
-            runs: vec![(0, JournalExtent { first: FsBlock(0), count: blocks })],
+            runs: vec![(0, BlockExtent { first: FsBlock(0), count: blocks })],
             blocks,
             superblock,
         })
@@ -150,14 +150,14 @@ const WINDOW: usize = 512 << 10;
 
 /// Reads a range of the journal's blocks, ahead and in large pieces.
 pub(super) struct Window<'a> {
-    journal: &'a Journal,
+    journal: &'a JournalLocation,
     bounds: Range<u32>,
     first: u32,
     bytes: Vec<u8>,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(journal: &'a Journal, bounds: Range<u32>) -> Self {
+    pub(super) fn new(journal: &'a JournalLocation, bounds: Range<u32>) -> Self {
         Self { journal, first: bounds.start, bounds, bytes: Vec::new() }
     }
 
@@ -184,10 +184,10 @@ mod tests {
     use blockdev::MemoryDevice;
 
     /// A device of 64 blocks of 1 024 bytes, each filled with its number, and a journal of three runs on it.
-    fn journal() -> Journal {
+    fn journal() -> JournalLocation {
         let bytes = (0..64u8).flat_map(|n| [n; 1024]).collect();
-        let runs = [(10, 2), (30, 3), (5, 1)].map(|(first, count)| JournalExtent { first: FsBlock(first), count });
-        Journal::internal(Arc::new(MemoryDevice::from_vec(bytes)), 1024, runs)
+        let runs = [(10, 2), (30, 3), (5, 1)].map(|(first, count)| BlockExtent { first: FsBlock(first), count });
+        JournalLocation::internal(Arc::new(MemoryDevice::from_vec(bytes)), 1024, runs)
     }
 
     #[test]

@@ -17,7 +17,8 @@ mod names;
 mod work;
 
 use super::Recovery;
-use crate::{Error, Mutant, Result};
+use crate::mutant::{Injected, Mutant};
+use crate::{Error, Result};
 use blockdev::{BlockDevice, Overlay, ReadOnly};
 use format::linked::{Areas, INCOMPLETE, PREVIOUS_DURABLE, Redo, SECTOR, Slot, is_ours, mount_sum, sum};
 use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
@@ -53,7 +54,7 @@ pub struct LinkedRepair {
     redo_at: u64,
     /// It is in the redo area already.
     is_logged: bool,
-    mutant: Mutant,
+    mutant: Injected,
     /// Inodes that the list names.
     pub inodes: usize,
     /// New files that did not land, whose names go.
@@ -76,7 +77,7 @@ pub fn read_counter(volume: &dyn BlockDevice, uuid: &[u8; 16], at: u64, areas: A
         let mut area = vec![0; areas.slot as usize];
         volume.read(at + areas.slot_at(parity), &mut area)?;
         if !is_ours(&area, uuid) {
-            return Err(Error::Linked("inode 5 has something else than this volume's list of linked writes"));
+            return Err(Error::Linked("inode 5 does not contain this volume's list of linked writes"));
         }
         if let Ok(slot) = Slot::parse(&area) {
             counter = counter.max(Some(slot.header.ll_counter.get()));
@@ -89,7 +90,21 @@ pub fn read_counter(volume: &dyn BlockDevice, uuid: &[u8; 16], at: u64, areas: A
 ///
 /// # Errors
 /// Those of the device.
-pub fn find(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: Mutant) -> Result<Finding> {
+pub fn find(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List) -> Result<Finding> {
+    find_as(volume, sb, list, Injected::default())
+}
+
+/// As [`find`], with a defect.
+///
+/// # Errors
+/// As [`find`].
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub fn find_mutated(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: Mutant) -> Result<Finding> {
+    find_as(volume, sb, list, Injected::new(mutant))
+}
+
+fn find_as(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: Injected) -> Result<Finding> {
     let Some(slots) = counting(&**volume, sb, list, mutant)? else { return Ok(Finding::Void) };
     let redo_at = list.at + list.areas.redo_at();
     let inodes = slots.counting.iter().map(|slot| slot.inodes.len()).sum();
@@ -97,7 +112,7 @@ pub fn find(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: 
         return Ok(Finding::Repair(LinkedRepair { redo, redo_at, is_logged: true, mutant, inodes, lost: 0 }));
     }
     if slots.counting.iter().any(|slot| slot.header.ll_flags.get() & INCOMPLETE != 0) {
-        return Ok(Finding::Check("its list of linked writes could not hold all that was being written"));
+        return Ok(Finding::Check("its list of linked writes was too small for all writes in progress"));
     }
     let overlay = Overlay::new(Arc::clone(volume));
     let block_size = u64::from(sb.geometry.block_size);
@@ -131,7 +146,7 @@ pub fn find(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: 
 }
 
 /// The slots that count; `None` where none does.
-fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Mutant) -> Result<Option<Slots>> {
+fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Injected) -> Result<Option<Slots>> {
     let mount = mount_sum(&sb.disk);
     let mut found: Vec<Slot> = Vec::new();
     for parity in [0, 1] {
@@ -155,7 +170,7 @@ fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Mutan
         return Ok(Some(Slots { counting: found, redo: Some(redo) }));
     }
     // the newest one, as far as its fresh blocks landed with it
-    if mutant != Mutant::BelieveFresh
+    if !mutant.is(Mutant::BelieveFresh)
         && let Some(newest) = found.last()
         && !has_fresh(volume, sb, newest)?
     {
@@ -169,7 +184,7 @@ fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Mutan
     let Some(newest) = found.last() else { return Ok(None) };
     let (counter, flags) = (newest.header.ll_counter.get(), newest.header.ll_flags.get());
     let follows = found.first().is_some_and(|older| older.header.ll_counter.get().checked_add(1) == Some(counter));
-    if found.len() == 2 && mutant != Mutant::BelieveStale && (!follows || flags & PREVIOUS_DURABLE != 0) {
+    if found.len() == 2 && !mutant.is(Mutant::BelieveStale) && (!follows || flags & PREVIOUS_DURABLE != 0) {
         found.remove(0);
     }
     Ok(Some(Slots { counting: found, redo: None }))
@@ -238,7 +253,7 @@ impl Recovery for LinkedRepair {
     }
 
     fn apply(&self, volume: &dyn BlockDevice) -> Result<()> {
-        if !self.is_logged && self.mutant != Mutant::Unlogged {
+        if !self.is_logged && !self.mutant.is(Mutant::Unlogged) {
             volume.write(self.redo_at, &self.redo.encode())?;
             volume.flush()?;
         }

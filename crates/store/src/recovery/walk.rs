@@ -1,6 +1,6 @@
 //! The walk along the log.
 
-use super::journal::{Journal, Window};
+use super::journal::{JournalLocation, Window};
 use super::{Damage, LoggedCopy, Recovered};
 use crate::Result;
 use format::FsBlock;
@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, sync::Arc};
 /// # Errors
 /// Those of the device; `Unsupported` and `Corrupt` for a journal superblock that cannot be relied on, and
 /// `Unsupported` for fast commits with unknown features. Damage further on is not an error: see [`Recovered::damage`].
-pub fn recover(journal: &Journal, volume_blocks: u64) -> Result<Recovered> {
+pub fn recover(journal: &JournalLocation, volume_blocks: u64) -> Result<Recovered> {
     let superblock = journal.read_superblock()?;
     let mut recovered = Recovered {
         journal: journal.clone(),
@@ -64,7 +64,7 @@ pub fn recover(journal: &Journal, volume_blocks: u64) -> Result<Recovered> {
 }
 
 struct Walk<'a> {
-    journal: &'a Journal,
+    journal: &'a JournalLocation,
     format: &'a LogFormat,
     window: Window<'a>,
     /// the next block to look at

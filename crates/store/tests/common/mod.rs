@@ -1,13 +1,13 @@
 //! Code that the tests of recovery and of the journal engine share.
 
-use extant_store::recovery::JournalExtent;
+use extant_store::recovery::BlockExtent;
 use format::FsBlock;
 use std::fmt::Write;
 use testkit::{Image, tools};
 
 /// The blocks of an inode that is named as debugfs wants it (`<8>`, `/file`), as debugfs maps them, in the file's
 /// order.
-pub(crate) fn runs_of(image: &Image, inode: &str) -> Vec<JournalExtent> {
+pub(crate) fn runs_of(image: &Image, inode: &str) -> Vec<BlockExtent> {
     let size = testkit::oracle::debugfs(image.path(), &format!("stat {inode}"));
     let size = size.split("Size: ").nth(1).and_then(|rest| rest.split_whitespace().next());
     let size: u64 = size.and_then(|digits| digits.parse().ok()).expect("the file's size");
@@ -21,11 +21,11 @@ pub(crate) fn runs_of(image: &Image, inode: &str) -> Vec<JournalExtent> {
     let mapped: Vec<u64> = String::from_utf8_lossy(&ran.stdout).lines().filter_map(|line| line.parse().ok()).collect();
     assert_eq!(mapped.len() as u64, blocks, "{}", ran.text());
     let follow = |&a: &u64, &b: &u64| b == a + 1;
-    mapped.chunk_by(follow).map(|run| JournalExtent { first: FsBlock(run[0]), count: run.len() as u64 }).collect()
+    mapped.chunk_by(follow).map(|run| BlockExtent { first: FsBlock(run[0]), count: run.len() as u64 }).collect()
 }
 
 /// The blocks of the journal.
-pub(crate) fn journal_runs(image: &Image) -> Vec<JournalExtent> {
+pub(crate) fn journal_runs(image: &Image) -> Vec<BlockExtent> {
     runs_of(image, "<8>")
 }
 

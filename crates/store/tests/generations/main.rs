@@ -4,7 +4,7 @@ mod engines;
 mod support;
 mod threads;
 
-use extant_store::{CommitReason, Error, Note, Part};
+use extant_store::{ChangeRecord, CommitReason, Error, Part};
 use format::{FsBlock, InodeNo};
 use simdev::{Fault, Faulty, Trace};
 use std::sync::Arc;
@@ -80,14 +80,14 @@ fn what_is_not_home_stays_in_memory() {
     }
     // far more than the cache holds
     (100..250).for_each(|number| drop(rig.store.block(FsBlock(number)).unwrap()));
-    let before = device.snapshot().reads.requests;
+    let before = device.counters().reads.requests;
     (0..60).for_each(|number| assert_eq!(rig.store.block(FsBlock(number)).unwrap()[0], 0xD0));
-    assert_eq!(device.snapshot().reads.requests, before);
+    assert_eq!(device.counters().reads.requests, before);
     rig.home.store(true, Ordering::SeqCst);
     rig.store.sync().unwrap();
     (100..250).for_each(|number| drop(rig.store.block(FsBlock(number)).unwrap()));
     (0..60).for_each(|number| assert_eq!(rig.store.block(FsBlock(number)).unwrap()[0], 0xD0));
-    assert!(device.snapshot().reads.requests > before + 150, "blocks that are home may go");
+    assert!(device.counters().reads.requests > before + 150, "blocks that are home may go");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn time_closes_generations() {
 #[test]
 fn file_data_is_flushed_when_asked() {
     let (device, rig) = rig(64);
-    let flushes = || device.snapshot().flushes;
+    let flushes = || device.counters().flushes;
     rig.store.begin(1).unwrap().write_data(InodeNo(12), FsBlock(7), 10, b"abc").unwrap();
     let mut read = [0; 5];
     rig.store.read(FsBlock(7), 9, &mut read).unwrap();
@@ -240,7 +240,7 @@ fn file_data_is_flushed_when_asked() {
 #[test]
 fn file_data_is_flushed_in_time() {
     let (device, rig) = rig(64);
-    let flushes = || device.snapshot().flushes;
+    let flushes = || device.counters().flushes;
     rig.store.tick(Duration::ZERO).unwrap();
     rig.store.begin(1).unwrap().write_data(InodeNo(12), FsBlock(7), 0, b"abc").unwrap();
     rig.store.tick(INTERVAL / 2).unwrap();
@@ -264,7 +264,7 @@ fn journaled_data_is_read_before_it_is_home() {
     let mut expected: Vec<u8> = [[7; SIZE], [8; SIZE], [9; SIZE], [10; SIZE]].concat();
     expected[500..3500].copy_from_slice(&data);
     for _ in 0..2 {
-        assert_eq!(device.snapshot().writes.requests, 0);
+        assert_eq!(device.counters().writes.requests, 0);
         let mut read = vec![0; 4 * SIZE];
         rig.store.read(FsBlock(7), 0, &mut read).unwrap();
         assert!(read == expected);
@@ -287,7 +287,7 @@ fn a_failed_write_or_flush_ends_writing_for_good() {
         rig.store.sync().unwrap();
         fill(&rig.store, 9, 1);
         assert!(matches!(rig.store.sync(), Err(Error::Device(_))), "{what}");
-        let written = device.snapshot();
+        let written = device.counters();
         for _ in 0..2 {
             assert!(matches!(rig.store.sync(), Err(Error::Failed(_))));
             assert!(matches!(rig.store.sync_generation(1), Err(Error::Failed(_))));
@@ -295,7 +295,7 @@ fn a_failed_write_or_flush_ends_writing_for_good() {
             assert!(matches!(rig.store.tick(INTERVAL), Err(Error::Failed(_))));
             assert!(matches!(rig.store.stop_writing(), Err(Error::Failed(_))));
         }
-        let now = device.snapshot();
+        let now = device.counters();
         assert_eq!((now.writes.requests, now.flushes), (written.writes.requests, written.flushes), "{what}");
         assert_eq!(rig.client.durable.load(Ordering::SeqCst), 1);
         assert!(rig.store.failure().is_some());
@@ -379,7 +379,7 @@ fn blocks_that_were_allocated_in_a_generation_are_fresh_in_it() {
 
 #[test]
 fn an_engine_that_wants_notes_gets_them_with_their_generation() {
-    let run = |first: u64| Note::Run {
+    let run = |first: u64| ChangeRecord::Run {
         owner: InodeNo(12),
         part: Part::Content(0),
         first: FsBlock(first),
@@ -387,25 +387,25 @@ fn an_engine_that_wants_notes_gets_them_with_their_generation() {
         allocated: true,
     };
     let mut engine = Showing::new(64);
-    engine.limits.wants_notes = true;
+    engine.limits.wants_change_records = true;
     let rig = Rig::new(Arc::new(memory()), engine);
     for first in [20, 30] {
         let op = rig.store.begin(1).unwrap();
-        op.note(|| run(first));
-        op.note(|| run(first + 1));
+        op.record_change(|| run(first));
+        op.record_change(|| run(first + 1));
         op.edit(FsBlock(1), TAG, |bytes| bytes.fill(1)).unwrap();
     }
     rig.store.sync().unwrap();
     fill(&rig.store, 1, 2);
     rig.store.sync().unwrap();
     rig.store.open_for_transaction().unwrap();
-    rig.store.begin(1).unwrap().note(|| run(40));
+    rig.store.begin(1).unwrap().record_change(|| run(40));
     rig.store.discard_transaction().unwrap();
     rig.store.stop_writing().unwrap();
-    let notes: Vec<Vec<Note>> = rig.shown().into_iter().map(|shown| shown.notes).collect();
-    assert_eq!(notes[0], [20, 21, 30, 31].map(run));
-    assert!(notes[1..].iter().all(Vec::is_empty), "those of a transaction that was rolled back are gone");
+    let change_records: Vec<Vec<ChangeRecord>> = rig.shown().into_iter().map(|shown| shown.change_records).collect();
+    assert_eq!(change_records[0], [20, 21, 30, 31].map(run));
+    assert!(change_records[1..].iter().all(Vec::is_empty), "those of a transaction that was rolled back are gone");
 
     let rig = Rig::new(Arc::new(memory()), Showing::new(64));
-    rig.store.begin(1).unwrap().note(|| unreachable!("for no engine"));
+    rig.store.begin(1).unwrap().record_change(|| unreachable!("for no engine"));
 }

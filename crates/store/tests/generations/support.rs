@@ -2,7 +2,9 @@
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice, Read, Write};
 use extant_store::engine::{Engine, Idle, Limits};
-use extant_store::{BlockWrite, ClosedGeneration, Closing, CommitHooks, CommitReason, Kind, Note, Plan, PlannedWrite};
+use extant_store::{
+    BlockWrite, ChangeRecord, ClosedGeneration, Closing, CommitHooks, CommitReason, Kind, Plan, PlannedWrite,
+};
 use extant_store::{Result, Stage, StateSource, Store, Tag, VolumeState};
 use format::{FsBlock, InodeNo};
 use parking_lot::{Condvar, Mutex};
@@ -14,7 +16,7 @@ use std::time::Duration;
 pub(crate) const SIZE: usize = 1024;
 pub(crate) const BLOCKS: usize = 256;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
-pub(crate) const TAG: Tag = Tag { kind: Kind::InodeTable, owner: InodeNo(0), seed: 0 };
+pub(crate) const TAG: Tag = Tag::new(Kind::InodeTable, InodeNo(0));
 /// The offset of the client's superblock, and of the bytes that it writes there as a mark.
 pub(crate) const MARK_AT: u64 = 255 * SIZE as u64;
 
@@ -93,7 +95,7 @@ pub(crate) struct Shown {
     pub(crate) blocks: Vec<BlockWrite>,
     pub(crate) forgotten: Vec<(u64, u64)>,
     pub(crate) unflushed: bool,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) change_records: Vec<ChangeRecord>,
 }
 
 /// Writes everything home, or withholds it, and shows its input.
@@ -156,7 +158,7 @@ impl Engine for Showing {
             blocks: closed.blocks,
             forgotten: closed.forgotten.iter().map(|run| (run.first.get(), run.count)).collect(),
             unflushed: closed.unflushed,
-            notes: closed.notes,
+            change_records: closed.change_records,
         });
         Ok(plan)
     }

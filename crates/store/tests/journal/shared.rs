@@ -22,7 +22,7 @@ fn threads_that_sync_share_transactions() {
     let trace = Arc::new(Trace::new(MemoryDevice::from_vec(volume.bytes.clone())));
     let device: Arc<dyn BlockDevice> = trace.clone();
     let (toy, store) = open(&volume, &device, volume.options());
-    let before = trace.snapshot().flushes;
+    let before = trace.counters().flushes;
     let (threads, rounds) = (8, 20u8);
     let start = Barrier::new(threads);
     std::thread::scope(|scope| {
@@ -44,7 +44,7 @@ fn threads_that_sync_share_transactions() {
         }
     });
     // a round in which the generations of all do not agree takes two transactions at most
-    let flushes = trace.snapshot().flushes - before;
+    let flushes = trace.counters().flushes - before;
     assert!(flushes <= 2 * u64::from(rounds), "{flushes} flushes for {rounds} rounds");
     assert_eq!(toy.durable.load(Ordering::SeqCst), store.durable_generation());
     store.stop_writing().unwrap();

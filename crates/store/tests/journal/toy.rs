@@ -3,7 +3,7 @@
 use crate::common::{block_size, content, journal_runs, runs_of};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_store::engine::{Journal, JournalOptions};
-use extant_store::recovery::{self, JournalExtent, Recovery};
+use extant_store::recovery::{self, BlockExtent, Recovery};
 use extant_store::{Closing, CommitHooks, Kind, Result, StateSource, Store, Tag, VolumeState};
 use format::feature::{Incompat, RoCompat};
 use format::jbd2;
@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(crate) struct Volume {
     pub(crate) bytes: Vec<u8>,
     pub(crate) size: usize,
-    pub(crate) journal: Vec<JournalExtent>,
+    pub(crate) journal: Vec<BlockExtent>,
     /// The file's blocks.
     pub(crate) blocks: Vec<u64>,
 }
@@ -54,8 +54,8 @@ impl Volume {
         Arc::new(MemoryDevice::from_vec(self.bytes.clone()))
     }
 
-    pub(crate) fn place(&self, device: Arc<dyn BlockDevice>) -> recovery::Journal {
-        recovery::Journal::internal(device, self.size as u32, self.journal.iter().copied())
+    pub(crate) fn place(&self, device: Arc<dyn BlockDevice>) -> recovery::JournalLocation {
+        recovery::JournalLocation::internal(device, self.size as u32, self.journal.iter().copied())
     }
 
     pub(crate) fn options(&self) -> JournalOptions {
@@ -90,7 +90,7 @@ pub(crate) struct Toy {
 }
 
 pub(crate) fn tag(kind: Kind) -> Tag {
-    Tag { kind, owner: InodeNo(12), seed: 0 }
+    Tag::new(kind, InodeNo(12))
 }
 
 impl Toy {

@@ -4,7 +4,10 @@
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_store::engine::{CopyOnWrite, Engine, NativeUnordered, first_chunks, make};
 use extant_store::native::{Mapped, superblock};
-use extant_store::{BlockWrite, Closing, CommitHooks, Error, Kind, Need, Result, StateSource, Store, Tag, VolumeState};
+use extant_store::{
+    BlockWrite, Closing, CommitHooks, EngineWithSpace, Error, Kind, Need, OperationKind, Result, SpaceHooks,
+    StateSource, Store, Tag, VolumeState,
+};
 use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, Layout};
 use format::{FsBlock, InodeNo};
 use parking_lot::Mutex;
@@ -16,7 +19,7 @@ use testkit::{Rng, cases};
 
 const BLOCKS: u64 = 8192;
 const SIZE: usize = BLOCK_SIZE as usize;
-const TAG: Tag = Tag { kind: Kind::Directory, owner: InodeNo(12), seed: 0 };
+const TAG: Tag = Tag::new(Kind::Directory, InodeNo(12));
 
 /// A client that has nothing of its own but chunks to grant.
 struct Toy {
@@ -28,13 +31,19 @@ impl CommitHooks for Toy {
         Ok(())
     }
 
+    fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
+
+    fn durable(&self, _: u64) {}
+}
+
+impl SpaceHooks for Toy {
     fn grant_chunks(&self, _: &Closing<'_>, need: Need<u64>) -> Result<Vec<u32>> {
         Ok(self.chunks.lock().by_ref().take(need.must as usize).collect())
     }
 
-    fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
-
-    fn durable(&self, _: u64) {}
+    fn return_chunks(&self, _: &Closing<'_>, _: &[u32]) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl StateSource for Toy {
@@ -68,12 +77,13 @@ fn made() -> MemoryDevice {
 fn open(device: Arc<dyn BlockDevice>, ordered: bool, chunks: std::ops::Range<u32>) -> Store {
     let (sb, _) = superblock(&*device).unwrap();
     let mapped = Arc::new(Mapped::new(device, &sb));
-    let engine: Box<dyn Engine> = match ordered {
+    let engine: Box<dyn EngineWithSpace> = match ordered {
         true => Box::new(CopyOnWrite::new(&mapped, 256).unwrap()),
         false => Box::new(NativeUnordered::new(&mapped, 256).unwrap()),
     };
     let store = Store::native(mapped, 64 * SIZE);
-    store.start_writing(engine, Arc::new(Toy { chunks: Mutex::new(chunks) }), Duration::from_secs(5)).unwrap();
+    let toy = Arc::new(Toy { chunks: Mutex::new(chunks) });
+    store.start_writing_with_space(engine, toy, Duration::from_secs(5)).unwrap();
     store
 }
 
@@ -200,7 +210,7 @@ fn an_unchanged_block_and_one_that_is_gone_are_not_written() {
     let store = open(device.clone(), true, 0..0);
     write(&store, 3, 9);
     store.sync().unwrap();
-    let before = device.snapshot().writes.requests;
+    let before = device.counters().writes.requests;
     write(&store, 3, 10);
     write(&store, 3, 9);
     let op = store.begin(1).unwrap();
@@ -209,19 +219,19 @@ fn an_unchanged_block_and_one_that_is_gone_are_not_written() {
     op.fresh(block(51), TAG, |_| ());
     drop(op);
     store.sync().unwrap();
-    assert_eq!(device.snapshot().writes.requests, before);
+    assert_eq!(device.counters().writes.requests, before);
 }
 
 #[test]
 fn a_generation_is_one_run_and_a_superblock() {
     let device = Arc::new(Trace::new(made()));
     let store = open(device.clone(), true, 0..0);
-    let before = device.snapshot();
+    let before = device.counters();
     for n in 0..100 {
         write(&store, (n * 37) % 200, n);
     }
     store.sync().unwrap();
-    let after = device.snapshot();
+    let after = device.counters();
     assert_eq!(after.writes.requests - before.writes.requests, 2);
     assert_eq!(after.flushes - before.flushes, 2);
 }
@@ -249,12 +259,12 @@ fn full_regions_refuse_what_grows_and_take_what_frees() {
     // over and over, on the full volume
     for round in 0..20u64 {
         for n in 0..40 {
-            let op = store.begin_with(4, |limits| limits.freeing).unwrap();
+            let op = store.begin_with(4, OperationKind::Freeing).unwrap();
             op.edit(block((round * 40 + n) % written), TAG, |bytes| bytes.fill(round as u8 | 2)).unwrap();
         }
         store.sync().unwrap();
     }
-    let op = store.begin_with(0, |limits| limits.freeing).unwrap();
+    let op = store.begin_with(0, OperationKind::Freeing).unwrap();
     op.forget(block(0), written);
     drop(op);
     store.sync().unwrap();

@@ -10,10 +10,10 @@ use testkit::{Rng, need, oracle};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The volume after its journal was written home.
-pub(crate) fn applied(bytes: &[u8], runs: &[JournalExtent]) -> Result<Vec<u8>> {
+pub(crate) fn applied(bytes: &[u8], runs: &[BlockExtent]) -> Result<Vec<u8>> {
     let size = block_size(bytes);
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.to_vec()));
-    let journal = Journal::internal(Arc::clone(&device), size, runs.iter().copied());
+    let journal = JournalLocation::internal(Arc::clone(&device), size, runs.iter().copied());
     recover(&journal, bytes.len() as u64 / u64::from(size))?.apply(&*device)?;
     let mut whole = vec![0; bytes.len()];
     device.read(0, &mut whole)?;
@@ -33,12 +33,12 @@ fn superblock(bytes: &[u8]) -> DiskSuperblock {
     DiskSuperblock::from_slice(&bytes[1024..]).unwrap()
 }
 
-fn journal_superblock(bytes: &[u8], runs: &[JournalExtent]) -> jbd2::DiskSuperblock {
+fn journal_superblock(bytes: &[u8], runs: &[BlockExtent]) -> jbd2::DiskSuperblock {
     let at = runs[0].first.get() as usize * block_size(bytes) as usize;
     jbd2::DiskSuperblock::read_from_bytes(&bytes[at..at + 1024]).unwrap()
 }
 
-fn written(base: &Image, runs: &[JournalExtent], sums: Sums) -> (Writer, Model) {
+fn written(base: &Image, runs: &[BlockExtent], sums: Sums) -> (Writer, Model) {
     let mut writer = Writer::new(base.bytes(), runs, sums, true, 5, 70);
     let mut model = Model::new();
     transactions(&mut writer, &mut Rng::new(3), &mut model, 20);
@@ -119,7 +119,7 @@ fn a_journal_on_its_own_device_is_applied() {
     sb.s_sequence = 5.into();
     sb.set_checksum();
     bytes[superblock_at..superblock_at + 1024].copy_from_slice(sb.as_bytes());
-    let journal = |device: &Arc<dyn BlockDevice>| Journal::external(Arc::clone(device), 1024, &uuid).unwrap();
+    let journal = |device: &Arc<dyn BlockDevice>| JournalLocation::external(Arc::clone(device), 1024, &uuid).unwrap();
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
     let format = journal(&device).read_superblock().unwrap().log().clone();
     let data = vec![0x77; 1024];

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use testkit::{need, oracle};
 
 /// Works on a mounted volume, makes some of it durable, and returns the bytes on the device while it is still mounted.
-fn copied_while_mounted(args: &[&str], options: &str, rounds: u32) -> (Vec<u8>, Vec<JournalExtent>) {
+fn copied_while_mounted(args: &[&str], options: &str, rounds: u32) -> (Vec<u8>, Vec<BlockExtent>) {
     let image = Image::mke2fs(args, 64 << 20).build();
     let runs = journal_runs(&image);
     let mounted = oracle::kernel_mount(image.path(), options).unwrap();

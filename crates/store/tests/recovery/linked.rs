@@ -1,7 +1,6 @@
 //! Lists of linked writes with checksums that are right and content that is not.
 
 use super::*;
-use extant_store::Mutant;
 use extant_store::recovery::linked::{Finding, List, find};
 use format::inode::DiskInode;
 use format::linked::{
@@ -44,7 +43,7 @@ impl Volume {
         let slot = slot.encode();
         bytes[self.list.at as usize..][..slot.len()].copy_from_slice(&slot);
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
-        find(&device, &self.sb, self.list, Mutant::Identity).expect("memory")
+        find(&device, &self.sb, self.list).expect("memory")
     }
 
     /// A record that says of a sector that it is to hold `X`s.
@@ -79,7 +78,7 @@ fn files_content_is_none_of_the_volumes_own_structures() {
     for block in own.into_iter().chain(second) {
         let mut slot = volume.slot();
         slot.copies.push(volume.copy(block));
-        assert!(matches!(volume.find(&slot), Finding::Check(why) if why.contains("own structures")), "copy of {block}");
+        assert!(matches!(volume.find(&slot), Finding::Check(why) if why.contains("system zone")), "copy of {block}");
         let mut slot = volume.slot();
         slot.runs.push(DiskListRun {
             lr_owner: 11.into(),
@@ -87,7 +86,7 @@ fn files_content_is_none_of_the_volumes_own_structures() {
             lr_count: 10.into(),
             lr_allocated: 0.into(),
         });
-        assert!(matches!(volume.find(&slot), Finding::Check(why) if why.contains("own structures")), "run at {block}");
+        assert!(matches!(volume.find(&slot), Finding::Check(why) if why.contains("system zone")), "run at {block}");
     }
     // that of a directory: the first block of the root
     let root = volume.word((table * 1024) + u64::from(volume.sb.geometry.inode_size) + 40);

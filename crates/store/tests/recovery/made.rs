@@ -24,7 +24,7 @@ fn journals_made_by_debugfs() {
     }
 }
 
-fn made_by_debugfs(base: &Image, runs: &[JournalExtent], open: &str, rng: &mut testkit::Rng) {
+fn made_by_debugfs(base: &Image, runs: &[BlockExtent], open: &str, rng: &mut testkit::Rng) {
     let size = block_size(&base.bytes()) as usize;
     let image = Image::from_bytes(&base.bytes());
     // the upper half of such a volume is free
@@ -94,10 +94,10 @@ fn a_journal_on_its_own_device() {
         let device = |image: &Image| -> Arc<dyn BlockDevice> { Arc::new(MemoryDevice::from_vec(image.bytes())) };
         let named: [u8; 16] = journal.bytes()[1024 + 0x68..1024 + 0x78].try_into().unwrap();
 
-        let open = |uuid: &[u8; 16], size: usize| Journal::external(device(&journal), size as u32, uuid);
+        let open = |uuid: &[u8; 16], size: usize| JournalLocation::external(device(&journal), size as u32, uuid);
         assert!(open(&[9; 16], size).is_err(), "the journal of another volume");
         assert!(open(&named, size * 2).is_err(), "another block size");
-        assert!(Journal::external(device(&volume), size as u32, &named).is_err(), "not a journal");
+        assert!(JournalLocation::external(device(&volume), size as u32, &named).is_err(), "not a journal");
 
         // debugfs's replay needs a volume that names the journal; what the log holds is known from what was written
         let data = volume.beside("data");

@@ -11,25 +11,25 @@ mod written;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use common::{block_size, content, journal_runs};
-use extant_store::recovery::{Journal, JournalExtent, Recovered, Recovery, Replayed, recover};
+use extant_store::recovery::{BlockExtent, JournalLocation, Recovered, Recovery, Replayed, recover};
 use format::FsBlock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::{Image, tools};
 
 /// Recovers in memory: what was found, and the volume read through it.
-fn open(bytes: Vec<u8>, runs: &[JournalExtent]) -> extant_store::Result<(Recovered, Replayed)> {
+fn open(bytes: Vec<u8>, runs: &[BlockExtent]) -> extant_store::Result<(Recovered, Replayed)> {
     let size = block_size(&bytes);
     let blocks = bytes.len() as u64 / u64::from(size);
     let volume: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
-    let journal = Journal::internal(Arc::clone(&volume), size, runs.iter().copied());
+    let journal = JournalLocation::internal(Arc::clone(&volume), size, runs.iter().copied());
     let recovered = recover(&journal, blocks)?;
     let replayed = Replayed::new(volume, &recovered);
     Ok((recovered, replayed))
 }
 
 /// As [`open`], with all bytes of the volume.
-fn replay(bytes: &[u8], runs: &[JournalExtent]) -> extant_store::Result<(Recovered, Vec<u8>)> {
+fn replay(bytes: &[u8], runs: &[BlockExtent]) -> extant_store::Result<(Recovered, Vec<u8>)> {
     let (recovered, replayed) = open(bytes.to_vec(), runs)?;
     let mut whole = vec![0; bytes.len()];
     replayed.read(0, &mut whole)?;
@@ -45,7 +45,7 @@ fn replayed_by_debugfs(bytes: &[u8]) -> Vec<u8> {
 
 /// Panics where the volumes differ anywhere but in the superblock, which a replay on the device changes afterwards, and
 /// in the journal's own. Returns how many blocks the replay changed.
-fn assert_same(before: &[u8], ours: &[u8], theirs: &[u8], runs: &[JournalExtent]) -> usize {
+fn assert_same(before: &[u8], ours: &[u8], theirs: &[u8], runs: &[BlockExtent]) -> usize {
     let size = block_size(before) as usize;
     let journal = runs[0].first.get() as usize * size;
     let masked = |bytes: &[u8]| {
@@ -64,7 +64,7 @@ fn assert_same(before: &[u8], ours: &[u8], theirs: &[u8], runs: &[JournalExtent]
 }
 
 /// A volume of `mib` MiB with a journal, whose last quarter is free.
-fn volume(args: &[&str], mib: u64) -> (Image, Vec<JournalExtent>) {
+fn volume(args: &[&str], mib: u64) -> (Image, Vec<BlockExtent>) {
     let image = Image::mke2fs(args, mib << 20).build();
     let runs = journal_runs(&image);
     (image, runs)

@@ -37,14 +37,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(
-        bytes: Vec<u8>,
-        runs: &[JournalExtent],
-        sums: Sums,
-        wide: bool,
-        start: u32,
-        sequence: u32,
-    ) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>, runs: &[BlockExtent], sums: Sums, wide: bool, start: u32, sequence: u32) -> Self {
         let size = block_size(&bytes) as usize;
         let map: Vec<usize> =
             runs.iter().flat_map(|r| r.first.get()..r.first.get() + r.count).map(|b| b as usize * size).collect();

@@ -1,6 +1,6 @@
 //! The rules for one entry.
 
-use super::{Dir, Entry, Names, Place};
+use super::{Dir, Entry, EntryRole, Names};
 use crate::inode_records::{InodeRecord, Marks};
 use crate::table::Code;
 use format::InodeNo;
@@ -34,7 +34,7 @@ pub(super) fn file_type(kind: FileKind) -> u8 {
 
 /// The entry at `offset` of a part of a block; `None` where it does not fit there.
 #[inline]
-pub(super) fn parse<'b>(part: &'b [u8], offset: usize, format: &DirFormat, place: Place) -> Option<Entry<'b>> {
+pub(super) fn parse<'b>(part: &'b [u8], offset: usize, format: &DirFormat, role: EntryRole) -> Option<Entry<'b>> {
     let rest = part.get(offset..)?;
     let [i0, i1, i2, i3, r0, r1, name_len, file_type] = *rest.first_chunk::<{ DirEntry::SIZE }>()?;
     let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), format.block_size) as usize;
@@ -44,7 +44,7 @@ pub(super) fn parse<'b>(part: &'b [u8], offset: usize, format: &DirFormat, place
     let record = rest.get(..rec_len)?;
     let end = DirEntry::SIZE + usize::from(name_len);
     let name = record.get(DirEntry::SIZE..end)?;
-    if format.hashed && place == Place::Other && rec_len < entry_len(name_len, !is_dot(name)) {
+    if format.hashed && role == EntryRole::Other && rec_len < entry_len(name_len, !is_dot(name)) {
         return None;
     }
     let inode = InodeNo(u32::from_le_bytes([i0, i1, i2, i3]));
@@ -66,11 +66,11 @@ impl Names<'_> {
 
     /// Checks an entry. Whether it counts as a name of its inode.
     #[inline]
-    pub(super) fn check_entry(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) -> bool {
-        match place {
-            Place::Dot => self.check_dot(dir, entry),
-            Place::DotDot => self.check_dotdot(dir, entry),
-            Place::Other => {}
+    pub(super) fn check_entry(&self, dir: &Dir<'_>, entry: &Entry<'_>, role: EntryRole) -> bool {
+        match role {
+            EntryRole::Dot => self.check_dot(dir, entry),
+            EntryRole::DotDot => self.check_dotdot(dir, entry),
+            EntryRole::Other => {}
         }
         if entry.inode.get() == 0 {
             return false;
@@ -80,16 +80,16 @@ impl Names<'_> {
             return false;
         }
         // an entry that cannot be a subdirectory's makes no directory its parent
-        let mut adopts = place == Place::Other;
-        if let Some(code) = self.misplaced(dir, entry, place) {
+        let mut adopts = role == EntryRole::Other;
+        if let Some(code) = self.misplaced(dir, entry, role) {
             self.report(dir, entry, code);
             adopts = false;
         }
         match self.ctx.inodes.get(entry.inode) {
-            Some(target) => self.check_target(dir, entry, place, target, adopts),
+            Some(target) => self.check_target(dir, entry, role, target, adopts),
             None => self.check_unused(dir, entry),
         }
-        self.check_name(dir, entry, place);
+        self.check_name(dir, entry, role);
         true
     }
 
@@ -99,8 +99,8 @@ impl Names<'_> {
 
     /// The problem of an entry that is what none behind the first two may be.
     #[inline]
-    pub(super) fn misplaced(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) -> Option<Code> {
-        if place != Place::Other {
+    pub(super) fn misplaced(&self, dir: &Dir<'_>, entry: &Entry<'_>, role: EntryRole) -> Option<Code> {
+        if role != EntryRole::Other {
             return None;
         }
         match entry.name {
@@ -147,7 +147,7 @@ impl Names<'_> {
 
     /// Checks what the entry says of the inode, and whether the two may go together.
     #[inline]
-    fn check_target(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place, target: InodeRecord, adopts: bool) {
+    fn check_target(&self, dir: &Dir<'_>, entry: &Entry<'_>, role: EntryRole, target: InodeRecord, adopts: bool) {
         let expected = target.kind.map_or(0, file_type);
         if !dir.format.dir.file_type {
             if entry.file_type != 0 {
@@ -157,7 +157,7 @@ impl Names<'_> {
             let code = if entry.file_type == 0 { Code::EntryTypeMissing } else { Code::EntryTypeWrong };
             self.report_type(dir, entry, code, expected);
         }
-        if place != Place::Other {
+        if role != EntryRole::Other {
             return;
         }
         if target.marks.contains(Marks::EA_INODE) {
@@ -223,10 +223,10 @@ impl Names<'_> {
 
     /// The bytes of the name.
     #[inline]
-    fn check_name(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) {
+    fn check_name(&self, dir: &Dir<'_>, entry: &Entry<'_>, role: EntryRole) {
         if dir.is_encrypted() {
             // any bytes, but no less than the cipher makes
-            if place == Place::Other && entry.name.len() < MIN_ENCRYPTED {
+            if role == EntryRole::Other && entry.name.len() < MIN_ENCRYPTED {
                 self.report(dir, entry, Code::EntryEncryptedNameTooShort);
             }
             return;
@@ -234,7 +234,7 @@ impl Names<'_> {
         if entry.name.iter().fold(false, |bad, b| bad | matches!(b, 0 | b'/')) {
             self.report(dir, entry, Code::EntryNameIllegal);
         }
-        if self.strict && dir.is_folded() && place == Place::Other && std::str::from_utf8(entry.name).is_err() {
+        if self.strict && dir.is_folded() && role == EntryRole::Other && std::str::from_utf8(entry.name).is_err() {
             self.report(dir, entry, Code::EntryNameBadEncoding);
         }
     }

@@ -26,8 +26,8 @@ pub(crate) struct Trees<'a> {
     pub(crate) claimer: &'a dyn Claimer,
 }
 
-/// The place of a node in its tree.
-struct Place {
+/// The position of a node in its tree.
+struct NodePosition {
     block: Option<FsBlock>,
     depth: u16,
     range: Range<u64>,
@@ -49,8 +49,8 @@ impl Trees<'_> {
             let problem = Problem::new(Code::ExtentTreeTooDeep).inode(fields.inode).found(depth.into());
             self.ctx.report_if(self.claimer.is_checking(), || problem.expected(most.into()));
         }
-        let place = Place { block: None, depth, range: 0..extent::MAX_BLOCKS };
-        self.extent_entries(fields, &node, &place, tally, found);
+        let position = NodePosition { block: None, depth, range: 0..extent::MAX_BLOCKS };
+        self.extent_entries(fields, &node, &position, tally, found);
     }
 
     /// Checks a tree block.
@@ -77,7 +77,7 @@ impl Trees<'_> {
         if !seen.checksum_right {
             self.report(fields, Code::ExtentBlockChecksumWrong, Some(block));
         }
-        let place = Place { block: Some(block), depth, range: u64::from(at.first)..u64::from(at.last) + 1 };
+        let position = NodePosition { block: Some(block), depth, range: u64::from(at.first)..u64::from(at.last) + 1 };
         let starts_at = match depth {
             0 => node.extents().first().map(|e| e.ee_block.get()),
             _ => node.indexes().first().map(|e| e.ei_block.get()),
@@ -93,21 +93,21 @@ impl Trees<'_> {
                     .expected(u64::from(at.first))
             });
         }
-        self.extent_entries(fields, &node, &place, tally, found);
+        self.extent_entries(fields, &node, &position, tally, found);
     }
 
     fn extent_entries(
         &self,
         fields: &FileFields,
         node: &RawNode<'_>,
-        place: &Place,
+        position: &NodePosition,
         tally: &mut Tally,
         found: &mut Found,
     ) {
-        if place.depth > 0 {
-            self.extent_children(fields, node, place, tally, found);
+        if position.depth > 0 {
+            self.extent_children(fields, node, position, tally, found);
         } else {
-            self.extent_leaf(fields, node.extents(), place, tally, found);
+            self.extent_leaf(fields, node.extents(), position, tally, found);
         }
     }
 
@@ -115,25 +115,25 @@ impl Trees<'_> {
         &self,
         fields: &FileFields,
         node: &RawNode<'_>,
-        place: &Place,
+        position: &NodePosition,
         tally: &mut Tally,
         found: &mut Found,
     ) {
         let entries = node.indexes();
         for (n, entry) in entries.iter().enumerate() {
             let first = entry.ei_block.get();
-            let end = entries.get(n + 1).map_or(place.range.end, |next| u64::from(next.ei_block.get()));
+            let end = entries.get(n + 1).map_or(position.range.end, |next| u64::from(next.ei_block.get()));
             let child = entry.child().get();
             let problem = if !self.ctx.volume.contains(child) {
                 Some(Code::ExtentStartInvalid)
-            } else if end <= u64::from(first) || u64::from(first) < place.range.start || end > place.range.end {
+            } else if end <= u64::from(first) || u64::from(first) < position.range.start || end > position.range.end {
                 Some(Code::ExtentsOutOfOrder)
             } else {
                 None
             };
             if let Some(code) = problem {
                 tally.incomplete = true;
-                self.report_entry(fields, code, place.block, FileBlock(u64::from(first)), child);
+                self.report_entry(fields, code, position.block, FileBlock(u64::from(first)), child);
                 continue;
             }
             tally.clusters += 1;
@@ -143,7 +143,7 @@ impl Trees<'_> {
                 first,
                 // fits: `end` is at most 2^32 and more than `first`
                 last: (end - 1) as u32,
-                kind: NodeKind::Extents(place.depth - 1),
+                kind: NodeKind::Extents(position.depth - 1),
             });
         }
     }
@@ -152,24 +152,24 @@ impl Trees<'_> {
         &self,
         fields: &FileFields,
         extents: &[DiskExtent],
-        place: &Place,
+        position: &NodePosition,
         tally: &mut Tally,
         found: &mut Found,
     ) {
-        tally.has_leaves |= place.block.is_some();
-        let mut next = place.range.start;
+        tally.has_leaves |= position.block.is_some();
+        let mut next = position.range.start;
         let mut last_cluster = None;
         let mut last_end = None;
         // the root's neighbours are all here; those of a deeper leaf are not
-        let edges = if place.block.is_some() { self.edges_of(extents) } else { Vec::new() };
+        let edges = if position.block.is_some() { self.edges_of(extents) } else { Vec::new() };
         let inode = fields.inode;
         found.edges.extend(edges.iter().map(|&(logical, cluster)| Edge { inode, logical, cluster }));
         for e in extents {
             let (logical, len) = (u64::from(e.ee_block.get()), u64::from(e.len()));
             let start = e.start().get();
-            if let Some(code) = self.extent_problem(e, logical, next, place.range.end) {
+            if let Some(code) = self.extent_problem(e, logical, next, position.range.end) {
                 tally.incomplete = true;
-                self.report_run(fields, code, place.block, FileBlock(logical), start, len);
+                self.report_run(fields, code, position.block, FileBlock(logical), start, len);
                 // where one ends too far, it says nothing of those that follow
                 next = if code == Code::ExtentEndOutOfBounds { next } else { next.max(logical + len) };
                 continue;
@@ -177,7 +177,7 @@ impl Trees<'_> {
             next = logical + len;
             let last = FileBlock(logical + len - 1);
             if let Some(code) = beyond_limit(self.ctx, fields, last) {
-                self.report_entry(fields, code, place.block, last, start);
+                self.report_entry(fields, code, position.block, last, start);
                 tally.incomplete = true;
                 continue;
             }
@@ -190,7 +190,14 @@ impl Trees<'_> {
             tally.clusters += clusters.end - clusters.start;
             if fields.is_directory() {
                 if e.is_unwritten() {
-                    self.report_run(fields, Code::DirectoryExtentUninit, place.block, FileBlock(logical), start, len);
+                    self.report_run(
+                        fields,
+                        Code::DirectoryExtentUninit,
+                        position.block,
+                        FileBlock(logical),
+                        start,
+                        len,
+                    );
                 }
                 self.found_directory(fields, start..start + len, logical, &clusters, found);
             } else if fields.is_symlink() {

@@ -367,7 +367,7 @@ fn report_sizes(ctx: &Context<'_>, inodes: &HashMap<InodeNo, ValueInode>, sizes:
     if sizes.is_empty() {
         return;
     }
-    let reported = ctx.problems.snapshot().into_iter().filter(|p| p.code == Code::InodeSizeWrong);
+    let reported = ctx.problems.to_vec().into_iter().filter(|p| p.code == Code::InodeSizeWrong);
     let reported: HashSet<InodeNo> = reported.filter_map(|p| p.inode).collect();
     for (number, size) in sizes.iter().filter(|(number, _)| !reported.contains(number)) {
         let found = inodes.get(number).map_or(0, |inode| inode.size);

@@ -61,7 +61,7 @@ impl Table {
         }
         items.sort_by_key(|item| item.offset);
         let bytes = Mutex::new(vec![0; geometry.descriptor_blocks as usize * block_size as usize]);
-        scanner.pass(&items, |item, read| {
+        scanner.read_ascending(&items, |item, read| {
             let from = item.tag as usize * block_size as usize;
             let mut bytes = bytes.lock();
             if let (Ok(read), Some(place)) = (read, bytes.get_mut(from..from + item.len as usize)) {

@@ -34,7 +34,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
         }
         return;
     }
-    let Some(Journal { number, file, bytes, from_copy }) = find(scanner, volume, inode) else {
+    let Some(FoundJournal { number, file, bytes, from_copy }) = find(scanner, volume, inode) else {
         return problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
     };
     if number != inode {
@@ -57,7 +57,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
 }
 
 /// The journal as it was found.
-pub(crate) struct Journal {
+pub(crate) struct FoundJournal {
     /// Its inode: the one that the superblock names, or the reserved one.
     pub(crate) number: InodeNo,
     pub(crate) file: SystemInode,
@@ -74,7 +74,7 @@ pub(crate) struct Journal {
 /// nearly all volumes, and nothing else may lie there. Where that inode is not valid either, the copy of its block map
 /// in the superblock is tried, as e2fsck does: nothing else notices that an inode which is not in use should be the
 /// journal.
-pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Option<Journal> {
+pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Option<FoundJournal> {
     let reserved = InodeNo::JOURNAL;
     let ours = || at(scanner, volume, reserved).or_else(|| from_copy(scanner, volume));
     if named == reserved {
@@ -86,13 +86,13 @@ pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Op
 }
 
 /// The journal, where this inode holds one.
-fn at(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> Option<Journal> {
+fn at(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> Option<FoundJournal> {
     volume.geometry.inode_slot(number)?;
     usable(scanner, volume, number, SystemInode::read(scanner, volume, number)?, false)
 }
 
 /// The journal, where the superblock's copy of the reserved inode's block map leads to one.
-fn from_copy(scanner: &Scanner<'_>, volume: &Volume) -> Option<Journal> {
+fn from_copy(scanner: &Scanner<'_>, volume: &Volume) -> Option<FoundJournal> {
     let (root, size) = copy(volume)?;
     let file = SystemInode::of_map(scanner, volume, &root, size);
     // the inode is written anew from it: what has to be cut out of the map then would leave no journal, again and again
@@ -108,7 +108,7 @@ fn usable(
     number: InodeNo,
     file: SystemInode,
     from_copy: bool,
-) -> Option<Journal> {
+) -> Option<FoundJournal> {
     let blocks = file.size / u64::from(volume.geometry.block_size);
     let valid = file.valid && file.kind == Some(FileKind::Regular) && file.links > 0 && blocks >= MIN_BLOCKS;
     if !valid {
@@ -123,7 +123,7 @@ fn usable(
     if file.blocks_without_hole() < log || file.end() < blocks || !whole {
         return None;
     }
-    Some(Journal { number, file, bytes, from_copy })
+    Some(FoundJournal { number, file, bytes, from_copy })
 }
 
 /// Whether the superblock's copy is that of the reserved inode's block map.

@@ -36,7 +36,7 @@ pub(super) fn read(
         let mut disk = own;
         disk.x_map_groups = copy.disk.x_map_groups;
         disk.x_map_start = copy.disk.x_map_start;
-        disk.x_map_log = copy.disk.x_map_log;
+        disk.x_space_map_log = copy.disk.x_space_map_log;
         let Ok(wrong) = by(scanner, volume, disk) else { continue };
         if stated.as_ref().map_or(true, |stated| wrong < *stated) {
             let problem = Problem::new(Code::SuperblockFieldTryBackup);
@@ -56,7 +56,7 @@ fn by(scanner: &Scanner<'_>, volume: &mut Volume, disk: DiskSuperblock) -> Resul
     if !system_zone::space_map_log_lies_alone(volume) {
         return Err(Refusal::new(
             "the superblock puts the table or the log of the space maps onto other superblocks or descriptors (x_map_start, \
-             x_map_log): nothing is changed; try a copy of the superblock with -b",
+             x_space_map_log): nothing is changed; try a copy of the superblock with -b",
         ));
     }
     let crossing = usize::from(!system_zone::space_maps_lie_alone(volume));
@@ -68,7 +68,7 @@ pub(super) fn differing(one: &DiskSuperblock, other: &DiskSuperblock) -> Vec<&'s
     let fields = [
         ("x_map_groups", one.x_map_groups != other.x_map_groups),
         ("x_map_start", one.x_map_start != other.x_map_start),
-        ("x_map_log", one.x_map_log != other.x_map_log),
+        ("x_space_map_log", one.x_space_map_log != other.x_space_map_log),
     ];
     fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::{Closing, Kind, Operation, Store, Tag};
 
-const TAG: Tag = Tag { kind: Kind::BlockBitmap, owner: InodeNo(0), seed: 0 };
+const TAG: Tag = Tag::new(Kind::BlockBitmap, InodeNo(0));
 
 /// The block bitmaps of a volume.
 pub(crate) struct BlockBitmaps {
@@ -67,7 +67,7 @@ impl BlockBitmaps {
             return Err("its block bitmap and its count of free blocks contradict each other");
         }
         if !self.own(&blocks).all(|zone| free.is_used(zone)) {
-            return Err("its block bitmap shows the volume's own structures as free");
+            return Err("its block bitmap shows blocks of the system zone as free");
         }
         Ok(free)
     }

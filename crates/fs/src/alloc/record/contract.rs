@@ -23,9 +23,9 @@ impl LoadError {
     }
 }
 
-/// The estimate of a group's free space before it is loaded.
+/// The hint on a group's free space before it is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Estimate {
+pub(crate) struct FreeBlocksHint {
     /// Free blocks, about; for policies.
     pub(crate) mean: u32,
     /// It has no more free blocks, and no longer run.
@@ -73,8 +73,8 @@ pub(crate) trait FreeSpaceRecord: Send + Sync {
     /// Changes what a descriptor in memory says of free space to what is stored.
     fn stored(&self, _descriptor: &mut Group) {}
 
-    /// The estimate of a group before it is loaded; `None` where its descriptor counts its free blocks.
-    fn estimate(&self, _group: GroupNo) -> Option<Estimate> {
+    /// The hint on a group before it is loaded; `None` where its descriptor counts its free blocks.
+    fn free_blocks_hint(&self, _group: GroupNo) -> Option<FreeBlocksHint> {
         None
     }
 

@@ -20,8 +20,9 @@ mod close;
 mod open;
 mod summary;
 
-use super::contract::{Estimate, FreeSpaceRecord, LoadError};
+use super::contract::{FreeBlocksHint, FreeSpaceRecord, LoadError};
 use crate::alloc::system_zones::SystemZones;
+use crate::mutant::Injected;
 pub(crate) use open::Found;
 pub use summary::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 
@@ -34,9 +35,9 @@ use space::{ContainerMap, Run};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Closing, Kind, Mutant, Operation, Store, Tag};
+use store::{Closing, Kind, Operation, Store, Tag};
 
-const TAG: Tag = Tag { kind: Kind::SpaceMap, owner: InodeNo(0), seed: 0 };
+const TAG: Tag = Tag::new(Kind::SpaceMap, InodeNo(0));
 
 /// The space maps of a volume.
 pub(crate) struct SpaceMapRecord {
@@ -47,7 +48,7 @@ pub(crate) struct SpaceMapRecord {
     /// The newest generation that is durable.
     durable: AtomicU64,
     /// The defect that is injected on purpose.
-    mutant: Mutant,
+    mutant: Injected,
 }
 
 /// The point at which the log goes on.
@@ -85,7 +86,7 @@ impl FreeSpaceRecord for SpaceMapRecord {
         let free = area.lock().groups(store, &self.maps)?.get(place).cloned();
         let free = ContainerMap::from_available(free.ok_or(LoadError::Corrupt("it has no space map"))?);
         if !self.has_own_in_use(group, &free) {
-            return Err(LoadError::Corrupt("its space map shows the volume's own structures as free"));
+            return Err(LoadError::Corrupt("its space map shows blocks of the system zone as free"));
         }
         Ok(free)
     }
@@ -126,7 +127,7 @@ impl FreeSpaceRecord for SpaceMapRecord {
         descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
 
-    fn estimate(&self, group: GroupNo) -> Option<Estimate> {
+    fn free_blocks_hint(&self, group: GroupNo) -> Option<FreeBlocksHint> {
         let (area, _) = self.area(group)?;
         let groups = self.maps.groups_of(self.maps.map_of(group));
         let blocks: u64 = groups.map(|group| u64::from(self.maps.units(GroupNo(group)))).sum();
@@ -135,7 +136,7 @@ impl FreeSpaceRecord for SpaceMapRecord {
         let free = if area.corrupt().is_some() { 0 } else { area.free() };
         // at most the units
         let mean = (u64::from(units) * free / blocks.max(1)) as u32;
-        Some(Estimate { mean, most: u64::from(units).min(free) as u32, corrupt: area.corrupt() })
+        Some(FreeBlocksHint { mean, most: u64::from(units).min(free) as u32, corrupt: area.corrupt() })
     }
 
     fn free_blocks(&self) -> Option<u64> {

@@ -30,13 +30,13 @@ impl Maker<'_> {
         let wanted = if len == 0 { (whole / SHARE).clamp(LEAST, MOST) } else { len };
         let mut size = wanted.next_multiple_of(block_size);
         if Areas::of(size, geometry.block_size).is_none() {
-            return refuse("linked=SIZE: from 128K to 16M, and at least four blocks, are possible");
+            return refuse("linked=SIZE: use 128K to 16M, and at least four blocks");
         }
         let first = loop {
             match self.used.find(0..geometry.blocks, size / block_size, 1) {
                 Some(first) => break first,
                 None if len == 0 && size > LEAST => size = (size / 2).max(LEAST).next_multiple_of(block_size),
-                None => return refuse("linked: no free run is long enough for the list"),
+                None => return refuse("linked: no contiguous free space is long enough for the list"),
             }
         };
         let Some(areas) = Areas::of(size, geometry.block_size) else {

@@ -6,7 +6,7 @@ use format::jbd2::{JournalSuperblock, LogFormat};
 
 /// The log's blocks, from the tail to the head in use.
 pub(super) struct Log {
-    place: recovery::Journal,
+    place: recovery::JournalLocation,
     format: LogFormat,
     first: u32,
     end: u32,
@@ -17,7 +17,7 @@ pub(super) struct Log {
 
 impl Log {
     /// The log of an empty journal.
-    pub(super) fn new(place: recovery::Journal, superblock: &JournalSuperblock) -> Self {
+    pub(super) fn new(place: recovery::JournalLocation, superblock: &JournalSuperblock) -> Self {
         let blocks = superblock.log_blocks();
         let format = superblock.log().clone();
         Self { place, format, first: blocks.start, end: blocks.end, head: blocks.start, used: 0 }

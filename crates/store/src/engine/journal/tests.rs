@@ -1,7 +1,7 @@
 //! Plans, looked at as data: no device is written.
 
 use super::*;
-use crate::FreshRun;
+use crate::FreshExtent;
 use crate::{BlockWrite, Closing, CommitHooks, Tag};
 use blockdev::MemoryDevice;
 use format::InodeNo;
@@ -13,14 +13,14 @@ const SIZE: u32 = 1024;
 /// The journal's blocks on the device: two runs.
 const RUNS: [(u64, u64); 2] = [(100, 24), (300, 1010)];
 
-fn superblock(change: impl FnOnce(&mut DiskSuperblock)) -> recovery::Journal {
+fn superblock(change: impl FnOnce(&mut DiskSuperblock)) -> recovery::JournalLocation {
     let mut sb = DiskSuperblock::empty(SIZE, 1024, 0, [9; 16]);
     change(&mut sb);
     sb.set_checksum();
     let mut bytes = vec![0; 2000 * SIZE as usize];
     bytes[100 * 1024..101 * 1024].copy_from_slice(sb.as_bytes());
-    let runs = RUNS.map(|(first, count)| JournalExtent { first: FsBlock(first), count });
-    recovery::Journal::internal(Arc::new(MemoryDevice::from_vec(bytes)), SIZE, runs)
+    let runs = RUNS.map(|(first, count)| BlockExtent { first: FsBlock(first), count });
+    recovery::JournalLocation::internal(Arc::new(MemoryDevice::from_vec(bytes)), SIZE, runs)
 }
 
 fn options() -> JournalOptions {
@@ -54,16 +54,24 @@ impl StateSource for NoHooks {
 }
 
 fn closed(blocks: &[u64], byte: u8, forgotten: &[(u64, u64)]) -> ClosedGeneration {
-    let tag = Tag { kind: Kind::Directory, owner: InodeNo(2), seed: 0 };
+    let tag = Tag::new(Kind::Directory, InodeNo(2));
     let data: Arc<[u8]> = Arc::from([byte; SIZE as usize]);
     let mut blocks: Vec<_> = blocks
         .iter()
         .map(|&n| BlockWrite { block: FsBlock(n), tag, data: Arc::clone(&data), fresh: false, before: None })
         .collect();
     blocks.sort_by_key(|write| write.block);
-    let forgotten = forgotten.iter().map(|&(first, count)| JournalExtent { first: FsBlock(first), count }).collect();
-    let (fresh_runs, notes) = (Vec::new(), Vec::new());
-    ClosedGeneration { number: 0, reason: CommitReason::Sync, blocks, fresh_runs, forgotten, unflushed: false, notes }
+    let forgotten = forgotten.iter().map(|&(first, count)| BlockExtent { first: FsBlock(first), count }).collect();
+    let (fresh_extents, change_records) = (Vec::new(), Vec::new());
+    ClosedGeneration {
+        number: 0,
+        reason: CommitReason::Sync,
+        blocks,
+        fresh_extents,
+        forgotten,
+        unflushed: false,
+        change_records,
+    }
 }
 
 /// The block in which the byte lies: the journal's, or the volume's.
@@ -129,11 +137,11 @@ fn a_life() {
 
 /// Home in the first stage, which is flushed before the commit block, and never in the log.
 #[test]
-fn fresh_runs_are_home_before_the_commit() {
+fn fresh_extents_are_home_before_the_commit() {
     let mut engine = engine();
     engine.open(&NoHooks).unwrap();
-    let run = FreshRun { first: FsBlock(60), kind: Kind::SpaceMap, data: vec![9; 3 * 1024].into() };
-    let closed = ClosedGeneration { fresh_runs: vec![run], ..closed(&[7], 1, &[]) };
+    let run = FreshExtent { first: FsBlock(60), kind: Kind::SpaceMap, data: vec![9; 3 * 1024].into() };
+    let closed = ClosedGeneration { fresh_extents: vec![run], ..closed(&[7], 1, &[]) };
     let plan = engine.plan(closed, &NoHooks).unwrap();
     assert_eq!(story(&plan), "home 60, tail 1@1, descriptor 1, copies 1 | commit 3 |");
     let write = plan.stages[0].writes.iter().find(|write| write.kind == Kind::SpaceMap).unwrap();

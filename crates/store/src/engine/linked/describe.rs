@@ -1,6 +1,7 @@
-//! The description of a generation in a slot: records of what its notes and blocks show, net.
+//! The description of a generation in a slot: records of what its change records and blocks show, net.
 
-use crate::{BlockWrite, ClosedGeneration, Kind, Mutant, Note};
+use crate::mutant::{Injected, Mutant};
+use crate::{BlockWrite, ChangeRecord, ClosedGeneration, Kind};
 use format::InodeNo;
 use format::inode::{FileKind, RawInode};
 use format::linked::{
@@ -18,11 +19,11 @@ struct Changed<'c> {
     after: &'c [u8],
 }
 
-/// Net runs: first block, end and owner, and whether they were allocated.
+/// Net allocations and frees: first block, end and owner of each, and whether it was allocated.
 #[derive(Default)]
-struct Runs(BTreeMap<u64, (u64, InodeNo, bool)>);
+struct NetAllocations(BTreeMap<u64, (u64, InodeNo, bool)>);
 
-impl Runs {
+impl NetAllocations {
     /// Adds a run; what was done before and is undone by it goes. False where a block of another file is in it.
     fn add(&mut self, first: u64, count: u64, owner: InodeNo, allocated: bool) -> bool {
         let (mut at, end) = (first, first.saturating_add(count));
@@ -69,14 +70,16 @@ impl<'s> Describe<'s> {
     }
 
     /// All of a generation; false where there is something that a slot cannot say.
-    pub(super) fn all(mut self, closed: &ClosedGeneration, mutant: Mutant) -> bool {
-        let complete = closed.blocks.iter().all(|write| self.block(write).is_some()) && self.notes(closed).is_some();
+    pub(super) fn all(mut self, closed: &ClosedGeneration, mutant: Injected) -> bool {
+        let complete =
+            closed.blocks.iter().all(|write| self.block(write).is_some()) && self.change_records(closed).is_some();
         let known: BTreeSet<u32> = self.slot.inodes.iter().map(|inode| inode.li_number.get()).collect();
         let complete = complete && self.owners.iter().all(|owner| known.contains(&owner.get()));
-        match mutant {
-            Mutant::LoseRun => drop(self.slot.runs.pop()),
-            Mutant::LoseCopy => drop(self.slot.copies.pop()),
-            _ => {}
+        if mutant.is(Mutant::LoseRun) {
+            self.slot.runs.pop();
+        }
+        if mutant.is(Mutant::LoseCopy) {
+            self.slot.copies.pop();
         }
         complete
     }
@@ -163,27 +166,27 @@ impl<'s> Describe<'s> {
         Some(())
     }
 
-    fn notes(&mut self, closed: &ClosedGeneration) -> Option<()> {
+    fn change_records(&mut self, closed: &ClosedGeneration) -> Option<()> {
         let mut inodes: BTreeMap<InodeNo, Changed<'_>> = BTreeMap::new();
         let mut numbers: BTreeMap<InodeNo, (bool, bool)> = BTreeMap::new();
-        let mut runs = Runs::default();
+        let mut runs = NetAllocations::default();
         let mut groups = BTreeMap::new();
-        for note in &closed.notes {
-            match note {
-                Note::Inode { number, before, after } => {
+        for record in &closed.change_records {
+            match record {
+                ChangeRecord::Inode { number, before, after } => {
                     inodes.entry(*number).or_insert(Changed { before, after }).after = after;
                 }
                 // was it taken first, and is it taken last
-                Note::Number { number, allocated } => {
+                ChangeRecord::Number { number, allocated } => {
                     numbers.entry(*number).or_insert((*allocated, *allocated)).1 = *allocated;
                 }
-                Note::Whole { number } => drop(self.whole.insert(*number)),
-                Note::Run { owner, first, count, allocated, .. } => {
+                ChangeRecord::Whole { number } => drop(self.whole.insert(*number)),
+                ChangeRecord::Run { owner, first, count, allocated, .. } => {
                     if !runs.add(first.get(), *count, *owner, *allocated) {
                         return None;
                     }
                 }
-                Note::Group { number, free, free_inodes, directories } => {
+                ChangeRecord::Group { number, free, free_inodes, directories } => {
                     groups.entry(*number).or_insert(DiskListGroup {
                         lg_number: number.get().into(),
                         lg_free_blocks: (*free).into(),

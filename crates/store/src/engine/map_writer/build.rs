@@ -1,8 +1,9 @@
 //! A generation's new physical blocks, bottom up.
 
 use super::{MapWriter, Overwrite};
+use crate::mutant::Mutant;
 use crate::native::{NodeName, above, first_below, leaf_of, node_over};
-use crate::{Kind, Mutant, PlannedWrite, Result};
+use crate::{Kind, PlannedWrite, Result};
 use format::native::BLOCK_SIZE;
 use format::native::map::{BlockKind, Entry, Node, Position};
 use format::native::superblock::MAX_LOG_ENTRIES;
@@ -55,7 +56,7 @@ impl MapWriter {
         }
         let mut draft = Draft::default();
         self.chunk_table.aim(changes.len() + changes.len() / 64 + 8);
-        let leaves = if self.mutant == Mutant::SkipLogLeaves { Vec::new() } else { self.log_leaves() };
+        let leaves = if self.mutant.is(Mutant::SkipLogLeaves) { Vec::new() } else { self.log_leaves() };
         for leaf in leaves {
             self.relocate_nodes(&mut draft, first_below(leaf), 0)?;
         }

@@ -7,7 +7,7 @@
 use super::MapWriter;
 use super::build::Change;
 use crate::native::NodeName;
-use crate::{CommitReason, Kind, PlannedWrite, Result};
+use crate::{Compaction, Kind, PlannedWrite, Result};
 use format::native::CHUNK_BLOCKS;
 use format::native::map::{BlockKind, ENTRIES, Entry};
 use std::collections::BTreeMap;
@@ -29,16 +29,16 @@ impl MapWriter {
     /// As [`MapWriter::build`], and moves what it can out of a chunk that could go.
     pub(super) fn build_compactly(
         &mut self,
-        reason: CommitReason,
+        compaction: Compaction,
         mut changes: BTreeMap<u64, Change>,
         writes: &mut Vec<PlannedWrite>,
     ) -> Result<bool> {
         let chunk = self
             .chunk_table
-            .emptiest(self.needs().physical_blocks_to_leave(reason))
+            .emptiest(self.needs().physical_blocks_to_leave(compaction))
             .filter(|_| self.chunk_table.used() <= TOO_MANY);
         let Some(chunk) = chunk else {
-            self.is_compact |= reason == CommitReason::Compact;
+            self.is_compact |= compaction == Compaction::Full;
             return self.build(changes, &[], writes);
         };
         let Residents { blocks, nodes } = self.residents(chunk)?;

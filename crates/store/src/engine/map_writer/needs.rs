@@ -1,6 +1,6 @@
 //! The number of physical blocks that a generation needs, and the number that is reserved.
 
-use crate::CommitReason;
+use crate::Compaction;
 use crate::native;
 use format::native::Layout;
 use format::native::superblock::MAX_LOG_ENTRIES;
@@ -56,8 +56,8 @@ impl Needs<'_> {
 
     /// Physical blocks that stay when chunks are returned: on its own enough for two of the largest generations, so
     /// that nothing is returned that the next work takes again.
-    pub(in crate::engine) fn physical_blocks_to_leave(&self, reason: CommitReason) -> usize {
-        let most = if reason == CommitReason::Compact { 0 } else { self.dirty_blocks };
+    pub(in crate::engine) fn physical_blocks_to_leave(&self, compaction: Compaction) -> usize {
+        let most = if compaction == Compaction::Full { 0 } else { self.dirty_blocks };
         self.physical_blocks_for(most, most)
     }
 }

@@ -20,9 +20,9 @@ pub(super) fn contradiction<T>(what: &'static str) -> Result<T> {
 }
 
 pub(super) const NOT_NAMED: &str = "its list of linked writes contradicts itself";
-pub(super) const BEYOND: &str = "its list of linked writes names what lies beyond the volume";
-pub(super) const OWN: &str = "its list of linked writes takes the volume's own structures for files";
-pub(super) const CHANGED: &str = "what its list of linked writes names was changed by others";
+pub(super) const BEYOND: &str = "its list of linked writes refers to blocks beyond the end of the volume";
+pub(super) const OWN: &str = "its list of linked writes names blocks of the system zone as file data";
+pub(super) const CHANGED: &str = "blocks in its list of linked writes were changed by another program";
 
 /// The volume, and the slots that count, the older one first.
 pub(super) struct Work<'a> {

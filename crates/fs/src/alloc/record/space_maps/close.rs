@@ -3,12 +3,13 @@
 use super::area::Area;
 use super::{Log, SpaceMapRecord, TAG};
 use crate::alloc::record::contract::LoadError;
+use crate::mutant::Mutant;
 use format::space_map::ring::{Record, RingBlock};
 use format::space_map::tree::TreeWriter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Closing, Kind, Mutant};
+use store::{Closing, Kind};
 
 /// Most blocks of the ring that a close writes, whatever its length.
 const MOST_APPENDED: usize = 32;
@@ -97,7 +98,7 @@ impl SpaceMapRecord {
         let mut oldest: Vec<(u64, u32)> = areas.filter_map(|(map, area)| Some((area.lock().oldest?, map))).collect();
         oldest.sort_unstable();
         let mut choice = ring.choose(&counts, &oldest);
-        if self.mutant == Mutant::TailBeforeHeads {
+        if self.mutant.is(Mutant::TailBeforeHeads) {
             choice = Choice { must: BTreeSet::new(), may: BTreeSet::new() };
         }
         for map in choice.must {
@@ -129,11 +130,11 @@ impl SpaceMapRecord {
             Err(LoadError::Device(error)) => return if must { Err(error) } else { Ok(()) },
         }
         let Some(mut head) = area.head().copied() else { return Ok(()) };
-        head.second ^= self.mutant != Mutant::FoldInPlace;
+        head.second ^= !self.mutant.is(Mutant::FoldInPlace);
         let mut tree = writer.finish(log.sequence, &mut head);
         tree.resize(tree.len().next_multiple_of(self.maps.geometry().block_size as usize), 0);
         let tree: Arc<[u8]> = tree.into();
-        if self.mutant == Mutant::HeadBeforeTree {
+        if self.mutant.is(Mutant::HeadBeforeTree) {
             log.late.push((head.tree(&self.maps), tree));
         } else {
             closing.write_fresh(head.tree(&self.maps), Kind::SpaceMap, tree);
@@ -152,7 +153,7 @@ impl SpaceMapRecord {
             taken.sort_unstable_by_key(|record| record.start);
             records.extend(taken.into_iter().map(|record| (*map, record)));
         }
-        if self.mutant == Mutant::LoseRecord {
+        if self.mutant.is(Mutant::LoseRecord) {
             records.pop();
         }
         let space = RingBlock::space(&self.maps);

@@ -3,6 +3,7 @@
 use super::area::Area;
 use super::{Log, SpaceMapRecord};
 use crate::alloc::system_zones::SystemZones;
+use crate::mutant::{Injected, Mutant};
 use crate::{Disk, Result};
 use format::FsBlock;
 use format::group::Group;
@@ -14,7 +15,6 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use store::Mutant;
 
 /// The space maps of a volume that is being opened.
 pub(crate) struct Found {
@@ -133,8 +133,8 @@ impl Found {
     }
 
     /// The record of the volume whose own structures lie in these system zones.
-    pub(crate) fn into_record(self, system_zones: &Arc<SystemZones>, mutant: Mutant) -> SpaceMapRecord {
-        let restarts = mutant == Mutant::RestartSequence;
+    pub(crate) fn into_record(self, system_zones: &Arc<SystemZones>, mutant: Injected) -> SpaceMapRecord {
+        let restarts = mutant.is(Mutant::RestartSequence);
         let sequence = if restarts { 1 } else { self.sequence };
         let log = Log { sequence, position: self.position, changed: BTreeSet::new(), late: Vec::new() };
         SpaceMapRecord {

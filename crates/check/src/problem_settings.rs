@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// The rule for one problem; where it is empty, the table decides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct ProblemSetting {
     /// Whether `-p` may repair it (`preen_ok`).
     pub preen: Option<bool>,
     /// It is never repaired, whatever the options (`force_no`).
@@ -16,15 +16,15 @@ pub struct Rule {
 
 /// The rules by problem.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules(BTreeMap<Code, Rule>);
+pub struct ProblemSettings(BTreeMap<Code, ProblemSetting>);
 
-impl Rules {
+impl ProblemSettings {
     /// The rule of a problem, to be changed.
-    pub fn of(&mut self, code: Code) -> &mut Rule {
+    pub fn of(&mut self, code: Code) -> &mut ProblemSetting {
         self.0.entry(code).or_default()
     }
 
-    fn get(&self, code: Code) -> Rule {
+    fn get(&self, code: Code) -> ProblemSetting {
         self.0.get(&code).copied().unwrap_or_default()
     }
 
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn the_table_decides_where_there_is_no_rule() {
-        let rules = Rules::default();
+        let rules = ProblemSettings::default();
         for &code in Code::ALL {
             assert_eq!((rules.preen(code), rules.never(code)), (code.preen(), false), "{code}");
         }
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_rule_takes_precedence_over_the_table() {
-        let mut rules = Rules::default();
-        *rules.of(Code::LinkCountWrong) = Rule { preen: Some(false), never: true, not_a_fix: Some(true) };
+        let mut rules = ProblemSettings::default();
+        *rules.of(Code::LinkCountWrong) = ProblemSetting { preen: Some(false), never: true, not_a_fix: Some(true) };
         rules.of(Code::DirectoryUnconnected).preen = Some(true);
         assert_eq!(rules.preen(Code::LinkCountWrong), Preen::Stops);
         assert_eq!(rules.preen(Code::DirectoryUnconnected), Preen::Fixes);

@@ -1,13 +1,13 @@
 //! A volume that is to be made: bytes and where they go.
 
 use super::files::{self, Content};
+use super::physical_layer::PhysicalLayer;
 use super::plan::{RESERVED_INODES, VolumePlan};
 use super::used::Used;
-use super::{Kind, MkfsOptions, Result, maps, refuse, tables};
+use super::{MkfsOptions, Result, maps, refuse, tables};
 use format::feature::{Compat, Features};
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::inode::InodeBuf;
-use format::native::Layout as NativeLayout;
 use format::space_map::SpaceMaps;
 use format::superblock::{Geometry, Superblock};
 use format::{FsBlock, GroupNo, InodeNo};
@@ -32,62 +32,33 @@ impl fmt::Display for Note {
 
 /// Everything about a volume that is to be made, down to the last bit.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub struct VolumeImage {
     superblock: Superblock,
     groups: Vec<Group>,
     used: Used,
     content: Content,
     notes: Vec<Note>,
     pub(super) options: MkfsOptions,
-    /// Set where all this lies above a map.
-    pub(super) native: Option<Native>,
+    /// The layer beneath all this.
+    pub(super) layer: PhysicalLayer,
     /// Set where free space is recorded in space maps.
     pub(super) maps: Option<SpaceMaps>,
 }
 
-/// The layout and the first chunks of a native volume.
-#[derive(Debug, Clone)]
-pub(super) struct Native {
-    pub(super) layout: NativeLayout,
-    /// Chunks of its metadata regions, ascending.
-    pub(super) chunks: Vec<u32>,
-}
-
-/// Chunks that a native volume's metadata regions begin with.
-fn first_chunks(native: &NativeLayout) -> Result<Vec<u32>> {
-    let apart = native.backup_chunks();
-    // the front, some bitmaps, inodes and directories, and the bitmaps of groups with reserved blocks
-    let blocks = usize::try_from(native.front()).unwrap_or(usize::MAX).saturating_add(64 + apart.len());
-    let chunks = store::engine::first_chunks(native, blocks);
-    if chunks > native.chunks().saturating_mul(2) / 3 {
-        return refuse("the volume is too small for its metadata");
-    }
-    let free = (0..native.chunks()).filter(|chunk| !apart.contains(chunk));
-    Ok(free.take(chunks as usize).collect())
-}
-
-impl Layout {
+impl VolumeImage {
     /// Plans a volume on a device of `device_len` bytes with sectors of `sector` bytes.
     ///
     /// # Errors
     /// [`super::Error::Options`] where the options do not go together, or not onto such a device.
     pub fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
         let mut plan = VolumePlan::new(device_len, sector, options)?;
-        let stride = u64::from(options.stride);
         let geometry = plan.geometry.clone();
-        let chunks = plan.native.map_or(Ok(Vec::new()), |native| first_chunks(&native))?;
-        let (mut groups, mut used, maps) = match &plan.native {
-            Some(native) => {
-                let (groups, used) = tables::place_native(&geometry, native, &chunks)?;
-                (groups, used, None)
-            }
-            None => tables::place(&geometry, options.packed_meta_blocks, stride, plan.maps(options))?,
-        };
+        let maps = plan.maps(options);
+        let (mut groups, mut used, maps) = plan.layer.place(&geometry, maps, options)?;
         if let Some(maps) = &maps {
             plan.disk.x_map_start = maps.table().start.into();
         }
-        let mut regions: Vec<Range<u64>> =
-            plan.native.iter().map(|native| native.metadata_start()..native.logical_blocks()).collect();
+        let mut regions: Vec<Range<u64>> = plan.layer.metadata_blocks().into_iter().collect();
         if geometry.has_regions() {
             let blocks = region_blocks(&geometry, options)?;
             tables::place_regions(&geometry, &used, &mut groups, u64::from(blocks));
@@ -103,8 +74,8 @@ impl Layout {
             inode.set_checksum(&geometry, *number);
         }
         let (superblock, groups) = count(plan.clone(), groups, &used, (&content, maps.is_some()), options)?;
-        let native = plan.native.map(|layout| Native { layout, chunks });
-        Ok(Self { superblock, groups, used, content, notes: plan.notes, options: options.clone(), native, maps })
+        let VolumePlan { notes, layer, .. } = plan;
+        Ok(Self { superblock, groups, used, content, notes, options: options.clone(), layer, maps })
     }
 
     /// The superblock that the volume will have.
@@ -116,26 +87,19 @@ impl Layout {
     /// The name of the type that was made.
     #[must_use]
     pub fn format_name(&self) -> &'static str {
-        match self.options.kind {
-            _ if self.native.is_some() => "extant",
-            Kind::SpaceMap => "spacemap",
-            _ => self.features().format_name(),
-        }
+        self.options.kind.name_with(&self.features())
     }
 
     /// Blocks of the device that the volume takes.
     #[must_use]
     pub fn device_blocks(&self) -> u64 {
-        self.native.as_ref().map_or(self.superblock.geometry.blocks, |native| native.layout.blocks())
+        self.layer.device_blocks(&self.superblock.geometry)
     }
 
-    /// Blocks that nothing uses, of those that [`Layout::device_blocks`] counts.
+    /// Blocks that nothing uses, of those that [`VolumeImage::device_blocks`] counts.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
-        let Some(native) = &self.native else { return self.superblock.disk.free_blocks_count() };
-        // what is free for metadata lies behind the device's own blocks, and has a block of these only when it is used
-        let blocks = native.layout.blocks();
-        blocks.saturating_sub(clusters(&self.superblock.geometry, &self.used, 0..blocks))
+        self.layer.free_blocks(&self.superblock, &self.used)
     }
 
     /// Notes for the user.
@@ -216,7 +180,7 @@ fn region_blocks(geometry: &Geometry, options: &MkfsOptions) -> Result<u32> {
     match u32::try_from(bytes.div_ceil(u64::from(geometry.block_size))) {
         Ok(blocks) if (1..=geometry.blocks_per_group / 2).contains(&blocks) => Ok(blocks),
         _ => refuse(format!(
-            "regions of {bytes} bytes: from a block to half a group, {} bytes, are possible",
+            "region={bytes}: use a size from one block to half a group ({} bytes)",
             u64::from(geometry.blocks_per_group / 2) * u64::from(geometry.block_size)
         )),
     }
@@ -281,7 +245,7 @@ fn count(
     plan.disk.set_checksum();
     match Superblock::parse(plan.disk.as_bytes()) {
         Ok(superblock) => Ok((superblock, groups)),
-        Err(e) => refuse(format!("no such volume is possible: {e}")),
+        Err(e) => refuse(format!("a volume with these options is invalid: {e}")),
     }
 }
 
@@ -290,7 +254,7 @@ fn is_directory(inode: &InodeBuf) -> bool {
 }
 
 /// Clusters of `within`, whole ones, that are taken in part or whole.
-fn clusters(geometry: &Geometry, used: &Used, within: Range<u64>) -> u64 {
+pub(super) fn clusters(geometry: &Geometry, used: &Used, within: Range<u64>) -> u64 {
     let ratio = u64::from(geometry.cluster_blocks);
     let origin = u64::from(geometry.first_data_block);
     // where the last counted cluster ends
@@ -363,7 +327,7 @@ fn set_bits(bitmap: &mut [u8], bits: Range<u64>) {
     }
 }
 
-impl Layout {
+impl VolumeImage {
     /// The features of the volume.
     #[must_use]
     pub fn features(&self) -> Features {

@@ -1,12 +1,12 @@
-//! Runs of blocks that were allocated for content, to know which may be overwritten.
+//! Ranges of blocks that were allocated for content, to know which may be overwritten.
 
 use std::collections::BTreeMap;
 
-/// Runs of blocks: the first block of each, and the one behind it. None touches another.
+/// Ranges of blocks: the first block of each, and the one behind it. None touches another.
 #[derive(Default)]
-pub(super) struct Runs(BTreeMap<u64, u64>);
+pub(super) struct BlockRanges(BTreeMap<u64, u64>);
 
-impl Runs {
+impl BlockRanges {
     /// Adds blocks, none of which is there.
     pub(super) fn add(&mut self, first: u64, count: u64) {
         let (mut start, mut end) = (first, first + count);
@@ -42,7 +42,7 @@ mod tests {
     fn runs_are_as_long_as_they_can_be() {
         for case in cases("runs_are_as_long_as_they_can_be", 100) {
             let mut rng: Rng = case.rng();
-            let (mut runs, mut model) = (Runs::default(), [false; 64]);
+            let (mut runs, mut model) = (BlockRanges::default(), [false; 64]);
             for _ in 0..20 {
                 let first = rng.index(64);
                 let count = model[first..].iter().take_while(|there| !**there).count().min(1 + rng.index(6));

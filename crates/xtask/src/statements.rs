@@ -1,4 +1,4 @@
-//! The claims of the documents in numbers and lists are true: crates and their layers, formats, modes, lines to read.
+//! The statements of the documents in numbers and lists are true: crates and their layers, formats, modes, lines to read.
 
 use crate::layers;
 use crate::report::Report;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The files with the names of modes, with those of formats, and with the help of `extant mount`.
 const MODES: &str = "crates/fs/src/mode.rs";
-const FORMATS: &str = "crates/crash/src/ext.rs";
+const FORMATS: &str = "crates/fs/src/mkfs/options.rs";
 const MOUNT: &str = "crates/cli/src/mount.rs";
 
 const NUMBERS: [&str; 31] = [
@@ -56,7 +56,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     findings.extend(missing("ARCHITECTURE.md", own, consistencies.iter().map(|name| format!("`{name}`"))));
     findings.extend(missing("README.md", &readme, consistencies.iter().map(|name| format!("`consistency={name}"))));
     let formats = text(FORMATS)?;
-    let formats: Vec<&str> = between(&formats, "Format { name: \"", "\"");
+    let formats = named(&formats, "Kind");
     findings.extend(missing("ARCHITECTURE.md", own, formats.iter().map(|name| format!("`{name}`"))));
     findings.extend(missing("README.md", &readme, formats.iter().map(|name| format!("{name}`"))));
     if formats.is_empty() || consistencies.is_empty() || data.is_empty() {
@@ -67,7 +67,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     for file in files(reading) {
         lines += code_lines(&text(&file)?);
     }
-    findings.extend(claimed_lines(reading, lines));
+    findings.extend(stated_lines(reading, lines));
     Ok(Report { findings, notes: Vec::new() })
 }
 
@@ -144,7 +144,7 @@ fn code_lines(text: &str) -> usize {
 }
 
 /// The finding that a text claims another number of lines than there are, by more than a sixth.
-fn claimed_lines(text: &str, lines: usize) -> Option<String> {
+fn stated_lines(text: &str, lines: usize) -> Option<String> {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let claimed = between(&words, "About ", " lines of code").first().map(|number| number.replace(' ', ""));
     let claimed: usize = claimed.and_then(|number| number.parse().ok()).unwrap_or_default();
@@ -183,8 +183,8 @@ mod tests {
         let text = "## Where to read\n`a/src/x.rs` → `y.rs` beside `b`. About 1\n200 lines of code.\n\n## Next\n`z.rs`";
         let reading = section(text, "## Where to read");
         assert_eq!(files(reading), ["crates/a/src/x.rs", "crates/a/src/y.rs"]);
-        assert!(claimed_lines(reading, 1100).is_none() && claimed_lines(reading, 1400).is_none());
-        assert!(claimed_lines(reading, 1000).is_some() && claimed_lines(reading, 1500).is_some());
+        assert!(stated_lines(reading, 1100).is_none() && stated_lines(reading, 1400).is_none());
+        assert!(stated_lines(reading, 1000).is_some() && stated_lines(reading, 1500).is_some());
         assert_eq!(code_lines("//! what\n\nfn a() {\n    // why\n}\n#[cfg(test)]\nmod tests {}\n"), 2);
     }
 }

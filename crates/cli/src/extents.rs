@@ -1,11 +1,11 @@
-//! The places of a file's content: its map as pieces.
+//! The extents of a file, as its map has them.
 
 use fs::{FileBlock, FileExtent, FileKind, Inode, InodeFlags, Mapping, Volume};
 use serde::Serialize;
 
 /// Blocks of a file that lie one behind the other.
 #[derive(Serialize)]
-pub(crate) struct Piece {
+pub(crate) struct Extent {
     pub(crate) file_block: u64,
     pub(crate) block: u64,
     pub(crate) len: u64,
@@ -21,18 +21,18 @@ pub(crate) fn has_map(inode: &Inode) -> bool {
     }
 }
 
-/// The pieces of a file, each as long as it goes on without a gap, holes left out.
-pub(crate) struct Pieces<'a> {
+/// The extents of a file, each as long as it goes on without a gap, holes left out.
+pub(crate) struct Extents<'a> {
     volume: &'a Volume,
     inode: &'a Inode,
     at: FileBlock,
     /// Blocks that the map has named so far.
     seen: u64,
-    /// A run that belongs to the next piece.
-    pending: Option<Piece>,
+    /// A run that belongs to the next extent.
+    pending: Option<Extent>,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> Extents<'a> {
     /// Those of a file that [has a map](has_map).
     pub(crate) fn of(volume: &'a Volume, inode: &'a Inode) -> Self {
         Self { volume, inode, at: FileBlock(0), seen: 0, pending: None }
@@ -42,25 +42,25 @@ impl<'a> Pieces<'a> {
     ///
     /// # Errors
     /// Those of the map, and where it leads to more blocks than the volume has.
-    pub(crate) fn next_piece(&mut self) -> fs::Result<Option<Piece>> {
-        let mut piece = self.pending.take();
+    pub(crate) fn next_extent(&mut self) -> fs::Result<Option<Extent>> {
+        let mut extent = self.pending.take();
         while let Some(run) = self.next_run()? {
             let (block, unwritten) = match run.mapping {
                 Mapping::Hole => continue,
                 Mapping::Data(block) => (block.get(), false),
                 Mapping::Unwritten(block) => (block.get(), true),
             };
-            let next = Piece { file_block: run.logical.get(), block, len: run.len, unwritten };
-            match &mut piece {
-                None => piece = Some(next),
-                Some(piece) if piece.goes_on_in(&next) => piece.len += next.len,
+            let next = Extent { file_block: run.logical.get(), block, len: run.len, unwritten };
+            match &mut extent {
+                None => extent = Some(next),
+                Some(extent) if extent.goes_on_in(&next) => extent.len += next.len,
                 Some(_) => {
                     self.pending = Some(next);
                     break;
                 }
             }
         }
-        Ok(piece)
+        Ok(extent)
     }
 
     /// The next run, up to the end of what the map can hold. A map that loops is cut off: no file has more blocks than
@@ -93,7 +93,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-impl Piece {
+impl Extent {
     fn goes_on_in(&self, next: &Self) -> bool {
         self.unwritten == next.unwritten
             && self.file_block.checked_add(self.len) == Some(next.file_block)

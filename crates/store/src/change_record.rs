@@ -1,10 +1,10 @@
-//! Notes of operations: what an engine that repairs after a crash, instead of replaying, must know of a generation.
+//! Change records of operations: what an engine that repairs after a crash, instead of replaying, must know of a generation.
 
 use format::{FsBlock, GroupNo, InodeNo};
 
 /// A fact about what an operation changed, beside the changed blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
+pub enum ChangeRecord {
     /// An inode changed.
     Inode {
         /// Its number.

@@ -1,0 +1,212 @@
+//! The modes of consistency that a volume can have, and the engine of each: one table, and nowhere else is one chosen. A
+//! new mode is an engine in `store`, a name in [`Consistency`], and a row here.
+
+use crate::memory_budget;
+use crate::{Consistency, DataMode, Error, Maps, Result, WriteOptions};
+use format::feature::{Compat, Incompat};
+use std::sync::Arc;
+use std::time::Duration;
+use store::engine::{CopyOnWrite, DirtyBit, Journal, JournalOptions, Limits, Linked, NativeUnordered, Unordered};
+use store::{CommitHooks, Engine, EngineWithSpace, SpaceHooks, Store};
+
+/// Blocks that a generation may hold, whatever the options say: four of the largest operations.
+const LEAST_DIRTY: usize = 512;
+
+/// A mode on the volumes that can have it.
+pub(crate) struct PossibleMode {
+    pub(crate) consistency: Consistency,
+    /// Whether a volume can be written that was not unmounted.
+    pub(crate) takes_unclean: bool,
+    /// The ways of handling data that a user can insist on.
+    data: &'static [DataMode],
+    /// Refuses a volume that lacks what the mode needs.
+    needs: fn(&Maps) -> Result<()>,
+    make: fn(&Maps, &WriteOptions, &Sizes) -> Result<NewEngine>,
+}
+
+/// All modes of all volumes; of those that a volume can have, the first is its best.
+static TABLE: [PossibleMode; 6] = [
+    PossibleMode {
+        consistency: Consistency::Snapshot,
+        takes_unclean: false,
+        data: &[DataMode::Ordered, DataMode::NewBlocks],
+        needs: needs_versions,
+        make: copy_on_write,
+    },
+    PossibleMode {
+        consistency: Consistency::Journal,
+        takes_unclean: false,
+        data: &[DataMode::Ordered, DataMode::Writeback, DataMode::Journal],
+        needs: needs_journal,
+        make: journal,
+    },
+    PossibleMode {
+        consistency: Consistency::DirtyBit,
+        takes_unclean: false,
+        data: &[],
+        needs: needs_fixed_locations,
+        make: |_, _, sizes| Ok(NewEngine::plain(DirtyBit::new(sizes.block, sizes.dirty_blocks))),
+    },
+    PossibleMode { consistency: Consistency::Linked, takes_unclean: false, data: &[], needs: needs_list, make: linked },
+    PossibleMode {
+        consistency: Consistency::None,
+        takes_unclean: true,
+        data: &[],
+        needs: needs_fixed_locations,
+        make: |_, _, sizes| Ok(NewEngine::plain(Unordered::new(sizes.block, sizes.dirty_blocks))),
+    },
+    PossibleMode {
+        consistency: Consistency::None,
+        takes_unclean: true,
+        data: &[],
+        needs: needs_versions,
+        make: |maps, _, sizes| {
+            let engine = NativeUnordered::new(&maps.versions()?.mapped, sizes.dirty_blocks)?;
+            Ok(NewEngine::WithSpace(Box::new(engine)))
+        },
+    },
+];
+
+/// An engine for a store that does not write yet.
+pub(crate) enum NewEngine {
+    /// One without space of its own.
+    Plain(Box<dyn Engine>),
+    /// One that stores metadata in space of its own.
+    WithSpace(Box<dyn EngineWithSpace>),
+}
+
+impl NewEngine {
+    pub(crate) fn plain(engine: impl Engine + 'static) -> Self {
+        Self::Plain(Box::new(engine))
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        match self {
+            Self::Plain(engine) => engine.limits(),
+            Self::WithSpace(engine) => engine.limits(),
+        }
+    }
+
+    /// Opens the store for writing; generations close after `interval` at the latest.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn start<H: SpaceHooks + 'static>(
+        self,
+        store: &Store,
+        hooks: Arc<H>,
+        interval: Duration,
+    ) -> store::Result<()> {
+        match self {
+            Self::Plain(engine) => store.start_writing(engine, hooks as Arc<dyn CommitHooks>, interval),
+            Self::WithSpace(engine) => store.start_writing_with_space(engine, hooks as Arc<dyn SpaceHooks>, interval),
+        }
+    }
+}
+
+/// Sizes in memory that an engine has to respect.
+struct Sizes {
+    /// Bytes of a block.
+    block: u32,
+    /// Most changed blocks of a generation.
+    dirty_blocks: usize,
+    /// Most bytes of a transaction.
+    transaction: usize,
+}
+
+impl Maps {
+    /// The mode that the options ask for, or the best that the volume can have.
+    ///
+    /// # Errors
+    /// [`Error::Impossible`] where the volume cannot have it, or not with data handled as asked for; those of the
+    /// device.
+    pub(crate) fn possible_mode(&self, options: &WriteOptions) -> Result<&'static PossibleMode> {
+        let mut refused = Error::Impossible("the volume has no such mode");
+        let asked = |mode: &&PossibleMode| options.consistency.is_none_or(|asked| asked == mode.consistency);
+        for mode in TABLE.iter().filter(asked) {
+            match (mode.needs)(self) {
+                Ok(()) => return mode.handles(options).map(|()| mode),
+                Err(e) => refused = e,
+            }
+        }
+        Err(refused)
+    }
+}
+
+impl PossibleMode {
+    /// The engine of a volume that can have this mode.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Corrupt`] where what the engine needs of the volume is damaged.
+    pub(crate) fn engine(&self, maps: &Maps, options: &WriteOptions) -> Result<NewEngine> {
+        let block = maps.sb.geometry.block_size;
+        let transaction = memory_budget::budget().transaction_blocks;
+        let dirty_blocks = (options.dirty_bytes.min(transaction) / block as usize).max(LEAST_DIRTY);
+        (self.make)(maps, options, &Sizes { block, dirty_blocks, transaction })
+    }
+
+    /// Refuses a handling of data that the mode does not have.
+    fn handles(&self, options: &WriteOptions) -> Result<()> {
+        let insisted = options.data_insisted || options.data == DataMode::NewBlocks;
+        if !insisted || self.data.contains(&options.data) {
+            return Ok(());
+        }
+        Err(Error::Impossible(match options.data {
+            DataMode::Ordered => "`data=ordered` needs a journal or a native volume",
+            DataMode::Writeback => "`data=writeback` needs a journal",
+            DataMode::Journal => "`data=journal` needs a journal",
+            DataMode::NewBlocks => "`data=cow` needs a native volume with `consistency=snapshot`",
+        }))
+    }
+}
+
+fn needs_versions(maps: &Maps) -> Result<()> {
+    const NONE: &str = "`consistency=snapshot` needs a native volume: `extant mkfs -t extant` makes one";
+    maps.layout.versions().map(|_| ()).ok_or(Error::Impossible(NONE))
+}
+
+/// Refuses a volume whose metadata moves: an engine that promises less than snapshots would be a lie.
+fn needs_fixed_locations(maps: &Maps) -> Result<()> {
+    const NATIVE: Error = Error::Impossible("a native volume needs `consistency=snapshot` or `none`");
+    if maps.layout.versions().is_some() { Err(NATIVE) } else { Ok(()) }
+}
+
+fn needs_journal(maps: &Maps) -> Result<()> {
+    const NONE: Error = Error::Impossible("`consistency=journal` needs a journal, and the volume has none");
+    needs_fixed_locations(maps)?;
+    if maps.sb.features.compat.contains(Compat::HAS_JOURNAL) { Ok(()) } else { Err(NONE) }
+}
+
+fn needs_list(maps: &Maps) -> Result<()> {
+    needs_fixed_locations(maps)?;
+    maps.linked_list().map(drop)
+}
+
+fn copy_on_write(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
+    let engine = CopyOnWrite::new(&maps.versions()?.mapped, sizes.dirty_blocks)?;
+    Ok(NewEngine::WithSpace(Box::new(options.mutant().copy_on_write(engine)?)))
+}
+
+fn linked(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
+    let engine = Linked::new(&maps.sb, maps.linked_list()?, sizes.dirty_blocks);
+    Ok(NewEngine::plain(options.mutant().linked(engine)))
+}
+
+fn journal(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
+    let clock = Arc::clone(&options.clock);
+    // content in the open generation, in the one that is committed, and twice as much in the log
+    let content = (sizes.transaction / 4 / sizes.block as usize).max(LEAST_DIRTY);
+    let journal_data = options.data == DataMode::Journal;
+    let journal = JournalOptions {
+        journal_data,
+        checksums: maps.sb.geometry.metadata_csum,
+        wide: maps.sb.features.incompat.contains(Incompat::BIT64),
+        dirty_blocks: if journal_data { sizes.dirty_blocks.min(content) } else { sizes.dirty_blocks },
+        clock: Arc::new(move || {
+            let now = clock();
+            // a time before 1970 counts as 1970
+            Duration::new(u64::try_from(now.seconds).unwrap_or_default(), now.nanos)
+        }),
+    };
+    Ok(NewEngine::plain(Journal::new(maps.journal()?, journal)?))
+}
