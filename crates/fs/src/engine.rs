@@ -2,6 +2,7 @@
 //! new mode is an engine in `store`, a name in [`Consistency`], and a row here.
 
 use crate::memory_budget;
+use crate::mutant::InjectedBelow;
 use crate::{Consistency, DataMode, Error, Maps, Result, WriteOptions};
 use format::feature::{Compat, Incompat};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The location of the list of linked writes, and whether a volume can have one.
 
-use crate::mutant::Injected;
+use crate::mutant::{Injected, InjectedBelow};
 use crate::{Error, Mapping, Maps, Result};
 use format::FileBlock;
 use format::feature::{Compat, Incompat, RoCompat};

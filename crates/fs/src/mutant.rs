@@ -36,64 +36,49 @@ pub enum Mutant {
     Store(store::Mutant),
 }
 
-/// The mutant that a part is: the identity, and no byte of memory, without the feature.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Injected(#[cfg(feature = "mutants")] Mutant);
+/// The mutant that a part of the file system is.
+pub(crate) type Injected = store::Injected<Mutant>;
 
-impl Injected {
-    /// One that a test chose.
-    #[cfg(feature = "mutants")]
-    pub(crate) const fn new(mutant: Mutant) -> Self {
-        Self(mutant)
-    }
-
-    fn mutant(self) -> Mutant {
-        #[cfg(feature = "mutants")]
-        return self.0;
-        #[cfg(not(feature = "mutants"))]
-        Mutant::Identity
-    }
-
-    /// Whether it is this one.
-    pub(crate) fn is(self, mutant: Mutant) -> bool {
-        self.mutant() == mutant
-    }
-
-    /// That of the store.
-    #[cfg(feature = "mutants")]
-    fn of_store(self) -> store::Mutant {
-        match self.0 {
-            Mutant::Store(mutant) => mutant,
-            _ => store::Mutant::Identity,
-        }
-    }
-
+/// The part of an [`Injected`] that is for the store.
+pub(crate) trait InjectedBelow {
     /// The engine, with its defect where it has one.
-    pub(crate) fn copy_on_write(self, engine: CopyOnWrite) -> store::Result<CopyOnWrite> {
+    fn copy_on_write(self, engine: CopyOnWrite) -> store::Result<CopyOnWrite>;
+
+    /// As [`InjectedBelow::copy_on_write`].
+    fn linked(self, engine: Linked) -> Linked;
+
+    /// As [`linked::find`], with the recovery's defect where it has one.
+    fn find_linked(self, volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List) -> store::Result<Finding>;
+}
+
+impl InjectedBelow for Injected {
+    fn copy_on_write(self, engine: CopyOnWrite) -> store::Result<CopyOnWrite> {
         #[cfg(feature = "mutants")]
-        return engine.mutated(self.of_store());
+        return engine.mutated(of_store(self));
         #[cfg(not(feature = "mutants"))]
         Ok(engine)
     }
 
-    /// As [`Injected::copy_on_write`].
-    pub(crate) fn linked(self, engine: Linked) -> Linked {
+    fn linked(self, engine: Linked) -> Linked {
         #[cfg(feature = "mutants")]
-        return engine.mutated(self.of_store());
+        return engine.mutated(of_store(self));
         #[cfg(not(feature = "mutants"))]
         engine
     }
 
-    /// As [`linked::find`], with the recovery's defect where it has one.
-    pub(crate) fn find_linked(
-        self,
-        volume: &Arc<dyn BlockDevice>,
-        sb: &Superblock,
-        list: List,
-    ) -> store::Result<Finding> {
+    fn find_linked(self, volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List) -> store::Result<Finding> {
         #[cfg(feature = "mutants")]
-        return linked::find_mutated(volume, sb, list, self.of_store());
+        return linked::find_mutated(volume, sb, list, of_store(self));
         #[cfg(not(feature = "mutants"))]
         linked::find(volume, sb, list)
+    }
+}
+
+/// The mutant of the store.
+#[cfg(feature = "mutants")]
+fn of_store(injected: Injected) -> store::Mutant {
+    match injected.mutant() {
+        Mutant::Store(mutant) => mutant,
+        _ => store::Mutant::Identity,
     }
 }

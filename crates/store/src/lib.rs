@@ -33,6 +33,8 @@ pub use engine::Engine;
 pub use error::{Error, Result};
 pub use generation::{BlockWrite, ClosedGeneration, CommitReason, FreshExtent, Kind, StateSource, Tag, VolumeState};
 pub use metadata_space::{Compaction, DirtyLimits, EngineWithSpace, MetadataSpace, Need, OperationKind, SpaceHooks};
+#[doc(hidden)]
+pub use mutant::Injected;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub use mutant::Mutant;

@@ -1,6 +1,9 @@
 //! Faults made on purpose, for tests that they are caught. One can be chosen with the cargo feature `mutants` alone;
 //! without it nothing is stored or compared.
 
+#[cfg(not(feature = "mutants"))]
+use std::marker::PhantomData;
+
 /// One thing that an engine, or the recovery that belongs to it, does wrong.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,26 +38,28 @@ pub enum Mutant {
     Unlogged,
 }
 
-/// The mutant that a part is: the identity, and no byte of memory, without the feature.
+/// The mutant that a part is, of those of its layer: the identity, and no byte of memory, without the feature.
+#[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Injected(#[cfg(feature = "mutants")] Mutant);
+pub struct Injected<M>(#[cfg(feature = "mutants")] M, #[cfg(not(feature = "mutants"))] PhantomData<M>);
 
-impl Injected {
+impl<M: Copy + Default + PartialEq> Injected<M> {
     /// One that a test chose.
     #[cfg(feature = "mutants")]
-    pub(crate) const fn new(mutant: Mutant) -> Self {
+    pub const fn new(mutant: M) -> Self {
         Self(mutant)
     }
 
-    fn mutant(self) -> Mutant {
+    /// The mutant itself.
+    pub fn mutant(self) -> M {
         #[cfg(feature = "mutants")]
         return self.0;
         #[cfg(not(feature = "mutants"))]
-        Mutant::Identity
+        M::default()
     }
 
     /// Whether it is this one.
-    pub(crate) fn is(self, mutant: Mutant) -> bool {
+    pub fn is(self, mutant: M) -> bool {
         self.mutant() == mutant
     }
 }

@@ -373,7 +373,7 @@ fn refusals_are_one_sentence() {
         ("-t ext4 -U nonsense", "8M", "invalid UUID 'nonsense'"),
         ("-t extant -j", "32M", "-j and -J"),
         ("-t extant -J size=4", "32M", "-j and -J"),
-        ("-t ext4 -L a-label-of-17-byte", "8M", "can have at most 16 bytes"),
+        ("-t ext4 -L a-label-of-17-byte", "8M", "may have 16 bytes"),
         ("-t ext2", "8", "no space for a volume"),
         ("-t ext2", "nonsense", "invalid size 'nonsense'"),
         ("-t ext4", "2P", "more than the 8388608 that a volume may have"),

@@ -62,7 +62,7 @@ pub struct Linked {
     /// Metadata was written that no flush has followed.
     unflushed: bool,
     counts: Arc<LinkedCounts>,
-    mutant: Injected,
+    mutant: Injected<Mutant>,
 }
 
 impl Linked {

@@ -17,7 +17,7 @@ mod compact;
 mod needs;
 
 use super::Limits;
-use crate::mutant::Injected;
+use crate::mutant::{Injected, Mutant};
 use crate::native::{self, ChunkTable, Map, Mapped, Shared, SnapshotChange, Snapshots};
 use crate::{
     ClosedGeneration, Compaction, DirtyLimits, Error, Kind, MetadataSpace, Need, PlannedWrite, Result, VolumeState,
@@ -76,7 +76,7 @@ pub(super) struct MapWriter {
     /// Most blocks of a generation, also of one that is open for a transaction.
     pub(super) dirty_blocks: usize,
     transaction_blocks: usize,
-    mutant: Injected,
+    mutant: Injected<Mutant>,
 }
 
 impl MapWriter {
@@ -108,8 +108,8 @@ impl MapWriter {
     /// # Errors
     /// Those of the device.
     #[cfg(feature = "mutants")]
-    pub(super) fn mutate(&mut self, mutant: crate::Mutant) -> Result<()> {
-        if mutant == crate::Mutant::ReuseNumber {
+    pub(super) fn mutate(&mut self, mutant: Mutant) -> Result<()> {
+        if mutant == Mutant::ReuseNumber {
             self.superblock.generation = native::superblock(&*self.map.device)?.0.generation;
         }
         self.mutant = Injected::new(mutant);

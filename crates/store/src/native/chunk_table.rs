@@ -75,7 +75,7 @@ pub(crate) struct ChunkTable {
     /// The start of the last run that was looked for.
     cursor: u64,
     /// The defect that is injected on purpose.
-    pub(crate) mutant: Injected,
+    pub(crate) mutant: Injected<Mutant>,
 }
 
 fn unknown() -> Error {

@@ -54,7 +54,7 @@ pub struct LinkedRepair {
     redo_at: u64,
     /// It is in the redo area already.
     is_logged: bool,
-    mutant: Injected,
+    mutant: Injected<Mutant>,
     /// Inodes that the list names.
     pub inodes: usize,
     /// New files that did not land, whose names go.
@@ -104,7 +104,7 @@ pub fn find_mutated(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, 
     find_as(volume, sb, list, Injected::new(mutant))
 }
 
-fn find_as(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: Injected) -> Result<Finding> {
+fn find_as(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: Injected<Mutant>) -> Result<Finding> {
     let Some(slots) = counting(&**volume, sb, list, mutant)? else { return Ok(Finding::Void) };
     let redo_at = list.at + list.areas.redo_at();
     let inodes = slots.counting.iter().map(|slot| slot.inodes.len()).sum();
@@ -146,7 +146,7 @@ fn find_as(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: I
 }
 
 /// The slots that count; `None` where none does.
-fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Injected) -> Result<Option<Slots>> {
+fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Injected<Mutant>) -> Result<Option<Slots>> {
     let mount = mount_sum(&sb.disk);
     let mut found: Vec<Slot> = Vec::new();
     for parity in [0, 1] {

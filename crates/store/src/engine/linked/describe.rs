@@ -70,7 +70,7 @@ impl<'s> Describe<'s> {
     }
 
     /// All of a generation; false where there is something that a slot cannot say.
-    pub(super) fn all(mut self, closed: &ClosedGeneration, mutant: Injected) -> bool {
+    pub(super) fn all(mut self, closed: &ClosedGeneration, mutant: Injected<Mutant>) -> bool {
         let complete =
             closed.blocks.iter().all(|write| self.block(write).is_some()) && self.change_records(closed).is_some();
         let known: BTreeSet<u32> = self.slot.inodes.iter().map(|inode| inode.li_number.get()).collect();
