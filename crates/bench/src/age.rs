@@ -91,8 +91,7 @@ struct Ager<'a> {
 pub fn age(volume: &Volume, options: &Options, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Aged> {
     let geometry = &volume.superblock().geometry;
     // half the groups of a native volume hold numbers for its metadata, and no space
-    let native = volume.native_summary().map_err(failed)?;
-    let blocks = native.map_or(geometry.blocks, |native| native.layout().blocks());
+    let blocks = volume.summary().map_err(failed)?.blocks;
     let groups = u64::from(geometry.groups);
     let mut ager = Ager {
         volume,

@@ -7,6 +7,7 @@ use crate::output::{print_json, stdout};
 use crate::source::Source;
 use check::render::escape;
 use clap::Args;
+use fs::VolumeSummary;
 use fuse::Statistics;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
@@ -124,10 +125,10 @@ impl Info {
         }
         let opened = self.source.open_as_it_stands()?;
         if self.export {
-            let (format, own) = export::format_of(&opened.volume).map_err(|e| Failure::on(&self.source.device, e))?;
+            let summary = opened.volume.summary().map_err(|e| Failure::on(&self.source.device, e))?;
             let mut out = stdout()?;
-            if own || !self.own {
-                export::print(&opened.volume, format, &mut out)?;
+            if summary.is_own || !self.own {
+                export::print(&opened.volume, &summary, &mut out)?;
             }
             out.flush()?;
             return Ok(0);
@@ -137,8 +138,12 @@ impl Info {
             complaints.about(b"space maps", e);
             None
         });
-        let sections = rows::sections(&opened.volume, maps.as_ref(), &mut complaints);
-        let groups = if self.groups { Some(groups::read(&opened.volume, &mut complaints)) } else { None };
+        let summary = opened.volume.summary().unwrap_or_else(|e| {
+            complaints.about(b"native metadata", e);
+            VolumeSummary::of_superblock(opened.volume.superblock())
+        });
+        let sections = rows::sections(&opened.volume, &summary, maps.as_ref(), &mut complaints);
+        let groups = self.groups.then(|| groups::read(&opened.volume, &summary, &mut complaints));
         if self.json {
             print_json(&Report { device: &self.source.device, sections: &sections, groups })?;
         } else {

@@ -1,8 +1,8 @@
 //! The lowest layer: the cached blocks of a volume, its superblock, and where fixed metadata lies.
 
-use crate::Result;
 use crate::layout::Layout;
 use crate::native::{self, Versions};
+use crate::{Result, VolumeSummary};
 use blockdev::BlockDevice;
 use format::dir::DirFormat;
 use format::feature::Incompat;
@@ -27,6 +27,14 @@ impl Disk {
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.sb
+    }
+
+    /// A summary of the volume, as the device has it now.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
+    pub fn summary(&self) -> Result<VolumeSummary> {
+        self.layout.summary(&self.sb)
     }
 
     /// The device as the file system sees it: the journal's content laid over it where there was any.

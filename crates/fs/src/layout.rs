@@ -9,8 +9,9 @@
 //!
 //! What blocks of metadata end in is the geometry's to say: [`format::tail`].
 
-use crate::Result;
+use crate::mkfs;
 use crate::native::{Native, Versions};
+use crate::{Generations, Result, VolumeSummary};
 use blockdev::BlockDevice;
 use format::GroupNo;
 use format::feature::Incompat;
@@ -83,6 +84,25 @@ impl Layout {
     /// The device beneath the one that the volume is read from; `None` where these are one.
     pub(crate) fn storage(&self) -> Option<&Arc<dyn BlockDevice>> {
         self.versions().map(|versions| versions.mapped.below())
+    }
+
+    /// A summary of the volume with this superblock, as the device has it now.
+    pub(crate) fn summary(&self, sb: &Superblock) -> Result<VolumeSummary> {
+        let summary = VolumeSummary::of_superblock(sb);
+        let Some(versions) = self.versions() else { return Ok(summary) };
+        let generations = Generations::read(versions.mapped.below())?;
+        // what the ext4 superblock above the map says of its state is for engines that need recovery
+        let unordered = generations.superblock.unordered;
+        Ok(VolumeSummary {
+            format: mkfs::Kind::Extant.name(),
+            is_own: true,
+            state: Some(if unordered { "in use without consistency, or not unmounted" } else { "clean" }),
+            // the groups of metadata stand for no blocks of the device, and the superblock counts these as well
+            blocks: generations.layout().blocks(),
+            counts_free: false,
+            metadata_blocks: Some(generations.physical_blocks),
+            generations: Some(generations),
+        })
     }
 
     /// Why the volume may lack what was durable; `None` where all of that is there, or where only a check can say so.

@@ -8,7 +8,7 @@
 //! | look at an inode | [`Inodes::inode`], [`Inodes::attributes`] |
 //! | read content | [`Files::read_at`], [`Files::seek_data`], [`Base::read_link`], [`Base::map`] |
 //! | read attributes | [`Xattrs::list_xattrs`], [`Xattrs::get_xattr`] |
-//! | see the volume as a whole | [`Disk::superblock`], [`Base::group`], [`Inodes::statfs`], [`Base::warnings`] |
+//! | see the volume as a whole | [`Disk::superblock`], [`Disk::summary`], [`Base::group`], [`Inodes::statfs`], [`Base::warnings`] |
 //! | change content | [`Files::write_at`], [`Files::truncate`], [`Files::allocate`], [`Files::fsync`], [`Files::attributes_of`] |
 //! | change names | [`Names::create`], [`Names::symlink`], [`Names::link`], [`Names::unlink`], [`Names::rmdir`], [`Names::rename`] |
 //! | change what an inode says | [`Files::set_attributes`], [`Files::set_xattr`], [`Files::remove_xattr`] |
@@ -69,6 +69,7 @@ mod privilege;
 mod rollback;
 mod snapshots;
 mod stat;
+mod summary;
 mod transaction;
 mod trim;
 mod truncate;
@@ -104,7 +105,8 @@ pub use orphan::Orphans;
 pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
 pub use stat::{Attributes, StatFs};
-pub use store::native::Summary as NativeSummary;
+pub use store::native::Summary as Generations;
+pub use summary::VolumeSummary;
 pub use transaction::Transaction;
 pub use volume::Volume;
 pub use walk::Walk;

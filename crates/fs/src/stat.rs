@@ -1,7 +1,7 @@
 //! The results of stat(2) and statfs(2), as the kernel would return them.
 
 use crate::inline_data::is_inline;
-use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeSummary, Result, Timestamp};
+use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, Timestamp};
 use format::feature::{Compat, RoCompat};
 use format::group::Group;
 use std::sync::atomic::Ordering;
@@ -102,15 +102,6 @@ impl Inodes {
             flags: raw.flags(),
             generation: raw.disk.i_generation.get(),
         }
-    }
-
-    /// A summary of the native volume beneath, as the device has it now; `None` for other volumes.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
-    pub fn native_summary(&self) -> Result<Option<NativeSummary>> {
-        let summary = self.layout.versions().map(|versions| NativeSummary::read(versions.mapped.below()));
-        Ok(summary.transpose()?)
     }
 
     /// The statistics of the volume as statfs(2) reports them: blocks without the overhead of metadata, and free space

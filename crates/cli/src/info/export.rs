@@ -1,20 +1,13 @@
 //! The properties of a volume in the words of udev: `ID_FS_TYPE=…`, a line each, as `blkid -o udev` prints them.
 
-use fs::Volume;
+use fs::{Volume, VolumeSummary};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use uuid::Uuid;
 
-/// The type of a volume, and whether it is one of Extant's own.
-pub(super) fn format_of(volume: &Volume) -> io::Result<(&'static str, bool)> {
-    let native = volume.native_summary().map_err(|e| io::Error::other(e.to_string()))?.is_some();
-    let name = if native { "extant" } else { volume.superblock().features.format_name() };
-    Ok((name, native || name == "rext3"))
-}
-
-pub(super) fn print(volume: &Volume, format: &str, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn print(volume: &Volume, summary: &VolumeSummary, out: &mut impl Write) -> io::Result<()> {
     let disk = &volume.superblock().disk;
-    writeln!(out, "ID_FS_TYPE={format}\nID_FS_USAGE=filesystem")?;
+    writeln!(out, "ID_FS_TYPE={}\nID_FS_USAGE=filesystem", summary.format)?;
     if disk.s_uuid != [0; 16] {
         let uuid = Uuid::from_bytes(disk.s_uuid);
         writeln!(out, "ID_FS_UUID={uuid}\nID_FS_UUID_ENC={uuid}")?;

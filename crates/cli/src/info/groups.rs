@@ -1,7 +1,7 @@
 //! The block groups.
 
 use crate::failure::Complaints;
-use fs::{GroupNo, Volume};
+use fs::{GroupNo, Volume, VolumeSummary};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -39,10 +39,7 @@ struct Descriptor {
 }
 
 /// All groups, in order; complains of those whose descriptor cannot be read, and stops where the device ends.
-pub(super) fn read(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Group> {
-    // where the summary cannot be read, that has been reported
-    let native = volume.native_summary().ok().flatten();
-    let device_end = native.map_or(u64::MAX, |native| native.layout().blocks());
+pub(super) fn read(volume: &Volume, summary: &VolumeSummary, complaints: &mut Complaints<'_>) -> Vec<Group> {
     let geometry = &volume.superblock().geometry;
     let mut groups = Vec::new();
     for number in geometry.group_numbers() {
@@ -70,7 +67,7 @@ pub(super) fn read(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Grou
                 None
             }
         };
-        groups.push(group(volume, number, descriptor, device_end));
+        groups.push(group(volume, number, descriptor, summary.blocks));
     }
     groups
 }

@@ -9,25 +9,21 @@ use format::hash::HashVersion;
 use format::jbd2::JournalSuperblock;
 use format::mmp::{Mmp, Use};
 use format::superblock::{DiskSuperblock, Flags, State};
-use fs::{NativeSummary, SpaceMapSummary, Timestamp, Volume};
+use fs::{Generations, SpaceMapSummary, Timestamp, Volume, VolumeSummary};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// Everything that applies to this volume.
 pub(super) fn sections(
     volume: &Volume,
+    summary: &VolumeSummary,
     space_maps: Option<&SpaceMapSummary>,
     complaints: &mut Complaints<'_>,
 ) -> Vec<Section> {
-    let native = volume.native_summary().unwrap_or_else(|e| {
-        complaints.about(b"native metadata", e);
-        None
-    });
-    let native = native.as_ref();
-    let identity = identity(volume, native, space_maps.is_some());
-    let mut sections = vec![identity, state(volume, native), space(volume, native, space_maps)];
+    let identity = identity(volume, summary, space_maps.is_some());
+    let mut sections = vec![identity, state(volume, summary), space(volume, summary, space_maps)];
     sections.extend(space_maps.map(|found| maps::section(found, volume.superblock().geometry.block_size)));
-    sections.extend(native.map(generations));
+    sections.extend(summary.generations.as_ref().map(generations));
     sections.extend([layout(volume), history(volume)]);
     sections.extend(errors(volume));
     sections.extend(journal(volume, complaints));
@@ -35,11 +31,11 @@ pub(super) fn sections(
     sections
 }
 
-fn identity(volume: &Volume, native: Option<&NativeSummary>, space_maps: bool) -> Section {
+fn identity(volume: &Volume, summary: &VolumeSummary, space_maps: bool) -> Section {
     let sb = volume.superblock();
     let disk = &sb.disk;
     let mut s = Section::new("Volume", "identity");
-    let format = if native.is_some() { "extant" } else { sb.features.format_name() };
+    let format = summary.format;
     let with = if space_maps { " with space maps" } else { "" };
     s.row("Format", "format", format!("{format}{with}"), format);
     s.row("Label", "label", quoted(&disk.label()), disk.label());
@@ -63,18 +59,14 @@ fn identity(volume: &Volume, native: Option<&NativeSummary>, space_maps: bool) -
     s
 }
 
-fn state(volume: &Volume, native: Option<&NativeSummary>) -> Section {
+fn state(volume: &Volume, summary: &VolumeSummary) -> Section {
     let sb = volume.superblock();
     let disk = &sb.disk;
     let mut s = Section::new("State", "state");
     let state = State::from_bits_retain(disk.s_state.get());
     let recover = sb.features.incompat.contains(format::feature::Incompat::NEEDS_RECOVERY);
-    let mut words = match native {
-        // the state in the ext4 superblock above the map is for engines that need recovery
-        Some(native) if native.superblock.unordered => vec!["in use without consistency, or not unmounted"],
-        Some(_) => vec!["clean"],
-        None => vec![if state.contains(State::VALID) && !recover { "clean" } else { "not unmounted" }],
-    };
+    let in_superblock = if state.contains(State::VALID) && !recover { "clean" } else { "not unmounted" };
+    let mut words = vec![summary.state.unwrap_or(in_superblock)];
     if recover {
         words.push("journal not empty");
     }
@@ -128,7 +120,7 @@ fn state(volume: &Volume, native: Option<&NativeSummary>) -> Section {
     s
 }
 
-fn space(volume: &Volume, native: Option<&NativeSummary>, space_maps: Option<&SpaceMapSummary>) -> Section {
+fn space(volume: &Volume, summary: &VolumeSummary, space_maps: Option<&SpaceMapSummary>) -> Section {
     let sb = volume.superblock();
     let (disk, geometry) = (&sb.disk, &sb.geometry);
     let block_size = u64::from(geometry.block_size);
@@ -137,19 +129,14 @@ fn space(volume: &Volume, native: Option<&NativeSummary>, space_maps: Option<&Sp
         let size = human(count.saturating_mul(block_size));
         s.row(label, key, format!("{size} ({})", counted(count, "block", "blocks")), count);
     };
-    // the groups of metadata stand for no blocks of the device
-    let all = native.map_or(geometry.blocks, |native| native.layout().blocks());
-    blocks("Size", "blocks", all);
+    blocks("Size", "blocks", summary.blocks);
     let statfs = volume.statfs();
-    // the superblock counts blocks above the map, and none where space maps do
-    let in_superblock = native.is_none() && space_maps.is_none();
+    // the superblock counts none where space maps do
+    let in_superblock = summary.counts_free && space_maps.is_none();
     blocks("Free", "free_blocks", if in_superblock { disk.free_blocks_count() } else { statfs.blocks_free });
     blocks("Reserved", "reserved_blocks", disk.reserved_blocks_count());
-    blocks(
-        "Metadata",
-        "overhead_blocks",
-        native.map_or(all.saturating_sub(statfs.blocks), |native| native.physical_blocks),
-    );
+    let metadata = summary.metadata_blocks.unwrap_or_else(|| summary.blocks.saturating_sub(statfs.blocks));
+    blocks("Metadata", "overhead_blocks", metadata);
     let user = u32::from(disk.s_def_resuid_hi.get()) << 16 | u32::from(disk.s_def_resuid.get());
     let group = u32::from(disk.s_def_resgid_hi.get()) << 16 | u32::from(disk.s_def_resgid.get());
     s.row("Reserved for", "reserved_for", format!("user {user}, group {group}"), json!({"uid": user, "gid": group}));
@@ -158,8 +145,8 @@ fn space(volume: &Volume, native: Option<&NativeSummary>, space_maps: Option<&Sp
     s
 }
 
-/// The physical layer of a native volume.
-fn generations(native: &NativeSummary) -> Section {
+/// The physical layer of a volume with generations.
+fn generations(native: &Generations) -> Section {
     let mut s = Section::new("Generations", "native");
     s.number("Generation", "generation", native.superblock.generation);
     s.number("Active superblock", "superblock_block", native.copy);

@@ -292,8 +292,8 @@ fn no_map_of_a_native_volume_leads_to_its_metadata() {
     let number = volume.create(InodeNo::ROOT, b"f", &file).expect("created").number;
     volume.write_at(number, 0, &[1; 4096]).expect("written");
     volume.sync().expect("synced");
-    let superblock = volume.native_summary().expect("read").expect("native");
-    let native = superblock.layout();
+    let generations = volume.summary().expect("read").generations.expect("native");
+    let native = generations.layout();
     let versions = volume.layout.versions().expect("native");
     let leads = |block: u64| volume.map(&led_to(&volume, number, block), format::FileBlock(0)).is_ok();
     let own = volume.map(&volume.inode(number).expect("an inode"), format::FileBlock(0)).expect("mapped");
