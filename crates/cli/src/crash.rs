@@ -13,7 +13,7 @@ use check::render::escape;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use fs::mkfs::Kind;
-use fs::{Consistency, MODES, Mode};
+use fs::{MODES, Mode};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -197,13 +197,14 @@ impl Crash {
         let threads = self
             .threads
             .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
-        let native = |mode: &Mode| mode.consistency == Consistency::Snapshot;
-        let modes = modes.iter().filter(|mode| !self.modes.is_empty() || !native(mode) || self.format.is_none());
-        if let (Some(mode), Some(format)) =
-            (self.modes.iter().find(|mode| native(mode)).map(|mode| mode.name), self.format)
-            && format != Kind::Extant
+        // modes that none of the kernel's formats can have, which are those to choose from
+        let own = |mode: &Mode| !mode.consistency.formats().any(Kind::kernel_writes);
+        let modes = modes.iter().filter(|mode| !self.modes.is_empty() || !own(mode) || self.format.is_none());
+        if let (Some(mode), Some(format)) = (self.modes.iter().find(|mode| own(mode)), self.format)
+            && !mode.consistency.formats().any(|kind| kind == format)
         {
-            return Err(Failure::Usage(format!("--format {format}: mode {mode} requires native volumes")));
+            let formats = mode.consistency.formats().map(Kind::adjective).collect::<Vec<_>>().join(" or ");
+            return Err(Failure::Usage(format!("--format {format}: mode {} requires {formats} volumes", mode.name)));
         }
         let systems = modes.filter_map(|mode| Some((mode.name, Ext::new(mode.name, self.format.map(Kind::name))?)));
         let systems = systems.map(|(mode, ext)| Ok((mode, self.sized(mode, ext)?))).collect::<Result<Vec<_>>>()?;

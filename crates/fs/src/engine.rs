@@ -2,8 +2,9 @@
 //! new mode is an engine in `store`, a name in [`Consistency`], and a row here.
 
 use crate::memory_budget;
+use crate::mkfs::Kind;
 use crate::mutant::InjectedBelow;
-use crate::{Consistency, DataMode, Error, Maps, Result, WriteOptions};
+use crate::{Consistency, DataMode, Error, Log, Maps, Result, WriteOptions};
 use format::feature::{Compat, Incompat};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,10 @@ const LEAST_DIRTY: usize = 512;
 /// A mode on the volumes that can have it.
 pub(crate) struct PossibleMode {
     pub(crate) consistency: Consistency,
+    /// The types of volumes that can have it as they are made, or made for it; the usual one first.
+    formats: &'static [Kind],
+    /// The log that it writes.
+    log: Log,
     /// Whether a volume can be written that was not unmounted.
     pub(crate) takes_unclean: bool,
     /// The ways of handling data that a user can insist on.
@@ -29,6 +34,8 @@ pub(crate) struct PossibleMode {
 static TABLE: [PossibleMode; 6] = [
     PossibleMode {
         consistency: Consistency::Snapshot,
+        formats: &[Kind::Extant],
+        log: Log::Nothing,
         takes_unclean: false,
         data: &[DataMode::Ordered, DataMode::NewBlocks],
         needs: needs_versions,
@@ -36,6 +43,8 @@ static TABLE: [PossibleMode; 6] = [
     },
     PossibleMode {
         consistency: Consistency::Journal,
+        formats: &[Kind::Ext4, Kind::Ext3, Kind::Rext3, Kind::SpaceMap],
+        log: Log::Journal,
         takes_unclean: false,
         data: &[DataMode::Ordered, DataMode::Writeback, DataMode::Journal],
         needs: needs_journal,
@@ -43,14 +52,26 @@ static TABLE: [PossibleMode; 6] = [
     },
     PossibleMode {
         consistency: Consistency::DirtyBit,
+        formats: &[Kind::Ext2, Kind::Ext3, Kind::Ext4, Kind::Rext3, Kind::SpaceMap],
+        log: Log::Nothing,
         takes_unclean: false,
         data: &[],
         needs: needs_fixed_locations,
         make: |_, _, sizes| Ok(NewEngine::plain(DirtyBit::new(sizes.block, sizes.dirty_blocks))),
     },
-    PossibleMode { consistency: Consistency::Linked, takes_unclean: false, data: &[], needs: needs_list, make: linked },
+    PossibleMode {
+        consistency: Consistency::Linked,
+        formats: &[Kind::Ext2],
+        log: Log::List,
+        takes_unclean: false,
+        data: &[],
+        needs: needs_list,
+        make: linked,
+    },
     PossibleMode {
         consistency: Consistency::None,
+        formats: &[Kind::Ext2, Kind::Ext3, Kind::Ext4, Kind::Rext3, Kind::SpaceMap],
+        log: Log::Nothing,
         takes_unclean: true,
         data: &[],
         needs: needs_fixed_locations,
@@ -58,6 +79,8 @@ static TABLE: [PossibleMode; 6] = [
     },
     PossibleMode {
         consistency: Consistency::None,
+        formats: &[Kind::Extant],
+        log: Log::Nothing,
         takes_unclean: true,
         data: &[],
         needs: needs_versions,
@@ -67,6 +90,23 @@ static TABLE: [PossibleMode; 6] = [
         },
     },
 ];
+
+impl Consistency {
+    /// The types of volumes that can have this mode, the usual one first.
+    pub fn formats(self) -> impl Iterator<Item = Kind> {
+        self.rows().flat_map(|mode| mode.formats.iter().copied())
+    }
+
+    /// The log that this mode writes.
+    #[must_use]
+    pub fn log(self) -> Log {
+        self.rows().next().map_or(Log::Nothing, |mode| mode.log)
+    }
+
+    fn rows(self) -> impl Iterator<Item = &'static PossibleMode> {
+        TABLE.iter().filter(move |mode| mode.consistency == self)
+    }
+}
 
 /// An engine for a store that does not write yet.
 pub(crate) enum NewEngine {
@@ -210,4 +250,28 @@ fn journal(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngi
         }),
     };
     Ok(NewEngine::plain(Journal::new(maps.journal()?, journal)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mkfs::{MkfsOptions, make};
+    use crate::{OpenOptions, Volume};
+    use blockdev::{BlockDevice, MemoryDevice};
+
+    /// What the table says of formats is what it says of volumes.
+    #[test]
+    fn formats_can_have_the_modes_that_their_volumes_can_have() {
+        for &kind in Kind::ALL {
+            let device = MemoryDevice::zeroed(64 << 20).expect("a device");
+            let mut options = MkfsOptions::new(kind);
+            options.linked_len = Consistency::Linked.formats().any(|format| format == kind).then_some(0);
+            make(&device, &options).expect("made");
+            let device: Arc<dyn BlockDevice> = Arc::new(device);
+            let volume = Volume::open(device, &OpenOptions::default()).expect("opening a volume");
+            let fits: Vec<bool> = TABLE.iter().map(|mode| (mode.needs)(&volume).is_ok()).collect();
+            let said: Vec<bool> = TABLE.iter().map(|mode| mode.formats.contains(&kind)).collect();
+            assert_eq!(fits, said, "{kind}");
+        }
+    }
 }

@@ -95,7 +95,7 @@ pub use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 pub use gate::{CallGuard, DirtySet, Member};
 pub use inode::Inodes;
 pub use map::{FileExtent, Mapping, Maps};
-pub use mode::{Consistency, DataMode, MODES, Mode, Placement, UnknownName};
+pub use mode::{Consistency, DataMode, Log, MODES, Mode, Placement, UnknownName};
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub use mutant::Mutant;

@@ -66,6 +66,17 @@ pub enum Consistency {
 
 names!(Consistency { None = "none", DirtyBit = "dirty-bit", Linked = "linked", Journal = "journal", Snapshot = "snapshot" });
 
+/// The log of a mode: what it writes on the volume so that a crash is followed by the repair of that alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Log {
+    /// None.
+    Nothing,
+    /// The journal of the volume.
+    Journal,
+    /// The list of linked writes.
+    List,
+}
+
 /// The handling of file data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DataMode {

@@ -3,7 +3,7 @@
 mod others;
 
 use crate::{Error, Result};
-use fs::{Consistency, DataMode, FsBlock, Placement, UnknownName, Volume, WriteOptions};
+use fs::{Consistency, DataMode, FsBlock, Log, Placement, UnknownName, Volume, WriteOptions};
 use fuse_wire::{Access, Atime, AttachOptions, Transport};
 use others::{Meaning, meaning};
 use std::str::FromStr;
@@ -170,7 +170,8 @@ impl MountOptions {
     /// [`Error::Option`].
     pub fn fit(&self, volume: &Volume) -> Result<()> {
         let checksums = volume.superblock().geometry.metadata_csum;
-        if self.journal_checksum && volume.consistency() == Some(Consistency::Journal) && !checksums {
+        let journals = volume.consistency().is_some_and(|mode| mode.log() == Log::Journal);
+        if self.journal_checksum && journals && !checksums {
             let why =
                 "mount option `journal_checksum`: the volume has no checksums; `tune2fs -O metadata_csum` adds them";
             return Err(Error::Option(why.to_owned()));

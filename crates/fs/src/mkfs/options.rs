@@ -4,6 +4,7 @@ use super::{Result, refuse};
 use crate::mode::names;
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::inode::Timestamp;
+use format::native;
 
 /// The family member to make: which features a volume gets unless edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,33 @@ impl Kind {
     #[must_use]
     pub const fn kernel_writes(self) -> bool {
         matches!(self, Self::Ext2 | Self::Ext3 | Self::Ext4)
+    }
+
+    /// The word for its volumes in a sentence.
+    #[must_use]
+    pub const fn adjective(self) -> &'static str {
+        match self {
+            Self::Extant => "native",
+            _ => self.name(),
+        }
+    }
+
+    /// Whether the volume lies above a map, so that programs for ext do not find it on the device as it is.
+    #[must_use]
+    pub const fn has_map(self) -> bool {
+        matches!(self, Self::Extant)
+    }
+
+    /// Bytes in a block, where all volumes of the type have the same.
+    #[must_use]
+    pub const fn fixed_block_size(self) -> Option<u32> {
+        if self.has_map() { Some(native::BLOCK_SIZE) } else { None }
+    }
+
+    /// The fewest bytes that a volume of the type has, where the type itself says so.
+    #[must_use]
+    pub const fn least_len(self) -> Option<u64> {
+        if self.has_map() { Some(native::LEAST_BLOCKS * native::BLOCK_SIZE as u64) } else { None }
     }
 
     /// The name of a volume of this type with these features: of the kernel's formats the features make one another.
