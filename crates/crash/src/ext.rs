@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::{Options as CheckOptions, Repair};
+use format::feature::{Compat, RoCompat};
 use format::superblock::{DiskSuperblock, OFFSET, State as VolumeState, Superblock};
 use fs::mkfs::{Kind, MkfsOptions};
 use fs::{
-    AllocateMode, Clock, Consistency, FileKind, InodeNo, Mode, NewFile, OpenOptions, RenameFlags, SetAttributes,
-    Timestamp, Transaction, Volume, WriteOptions, XattrMode,
+    AllocateMode, Clock, FileKind, InodeNo, Log, NewFile, OpenOptions, RenameFlags, SetAttributes, Timestamp,
+    Transaction, Volume, WriteOptions, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -29,15 +30,6 @@ use crate::system::{Refused, Session, System};
 const START: i64 = 1_700_000_000;
 /// Between two looks at the clock while time passes.
 const TICK: Duration = Duration::from_millis(500);
-
-/// The format of a mode's volumes unless another is asked for.
-fn usual_format(mode: Mode) -> Kind {
-    match mode.consistency {
-        Consistency::None | Consistency::DirtyBit | Consistency::Linked => Kind::Ext2,
-        Consistency::Journal => Kind::Ext4,
-        Consistency::Snapshot => Kind::Extant,
-    }
-}
 
 /// A volume of this file system in one mode.
 #[derive(Debug, Clone)]
@@ -72,25 +64,24 @@ fn mode_of(how: FallocateHow) -> AllocateMode {
 /// superblock.
 pub const LEN: u64 = 9 << 20;
 
-/// The length of a native volume.
-const NATIVE_LEN: u64 = 24 << 20;
+/// The same of a volume whose format does not allow that.
+const LONG_LEN: u64 = 24 << 20;
 
 impl Ext {
     /// Volumes of a format in a mode, both by name and the format that of the mode unless set, of [`LEN`] bytes in
-    /// blocks of 1 KiB; `None` where there is no such mode or format. A journal is made where the mode needs one.
+    /// blocks of 1 KiB, or as the format has them; `None` where there is no such mode or format. A journal is made where the mode needs one.
     #[must_use]
     pub fn new(mode: &str, format: Option<&str>) -> Option<Self> {
         let guarantee = Guarantee::of(mode)?;
         let format = match format {
             Some(name) => name.parse().ok()?,
-            None => usual_format(guarantee.mode),
+            None => guarantee.mode.consistency.formats().next()?,
         };
-        // a native volume has blocks of 4 KiB, and is no smaller
-        let (block_size, len) = if format == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
+        let len = if format.least_len().is_none_or(|least| least <= LEN) { LEN } else { LONG_LEN };
         Some(Self {
             guarantee,
             format,
-            block_size,
+            block_size: format.fixed_block_size().unwrap_or(1024),
             len,
             inodes: 96,
             #[cfg(feature = "mutants")]
@@ -101,21 +92,13 @@ impl Ext {
     /// The shortest volume that has space for its own structures and some files.
     #[must_use]
     pub fn shortest(&self) -> u64 {
-        match self.format {
-            Kind::Extant => 16 << 20,
-            _ if self.journals() || self.lists() => 2 << 20,
-            _ => 1 << 20,
-        }
+        let logs = self.log() != Log::Nothing;
+        self.format.least_len().unwrap_or(if logs { 2 << 20 } else { 1 << 20 })
     }
 
-    /// Whether its mode needs a journal.
-    fn journals(&self) -> bool {
-        self.guarantee.mode.consistency == Consistency::Journal
-    }
-
-    /// Whether its mode needs a list of linked writes.
-    fn lists(&self) -> bool {
-        self.guarantee.mode.consistency == Consistency::Linked
+    /// The log that its mode needs.
+    fn log(&self) -> Log {
+        self.guarantee.mode.consistency.log()
     }
 
     /// Whether the volume has more than one group, and so a copy of its superblock.
@@ -158,28 +141,28 @@ fn clock(millis: Arc<AtomicI64>) -> Clock {
 impl System for Ext {
     fn arguments(&self) -> String {
         let size =
-            if self.len == LEN || self.len == NATIVE_LEN { String::new() } else { format!(" --size {}", self.len) };
+            if self.len == LEN || self.len == LONG_LEN { String::new() } else { format!(" --size {}", self.len) };
         format!("--mode {} --format {}{size}", self.guarantee.mode.name, self.format)
     }
 
     fn suits_e2fsck(&self) -> bool {
-        self.format.kernel_writes() || self.format == Kind::Extant
+        self.format.kernel_writes() || self.format.has_map()
     }
 
     fn write_for_e2fsck(&self, device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
-        if self.format == Kind::Extant { above::write(device, file) } else { above::copy(&**device, file) }
+        if self.format.has_map() { above::write(device, file) } else { above::copy(&**device, file) }
     }
 
     fn is_known_to_e2fsck(&self, said: &str) -> bool {
-        self.format == Kind::Extant && above::says_nothing_else(said)
+        self.format.has_map() && above::says_nothing_else(said)
     }
 
     /// The superblock is 1 KiB and has one checksum: no ext file system survives half of it without its copies, and a
     /// mount does not look for them; a small volume has none.
     fn whole(&self) -> Range<u64> {
-        // a native volume says of each sector what it belongs to
-        let one = self.journals() || self.lists() || !self.has_copy();
-        if one && self.format != Kind::Extant { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
+        // that of a volume above a map says of each sector what it belongs to
+        let one = self.log() != Log::Nothing || !self.has_copy();
+        if one && !self.format.has_map() { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
     }
 
     fn guarantee(&self) -> &'static Guarantee {
@@ -198,16 +181,17 @@ impl System for Ext {
         options.uuid = [7; 16];
         options.hash_seed = [9; 16];
         options.time = Timestamp { seconds: START, nanos: 0 };
-        if self.format == Kind::SpaceMap {
-            // each group is one, and the log goes round after a few generations
+        let features = self.format.features();
+        if features.ro_compat.contains(RoCompat::EXTANT_RO) {
+            // space maps: each group is one, and the log goes round after a few generations
             (options.metablockgroup_bytes, options.space_map_log) = (Some(8 << 20), Some(4));
         }
-        if self.journals() {
+        if self.log() == Log::Journal {
             options.journal_mib = Some(1);
-        } else if !matches!(self.format, Kind::Ext2 | Kind::Extant) {
+        } else if features.compat.contains(Compat::HAS_JOURNAL) {
             options.features.add("^has_journal").map_err(|e| e.to_string())?;
         }
-        options.linked_len = self.lists().then_some(self.len / 8);
+        options.linked_len = (self.log() == Log::List).then_some(self.len / 8);
         fs::mkfs::make(&device, &options).map_err(|e| e.to_string())?;
         Ok(Arc::new(device))
     }
