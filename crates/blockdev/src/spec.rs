@@ -7,24 +7,35 @@ use std::sync::Arc;
 
 use crate::{BlockDevice, Error, FileDevice, MemoryDevice, OpenOptions, ReadOnly, Result};
 
-/// Schemes that are reserved: for devices to come, and for those that only some callers of [`open_with`] know.
-const RESERVED: [(&str, &str); 5] = [
-    ("nbd://", "network block devices"),
-    ("nbd+unix://", "network block devices"),
-    ("s3://", "object stores"),
-    ("kero:", "the block mapping layer"),
-    ("model:", "modelled devices"),
-];
-
 /// A kind of device that this crate does not know, since it lies above: the caller of [`open_with`] brings it along.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheme {
-    /// The prefix of the text that names a device of this kind, `kero:` say.
+    /// The prefix of the text that names a device of this kind.
     pub prefix: &'static str,
-    /// Opens what the text behind the prefix names.
-    pub open: Opener,
-    /// The device below it, in the text behind the prefix.
-    pub beneath: fn(&str) -> &str,
+    meaning: Meaning,
+}
+
+/// The meaning of a scheme.
+#[derive(Debug, Clone, Copy)]
+enum Meaning {
+    /// Devices, and the device below each in the text behind the prefix.
+    Devices { open: Opener, beneath: fn(&str) -> &str },
+    /// Devices of this name that cannot be opened.
+    Reserved(&'static str),
+}
+
+impl Scheme {
+    /// A scheme with what opens its devices, and finds the device below in the text behind the prefix.
+    #[must_use]
+    pub const fn new(prefix: &'static str, open: Opener, beneath: fn(&str) -> &str) -> Self {
+        Self { prefix, meaning: Meaning::Devices { open, beneath } }
+    }
+
+    /// A scheme whose devices, in words, the caller does not open: no path begins with it either.
+    #[must_use]
+    pub const fn reserved(prefix: &'static str, devices: &'static str) -> Self {
+        Self { prefix, meaning: Meaning::Reserved(devices) }
+    }
 }
 
 /// Opens a device: the text behind the prefix, how, and the table for devices below it.
@@ -40,7 +51,7 @@ pub fn open(spec: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn Blo
 
 /// Opens the device that `spec` names:
 ///
-/// - what a scheme of the table opens, at any depth: `model:hdd:kero:F` as well as `kero:model:hdd:F`;
+/// - what a scheme of the table opens, at any depth: with `a:` and `b:` in it `a:b:F` as well as `b:a:F`;
 /// - the path of a regular file or a block device;
 /// - `mem:SIZE`, a device of zero bytes in memory.
 ///
@@ -48,8 +59,7 @@ pub fn open(spec: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn Blo
 ///
 /// # Errors
 /// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE, and those of the
-/// table. `nbd://`, `nbd+unix://`, `s3://`, `kero:` and `model:` are refused with the kind `Unsupported` where the
-/// table does not have them.
+/// table. What a reserved scheme names is refused with the kind `Unsupported`.
 pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
     let spec = spec.as_ref();
     match spec.to_str() {
@@ -63,10 +73,12 @@ pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Schem
 pub fn path_beneath<'a>(spec: &'a OsStr, schemes: &[Scheme]) -> Option<&'a Path> {
     let Some(mut text) = spec.to_str() else { return Some(Path::new(spec)) };
     while let Some((scheme, rest)) = scheme_of(text, schemes) {
-        text = (scheme.beneath)(rest);
+        match scheme.meaning {
+            Meaning::Devices { beneath, .. } => text = beneath(rest),
+            Meaning::Reserved(_) => return None,
+        }
     }
-    let is_path = !text.starts_with("mem:") && RESERVED.iter().all(|(scheme, _)| !text.starts_with(scheme));
-    is_path.then_some(Path::new(text))
+    (!text.starts_with("mem:")).then_some(Path::new(text))
 }
 
 /// The scheme that a text begins with, and the rest of it.
@@ -76,11 +88,14 @@ fn scheme_of<'s, 't>(text: &'t str, schemes: &'s [Scheme]) -> Option<(&'s Scheme
 
 fn open_text(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
     if let Some((scheme, rest)) = scheme_of(spec, schemes) {
-        return (scheme.open)(rest, options, schemes);
-    }
-    if let Some((_, what)) = RESERVED.iter().find(|(scheme, _)| spec.starts_with(scheme)) {
-        let source = io::Error::new(io::ErrorKind::Unsupported, format!("{what} are not available in this version"));
-        return Err(Error::Open { device: spec.to_owned(), source });
+        return match scheme.meaning {
+            Meaning::Devices { open, .. } => open(rest, options, schemes),
+            Meaning::Reserved(devices) => {
+                let why = format!("{devices} are not available in this version");
+                let source = io::Error::new(io::ErrorKind::Unsupported, why);
+                Err(Error::Open { device: spec.to_owned(), source })
+            }
+        };
     }
     match spec.strip_prefix("mem:") {
         Some(size) => {
@@ -163,32 +178,30 @@ mod tests {
         fn beneath(rest: &str) -> &str {
             rest
         }
-        let table = [Scheme { prefix: "half:", open: half, beneath }];
+        let table = [Scheme::new("half:", half, beneath), Scheme::reserved("far://", "devices elsewhere")];
         let len = |spec: &str| open_with(spec, OpenOptions::default(), &table).map(|device| device.geometry().len);
         assert_eq!(len("half:mem:1M").unwrap(), 512 << 10);
         assert_eq!(len("half:half:mem:4M").unwrap(), 1 << 20);
         assert!(matches!(len("half:mem:lots"), Err(Error::Size(_))));
         assert!(open("half:mem:1M", OpenOptions::default()).is_err(), "no such file");
-        fn none(rest: &str, _: OpenOptions, _: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
-            Ok(Arc::new(MemoryDevice::zeroed(rest.len() as u64)?))
-        }
         let path = |spec| path_beneath(OsStr::new(spec), &table);
         assert_eq!(path("half:half:mem:4M"), None);
         assert_eq!(path("half:half:/a/b"), Some(Path::new("/a/b")));
         assert_eq!(path("image"), Some(Path::new("image")));
-        assert_eq!(path("half:s3://bucket"), None);
-        let table = [Scheme { prefix: "kero:", open: none, beneath }];
-        assert_eq!(open_with("kero:abc", OpenOptions::default(), &table).unwrap().geometry().len, 3);
+        assert_eq!(path("half:far://bucket"), None);
     }
 
     #[test]
-    fn schemes_to_come_are_refused_by_name() {
-        for spec in ["nbd://host/x", "nbd+unix:///x?socket=y", "s3://bucket/x", "kero:image", "model:hdd:x"] {
-            let Err(Error::Open { device, source }) = open(spec, OpenOptions::default()) else {
+    fn reserved_schemes_are_refused_by_name() {
+        let table = [Scheme::reserved("far://", "devices elsewhere"), Scheme::reserved("layer:", "layers")];
+        for (spec, says) in [("far://bucket/x", "devices elsewhere are not"), ("layer:image", "layers are not")] {
+            let Err(Error::Open { device, source }) = open_with(spec, OpenOptions::default(), &table) else {
                 panic!("{spec} opened")
             };
             assert_eq!((device.as_str(), source.kind()), (spec, io::ErrorKind::Unsupported));
-            assert!(source.to_string().ends_with("not available in this version"), "{source}");
+            assert_eq!(source.to_string(), format!("{says} available in this version"));
+            // without the table it is the name of a file
+            assert!(open(spec, OpenOptions::default()).is_err_and(|e| !e.to_string().contains("not available")));
         }
     }
 }

@@ -7,12 +7,31 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The kinds of devices of the layers above `blockdev`.
-pub(crate) const SCHEMES: &[Scheme] = &[::kero::SCHEME, simdev::MODEL];
+/// The kinds of devices of the layers above `blockdev`, and those to come.
+pub(crate) const SCHEMES: &[Scheme] = &[::kero::SCHEME, simdev::MODEL, NBD, NBD_UNIX, S3];
+/// The same, where layers are refused.
+const UNLAYERED: &[Scheme] = &[
+    Scheme::reserved(::kero::SCHEME.prefix, "the block mapping layer"),
+    Scheme::reserved(simdev::MODEL.prefix, "modelled devices"),
+    NBD,
+    NBD_UNIX,
+    S3,
+];
+const NBD: Scheme = Scheme::reserved("nbd://", "network block devices");
+const NBD_UNIX: Scheme = Scheme::reserved("nbd+unix://", "network block devices");
+const S3: Scheme = Scheme::reserved("s3://", "object stores");
 
 /// Opens a device, whatever it contains.
 pub(crate) fn open(device: impl AsRef<OsStr>, options: OpenOptions) -> blockdev::Result<Arc<dyn BlockDevice>> {
     blockdev::open_with(device, options, SCHEMES)
+}
+
+/// As [`open`], without layers above the device of the system.
+pub(crate) fn open_unlayered(
+    device: impl AsRef<OsStr>,
+    options: OpenOptions,
+) -> blockdev::Result<Arc<dyn BlockDevice>> {
+    blockdev::open_with(device, options, UNLAYERED)
 }
 
 /// Opens a device with a volume, or for one. The device beneath a Kero layer is refused, however much it looks like a

@@ -18,7 +18,7 @@ const STEP: Duration = Duration::from_millis(100);
 const BUDGET: usize = 64;
 
 /// `kero:DEVICE`, `kero:log=DEVICE,DEVICE` and `kero:force,DEVICE`: the layer of a device.
-pub const SCHEME: Scheme = Scheme { prefix: "kero:", open, beneath: |rest| SchemeOptions::of(rest).device };
+pub const SCHEME: Scheme = Scheme::new("kero:", open, |rest| SchemeOptions::of(rest).device);
 
 /// The options before DEVICE.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

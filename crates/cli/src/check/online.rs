@@ -6,6 +6,7 @@
 use super::config::Settings;
 use super::watch::Watch;
 use super::{Check, declined};
+use crate::device::open_unlayered;
 use crate::failure::Failure;
 use blockdev::BlockDevice;
 use check::render::escape;
@@ -80,7 +81,7 @@ impl Check {
         let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
         let source = blockdev::mount_source(&dir)
             .ok_or_else(|| Failure::on(self.called(), "the mounted file system does not answer"))?;
-        let device = blockdev::open(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
+        let device = open_unlayered(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
         let mut options = Options { problem_settings: settings.problem_settings.clone(), ..Options::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;

@@ -30,7 +30,7 @@ pub use parameters::{DiskParameters, FlashParameters, Order, Parameters, Rate};
 ///
 /// It fails with [`Error::Open`] if there is no DEVICE or the parameters cannot be read, and with [`Error::Parameters`]
 /// if they are wrong, or describe a device that is shorter than what DEVICE names.
-pub const MODEL: Scheme = Scheme { prefix: "model:", open, beneath };
+pub const MODEL: Scheme = Scheme::new("model:", open, beneath);
 
 /// The longest device whose requests can be timed: 64 TiB, so that no time leaves 64 bits.
 const LONGEST: u64 = 1 << 46;
