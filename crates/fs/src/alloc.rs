@@ -291,7 +291,8 @@ impl Space {
 
     /// A number that distinguishes one use of an inode from the next.
     fn next_number(&self) -> u32 {
-        // SplitMix64
+        // SplitMix64 and not the generator of a library: the numbers are on devices, where a seed has to lead to the
+        // same ones for ever, and each is taken without a lock
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
         let mut z = self.numbers.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

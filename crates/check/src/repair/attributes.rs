@@ -70,7 +70,7 @@ fn read_into(all: &mut Vec<Attribute>, bytes: &[u8], mut at: usize) -> Option<()
 }
 
 /// Writes attributes from `at` on, their values to the end of the place. `None`, with nothing written, where they do
-/// not fit.
+/// not fit. The file system has code of its own for this, with which it would share mistakes.
 fn write(bytes: &mut [u8], at: usize, all: &[Attribute]) -> Option<()> {
     let names: usize = all.iter().map(|a| xattr::entry_len(a.name.len() as u8)).sum();
     let values: usize = all.iter().map(|a| a.value.len().next_multiple_of(4)).sum();
