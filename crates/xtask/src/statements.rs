@@ -3,10 +3,13 @@
 use crate::layers;
 use crate::report::Report;
 use crate::workspace::Workspace;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The files with the names of modes, with those of formats, and with the help of `extant mount`.
+/// The files with the names of modes, with the table of modes, with the names of formats, and with the help of `extant
+/// mount`.
 const MODES: &str = "crates/fs/src/mode.rs";
+const ENGINES: &str = "crates/fs/src/engine.rs";
 const FORMATS: &str = "crates/fs/src/mkfs/options.rs";
 const MOUNT: &str = "crates/cli/src/mount.rs";
 
@@ -55,10 +58,11 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     let own = section(&architecture, "## Formats and modes");
     findings.extend(missing("ARCHITECTURE.md", own, consistencies.iter().map(|name| format!("`{name}`"))));
     findings.extend(missing("README.md", &readme, consistencies.iter().map(|name| format!("`consistency={name}"))));
-    let formats = text(FORMATS)?;
-    let formats = named(&formats, "Kind");
+    let format_text = text(FORMATS)?;
+    let formats = named(&format_text, "Kind");
     findings.extend(missing("ARCHITECTURE.md", own, formats.iter().map(|name| format!("`{name}`"))));
     findings.extend(missing("README.md", &readme, formats.iter().map(|name| format!("{name}`"))));
+    findings.extend(rows(&coded(&text(ENGINES)?, &format_text, &modes), &documented(own)));
     if formats.is_empty() || consistencies.is_empty() || data.is_empty() {
         findings.push(format!("{MODES} and {FORMATS} name no modes or formats where they are looked for."));
     }
@@ -82,10 +86,116 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Vec<&'a str> {
     text.split(before).skip(1).filter_map(|rest| Some(rest.split_once(after)?.0)).collect()
 }
 
-/// The names of the values of a type, from its `names!`.
-fn named<'a>(text: &'a str, of: &str) -> Vec<&'a str> {
+/// The values of a type with their names, from its `names!`.
+fn values<'a>(text: &'a str, of: &str) -> Vec<(&'a str, &'a str)> {
     let list = between(text, &format!("names!({of} {{"), "}").first().copied().unwrap_or_default();
-    list.split('"').skip(1).step_by(2).collect()
+    let pairs = list.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(value, name)| (value.trim(), name.trim().trim_matches('"'))).collect()
+}
+
+/// The names of the values of a type.
+fn named<'a>(text: &'a str, of: &str) -> Vec<&'a str> {
+    values(text, of).into_iter().map(|(_, name)| name).collect()
+}
+
+/// The modes that a format can have.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct FormatModes {
+    /// By the name of a mode the ways of handling data to choose from.
+    data: BTreeMap<String, BTreeSet<String>>,
+    /// Whether it can have a journal.
+    journal: bool,
+}
+
+impl std::fmt::Display for FormatModes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (mode, data) in &self.data {
+            let data = data.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let data = if data.is_empty() { data } else { format!(" ({data})") };
+            write!(f, "{mode}{data}, ")?;
+        }
+        f.write_str(if self.journal { "a journal" } else { "no journal" })
+    }
+}
+
+/// The formats with their modes, by the name that `mkfs -t` takes.
+type Formats = BTreeMap<String, FormatModes>;
+
+/// The formats and modes in the table of modes, with their names from the texts that have them.
+fn coded(engines: &str, formats: &str, modes: &str) -> Formats {
+    let (kinds, consistencies, data) =
+        (values(formats, "Kind"), values(modes, "Consistency"), values(modes, "DataMode"));
+    let table = between(engines, "static TABLE", "\n];").first().copied().unwrap_or_default();
+    let mut all = Formats::new();
+    for row in table.split("PossibleMode {").skip(1) {
+        for kind in in_row(row, "Kind", &kinds) {
+            let format = all.entry(kind).or_default();
+            format.journal |= row.contains("Log::Journal");
+            for mode in in_row(row, "Consistency", &consistencies) {
+                format.data.entry(mode).or_default().extend(in_row(row, "DataMode", &data));
+            }
+        }
+    }
+    all
+}
+
+/// The names of all values of a type that a row has.
+fn in_row(row: &str, of: &str, names: &[(&str, &str)]) -> Vec<String> {
+    let of = format!("{of}::");
+    let values = row.split(&of[..]).skip(1);
+    let values = values.filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next());
+    let name = |value: &str| names.iter().find(|row| row.0 == value).map_or(value, |row| row.1).to_owned();
+    values.map(name).collect()
+}
+
+/// The formats and modes in a table of a document: format, names for `mkfs -t`, engines, journal. A cell may say `as`
+/// another format that stands above.
+fn documented(text: &str) -> Formats {
+    let mut all = Formats::new();
+    for line in text.lines().filter(|line| line.starts_with('|')).skip(2) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [_, names, engines, journal] = cells[..] else { continue };
+        let like = |cell: &str| cell.strip_prefix("as ").map(|name| all.get(name).cloned().unwrap_or_default());
+        let data = like(engines).map_or_else(|| modes_in(engines), |other| other.data);
+        let journal = like(journal).map_or_else(|| journal.starts_with("yes"), |other| other.journal);
+        let modes = FormatModes { data, journal };
+        all.extend(names.split('`').skip(1).step_by(2).map(|name| (name.to_owned(), modes.clone())));
+    }
+    all
+}
+
+/// The modes that a cell lists, each with what stands behind it in parentheses.
+fn modes_in(cell: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut modes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let (mut mode, mut inside) = ("", false);
+    for (number, part) in cell.split('`').enumerate() {
+        if number % 2 == 0 {
+            inside = part.contains('(') || inside && !part.contains(')');
+        } else if inside {
+            let data = part.strip_prefix("data=").unwrap_or(part);
+            modes.entry(mode.to_owned()).or_default().insert(data.to_owned());
+        } else {
+            mode = part;
+            modes.entry(mode.to_owned()).or_default();
+        }
+    }
+    modes
+}
+
+/// One sentence for each format of which the document says something else than the table of modes.
+fn rows(coded: &Formats, documented: &Formats) -> Vec<String> {
+    if coded.is_empty() {
+        return vec![format!("{ENGINES} has no table of modes where it is looked for.")];
+    }
+    let names: BTreeSet<&String> = coded.keys().chain(documented.keys()).collect();
+    let said = |formats: &Formats, name: &String| formats.get(name).map_or("nothing".to_owned(), ToString::to_string);
+    let wrong = names.into_iter().filter(|name| coded.get(*name) != documented.get(*name));
+    wrong
+        .map(|name| {
+            let (code, document) = (said(coded, name), said(documented, name));
+            format!("ARCHITECTURE.md says of the format {name}: {document}. {ENGINES} says: {code}.")
+        })
+        .collect()
 }
 
 /// One sentence for each text that a document should contain and does not.
@@ -176,6 +286,46 @@ mod tests {
         assert!(lists("help", "  consistency=none|linked\n", wanted).is_empty());
         assert_eq!(lists("help", "  consistency=none\n", wanted).len(), 1);
         assert_eq!(lists("help", "  consistency=none|linked|more\n", wanted).len(), 1);
+    }
+
+    #[test]
+    fn planted_rows_of_formats_are_found() {
+        let engines = "static TABLE: [PossibleMode; 2] = [
+    PossibleMode {
+        consistency: Consistency::Journal,
+        formats: &[Kind::Ext3, Kind::Own],
+        log: Log::Journal,
+        data: &[DataMode::Ordered, DataMode::NewBlocks],
+        make: |maps| Journal::new(maps),
+    },
+    PossibleMode { consistency: Consistency::None, formats: &[Kind::Ext2, Kind::Ext3, Kind::Own], log: Log::Nothing },
+];
+const OTHER: Kind = Kind::Foreign;";
+        let formats = "names!(Kind {\n    Ext2 = \"ext2\",\n    Ext3 = \"ext3\",\n    Own = \"own\",\n});";
+        let modes = "names!(Consistency { None = \"none\", Journal = \"journal\" });
+names!(DataMode { Ordered = \"ordered\", NewBlocks = \"cow\" });";
+        let table = "| format | `mkfs -t` | engines | journal |
+| --- | --- | --- | --- |
+| ext2 | `ext2` | `none` | no |
+| ext3 | `ext3` | `journal` (`data=ordered`, `cow`), `none` | yes, unless made without |
+| mine | `own` | as ext3 | as ext3 |
+";
+        let coded = coded(engines, formats, modes);
+        let found = |from: &str, to: &str| {
+            let planted = table.replacen(from, to, 1);
+            rows(&coded, &documented(&planted))
+        };
+        assert_eq!(found("", ""), [""; 0]);
+        let sentences = found("| `none` | no |", "| `none`, `linked` | no |");
+        assert_eq!(sentences.len(), 1);
+        assert!(sentences[0].contains("of the format ext2: linked, none, no journal."), "{sentences:?}");
+        assert_eq!(found("| `none` | no |", "| `none` | yes |").len(), 1);
+        assert_eq!(found("`data=ordered`, `cow`", "`data=ordered`").len(), 2, "the one that is as it is wrong, too");
+        assert_eq!(found("), `none` |", ") |").len(), 2);
+        assert_eq!(found("| as ext3 | as ext3 |", "| as ext3 | no |").len(), 1);
+        assert_eq!(found("| as ext3 | as", "| as ext2 | as").len(), 1);
+        assert_eq!(found("`own`", "`foreign`").len(), 2, "one is missing, and one is not there");
+        assert_eq!(rows(&Formats::new(), &documented(table)).len(), 1);
     }
 
     #[test]
