@@ -113,14 +113,17 @@ impl<'a> Checker<'a> {
     ) -> Result<(Report, T), Refusal> {
         let image = native::Image::new(self.device, layer, &layer.live);
         // where there is nothing above the map to be checked, what is wrong with the map says why
-        let instead = |refusal: Refusal| match layer.wrong.first() {
+        let instead = |refusal: Refusal| match layer.unreadable.as_ref().or(layer.wrong.first()) {
             _ if refusal.is_cancelled() => refusal,
-            Some((place, what)) => Refusal::new(format!("block {place} of the device: {what}")),
-            None => refusal,
+            Some((place, what)) => {
+                Refusal::new(format!("a damaged native volume: block {place} of the device: {what}"))
+            }
+            None => of_a_native_volume(refusal),
         };
         let checker = Checker { device: &image, ..self };
         let (mut report, seen) = checker.examine_ext(Some((layer, &layer.live)), see).map_err(instead)?;
         report.format = crate::report::NATIVE.to_owned();
+        report.goes_back = layer.abandoned;
         for snapshot in layer.others() {
             if self.progress.cancelled() {
                 report.cancel();
@@ -133,7 +136,7 @@ impl<'a> Checker<'a> {
                     report.cancel();
                     break;
                 }
-                Err(refusal) => no_volume(snapshot, &refusal),
+                Err(refusal) => no_volume(snapshot, &of_a_native_volume(refusal)),
             };
             report.add_snapshot(snapshot.name.as_deref().unwrap_or_default(), checked);
         }
@@ -279,6 +282,14 @@ impl<'a> Checker<'a> {
         problems.set_paths(|inode| paths.get(inode));
         let walk = Walk { ctx: &ctx, directories, used: &used, sharing: &sharing };
         (counts, see(&View { walk: Some(walk), ..*view }))
+    }
+}
+
+/// A refusal of the volume above a map: that it is none is damage, for the native superblock names the device as one.
+fn of_a_native_volume(refusal: Refusal) -> Refusal {
+    match refusal.sentence.strip_prefix(superblock::NO_VOLUME) {
+        Some(rest) => Refusal::new(format!("a damaged native volume without a superblock above its map{rest}")),
+        None => refusal,
     }
 }
 

@@ -55,7 +55,9 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, String> {
     let (superblock, at) = copies::in_force(device, &blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
     let damaged = copies::damage(device, &blocks, &superblock, at);
     let generation = superblock.generation;
-    let mut below = PhysicalLayer { damaged, ..read_generation(device, superblock) };
+    let abandoned = NativeSuperblock::newest(&blocks).is_ok_and(|(newest, _)| newest.generation > generation)
+        && copies::restored(device, &blocks, &superblock, at).is_none();
+    let mut below = PhysicalLayer { damaged, abandoned, ..read_generation(device, superblock) };
     if generation > LAST_GENERATION {
         below.wrong.push((at, format!("its generation number, {generation}, has reached the maximum")));
     }
@@ -106,5 +108,5 @@ fn read_listed(
     }
     let left_out = left_out.iter().map(|snapshot| crate::render::escape(&snapshot.name)).collect();
     let Reader { nodes, wrong, unreadable, .. } = reader;
-    PhysicalLayer { superblock, nodes, live, snapshots, wrong, unreadable, damaged: None, left_out }
+    PhysicalLayer { superblock, nodes, live, snapshots, wrong, unreadable, damaged: None, abandoned: false, left_out }
 }

@@ -41,7 +41,8 @@ pub enum Repair {
     #[default]
     No,
     /// Repairs that cannot lose anything of the user's (`-p`); anything else stops the repair before it has changed
-    /// anything.
+    /// anything. One exception: a native volume whose newest superblock is destroyed, which cannot be distinguished in
+    /// general from one that a loss of power tore, goes back one generation.
     Safe,
     /// Everything (`-y`).
     All,

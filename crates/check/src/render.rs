@@ -189,7 +189,7 @@ pub fn verdict(report: &Report) -> String {
         };
         let parts = report.not_looked_at.join("; ");
         return format!(
-            "{found} the check is incomplete. Not checked: {parts}. Unmount the volume and run `extant check`."
+            "{found} the check is incomplete. Not checked: {parts}. Unmount it first, then run `extant check`."
         );
     }
     if report.cut_short() {
@@ -197,7 +197,7 @@ pub fn verdict(report: &Report) -> String {
     }
     let next = next_step(report);
     match report.errors {
-        0 => format!("No errors found{notes}; run with -fy to repair."),
+        0 => format!("No errors found{notes}; {}.", repair_with(report, "-fy")),
         _ if report.repaired => format!("{errors} found, not all repaired; {next}."),
         _ => format!("{errors} found, none repaired; {next}."),
     }
@@ -208,33 +208,63 @@ fn next_step(report: &Report) -> String {
     let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
     let lost = left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None);
     if report.format == NATIVE && (lost || report.asked == Repair::All) {
-        return "damage of a native volume cannot be repaired: roll back to a snapshot, or copy the data off".into();
+        return native_is_lost(report).into();
     }
     if lost || report.asked == Repair::All {
         return "what is left cannot be repaired: copy the data off".into();
     }
     let safe = report.asked == Repair::No
+        && !report.goes_back
         && left().all(|problem| problem.code.preen_safe())
         && !report.problems.iter().any(|problem| problem.code.is_read_from_a_copy());
     if report.format == NATIVE && !safe {
-        return "-fy repairs it only where the generation before is intact: copy off first what can be read".into();
+        return match report.mounted {
+            true => {
+                "copy off what can be read and unmount it first, then run `extant check -fy`, which repairs it only \
+                     where the generation before is intact"
+                    .into()
+            }
+            false => {
+                "-fy repairs it only where the generation before is intact: copy off first what can be read".into()
+            }
+        };
     }
-    let option = if safe { "-fp" } else { "-fy" };
+    repair_with(report, if safe { "-fp" } else { "-fy" })
+}
+
+/// The command that repairs. A volume that is mounted has to be unmounted before.
+fn repair_with(report: &Report, option: &str) -> String {
     match report.mounted {
-        true => format!("unmount the volume and run `extant check {option}`"),
+        true => format!("unmount it first, then run `extant check {option}`"),
         false => format!("run with {option} to repair"),
     }
 }
 
+/// The next step where a native volume has damage that no repair removes.
+fn native_is_lost(report: &Report) -> &'static str {
+    match report.mounted {
+        true => {
+            "damage of a native volume cannot be repaired: copy the data off, or unmount it first, then roll back to a \
+             snapshot"
+        }
+        false => "damage of a native volume cannot be repaired: roll back to a snapshot, or copy the data off",
+    }
+}
+
 /// The next step after an aborted check.
-fn after_abort(report: &Report) -> &'static str {
+fn after_abort(report: &Report) -> String {
     let next = |code| match code {
+        // a native volume has no copies of what lies above its map
+        Code::SuperblockFieldWrong | Code::FirstDataBlockWrong if report.format == NATIVE => {
+            Some(native_is_lost(report))
+        }
         Code::SuperblockFieldWrong | Code::FirstDataBlockWrong => Some("try a backup superblock with -b"),
         Code::JournalDeviceNotFound => Some("use e2fsck -j for a journal on another device"),
         _ => None,
     };
-    report.problems.iter().find_map(|problem| next(problem.code)).unwrap_or(match report.asked {
-        Repair::All => "copy off what can be read",
-        _ => "run with -fy to repair",
-    })
+    match (report.problems.iter().find_map(|problem| next(problem.code)), report.asked) {
+        (Some(next), _) => next.to_owned(),
+        (None, Repair::All) => "copy off what can be read".to_owned(),
+        (None, _) => repair_with(report, "-fy"),
+    }
 }

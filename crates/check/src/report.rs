@@ -49,6 +49,10 @@ pub struct Report {
     /// The problem at which a repair with [`Repair::Safe`] stopped, in one sentence: it is for the administrator to decide.
     #[serde(skip)]
     pub stopped_at: Option<String>,
+    /// The repair would go back from a generation of a native volume that cannot be read, which only [`Repair::All`]
+    /// does.
+    #[serde(skip)]
+    pub goes_back: bool,
     /// The volume was mounted during the check, so that a repair requires unmounting it.
     #[serde(skip)]
     pub mounted: bool,
@@ -297,6 +301,7 @@ impl Report {
             problems: findings.problems.iter().map(Reported::from).collect(),
             not_looked_at: Vec::new(),
             stopped_at: None,
+            goes_back: false,
             mounted: false,
             asked: Repair::No,
             scan,

@@ -260,7 +260,7 @@ fn verdicts() {
         (report([link(), note()]), "1 error found, none repaired; run with -fp to repair."),
         (
             Report { mounted: true, ..report([link(), link()]) },
-            "2 errors found, none repaired; unmount the volume and run `extant check -fp`.",
+            "2 errors found, none repaired; unmount it first, then run `extant check -fp`.",
         ),
         (
             report([Problem::new(Code::ReadError)]),
@@ -296,7 +296,7 @@ fn verdicts() {
         (
             Report { clean: false, exit: 8, not_looked_at: vec!["the snapshot s0".into()], ..report([]) },
             "No errors found, but the check is incomplete. Not checked: the snapshot s0. \
-             Unmount the volume and run `extant check`.",
+             Unmount it first, then run `extant check`.",
         ),
         (repaired(true, vec![link()]), "Repaired: 1 error fixed; no errors remain."),
         (repaired(true, vec![link(), note()]), "Repaired: 1 error fixed; no errors remain; 1 note."),
@@ -305,6 +305,39 @@ fn verdicts() {
     ] {
         assert_eq!(verdict(&report), said);
     }
+}
+
+/// A volume in use is not to be repaired before it is unmounted, whatever was found.
+#[test]
+fn verdicts_on_volumes_in_use() {
+    let codes = [
+        Code::LinkCountWrong,
+        Code::InodeUnattached,
+        Code::ReadError,
+        Code::SuperblockFieldWrong,
+        Code::SuperblockTryBackup,
+        Code::NativeStructureWrong,
+        Code::NativeSuperblockDamaged,
+    ];
+    for format in ["ext4", "extant"] {
+        for code in codes {
+            let report = Report { mounted: true, format: format.into(), ..report([Problem::new(code)]) };
+            let said = verdict(&report);
+            let repair = ["-fp", "-fy", "to repair", "roll back", "extant check"];
+            let names_one = repair.iter().any(|word| said.contains(word));
+            assert!(!names_one || said.contains("unmount it first, then "), "{format}, {code:?}: {said}");
+            assert!(format == "ext4" || !said.contains("-b"), "{code:?}: {said}");
+        }
+    }
+    let damaged = Report { format: "extant".into(), ..report([Problem::new(Code::NativeSuperblockDamaged)]) };
+    assert!(verdict(&damaged).ends_with("; run with -fp to repair."), "{}", verdict(&damaged));
+    let goes_back = verdict(&Report { goes_back: true, ..damaged.clone() });
+    assert!(goes_back.contains("; -fy repairs it only where"), "{goes_back}");
+    let in_use = verdict(&Report { mounted: true, ..damaged });
+    assert!(in_use.ends_with("; unmount it first, then run `extant check -fp`."), "{in_use}");
+    let both = report([Problem::new(Code::InodeUnattached), Problem::new(Code::NativeStructureWrong)]);
+    let in_use = verdict(&Report { mounted: true, format: "extant".into(), ..both });
+    assert!(in_use.contains("unmount it first, then run `extant check -fy`"), "{in_use}");
 }
 
 #[test]

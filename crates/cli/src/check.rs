@@ -49,6 +49,10 @@ Without -p or -y nothing is changed. -p repairs only what cannot lose anything; 
     nothing else. -z records the old content for `extant undo` (not for native volumes; no file where nothing is \
     changed). A repair that is interrupted at any moment is finished by the next one. A mounted volume is only read.
 
+On a native volume -p has one exception: where the newest of its two superblocks is destroyed, which cannot be distinguished \
+    in general from one that a loss of power tore, -p goes back to the generation of the other one, if that has no errors. This \
+    drops at most the changes of the newest generation, as a mount after such a loss of power does.
+
 Problem codes are the same as e2fsck's, and /etc/e2fsck.conf (or the file that E2FSCK_CONFIG names) is read. With -C FD, lines \
     'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 shows a bar on the terminal; with a negative FD \
     progress is written from SIGUSR1 on. SIGUSR2 stops it.

@@ -496,7 +496,7 @@ fn errno(e: &fs::Error) -> Errno {
     match e {
         E::Io(_) => Errno::IO,
         E::Unsupported(_) => Errno::OPNOTSUPP,
-        E::Corrupt { .. } | E::NoSuperblock(_) => Errno::UCLEAN,
+        E::Corrupt { .. } | E::NoSuperblock(_) | E::Native { .. } => Errno::UCLEAN,
         E::NotFound => Errno::NOENT,
         E::Stale(_) => Errno::STALE,
         E::NotADirectory => Errno::NOTDIR,

@@ -409,6 +409,38 @@ fn a_damaged_generation_is_replaced_by_the_one_before() {
     assert!(checked(&device).clean);
 }
 
+/// Without the superblock above the map there is no volume to be checked, whatever the checksums say: that is damage of
+/// a native volume, and no other kind of device.
+#[test]
+fn a_map_without_a_volume_above_it_is_damage() {
+    let intact = volume();
+    let (sb, _) = newest(&intact);
+    let (entries, _) = walk(&intact, &sb, &sb.root);
+    let (_, first) = *entries.iter().find(|(index, _)| *index == 0).expect("a superblock");
+    let zeroed = Arc::new(copy(&intact));
+    set_root(&zeroed, rewrite(&zeroed, sb.root, 0, &[0; BLOCK as usize]));
+    let unmapped = Arc::new(copy(&intact));
+    set_root(&unmapped, rewrite_entry(&unmapped, sb.root, 0, None));
+    for (device, wanted) in [
+        (&zeroed, format!("block {} of the device: the superblock of the volume above the map", first.physical)),
+        (&unmapped, "the map leads to no superblock".to_owned()),
+    ] {
+        let refused = check("volume", &**device, &Options::default(), &()).expect_err("there is no volume");
+        assert!(refused.sentence.starts_with("a damaged native volume: "), "{refused}");
+        assert!(refused.sentence.contains(&wanted), "{refused}");
+        let safe = Options { repair: Repair::Safe, ..Options::default() };
+        let outcome = repair("volume", &(Arc::clone(device) as Arc<dyn BlockDevice>), &safe, &(), None);
+        assert!(!outcome.is_ok_and(|report| report.clean) && newest(device).0.generation == sb.generation);
+        let refused = Volume::open(Arc::clone(device) as Arc<dyn BlockDevice>, &OpenOptions::default()).err();
+        let refused = refused.expect("there is no volume").to_string();
+        assert!(refused.starts_with("the newest generation of the native volume cannot be read"), "{refused}");
+        assert!(refused.contains("extant check -fy") && !refused.contains("-b "), "{refused}");
+    }
+    // nothing of the generation before was written over here
+    let report = repaired(&unmapped, Repair::All);
+    assert!(report.exit == 1 && checked(&unmapped).clean, "{:?}", report.problems);
+}
+
 /// A fault that does not hinder a mount is no reason to lose what was written last.
 #[test]
 fn a_small_fault_costs_no_generation() {

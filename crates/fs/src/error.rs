@@ -26,6 +26,17 @@ pub enum Error {
          (the first is often 32768, or 8193 with blocks of 1024 bytes)"
     )]
     NoSuperblock(Box<Error>),
+    /// A native volume cannot be opened as it stands. There are no copies of its superblocks to be named, so the next
+    /// step is another one than for ext volumes.
+    #[error("{what} ({why}); {next}")]
+    Native {
+        /// The part that cannot be read.
+        what: &'static str,
+        /// The reason.
+        why: Box<Error>,
+        /// The next step, or the reason why there is none.
+        next: &'static str,
+    },
     /// There is no file of that name or number.
     #[error("no such file or directory")]
     NotFound,
@@ -115,7 +126,7 @@ impl Error {
     pub fn is_corruption(&self) -> bool {
         match self {
             Error::Corrupt { .. } => true,
-            Error::NoSuperblock(why) => why.is_corruption(),
+            Error::NoSuperblock(why) | Error::Native { why, .. } => why.is_corruption(),
             _ => false,
         }
     }

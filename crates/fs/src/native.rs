@@ -76,11 +76,38 @@ pub(crate) fn no_superblock(error: store::Error) -> Error {
     match Error::from(error) {
         e @ (Error::Unsupported(_) | Error::Io(_)) => e,
         // it has no copies elsewhere that one could ask for
-        _ => {
-            let what = "both superblocks of the native volume are damaged, and it has no other copies";
-            Error::corrupt(Structure::Superblock, Where::Volume, what)
-        }
+        why => Error::Native {
+            what: "both superblocks of the native volume are damaged",
+            why: Box::new(why),
+            next: "it has no other copies",
+        },
     }
+}
+
+/// Why the volume above a map cannot be opened; `of_snapshot`: the map is that of a snapshot. Copies of its superblock
+/// do not exist, but there may be another generation.
+pub(crate) fn unreadable(error: Error, of_snapshot: bool) -> Error {
+    let why = match error {
+        e @ (Error::Unsupported(_) | Error::NotFound) => return e,
+        Error::NoSuperblock(why) => *why,
+        other => other,
+    };
+    let why = match why {
+        // that a native volume is none of ext2, ext3 and ext4 is not what is wrong
+        Error::Corrupt { structure, at, what } => {
+            Error::Corrupt { structure, at, what: what.split(": this is").next().unwrap_or(what) }
+        }
+        other => other,
+    };
+    let (what, next) = if of_snapshot {
+        ("the snapshot of the native volume cannot be read", "`extant check -fn` lists what is damaged")
+    } else {
+        (
+            "the newest generation of the native volume cannot be read",
+            "run `extant check -fy` to go back to the generation before, if that is intact",
+        )
+    };
+    Error::Native { what, why: Box::new(why), next }
 }
 
 /// The superblock in force of a native volume, and the device as it is seen through its map, or through that of a
@@ -95,7 +122,7 @@ pub(crate) fn open(
     let (superblock, _) = store::native::superblock(&**device).map_err(no_superblock)?;
     let mapped = Mapped::new(Arc::clone(device), &superblock);
     let mapped = match snapshot {
-        Some(name) => mapped.at(&find(&mapped, name)?),
+        Some(name) => mapped.at(&find(&mapped, name).map_err(|e| unreadable(e, false))?),
         None => mapped,
     };
     Ok(Some((superblock, Arc::new(mapped))))

@@ -28,8 +28,11 @@ use store::recovery::{JournalLocation, Recovery, recover};
 pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<(Maps, Option<Heartbeat>)> {
     let mut maps = match native::open(&device, options.snapshot.as_deref())? {
         Some((superblock, mapped)) => {
-            let sb = asked_superblock(&*mapped, options)?;
-            above_map(&superblock, mapped, sb, options)?
+            let sb = asked_superblock(&*mapped, options);
+            let above = sb.and_then(|sb| above_map(&superblock, mapped, sb, options));
+            // who names a copy asks for a place where there is none
+            let named = options.superblock.is_some();
+            above.map_err(|e| if named { e } else { native::unreadable(e, options.snapshot.is_some()) })?
         }
         None => {
             let sb = asked_superblock(&*device, options)?;

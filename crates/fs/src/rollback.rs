@@ -5,7 +5,7 @@
 //! generation takes for itself. Until it is durable the volume is what it was.
 
 use crate::alloc::{in_use, used_by};
-use crate::native::find;
+use crate::native::{find, unreadable};
 use crate::open::over_map;
 use crate::{Base, Error, OpenOptions, Result, native};
 use blockdev::BlockDevice;
@@ -46,8 +46,8 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     let (superblock, mapped) = native::open(&device, None)?.ok_or_else(native::no_versions)?;
     let snapshot = find(&mapped, name)?;
     let options = OpenOptions::default();
-    let now = over_map(&superblock, Arc::clone(&mapped), &options)?;
-    let then = over_map(&superblock, Arc::new(mapped.at(&snapshot)), &options)?;
+    let now = over_map(&superblock, Arc::clone(&mapped), &options).map_err(|e| unreadable(e, false))?;
+    let then = over_map(&superblock, Arc::new(mapped.at(&snapshot)), &options).map_err(|e| unreadable(e, true))?;
     let plan = Rollback::new(&mapped, &snapshot, superblock.layout.front() as usize + OTHERS)?;
     let others: Vec<Snapshot> =
         mapped.snapshots()?.iter().flatten().filter(|other| other.name != name).cloned().collect();

@@ -6,7 +6,7 @@
 
 use crate::alloc::pinned_alone;
 use crate::gate::{Alone, Before};
-use crate::native::find;
+use crate::native::{find, unreadable};
 use crate::open::over_map;
 use crate::{Error, OpenOptions, Result, Volume, memory_budget};
 use format::native::BLOCK_SIZE;
@@ -183,6 +183,7 @@ impl Volume {
         let (superblock, _) = store::native::superblock(&**versions.mapped.below())?;
         let options =
             OpenOptions { cache_bytes: cache_bytes.min(memory_budget::budget().cache / 4), ..OpenOptions::default() };
-        Ok(Self::over(over_map(&superblock, Arc::new(versions.mapped.at(&snapshot)), &options)?))
+        let maps = over_map(&superblock, Arc::new(versions.mapped.at(&snapshot)), &options);
+        Ok(Self::over(maps.map_err(|e| unreadable(e, true))?))
     }
 }

@@ -24,10 +24,11 @@ impl Volume {
     /// Opens the volume on a device.
     ///
     /// # Errors
-    /// [`Error::NoSuperblock`] where there is none to be read at the place asked for; [`Error::Unsupported`] for
-    /// features this version cannot read (by name) and for an external journal that has to be replayed;
-    /// [`Error::Corrupt`] for a journal that has to be replayed and cannot be read (then
-    /// [`OpenOptions::ignore_journal`] opens it all the same). [`Error::NotFound`] where there is no such snapshot.
+    /// [`Error::NoSuperblock`] where there is none to be read at the place asked for, [`Error::Native`] where a native
+    /// volume has none, or none above its map; [`Error::Unsupported`] for features this version cannot read (by name)
+    /// and for an external journal that has to be replayed; [`Error::Corrupt`] for a journal that has to be replayed
+    /// and cannot be read (then [`OpenOptions::ignore_journal`] opens it all the same). [`Error::NotFound`] where there
+    /// is no such snapshot.
     /// Where it is to be opened for writing: [`Error::ReadOnly`] with the reason why it can only be read,
     /// [`Error::Impossible`] where [`OpenOptions::write`] asks for what such a volume does not have.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {

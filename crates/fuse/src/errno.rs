@@ -9,7 +9,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
     match error {
         Error::Io(_) => Errno::IO,
         Error::Unsupported(_) => Errno::OPNOTSUPP,
-        Error::Corrupt { .. } | Error::NoSuperblock(_) => Errno::UCLEAN,
+        Error::Corrupt { .. } | Error::NoSuperblock(_) | Error::Native { .. } => Errno::UCLEAN,
         Error::NotFound => Errno::NOENT,
         Error::Stale(_) => Errno::STALE,
         Error::NotADirectory => Errno::NOTDIR,

@@ -28,6 +28,8 @@ pub(crate) struct PhysicalLayer {
     pub(crate) unreadable: Option<(u64, String)>,
     /// The superblock that is damaged, of the two: its block, and what with it.
     pub(super) damaged: Option<(u64, String)>,
+    /// That one is newer and whole, but leads to no map.
+    pub(crate) abandoned: bool,
     /// Snapshots that stand in the list and were not looked at.
     pub(crate) left_out: Vec<String>,
 }

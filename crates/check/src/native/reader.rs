@@ -9,6 +9,7 @@ use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
 use format::native::{BLOCK_SIZE, HEAD, Layout, chunk_table, snapshots};
+use format::superblock::{self, Superblock};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Range, RangeInclusive};
 
@@ -143,6 +144,9 @@ impl<'a> Reader<'a> {
     /// Looks at a generation.
     pub(super) fn version(&mut self, name: Option<String>, start: Start) -> Version {
         let used = self.walk(&start);
+        if self.lacks_superblock(&start) {
+            self.no_mount(start.root.physical, "the map leads to no superblock of the volume above it");
+        }
         let chunks = self.table(&start);
         for (physical, what) in used.compare(&chunks) {
             self.wrong(physical, what);
@@ -206,6 +210,21 @@ impl<'a> Reader<'a> {
             above = below;
         }
         used
+    }
+
+    /// Whether a map that was walked has no entry for the first block of the volume above it, in which its superblock
+    /// lies. Where a node on the way is damaged the answer is no: that is reported already.
+    fn lacks_superblock(&self, start: &Start) -> bool {
+        if let Some(logged) = start.map_log.get(&0) {
+            return logged.is_none();
+        }
+        let mut entry = start.root;
+        for level in (0..self.layout.levels()).rev() {
+            let Some(node) = self.nodes.get(&NodeName::new(&entry, level, 0)) else { return false };
+            let Some(below) = node.get(0) else { return true };
+            entry = below;
+        }
+        false
     }
 
     /// Checks an entry that leads to a node; whether the node is to be followed.
@@ -405,7 +424,10 @@ impl<'a> Reader<'a> {
                 let what = match read.result {
                     Err(e) => e.to_string(),
                     Ok(()) if led.position.checksum(self.seed, read.buf) != led.entry.checksum => MISMATCH.to_owned(),
-                    Ok(()) => continue,
+                    Ok(()) => match no_superblock(led.position, read.buf) {
+                        Some(what) => what,
+                        None => continue,
+                    },
                 };
                 match led.position {
                     Position::Block(index) if index < self.layout.front() => self.no_mount(*physical, what),
@@ -414,6 +436,23 @@ impl<'a> Reader<'a> {
             }
         }
         self.snapshot = None;
+    }
+}
+
+/// Why no mount takes the superblock in the first block of the volume above a map; `None` where it does, and for other
+/// blocks.
+fn no_superblock(position: Position, bytes: &[u8]) -> Option<String> {
+    if position != Position::Block(0) {
+        return None;
+    }
+    let there = bytes.get(superblock::OFFSET as usize..).unwrap_or_default();
+    match Superblock::parse(there) {
+        // another version of the format is no damage
+        Ok(_) | Err(format::Error::Unsupported(_)) => None,
+        Err(format::Error::Corrupt { what, .. }) => {
+            let what = what.split(": this is").next().unwrap_or(what);
+            Some(format!("the superblock of the volume above the map is damaged: {what}"))
+        }
     }
 }
 

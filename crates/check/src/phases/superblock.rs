@@ -41,6 +41,9 @@ const FOUND: usize = 4;
 /// The first inode that is not reserved, on all volumes that mkfs made.
 const FIRST_INODE: u32 = 11;
 
+/// The beginning of the sentence on a device without any volume.
+pub(crate) const NO_VOLUME: &str = "not an ext2/3/4 or Extant volume";
+
 /// Why a superblock was not taken.
 enum Rejection {
     /// It contradicts itself; a copy may be better.
@@ -203,8 +206,8 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         (None, reason) => last_resort(scanner, problems).ok_or_else(|| {
             let reason = reason.map_or_else(String::new, |(_, what)| what);
             Refusal::new(match foreign_format::look(scanner.device) {
-                Some(kind) => format!("not an ext2/3/4 or Extant volume: {kind}"),
-                None => format!("not an ext2/3/4 or Extant volume: {reason}, and no copy of the superblock is usable"),
+                Some(kind) => format!("{NO_VOLUME}: {kind}"),
+                None => format!("{NO_VOLUME}: {reason}, and no copy of the superblock is usable"),
             })
         }),
     }

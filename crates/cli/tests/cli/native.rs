@@ -2,6 +2,7 @@
 
 use crate::common::{exits, extant, fails, json, prints, text};
 use crate::mounting::{Folder, can_mount};
+use format::native::superblock::NativeSuperblock;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,7 +35,23 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     let root = u64::from_le_bytes(bytes[newest + 0x28..][..8].try_into().unwrap()) * 4096;
     let device = std::fs::File::options().write(true).open(&image).unwrap();
     device.write_all_at(&[bytes[root as usize] ^ 1], root).unwrap();
-    exits(4, &["check", "-fn", text(&image)]);
+    // who only reads is advised to do that, and not to name copies of the superblock, of which there are none
+    for args in [
+        &["ls", text(&image), "/"][..],
+        &["cat", text(&image), "/there"],
+        &["tree", text(&image)],
+        &["info", text(&image)],
+        &["put", text(&image), text(&file), "/again"],
+        &["snapshot", "list", text(&image)],
+    ] {
+        let sentence = fails(1, args);
+        for part in ["the newest generation of the native volume cannot be read", "run `extant check -fy`"] {
+            assert!(sentence.contains(part), "{args:?}: {sentence}");
+        }
+        assert!(!sentence.contains("-b ") && !sentence.contains("not an ext2/3/4"), "{args:?}: {sentence}");
+    }
+    let said = exits(4, &["check", "-fn", text(&image)]).text();
+    assert!(said.contains("-fy repairs it only where the generation before is intact"), "{said}");
     exits(4, &["check", "-fp", text(&image)]);
     exits(1, &["check", "-fy", text(&image)]);
     exits(0, &["check", "-fn", text(&image)]);
@@ -95,9 +112,16 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
             exits(0, &["check", "-fn", text(&image)]);
             if copy != newest {
                 assert_eq!(prints(&["cat", text(&image), "/there"]), "content");
+                continue;
             }
+            // back one generation and no further, as the help says of -p
+            let older = NativeSuperblock::parse(&intact[(1 - newest) * 4096..][..4096]).unwrap();
+            let (now, _) = NativeSuperblock::newest(&std::fs::read(&image).unwrap()).unwrap();
+            assert_eq!(now.root, older.root, "{mode}");
         }
     }
+    let help = prints(&["check", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("-p goes back to the generation of the other one, if that has no errors"), "{help}");
     // with neither of them there is nothing to go on with, and no copy elsewhere
     for len in [4, 512] {
         let mut bytes = intact.clone();
@@ -109,6 +133,46 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
         assert!(sentence.contains("both superblocks of the native volume are damaged"), "{sentence}");
         let sentence = fails(1, &["ls", text(&image), "/"]);
         assert!(!sentence.contains("-b "), "{sentence}");
+    }
+}
+
+/// A superblock that says the impossible, with a checksum that is right, is a damaged one of a native volume: the other
+/// one is used, and where that is no better the volume is named as what it is.
+#[test]
+fn a_superblock_that_contradicts_itself_is_a_damaged_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"content").unwrap();
+    exits(0, &["put", text(&image), text(&file), "/there"]);
+    let intact = std::fs::read(&image).unwrap();
+    // one entry in the map log, of zeroes: it frees the superblock above the map
+    let with_an_empty_entry = |copies: &[usize]| {
+        let mut bytes = intact.clone();
+        for copy in copies {
+            let block = &mut bytes[copy * 4096..][..4096];
+            let superblock = NativeSuperblock::parse(block).unwrap();
+            block.copy_from_slice(&NativeSuperblock { map_log: vec![(0, None)], ..superblock }.to_bytes());
+        }
+        std::fs::write(&image, &bytes).unwrap();
+    };
+    let newest = NativeSuperblock::newest(&intact).unwrap().1 as usize;
+    with_an_empty_entry(&[newest]);
+    let said = exits(4, &["check", "-fn", text(&image)]).text();
+    let found = said.contains(&format!("The superblock in block {newest} of the device is unusable"));
+    assert!(found && said.contains("frees the superblock"), "{said}");
+    let listed = exits(0, &["ls", text(&image), "/"]).text();
+    assert!(listed.contains("newest changes of the volume may be missing"), "{listed}");
+    exits(1, &["check", "-fy", text(&image)]);
+    exits(0, &["check", "-fn", text(&image)]);
+    with_an_empty_entry(&[0, 1]);
+    for (status, args) in [(8, &["check", "-fn", text(&image)][..]), (1, &["ls", text(&image), "/"][..])] {
+        let sentence = fails(status, args);
+        for part in ["both superblocks of the native volume are damaged", "frees the superblock", "no other copies"] {
+            assert!(sentence.contains(part), "{part}: {sentence}");
+        }
+        assert!(!sentence.contains("not an ext2/3/4") && !sentence.contains("-b "), "{sentence}");
     }
 }
 
@@ -204,6 +268,7 @@ fn damage_in_a_snapshot_of_a_volume_in_use_is_found() {
     device.write_all_at(&[0xA5; 8], older * 4096 + 100).unwrap();
     let said = exits(4, &["check", "--online", on.text()]).text();
     assert!(said.contains(&format!("The superblock in block {older} of the device is unusable")), "{said}");
+    assert!(said.contains("unmount it first, then run `extant check"), "{said}");
     exits(0, &["check", "--online", on.text()]);
     on.unmount();
     exits(0, &["check", "-fn", text(&image)]);

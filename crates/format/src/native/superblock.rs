@@ -183,6 +183,9 @@ impl NativeSuperblock {
             if entry.is_some_and(|entry| entry.kind == BlockKind::MapNode) {
                 return Err(bad("a map log entry is that of a node"));
             }
+            if entry.is_none() && index < layout.front() {
+                return Err(bad("a map log entry frees the superblock or descriptors of the volume above the map"));
+            }
             sb.map_log.push((index, entry));
         }
         Ok(sb)
@@ -421,6 +424,11 @@ mod tests {
             let refused = NativeSuperblock::parse(&NativeSuperblock { map_log: wrong, ..superblock(9) }.to_bytes());
             assert!(refused.is_err_and(|e| e.to_string().contains(why)));
         }
+        // an entry of zeroes, too, which is what a count that is too high makes of the space behind the last one
+        let freed = NativeSuperblock { map_log: vec![(0, None)], ..superblock(9) }.to_bytes();
+        assert!(NativeSuperblock::parse(&freed).is_err_and(|e| e.to_string().contains("frees the superblock")));
+        assert_eq!(superblock(8).number_of(&freed), Some(9));
+        assert!(!superblock(8).may_be_torn(&freed));
         let Ok(mut disk) = DiskNativeSuperblock::read_from_bytes(&full(9).to_bytes()) else { panic!("the size") };
         disk.n_log_entries = (MAX_LOG_ENTRIES as u32 + 1).into();
         disk.n_checksum = disk.checksum().into();
