@@ -4,23 +4,28 @@
 //! 2. What all other blocks are to hold goes into other free blocks first, the redo log; with an index that says where
 //!    each belongs. Then a flush.
 //! 3. One sector of the superblock is written: with a pointer to the log. It is there or not. Then a flush.
-//! 4. The blocks are written where they belong, a flush; the superblock's first sector, a flush; its second one,
+//! 4. Where the superblock says that the volume is clean, its first sector is written with the state of one that has
+//!    errors. Then a flush: until all is done no other program, which knows nothing of the log, takes the volume at its
+//!    word. The checksum in the second sector is right for that state already.
+//! 5. The blocks are written where they belong, a flush; the superblock's first sector, a flush; its second one,
 //!    without the pointer, a flush.
 //!
 //! Cut before 3 is done, the volume is as it was but for free blocks; cut later, the next to find the pointer repeats
-//! step 4. The pointer says what the superblock's first sector must contain for it to be meant: what it contained
-//! before, or what it contains after. Any other writer of the volume changes a time there, and so the log is never
-//! played over its work.
+//! steps 4 and 5. The pointer says what the superblock's first sector must contain for it to be meant: what it
+//! contained before, whether or not that is marked as in step 4, or what it contains after. Any other writer of the
+//! volume changes a time there, and so the log is never played over its work.
 //!
-//! Where there are not enough free blocks, or not even the geometry of the volume is known, the blocks are written as
-//! they come and the superblock last: what is cut has then to be repeated, as a repair by e2fsck has.
+//! Where there are not enough free blocks, or not even the geometry of the volume is known, the superblock is marked as
+//! in step 4, the blocks are written as they come, and the superblock last: what is cut has then to be repeated, as a
+//! repair by e2fsck has.
 
 use blockdev::undo::{self, Planned};
 use blockdev::{BlockDevice, Overlay, Result, Write};
 use format::GroupNo;
 use format::checksum::crc32c;
+use format::feature::RoCompat;
 use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
-use format::superblock::{DiskSuperblock, Geometry, OFFSET};
+use format::superblock::{self, DiskSuperblock, Geometry, OFFSET, State};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -88,6 +93,8 @@ struct Plan<'a> {
     /// The superblock as it is and as it will be.
     before: Vec<u8>,
     after: Vec<u8>,
+    /// The superblock while the blocks are written, where it differs from `before`: it says that there are errors.
+    marked: Option<Vec<u8>>,
 }
 
 impl Plan<'_> {
@@ -125,6 +132,16 @@ pub fn write(
     carry_out(device, &plan, log)
 }
 
+/// As [`write`], of what a journal's replay changed, without a log or a mark: what is cut is replayed again, as the
+/// journal and the flag that asks for it are still there.
+///
+/// # Errors
+/// The error of the device.
+pub(crate) fn write_replay(device: &dyn BlockDevice, overlay: &Overlay) -> Result<()> {
+    let plan = Plan { marked: None, ..plan(device, overlay, None)? };
+    if plan.is_empty() { Ok(()) } else { carry_out(device, &plan, None) }
+}
+
 /// As [`write`], on a device with a writing that was broken off: finishes that before. `finished` is the device as it is
 /// then, and below the overlay. The undo file covers both: no place is written before all of it is recorded.
 ///
@@ -154,13 +171,15 @@ fn changes<'a>(plan: &'a Plan<'_>, log: Option<&'a Log>) -> impl Iterator<Item =
     let logged =
         logged.map(|(block, from)| Ok(Planned { offset: block * plan.block_size, data: log_bytes(plan, from)? }));
     let pointer = log.into_iter().map(|log| Ok(Planned { offset: SECOND, data: log.sector.clone() }));
+    let marked = plan.marked.iter().map(|marked| Ok(Planned { offset: OFFSET, data: marked.clone() }));
     let superblock = std::iter::once_with(|| Ok(Planned { offset: OFFSET, data: plan.after.clone() }));
-    blocks.chain(logged).chain(pointer).chain(superblock)
+    blocks.chain(logged).chain(marked).chain(pointer).chain(superblock)
 }
 
 /// Writes what differs, through the log where there is one.
 fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Result<()> {
     write_all(device, plan.block_size, plan.fresh.iter().copied(), |block| plan.block(block))?;
+    let has_log = log.is_some();
     if let Some(log) = log {
         write_all(device, plan.block_size, log.blocks.iter().map(|(block, _)| *block), |block| {
             let from = log.blocks.binary_search_by_key(&block, |(block, _)| *block);
@@ -171,6 +190,12 @@ fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Res
         })?;
         device.flush()?;
         device.write(SECOND, &log.sector)?;
+        device.flush()?;
+    }
+    if let Some(marked) = &plan.marked {
+        // the second sector has the pointer, and the checksum that goes with the mark
+        let bytes: &[u8] = if has_log { first_sector(marked) } else { marked };
+        device.write(OFFSET, bytes)?;
         device.flush()?;
     }
     complete(device, plan.block_size, &plan.homes, |block| plan.block(block), &plan.after)
@@ -252,7 +277,56 @@ fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBl
     if after != before || DiskRedoPointer::of(&after).is_some() {
         clear_pointer(&mut after);
     }
-    Ok(Plan { overlay, block_size, fresh, homes, before, after })
+    let marked = if homes.is_empty() { None } else { marked_superblock(&before) };
+    Ok(Plan { overlay, block_size, fresh, homes, before, after, marked })
+}
+
+/// The first of a superblock's two sectors, where its state stands.
+fn first_sector(superblock: &[u8]) -> &[u8] {
+    superblock.get(..SECTOR as usize).unwrap_or_default()
+}
+
+/// The checksum of a superblock's first sector.
+fn sector_sum(superblock: &[u8]) -> u32 {
+    crc32c(!0, first_sector(superblock))
+}
+
+/// A superblock that says the volume was left clean, with the state of one that has errors; its checksum stays.
+/// `None` where it says no such thing.
+fn marked(superblock: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = superblock.to_vec();
+    let disk = DiskSuperblock::mut_from_bytes(&mut bytes).ok()?;
+    let state = State::from_bits_retain(disk.s_state.get());
+    if disk.s_magic.get() != superblock::MAGIC || !state.contains(State::VALID) || state.contains(State::ERROR) {
+        return None;
+    }
+    disk.s_state = ((state - State::VALID) | State::ERROR).bits().into();
+    Some(bytes)
+}
+
+/// The superblock while a volume is half written; `None` where no program takes it for clean as it is: it says that
+/// there are errors, or does not match its checksum.
+fn marked_superblock(before: &[u8]) -> Option<Vec<u8>> {
+    let disk = DiskSuperblock::from_slice(before)?;
+    let (summed, right) = (disk.features().ro_compat.contains(RoCompat::METADATA_CSUM), has_right_checksum(before));
+    if summed && !right {
+        return None;
+    }
+    let mut bytes = marked(before)?;
+    if right {
+        set_checksum(&mut bytes);
+    }
+    Some(bytes)
+}
+
+fn has_right_checksum(superblock: &[u8]) -> bool {
+    DiskSuperblock::from_slice(superblock).is_some_and(|disk| disk.checksum() == disk.s_checksum.get())
+}
+
+fn set_checksum(superblock: &mut [u8]) {
+    if let Ok(disk) = DiskSuperblock::mut_from_bytes(superblock) {
+        disk.s_checksum = disk.checksum().into();
+    }
 }
 
 /// Takes the pointer out of a superblock.
@@ -296,6 +370,10 @@ fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> 
     let Some(spare) = free.filter(|_| !plan.homes.is_empty() || changed >= 2 || !plan.fresh.is_empty()) else {
         return Ok(None);
     };
+    // a block that the superblock lies in would be written over the pointer
+    if plan.homes.contains(&(OFFSET / plan.block_size)) {
+        return Ok(None);
+    }
     // the blocks, the superblock, and the indexes of both
     let copies = plan.homes.len() + 1;
     let capacity = DiskRedoIndex::capacity(block_size).max(1);
@@ -343,27 +421,27 @@ fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> 
     Ok(Some(Log { blocks, sector: pointer_sector(plan, next, next_checksum) }))
 }
 
-/// The superblock's second sector as it is, with a pointer to a log.
+/// The superblock's second sector as it is, with a pointer to a log; its checksum is the one of the marked superblock,
+/// where the first sector is going to be marked.
 fn pointer_sector(plan: &Plan<'_>, first: u64, checksum: u32) -> Vec<u8> {
-    let sector_of = |superblock: &[u8]| crc32c(!0, superblock.get(..SECTOR as usize).unwrap_or_default());
+    let mut superblock = plan.marked.as_ref().unwrap_or(&plan.before).clone();
     let mut pointer = DiskRedoPointer {
         rp_magic: POINTER_MAGIC.into(),
         rp_block_size: (plan.block_size as u32).into(),
         rp_block: first.into(),
-        rp_before: sector_of(&plan.before).into(),
-        rp_after: sector_of(&plan.after).into(),
+        rp_before: sector_sum(&superblock).into(),
+        rp_after: sector_sum(&plan.after).into(),
         rp_index: checksum.into(),
         rp_checksum: 0.into(),
     };
     pointer.set_checksum();
-    let mut superblock = plan.before.clone();
-    let right = DiskSuperblock::from_slice(&superblock).is_some_and(|disk| disk.checksum() == disk.s_checksum.get());
+    let right = has_right_checksum(&superblock);
     if let Some(place) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) {
         place.copy_from_slice(pointer.as_bytes());
     }
     // for everyone else the superblock's checksum is as right as it was
-    if let (true, Ok(disk)) = (right, DiskSuperblock::mut_from_bytes(&mut superblock)) {
-        disk.s_checksum = disk.checksum().into();
+    if right {
+        set_checksum(&mut superblock);
     }
     superblock.split_off(SECTOR as usize)
 }
@@ -374,6 +452,8 @@ pub(crate) struct BrokenOff {
     /// Home and copy, ascending.
     blocks: Vec<(u64, u64)>,
     superblock: Vec<u8>,
+    /// The superblock's first sector with the mark that it should have had before the blocks were written, and has not.
+    mark: Option<Vec<u8>>,
 }
 
 impl BrokenOff {
@@ -390,11 +470,34 @@ impl BrokenOff {
         let blocks = self.blocks.iter();
         let blocks =
             blocks.map(|(home, _)| Ok(Planned { offset: home * self.block_size, data: self.copy(device, *home)? }));
-        blocks.chain(std::iter::once_with(|| Ok(Planned { offset: OFFSET, data: self.superblock.clone() })))
+        let mark = self.mark.iter().map(|mark| Ok(Planned { offset: OFFSET, data: mark.clone() }));
+        let superblock = std::iter::once_with(|| Ok(Planned { offset: OFFSET, data: self.superblock.clone() }));
+        blocks.chain(mark).chain(superblock)
+    }
+
+    /// Whether the log is one that was written here: the superblock in it is the one that the pointer says, and it
+    /// writes over nothing that it is read from, nor any block twice, or the order of writes would count.
+    fn is_consistent(&self, pointer: &DiskRedoPointer, indexes: &BTreeSet<u64>) -> bool {
+        let is_home = |block: u64| self.blocks.binary_search_by_key(&block, |(home, _)| *home).is_ok();
+        let twice = self.blocks.windows(2).any(|pair| matches!(pair, [a, b] if a.0 == b.0));
+        let over_itself = self.blocks.iter().any(|(_, copy)| is_home(*copy))
+            || indexes.iter().any(|index| is_home(*index))
+            || is_home(OFFSET / self.block_size);
+        // one that points to a log again would make a chain of them, with no end
+        let leads_on = DiskRedoPointer::of(&self.superblock).is_some();
+        self.superblock.len() == DiskSuperblock::SIZE
+            && sector_sum(&self.superblock) == pointer.rp_after.get()
+            && !twice
+            && !over_itself
+            && !leads_on
     }
 
     fn finish(&self, device: &dyn BlockDevice) -> Result<()> {
         let homes: Vec<u64> = self.blocks.iter().map(|(home, _)| *home).collect();
+        if let Some(mark) = self.mark.as_ref().filter(|_| !homes.is_empty()) {
+            device.write(OFFSET, mark)?;
+            device.flush()?;
+        }
         complete(device, self.block_size, &homes, |block| self.copy(device, block), &self.superblock)
     }
 }
@@ -457,18 +560,33 @@ pub fn half_written(device: &dyn BlockDevice) -> bool {
     !matches!(pointer(device), Ok(None))
 }
 
+/// A pointer that is meant, and the superblock that it stands in.
+struct Pointed {
+    pointer: DiskRedoPointer,
+    superblock: Vec<u8>,
+}
+
+impl Pointed {
+    /// The superblock's first sector with its mark, where that is what the pointer means and it is missing.
+    fn missing_mark(&self) -> Option<Vec<u8>> {
+        let marked = marked(&self.superblock).filter(|marked| sector_sum(marked) == self.pointer.rp_before.get());
+        marked.map(|marked| first_sector(&marked).to_vec())
+    }
+}
+
 /// The pointer in the superblock to the log of a writing that was broken off; `None` where there is none, or one that the
 /// superblock has outlived.
-fn pointer(device: &dyn BlockDevice) -> Result<Option<DiskRedoPointer>> {
+fn pointer(device: &dyn BlockDevice) -> Result<Option<Pointed>> {
     let mut superblock = vec![0; DiskSuperblock::SIZE];
     if device.geometry().len < OFFSET + superblock.len() as u64 {
         return Ok(None);
     }
     device.read(OFFSET, &mut superblock)?;
     let Some(pointer) = DiskRedoPointer::of(&superblock) else { return Ok(None) };
-    let sector = crc32c(!0, superblock.get(..SECTOR as usize).unwrap_or_default());
+    let sector = sector_sum(&superblock);
     let meant = sector == pointer.rp_before.get() || sector == pointer.rp_after.get();
-    Ok(Some(pointer).filter(|_| meant))
+    let pointed = Pointed { pointer, superblock };
+    Ok(Some(pointed).filter(|pointed| meant || pointed.missing_mark().is_some()))
 }
 
 /// Finishes what was broken off; whether there was something. `undo` names a file that receives the old content of all
@@ -487,7 +605,8 @@ pub fn finish(device: &dyn BlockDevice, undo: Option<&Path>) -> Result<bool> {
 
 /// Reads the log that the superblock points to; `None` where there is none, it is not whole, or not meant.
 pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> {
-    let Some(pointer) = pointer(device)? else { return Ok(None) };
+    let Some(pointed) = pointer(device)? else { return Ok(None) };
+    let pointer = &pointed.pointer;
     let block_size = u64::from(pointer.rp_block_size.get());
     if !block_size.is_power_of_two() || !(1024..=65536).contains(&block_size) {
         return Ok(None);
@@ -501,12 +620,13 @@ pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> 
         device.read(block * block_size, &mut bytes)?;
         Ok(Some(bytes).filter(|bytes| crc32c(!0, bytes) == checksum))
     };
-    let mut found = BrokenOff { block_size, blocks: Vec::new(), superblock: Vec::new() };
+    let mark = pointed.missing_mark();
+    let mut found = BrokenOff { block_size, blocks: Vec::new(), superblock: Vec::new(), mark };
     let (mut next, mut checksum) = (pointer.rp_block.get(), pointer.rp_index.get());
     // an index can be made that names itself, checksum and all
-    let mut seen = BTreeSet::new();
+    let mut indexes = BTreeSet::new();
     while next != 0 {
-        if !seen.insert(next) {
+        if !indexes.insert(next) {
             return Ok(None);
         }
         let Some(bytes) = read(next, checksum)? else { return Ok(None) };
@@ -533,11 +653,5 @@ pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> 
         (next, checksum) = (head.ri_next.get(), head.ri_next_checksum.get());
     }
     found.blocks.sort_unstable();
-    // a home twice, or one where a copy lies: nothing that was written here, and the order of writes would count
-    let is_home = |block: u64| found.blocks.binary_search_by_key(&block, |(home, _)| *home).is_ok();
-    let twice = found.blocks.windows(2).any(|pair| matches!(pair, [a, b] if a.0 == b.0));
-    if twice || found.blocks.iter().any(|(_, copy)| is_home(*copy)) {
-        return Ok(None);
-    }
-    Ok(Some(found).filter(|found| found.superblock.len() == DiskSuperblock::SIZE))
+    Ok(Some(found).filter(|found| found.is_consistent(pointer, &indexes)))
 }

@@ -247,6 +247,9 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
     let problems = Problems::default();
     let volume = open(&scanner, options, false, &problems)?;
     let asked = problems.count(Code::JournalNotReplayed) + problems.count(Code::JournalRecoveryOfNothing);
+    if let Some(refusal) = unknown_journal(&problems.to_vec()) {
+        return Err(refusal);
+    }
     if problems.is_fatal() || asked == 0 {
         return Ok(Replay::Nothing);
     }
@@ -260,11 +263,11 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
     if replayed.damaged {
         return Ok(Replay::Damaged);
     }
-    redo::write(&**device, &overlay, None, None).map_err(failed)?;
+    redo::write_replay(&**device, &overlay).map_err(failed)?;
     // only now that all is in its place
     let overlay = Overlay::new(Arc::clone(device));
     replay::close(&Work::new(&view, &overlay, 0), &replayed).map_err(failed)?;
-    redo::write(&**device, &overlay, None, None).map_err(failed)?;
+    redo::write_replay(&**device, &overlay).map_err(failed)?;
     Ok(Replay::Whole)
 }
 
@@ -379,10 +382,9 @@ impl Iterations<'_> {
         }
         self.unclaimed.exclude(view);
         let problems = view.problems.to_vec();
-        if self.mode == Repair::All
-            && let Some(sentence) = Self::copy_is_too_large(view, &problems)
-        {
-            return Ok(Step::Stuck(failed(sentence)));
+        let obstacle = Self::copy_is_too_large(view, &problems).map(failed).or_else(|| unknown_journal(&problems));
+        if let (Repair::All, Some(refusal)) = (self.mode, obstacle) {
+            return Ok(Step::Stuck(refusal));
         }
         let work = Work::new(view, self.overlay, self.now);
         if std::mem::take(&mut self.restore) && self.mode == Repair::All {
@@ -481,10 +483,10 @@ impl Iterations<'_> {
     }
 
     /// Whether `-p` goes no further: that another table of groups is the right one is for a person to say, and so is
-    /// which is newer, the volume or a log that it does not ask for.
+    /// which is newer, the volume or a log that it does not ask for, or that cannot be read.
     fn is_for_a_person(&self, problem: &Problem) -> bool {
         match problem.code {
-            Code::GroupDescriptorsTryBackup => true,
+            Code::GroupDescriptorsTryBackup | Code::JournalFeatureUnknown | Code::JournalReadOnlyFeatureUnknown => true,
             code => code == Code::JournalRecoveryFlagMissing && self.problem_settings.preen(code) == Preen::Stops,
         }
     }
@@ -577,6 +579,22 @@ impl Iterations<'_> {
         report.repaired = changed;
         Ok(report)
     }
+}
+
+/// Why a volume is not repaired whose journal has features that are not known: it may hold what was committed and is not
+/// in its place, and a program that knows them would replay that over the repair. As e2fsck, which aborts with -y too.
+fn unknown_journal(problems: &[Problem]) -> Option<Refusal> {
+    let (field, bits) = problems.iter().find_map(|problem| match problem.code {
+        Code::JournalFeatureUnknown => Some(("s_feature_incompat", problem.found)),
+        Code::JournalReadOnlyFeatureUnknown => Some(("s_feature_ro_compat", problem.found)),
+        _ => None,
+    })?;
+    let sentence = format!(
+        "the journal has a feature that this version does not know ({field} {:#x}) and may hold transactions that are \
+         not in their place; nothing was changed: check the volume with a version that knows it, or with -n",
+        bits.unwrap_or_default()
+    );
+    Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) })
 }
 
 /// Whether the volume says that its files share blocks.

@@ -185,9 +185,9 @@ pub struct Counts {
     pub blocks_total: u64,
     /// Listed as bad.
     pub bad_blocks: u64,
-    /// Regular files in more than one extent.
+    /// Regular files whose blocks do not follow one another, of those smaller than a group.
     pub fragmented_files: u64,
-    /// Directories in more than one extent.
+    /// Directories of that kind.
     pub fragmented_directories: u64,
     /// Inodes with an extent tree, by its depth: `[0]` has its extents in the inode.
     pub extent_depths: [u64; 6],
@@ -216,11 +216,11 @@ impl Counts {
         }
     }
 
-    /// Counts a file of so many extents.
-    pub(crate) fn count_runs(&mut self, kind: Option<FileKind>, runs: u32) {
+    /// Counts a file whose blocks do not follow one another.
+    pub(crate) fn count_fragmented(&mut self, kind: Option<FileKind>) {
         match kind {
-            Some(FileKind::Regular) if runs > 1 => self.fragmented_files += 1,
-            Some(FileKind::Directory) if runs > 1 => self.fragmented_directories += 1,
+            Some(FileKind::Regular) => self.fragmented_files += 1,
+            Some(FileKind::Directory) => self.fragmented_directories += 1,
             _ => {}
         }
     }

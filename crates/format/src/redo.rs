@@ -26,7 +26,7 @@ disk_struct! {
         0x04 rp_block_size: U32,
         /// first block of the log
         0x08 rp_block: U64,
-        /// CRC32C of the superblock's first 512 bytes before the repair
+        /// CRC32C of the superblock's first 512 bytes while the repair is written
         0x10 rp_before: U32,
         /// CRC32C of the superblock's first 512 bytes after the repair
         0x14 rp_after: U32,

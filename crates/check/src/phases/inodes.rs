@@ -622,7 +622,9 @@ impl InodeCheck<'_> {
         }
         let values = has_acl && self.ctx.volume.features.incompat.contains(Incompat::EA_INODE);
         if tops.is_empty() && !values {
-            harvest.counts.count_runs(fields.kind, tally.runs);
+            if tally.is_fragmented(&fields, &self.ctx.volume.geometry) {
+                harvest.counts.count_fragmented(fields.kind);
+            }
             return check_sums(self.ctx, &fields, &tally);
         }
         let mut file = OpenFile { fields, tally: Mutex::new(tally) };

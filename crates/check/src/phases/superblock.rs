@@ -26,6 +26,7 @@ use crate::volume::Volume;
 use format::feature::{Compat, ExtantRo, Features, Incompat, RoCompat};
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
 use format::{FsBlock, GroupNo, InodeNo};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -170,10 +171,10 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     }
     let primary = second_best.as_ref().map(|(accepted, _): &(Accepted, Table)| accepted.clone());
     let mut rootless = None;
-    for accepted in backups(scanner, primary.as_ref().map(|primary| &primary.geometry)) {
-        if primary.as_ref().is_some_and(|primary| !is_same_volume(primary, &accepted)) {
-            continue;
-        }
+    let (candidates, searched) = ranked(scanner, primary.as_ref());
+    let mut passed_over: BTreeSet<_> = candidates.iter().map(Accepted::group).collect();
+    for accepted in candidates.into_iter().chain(searched) {
+        passed_over.remove(&accepted.group());
         let Ok(table) = read_table(scanner, &accepted) else { continue };
         if !table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
             second_best = second_best.or(Some((accepted, table)));
@@ -190,10 +191,7 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
             None => Problem::new(Code::GroupDescriptorsTryBackup),
         };
         problems.report(problem.group(accepted.group()).block(accepted.block()));
-        for passed in accepted.geometry.backup_groups().take_while(|group| *group < accepted.group()) {
-            let what = "neither it nor its descriptors could be used";
-            problems.report(Problem::new(Code::BackupSuperblockUnusable).group(passed).name(what));
-        }
+        report_passed(&accepted, &passed_over, problems);
         return Ok((accepted, table));
     }
     match (second_best, reason) {
@@ -211,6 +209,40 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
             })
         }),
     }
+}
+
+/// Reports the copies before the one that the check goes on with: of `passed_over` nothing was tried.
+fn report_passed(accepted: &Accepted, passed_over: &BTreeSet<GroupNo>, problems: &Problems) {
+    for passed in accepted.geometry.backup_groups().take_while(|group| *group < accepted.group()) {
+        let what = if passed_over.contains(&passed) {
+            "it says another length than the device's, or fewer copies agree with it"
+        } else {
+            "neither it nor its descriptors could be used"
+        };
+        problems.report(Problem::new(Code::BackupSuperblockUnusable).group(passed).name(what));
+    }
+}
+
+/// The copies of the superblock in the order in which they are tried, and those that are searched for behind them. One
+/// that a resize left behind may come first: before others are those with as many blocks as the device has, and among
+/// these, those that most copies agree with.
+fn ranked<'a>(
+    scanner: &'a Scanner<'_>,
+    primary: Option<&'a Accepted>,
+) -> (Vec<Accepted>, impl Iterator<Item = Accepted> + 'a) {
+    let known = known_backups(scanner, primary.map(|primary| &primary.geometry));
+    let found: Vec<Accepted> =
+        known.filter(|copy| primary.is_none_or(|primary| is_same_volume(primary, copy))).collect();
+    let device = scanner.device.geometry().len;
+    let rank = |copy: &Accepted| {
+        let fits = copy.geometry.blocks == device / u64::from(copy.geometry.block_size);
+        let agrees = |other: &&Accepted| is_same_volume(other, copy) && differing(other, copy).is_empty();
+        (!fits, Reverse(found.iter().filter(agrees).count()))
+    };
+    let mut ranks: Vec<_> = found.iter().map(|copy| (rank(copy), copy.clone())).collect();
+    ranks.sort_by_key(|(rank, _)| *rank);
+    let copies = ranks.into_iter().map(|(_, copy)| copy).collect();
+    (copies, searched_backups(scanner, primary.is_none()))
 }
 
 /// Whether the first group's table has the root in its place.
@@ -232,9 +264,10 @@ fn first_data_block(geometry: &Geometry) -> u32 {
 /// A copy of the superblock that has the volume laid out otherwise than the primary, and leads to the root: where the
 /// primary does not, or is odd, a field of it is wrong, for all that its checksum is right.
 fn rival(scanner: &Scanner<'_>, primary: &Accepted) -> Option<(Accepted, Table, Problem)> {
-    backups(scanner, Some(&primary.geometry)).find_map(|accepted| {
+    let (copies, _) = ranked(scanner, Some(primary));
+    copies.into_iter().find_map(|accepted| {
         let differing = differing(primary, &accepted);
-        if differing.is_empty() || is_odd(&accepted.geometry) || !is_same_volume(primary, &accepted) {
+        if differing.is_empty() || is_odd(&accepted.geometry) {
             return None;
         }
         let table = read_table(scanner, &accepted).ok()?;
@@ -327,9 +360,14 @@ fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) 
     Err(Refusal::new(format!("no usable superblock at block {block}: {reason}")))
 }
 
-/// The copies of the superblock that can be used, in the order in which they are tried: where the primary says that
-/// they are, and then, as it may be the primary that is wrong, in all places where mke2fs puts them by default.
+/// The copies of the superblock that can be used: the known ones, and where the primary says nothing, others.
 fn backups<'a>(scanner: &'a Scanner<'_>, geometry: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
+    known_backups(scanner, geometry).chain(searched_backups(scanner, geometry.is_none()))
+}
+
+/// The copies of the superblock that can be used where the primary says that they are, and then, as it may be the
+/// primary that is wrong, in all places where mke2fs puts them by default.
+fn known_backups<'a>(scanner: &'a Scanner<'_>, geometry: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
     let stated = geometry.into_iter().flat_map(|geometry| {
         let blocks = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
         blocks.take(BACKUP_GROUPS.len()).map(|block| (geometry.block_size, block.get()))
@@ -341,12 +379,15 @@ fn backups<'a>(scanner: &'a Scanner<'_>, geometry: Option<&'a Geometry>) -> impl
     });
     let mut seen = BTreeSet::new();
     let places = stated.chain(guessed).filter(move |place| seen.insert(*place));
-    let known = places.filter_map(|(block_size, block)| {
+    places.filter_map(|(block_size, block)| {
         let accepted = accept_at(scanner, block.checked_mul(block_size.into())?).ok()?;
         (accepted.geometry.block_size == block_size).then_some(accepted)
-    });
-    let unknown = geometry.is_none();
-    known.chain(std::iter::once_with(move || if unknown { search(scanner) } else { Vec::new() }).flatten())
+    })
+}
+
+/// The copies in other places, which are searched for when the first one is asked for.
+fn searched_backups<'a>(scanner: &'a Scanner<'_>, wanted: bool) -> impl Iterator<Item = Accepted> + 'a {
+    std::iter::once_with(move || if wanted { search(scanner) } else { Vec::new() }).flatten()
 }
 
 /// Copies of the superblock in groups of any size: in every place where one may lie, as long as nothing else is

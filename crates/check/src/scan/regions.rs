@@ -328,6 +328,7 @@ impl<'a> Layers<'a> {
         pending.records.push(record);
         pending.sum.clusters += tally.clusters;
         pending.sum.runs = pending.sum.runs.saturating_add(tally.runs);
+        pending.sum.named.join(&tally.named);
         if extents {
             pending.sum.last = pending.sum.last.max(tally.last);
             pending.sum.last_written = pending.sum.last_written.max(tally.last_written);
@@ -392,6 +393,7 @@ impl<'a> Layers<'a> {
         let mut tally = pending.root.clone();
         tally.clusters += pending.sum.clusters;
         tally.runs = tally.runs.saturating_add(pending.sum.runs);
+        tally.named.join(&pending.sum.named);
         tally.last = tally.last.max(pending.sum.last);
         tally.last_written = tally.last_written.max(pending.sum.last_written);
         pending.records.sort_unstable();
@@ -437,7 +439,9 @@ impl<'a> Layers<'a> {
     fn close(&self, pending: &mut Pending, tally: &Tally) {
         check_sums(self.ctx, &pending.fields, tally);
         let mut whole = self.whole.lock();
-        whole.counts.count_runs(pending.fields.kind, tally.runs);
+        if tally.is_fragmented(&pending.fields, &self.ctx.volume.geometry) {
+            whole.counts.count_fragmented(pending.fields.kind);
+        }
         whole.dir_runs.append(&mut pending.dir_runs);
     }
 

@@ -579,7 +579,9 @@ impl Rounds<'_> {
     fn close(&self, files: &OpenFiles, counts: &mut Counts) {
         for file in files.iter() {
             let tally = file.tally.lock();
-            counts.count_runs(file.fields.kind, tally.runs);
+            if tally.is_fragmented(&file.fields, &self.ctx.volume.geometry) {
+                counts.count_fragmented(file.fields.kind);
+            }
             check_sums(self.ctx, &file.fields, &tally);
         }
     }

@@ -6,7 +6,9 @@ use blockdev::{BlockDevice, MemoryDevice, undo};
 use extant_check::report::exit;
 use extant_check::{Repair, half_written, repair, unfinished};
 use format::checksum::crc32c;
+use format::feature::RoCompat;
 use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
+use format::superblock::{DiskSuperblock, State};
 use simdev::{Log, Logged, Record};
 use std::sync::Arc;
 use testkit::{Image, cases, need};
@@ -247,8 +249,9 @@ fn a_redo_log_in_a_circle_is_none() {
     }
 }
 
-/// A log that writes over its own copies, or one block twice, is none that was written here: what it leaves would depend
-/// on the order of its writes.
+/// A log that writes over its own copies or indexes or over the superblock that points to it, or one block twice, is none
+/// that was written here: what it leaves would depend on the order of its writes. Nor is one with another superblock than
+/// the pointer says, or with one that points to a log again.
 #[test]
 fn a_redo_log_that_writes_over_itself_is_none() {
     if !need(&["mke2fs"]) {
@@ -257,12 +260,33 @@ fn a_redo_log_that_writes_over_itself_is_none() {
     let size = 1024;
     let bytes = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 8 << 20).build().bytes();
     let end = bytes.len() / size;
-    let superblock = bytes[1024..2048].to_vec();
+    let original = bytes[1024..2048].to_vec();
+    let mut changed = original.clone();
+    changed[0x7F] ^= 1;
+    let mut leads_on = original.clone();
+    let mut pointer = DiskRedoPointer {
+        rp_magic: POINTER_MAGIC.into(),
+        rp_block_size: (size as u32).into(),
+        rp_block: ((end - 2) as u64).into(),
+        rp_before: 0.into(),
+        rp_after: 0.into(),
+        rp_index: 0.into(),
+        rp_checksum: 0.into(),
+    };
+    pointer.set_checksum();
+    leads_on[POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
     // home and copy of two blocks, near the end
-    for (homes, copies, whole) in [([40, 41], [3, 4], true), ([40, 40], [3, 4], false), ([40, end - 3], [3, 4], false)]
-    {
+    for (homes, copies, superblock, whole) in [
+        ([40, 41], [3, 4], &original, true),
+        ([40, 40], [3, 4], &original, false),
+        ([40, end - 3], [3, 4], &original, false),
+        ([40, end - 2], [3, 4], &original, false),
+        ([1, 40], [3, 4], &original, false),
+        ([40, 41], [3, 4], &changed, false),
+        ([40, 41], [3, 4], &leads_on, false),
+    ] {
         let mut bytes = bytes.clone();
-        bytes[(end - 1) * size..].copy_from_slice(&superblock);
+        bytes[(end - 1) * size..].copy_from_slice(superblock);
         let sum_of = |bytes: &[u8], block: usize| crc32c(!0, &bytes[block * size..][..size]);
         let mut entries = vec![(SUPERBLOCK, end - 1)];
         entries.extend(homes.iter().zip(copies).map(|(home, copy)| (*home as u64, end - copy)));
@@ -286,7 +310,7 @@ fn a_redo_log_that_writes_over_itself_is_none() {
         }
         index.resize(size, 0);
         bytes[(end - 2) * size..][..size].copy_from_slice(&index);
-        let sector = crc32c(!0, &superblock[..512]);
+        let sector = crc32c(!0, &original[..512]);
         let mut pointer = DiskRedoPointer {
             rp_magic: POINTER_MAGIC.into(),
             rp_block_size: (size as u32).into(),
@@ -298,6 +322,73 @@ fn a_redo_log_that_writes_over_itself_is_none() {
         };
         pointer.set_checksum();
         bytes[1024 + POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
-        assert_eq!(unfinished(&MemoryDevice::from_vec(bytes)), whole, "{homes:?}");
+        assert_eq!(unfinished(&MemoryDevice::from_vec(bytes.clone())), whole, "{homes:?}");
+        assert!(half_written(&MemoryDevice::from_vec(bytes)), "{homes:?}");
     }
+}
+
+/// Whether programs that know nothing of a redo log take the volume at its word: it says that it was left clean, and its
+/// superblock matches its checksum.
+fn seems_clean(bytes: &[u8]) -> bool {
+    let disk = DiskSuperblock::from_slice(&bytes[1024..2048]).expect("a superblock");
+    let state = State::from_bits_retain(disk.s_state.get());
+    let summed = disk.features().ro_compat.contains(RoCompat::METADATA_CSUM);
+    state.contains(State::VALID)
+        && !state.contains(State::ERROR)
+        && (!summed || disk.checksum() == disk.s_checksum.get())
+}
+
+/// While a repair writes what other programs read, the superblock of a volume that was left clean says that it has errors,
+/// and goes with its checksum; and a repair cut before that mark puts it first when it is finished.
+#[test]
+fn a_volume_that_is_half_repaired_does_not_say_that_it_is_clean() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    for args in [
+        &["-t", "ext2", "-b", "1024"][..],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1"],
+        &["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
+    ] {
+        let image = Image::mke2fs(args, 16 << 20).debugfs(&["mkdir a", "mkdir a/b", "sif a links_count 9"]).build();
+        let bytes = image.bytes();
+        assert!(seems_clean(&bytes), "{args:?}: as it was made");
+        let (repaired, log) = recorded(&bytes).expect("a repair");
+        assert!(seems_clean(&repaired), "{args:?}: at the end");
+        let (homes, first) = half_repaired(&bytes, &repaired, &log, args);
+        assert!(homes > 0, "{args:?}: no block was written home");
+        // cut when the pointer was written and nothing else
+        let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(first.clone())));
+        let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
+        repair("volume", &as_device, &options(Repair::All), &(), None).expect("a volume");
+        assert!(contents(&*as_device) == repaired, "{args:?}: it ends elsewhere");
+        let (homes, _) = half_repaired(&first, &repaired, &device.log().expect("a whole log"), args);
+        assert!(homes > 0, "{args:?}: no block was written home the second time");
+    }
+}
+
+/// Looks at the superblock before each write behind the pointer that is not one of the superblock's; how many there are,
+/// and the volume with the pointer and nothing else written.
+fn half_repaired(before: &[u8], repaired: &[u8], log: &Log, args: &[&str]) -> (u32, Vec<u8>) {
+    let (mut state, mut first, mut homes) = (before.to_vec(), None, 0);
+    for (n, entry) in log.entries().iter().enumerate() {
+        let pointed = unfinished(&MemoryDevice::from_vec(state.clone()));
+        if pointed {
+            first.get_or_insert_with(|| state.clone());
+        }
+        if let Logged::Write { offset, .. } = entry.what
+            && pointed
+            && !(1024..2048).contains(&offset)
+        {
+            homes += 1;
+            let disk = DiskSuperblock::from_slice(&state[1024..2048]).expect("a superblock");
+            let marked = State::from_bits_retain(disk.s_state.get());
+            assert!(marked.contains(State::ERROR) && !marked.contains(State::VALID), "{args:?}: before write {n}");
+            let summed = disk.features().ro_compat.contains(RoCompat::METADATA_CSUM);
+            assert!(!summed || disk.checksum() == disk.s_checksum.get(), "{args:?}: checksum before write {n}");
+        }
+        redo(log, n, &mut state, 1 << 40);
+    }
+    assert!(state == repaired, "{args:?}: the log ends elsewhere");
+    (homes, first.expect("a pointer to a log"))
 }

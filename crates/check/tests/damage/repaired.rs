@@ -367,6 +367,54 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     }
 }
 
+/// A journal with a feature that is not known may hold what was committed: e2fsck stops with -p and with -y, and so do we,
+/// whatever else is wrong with the journal's superblock. The checksums of two kinds at once are no unknown feature.
+#[test]
+fn a_journal_with_unknown_features_is_not_discarded() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = three_transactions();
+    let (at, disk) = journal(&image);
+    let whole = image.bytes();
+    let wrong = |incompat: u32, ro_compat: u32| {
+        let (mut bytes, mut wrong) = (whole.clone(), disk);
+        wrong.s_feature_incompat = (wrong.s_feature_incompat.get() | incompat).into();
+        wrong.s_feature_ro_compat = ro_compat.into();
+        put(&mut bytes, at, wrong);
+        bytes
+    };
+    for (said, bytes) in [
+        ("s_feature_incompat 0x80", wrong(0x80, 0)),
+        ("s_feature_incompat 0x80", wrong(0x98, 0)),
+        ("s_feature_ro_compat 0x4", wrong(0, 4)),
+    ] {
+        let mut repaired = bytes.clone();
+        let refusal = fix(&mut repaired, Repair::All).expect_err("it cannot be repaired");
+        assert!(refusal.sentence.contains(said), "{refusal}");
+        assert_eq!(refusal.exit, exit::LEFT | exit::OPERATIONAL, "{said}");
+        assert!(repaired == bytes, "{said}: something was written");
+        let report = fix(&mut repaired, Repair::Safe).expect("a volume");
+        assert!(report.exit == exit::LEFT && report.stopped_at.is_some(), "{said}: {:?}", report.problems);
+        assert!(only_marked(&bytes, &repaired), "{said}: more than the mark was written");
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
+        let refusal = extant_check::replay(&device, &options(Repair::Safe)).expect_err("it cannot be replayed");
+        assert!(refusal.sentence.contains(said), "{refusal}");
+        image.set_bytes(&bytes);
+        for mode in ["-fp", "-fy"] {
+            let theirs = run("e2fsck", &[mode.as_ref(), image.path().as_os_str()]);
+            assert!(theirs.exit.is_some_and(|exit| exit & 4 != 0), "{said}: e2fsck {mode}: {}", theirs.text());
+        }
+        let (_, after) = journal(&image);
+        assert_ne!(after.s_start.get(), 0, "{said}: e2fsck discards the log");
+    }
+    // e2fsck -p and -y both clear such a journal
+    let mut bytes = wrong(0x18, 0);
+    let report = fix(&mut bytes, Repair::All).expect("a volume");
+    assert!(report.exit == exit::REPAIRED, "{:?}", report.problems);
+    assert!(report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed), "{:?}", report.problems);
+}
+
 /// Fast commits are for the kernel to interpret: the volume is left as it is, and the sentence says what to do.
 #[test]
 fn fast_commits_are_left_to_a_mount() {

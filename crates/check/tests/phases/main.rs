@@ -3,6 +3,7 @@
 
 mod cancelled;
 mod estimate;
+mod fragments;
 mod groups;
 mod journal;
 mod superblock;

@@ -182,6 +182,37 @@ fn a_named_superblock_is_the_one_used() {
     assert!(check(1, Some(1024)).is_err());
 }
 
+/// The first copy is one that was left behind when the volume grew, whole in itself. Those that agree with one another, or
+/// with the length of the device, are newer; one that the user names decides all the same.
+#[test]
+fn a_copy_from_before_a_resize_is_passed_over() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    // copies in groups 1 and 3, and with eight groups in 5 and 7 too
+    for (size, longer) in [(40 << 20, 0), (64 << 20, 0), (64 << 20, 1 << 20)] {
+        let mut volume = Volume::of(&Image::mke2fs(&["-t", "ext2", "-b", "1024", "-I", "128"], size).build());
+        let blocks = u64::from(volume.u32(SB + 4));
+        let inodes = volume.u32(SB + 0x28) * 4;
+        volume.put(SB + 0x38, &[0, 0]);
+        volume.put(8193 << 10, &inodes.to_le_bytes());
+        volume.put((8193 << 10) + 4, &32769u32.to_le_bytes());
+        let len = volume.0.len();
+        volume.0.resize(len + longer, 0);
+        let report = ours(&volume.0).expect("a volume");
+        let said = format!("{size} and {longer}: {:?}", report.problems);
+        assert_eq!(report.counts.blocks_total, blocks, "{said}");
+        let primary = report.problems.iter().find(|p| p.code == Code::SuperblockTryBackup);
+        assert!(primary.is_some_and(|p| p.text.contains("24577")), "{said}");
+        let passed = report.problems.iter().find(|p| p.code == Code::BackupSuperblockUnusable);
+        assert!(passed.is_some_and(|p| p.text.contains("another length")), "{said}");
+        let device = blockdev::MemoryDevice::from_vec(volume.0);
+        let options = extant_check::Options { superblock: Some(8193), ..Default::default() };
+        let named = extant_check::check("volume", &device, &options, &()).expect("a volume");
+        assert_eq!(named.counts.blocks_total, 32769, "{said}");
+    }
+}
+
 /// Five groups of 1 KiB blocks: the first copies are in block 8193, the descriptors behind it.
 #[test]
 fn copies_of_superblock_and_descriptors() {

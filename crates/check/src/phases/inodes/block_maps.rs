@@ -299,6 +299,7 @@ impl Trees<'_> {
     pub(crate) fn indirect_root(&self, fields: &FileFields, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
         let format = self.ctx.volume.geometry.indirect();
         let (direct, trees) = words.split_at(12);
+        tally.named.add(None, false, words.iter().copied());
         self.data_pointers(fields, direct.iter().copied(), 0, None, tally, found);
         for (level, &block) in (1u16..).zip(trees) {
             let first = format.first_of_level(u32::from(level)).get();
@@ -320,6 +321,7 @@ impl Trees<'_> {
             self.report(fields, Code::IndirectBlockForeign, block);
         }
         let first = u64::from(at.first);
+        tally.named.add(Some(at.block), level == 1, pointers.iter().map(|p| p.get()));
         if level == 1 {
             self.data_pointers(fields, pointers.iter().map(|p| p.get()), first, block, tally, found);
             return;
@@ -404,7 +406,6 @@ impl Trees<'_> {
     fn finish_run(&self, fields: &FileFields, run: Option<(u64, Range<u64>)>, tally: &mut Tally, found: &mut Found) {
         let Some((logical, blocks)) = run else { return };
         let len = blocks.end - blocks.start;
-        tally.runs = tally.runs.saturating_add(1);
         tally.cover(logical + len - 1, true);
         tally.clusters += len;
         if fields.is_directory() {

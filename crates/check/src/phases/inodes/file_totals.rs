@@ -5,6 +5,7 @@ use crate::problem::Problem;
 use crate::table::Code;
 use format::feature::Incompat;
 use format::inode::{FileKind, InodeFlags};
+use format::superblock::Geometry;
 use format::{FileBlock, InodeNo};
 use parking_lot::Mutex;
 
@@ -51,15 +52,64 @@ pub(crate) struct Tally {
     pub(crate) last: Option<u64>,
     /// The highest one that is mapped and written.
     pub(crate) last_written: Option<u64>,
-    /// Runs of blocks that do not follow the one before.
+    /// Runs of extents that do not follow the one before.
     pub(crate) runs: u32,
+    /// The blocks that an indirect map names.
+    pub(crate) named: NamedBlocks,
     /// Extents lie in a leaf below the root.
     pub(crate) has_leaves: bool,
     /// Some of the map could not be followed: sums prove nothing.
     pub(crate) incomplete: bool,
 }
 
+/// The blocks that an indirect map names, its own and those of data, in whatever order its blocks are read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NamedBlocks {
+    /// The first and the last of them on the volume.
+    ends: Option<(u64, u64)>,
+    count: u64,
+    /// Some do not ascend, or leave a gap behind the last level's own block.
+    scattered: bool,
+}
+
+impl NamedBlocks {
+    /// Counts what an inode or a block of a map names; `node` is that block. In one of the last level (`is_last`) each
+    /// has to follow the one before, in others, where more lies between, only to lie behind it.
+    pub(crate) fn add(&mut self, node: Option<u64>, is_last: bool, pointers: impl Iterator<Item = u32>) {
+        let mut before = node;
+        for block in pointers.map(u64::from).filter(|block| *block != 0) {
+            self.scattered |= before.is_some_and(|before| if is_last { block != before + 1 } else { block <= before });
+            self.ends = Some(self.ends.map_or((block, block), |(first, last)| (first.min(block), last.max(block))));
+            self.count += 1;
+            before = Some(block);
+        }
+    }
+
+    /// Adds those that other blocks of the same map name.
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.ends = match (self.ends, other.ends) {
+            (Some((first, last)), Some((start, end))) => Some((first.min(start), last.max(end))),
+            (one, other) => one.or(other),
+        };
+        self.count += other.count;
+        self.scattered |= other.scattered;
+    }
+
+    /// Whether they do not follow one another, in the order of the file with each block of the map before what it names.
+    fn are_scattered(&self) -> bool {
+        self.scattered || self.ends.is_some_and(|(first, last)| last - first + 1 != self.count)
+    }
+}
+
 impl Tally {
+    /// Whether e2fsck counts the file as one that is not contiguous: those that fill a group or more cannot be, the inode
+    /// for resizing is not meant to be.
+    pub(crate) fn is_fragmented(&self, fields: &FileFields, geometry: &Geometry) -> bool {
+        fields.inode != InodeNo::RESIZE
+            && self.clusters < u64::from(geometry.blocks_per_group)
+            && (self.runs > 1 || self.named.are_scattered())
+    }
+
     /// Counts a run of data blocks, from `first` to `last`.
     pub(crate) fn cover(&mut self, last: u64, written: bool) {
         self.last = self.last.max(Some(last));

@@ -156,23 +156,33 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
     };
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);
+    let found = disk.problems(block_size, blocks);
+    // whatever else seems wrong with it may be right with a feature that is not known; but where it says that volumes
+    // share it, e2fsck takes all but the fields of version 1 for leftovers
+    let shared = disk.s_nr_users.get() > 1;
+    let mut unknown = found.iter().filter_map(unknown_feature).peekable();
+    if unknown.peek().is_some() {
+        if shared {
+            problems.report(Problem::new(Code::JournalSharedUnsupported));
+        } else {
+            unknown.for_each(|problem| problems.report(problem));
+        }
+        return false;
+    }
     // what a journal of version 1 has beyond its fields are leftovers, which e2fsck passes over
     let version1 = Header::parse(bytes).is_some_and(|h| h.block_type == Some(BlockType::SuperblockV1));
     let has_more = disk.s_feature_compat.get() | disk.s_feature_incompat.get() | disk.s_feature_ro_compat.get() != 0;
     if version1 && (has_more || disk.s_nr_users.get() != 0) {
         problems.report(Problem::new(Code::JournalVersion1HasFeatures));
     }
-    if !version1 && disk.s_nr_users.get() > 1 {
+    if !version1 && shared {
         problems.report(Problem::new(Code::JournalSharedUnsupported));
     }
-    let found = disk.problems(block_size, blocks);
     for problem in &found {
         let problem = match *problem {
-            SuperblockProblem::UnknownIncompat(bits) => Problem::new(Code::JournalFeatureUnknown).found(bits.into()),
-            SuperblockProblem::UnknownRoCompat(bits) => {
-                Problem::new(Code::JournalReadOnlyFeatureUnknown).found(bits.into())
-            }
-            SuperblockProblem::Magic { .. }
+            SuperblockProblem::UnknownIncompat(_)
+            | SuperblockProblem::UnknownRoCompat(_)
+            | SuperblockProblem::Magic { .. }
             | SuperblockProblem::BlockType { .. }
             | SuperblockProblem::ConflictingChecksums
             | SuperblockProblem::ChecksumType { .. }
@@ -198,6 +208,17 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
         problems.report(bad());
     }
     readable(bytes, block_size, blocks).is_some()
+}
+
+/// The problem of a journal with features that are not known.
+fn unknown_feature(problem: &SuperblockProblem) -> Option<Problem> {
+    match *problem {
+        SuperblockProblem::UnknownIncompat(bits) => Some(Problem::new(Code::JournalFeatureUnknown).found(bits.into())),
+        SuperblockProblem::UnknownRoCompat(bits) => {
+            Some(Problem::new(Code::JournalReadOnlyFeatureUnknown).found(bits.into()))
+        }
+        _ => None,
+    }
 }
 
 /// The journal's superblock, where the log can be read by it. Every log begins in block 1; one that says otherwise, and
