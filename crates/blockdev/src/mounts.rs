@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::stack::{self, Device, Layer, System, numbers};
 
-/// The type of Extant's mounts where they have no block device. Their sources are the paths of volumes.
+/// The type of Extant's mounts where they have no block device. Their sources are the paths of volumes, which are
+/// absolute, or names that users chose.
 const OURS: &str = "fuse.extant";
 /// The same on a block device, a loop device that was made for it.
 const OURS_ON_DEVICE: &str = "fuseblk.extant";
@@ -63,15 +64,19 @@ pub fn mounted(device: impl AsRef<Path>) -> Option<Mounted> {
 /// The mount of any of these.
 pub(crate) fn through(layers: &[Layer], devices: &[Device], path: Option<&Path>) -> Option<Mounted> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // a relative one is a name that the user chose (fsname=), whatever lies in the folder of this process; the lock of
+    // the process that serves still refuses writers
     let is_ours = |source: &Path| {
-        fs::metadata(source).is_ok_and(|found| layers.iter().any(|layer| stack::is_at(layer.base, &found)))
+        let found = source.is_absolute().then(|| fs::metadata(source).ok()).flatten();
+        found.is_some_and(|found| layers.iter().any(|layer| stack::is_at(layer.base, &found)))
     };
     let here = among(&table, devices, |kind, source| Some(source) == path || kind == OURS && is_ours(source));
     let elsewhere = devices.iter().filter_map(by_ext4);
     here.into_iter().chain(elsewhere).reduce(Mounted::and)
 }
 
-/// The source of the mount that a folder lies on: a device or a file; `None` where nothing can be learnt of it.
+/// The source of the mount that a folder lies on: a device or a file, or the name that the user chose for it; `None`
+/// where nothing can be learnt of it.
 #[must_use]
 pub fn mount_source(dir: &Path) -> Option<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;

@@ -30,7 +30,19 @@ pub struct Planned {
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
-    move |source| Error::Open { device: format!("the undo file {}", path.display()), source }
+    move |source| Error::Open { device: format!("the undo file {}", path.display()), source: with_reason(source) }
+}
+
+/// The error with its reason as a phrase, where users meet it.
+fn with_reason(error: io::Error) -> io::Error {
+    let why = match error.kind() {
+        _ if error.get_ref().is_some() => return error, // already is
+        io::ErrorKind::AlreadyExists => "it exists already, and is not overwritten: name a new file",
+        io::ErrorKind::NotFound => "no such file or directory",
+        io::ErrorKind::PermissionDenied => "permission denied",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), why)
 }
 
 /// Writes a new undo file for changes that are about to be made to `device`. One place may be planned to change more

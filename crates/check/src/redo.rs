@@ -269,7 +269,8 @@ fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBl
     if let Some(error) = failed {
         return Err(error);
     }
-    let (fresh, homes) = changed.into_iter().partition(|block| free.is_some_and(|free| free.contains(*block)));
+    let (fresh, homes): (Vec<u64>, Vec<u64>) =
+        changed.into_iter().partition(|block| free.is_some_and(|free| free.contains(*block)));
     let mut before = vec![0; DiskSuperblock::SIZE];
     device.read(OFFSET, &mut before)?;
     let mut after = vec![0; DiskSuperblock::SIZE];

@@ -1,9 +1,9 @@
 //! `extant check`, and e2fsck's names for it: checks a volume and repairs it.
 
 use crate::device::{Device, open_volume};
-use crate::failure::{Failure, say};
-use crate::output::{print_json, stdout};
-use crate::source::for_writing;
+use crate::failure::{Failure, say, without_errno};
+use crate::output::{json_is_empty, print_json, stdout};
+use crate::source::{block_size, for_writing};
 use blockdev::BlockDevice;
 use check::render::escape;
 use check::report::{Counts, Report, Scan, exit};
@@ -92,7 +92,7 @@ pub(crate) struct Check {
     superblock: Option<u64>,
 
     /// Block size for -b; all sizes are tried if omitted
-    #[arg(short = 'B', long, value_name = "BYTES")]
+    #[arg(short = 'B', long, value_name = "BYTES", value_parser = block_size)]
     block_size: Option<u32>,
 
     /// Write progress to file descriptor FD; 0 shows a bar, negative disables it
@@ -179,6 +179,18 @@ impl Check {
     pub(crate) const USAGE: u8 = exit::USAGE;
 
     pub(crate) fn run(&self) -> Result<u8, Failure> {
+        match self.start() {
+            // with the fields that a report has
+            Err(Failure::Message(sentence) | Failure::Refused(sentence)) if self.json && json_is_empty() => {
+                say(&sentence);
+                self.print_refused(Self::FAILURE, &sentence)?;
+                Ok(Self::FAILURE)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn start(&self) -> Result<u8, Failure> {
         let settings = Settings::load()?;
         let repair = match (self.preen, self.yes) {
             (_, true) => Repair::All,
@@ -464,18 +476,17 @@ impl Check {
 
     /// There is nothing to check.
     fn refused(&self, refusal: &Refusal) -> Result<u8, Failure> {
-        self.say(&refusal.sentence);
+        // of the device or of an undo file
+        let sentence = without_errno(&refusal.sentence);
+        self.say(&sentence);
         if self.json {
-            print_json(&Refused {
-                device: self.called(),
-                format: None,
-                clean: false,
-                exit: refusal.exit,
-                problems: [],
-                error: &refusal.sentence,
-            })?;
+            self.print_refused(refusal.exit, &sentence)?;
         }
         Ok(refusal.exit)
+    }
+
+    fn print_refused(&self, exit: u8, error: &str) -> Result<(), Failure> {
+        print_json(&Refused { device: self.called(), format: None, clean: false, exit, problems: [], error })
     }
 }
 

@@ -12,7 +12,7 @@ use std::io::Write;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Convert a volume to another format of the same files",
+    about = "Convert an ext4 volume to spacemap, or back",
     after_help = "Examples:
   extant convert --to spacemap volume.img   free space as extents and a log, not as bitmaps
   extant convert --to ext4 volume.img       back again, for any kernel and e2fsprogs
@@ -22,7 +22,8 @@ The volume is checked first, and must have no errors. Only the records of free s
     missing, a message says how long it should be. A conversion that is interrupted at any moment is finished by the next \
     one, or by `extant check`.
 
-A volume with space maps is mounted read-only by the kernel, and not read by e2fsck.
+A volume with space maps is mounted read-only by the kernel, and not read by e2fsck. Volumes of type ext2, ext3, rext3 and \
+    extant are refused: tune2fs(8) makes ext4 of the first two.
 
 Exit status: 0 converted, or had that format already; 1 refused or failed, and nothing was changed."
 )]

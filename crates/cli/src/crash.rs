@@ -1,7 +1,7 @@
 //! `extant crash`: the states that a loss of power can leave, compared with the guarantees of each mode.
 
 use crate::failure::{Failure, Result};
-use crate::output::{human, print_json, stdout};
+use crate::output::{counted, human, print_json, stdout};
 use crate::progress::{Bar, Unit};
 use ::crash::campaign::{self, FaultReport, Report};
 use ::crash::explore::{Counts, Finding, Kind as Wrong, Options};
@@ -332,16 +332,15 @@ impl Crash {
 
     fn print(&self, report: &Report) -> Result<()> {
         let mut out = stdout()?;
+        writeln!(out, "{}: {}", report.mode, summary(&report.counts, report.findings.len()))?;
         writeln!(
             out,
-            "{}: {} ({:.0} a second and thread); seed {}: {}",
-            report.mode,
-            counted(&report.counts, report.seconds),
+            "  {}, {:.0} a second and thread; seed {}",
+            details(&report.counts, report.seconds),
             (report.counts.distinct + report.counts.nested + report.counts.deeper) as f64
                 / report.seconds.max(0.001)
                 / report.threads as f64,
             self.seed,
-            verdict(report.findings.len(), "all guarantees met"),
         )?;
         for finding in &report.findings {
             for line in finding.to_string().lines() {
@@ -357,8 +356,8 @@ impl Crash {
         let seconds = explored.iter().map(|mode| mode.report.seconds).sum();
         let findings = explored.iter().map(|mode| mode.findings.len()).sum();
         let mut out = stdout()?;
-        let what = verdict(findings, "all guarantees met");
-        writeln!(out, "all {} modes: {}; seed {}: {what}", explored.len(), counted(&counts, seconds), self.seed)?;
+        writeln!(out, "all {} modes: {}", explored.len(), summary(&counts, findings))?;
+        writeln!(out, "  {}; seed {}", details(&counts, seconds), self.seed)?;
         Ok(out.flush()?)
     }
 
@@ -378,7 +377,10 @@ impl Crash {
             c.unmounted,
             report.seconds,
             self.seed,
-            verdict(report.findings.len(), "all answers correct"),
+            match report.findings.len() {
+                0 => "all answers correct".to_owned(),
+                n => counted(n as u64, "finding", "findings"),
+            },
         )?;
         for line in report.findings.iter().flat_map(|finding| finding.lines()) {
             writeln!(out, "  {}", escape(line.as_bytes()))?;
@@ -387,11 +389,22 @@ impl Crash {
     }
 }
 
-fn counted(c: &Counts, seconds: f64) -> String {
+/// How much was explored, and whether the guarantees were met.
+fn summary(c: &Counts, findings: usize) -> String {
+    let states = counted(c.distinct + c.nested + c.deeper + c.again, "state", "states");
+    let workloads = counted(c.workloads, "workload", "workloads");
+    let verdict = match findings {
+        0 => "all guarantees were met".to_owned(),
+        n => format!("not all guarantees were met, {}", counted(n as u64, "finding", "findings")),
+    };
+    format!("explored {states} that a loss of power can leave, of {workloads}: {verdict}")
+}
+
+/// The other counts.
+fn details(c: &Counts, seconds: f64) -> String {
     format!(
-        "{} workloads, {} operations ({} out of space), {} writes, {} flushes; {} states, {} of them distinct, {} worked \
-         on, {} and {} of recoveries interrupted once and twice, {} of second crashes, {} checked by e2fsck, in {seconds:.1} s",
-        c.workloads,
+        "{} operations ({} out of space), {} writes, {} flushes; {} states made, {} of them distinct, {} worked on, {} \
+         and {} of recoveries interrupted once and twice, {} of second crashes, {} checked by e2fsck, in {seconds:.1} s",
         c.operations,
         c.no_space,
         c.writes,
@@ -404,12 +417,4 @@ fn counted(c: &Counts, seconds: f64) -> String {
         c.again,
         c.e2fsck,
     )
-}
-
-fn verdict(findings: usize, none: &str) -> String {
-    match findings {
-        0 => none.to_owned(),
-        1 => "1 finding".to_owned(),
-        n => format!("{n} findings"),
-    }
 }

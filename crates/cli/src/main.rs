@@ -49,9 +49,10 @@ mod umount;
 mod undo;
 mod watchdog;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::{Failure, Result, say};
 use multicall::Line;
+use output::print_json_error;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -68,7 +69,8 @@ use std::process::ExitCode;
   extant ls -l volume.img /etc     look inside without mounting it
   extant check -fn volume.img      check for errors, change nothing
 
-DEVICE is a path, mem:SIZE, or kero:DEVICE. Each command's --help has examples and its exit status."
+DEVICE is a path, mem:SIZE, or kero:DEVICE. Each command's --help has examples and its exit status. With --json, \
+    standard output is JSON also where a command fails: an object with the fields error and exit."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -166,22 +168,34 @@ fn main() -> ExitCode {
             return status.into();
         }
     };
-    let cli = match Cli::try_parse_from(&line) {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches_from(&line).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut Cli::command()))?;
+        Ok((cli, wants_json(&matches)))
+    });
+    let (cli, json) = match parsed {
+        Ok(parsed) => parsed,
         Err(e) => return usage(&e, &line),
     };
-    match cli.command.run() {
-        Ok(status) => status.into(),
-        Err(Failure::ReaderGone) => ExitCode::SUCCESS,
-        Err(Failure::Message(sentence) | Failure::Refused(sentence)) => {
-            say(&sentence);
-            cli.command.failure().into()
-        }
-        Err(Failure::Usage(sentence)) => {
-            say(&sentence);
-            cli.command.usage().into()
-        }
+    let (sentence, status) = match cli.command.run() {
+        Ok(status) => return status.into(),
+        Err(Failure::ReaderGone) => return ExitCode::SUCCESS,
+        Err(Failure::Message(sentence) | Failure::Refused(sentence)) => (sentence, cli.command.failure()),
+        Err(Failure::Usage(sentence)) => (sentence, cli.command.usage()),
+    };
+    say(&sentence);
+    if json {
+        print_json_error(&sentence, status);
     }
+    status.into()
+}
+
+/// Whether the command was asked for JSON.
+fn wants_json(mut matches: &ArgMatches) -> bool {
+    while let Some((_, below)) = matches.subcommand() {
+        matches = below;
+    }
+    // most commands have no such flag
+    matches.try_get_one::<bool>("json").ok().flatten().copied().unwrap_or(false)
 }
 
 /// Prints help, the version, or what is wrong with the command line.
@@ -197,13 +211,20 @@ fn usage(e: &clap::Error, line: &[OsString]) -> ExitCode {
         };
     }
     let command = line.get(1).map(OsString::as_os_str);
-    if command == Some(OsStr::new("check")) { check::Check::USAGE.into() } else { 2.into() }
+    let status = if command == Some(OsStr::new("check")) { check::Check::USAGE } else { 2 };
+    if line.iter().map(OsString::as_os_str).take_while(|word| *word != "--").any(|word| word == "--json") {
+        let text = e.render().to_string();
+        // the paragraphs behind the first are advice
+        let first = text.split("\n\n").next().unwrap_or_default();
+        let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
+        print_json_error(&words.join(" "), status);
+    }
+    status.into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn every_command(command: &clap::Command, see: &mut impl FnMut(&clap::Command)) {
         see(command);

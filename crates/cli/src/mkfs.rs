@@ -307,15 +307,27 @@ impl Mkfs {
         !scheme && matches!(std::fs::metadata(&self.device), Err(e) if e.kind() == ErrorKind::NotFound)
     }
 
+    /// The failure where a file should be made and its length is unknown.
+    fn without_size(&self) -> Failure {
+        self.failure("there is no such file: add a SIZE to create it, as 1G")
+    }
+
     fn image(&self, len: u64, sector: u32, options: &MkfsOptions) -> Result<VolumeImage> {
-        VolumeImage::new(len, sector, options).map_err(|e| self.failure(e))
+        VolumeImage::new(len, sector, options).map_err(|e| {
+            let of_size = |size| MkfsOptions { len: Some(size), ..options.clone() };
+            let fits = |size| VolumeImage::new(size, sector, &of_size(size)).is_ok();
+            match least_size(options.len.unwrap_or(len), fits) {
+                Some(least) => self.failure(format!("{e}; the minimum for these options is {} KiB", least >> 10)),
+                None => self.failure(e),
+            }
+        })
     }
 
     /// The image alone, for a device that is only examined, or that SIZE describes.
     fn plan(&self, options: &MkfsOptions) -> Result<VolumeImage> {
         match options.len {
             Some(len) if self.is_missing() => self.image(len, 512, options),
-            None if self.is_missing() => Err(self.failure("there is no such file: add a SIZE to create it")),
+            None if self.is_missing() => Err(self.without_size()),
             len => {
                 let device = open_volume(&self.device, OpenOptions::default())?;
                 let geometry = device.geometry();
@@ -360,6 +372,7 @@ impl Mkfs {
                 drop(signals);
                 Ok(image)
             }
+            None if self.is_missing() => Err(self.without_size()),
             len => {
                 let mut device = self.open()?;
                 if !self.force
@@ -502,6 +515,34 @@ impl Mkfs {
             "notes": image.notes().iter().map(ToString::to_string).collect::<Vec<_>>(),
         })
     }
+}
+
+/// The least size that fits, in steps of 1 KiB, where `size` does not fit because it is too small. Not searched beyond
+/// 16 GiB.
+fn least_size(size: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    const STEP: u64 = 1 << 10;
+    const MOST: u64 = 16 << 30;
+    if size > MOST || fits(size) {
+        return None;
+    }
+    let mut short = size / STEP;
+    let mut enough = short.max(32);
+    while !fits(enough * STEP) {
+        short = enough;
+        enough *= 2;
+        if enough * STEP > MOST {
+            return None;
+        }
+    }
+    while enough - short > 1 {
+        let between = short + (enough - short) / 2;
+        if fits(between * STEP) {
+            enough = between;
+        } else {
+            short = between;
+        }
+    }
+    Some(enough * STEP)
 }
 
 /// While it is there, a signal that asks the program to end removes the file that it makes: an incomplete volume is of

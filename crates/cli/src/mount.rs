@@ -55,7 +55,8 @@ No privilege is needed. Users other than root get nosuid and nodev; root gets wh
     devices and set-user-id programs work unless nosuid and nodev are specified.
 
 On the device when a call returns:
-  fsync        the file (and with a journal all that was done to names before)
+  fsync        the file; with consistency=linked, journal and snapshot also its names, and all that
+               was done to names, attributes and sizes before its last change
   sync, umount everything, where root mounted it (the mount table says fuseblk): a loop device is
                attached to the volume for that, and where none is available it is not mounted (in a
                container without loop devices: mounted, with a warning). For mounts by other users,
@@ -130,7 +131,9 @@ Options for -o, in lists as mount(8) takes them:
                 read it then
   sb=N          with ro: use the backup superblock at N, in units of 1024 bytes (as ext4
                 counts)
-  fsname=NAME   the source shown in the list of mounts, instead of DEVICE
+  fsname=NAME   the source shown in the list of mounts, instead of the path of DEVICE: other
+                commands then find the volume locked, but not where it is mounted, and check
+                --online refuses it
 
 The options of mount(8) and ext4(5) are accepted where they change nothing or are done anyway \
     (defaults, nofail, _netdev, x-*, user_xattr, acl, barrier, delalloc, nodiscard, lazytime, stripe=, \
@@ -283,10 +286,15 @@ impl Mount {
         }
     }
 
-    /// The source in the list of mounts: the device's path, where it has one.
+    /// The source in the list of mounts: the device with its absolute path, where it has one, as others read it in
+    /// other folders.
     fn source_name(&self) -> String {
-        let path = std::fs::canonicalize(&self.source.device);
-        path.map_or_else(|_| self.source.device.to_string(), |path| path.to_string_lossy().into_owned())
+        let name: &str = &self.source.device;
+        let Some(path) = self.source.device.path() else { return name.to_owned() };
+        let Ok(absolute) = std::fs::canonicalize(path) else { return name.to_owned() };
+        // of `kero:volume.img` the path is the end
+        let layers = name.strip_suffix(&*path.to_string_lossy()).unwrap_or_default();
+        format!("{layers}{}", absolute.to_string_lossy())
     }
 }
 

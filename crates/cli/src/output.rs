@@ -9,13 +9,14 @@ use fs::{FileKind, Timestamp};
 use jiff::tz::TimeZone;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Standard output without Rust's line buffer.
 ///
@@ -30,12 +31,28 @@ pub(crate) fn stdout() -> io::Result<BufWriter<File>> {
     Ok(BufWriter::with_capacity(1 << 16, raw_stdout()?))
 }
 
+/// Whether JSON was printed, or the beginning of it.
+static JSON_BEGUN: AtomicBool = AtomicBool::new(false);
+
 /// Prints `value` as JSON, in lines.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    JSON_BEGUN.store(true, Ordering::Relaxed);
     let mut out = stdout()?;
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
+}
+
+/// Whether an error can still be JSON: nothing was printed before it.
+pub(crate) fn json_is_empty() -> bool {
+    !JSON_BEGUN.load(Ordering::Relaxed)
+}
+
+/// Prints the error that ends a command as JSON, in place of what it would have printed. A failure to do so is ignored.
+pub(crate) fn print_json_error(sentence: &str, exit: u8) {
+    if json_is_empty() {
+        let _ = print_json(&json!({ "error": sentence, "exit": exit }));
+    }
 }
 
 /// A list in JSON that is written while it is made, so that it is never in memory as a whole: each entry of a deep tree

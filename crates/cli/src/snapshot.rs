@@ -155,10 +155,41 @@ fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
     MountedSnapshots::of(path).map(Some).map_err(|e| Failure::on(&target.device, e))
 }
 
+/// An error of which it is known whether the snapshot is missing.
+trait Reason: ToString {
+    fn is_missing(&self) -> bool;
+}
+
+impl Reason for std::io::Error {
+    fn is_missing(&self) -> bool {
+        self.kind() == std::io::ErrorKind::NotFound
+    }
+}
+
+impl Reason for fs::Error {
+    fn is_missing(&self) -> bool {
+        matches!(self, fs::Error::NotFound)
+    }
+}
+
+/// A failure that concerns a snapshot that should exist.
+fn about_existing(target: &Source, name: &OsString, why: &dyn Reason) -> Failure {
+    if !why.is_missing() {
+        return about(target, name, why.to_string());
+    }
+    let (name, device) = (shown(name), escape(target.device.as_bytes()));
+    let why = format!("there is no snapshot named {name}; `extant snapshot list {device}` shows them");
+    Failure::on(&target.device, why)
+}
+
 /// A failure that concerns a snapshot.
 fn about(target: &Source, name: &OsString, why: impl ToString) -> Failure {
-    let name = if name.is_empty() { "''".to_owned() } else { escape(name.as_bytes()) };
-    Failure::on(&target.device, format!("snapshot {name}: {}", why.to_string()))
+    Failure::on(&target.device, format!("snapshot {}: {}", shown(name), why.to_string()))
+}
+
+/// A snapshot's name in a sentence.
+fn shown(name: &OsString) -> String {
+    if name.is_empty() { "''".to_owned() } else { escape(name.as_bytes()) }
 }
 
 impl Create {
@@ -234,23 +265,22 @@ fn time(info: &SnapshotInfo) -> Timestamp {
 impl Delete {
     fn run(&self) -> Result<u8> {
         let mut failures = 0u8;
-        let mut note = |name: &OsString, outcome: Result<(), String>| {
-            if let Err(why) = outcome
-                && let Failure::Message(sentence) = about(&self.target, name, why)
-            {
+        let mut note = |outcome: Result<()>| {
+            if let Err(Failure::Message(sentence)) = outcome {
                 say(&sentence);
                 failures = 1;
             }
         };
         if let Some(mounted) = mounted(&self.target)? {
             for name in &self.names {
-                note(name, mounted.delete(name.as_bytes()).map_err(|e| e.to_string()));
+                note(mounted.delete(name.as_bytes()).map_err(|e| about_existing(&self.target, name, &e)));
             }
             return Ok(failures);
         }
         let opened = self.target.open_for_writing(fs::WriteOptions::default())?;
         for name in &self.names {
-            note(name, opened.volume.delete_snapshot(name.as_bytes()).map_err(|e| e.to_string()));
+            let deleted = opened.volume.delete_snapshot(name.as_bytes());
+            note(deleted.map_err(|e| about_existing(&self.target, name, &e)));
         }
         // frees the rest of their space
         let compacted = opened.volume.compact();
@@ -264,7 +294,7 @@ impl Rollback {
     fn run(&self) -> Result<u8> {
         let none = OsString::new();
         let name = self.name.as_ref().unwrap_or(&none);
-        let failed = |e: &dyn ToString| about(&self.target, name, e.to_string());
+        let failed = |e: &dyn Reason| about_existing(&self.target, name, e);
         if let Some(mounted) = mounted(&self.target)? {
             let to = self.name.as_ref().map(|name| name.as_bytes());
             mounted.rollback(to).map_err(|e| failed(&e))?;

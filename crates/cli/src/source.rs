@@ -26,7 +26,7 @@ pub(crate) struct Source {
     pub(crate) superblock: Option<u64>,
 
     /// Block size for -b; all sizes are tried if omitted
-    #[arg(short = 'B', long, value_name = "BYTES", help_heading = "Opening the volume")]
+    #[arg(short = 'B', long, value_name = "BYTES", value_parser = block_size, help_heading = "Opening the volume")]
     block_size: Option<u32>,
 
     /// Device with the volume's external journal
@@ -40,6 +40,12 @@ pub(crate) struct Source {
     /// Print how the volume was opened and what was read
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+/// The size of a block, as -B takes it.
+pub(crate) fn block_size(word: &str) -> Result<u32, String> {
+    let size = word.parse::<u32>().ok().filter(|size| size.is_power_of_two() && (1024..=65536).contains(size));
+    size.ok_or_else(|| "a block size is a power of two from 1024 to 65536".to_owned())
 }
 
 /// An open volume.

@@ -35,15 +35,16 @@ const ROLLED_BACK: Duration = Duration::from_millis(500);
   extant txn /mnt -- tar -xf new-release.tar -C /mnt/app
   extant txn --timeout 600 /mnt -- sh -c 'cd /mnt/app && ./upgrade'
 
-The changes that COMMAND and its descendants make on the volume are one generation: after a crash all \
-    of them are there, or none. They are durable when this command returns 0. If COMMAND fails, all changes are \
-    rolled back (unless --commit-on-failure is used). The volume must be of Extant's own format (mkfs -t \
-    extant); one transaction runs at a time, and begins when the one before has ended; none begins \
-    inside another.
+All changes that COMMAND and its descendants make on the volume are one transaction: after a crash or a \
+    loss of power all of them are there, or none. They are on the device when this command returns 0, \
+    and not before: fsync by COMMAND returns at once and makes nothing durable. If COMMAND fails, all \
+    changes are rolled back (unless --commit-on-failure is used). The volume must be mounted, and of \
+    Extant's own format (mkfs -t extant). One transaction runs at a time: the next one waits for its \
+    end, and fails after the timeout; none begins inside another.
 
 The commit waits for processes that COMMAND leaves behind. On timeout all changes are rolled back, \
     and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are passed on to COMMAND, and all changes are \
-    rolled back when it has ended. The same happens if extant is killed, or if the \
+    rolled back when it has ended. All changes are rolled back as well if extant is killed, or if the \
     volume is unmounted by force (umount -l, SIGTERM to the process that serves it); without force it \
     is busy. After a rollback the remaining processes of COMMAND cannot change the volume: their calls fail \
     (operation canceled) until they end. There are three exceptions: memory that COMMAND mapped from a file and \
@@ -52,11 +53,11 @@ The commit waits for processes that COMMAND leaves behind. On timeout all change
     process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not \
     identified as a member.
 
-Meanwhile other processes see the changes, and wait before they change anything. fsync by a member returns \
-    at once. Freed space can be used afterwards. A transaction can change as much metadata as \
+Until the end other processes see the changes, and wait before they change anything themselves. Space \
+    that COMMAND frees can be used after the commit. A transaction can change as much metadata as \
     a generation can contain: 64 MiB, less on volumes below 4 GiB or nearly full. Beyond that limit, and after the \
     timeout, calls of COMMAND fail (file too large; operation canceled), and all changes are rolled back. \
-    Other processes wait. They get EBUSY only if COMMAND needs a file that they are writing, or a folder in which \
+    Processes that wait get EBUSY only if COMMAND needs a file that they are writing, or a folder in which \
     they are creating, renaming or removing a name, and they cannot release it: a call by a path from elsewhere \
     can; one by a name alone, in the current directory or at the top of the mount, can only if the volume is \
     mounted with allow_other or default_permissions. A mapped page that is written back meanwhile \

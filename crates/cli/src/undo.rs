@@ -3,8 +3,9 @@
 use crate::device::{Device, open_volume};
 use crate::failure::Failure;
 use crate::output::{human, stdout};
+use blockdev::Error;
 use clap::Args;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -31,12 +32,36 @@ pub(crate) struct Undo {
 
 impl Undo {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let device = open_volume(&self.device, crate::source::for_writing(&self.device))?;
-        let bytes = blockdev::undo::restore(&self.file, &*device)?;
+        let device = open_volume(&self.device, crate::source::for_writing(&self.device)).map_err(of_volume)?;
+        let bytes = blockdev::undo::restore(&self.file, &*device).map_err(|e| self.failure(e))?;
         let mut out = stdout()?;
         let name = check::render::escape(self.device.as_bytes());
         writeln!(out, "{name}: restored {}; the volume is as before the repair", human(bytes))?;
         out.flush()?;
         Ok(0)
+    }
+
+    fn failure(&self, e: Error) -> Failure {
+        match e {
+            // it was opened, and is not the file that is needed
+            Error::Open { device: file, source } if source.kind() == ErrorKind::InvalidData => {
+                Failure::on(&file, source)
+            }
+            unopened @ Error::Open { .. } => unopened.into(),
+            of_device => Failure::on(&self.device, of_device),
+        }
+    }
+}
+
+/// Which of the two files cannot be opened.
+fn of_volume(failure: Failure) -> Failure {
+    let name = |sentence: String| match sentence.strip_prefix("cannot open ") {
+        Some(rest) => format!("cannot open the volume {rest}"),
+        None => sentence,
+    };
+    match failure {
+        Failure::Message(sentence) => Failure::Message(name(sentence)),
+        Failure::Refused(sentence) => Failure::Refused(name(sentence)),
+        failure => failure,
     }
 }

@@ -117,10 +117,13 @@ impl Guarantee {
     pub fn columns(&self) -> [&'static str; 4] {
         [
             match self.order {
-                Order::Prefix => "the state after some operation, at most two commit intervals (10 s) old",
+                Order::Prefix => {
+                    "as they were at one moment between two operations, at most two commit intervals (10 s) before"
+                }
                 Order::Names => {
-                    "names and directories: the state after some operation, at most two commit intervals (10 s) old, but new files \
-                     may be missing; size and attributes of each file: old or new"
+                    "names and directories: as they were at one moment between two operations, at most two commit \
+                     intervals (10 s) before, but new files may be missing; size and attributes of each file: old or \
+                     new"
                 }
                 Order::PerObject => {
                     "each file on its own: intact if it was synced and not changed since, else old, new or lost"
@@ -128,29 +131,33 @@ impl Guarantee {
             },
             match (self.order, self.data) {
                 (Order::PerObject, _) => "anything",
-                (_, Data::Exact) => "of the same state; part of the next write may be there",
+                (_, Data::Exact) => "as of the same moment; a part of the next write may be there",
                 (_, Data::OldOrNew) => {
-                    "old or new; appended data may be missing, but not if the file was then renamed over another"
+                    "each byte old or new; appended bytes may be missing, unless the file was renamed over another \
+                     after that"
                 }
                 (_, Data::Any) => {
-                    "anything; appended data may be missing, but not if the file was then renamed over another"
+                    "any bytes; appended bytes may be missing, unless the file was renamed over another after that"
                 }
             },
             match self.fsync {
-                Scope::Node => "the file, or the entries of the directory; for a file's name, fsync its directory",
+                Scope::Node => {
+                    "the file: its data, size and attributes; of a directory its entries; a file's name only by an \
+                     fsync of its directory"
+                }
                 Scope::EarlierMetadata => {
-                    "the file, its names, and all changes of names, attributes and sizes before its own last change, \
-                     except what may be missing"
+                    "the file: its data, size, attributes and names; and every change of other names, attributes and \
+                     sizes that came before the file's last change, with the exceptions on the left"
                 }
                 Scope::Volume => "everything",
             },
             match self.recovery {
-                Recovery::FullCheck => "full check",
+                Recovery::FullCheck => "a full check (`extant check -fy`)",
                 Recovery::CheckUnlessClean => {
-                    "full check, unless the volume is marked clean: then the state after some operation, data old or new, \
-                     with nothing missing"
+                    "a full check (`extant check -fy`), unless the volume is marked clean: then all is as it was at \
+                     one moment, data old or new, with nothing missing"
                 }
-                Recovery::Mount => "a mount; a check then finds no errors",
+                Recovery::Mount => "mounting it; a check then finds no errors",
             },
         ]
     }

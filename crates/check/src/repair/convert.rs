@@ -15,7 +15,7 @@ use blockdev::{BlockDevice, Overlay, Result};
 use format::feature::{ExtantRo, Incompat, RoCompat};
 use format::group::{GroupFlags, bitmap_checksum};
 use format::space_map::{LEAST_LOG, SpaceMaps};
-use format::superblock::Geometry;
+use format::superblock::{DiskSuperblock, Geometry, OFFSET, Superblock};
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,8 +41,9 @@ pub enum FreeSpaceForm {
 /// where it has that form already.
 ///
 /// # Errors
-/// [`Refusal`] where the volume is damaged, has a feature that does not go with space maps or lacks one that they need,
-/// or has too little contiguous free space, which is named; where the device fails.
+/// [`Refusal`] where the volume is damaged, is neither ext4 nor has space maps, has a feature that does not go with
+/// space maps or lacks one that they need, or has too little contiguous free space, which is named; where the device
+/// fails.
 pub fn convert(
     name: &str,
     device: &Arc<dyn BlockDevice>,
@@ -54,6 +55,9 @@ pub fn convert(
         return Err(refused("a native volume records its free space in its own way"));
     }
     redo::finish(&**device, None).map_err(failed)?;
+    if to == FreeSpaceForm::Bitmaps {
+        not_another_format(&**device)?;
+    }
     let overlay = Overlay::new(Arc::clone(device));
     let checker = Checker { name, device: &overlay, options, progress };
     let (report, built) = checker.examine(|view| build(view, &overlay, to))?;
@@ -74,6 +78,25 @@ pub fn convert(
 
 fn refused(sentence: impl Into<String>) -> Refusal {
     Refusal::new(sentence)
+}
+
+/// Refuses a volume with block bitmaps that is not ext4: what makes it ext4 is another program. One whose superblock
+/// cannot be read is left to the check.
+fn not_another_format(device: &dyn BlockDevice) -> Result<(), Refusal> {
+    let mut bytes = [0; DiskSuperblock::SIZE];
+    let read = device.read(OFFSET, &mut bytes).ok().and_then(|()| Superblock::parse(&bytes).ok());
+    let Some(features) = read.map(|sb| sb.features) else { return Ok(()) };
+    if features.ro_compat.contains(RoCompat::EXTANT_RO) {
+        return Ok(());
+    }
+    let what = match features.format_name() {
+        "ext2" => "`tune2fs -O has_journal,extent` makes it ext4",
+        "ext3" => "`tune2fs -O extent` makes it ext4",
+        "rext3" => "copy its files to a new volume",
+        _ => return Ok(()),
+    };
+    let name = features.format_name();
+    Err(refused(format!("it is {name}, and convert only changes how ext4 volumes record their free space; {what}")))
 }
 
 /// Builds the other form in the overlay. The blocks that were free before; `None` where there is nothing to do.

@@ -6,7 +6,7 @@
 use super::config::Settings;
 use super::watch::Watch;
 use super::{Check, declined};
-use crate::device::open_unlayered;
+use crate::device::{SCHEMES, open_unlayered};
 use crate::failure::Failure;
 use blockdev::BlockDevice;
 use check::render::escape;
@@ -81,6 +81,12 @@ impl Check {
         let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
         let source = blockdev::mount_source(&dir)
             .ok_or_else(|| Failure::on(self.called(), "the mounted file system does not answer"))?;
+        // a relative one is a name that the user chose, and not a file in the folder of this process
+        if !blockdev::path_beneath(source.as_os_str(), SCHEMES).is_some_and(Path::is_absolute) {
+            let why = "the list of mounts does not name its device: mount it without the option fsname, or unmount it \
+                       and check the device";
+            return Err(Failure::on(self.called(), why));
+        }
         let device = open_unlayered(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
         let mut options = Options { problem_settings: settings.problem_settings.clone(), ..Options::default() };
         if let Some(threads) = self.threads {

@@ -68,10 +68,51 @@ fn wrong_arguments() {
         (16, vec!["check", "-b", "many", "x"]),
         (16, vec!["check", "-C", "bar", "x"]),
         (16, vec!["check", "--threads", "0", "x"]),
+        (16, vec!["check", "-B", "999", "x"]),
+        (16, vec!["check", "-B", "131072", "x"]),
+        (2, vec!["ls", "-B", "512", "x"]),
     ] {
         let ran = exits(status, &line);
         assert!(String::from_utf8_lossy(&ran.stderr).starts_with("error: "), "{line:?}: {}", ran.text());
     }
+}
+
+#[test]
+fn errors_are_json_where_json_was_asked_for() {
+    let missing = "/no/such/volume";
+    for (status, line) in [
+        (8, vec!["check", "--json", missing]),
+        (8, vec!["check", "-fp", "--json", missing]),
+        (8, vec!["check", "--online", "--json", missing]),
+        (8, vec!["check", "--estimate", "--json", missing]),
+        (1, vec!["info", "--json", missing]),
+        (1, vec!["ls", "--json", missing]),
+        (1, vec!["tree", "--json", missing]),
+        (1, vec!["stat", "--json", missing, "/"]),
+        (1, vec!["frag", "--json", missing]),
+        (1, vec!["mkfs", "--json", missing]),
+        (1, vec!["put", "--json", missing, "/dev/null", "/"]),
+        (1, vec!["rm", "--json", missing, "/f"]),
+        (1, vec!["age", "--json", missing]),
+        (1, vec!["snapshot", "list", "--json", missing]),
+        (1, vec!["kero", "stat", "--json", missing]),
+        (1, vec!["damage", "--json", missing, "LinkCountWrong"]),
+        (2, vec!["crash", "--json", "--mode", "journal", "--size", "1"]),
+    ] {
+        let ran = exits(status, &line);
+        let said = String::from_utf8(ran.stderr).unwrap();
+        let error: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+        assert_eq!(said, format!("extant: {}\n", error["error"].as_str().unwrap()), "{line:?}");
+        assert_eq!(error["exit"], status, "{line:?}");
+    }
+    let report: serde_json::Value = serde_json::from_slice(&extant(&["check", "--json", missing]).stdout).unwrap();
+    assert_eq!((&report["clean"], &report["device"]), (&false.into(), &missing.into()), "as a report has them");
+    // a command line that cannot be read, too
+    let ran = exits(16, &["check", "-B", "999", "--json", "x"]);
+    let error: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let words = "invalid value '999' for '--block-size <BYTES>': a block size is a power of two from 1024 to 65536";
+    assert_eq!((&error["error"], &error["exit"]), (&words.into(), &16.into()));
+    assert_eq!(exits(2, &["ls"]).stdout, b"");
 }
 
 #[test]

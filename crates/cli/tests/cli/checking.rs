@@ -201,11 +201,23 @@ fn a_repair_can_be_undone() {
     let again = damaged();
     let untouched = again.bytes();
     let sentence = fails(8, &["check", "-fy", "-z", text(&undo), text(again.path())]);
-    assert!(sentence.contains("undo"), "{sentence}");
+    let says = "it exists already, and is not overwritten: name a new file";
+    assert!(sentence.contains("the undo file") && sentence.ends_with(says), "{sentence}");
+    let sentence = fails(8, &["check", "-fy", "-z", "/no/such/undo", text(again.path())]);
+    assert!(sentence.ends_with("cannot open the undo file /no/such/undo: no such file or directory"), "{sentence}");
     assert!(again.bytes() == untouched, "nothing is written without an undo file");
     let other = Image::mke2fs(&["-t", "ext4"], 8 << 20).build();
     let sentence = fails(1, &["undo", text(&undo), text(other.path())]);
     assert!(sentence.contains("another device"), "{sentence}");
+    // which of the two files, and why
+    let of_volume = format!("the undo file {volume}: it is not an undo file of this program");
+    for (file, device, says) in [
+        ("/no/such/undo", volume.as_str(), "cannot open the undo file /no/such/undo: no such file or directory"),
+        (text(&undo), "/no/such/volume", "cannot open the volume /no/such/volume: no such file"),
+        (volume.as_str(), volume.as_str(), of_volume.as_str()),
+    ] {
+        assert_eq!(fails(1, &["undo", file, device]), format!("extant: {says}"));
+    }
     assert!(prints(&["undo", text(&undo), &volume]).contains("restored"));
     assert!(image.bytes() == before, "every byte is as it was");
     prints(&["undo", text(&undo), &volume]);

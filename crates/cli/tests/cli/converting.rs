@@ -2,6 +2,7 @@
 
 use crate::common::{exits, extant, fails, prints, ready, sample, text};
 use testkit::oracle::e2fsck;
+use testkit::tools::must;
 use testkit::{Image, need};
 
 #[test]
@@ -40,6 +41,23 @@ fn what_is_refused_is_not_changed() {
     let said = fails(1, &["convert", "--to", "spacemap", "--metablockgroup", "3", path]);
     assert!(said.contains("3 groups"), "{said}");
     assert!(image.bytes() == before);
+    // other formats are not made ext4, and that is not nothing to do; what does it is named
+    for (kind, says) in [
+        ("ext2", "it is ext2, and convert only changes"),
+        ("ext3", "`tune2fs -O extent` makes it ext4"),
+        ("rext3", "copy its files"),
+        ("extant", "a native volume"),
+    ] {
+        let other = image.beside(kind);
+        exits(0, &["mkfs", "-q", "-t", kind, text(&other), "32M"]);
+        let before = std::fs::read(&other).unwrap();
+        let said = fails(1, &["convert", "--to", "ext4", text(&other)]);
+        assert!(said.contains(says), "{said}");
+        assert!(std::fs::read(&other).unwrap() == before, "{kind}");
+    }
+    let other = image.beside("ext3");
+    must("tune2fs", &["-O", "extent", text(&other)]);
+    assert!(prints(&["convert", "--to", "ext4", text(&other)]).contains("nothing to do"));
     extant(&["damage", path, "LinkCountWrong"]);
     let before = image.bytes();
     let said = fails(1, &["convert", "--to", "spacemap", path]);

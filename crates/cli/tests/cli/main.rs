@@ -7,6 +7,7 @@ mod common;
 mod converting;
 mod damaging;
 mod deep;
+mod exploring;
 mod fragmentation;
 mod fsck;
 mod fstab;

@@ -373,6 +373,10 @@ fn refusals_are_one_sentence() {
         ("-t ext4 -U nonsense", "8M", "invalid UUID 'nonsense'"),
         ("-t extant -j", "32M", "-j and -J"),
         ("-t extant -J size=4", "32M", "-j and -J"),
+        ("-t extant -O has_journal", "32M", "feature has_journal is not available with -t extant"),
+        ("-t extant -O ^filetype", "32M", "feature filetype cannot be omitted with -t extant"),
+        ("-t ext4", "0", "the size is 0: name the size of the volume"),
+        ("-t extant", "0", "the size is 0: name the size of the volume"),
         ("-t ext4 -L a-label-of-17-byte", "8M", "may have 16 bytes"),
         ("-t ext2", "8", "no space for a volume"),
         ("-t ext2", "nonsense", "invalid size 'nonsense'"),
@@ -399,7 +403,24 @@ fn refusals_are_one_sentence() {
         assert!(!path.exists(), "{options}");
     }
     let sentence = fails(1, &["mkfs", "-t", "ext4", name]);
-    assert!(sentence.contains("no such file"), "{sentence}");
+    assert!(sentence.ends_with("there is no such file: add a SIZE to create it, as 1G"), "{sentence}");
+    assert_eq!(fails(1, &["mkfs", "-n", "-t", "ext4", name]), sentence);
+    // what is too small is so with less than the minimum that is named, and with nothing else
+    let small = [("-t ext2", "8"), ("-t ext4 -J size=7", "8M"), ("-t ext4 -N 60000", "8M"), ("-t extant", "3M")];
+    for (options, size) in small {
+        let line = |size: &str| {
+            let words = options.split(' ').chain([name, size]);
+            ["mkfs", "-n"].into_iter().chain(words).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let sentence = fails(1, &line(size));
+        let named = "; the minimum for these options is ";
+        let least = sentence.rsplit_once(named).and_then(|(_, least)| least.strip_suffix(" KiB"));
+        let least: u64 = least.and_then(|least| least.parse().ok()).unwrap_or_else(|| panic!("{sentence}"));
+        exits(0, &line(&least.to_string()));
+        fails(1, &line(&(least - 1).to_string()));
+    }
+    let sentence = fails(1, &["mkfs", "-n", "-t", "ext4", "-I", "100", name, "8M"]);
+    assert!(!sentence.contains("the minimum"), "not for want of size: {sentence}");
     let note = exits(0, &["mkfs", "-q", "-t", "ext4", name, "1M"]);
     assert!(note.text().contains("too small for a journal"), "{}", note.text());
 }

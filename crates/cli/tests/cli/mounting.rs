@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use testkit::tools::{LIMIT, run_with};
 use testkit::{Field, damage, oracle, tools, walk};
 
 /// A folder that may have a mount on it; unmounted when dropped.
@@ -538,19 +539,19 @@ fn mount_as_a_helper_of_mount() {
     let helper = names.path().join("mount.extant");
     std::os::unix::fs::symlink(crate::common::EXTANT, &helper).unwrap();
     let args = [text(image.path()), folder.text(), "-s", "-o", "ro,nodev"];
-    let ran = tools::run_with(std::process::Command::new(&helper).args(args), b"", tools::LIMIT);
+    let ran = run_with(std::process::Command::new(&helper).args(args), b"", LIMIT);
     assert_eq!((ran.exit, ran.text().as_str()), (Some(0), ""));
     assert!(folder.line().unwrap().contains("nodev"));
     folder.unmount();
     // mount(8) says rw by itself, and a word that means nothing is no other exit status to it
     image.debugfs(&["set_super_value state 2"]);
     let args = [text(image.path()), folder.text(), "-o", "rw"];
-    let ran = tools::run_with(std::process::Command::new(&helper).args(args), b"", tools::LIMIT);
+    let ran = run_with(std::process::Command::new(&helper).args(args), b"", LIMIT);
     assert!(ran.exit == Some(0) && ran.text().contains("; mounted read-only"), "{}", ran.text());
     assert!(folder.line().unwrap().contains(" ro,"));
     folder.unmount();
     let args = [text(image.path()), folder.text(), "-o", "rw,frobnicate"];
-    let ran = tools::run_with(std::process::Command::new(&helper).args(args), b"", tools::LIMIT);
+    let ran = run_with(std::process::Command::new(&helper).args(args), b"", LIMIT);
     assert_eq!(ran.exit, Some(32), "{}", ran.text());
 }
 
@@ -579,6 +580,35 @@ fn problems_are_reported_in_the_foreground() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let said: Vec<_> = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap).collect();
     assert!(said.len() == 1 && said[0].starts_with("extant: inode "), "{said:?}");
+}
+
+/// The name that a user chose for a mount is not a file of that name in the folder of another process.
+#[test]
+fn a_name_in_the_list_of_mounts_is_no_file_in_the_folder_of_the_caller() {
+    if !can_mount() {
+        return;
+    }
+    let (place, other, folder) = (tempfile::tempdir().unwrap(), plain(), Folder::new());
+    let image = place.path().join("native.img");
+    prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
+    let name = other.path().file_name().unwrap().to_str().unwrap();
+    let here = |args: &[&str]| run_with(command(args).current_dir(other.path().parent().unwrap()), b"", LIMIT);
+    prints(&["mount", "-o", &format!("nofuseblk,fsname={name}"), text(&image), folder.text()]);
+    assert!(folder.line().unwrap().starts_with(&format!("{name} ")), "{:?}", folder.line());
+    let ran = here(&["check", "-fp", name]);
+    assert!(ran.exit == Some(0) && !ran.text().contains("mounted"), "{}", ran.text());
+    // the mounted one is locked, by whatever name
+    let sentence = fails(8, &["check", "-fp", text(&image)]);
+    assert!(sentence.contains("locked"), "{sentence}");
+    let ran = here(&["check", "--online", folder.text()]);
+    assert!(ran.exit == Some(8) && ran.text().contains("does not name its device"), "{}", ran.text());
+    folder.unmount();
+    // without a name of the user's it is the absolute path
+    let mut mount = command(&["mount", "-o", "nofuseblk", "native.img", folder.text()]);
+    assert_eq!(run_with(mount.current_dir(place.path()), b"", LIMIT).text(), "");
+    assert!(folder.line().unwrap().starts_with(&format!("{} ", text(&image))), "{:?}", folder.line());
+    exits(0, &["check", "--online", folder.text()]);
+    folder.unmount();
 }
 
 #[test]

@@ -83,8 +83,11 @@ fn snapshots_of_an_image() {
     let sentence = fails(1, &["snapshot", "create", image, "two"]);
     assert!(sentence.ends_with("snapshot two: already exists"), "{sentence}");
     fails(1, &["snapshot", "create", image, "a/b"]);
-    fails(1, &["snapshot", "delete", image, "three"]);
-    fails(1, &["snapshot", "rollback", image, "three"]);
+    for words in ["delete", "rollback"] {
+        let sentence = fails(1, &["snapshot", words, image, "three"]);
+        let says = format!("there is no snapshot named three; `extant snapshot list {image}` shows them");
+        assert!(sentence.ends_with(&says), "{words}: {sentence}");
+    }
     prints(&["snapshot", "rollback", image, "one"]);
     place.check();
     assert_eq!(prints(&["cat", image, "/f"]), "first");
@@ -151,7 +154,10 @@ fn snapshots_of_a_mounted_volume() {
     assert_eq!((list[0]["name"].as_str(), list[1]["name"].as_str()), (Some("monday"), Some("tuesday")));
     fs::remove_dir(at(".extant/snapshots/tuesday")).unwrap();
     assert!(!at(tuesday).exists() && at(monday).exists());
-    fails(1, &["snapshot", "delete", text(&dir), "tuesday"]);
+    for words in ["delete", "rollback"] {
+        let sentence = fails(1, &["snapshot", words, text(&dir), "tuesday"]);
+        assert!(sentence.contains("there is no snapshot named tuesday; "), "{words}: {sentence}");
+    }
     for name in ["", ".", "..", "a/b", "d/../monday"] {
         for words in ["create", "delete", "rollback"] {
             let sentence = fails(1, &["snapshot", words, text(&dir), name]);

@@ -47,8 +47,11 @@ pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
         // what the format is made of, and what would have no use in it
         let more = features.without(options.kind.features()).without(OPTIONAL);
         let fewer = options.kind.features().without(features);
-        if let Some(name) = more.names().into_iter().chain(fewer.names()).next() {
-            return refuse(format!("the feature {name} cannot be changed with -t extant"));
+        if let Some(name) = more.names().first() {
+            return refuse(format!("feature {name} is not available with -t extant"));
+        }
+        if let Some(name) = fewer.names().first() {
+            return refuse(format!("feature {name} cannot be omitted with -t extant"));
         }
     }
     Ok(features)

@@ -64,6 +64,9 @@ impl VolumePlan {
         if len > device_len {
             return refuse(format!("a volume of {len} bytes does not fit onto a device of {device_len}"));
         }
+        if len == 0 {
+            return refuse("the size is 0: name the size of the volume");
+        }
         if options.kind == Kind::Extant {
             return Self::native(len, sector, features, options);
         }
@@ -509,6 +512,9 @@ fn geometry(disk: &DiskSuperblock) -> Result<Geometry> {
 
 fn wanted_inodes(blocks: u64, basics: &Basics, options: &MkfsOptions) -> Result<u32> {
     let bytes = u128::from(blocks) * u128::from(basics.block_size);
+    if bytes == 0 {
+        return too_small();
+    }
     let least = RESERVED_INODES + 2;
     let wanted = match options.inodes {
         None => match bytes / u128::from(basics.bytes_per_inode) {
