@@ -16,6 +16,7 @@ mod bounds;
 mod cell;
 mod chunks;
 mod content;
+mod fit;
 mod groups;
 mod guard;
 mod inode_bitmaps;
@@ -48,6 +49,7 @@ use crate::{Clock, Disk, Error, Placement, Result};
 use block_ranges::BlockRanges;
 use bounds::Bounds;
 use cell::GroupCell;
+use fit::Fit;
 use format::GroupNo;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
@@ -118,6 +120,7 @@ pub(crate) struct Space {
     free_metadata: AtomicU64,
     policy: Policy,
     rule: Rule,
+    fit: Fit,
     /// The longest run of each group, by [`Try::class`].
     bounds: Bounds<{ Try::CLASSES }>,
     pub(crate) pool: Mutex<Pool>,
@@ -204,6 +207,7 @@ impl Space {
         let cells: Box<[GroupCell]> = cells.collect();
         let counts: Vec<u32> = cells.iter().map(GroupCell::most_blocks).collect();
         let space = Self {
+            fit: Fit::new(record.is_by_extents()),
             record,
             bounds: Bounds::new(&counts, |class| rule.has(class)),
             system_zones,

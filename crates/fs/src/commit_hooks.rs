@@ -86,6 +86,10 @@ impl CommitHooks for Space {
         self.record.closing_credits()
     }
 
+    fn is_full(&self) -> bool {
+        self.record.is_full()
+    }
+
     fn set_checksum(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]) {
         let geometry = &self.sb.geometry;
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);

@@ -6,7 +6,7 @@ mod common;
 use blockdev::{BlockDevice, MemoryDevice};
 use common::{content, manifest};
 use extant_fs::mkfs::{self, Kind, MkfsOptions};
-use extant_fs::{Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
+use extant_fs::{Consistency, DataMode, FileBlock, FileKind, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
 use format::space_map::SpaceMaps;
 use format::space_map::head::Head;
 use format::superblock::{DiskSuperblock, State, Superblock};
@@ -78,6 +78,37 @@ fn a_new_volume_is_consistent() {
         volume.unmount().expect("unmounted");
         assert_valid(&device);
     }
+}
+
+/// The blocks of a file.
+fn blocks(volume: &Volume, number: InodeNo) -> Vec<u64> {
+    let inode = volume.inode(number).expect("an inode");
+    let block = |n| volume.map(&inode, FileBlock(n)).expect("a map").physical().expect("a block").get();
+    (0..inode.size.div_ceil(1024)).map(block).collect()
+}
+
+#[test]
+fn what_was_freed_nearby_is_used_first() {
+    let device = make(48 << 20, |_| ());
+    let volume = open(&device, MODES[2]);
+    let made = |n: u32| {
+        let number = file(&volume, &format!("f{n}"));
+        volume.write_at(number, 0, &[1; 4096]).expect("written");
+        volume.sync().expect("synced");
+        number
+    };
+    let files: Vec<InodeNo> = (0..20).map(made).collect();
+    let (hole, end) = (blocks(&volume, files[15]), blocks(&volume, files[17])[3] + 1);
+    assert_eq!(blocks(&volume, files[18])[0], end, "the files lie in a row");
+    volume.unlink(InodeNo::ROOT, b"f15").expect("removed");
+    // durable, and so free to be used
+    volume.sync().expect("synced");
+    volume.sync().expect("synced");
+    volume.write_at(files[17], 4096, &[2; 1024]).expect("written");
+    volume.sync().expect("synced");
+    let more = blocks(&volume, files[17])[4];
+    assert!(hole.contains(&more), "{more} is not in {hole:?}");
+    volume.unmount().expect("unmounted");
 }
 
 /// Files are written and removed, in many small generations so that the ring goes round and round.

@@ -118,6 +118,14 @@ fn free_runs(rng: &mut Rng, map: &ContainerMap, want: u32) -> Vec<Run> {
     runs
 }
 
+fn nearest(map: &ContainerMap, goals: &[u32], want: u32) -> f64 {
+    time(goals.len(), || {
+        for goal in goals {
+            black_box(map.nearest(black_box(*goal), black_box(want)));
+        }
+    })
+}
+
 /// An operation of which all is asked: find, allocate and free a run, in turn.
 fn churn(map: &mut ContainerMap, goals: &[u32], want: u32) -> f64 {
     time(goals.len(), || {
@@ -166,17 +174,19 @@ fn main() {
         println!("{state}: {:?}, {} runs, {} bytes of {}", set.form(), set.run_count(), set.memory(), bytes.len());
         let goals: Vec<u32> = (0..300).map(|_| rng.below(u64::from(UNITS)) as u32).collect();
         for want in WANTED {
-            let mut rows = ["find", "allocate", "free", "find+allocate+free", "defer+release", "find at rest"]
-                .map(|what| Row { name: format!("{state}: {what} {want}"), rounds: Vec::new() });
+            let mut rows =
+                ["find", "nearest", "allocate", "free", "find+allocate+free", "defer+release", "find at rest"]
+                    .map(|what| Row { name: format!("{state}: {what} {want}"), rounds: Vec::new() });
             let runs = free_runs(&mut rng, &map, want);
             for _ in 0..rounds {
                 let found = find(&map, &goals, want);
+                let near = nearest(&map, &goals, want);
                 let (allocated, freed) = change(&mut map, &runs);
                 let churned = churn(&mut map, &goals, want);
                 let deferred = defer(&mut map, &runs);
                 let mut at_rest = map.clone();
                 at_rest.compact();
-                let all = [found, allocated, freed, churned, deferred, find(&at_rest, &goals, want)];
+                let all = [found, near, allocated, freed, churned, deferred, find(&at_rest, &goals, want)];
                 rows.iter_mut().zip(all).for_each(|(row, round)| row.rounds.push(round));
             }
             rows.iter().for_each(Row::print);

@@ -246,6 +246,12 @@ impl ContainerMap {
         self.available.find(within, from, want)
     }
 
+    /// The run of `want` available units that begins nearest to `goal`; as [`Container::nearest`].
+    #[must_use]
+    pub fn nearest(&self, goal: u32, want: u32) -> Option<Run> {
+        self.available.nearest(goal, want)
+    }
+
     /// Allocates a run. False, with nothing changed, where not all of it is available.
     #[must_use]
     pub fn allocate(&mut self, run: Run) -> bool {

@@ -158,8 +158,8 @@ fn step(rng: &mut Rng, set: &mut Container, model: &mut Model, adds: bool) {
             assert_eq!(set.find(&within, from, want), find_in_model(model, &within, from, want));
         }
         _ => {
-            let (goal, want) = (part.start, rng.magnitude(40) as u32);
-            let want = want.max(1);
+            let most = if rng.below(3) == 0 { u64::from(units) } else { 40 };
+            let (goal, want) = (part.start, rng.magnitude(most) as u32);
             assert_eq!(set.nearest(goal, want), nearest_in_model(model, goal, want));
         }
     }

@@ -3,6 +3,7 @@
 use extant_space::{Container, ContainerMap, GroupTotals, Policy, Pool, Privilege, Run, Sum, Totals};
 use proptest::prelude::*;
 use std::ops::Range;
+use testkit::Rng;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Unit {
@@ -98,12 +99,7 @@ fn set_of(words: &[u64], units: u32) -> Container {
 
 /// Carries out the steps on a map and on a model, and compares all that can be asked.
 fn is_a_set(units: u32, bytes: &[u8], steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let mut map = ContainerMap::from_bytes(bytes, units);
-    let used = |n: u32| bytes[n as usize / 8] >> (n % 8) & 1 == 1;
-    let mut model = Model {
-        units: (0..units).map(|n| if used(n) { Unit::Used } else { Unit::Free }).collect(),
-        pinned: vec![false; units as usize],
-    };
+    let (mut map, mut model) = (ContainerMap::from_bytes(bytes, units), Model::of(bytes, units));
     for step in steps {
         model.carry_out(step, &mut map)?;
         model.compare(&map)?;
@@ -119,12 +115,25 @@ fn is_a_set(units: u32, bytes: &[u8], steps: Vec<Step>) -> Result<(), TestCaseEr
 }
 
 /// A plain list of units.
+#[derive(Clone)]
 struct Model {
     units: Vec<Unit>,
     pinned: Vec<bool>,
 }
 
 impl Model {
+    fn of(bytes: &[u8], units: u32) -> Self {
+        let used = |n: u32| bytes[n as usize / 8] >> (n % 8) & 1 == 1;
+        let all = (0..units).map(|n| if used(n) { Unit::Used } else { Unit::Free });
+        Self { units: all.collect(), pinned: vec![false; units as usize] }
+    }
+
+    /// Becomes what a crash leaves: what is stored, which shows deferred and pinned units as free.
+    fn crash(&mut self) {
+        self.units.iter_mut().filter(|unit| **unit == Unit::Deferred).for_each(|unit| *unit = Unit::Free);
+        self.pinned.fill(false);
+    }
+
     fn place(&self, run: Run) -> Option<Range<usize>> {
         (run.end() as usize <= self.units.len()).then_some(run.start as usize..run.end() as usize)
     }
@@ -185,6 +194,12 @@ impl Model {
             Step::Find(within, from, want) => {
                 let there = available(&self.units, &self.pinned);
                 check_find(&there, &within, from, want, map.find(&within, from, want));
+                let goal = from.min(units as u32);
+                let fits = |at: &u32| longest_from(&there, *at as usize) >= want;
+                let distance = (0..units as u32).filter(fits).map(|at| at.abs_diff(goal)).min();
+                let nearest = map.nearest(from, want);
+                prop_assert_eq!(nearest.map(|run| run.start.abs_diff(goal)), distance);
+                prop_assert!(nearest.is_none_or(|run| run.len == want && fits(&run.start)));
             }
             Step::Next(range, least) => {
                 let there = available(&self.units, &self.pinned);
@@ -223,6 +238,60 @@ impl Model {
             prop_assert_eq!(map.is_used(Run { start: at, len: 70 }), used);
         }
         Ok(())
+    }
+}
+
+/// A random step for so many units.
+fn any_step(rng: &mut Rng, units: u32) -> Step {
+    let len = if rng.chance(70) { 8 } else { u64::from(units) + 70 };
+    let run = Run { start: rng.below(u64::from(units) + 9) as u32, len: 1 + rng.below(len) as u32 };
+    // sets of few units, and of many
+    let words = if rng.chance(50) { u64::MAX } else { rng.next_u64() & rng.next_u64() };
+    let words = [(); 5].map(|()| rng.next_u64() & rng.next_u64() & words);
+    match rng.below(20) {
+        0..5 => Step::Allocate(run),
+        5..8 => Step::Free(run, true),
+        8..10 => Step::Free(run, false),
+        10 => Step::Release(run),
+        11 => Step::Defer(run),
+        12 => Step::Next(run.start..run.end(), 1 + rng.below(8) as u32),
+        13 => Step::Pin(rng.chance(90).then_some(words)),
+        14..16 => Step::Unpin(words),
+        16 => Step::ReleaseSet(words),
+        _ => {
+            let (half, whole) = (units / 2, Run { start: 0, len: units });
+            let parts = vec![Run { start: 0, len: half }, Run { start: half + 1, len: units }];
+            let within = if rng.chance(70) { vec![whole] } else { parts };
+            Step::Find(within, run.start, run.len)
+        }
+    }
+}
+
+/// With EXTANT_CAMPAIGN=50 these are ten million steps. A rollback is a return to an earlier state as a whole.
+#[test]
+fn a_map_is_a_set_of_units_through_rollbacks_and_crashes() {
+    for case in testkit::cases("a_map_is_a_set_of_units_through_rollbacks_and_crashes", 40) {
+        let mut rng = case.rng();
+        let units = 2 + rng.below(298) as u32;
+        let bytes = rng.bytes(40);
+        let (mut map, mut model) = (ContainerMap::from_bytes(&bytes, units), Model::of(&bytes, units));
+        let mut earlier = (map.clone(), model.clone());
+        for n in 0..200_000 / 40 {
+            match rng.below(200) {
+                0..2 => earlier = (map.clone(), model.clone()),
+                2 => (map, model) = earlier.clone(),
+                3 => {
+                    map = ContainerMap::from_available(map.as_stored());
+                    model.crash();
+                }
+                4 => map.compact(),
+                _ => model.carry_out(any_step(&mut rng, units), &mut map).expect("as the list"),
+            }
+            if n % 32 == 0 {
+                model.compare(&map).expect("as the list");
+            }
+        }
+        model.compare(&map).expect("as the list");
     }
 }
 

@@ -23,6 +23,13 @@ pub trait CommitHooks: StateSource + Send + Sync {
         0
     }
 
+    /// Whether a close would have more to do, beside the blocks that operations changed, than one should: the open
+    /// generation closes before another operation begins. Asked often, and no longer true behind
+    /// [`CommitHooks::finish`].
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// Sets the checksum of a block that was changed in the closing generation, once however often it was changed.
     fn set_checksum(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]);
 

@@ -230,9 +230,11 @@ impl Store {
         }
     }
 
-    /// Whether the open generation contains half of what it may: [`Store::tick`] closes it then.
+    /// Whether the open generation contains half of what it may, or all that a close should have to do: [`Store::tick`]
+    /// closes it then.
     pub fn is_half_full(&self) -> bool {
-        self.writer.get().is_some_and(|writer| self.cache.dirty() > writer.most_dirty() / 2)
+        let is_full = |writer: &Writer| self.cache.dirty() > writer.most_dirty() / 2 || writer.hooks.is_full();
+        self.writer.get().is_some_and(is_full)
     }
 
     /// Begins an operation that changes at most `credits` metadata blocks (with journaled data: and blocks of data).
@@ -250,7 +252,7 @@ impl Store {
     /// As [`Store::begin`]; [`Error::NoSpace`].
     pub fn begin_with(&self, credits: usize, kind: OperationKind) -> Result<Operation<'_>> {
         let writer = self.writer()?;
-        let mut alone = false;
+        let (mut alone, mut closed) = (false, false);
         if credits > self.max_credits() {
             return Err(Error::TooLarge { credits, limit: writer.limits.dirty_blocks });
         }
@@ -263,7 +265,9 @@ impl Store {
             let limit = if in_transaction { writer.limits.transaction_blocks } else { writer.most_dirty() };
             let most = writer.dirty_limits.lock().of(kind);
             let dirty = self.cache.dirty();
-            if dirty + announced <= limit.min(most) {
+            // once is enough: one that changed no block does not ask the hooks
+            let is_full = !closed && !in_transaction && writer.hooks.is_full();
+            if dirty + announced <= limit.min(most) && !is_full {
                 return Ok(Operation::new(self, open, credits, kind));
             }
             let full = *open;
@@ -284,6 +288,7 @@ impl Store {
             {
                 return Err(Error::NoSpace);
             }
+            closed |= is_full;
             self.commit(full, CommitReason::DirtyLimit)?;
         }
     }

@@ -57,6 +57,16 @@ fn a_fold_into_the_tree_in_use() {
     caught("journal", Mutant::FoldInPlace);
 }
 
+/// Two folds in quick succession: the second would go where the durable head leads. Asked for twice, a correct volume
+/// folds once.
+#[test]
+fn a_second_fold_before_the_first_is_durable() {
+    caught("journal", Mutant::FoldTwice);
+    let (found, states) = explored("journal", Mutant::FoldAgain);
+    assert!(found.is_none(), "{}", found.expect("just looked"));
+    assert!(states > 50, "{states}");
+}
+
 #[test]
 fn a_sequence_that_begins_again() {
     caught("journal", Mutant::RestartSequence);

@@ -2,10 +2,11 @@
 //!
 //! A request says where it would like to be and how much it could use, and gets one run: the goal itself where enough
 //! is free there, else a run that is long enough in the goal's group, then in the groups that follow; where a few
-//! groups have no such run, the longest that was seen.
+//! groups have no such run, the longest that was seen. Which of the runs of a group that are long enough, [`fit`] says.
 
 use super::Space;
 use super::cell::{GroupCell, GroupState};
+use super::fit::{self, Request};
 use super::rule::{Role, Try};
 use crate::{Error, Result};
 use format::{FsBlock, GroupNo, Structure, Where};
@@ -84,6 +85,7 @@ impl Space {
             at += len;
             let freed = free.free(part, deferred.is_some());
             debug_assert!(freed, "all of the run is used");
+            self.record.count_run(len);
             state.descriptor.free_clusters += len;
             if !counts {
                 self.free_metadata.fetch_add(u64::from(len), Ordering::Relaxed);
@@ -103,6 +105,7 @@ impl Space {
                 None => {
                     cell.blocks.fetch_add(len, Ordering::Relaxed);
                     self.bounds.raise(group);
+                    self.fit.record_free(group, std::iter::once(part));
                     if counts {
                         self.pool.lock().free(u64::from(len));
                     }
@@ -130,6 +133,7 @@ impl Space {
         for set in due(&self.deferred, generation) {
             set.groups().for_each(|(group, blocks)| {
                 self.release_blocks(group as u32, blocks.count(), |free| free.release_set(blocks));
+                self.fit.record_free_set(group as u32, blocks);
             });
         }
     }
@@ -261,21 +265,20 @@ impl Space {
             }
             // no longer than there can be, so that a group in pieces is not looked through again and again
             let hoped = want.min(longest);
-            let found = map.find(&within, from, hoped);
+            let (goal_here, is_long) = ((group == goal).then_some(unit), self.is_long(want));
+            let request = Request { group, within: &within, goal: goal_here, want: hoped, near: chunk, is_long };
+            let found = self.fit.find(map, &request);
             let len = found.map_or(0, |run| run.len);
             if len < hoped {
-                // `find` had to look at every run: none is longer
+                // every run was looked at: none is longer
                 self.bounds.lower(kind.class(), group, len);
             }
             if let Some(run) = found {
                 if len == want {
                     // a file that would go on where another one does: both get space to go on
-                    let meets = group == goal && unit > 0 && there == 0 && self.is_long(want);
+                    let meets = group == goal && unit > 0 && there == 0 && is_long;
                     let apart = self.sb.geometry.blocks_per_group / APART;
-                    let long = if meets { map.find(&within, run.start, want.saturating_add(apart)) } else { None };
-                    let far = long.filter(|long| long.len == want.saturating_add(apart));
-                    let far = far.map(|long| Run { start: long.start + apart, len: want });
-                    return Ok(Some((group, far.unwrap_or(run))));
+                    return Ok(Some((group, if meets { fit::apart(map, &within, run, apart) } else { run })));
                 }
                 if best.is_none_or(|(_, best)| len > best.len) {
                     best = Some((group, run));
@@ -307,6 +310,7 @@ impl Space {
         self.touch_space(op, group, &mut state)?;
         let taken = state.space.free.as_mut().is_some_and(|free| free.allocate(run));
         debug_assert!(taken, "all of the run is free");
+        self.record.count_run(len);
         state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(len);
         if !self.layout.is_pool_group(group) {
             self.free_metadata.fetch_sub(u64::from(len), Ordering::Relaxed);

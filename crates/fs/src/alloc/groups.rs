@@ -177,7 +177,7 @@ impl Space {
         if !std::mem::replace(&mut state.space.changed, true)
             && let Some(free) = &state.space.free
         {
-            self.record.announce(op, &state.descriptor, free);
+            self.record.announce(op, GroupNo(group), &state.descriptor, free);
         }
         Ok(())
     }

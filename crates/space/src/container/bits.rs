@@ -321,13 +321,13 @@ impl Bits {
         None
     }
 
-    /// The last unit `p` with all of `p..p + n` in the set and before `limit`.
-    pub(super) fn last_fit(&self, limit: u32, n: u32) -> Option<u32> {
+    /// The last unit `p` with all of `p..p + n` in the set and before `limit`; one before `from` may be passed over.
+    pub(super) fn last_fit(&self, from: u32, limit: u32, n: u32) -> Option<u32> {
         let limit = limit.min(self.words.len() as u32 * BITS);
         // the end of the run whose lower part is looked at
         let mut end = limit;
         let mut at = limit;
-        while at > 0 {
+        while at > from {
             let index = ((at - 1) / BITS) as usize;
             let base = index as u32 * BITS;
             // only what lies before `at`, at the top of the word

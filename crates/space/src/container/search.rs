@@ -5,6 +5,9 @@ use crate::Run;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+/// Units on each side of a goal that a search for the nearest run looks at first.
+const NEAR: u32 = 512;
+
 impl Container {
     /// The first run of at least `least` units that begins in a range, as far as it lies in it.
     #[must_use]
@@ -71,40 +74,52 @@ impl Container {
     }
 
     /// The run of `want` units whose start is nearest to `goal`, on either side; of two as near the one behind. `None`
-    /// where no run is as long.
+    /// where no run is as long. Takes as many steps as the run is far away.
     #[must_use]
     pub fn nearest(&self, goal: u32, want: u32) -> Option<Run> {
         if want == 0 || want > self.bound() {
             return None;
         }
+        let goal = goal.min(self.units);
+        let mut reach = NEAR;
+        loop {
+            let start = self.nearest_within(goal, want, reach);
+            if start.is_some() || reach >= self.units {
+                return start.map(|start| Run { start, len: want });
+            }
+            reach = reach.saturating_mul(8);
+        }
+    }
+
+    /// The start of the run of `want` units that begins nearest to `goal`, and at most `reach` units from it; there are
+    /// at least `want` units.
+    fn nearest_within(&self, goal: u32, want: u32, reach: u32) -> Option<u32> {
         let units = self.units;
-        let goal = goal.min(units);
+        let to = goal.saturating_add(reach).saturating_add(1).min(units);
+        let limit = to.saturating_add(want - 1).min(units);
         let behind = match &self.stored {
             Stored::Full => (goal <= units - want).then_some(goal),
             Stored::Runs(runs) => {
-                runs.search(goal, units, units, want, want).filter(|r| r.len == want).map(|r| r.start)
+                runs.search(goal, to, limit, want, want).filter(|run| run.len == want).map(|run| run.start)
             }
-            Stored::Bits(bits) => bits.first_fit(goal, units, units, want),
+            Stored::Bits(bits) => bits.first_fit(goal, to, limit, want),
         };
         if behind == Some(goal) {
-            return Some(Run { start: goal, len: want });
+            return behind;
         }
-        // a run that begins before the goal
-        let limit = (goal.saturating_add(want).saturating_sub(1)).min(units);
+        // before the goal only what is nearer than that
+        let nearer = behind.map_or(reach, |behind| behind - goal - 1);
+        let from = goal.saturating_sub(nearer);
+        let limit = goal.saturating_add(want - 1).min(units);
         let before = match &self.stored {
             Stored::Full => Some(units - want),
             Stored::Runs(runs) => {
                 let fits = |run: Run| run.end().min(limit).checked_sub(want).filter(|start| *start >= run.start);
-                runs.before(limit).find_map(fits)
+                runs.before(limit).take_while(|run| run.end() > from).find_map(fits)
             }
-            Stored::Bits(bits) => bits.last_fit(limit, want),
+            Stored::Bits(bits) => bits.last_fit(from, limit, want),
         };
-        let nearest = match (before, behind) {
-            (Some(before), Some(behind)) if goal - before < behind - goal => before,
-            (_, Some(behind)) => behind,
-            (before, None) => before?,
-        };
-        Some(Run { start: nearest, len: want })
+        before.filter(|start| *start >= from).or(behind)
     }
 
     /// The longest run, the first of those; `None` where the set is empty.

@@ -86,7 +86,7 @@ impl FreeSpaceRecord for BlockBitmaps {
         free.map_err(LoadError::Corrupt)
     }
 
-    fn announce(&self, op: &Operation<'_>, descriptor: &Group, free: &ContainerMap) {
+    fn announce(&self, op: &Operation<'_>, _: GroupNo, descriptor: &Group, free: &ContainerMap) {
         op.replace(descriptor.block_bitmap, TAG, |bytes| free.write(bytes));
     }
 

@@ -43,7 +43,7 @@ pub(crate) trait FreeSpaceRecord: Send + Sync {
     fn load(&self, store: &Store, group: GroupNo, descriptor: &Group) -> Result<ContainerMap, LoadError>;
 
     /// A group's free space is about to change for the first time in the operation's generation.
-    fn announce(&self, op: &Operation<'_>, descriptor: &Group, free: &ContainerMap);
+    fn announce(&self, op: &Operation<'_>, group: GroupNo, descriptor: &Group, free: &ContainerMap);
 
     /// As [`announce`](Self::announce), by what changes while the generation closes.
     fn announce_closing(&self, closing: &Closing<'_>, descriptor: &Group);
@@ -59,6 +59,14 @@ pub(crate) trait FreeSpaceRecord: Send + Sync {
         Ok(())
     }
 
+    /// A run of so many blocks is allocated or freed in the open generation.
+    fn count_run(&self, _blocks: u32) {}
+
+    /// Whether the open generation should close before another operation changes free space.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// Most blocks that a close writes beyond those that were announced.
     fn closing_credits(&self) -> usize;
 
@@ -68,6 +76,11 @@ pub(crate) trait FreeSpaceRecord: Send + Sync {
     /// Whether descriptors say something of free space, so that they change with it.
     fn is_in_descriptors(&self) -> bool {
         true
+    }
+
+    /// Whether it records extents: a search then chooses among them by where they lie and by their length.
+    fn is_by_extents(&self) -> bool {
+        false
     }
 
     /// Changes what a descriptor in memory says of free space to what is stored.

@@ -18,7 +18,10 @@
 mod area;
 mod close;
 mod open;
+mod open_generation;
 mod summary;
+#[cfg(test)]
+mod tests;
 
 use super::contract::{FreeBlocksHint, FreeSpaceRecord, LoadError};
 use crate::alloc::system_zones::SystemZones;
@@ -30,6 +33,7 @@ use area::Area;
 use format::group::{Group, GroupFlags};
 use format::space_map::SpaceMaps;
 use format::{GroupNo, InodeNo};
+use open_generation::OpenGeneration;
 use parking_lot::Mutex;
 use space::{ContainerMap, Run};
 use std::collections::BTreeSet;
@@ -45,6 +49,7 @@ pub(crate) struct SpaceMapRecord {
     system_zones: Arc<SystemZones>,
     areas: Box<[Mutex<Area>]>,
     log: Mutex<Log>,
+    open: OpenGeneration,
     /// The newest generation that is durable.
     durable: AtomicU64,
     /// The defect that is injected on purpose.
@@ -91,8 +96,17 @@ impl FreeSpaceRecord for SpaceMapRecord {
         Ok(free)
     }
 
-    fn announce(&self, _: &Operation<'_>, _: &Group, _: &ContainerMap) {
-        // what a close writes is bounded, however many groups changed
+    fn announce(&self, op: &Operation<'_>, group: GroupNo, _: &Group, _: &ContainerMap) {
+        // what a close writes of the ring is bounded, however many groups changed; what it folds, by closing in time
+        self.open.add_map(self.maps.map_of(group), op.generation());
+    }
+
+    fn count_run(&self, blocks: u32) {
+        self.open.add_run(blocks);
+    }
+
+    fn is_full(&self) -> bool {
+        self.open.is_full()
     }
 
     fn announce_closing(&self, _: &Closing<'_>, _: &Group) {}
@@ -120,6 +134,10 @@ impl FreeSpaceRecord for SpaceMapRecord {
 
     fn is_in_descriptors(&self) -> bool {
         false
+    }
+
+    fn is_by_extents(&self) -> bool {
+        true
     }
 
     fn stored(&self, descriptor: &mut Group) {

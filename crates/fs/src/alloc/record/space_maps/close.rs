@@ -4,24 +4,23 @@ use super::area::Area;
 use super::{Log, SpaceMapRecord, TAG};
 use crate::alloc::record::contract::LoadError;
 use crate::mutant::Mutant;
+use format::space_map::SpaceMaps;
 use format::space_map::ring::{Record, RingBlock};
 use format::space_map::tree::TreeWriter;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{Closing, Kind};
 
 /// Most blocks of the ring that a close writes, whatever its length.
 const MOST_APPENDED: usize = 32;
-/// Metablockgroups that are folded in one close only so that the ring does not fill up.
-const FEW: usize = 4;
 
 /// The metablockgroups that a close folds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     /// Folded because the ring has no space otherwise.
     pub(super) must: BTreeSet<u32>,
-    /// Folded because they hold the oldest blocks of a ring that is half full.
+    /// Folded in time, because the oldest blocks of a ring that is half full are theirs.
     pub(super) may: BTreeSet<u32>,
 }
 
@@ -51,32 +50,52 @@ impl Ring {
             choice.must.insert(map);
             total -= count;
         }
-        let mut oldest = oldest.iter().filter(|(_, map)| !choice.must.contains(map)).copied().collect::<Vec<_>>();
-        oldest.reverse();
-        while let Some(&(tail, map)) = oldest.last() {
-            let used = self.position.saturating_sub(tail);
-            let is_full = used + total.div_ceil(self.records) as u64 > self.length;
-            if !is_full && (used <= self.length / 2 || choice.may.len() >= FEW) {
-                break;
-            }
-            oldest.pop();
+        let mut oldest: VecDeque<(u64, u32)> =
+            oldest.iter().filter(|(_, map)| !choice.must.contains(map)).copied().collect();
+        // where each close had its pace, nothing is found here
+        while let Some(&(tail, map)) = oldest.front()
+            && self.position.saturating_sub(tail) + self.blocks(total) > self.length
+        {
+            oldest.pop_front();
             // its records of this generation go with it
             total -= counts.get(&map).copied().unwrap_or(0);
-            if is_full { &mut choice.must } else { &mut choice.may }.insert(map);
+            choice.must.insert(map);
         }
+        let pace = self.pace(oldest.iter().map(|(tail, _)| *tail), self.blocks(total));
+        choice.may.extend(oldest.iter().take(pace).map(|(_, map)| *map));
         choice
+    }
+
+    /// Blocks that so many records take.
+    fn blocks(&self, records: usize) -> u64 {
+        records.div_ceil(self.records) as u64
+    }
+
+    /// The number of metablockgroups that a close folds which appends so many blocks, of those with these oldest blocks,
+    /// ascending. Those whose blocks lie in the older half of the ring are spread evenly over the blocks that may be
+    /// appended before the next close could have to fold them; so what one close folds depends on what it appends, and
+    /// not on how many there are in the same block.
+    fn pace(&self, oldest: impl Iterator<Item = u64>, appended: u64) -> usize {
+        let old = oldest.take_while(|tail| self.position.saturating_sub(*tail) > self.length / 2);
+        // behind this close, the next one may append its share
+        let limit = self.length.saturating_sub(self.share as u64);
+        let due = (1_u64..).zip(old).map(|(count, tail)| match (tail + limit).saturating_sub(self.position) {
+            left if left <= appended => count,
+            left => (count * appended).div_ceil(left),
+        });
+        due.max().unwrap_or(0) as usize
     }
 }
 
 impl SpaceMapRecord {
     /// Most blocks of the ring that a close writes.
     pub(super) fn share(&self) -> usize {
-        let ring = self.maps.ring();
-        (((ring.end - ring.start) / 4) as usize).clamp(1, MOST_APPENDED)
+        share(&self.maps)
     }
 
     /// Brings what changed into the closing generation.
     pub(super) fn close(&self, closing: &Closing<'_>) -> store::Result<()> {
+        self.open.close();
         let mut log = self.log.lock();
         for (first, tree) in std::mem::take(&mut log.late) {
             closing.write_fresh(first, Kind::SpaceMap, tree);
@@ -101,11 +120,12 @@ impl SpaceMapRecord {
         if self.mutant.is(Mutant::TailBeforeHeads) {
             choice = Choice { must: BTreeSet::new(), may: BTreeSet::new() };
         }
-        for map in choice.must {
-            self.fold(closing, &mut log, map, true)?;
-        }
-        for map in choice.may {
-            self.fold(closing, &mut log, map, false)?;
+        let must = choice.must.into_iter().map(|map| (map, true));
+        for (map, must) in must.chain(choice.may.into_iter().map(|map| (map, false))) {
+            self.fold(closing, &mut log, map, must)?;
+            if self.mutant.is(Mutant::FoldAgain) || self.mutant.is(Mutant::FoldTwice) {
+                self.fold(closing, &mut log, map, false)?;
+            }
         }
         self.append(closing, &mut log, &changed);
         log.sequence += 1;
@@ -116,7 +136,7 @@ impl SpaceMapRecord {
     fn fold(&self, closing: &Closing<'_>, log: &mut Log, map: u32, must: bool) -> store::Result<()> {
         let Some(area) = self.areas.get(map as usize) else { return Ok(()) };
         let mut area = area.lock();
-        if area.moved > self.durable.load(Ordering::Acquire) {
+        if area.moved > self.durable.load(Ordering::Acquire) && !self.mutant.is(Mutant::FoldTwice) {
             // the place is still what a crash would need
             return if must { Err(full()) } else { Ok(()) };
         }
@@ -184,6 +204,12 @@ impl Area {
     }
 }
 
+/// Most blocks of the ring that a close writes.
+pub(super) fn share(maps: &SpaceMaps) -> usize {
+    let ring = maps.ring();
+    (((ring.end - ring.start) / 4) as usize).clamp(1, MOST_APPENDED)
+}
+
 #[cold]
 fn full() -> store::Error {
     store::Error::Failed("the log of space maps is full".into())
@@ -192,6 +218,7 @@ fn full() -> store::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use testkit::cases;
 
     const RING: Ring = Ring { length: 16, share: 4, records: 10, position: 100 };
 
@@ -212,8 +239,51 @@ mod tests {
     fn a_ring_that_is_half_full_loses_its_oldest_a_few_at_a_time() {
         assert_eq!(chosen(&[(1, 1)], &[(92, 7), (95, 8)]), (vec![], vec![]));
         assert_eq!(chosen(&[(1, 1)], &[(91, 7), (95, 8)]), (vec![], vec![7]));
+        // three blocks are left before the next close may need all there is
+        assert_eq!(chosen(&[(9, 1)], &(0..9).map(|map| (91, map)).collect::<Vec<_>>()), (vec![], vec![0, 1, 2]));
+        assert_eq!(chosen(&[(9, 11)], &(0..9).map(|map| (91, map)).collect::<Vec<_>>()).1.len(), 6);
         let many: Vec<(u64, u32)> = (86..92).zip(1..).collect();
         assert_eq!(chosen(&[(9, 1)], &many), (vec![], vec![1, 2, 3, 4]));
+    }
+
+    /// Random generations that fit into their share, on rings of any length: no close has to fold for a ring without
+    /// space, and what it folds in time is bounded by what it appends.
+    #[test]
+    fn a_pace_leaves_nothing_for_a_full_ring() {
+        for case in cases("a_pace_leaves_nothing_for_a_full_ring", 40) {
+            let mut rng = case.rng();
+            let length = rng.between(4, 400);
+            let share = (length as usize / 4).clamp(1, MOST_APPENDED);
+            let mut ring = Ring { length, share, records: rng.between(3, 130) as usize, position: 0 };
+            let (maps, even) = (rng.between(1, 500), rng.chance(50));
+            let mut oldest: BTreeMap<u32, u64> = BTreeMap::new();
+            for n in 0..1000 {
+                let mut left = rng.magnitude((share * ring.records) as u64) as usize;
+                let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+                while left > 0 {
+                    let records = if even { 1 } else { rng.magnitude(left as u64) as usize };
+                    *counts.entry(rng.below(maps) as u32).or_default() += records;
+                    left -= records;
+                }
+                let mut by_age: Vec<(u64, u32)> = oldest.iter().map(|(map, tail)| (*tail, *map)).collect();
+                by_age.sort_unstable();
+                let appended = ring.blocks(counts.values().sum());
+                let choice = ring.choose(&counts, &by_age);
+                assert!(choice.must.is_empty(), "{n}: {choice:?}");
+                // what there is when the half begins, and at least that is left then
+                let least = (length / 2).saturating_sub(2 * share as u64).max(1);
+                let most = maps.min((maps * appended).div_ceil(least));
+                assert!(choice.may.len() as u64 <= most, "{n}: {} of {most}", choice.may.len());
+                counts.retain(|map, _| !choice.may.contains(map));
+                oldest.retain(|map, _| !choice.may.contains(map));
+                let mut written = 0;
+                for (map, records) in &counts {
+                    oldest.entry(*map).or_insert(ring.position + (written / ring.records) as u64);
+                    written += records;
+                }
+                ring.position += ring.blocks(written);
+            }
+        }
     }
 
     #[test]

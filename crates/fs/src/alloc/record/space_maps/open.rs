@@ -1,6 +1,8 @@
 //! Space maps as they are found when a volume is opened: the heads, and what the log has beyond them.
 
 use super::area::Area;
+use super::close::share;
+use super::open_generation::OpenGeneration;
 use super::{Log, SpaceMapRecord};
 use crate::alloc::system_zones::SystemZones;
 use crate::mutant::{Injected, Mutant};
@@ -137,7 +139,9 @@ impl Found {
         let restarts = mutant.is(Mutant::RestartSequence);
         let sequence = if restarts { 1 } else { self.sequence };
         let log = Log { sequence, position: self.position, changed: BTreeSet::new(), late: Vec::new() };
+        let records = share(&self.maps) * RingBlock::space(&self.maps);
         SpaceMapRecord {
+            open: OpenGeneration::new(self.areas.len(), records),
             maps: self.maps,
             system_zones: Arc::clone(system_zones),
             areas: self.areas.into_iter().map(Mutex::new).collect(),
