@@ -3,6 +3,7 @@
 //! device.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{BlockDevice, Extent, Geometry, Read, Result, Write};
 
@@ -47,6 +48,10 @@ macro_rules! forward {
 
             fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
                 (**self).extent(offset, len)
+            }
+
+            fn virtual_clock(&self) -> Option<Duration> {
+                (**self).virtual_clock()
             }
 
             fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -44,6 +44,8 @@ pub use overlay::Overlay;
 pub use readonly::ReadOnly;
 pub use spec::{Opener, Scheme, open, open_with, parse_size, path_beneath};
 
+use std::time::Duration;
+
 /// The properties of a device: its size and what it can promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
@@ -187,6 +189,12 @@ pub trait BlockDevice: Send + Sync {
     fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
         self.geometry().admit(Op::Read, offset, len)?;
         Ok(Extent { len, hole: false })
+    }
+
+    /// The time that all requests so far have taken, on a device with a clock of its own, which stands still between
+    /// them. `None` where requests take the system's time, as on most devices.
+    fn virtual_clock(&self) -> Option<Duration> {
+        None
     }
 
     /// Notifies the device that these bytes are no longer needed; they may read as anything until written again.

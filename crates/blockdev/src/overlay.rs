@@ -20,6 +20,8 @@ use crate::{BlockDevice, Geometry, Op, Read, Result};
 
 /// Bytes that are copied as a whole when one of them is changed: the usual block of a volume.
 const PAGE: u64 = 4096;
+/// Pages whose content in the base is read at once, at most.
+const PAGES_AT_ONCE: u64 = 256;
 
 #[derive(Clone)]
 struct Page {
@@ -95,18 +97,23 @@ impl Overlay {
         let mut changes = self.changes.write();
         let end = offset + len;
         let mut at = offset;
+        let mut all_below: Vec<u8> = Vec::new();
         while at < end {
-            let number = at / PAGE;
-            let start = number * PAGE;
-            let mut below = [0; PAGE as usize];
-            let inside = PAGE.min(self.geometry.len - start) as usize;
-            self.base.read(start, &mut below[..inside])?;
-            let mut bytes = changes.pages.get(&number).map_or(below, |page| page.bytes);
-            let piece = (at - start) as usize..(end - start).min(PAGE) as usize;
-            let next = start + piece.end as u64;
-            fill((at - offset) as usize, &mut bytes[piece]);
-            Arc::make_mut(&mut changes).set(number, &bytes, &below);
-            at = next;
+            let first = at / PAGE;
+            let pages = (end.div_ceil(PAGE) - first).min(PAGES_AT_ONCE);
+            all_below.clear();
+            all_below.resize((pages * PAGE) as usize, 0);
+            let inside = (pages * PAGE).min(self.geometry.len - first * PAGE) as usize;
+            self.base.read(first * PAGE, &mut all_below[..inside])?;
+            for (number, below) in (first..).zip(all_below.as_chunks::<{ PAGE as usize }>().0) {
+                let start = number * PAGE;
+                let mut bytes = changes.pages.get(&number).map_or(*below, |page| page.bytes);
+                let piece = (at - start) as usize..(end - start).min(PAGE) as usize;
+                let next = start + piece.end as u64;
+                fill((at - offset) as usize, &mut bytes[piece]);
+                Arc::make_mut(&mut changes).set(number, &bytes, below);
+                at = next;
+            }
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! A device that refuses every change, whatever the device below would allow.
 
+use std::time::Duration;
+
 use crate::{BlockDevice, Extent, Geometry, Op, Read, Result, Write};
 
 /// Passes reads on; writes, flushes and discards fail with [`crate::Error::ReadOnly`] and never reach the device below.
@@ -51,6 +53,10 @@ impl<D: BlockDevice> BlockDevice for ReadOnly<D> {
 
     fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
         self.0.extent(offset, len)
+    }
+
+    fn virtual_clock(&self) -> Option<Duration> {
+        self.0.virtual_clock()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -1,8 +1,9 @@
 //! One check from beginning to end: phase 0 opens the volume, the rounds read it, the phases after compare the records.
 
+use crate::checks::Checks;
 use crate::context::Context;
 use crate::estimate;
-use crate::inode_records::{Directories, Directory};
+use crate::inode_records::Directories;
 use crate::native::{self, Identities, InUse, PhysicalLayer, Version};
 use crate::options::{Options, Progress, Refusal};
 use crate::paths::Paths;
@@ -13,11 +14,10 @@ use crate::phases::multiply_claimed::{Owners, Sharing};
 use crate::phases::{connectivity, links, quota, superblock};
 use crate::problem::{Limits, Problem, Problems};
 use crate::report::{Counts, Report, Scan};
-use crate::scan::found::{DirRun, InlineDirectory, XattrRef};
+use crate::scan::found::DirRun;
 use crate::scan::log::ScanLog;
 use crate::scan::regions::Layers;
 use crate::scan::rounds::{Outcome, Rounds};
-use crate::scan::walk::{BitmapKind, Visitor};
 use crate::scan::{Counters, Scanner};
 use crate::system_zone;
 use crate::table::{Code, Phase};
@@ -25,7 +25,7 @@ use crate::view::{View, Walk};
 use blockdev::BlockDevice;
 use format::feature::{Incompat, RoCompat};
 use format::native::superblock::NativeSuperblock;
-use format::{FsBlock, GroupNo, InodeNo};
+use format::{FsBlock, InodeNo};
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -299,38 +299,6 @@ fn no_volume(snapshot: &Version, refusal: &Refusal) -> Report {
     let at = FsBlock(snapshot.root.physical);
     problems.report(Problem::new(Code::NativeStructureWrong).block(at).name(refusal.to_string()));
     Report::new(String::new(), String::new(), &problems.finish(), Scan::default(), Counts::default())
-}
-
-/// The visitor that checks what the rounds read and do not check themselves.
-struct Checks<'a, 'n> {
-    ctx: &'a Context<'a>,
-    bitmaps: &'a Bitmaps<'a>,
-    directories: &'a OnceLock<Directories>,
-    names: &'n OnceLock<Names<'a>>,
-}
-
-impl Visitor for Checks<'_, '_> {
-    fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>) {
-        self.bitmaps.put(group, kind, bytes);
-    }
-
-    fn directories(&self, directories: Vec<Directory>, inline: Vec<InlineDirectory>) {
-        let directories = self.directories.get_or_init(|| Directories::new(directories));
-        let names = self.names.get_or_init(|| Names::new(self.ctx, directories));
-        for dir in inline {
-            names.check_inline(dir.inode, &dir.i_block, &dir.system_data);
-        }
-    }
-
-    fn dir_block(&self, dir: InodeNo, file_block: u32, block: FsBlock, bytes: Result<&[u8], &blockdev::Error>) {
-        if let Some(names) = self.names.get() {
-            names.check_block(dir, file_block, block, bytes);
-        }
-    }
-
-    fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>) -> u64 {
-        xattrs::check_block(self.ctx, block, inodes, bytes)
-    }
 }
 
 /// Blocks of a directory that its map leaves out. `runs` ascend by inode and block.

@@ -5,13 +5,18 @@
 //! is counted in the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions.
 //!
 //! Elsewhere no descriptor says what hangs below the inodes, nor how far a volume has aged. So the check itself is run
-//! over the inodes of a few *whole rows of groups* ([`sample`]), one group in [`SAMPLED`] but one row at least, where
+//! over the inodes of a few *whole rows of groups* ([`sample()`]), one group in 32 but one row at least, where
 //! as many inodes in use lie before as behind: its rounds bring all tree blocks, directories, attributes and links of
 //! these inodes, however they lie, in the batches in which the device will serve them. Requests, bytes and time of
-//! these rounds are taken times the inodes in use for each in the sample.
+//! these rounds are taken times the inodes in use for each in the sample. So is the time between the requests, which is
+//! the processor's. On volumes of few groups a part of one is sampled.
 //!
 //! The device's other figures are measured by reading as the check will: a piece of the inode tables in order, and the
-//! places where the first pass will have to seek one after the other.
+//! places where the first pass will have to seek one after the other. All of them are measured where the device has to
+//! be waited for, if there are such places; how many of them there are is asked of the system at [`PROBED`] places.
+//! What it has in memory takes no time worth counting then; where that is nearly all, memory itself is measured.
+//!
+//! Reading and checking overlap ([`in_all`]): of the time for checking only what goes beyond that for reading counts.
 //!
 //! A check that only wants to show how far it has come (`of_volume`) takes no sample, and guesses:
 //! - A directory has one block, and all together one more for each [`NAMES_IN_4_KIB`] names.
@@ -21,28 +26,24 @@
 //! - The directory blocks of a group lie together. Of tree blocks about [`TREE_RUN`] lie so near each other that
 //!   one request reads them all, and [`TREE_GAP`] bytes between each two. They are *scattered* over the volume.
 //!
-//! The time is as good as the device's figures: those measured here on a device whose blocks the system has in memory
-//! are memory's.
+//! A device with a clock of its own is timed by that.
 
-use crate::context::Context;
-use crate::inode_records::Directory;
-use crate::options::{Options, Refusal};
+mod sample;
+mod shown;
+
+use crate::options::{Options, Progress, Refusal};
 use crate::phases::{bitmaps, superblock};
 use crate::problem::Problems;
-use crate::scan::found::{InlineDirectory, XattrRef};
-use crate::scan::log::ScanLog;
-use crate::scan::rounds::Rounds;
-use crate::scan::walk::{BitmapKind, Visitor};
+use crate::scan::walk::BitmapKind;
 use crate::scan::{Counters, GAP, REQUEST, Scanner};
 use crate::volume::Volume;
 use blockdev::{BlockDevice, Read};
+use format::GroupNo;
 use format::feature::Incompat;
-use format::{FsBlock, GroupNo, InodeNo};
+use sample::{Part, Timed, first_waited_for, sample, sampled_inodes};
 use serde::Serialize;
-use std::collections::BTreeSet;
-use std::fmt;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 /// Names that 4 KiB of a directory hold when they are two thirds full, at 32 bytes a name.
@@ -57,16 +58,22 @@ const TREE_GAP: u64 = 8 << 10;
 const COUNTED_GROUPS: usize = 64;
 /// Up to so many bytes a region lies behind what is read before it without a seek that would be worth counting.
 const FAR: u64 = 4 << 20;
-/// Bytes read in order to measure a device.
+/// Bytes read in order to measure a device, at most.
 const MEASURED_BYTES: u64 = 8 << 20;
 /// Beginnings of groups read to measure a device.
 const MEASURED_SEEKS: usize = 64;
-/// One group in so many is sampled.
-const SAMPLED: usize = 32;
-/// Groups in a row that are sampled, where flexible groups have no more.
-const SAMPLED_ROW: u32 = 16;
-/// Places where such a row is sampled: at least, and at most.
-const SAMPLED_PLACES: (usize, usize) = (1, 4);
+/// Places at which the system is asked whether it has them in memory.
+const PROBED: u64 = 32;
+/// Where fewer of the places have to be waited for, memory counts and not the device.
+const FEW: f64 = 0.05;
+/// The inode of the descriptor blocks reserved for growth, as a place in the first inode table.
+const RESIZE_INODE: u32 = 6;
+/// A device slower than which few are: by it a check that is over in [`SOON`] takes no longer on any.
+const SLOW: DeviceSpeed = DeviceSpeed { bytes_per_second: 60e6, seek_seconds: 15e-3, scattered_seconds: 8e-3 };
+/// Inodes that one processor checks in a second at least.
+const SLOW_INODES: f64 = 200_000.0;
+/// Seconds for which no one needs to be prepared.
+const SOON: f64 = 10.0;
 
 /// The speed of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -108,12 +115,18 @@ pub struct Estimate {
     pub speed: DeviceSpeed,
     /// The speed was measured just now, not specified.
     pub measured: bool,
-    /// Seconds for reading.
+    /// Bytes of the volume.
+    pub volume_bytes: u64,
+    /// Seconds that the check will take: those of the next two together.
     pub seconds: f64,
+    /// Seconds for reading, by the device's own clock where it has one.
+    pub disk_seconds: f64,
+    /// Seconds for checking, beyond those in which the device is waited for.
+    pub processor_seconds: f64,
 }
 
 impl Work {
-    /// Seconds for reading all this from a device of such speed. Checking runs beside the reading and is not counted.
+    /// Seconds for reading all this from a device of such speed.
     #[must_use]
     pub fn seconds(&self, speed: &DeviceSpeed) -> f64 {
         let (scattered, seeks) = (self.scattered as f64, self.seeks.saturating_sub(self.scattered) as f64);
@@ -122,47 +135,101 @@ impl Work {
 }
 
 /// Foretells a check of the volume on `device`. Reads the superblock, the descriptors and what a check reads of a few
-/// groups; where `speed` is `None`, also a few MiB to measure it.
+/// groups; where `speed` is `None`, also a few MiB to measure it. A device with a
+/// [clock](BlockDevice::virtual_clock) of its own is timed by that.
 ///
 /// # Errors
 /// [`Refusal`] as for a check.
 pub fn estimate(device: &dyn BlockDevice, options: &Options, speed: Option<DeviceSpeed>) -> Result<Estimate, Refusal> {
-    let start = Instant::now();
-    estimate_by(device, options, speed, &|| start.elapsed())
+    make(device, options, speed, &|| false)
 }
 
-/// As [`estimate()`], with the time that `clock` returns: for devices with a clock of their own.
-///
-/// # Errors
-/// [`Refusal`] as for a check.
-pub fn estimate_by(
+/// Foretells a check that is about to be made, where that may take so long that it is of use: `None` where the
+/// descriptors alone show that it will be over soon on any device, where there is no volume, and where `progress` says
+/// that the check is cancelled.
+pub fn foretell(device: &dyn BlockDevice, options: &Options, progress: &dyn Progress) -> Option<Estimate> {
+    let counters = Counters::default();
+    let cancelled = || progress.cancelled();
+    let scanner =
+        Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &cancelled, advanced: &|_| () };
+    let volume = superblock::open(&scanner, options, false, &Problems::default()).ok()?;
+    let work = of_volume(&volume);
+    if work.seconds(&SLOW) + work.inodes as f64 / SLOW_INODES < SOON {
+        return None;
+    }
+    make(device, options, None, &cancelled).ok().filter(|_| !cancelled())
+}
+
+fn make(
     device: &dyn BlockDevice,
     options: &Options,
     speed: Option<DeviceSpeed>,
-    clock: &(dyn Fn() -> Duration + Sync),
+    cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<Estimate, Refusal> {
+    let began = Instant::now();
+    let clock = || device.virtual_clock().unwrap_or_else(|| began.elapsed());
+    let timed = Timed::new(device, &clock);
     let counters = Counters::default();
-    let scanner =
-        Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+    let scanner = Scanner { device: &timed, threads: 1, gap: GAP, counters: &counters, cancelled, advanced: &|_| () };
     let volume = superblock::open(&scanner, options, false, &Problems::default())?;
-    let (only, all) = sampled_groups(&volume);
+    let opening = began.elapsed().saturating_sub(timed.spent().by_system).as_secs_f64();
+    let waited_for = if speed.is_none() { waited_for(device, &known(&volume, false)) } else { 1.0 };
+    let waits = waited_for >= FEW;
+    let is_cached = |place: u64| waits && is_cached(device, place);
+    let (only, all) = sampled_inodes(&volume, &is_cached);
     // what is reserved for growth belongs to an inode of the first group
-    let reserved_for_growth = has_own_regions(&volume) || !only.contains(&GroupNo(0));
-    let mut plan = known(&volume, reserved_for_growth);
+    let samples_resize = only.get(&GroupNo(0)).is_some_and(|inodes| inodes.contains(&RESIZE_INODE));
+    let mut plan = known(&volume, has_own_regions(&volume) || !samples_resize);
     let regions = count_regions(&scanner, &volume, &mut plan);
     let measured = speed.is_none();
-    let mut speed = speed.unwrap_or_else(|| measure(device, &volume, &plan, clock));
-    if let Some(regions) = regions {
-        let work = of_plan(&volume, &plan, MapWork::Found(regions));
-        return Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) });
+    let mut speed = speed.unwrap_or_else(|| measure(device, &volume, &plan, &clock, &is_cached));
+    let whole = || -> Part { only.keys().map(|group| (*group, 0..u32::MAX)).collect() };
+    let sampled = sample(&scanner, &timed, &volume, &only, all)
+        // of the part nothing was in use
+        .or_else(|| sample(&scanner, &timed, &volume, &whole(), all));
+    let (parallel, serial) = sampled.as_ref().map_or((0.0, 0.0), |sampled| (sampled.parallel, sampled.serial));
+    let found = match (regions, sampled) {
+        (Some(regions), _) => MapWork::Found(regions),
+        (None, Some(sampled)) => {
+            if measured {
+                let Work { bytes, scattered, .. } = sampled.work;
+                let without_bytes = (sampled.seconds - bytes as f64 / speed.bytes_per_second).max(0.0);
+                speed.scattered_seconds = without_bytes / scattered.max(1) as f64;
+            }
+            MapWork::Found(sampled.work)
+        }
+        (None, None) => MapWork::Guessed,
+    };
+    let work = of_plan(&volume, &plan, found);
+    let reading = work.seconds(&speed) * if waits { waited_for } else { 1.0 };
+    let checking = Checking { parallel, serial: serial + opening, threads: options.threads };
+    let (disk_seconds, processor_seconds) = in_all(reading, waits, &checking);
+    let seconds = disk_seconds + processor_seconds;
+    let volume_bytes = volume.geometry.blocks.saturating_mul(volume.geometry.block_size.into());
+    Ok(Estimate { work, speed, measured, volume_bytes, seconds, disk_seconds, processor_seconds })
+}
+
+/// The time for checking, without that for reading.
+struct Checking {
+    /// Seconds of one processor for what several threads check.
+    parallel: f64,
+    /// Seconds of what one thread checks when all is read.
+    serial: f64,
+    threads: usize,
+}
+
+/// Seconds for reading, and those for checking beyond them. `reading` are those that one thread needs to read; where
+/// the device has to be waited for, threads read one after the other, and check what they read beside each other.
+fn in_all(reading: f64, waits: bool, checking: &Checking) -> (f64, f64) {
+    let threads = checking.threads.max(1) as f64;
+    let at_once = threads.min(available_parallelism().map_or(1.0, |n| n.get() as f64));
+    let together = reading + checking.parallel;
+    if !waits {
+        let disk = reading / at_once;
+        return (disk, together / at_once - disk + checking.serial);
     }
-    let sampled = sample(&scanner, &volume, &only, all, clock);
-    if measured {
-        let Sample { work: Work { bytes, scattered, .. }, seconds } = sampled;
-        speed.scattered_seconds = (seconds - bytes as f64 / speed.bytes_per_second).max(0.0) / scattered.max(1) as f64;
-    }
-    let work = of_plan(&volume, &plan, MapWork::Found(sampled.work));
-    Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) })
+    let rounds = reading.max(together / threads).max(checking.parallel / at_once);
+    (reading, rounds - reading + checking.serial)
 }
 
 /// The work of a check of an open volume, as far as the descriptors show.
@@ -340,95 +407,10 @@ fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Opt
     Some(Work { bytes: scale(all.bytes), requests: scale(all.requests), seeks: scale(all.seeks), ..all })
 }
 
-/// The work below the inodes, by a sample of them.
-struct Sample {
-    /// Of the whole volume.
-    work: Work,
-    /// The time for reading it, in seconds.
-    seconds: f64,
-}
-
-/// Nothing is checked. Notes what had been read, and when, as the rounds below the inodes began.
-struct Start<'a> {
-    counters: &'a Counters,
-    clock: &'a (dyn Fn() -> Duration + Sync),
-    below: OnceLock<((u64, u64, u64), Duration)>,
-}
-
-impl Visitor for Start<'_> {
-    fn bitmap(&self, _: GroupNo, _: BitmapKind, _: Result<&[u8], &blockdev::Error>) {}
-
-    fn directories(&self, _: Vec<Directory>, _: Vec<InlineDirectory>) {
-        // nothing else sets it
-        let _ = self.below.set((self.counters.totals(), (self.clock)()));
-    }
-
-    fn dir_block(&self, _: InodeNo, _: u32, _: FsBlock, _: Result<&[u8], &blockdev::Error>) {}
-
-    fn xattr_block(&self, _: FsBlock, _: &[XattrRef], _: Result<&[u8], &blockdev::Error>) -> u64 {
-        0
-    }
-}
-
-/// Reads what a check reads of the groups `only`, which stand for `all` inodes in use.
-fn sample(
-    scanner: &Scanner<'_>,
-    volume: &Volume,
-    only: &BTreeSet<GroupNo>,
-    all: u64,
-    clock: &(dyn Fn() -> Duration + Sync),
-) -> Sample {
-    let problems = Problems::default();
-    let ctx = Context::new(volume, &problems);
-    let log = ScanLog::new(Some(1));
-    let rounds = Rounds { ctx: &ctx, scanner, claimer: &ctx.claims, layers: None, log: &log, only: Some(only) };
-    let visitor = Start { counters: scanner.counters, clock, below: OnceLock::new() };
-    rounds.run(&visitor);
-    let Some(((bytes, reads, _), start)) = visitor.below.into_inner() else {
-        return Sample { work: Work::default(), seconds: 0.0 };
-    };
-    let (bytes_after, reads_after, _) = scanner.counters.totals();
-    let times = all as f64 / only.iter().map(|group| inodes_in_use(volume, *group)).sum::<u64>().max(1) as f64;
-    let scale = |n: u64| (n as f64 * times) as u64;
-    let (bytes, requests) = (scale(bytes_after - bytes), scale(reads_after - reads));
-    Sample {
-        work: Work { bytes, requests, seeks: requests, scattered: requests, ..Work::default() },
-        seconds: (clock() - start).as_secs_f64() * times,
-    }
-}
-
 /// As the descriptor counts them.
 fn inodes_in_use(volume: &Volume, group: GroupNo) -> u64 {
     let free = volume.group(group).map_or(u32::MAX, |descriptor| descriptor.free_inodes);
     u64::from(volume.geometry.inodes_per_group.saturating_sub(free))
-}
-
-/// The groups that are sampled, and how many inodes are in use for which they stand.
-fn sampled_groups(volume: &Volume) -> (BTreeSet<GroupNo>, u64) {
-    let in_use = |group: &GroupNo| inodes_in_use(volume, *group);
-    let groups: Vec<GroupNo> = volume.geometry.group_numbers().collect();
-    let row = volume.geometry.flex_groups.max(SAMPLED_ROW) as usize;
-    let mut rows: Vec<(&[GroupNo], u64)> = groups.chunks(row).map(|row| (row, row.iter().map(in_use).sum())).collect();
-    let all: u64 = rows.iter().map(|(_, inodes)| inodes).sum();
-    let mut standing = all;
-    // the system inodes, which are like no others, are in the first row
-    if let Some((_, first)) = rows.first().filter(|(_, first)| *first < all / 2) {
-        standing -= first;
-        rows.remove(0);
-    }
-    let (least, most) = SAMPLED_PLACES;
-    let places = (groups.len() / SAMPLED / row).clamp(least, most) as u64;
-    let mut only = BTreeSet::new();
-    for place in 0..places {
-        let wanted = standing / (2 * places) * (2 * place + 1);
-        let mut before = 0;
-        let found = rows.iter().find(|(_, inodes)| {
-            before += inodes;
-            before > wanted
-        });
-        only.extend(found.into_iter().flat_map(|(row, _)| row.iter().copied()));
-    }
-    (only, all)
 }
 
 impl Work {
@@ -451,8 +433,49 @@ fn joined(parts: impl Iterator<Item = (u64, u64)>) -> Vec<Range<u64>> {
     runs
 }
 
-/// Reads as the check of such a volume will, and takes the time.
-fn measure(device: &dyn BlockDevice, volume: &Volume, plan: &Plan, clock: &dyn Fn() -> Duration) -> DeviceSpeed {
+/// Whether the system has a place in memory.
+fn is_cached(device: &dyn BlockDevice, place: u64) -> bool {
+    let mut bytes = [0; 512];
+    device.read_cached(&mut [Read::new(place, &mut bytes)]) == 1
+}
+
+/// The share of places, spread over what the first pass reads, at which the device has to be waited for.
+fn waited_for(device: &dyn BlockDevice, plan: &Plan) -> f64 {
+    let len = |stop: &Range<u64>| stop.end - stop.start;
+    let all: u64 = plan.stops.iter().map(len).sum();
+    let (mut stops, mut before) = (plan.stops.iter().peekable(), 0);
+    let (mut probed, mut waiting) = (0u32, Vec::new());
+    for n in 0..PROBED {
+        let at = all / (2 * PROBED) * (2 * n + 1);
+        while let Some(stop) = stops.next_if(|stop| before + len(stop) <= at) {
+            before += len(stop);
+        }
+        let Some(stop) = stops.peek() else { break };
+        let place = stop.start + (at - before);
+        probed += 1;
+        if !is_cached(device, place) {
+            waiting.push(place);
+        }
+    }
+    if probed == 0 {
+        return 1.0;
+    }
+    // asking has made the system read them: that is not to disturb what is measured
+    let mut bytes = [0; 512];
+    for place in &waiting {
+        let _ = device.read(*place, &mut bytes);
+    }
+    waiting.len() as f64 / f64::from(probed)
+}
+
+/// Reads as the check of such a volume will, and takes the time, where the system has not got the places in memory.
+fn measure(
+    device: &dyn BlockDevice,
+    volume: &Volume,
+    plan: &Plan,
+    clock: &dyn Fn() -> Duration,
+    is_cached: &dyn Fn(u64) -> bool,
+) -> DeviceSpeed {
     let len = device.geometry().len;
     // the check reports a device that cannot be read
     let timed = |batch: usize, offsets: &mut dyn Iterator<Item = u64>, size: u64| {
@@ -472,36 +495,21 @@ fn measure(device: &dyn BlockDevice, volume: &Volume, plan: &Plan, clock: &dyn F
         (clock() - start).as_secs_f64().max(1e-9) / offsets.len().max(1) as f64
     };
     let block_size = u64::from(volume.geometry.block_size);
-    let table = volume.groups.get(volume.groups.len() / 2).map_or(0, |group| group.inode_table.get() * block_size);
-    let whole = timed(2, &mut (0..MEASURED_BYTES / REQUEST).map(|n| table + n * REQUEST), REQUEST);
+    let (before, behind) = volume.groups.split_at(volume.groups.len() / 2);
+    let tables = behind.iter().chain(before).map(|group| group.inode_table.get().saturating_mul(block_size));
+    let table = first_waited_for(tables, |table| table.saturating_add(REQUEST), is_cached).unwrap_or(0);
+    // of a small volume no more than a part of what the check reads
+    let in_order = (plan.work.bytes / 4).clamp(4 * REQUEST, MEASURED_BYTES);
+    let whole = timed(2, &mut (0..in_order / REQUEST).map(|n| table + n * REQUEST), REQUEST);
     let bytes_per_second = len.clamp(1, REQUEST) as f64 / whole;
     // from the middle on, as far from the device's fast end as most of the volume is
     let middle = plan.stops.len().saturating_sub(MEASURED_SEEKS) / 2;
-    let stops = plan.stops.iter().skip(middle).take(MEASURED_SEEKS).map(|stop| stop.start);
-    let seek = timed(1, &mut { stops }, block_size) - block_size as f64 / bytes_per_second;
+    let stops =
+        |n: u64| plan.stops.iter().skip(middle).take(MEASURED_SEEKS).map(move |stop| stop.start + n * block_size);
+    // another block at each of them, where the first was read by an estimate before
+    let nth = first_waited_for(0u64.., |n| stops(*n).next().unwrap_or(0), is_cached).unwrap_or(0);
+    let seek = timed(1, &mut stops(nth), block_size) - block_size as f64 / bytes_per_second;
     DeviceSpeed { bytes_per_second, seek_seconds: seek.max(0.0), scattered_seconds: 0.0 }
-}
-
-impl fmt::Display for Estimate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let Work { bytes, known_bytes, requests, seeks, inodes, directories, .. } = self.work;
-        writeln!(
-            f,
-            "{inodes} inodes, {directories} directories: about {:.1} MiB to read ({:.1} known exactly), {requests} requests, \
-             {seeks} seeks",
-            mib(bytes),
-            mib(known_bytes)
-        )?;
-        write!(
-            f,
-            "about {:.2} s at {:.0} MiB/s and {:.3} ms a seek ({})",
-            self.seconds,
-            self.speed.bytes_per_second / f64::from(1 << 20),
-            self.speed.seek_seconds * 1e3,
-            if self.measured { "measured just now" } else { "as specified" }
-        )
-    }
 }
 
 #[cfg(test)]
@@ -524,7 +532,28 @@ mod tests {
         let disk = DeviceSpeed { bytes_per_second: 150e6, seek_seconds: 8e-3, scattered_seconds: 2e-3 };
         assert!((work.seconds(&disk) - 2.8).abs() < 1e-9);
         assert!((Work { scattered: 50, ..work }.seconds(&disk) - 2.5).abs() < 1e-9);
-        let text = Estimate { work, speed: disk, measured: false, seconds: work.seconds(&disk) }.to_string();
-        assert!(text.contains("286.1 MiB") && text.contains("about 2.80 s") && text.contains("as specified"), "{text}");
+    }
+
+    #[test]
+    fn checking_counts_where_it_does_not_run_beside_the_reading() {
+        let checking = |parallel, threads| Checking { parallel, serial: 0.5, threads };
+        // one thread does one after the other
+        assert_eq!(in_all(4.0, true, &checking(2.0, 1)), (4.0, 2.5));
+        assert_eq!(in_all(4.0, false, &checking(2.0, 1)), (4.0, 2.5));
+        // the device is the limit
+        if available_parallelism().is_ok_and(|n| n.get() >= 2) {
+            assert_eq!(in_all(4.0, true, &checking(2.0, 2)), (4.0, 0.5));
+            assert_eq!(in_all(1.0, true, &checking(5.0, 2)), (1.0, 2.5));
+            assert_eq!(in_all(1.0, false, &checking(5.0, 2)), (0.5, 3.0));
+        }
+    }
+
+    #[test]
+    fn places_that_are_cached_are_passed_over_unless_all_are() {
+        let tried = |is_cached: &dyn Fn(u64) -> bool| first_waited_for(5u64.., |n| *n, is_cached);
+        assert_eq!(tried(&|_| false), Some(5));
+        assert_eq!(tried(&|n| n < 9), Some(9));
+        assert_eq!(tried(&|_| true), Some(5));
+        assert_eq!(first_waited_for(std::iter::empty::<u64>(), |n| *n, &|_| true), None);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `checker`, `options`, `view` | one check from beginning to end; how to check; what it knows when it is done |
+//! | `checker`, `checks`, `options`, `view` | one check from beginning to end; how to check; what it knows when it is done |
 //! | `phases` | what each phase checks |
 //! | `scan` | reading in disk order; the rounds, one per tree level; what they find and how often they claim |
 //! | `volume`, `context`, `inode_records`, `claims` | what the phases share: what is known of each inode and block |
@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod checker;
+mod checks;
 mod claims;
 mod context;
 mod estimate;
@@ -41,7 +42,7 @@ pub mod report;
 pub mod table;
 
 pub use checker::{check, check_in_use};
-pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_by};
+pub use estimate::{DeviceSpeed, Estimate, Work, estimate, foretell};
 pub use native::{Glance, InUse, is_native};
 pub use options::{Options, Progress, Refusal, Repair};
 pub use problem_settings::{ProblemSetting, ProblemSettings};

@@ -1,6 +1,7 @@
 //! The redo log: a set of changed blocks reaches a device so that a cut at any write is harmless.
 //!
-//! 1. Blocks that nothing used are written at once: until the superblock says otherwise they hold nothing.
+//! 1. Blocks that nothing used are written at once: until the superblock says otherwise they hold nothing. So are
+//!    blocks that were free until they were handed out for what is written (`FreeBlocks::hand_out`).
 //! 2. What all other blocks are to hold goes into other free blocks first, the redo log; with an index that says where
 //!    each belongs. Then a flush.
 //! 3. One sector of the superblock is written: with a pointer to the log. It is there or not. Then a flush.
@@ -27,6 +28,7 @@ use format::feature::RoCompat;
 use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
 use format::superblock::{self, DiskSuperblock, Geometry, OFFSET, State};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -43,6 +45,8 @@ pub struct FreeBlocks {
     geometry: Geometry,
     /// A bit for each cluster in use, group by group.
     used: Vec<Vec<u64>>,
+    /// Clusters that were free until they were handed out.
+    handed_out: BTreeSet<u64>,
 }
 
 impl FreeBlocks {
@@ -50,7 +54,8 @@ impl FreeBlocks {
     #[must_use]
     pub fn all(geometry: &Geometry) -> Self {
         let words = geometry.clusters_per_group().div_ceil(64) as usize;
-        Self { used: geometry.group_numbers().map(|_| vec![0; words]).collect(), geometry: geometry.clone() }
+        let used = geometry.group_numbers().map(|_| vec![0; words]).collect();
+        Self { used, geometry: geometry.clone(), handed_out: BTreeSet::new() }
     }
 
     /// Takes out what is in use: `used` returns the bits of 64 clusters of a group, of those from `64 * n` on.
@@ -62,6 +67,21 @@ impl FreeBlocks {
         }
     }
 
+    /// Notes clusters that are used from now on for what will be written: nothing on the volume as it is leads to them,
+    /// and what they hold there is of no use. Those that were in use before stay as they are.
+    pub(crate) fn hand_out(&mut self, clusters: impl IntoIterator<Item = u64>) {
+        let free: Vec<u64> = clusters.into_iter().filter(|cluster| !self.is_used(*cluster)).collect();
+        self.handed_out.extend(free);
+    }
+
+    /// Takes back clusters, in ascending ranges: something else claims them, too.
+    pub(crate) fn take_back(&mut self, clusters: &[Range<u64>]) {
+        for range in clusters {
+            let disputed: Vec<u64> = self.handed_out.range(range.clone()).copied().collect();
+            disputed.iter().for_each(|cluster| _ = self.handed_out.remove(cluster));
+        }
+    }
+
     /// The volume's geometry.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
@@ -69,16 +89,27 @@ impl FreeBlocks {
     }
 
     fn contains(&self, block: u64) -> bool {
+        self.cluster_of(block).is_some_and(|cluster| !self.is_used(cluster))
+    }
+
+    /// Whether a block can be written before the log is: it is free, or was when it was handed out.
+    fn is_fresh(&self, block: u64) -> bool {
+        let handed_out = |cluster| self.handed_out.contains(&cluster);
+        self.cluster_of(block).is_some_and(|cluster| !self.is_used(cluster) || handed_out(cluster))
+    }
+
+    /// The cluster of a block that may hold anything but the volume's first blocks.
+    fn cluster_of(&self, block: u64) -> Option<u64> {
         let geometry = &self.geometry;
-        let first = u64::from(geometry.first_data_block).max(1);
-        if block < first || block >= geometry.blocks {
-            return false;
-        }
-        let cluster = (block - u64::from(geometry.first_data_block)) / u64::from(geometry.cluster_blocks);
-        let per_group = u64::from(geometry.clusters_per_group());
+        let first = u64::from(geometry.first_data_block);
+        (block >= first.max(1) && block < geometry.blocks).then(|| (block - first) / u64::from(geometry.cluster_blocks))
+    }
+
+    fn is_used(&self, cluster: u64) -> bool {
+        let per_group = u64::from(self.geometry.clusters_per_group());
         let (group, place) = (cluster / per_group, cluster % per_group);
         let word = self.used.get(group as usize).and_then(|used| used.get((place / 64) as usize));
-        word.is_some_and(|word| word >> (place % 64) & 1 == 0)
+        word.is_none_or(|word| word >> (place % 64) & 1 == 1)
     }
 }
 
@@ -86,7 +117,7 @@ impl FreeBlocks {
 struct Plan<'a> {
     overlay: &'a Overlay,
     block_size: u64,
-    /// Blocks that were free all along.
+    /// Blocks that were free all along, or until they were handed out; ascending.
     fresh: Vec<u64>,
     /// All others, without the superblock.
     homes: Vec<u64>,
@@ -178,7 +209,7 @@ fn changes<'a>(plan: &'a Plan<'_>, log: Option<&'a Log>) -> impl Iterator<Item =
 
 /// Writes what differs, through the log where there is one.
 fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Result<()> {
-    write_all(device, plan.block_size, plan.fresh.iter().copied(), |block| plan.block(block))?;
+    write_fresh(device, plan)?;
     let has_log = log.is_some();
     if let Some(log) = log {
         write_all(device, plan.block_size, log.blocks.iter().map(|(block, _)| *block), |block| {
@@ -227,6 +258,18 @@ fn complete(
     device.flush()
 }
 
+/// Writes the blocks that were free, neighbours at once: there may be very many of them.
+fn write_fresh(device: &dyn BlockDevice, plan: &Plan<'_>) -> Result<()> {
+    let runs = plan.fresh.chunk_by(|block, next| block + 1 == *next);
+    for run in runs.flat_map(|run| run.chunks(BATCH)) {
+        let Some(offset) = run.first().map(|first| first * plan.block_size) else { continue };
+        let mut bytes = vec![0; run.len() * plan.block_size as usize];
+        plan.overlay.read(offset, &mut bytes)?;
+        device.write(offset, &bytes)?;
+    }
+    Ok(())
+}
+
 /// Writes blocks, many at once.
 fn write_all(
     device: &dyn BlockDevice,
@@ -253,6 +296,11 @@ fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBl
     let mut changed = BTreeSet::new();
     let mut failed = None;
     overlay.each_change(|offset, bytes| {
+        // it differs somewhere, which is all that counts where it is a block or less, and not beside the superblock
+        if bytes.len() as u64 <= block_size && offset > OFFSET {
+            changed.insert(offset / block_size);
+            return;
+        }
         let mut below = vec![0; bytes.len()];
         if let Err(error) = device.read(offset, &mut below) {
             failed = Some(error);
@@ -270,7 +318,7 @@ fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBl
         return Err(error);
     }
     let (fresh, homes): (Vec<u64>, Vec<u64>) =
-        changed.into_iter().partition(|block| free.is_some_and(|free| free.contains(*block)));
+        changed.into_iter().partition(|block| free.is_some_and(|free| free.is_fresh(*block)));
     let mut before = vec![0; DiskSuperblock::SIZE];
     device.read(OFFSET, &mut before)?;
     let mut after = vec![0; DiskSuperblock::SIZE];
@@ -655,4 +703,41 @@ pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> 
     }
     found.blocks.sort_unstable();
     Ok(Some(found).filter(|found| found.is_consistent(pointer, &indexes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry() -> Geometry {
+        let mut sb = [0u8; 1024];
+        let mut put = |at: usize, bytes: &[u8]| sb[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0x00, &2048u32.to_le_bytes()); // inodes
+        put(0x04, &1000u32.to_le_bytes()); // blocks
+        put(0x14, &1u32.to_le_bytes()); // first data block
+        put(0x20, &256u32.to_le_bytes()); // blocks in a group
+        put(0x24, &256u32.to_le_bytes());
+        put(0x28, &512u32.to_le_bytes()); // inodes in a group
+        put(0x38, &0xEF53u16.to_le_bytes());
+        Geometry::of(&DiskSuperblock::from_slice(&sb).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_was_handed_out_is_fresh_until_something_else_claims_it() {
+        let mut free = FreeBlocks::all(&geometry());
+        let in_use = |bits: u64| move |group: GroupNo, n: usize| if (group.get(), n) == (0, 0) { bits } else { 0 };
+        free.exclude(in_use(0xF));
+        free.hand_out([3, 10, 11, 12]);
+        // the next check finds in use what was handed out
+        free.exclude(in_use(0x1C0F));
+        // cluster 0 is block 1
+        assert!(!free.is_fresh(4), "it was in use before");
+        for block in [11, 12, 13] {
+            assert!(free.is_fresh(block) && !free.contains(block), "{block}");
+        }
+        free.take_back(&[1..2, 11..12]);
+        assert_eq!([11, 12, 13].map(|block| free.is_fresh(block)), [true, false, true]);
+        assert!(free.is_fresh(20) && free.contains(20), "free all along");
+        assert!(!free.is_fresh(0) && !free.is_fresh(1000), "outside the volume");
+    }
 }

@@ -359,8 +359,16 @@ impl Unclaimed {
         match (&mut *self, &view.walk) {
             (Self::Known(free), Some(walk)) if key(free.geometry()) == key(geometry) => {
                 free.exclude(|group, n| walk.ctx.claims.word(group, n));
+                free.take_back(&walk.sharing.conflicts);
             }
             _ => *self = Self::Unknown,
+        }
+    }
+
+    /// Notes what an iteration allocated.
+    fn hand_out(&mut self, clusters: Vec<u64>) {
+        if let Self::Known(free) = self {
+            free.hand_out(clusters);
         }
     }
 
@@ -387,8 +395,16 @@ impl Iterations<'_> {
             return Ok(Step::Stuck(refusal));
         }
         let work = Work::new(view, self.overlay, self.now);
+        let step = self.work_on(&problems, &work);
+        self.unclaimed.hand_out(work.handed_out());
+        step
+    }
+
+    /// Lets fixers work on problems.
+    fn work_on(&mut self, problems: &[Problem], work: &Work<'_>) -> blockdev::Result<Step> {
+        let view = work.view;
         if std::mem::take(&mut self.restore) && self.mode == Repair::All {
-            superblock::restore(&work)?;
+            superblock::restore(work)?;
             return Ok(Step::Worked(Fixer::Superblock));
         }
         // what is known of the volume is not enough to change anything
@@ -401,7 +417,7 @@ impl Iterations<'_> {
             self.stopped = Some(grave.clone());
             return Ok(Step::Done);
         }
-        journal::forget_error(&work)?;
+        journal::forget_error(work)?;
         let mut began = None;
         loop {
             let after = began.map(|(_, last)| last);
@@ -424,19 +440,19 @@ impl Iterations<'_> {
                 self.replayed = Some(self.overlay.clone());
             }
             if fixer == Fixer::Replay
-                && let Some(refusal) = self.replay(&work)?
+                && let Some(refusal) = self.replay(work)?
             {
                 return Ok(Step::Stuck(refusal));
             }
             let obstacle = match fixer {
-                Fixer::Descriptors if !self.empty_tables => descriptors::would_lose(&work, &own),
-                Fixer::Sharing if shares_on_purpose(view) => sharing::lacks_space(&work),
+                Fixer::Descriptors if !self.empty_tables => descriptors::would_lose(work, &own),
+                Fixer::Sharing if shares_on_purpose(view) => sharing::lacks_space(work),
                 _ => None,
             };
             if let Some(sentence) = obstacle {
                 return Ok(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
             }
-            run_fixer(fixer, &work, &own)?;
+            run_fixer(fixer, work, &own)?;
             self.repaired.extend(own.into_iter().cloned());
             began = Some((began.map_or(fixer, |(first, _)| first), fixer));
             if work.is_stale() {

@@ -169,6 +169,9 @@ struct Refused<'a> {
     error: &'a str,
 }
 
+/// A check that takes so many seconds says so before it begins.
+const LONG: f64 = 10.0;
+
 /// The message about a journal of which not all can be replayed, where the replay alone was requested.
 const DAMAGED_JOURNAL: &str = "the journal is damaged and nothing was changed; check -fy recovers what can be";
 
@@ -227,24 +230,7 @@ impl Check {
         let patience = if write { for_writing(&self.device) } else { blockdev::OpenOptions::default() };
         let open = blockdev::OpenOptions { planned: true, write, mounted: root, ..patience };
         let device = open_volume(&self.device, open)?;
-        let now = std::env::var("E2FSCK_TIME").ok().and_then(|time| time.parse().ok());
-        let mut options = Options {
-            superblock: self.superblock,
-            block_size: self.block_size,
-            repair,
-            now,
-            empty_tables: self.extended.contains(&Extended::EmptyTables),
-            unshare_blocks: self.extended.contains(&Extended::UnshareBlocks),
-            problem_settings: settings.problem_settings.clone(),
-            scan_segments: self.extended.iter().find_map(|option| match option {
-                Extended::ScanSegments(n) => Some(*n),
-                _ => None,
-            }),
-            ..Options::default()
-        };
-        if let Some(threads) = self.threads {
-            options.threads = threads;
-        }
+        let options = self.options(repair, settings);
         if self.estimate {
             return self.estimate(&*device, &options);
         }
@@ -273,6 +259,7 @@ impl Check {
             self.say("-z: undo is not supported for native volumes, so nothing is changed; omit -z");
         }
         let name = self.called();
+        let foretold = self.foretell(&*device, &options, watch);
         let outcome = match repair {
             Repair::No => check::check(name, &*device, &options, watch),
             _ => check::repair(name, &device, &options, watch, self.undo.as_deref()),
@@ -282,6 +269,7 @@ impl Check {
         let mut report = match outcome {
             Ok(mut report) => {
                 (report.mounted, report.asked) = (is_mounted, repair);
+                report.scan.estimate_seconds = foretold.or(report.scan.estimate_seconds);
                 report
             }
             Err(refusal) => {
@@ -298,6 +286,35 @@ impl Check {
             self.hint_at_copy(&*device);
         }
         Ok(if status == exit::CANCELLED && report.problems.is_empty() && forgives() { exit::CLEAN } else { status })
+    }
+
+    /// The options of a check.
+    fn options(&self, repair: Repair, settings: &Settings) -> Options {
+        let options = Options::default();
+        Options {
+            superblock: self.superblock,
+            block_size: self.block_size,
+            threads: self.threads.unwrap_or(options.threads),
+            repair,
+            now: std::env::var("E2FSCK_TIME").ok().and_then(|time| time.parse().ok()),
+            empty_tables: self.extended.contains(&Extended::EmptyTables),
+            unshare_blocks: self.extended.contains(&Extended::UnshareBlocks),
+            problem_settings: settings.problem_settings.clone(),
+            scan_segments: self.extended.iter().find_map(|option| match option {
+                Extended::ScanSegments(n) => Some(*n),
+                _ => None,
+            }),
+            ..options
+        }
+    }
+
+    /// The seconds that the check will take, where that is worth finding out; says so where it will take long.
+    fn foretell(&self, device: &dyn BlockDevice, options: &Options, watch: &Watch) -> Option<f64> {
+        let foretold = check::foretell(device, options, watch)?;
+        if foretold.seconds >= LONG && !self.json {
+            self.say(&foretold.sentence());
+        }
+        Some(foretold.seconds)
     }
 
     /// Suggests a backup superblock for a check that was aborted, where there is one.

@@ -175,6 +175,10 @@ impl BlockDevice for Background {
         self.kero.read_cached(reads)
     }
 
+    fn virtual_clock(&self) -> Option<Duration> {
+        self.kero.virtual_clock()
+    }
+
     fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
         self.kero.write(offset, data)
     }

@@ -748,6 +748,10 @@ impl<D: BlockDevice> BlockDevice for Kero<D> {
         Ok(Extent { len: (u64::from(to) * BLOCK).saturating_sub(offset).min(len), hole })
     }
 
+    fn virtual_clock(&self) -> Option<Duration> {
+        self.device.virtual_clock()
+    }
+
     fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
         self.put(offset, data, false).map_err(|error| error.into_device(Op::Write, offset, data.len() as u64))
     }

@@ -82,10 +82,11 @@ impl Owners {
                     with_metadata: false,
                 });
                 share.clusters += record.end.min(conflict.end) - record.start.max(conflict.start);
-                let others = owners.iter().filter(|other| **other != record.inode);
-                let count = others.clone().count() as u64;
-                if count > share.others {
-                    (share.others, share.named) = (count, others.take(NAMED).copied().collect());
+                // it is one of the owners itself
+                let others = (owners.len() as u64).saturating_sub(1);
+                if others > share.others {
+                    let named = owners.iter().filter(|other| **other != record.inode).take(NAMED);
+                    (share.others, share.named) = (others, named.copied().collect());
                 }
                 share.with_metadata |= with_metadata;
             }

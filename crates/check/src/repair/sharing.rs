@@ -2,7 +2,8 @@
 //!
 //! The owners move to their copies in the order of their numbers, and the block stays with the last one; metadata of
 //! the volume never changes its owner, and a block listed as bad stays with the list. Linear in the claims: a count for
-//! each cluster says how many owners are left.
+//! each cluster says how many owners are left. What a file's copies take is read and written by runs, once its map is
+//! known.
 
 use super::attributes;
 use super::maps::{self, Pointer};
@@ -13,6 +14,9 @@ use format::extent::Extent;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Blocks that are copied at once, at most.
+const COPIED: u64 = 256;
 
 /// Copies shared blocks, so that every file has blocks of its own.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
@@ -33,7 +37,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
             }
         }
     }
-    let mut clones = Clones { work, owners, shared: HashMap::new(), attributes: HashMap::new() };
+    let mut clones = Clones { work, owners, copies: Vec::new(), shared: HashMap::new(), attributes: HashMap::new() };
     for number in inodes {
         clones.separate(number)?;
     }
@@ -71,6 +75,9 @@ struct Owners {
 struct Clones<'a, 'w> {
     work: &'a Work<'w>,
     owners: HashMap<u64, Owners>,
+    /// The blocks of the file at hand that are still to be copied: from where, and to where. Nothing changes a block
+    /// that has other owners, nor reads a copy, before they are made.
+    copies: Vec<(u64, u64)>,
     /// Under bigalloc: where the clusters of the file at hand went, each as this cluster of the file; `None` for
     /// metadata.
     shared: HashMap<(u64, Option<u64>), u64>,
@@ -111,6 +118,7 @@ impl Clones<'_, '_> {
             self.separate_indirect(number, &mut inode)?
         };
         if !has_space {
+            self.copies.clear();
             return work.clear_inode(number);
         }
         let wide = work.volume().features.incompat.contains(format::feature::Incompat::BIT64);
@@ -123,6 +131,19 @@ impl Clones<'_, '_> {
                 Outcome::NoSpace => work.edit_inode(number, |inode| inode.set_file_acl(FsBlock(0)))?,
             }
         }
+        self.copy()
+    }
+
+    /// Makes the copies that were decided on: neighbours that go to neighbours at once.
+    fn copy(&mut self) -> Result<()> {
+        let mut copies = std::mem::take(&mut self.copies).into_iter().peekable();
+        while let Some((from, to)) = copies.next() {
+            let mut blocks = 1;
+            while blocks < COPIED && copies.next_if_eq(&(from + blocks, to + blocks)).is_some() {
+                blocks += 1;
+            }
+            self.work.copy_blocks(from, to, blocks)?;
+        }
         Ok(())
     }
 
@@ -130,8 +151,8 @@ impl Clones<'_, '_> {
         self.owners.get(&self.work.walk()?.ctx.claims.cluster_of(block)).copied()
     }
 
-    /// Decides about one claim on a block and copies it where it goes. `logical` is which block of the file it is;
-    /// `None` for metadata.
+    /// Decides about one claim on a block; where it goes, it is to be copied. `logical` is which block of the file it
+    /// is; `None` for metadata.
     fn decide(&mut self, block: u64, logical: Option<u64>) -> Result<Outcome> {
         let work = self.work;
         let Some(walk) = work.walk() else { return Ok(Outcome::Stays) };
@@ -152,11 +173,7 @@ impl Clones<'_, '_> {
         }
         let to = if logical.is_none() { work.allocate_metadata() } else { work.allocate() };
         let Some(to) = to else { return Ok(Outcome::NoSpace) };
-        for n in 0..ratio {
-            if let Some(bytes) = work.block(block - within + n)? {
-                work.put_block(to + n, &bytes)?;
-            }
-        }
+        self.copies.extend((0..ratio).map(|n| (block - within + n, to + n)));
         self.shared.insert(place, to);
         Ok(Outcome::Goes(to + within))
     }

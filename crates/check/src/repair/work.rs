@@ -26,6 +26,8 @@ pub(super) struct Work<'a> {
     stale: Cell<bool>,
     /// Clusters handed out in this iteration.
     taken: RefCell<HashSet<u64>>,
+    /// Of these, the ones that the volume's own bitmaps say are free, too.
+    recorded_free: RefCell<Vec<u64>>,
     /// The cluster at which the search for a free one goes on.
     cursor: Cell<u64>,
     /// Clusters that the volume's bitmaps mark are taken, too: there are no others left.
@@ -47,6 +49,7 @@ impl<'a> Work<'a> {
             now,
             stale: Cell::new(false),
             taken: RefCell::default(),
+            recorded_free: RefCell::default(),
             cursor: Cell::new(0),
             marked_too: Cell::new(false),
             bitmap: RefCell::default(),
@@ -96,6 +99,18 @@ impl<'a> Work<'a> {
             Some(offset) => self.device.write(offset, bytes),
             None => Ok(()),
         }
+    }
+
+    /// Copies blocks in a row; those outside the volume are passed over.
+    pub(super) fn copy_blocks(&self, from: u64, to: u64, blocks: u64) -> Result<()> {
+        let end = self.volume().geometry.blocks;
+        let blocks = blocks.min(end.saturating_sub(from)).min(end.saturating_sub(to));
+        let (Some(source), Some(target)) = (self.volume().offset(from), self.volume().offset(to)) else {
+            return Ok(());
+        };
+        let mut bytes = vec![0; blocks as usize * self.block_size()];
+        self.device.read(source, &mut bytes)?;
+        self.device.write(target, &bytes)
     }
 
     fn inode_offset(&self, inode: InodeNo) -> Option<u64> {
@@ -236,6 +251,26 @@ impl<'a> Work<'a> {
         byte.is_some_and(|byte| byte >> (at % 8) & 1 == 1)
     }
 
+    /// Whether the volume has a record to be believed of which clusters in the group of one are free. The group's
+    /// bitmap was the last to be asked.
+    fn is_recorded(&self, cluster: u64) -> bool {
+        let volume = self.volume();
+        let per_group = u64::from(volume.geometry.clusters_per_group()).max(1);
+        let number = GroupNo((cluster / per_group) as u32);
+        let believed =
+            volume.space_maps.is_none() && !volume.is_copy && volume.untrusted.binary_search(&number).is_err();
+        let Some(group) = volume.group(number).filter(|_| believed) else { return false };
+        if group.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            return volume.geometry.metadata_csum || volume.geometry.gdt_csum;
+        }
+        self.bitmap.borrow().as_ref().is_some_and(|(of, bytes)| *of == number && !bytes.is_empty())
+    }
+
+    /// The clusters that were handed out in this iteration and are free by the volume's own record.
+    pub(super) fn handed_out(&self) -> Vec<u64> {
+        self.recorded_free.take()
+    }
+
     fn clusters(&self) -> u64 {
         let geometry = &self.volume().geometry;
         let first = u64::from(geometry.first_data_block);
@@ -331,6 +366,9 @@ impl<'a> Work<'a> {
             if self.is_free(walk, at) && !passed_over() {
                 self.cursor.set(at + 1);
                 self.taken.borrow_mut().insert(at);
+                if !self.marked_too.get() && self.is_recorded(at) {
+                    self.recorded_free.borrow_mut().push(at);
+                }
                 return Some(self.first_block(at));
             }
             at += 1;

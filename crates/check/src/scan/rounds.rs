@@ -29,7 +29,7 @@ use crate::table::Code;
 use format::native::map::BlockKind;
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The growth of round 0: the block bitmap of a group leads to the blocks of its regions, which come after the inodes.
@@ -98,8 +98,8 @@ pub(crate) struct Rounds<'a> {
     /// Puts trees together, on volumes that allow it.
     pub(crate) layers: Option<&'a Layers<'a>>,
     pub(crate) log: &'a ScanLog,
-    /// The groups whose inodes are read, for who wants a sample; all where unset.
-    pub(crate) only: Option<&'a BTreeSet<GroupNo>>,
+    /// The groups of which inodes are read, and which of each, for who wants a sample; all where unset.
+    pub(crate) only: Option<&'a BTreeMap<GroupNo, Range<u32>>>,
 }
 
 impl Rounds<'_> {
@@ -140,8 +140,8 @@ impl Rounds<'_> {
     /// Bitmaps, inode tables and regions, in the order in which they lie; without a visitor only what makes claims.
     fn round_zero(&self, visitor: Option<&dyn Visitor>) -> Harvest {
         if visitor.is_some() {
-            for (group, used) in self.groups() {
-                self.ctx.inodes.open_group(group, used);
+            for (group, inodes) in self.groups() {
+                self.ctx.inodes.open_group(group, inodes.end);
             }
         }
         let items = self.group_parts(visitor.is_some());
@@ -153,18 +153,21 @@ impl Rounds<'_> {
         harvest
     }
 
-    /// The groups that are read, each with the inodes at the start of its table that may be in use.
-    fn groups(&self) -> impl Iterator<Item = (GroupNo, u32)> {
+    /// The groups that are read, each with the part of its inode table that may be in use.
+    fn groups(&self) -> impl Iterator<Item = (GroupNo, Range<u32>)> {
         let volume = self.ctx.volume;
         let groups = volume.geometry.group_numbers().zip(volume.used_inodes.iter().copied());
-        groups.filter(|(group, _)| self.only.is_none_or(|only| only.contains(group)))
+        groups.filter_map(|(group, used)| match self.only {
+            None => Some((group, 0..used)),
+            Some(only) => only.get(&group).map(|part| (group, part.start.min(used)..part.end.min(used))),
+        })
     }
 
     /// The parts that round 0 reads, in the order in which they lie. `all` includes what makes no claims.
     fn group_parts(&self, all: bool) -> Vec<Item<GroupPart>> {
         let volume = self.ctx.volume;
         let mut items = Vec::new();
-        for (group, used) in self.groups() {
+        for (group, inodes) in self.groups() {
             let Some(descriptor) = volume.group(group) else { continue };
             for (block, kind) in
                 [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)]
@@ -176,7 +179,7 @@ impl Rounds<'_> {
                     items.push(Item { offset, len: volume.geometry.block_size, tag });
                 }
             }
-            self.table_items(group, descriptor.inode_table, used, &mut items);
+            self.table_items(group, descriptor.inode_table, inodes, &mut items);
         }
         items.sort_by_key(|i| i.offset);
         items
@@ -352,14 +355,14 @@ impl Rounds<'_> {
         });
     }
 
-    /// The used part of a group's inode table, in pieces of one request.
-    fn table_items(&self, group: GroupNo, table: FsBlock, used: u32, items: &mut Vec<Item<GroupPart>>) {
+    /// A part of a group's inode table, in pieces of one request.
+    fn table_items(&self, group: GroupNo, table: FsBlock, part: Range<u32>, items: &mut Vec<Item<GroupPart>>) {
         let geometry = &self.ctx.volume.geometry;
         let Some(start) = geometry.byte_offset(table) else { return };
         let per_piece = (REQUEST as u32) / geometry.inode_size;
-        let mut first = 0;
-        while first < used {
-            let inodes = per_piece.min(used - first);
+        let mut first = part.start;
+        while first < part.end {
+            let inodes = per_piece.min(part.end - first);
             let offset = start.saturating_add(u64::from(first) * u64::from(geometry.inode_size));
             items.push(Item { offset, len: inodes * geometry.inode_size, tag: GroupPart::Table(group, first) });
             first += inodes;

@@ -14,6 +14,7 @@ mod renamed;
 mod repaired;
 mod resize;
 mod shared;
+mod sharers;
 mod unshared;
 mod values;
 

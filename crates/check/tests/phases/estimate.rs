@@ -1,8 +1,9 @@
 //! The estimate against what is read.
 
 use super::ours;
-use blockdev::MemoryDevice;
-use extant_check::{DeviceSpeed, Options, estimate};
+use blockdev::{FileDevice, MemoryDevice, OpenOptions};
+use extant_check::{DeviceSpeed, Options, Progress, check, estimate, foretell};
+use simdev::{Model, Parameters};
 use testkit::{Image, Spec, Tree, need};
 
 #[test]
@@ -24,7 +25,8 @@ fn no_less_than_the_known_part_is_read_and_no_more_than_three_times_the_whole() 
             // on volumes as small as these, gaps read over weigh most
             assert!(work.bytes / 3 <= scan.bytes && scan.bytes <= work.bytes * 3, "{args:?}: {work:?} {scan:?}");
             assert_eq!((work.inodes, work.directories), (report.counts.inodes, report.counts.directories), "{args:?}");
-            assert!((foretold.seconds - work.seconds(&speed)).abs() < 1e-9 && !foretold.measured);
+            assert!((foretold.disk_seconds - work.seconds(&speed)).abs() < 1e-9 && !foretold.measured);
+            assert!(foretold.processor_seconds > 0.0, "{foretold:?}");
         }
     }
 }
@@ -41,4 +43,74 @@ fn a_speed_is_measured_where_none_is_set() {
     let json = serde_json::to_value(foretold).expect("JSON");
     assert!(json["work"]["known_bytes"].as_u64() > Some(0), "{json}");
     assert!(estimate(&MemoryDevice::from_vec(vec![0; 4096]), &Options::default(), None).is_err());
+}
+
+/// A volume with many files of fourteen blocks in many folders, spread over its groups.
+fn filled(args: &[&str]) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    for n in 0..200 {
+        let inner = folder.path().join(format!("d{n}"));
+        std::fs::create_dir(&inner).expect("a folder");
+        for m in 0..20 {
+            std::fs::write(inner.join(format!("f{m}")), vec![7; 14 << 10]).expect("a file");
+        }
+    }
+    Image::mke2fs(args, 128 << 20).with_folder(folder.path()).build().bytes()
+}
+
+/// Estimated in parts of what the check takes: by the clock of a modelled disk, which is the same on every machine.
+#[test]
+fn a_modelled_disk_is_timed_by_its_own_clock() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let options = Options { threads: 1, ..Options::default() };
+    for args in [
+        &["-t", "ext2", "-b", "1024", "-N", "8192"][..],
+        &["-t", "ext4", "-b", "1024", "-N", "8192", "-O", "^has_journal"],
+    ] {
+        let bytes = filled(args);
+        let disk = || {
+            let parameters = Parameters::named("hdd").expect("a disk");
+            Model::new(MemoryDevice::from_vec(bytes.clone()), &parameters).expect("a model")
+        };
+        let (checked, estimated) = (disk(), disk());
+        let report = check("volume", &checked, &options, &()).expect("a volume");
+        assert!(report.clean, "{args:?}: {:?}", report.problems);
+        let foretold = estimate(&estimated, &options, None).expect("a volume");
+        let taken = checked.clock().as_secs_f64();
+        let ratio = foretold.disk_seconds / taken;
+        assert!((1.0 / 1.5..1.5).contains(&ratio), "{args:?}: {ratio} of {taken} s: {foretold:?}");
+        let again = estimate(&disk(), &options, None).expect("a volume");
+        assert!((again.disk_seconds - foretold.disk_seconds).abs() < 1e-9, "{args:?}: {again:?} {foretold:?}");
+        // the processor's time is this machine's
+        let sum = foretold.disk_seconds + foretold.processor_seconds;
+        assert!(foretold.processor_seconds > 0.0 && (foretold.seconds - sum).abs() < 1e-9, "{args:?}: {foretold:?}");
+        // where much is to be read, the sample is a part of that
+        let (sampled, all) = (estimated.report().bytes_read, checked.report().bytes_read);
+        assert!(all < 16 << 20 || sampled < all / 2, "{args:?}: {sampled} of {all} bytes");
+    }
+}
+
+#[test]
+fn a_check_is_foretold_where_it_may_take_long() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    struct Cancelled;
+    impl Progress for Cancelled {
+        fn cancelled(&self) -> bool {
+            true
+        }
+    }
+    let small = MemoryDevice::from_vec(Image::mke2fs(&["-t", "ext4"], 16 << 20).build().bytes());
+    assert_eq!(foretell(&small, &Options::default(), &()), None);
+    // very many groups, each of which may be a seek
+    let args = ["-t", "ext2", "-b", "4096", "-g", "8192", "-N", "65536", "-O", "^resize_inode"];
+    let image = Image::mke2fs(&args, 128 << 30).build();
+    let large = FileDevice::open(image.path(), OpenOptions::default()).expect("an image");
+    let foretold = foretell(&large, &Options::default(), &()).expect("many seeks");
+    assert!(foretold.measured && foretold.volume_bytes == 128 << 30, "{foretold:?}");
+    assert_eq!(foretell(&large, &Options::default(), &Cancelled), None);
+    assert_eq!(foretell(&MemoryDevice::from_vec(vec![0; 4096]), &Options::default(), &()), None);
 }

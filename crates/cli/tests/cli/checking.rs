@@ -253,6 +253,29 @@ fn estimates() {
     assert!(foretold["work"]["known_bytes"].as_u64() <= read.as_u64(), "{foretold} {read}");
 }
 
+/// On a modelled disk, by its clock, with very many groups, each of which is a seek.
+#[test]
+fn a_check_that_takes_long_says_so_beforehand() {
+    if !ready() {
+        return;
+    }
+    let args = ["-t", "ext2", "-b", "4096", "-g", "8192", "-N", "65536", "-O", "^resize_inode"];
+    let image = Image::mke2fs(&args, 128 << 30).build();
+    let disk = format!("model:hdd:{}", text(image.path()));
+    let said = |device: &str| String::from_utf8_lossy(&exits(0, &["check", "-fn", device]).stderr).into_owned();
+    let line = said(&disk);
+    assert!(line.starts_with(&format!("extant: {disk}: about ")), "{line}");
+    assert!(line.contains(" for 137 GB, ") && line.contains(" inodes: ") && line.ends_with(" processor\n"), "{line}");
+    // from memory it is over at once
+    assert_eq!(said(text(image.path())), "");
+    // in JSON it is a member
+    let report = json(&["check", "-fn", "--json", &disk]);
+    assert!(report["scan"]["estimate_seconds"].as_f64().unwrap() >= 10.0, "{report}");
+    let foretold = json(&["check", "--estimate", "--json", &disk]);
+    assert!(foretold["disk_seconds"].as_f64().unwrap() >= 10.0, "{foretold}");
+    assert!(foretold["speed"]["bytes_per_second"].as_f64().unwrap() < 2e8, "{foretold}");
+}
+
 #[test]
 fn threads_change_nothing_that_is_said() {
     if !ready() {

@@ -231,6 +231,10 @@ impl<D: BlockDevice> BlockDevice for Model<D> {
         self.device.flush()
     }
 
+    fn virtual_clock(&self) -> Option<Duration> {
+        Some(self.clock())
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.make(Op::Discard, std::iter::once((offset, len)));
         self.device.discard(offset, len)

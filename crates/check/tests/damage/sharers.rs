@@ -1,0 +1,109 @@
+//! Very many files that all claim the blocks of one: the work of finding and separating them grows with their number,
+//! not with its square, and what their copies take is written once.
+
+use crate::repaired::{contents, options};
+use blockdev::{BlockDevice, MemoryDevice};
+use extant_check::report::{Reported, exit};
+use extant_check::table::Code;
+use extant_check::{Repair, repair};
+use format::InodeNo;
+use format::group::Group;
+use format::inode::{FileKind, InodeBuf};
+use format::superblock::{Geometry, Superblock};
+use simdev::{Logged, Record};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use testkit::oracle::e2fsck;
+use testkit::{Image, need};
+
+/// Files that take the map of another.
+const SHARERS: usize = 3000;
+/// Its size in bytes: twelve blocks.
+const SIZE: usize = 12 << 10;
+/// Far more than the repair takes on a slow machine, and far less than the square of the number of files would.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Every inode of a volume, and where it stands.
+fn slots(bytes: &[u8], geometry: &Geometry) -> Vec<(InodeNo, usize)> {
+    let place = |block| geometry.byte_offset(block).expect("a block of the volume") as usize;
+    let (per_block, size) = (geometry.descriptors_per_block(), geometry.descriptor_size as usize);
+    let mut all = Vec::new();
+    for group in geometry.group_numbers() {
+        let at = place(geometry.descriptor_block(group.get() / per_block)) + (group.get() % per_block) as usize * size;
+        let table = place(Group::from_bytes(&bytes[at..at + size]).inode_table);
+        let slot = |n: u32| (geometry.inode_at(group, n), table + n as usize * geometry.inode_size as usize);
+        all.extend((0..geometry.inodes_per_group).map(slot));
+    }
+    all
+}
+
+/// Lets all empty files have the map of the one that is not; how many there are.
+fn share(bytes: &mut [u8]) -> usize {
+    let geometry = Superblock::parse(&bytes[1024..2048]).expect("a volume").geometry;
+    let size = geometry.inode_size as usize;
+    let files: Vec<(InodeNo, usize, InodeBuf)> = slots(bytes, &geometry)
+        .into_iter()
+        .filter(|(number, _)| number.get() >= geometry.first_inode)
+        .map(|(number, at)| (number, at, InodeBuf::from_slot(&bytes[at..at + size]).expect("an inode")))
+        .filter(|(_, _, inode)| inode.kind() == Some(FileKind::Regular))
+        .collect();
+    let (sharers, owners): (Vec<_>, Vec<_>) = files.into_iter().partition(|(_, _, inode)| inode.raw().size() == 0);
+    let [(_, _, owner)] = owners.as_slice() else { panic!("{} files with content", owners.len()) };
+    let raw = owner.raw();
+    let count = sharers.len();
+    for (number, at, mut inode) in sharers {
+        inode.set_block(raw.disk.i_block);
+        inode.set_flags(raw.flags());
+        inode.set_size(raw.size());
+        inode.set_sectors(raw.sectors(false, geometry.block_size), false, geometry.block_size).expect("few sectors");
+        inode.set_checksum(&geometry, number);
+        bytes[at..at + size].copy_from_slice(inode.bytes());
+    }
+    count
+}
+
+#[test]
+fn thousands_of_sharers_are_separated_in_time_that_grows_with_their_number() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let content: Vec<u8> = (0..SIZE).map(|n| (n / 7) as u8).collect();
+    std::fs::write(folder.path().join("shared"), &content).expect("a file");
+    for n in 0..SHARERS {
+        std::fs::write(folder.path().join(format!("f{n}")), b"").expect("a file");
+    }
+    for args in [&["-t", "ext2", "-b", "1024"][..], &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]] {
+        let mut bytes = Image::mke2fs(args, 64 << 20).with_folder(folder.path()).build().bytes();
+        assert_eq!(share(&mut bytes), SHARERS, "{args:?}");
+        let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(bytes)));
+        let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
+        let start = Instant::now();
+        let report = repair("volume", &as_device, &options(Repair::All), &(), None).expect("a volume");
+        let taken = start.elapsed();
+        assert_eq!(report.exit, exit::REPAIRED, "{args:?}: {:?}", report.problems.first());
+        let shares: Vec<&Reported> = report.problems.iter().filter(|p| p.code == Code::FileSharesBlocks).collect();
+        assert_eq!(shares.len(), SHARERS + 1, "{args:?}");
+        let is_right = |p: &&Reported| {
+            p.fixed && p.found == Some(SHARERS as u64) && p.count == Some(SIZE as u64 >> 10) && p.text.contains("more")
+        };
+        let wrong = shares.into_iter().find(|p| !is_right(p));
+        assert!(wrong.is_none(), "{args:?}: {wrong:?}");
+
+        let length = |logged: &Logged| if let Logged::Write { len, .. } = logged { *len } else { 0 };
+        let log = device.log().expect("a whole log");
+        let written: u64 = log.entries().iter().map(|entry| length(&entry.what)).sum();
+        let copies = (SHARERS * SIZE) as u64;
+        assert!(written >= copies && written < copies / 4 * 5, "{args:?}: {written} bytes for copies of {copies}");
+        assert!(taken < LONGEST, "{args:?}: {taken:?}");
+
+        let image = Image::from_bytes(&contents(&*as_device));
+        let verdict = e2fsck(image.path());
+        assert!(verdict.clean, "{args:?}: {}", verdict.text);
+        for name in ["shared".to_owned(), "f0".to_owned(), format!("f{}", SHARERS - 1)] {
+            let to = image.beside("content");
+            image.debugfs(&[&format!("dump /{name} {}", to.display())]);
+            assert!(std::fs::read(&to).expect("a file") == content, "{args:?}: {name} is not what it was");
+        }
+    }
+}
