@@ -259,7 +259,7 @@ mod tests {
     use crate::{OpenOptions, Volume};
     use blockdev::{BlockDevice, MemoryDevice};
 
-    /// What the table says of formats is what it says of volumes.
+    /// The formats of each row are those whose volumes meet its condition.
     #[test]
     fn formats_can_have_the_modes_that_their_volumes_can_have() {
         for &kind in Kind::ALL {

@@ -96,6 +96,7 @@ impl Inodes {
     }
 
     pub(crate) fn node(&self, number: InodeNo) -> Arc<Node> {
+        self.record_use();
         self.nodes.get(number)
     }
 
@@ -130,6 +131,7 @@ impl Inodes {
     /// Raises the lookup count of an inode: it stays, with its content, until it is
     /// [forgotten](crate::Orphans::forget) as often, even when its last name is removed meanwhile.
     pub fn add_lookup(&self, number: InodeNo) {
+        self.record_use();
         self.nodes.add_lookup(number);
     }
 
@@ -164,6 +166,20 @@ impl Inodes {
     /// Whether operations will soon have to wait until something of what is in memory has left it.
     pub(crate) fn is_half_full(&self) -> bool {
         self.store.is_half_full() || self.has_much_delayed()
+    }
+
+    /// The volume is in use: the background thread looks after the memory that this may take.
+    fn record_use(&self) {
+        if let Some(writing) = &self.writing {
+            writing.wakeup.used();
+        }
+    }
+
+    /// Content waits for its place: the background thread has to look when that is due.
+    pub(crate) fn record_delayed(&self) {
+        if let Some(writing) = &self.writing {
+            writing.wakeup.news();
+        }
     }
 
     /// Wakes the background thread where it has something to do before operations have to wait for it.

@@ -111,6 +111,11 @@ impl Heartbeat {
         seen.disk().mmp_seq == self.disk.mmp_seq && seen.disk().mmp_nodename == self.disk.mmp_nodename
     }
 
+    /// When it is time to change the number, on the clock of [`Heartbeat::tick`].
+    pub(crate) fn due(&self) -> Duration {
+        self.changed.saturating_add(self.interval)
+    }
+
     /// Changes the number when it is time, and makes sure that no one else has.
     ///
     /// # Errors

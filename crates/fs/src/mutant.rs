@@ -25,6 +25,10 @@ pub enum Mutant {
     HeadBeforeTree,
     /// A tree of space maps is folded into the place that its head leads to.
     FoldInPlace,
+    /// A tree of space maps is folded twice in one close, the second time into the place that its durable head leads to.
+    FoldTwice,
+    /// A second fold of each tree in one close, which waits as it should.
+    FoldAgain,
     /// The sequence of space maps begins anew with each mount.
     RestartSequence,
     /// A record of each generation does not get into the log of space maps.

@@ -7,7 +7,7 @@ use crate::wakeup::Wakeup;
 use crate::{InodeNo, Result, Volume};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -44,14 +44,17 @@ impl Writer {
     }
 }
 
-/// The thread that calls `tick` for a volume.
+/// The thread that calls `tick` for a volume. It ends when this is dropped.
 struct Background {
     wakeup: Arc<Wakeup>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
-/// The interval at which it looks after memory.
+/// The interval at which it looks after memory while the volume is in use.
 const LOOK: Duration = Duration::from_secs(1);
+/// So often it does so when the volume is not in use any more: what is not needed then is found by the second time.
+/// Later nothing changes that the volume has.
+const LOOKS: u32 = 3;
 
 impl Volume {
     /// Groups whose bitmaps contradict the volume. Nothing is allocated there, and the volume is marked as having
@@ -95,7 +98,7 @@ impl Volume {
     /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written, and both are durable
     /// when it returns. So is a generation that is half full, and content that takes half of what it may gets its
     /// place; under the dirty bit all content does when nothing happens, before the volume is marked clean. To be
-    /// called a few times a second, by one thread; [`Volume::start_background`] does.
+    /// called a few times a second while the volume is in use, by one thread; [`Volume::start_background`] does.
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -210,47 +213,90 @@ impl Volume {
         }
     }
 
-    /// Starts a thread that calls [`Volume::tick`] about ten times a second, and when memory fills, until
-    /// [`Volume::unmount`] or until the volume is dropped. Does nothing where there is one already, or where the
-    /// volume is open for reading only.
+    /// The time at which [`Volume::tick`] next has something to do if nothing happens until then, on the same clock;
+    /// `now` where that cannot be said, `None` where it has nothing to do.
+    fn next_due(&self, now: Duration) -> Option<Duration> {
+        let (writing, writer) = (self.writing().ok()?, self.writer().ok()?);
+        // no more than the time of a transaction is looked for, and its end; so it is with a call that is alone
+        if self.try_change().is_none() || self.has_much_delayed() {
+            return Some(now);
+        }
+        let is_delayed = self.nodes.delayed() > 0;
+        let heartbeat = writer.heartbeat.lock().as_ref().map(Heartbeat::due);
+        let since = *writer.delayed_since.lock();
+        let placing = since.map_or(now, |since| since.saturating_add(writing.options.commit));
+        let placing = is_delayed.then_some(placing);
+        let stored = self.store.next_due(now, is_delayed, writer.refused.load(Ordering::Relaxed));
+        [heartbeat, placing, stored].into_iter().flatten().min()
+    }
+
+    /// Starts a thread that calls [`Volume::tick`] when something is due, when memory fills, and about ten times a
+    /// second while the volume is in use, until [`Volume::unmount`] or until the volume is dropped. In quiet it sleeps.
+    /// Does nothing where there is one already, or where the volume is open for reading only.
     pub fn start_background(self: &Arc<Self>) {
         let (Ok(writing), Ok(writer)) = (self.writing(), self.writer()) else { return };
         let mut place = writer.background.lock();
         if place.is_some() {
             return;
         }
+        let wakeup = Arc::clone(&writing.wakeup);
+        self.store.on_work(Box::new(move || wakeup.news()));
         let (volume, wakeup) = (Arc::downgrade(self), Arc::clone(&writing.wakeup));
-        let thread = std::thread::spawn(move || {
-            let start = Instant::now();
-            let mut looked = start;
-            loop {
-                let call = wakeup.wait();
-                if call.stop {
-                    return;
-                }
-                let Some(volume) = volume.upgrade() else { return };
-                // who works on the volume, or syncs it, hears of an error from the store
-                if volume.tick(start.elapsed()).is_err() && volume.store.failure().is_some() {
-                    return;
-                }
-                if looked.elapsed() >= LOOK {
-                    volume.look_after_memory();
-                    looked = Instant::now();
-                }
-                // what could not be done now, as behind a transaction, is not called for at each operation
-                if !call.tick || !volume.is_half_full() {
-                    wakeup.rung.store(false, Ordering::Relaxed);
-                }
-            }
-        });
-        *place = Some(Background { wakeup: Arc::clone(&writing.wakeup), thread });
+        let thread = std::thread::spawn(move || work(&volume, &wakeup));
+        *place = Some(Background { wakeup: Arc::clone(&writing.wakeup), thread: Some(thread) });
     }
 }
 
 impl Background {
-    fn stop(self) {
+    fn stop(mut self) {
         self.wakeup.ring(|call| call.stop = true);
-        // a thread that panicked has reported it
-        self.thread.join().ok();
+        if let Some(thread) = self.thread.take() {
+            // a thread that panicked has reported it
+            thread.join().ok();
+        }
     }
 }
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // not waited for: it may be the thread itself that drops the volume
+        self.wakeup.ring(|call| call.stop = true);
+    }
+}
+
+/// Does what is due on a volume until it is called to stop.
+fn work(volume: &Weak<Volume>, wakeup: &Wakeup) {
+    let start = Instant::now();
+    let (mut looked, mut looks) = (start, LOOKS);
+    let mut due = Some(Duration::ZERO);
+    loop {
+        let call = wakeup.wait(due);
+        if call.stop {
+            return;
+        }
+        let Some(volume) = volume.upgrade() else { return };
+        if wakeup.look() {
+            looks = LOOKS;
+        }
+        // who works on the volume, or syncs it, hears of an error from the store
+        if volume.tick(start.elapsed()).is_err() && volume.store.failure().is_some() {
+            return;
+        }
+        if looks > 0 && looked.elapsed() >= LOOK {
+            volume.look_after_memory();
+            (looked, looks) = (Instant::now(), looks - 1);
+        }
+        // what could not be done now, as behind a transaction, is not called for at each operation
+        let waits = call.tick && volume.is_half_full();
+        if !waits {
+            wakeup.rung.store(false, Ordering::Relaxed);
+        }
+        let now = start.elapsed();
+        let next = if waits { Some(now) } else { volume.next_due(now) };
+        let look = (looks > 0).then(|| LOOK.saturating_sub(looked.elapsed()));
+        due = next.map(|next| next.saturating_sub(now)).into_iter().chain(look).min();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@
 //! | `programs` | where losetup and fusermount3 lie |
 //! | `connection_watchdog` | the process that ends the connection of a server that was killed |
 //! | `writeback` | what the kernel has of files and has not sent yet, and having it write that back |
-//! | `statistics` | messages by kind and time spent polling, asked for through the mount |
+//! | `statistics` | messages by kind and time spent awake, asked for through the mount |
 //! | `session` | a mounted file system from its mounting to its end |
 //!
 //! 1. A request that fails is an error for that request; a panic is caught and becomes EIO. Neither ends the session.
@@ -51,5 +51,5 @@ pub use request::{Caller, Changes, Operation, Request, SetTime};
 pub use rustix::io::Errno;
 pub use session::{Session, Unmounter};
 pub use statistics::Statistics;
-pub use transport::{Messages, Transport, io_uring_is_off};
+pub use transport::{Messages, StayAwake, Transport, io_uring_is_off};
 pub use writeback::{Writeback, WritebackError};

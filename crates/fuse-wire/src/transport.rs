@@ -7,7 +7,8 @@
 //! | `device` | read(2) and writev(2) on /dev/fuse by a few threads |
 //! | `link` | what they share: a request becomes a call of the file system |
 //! | `spare` | more workers for requests that come while others wait |
-//! | `polling` | looking for the next request instead of sleeping |
+//! | `awake` | a processor that stays awake while requests follow closely |
+//! | `polling` | over io_uring, looking for the next request instead of sleeping |
 //! | `counters` | messages by kind |
 //! | `processors` | which processors there are |
 //! | `messages` | bytes that a caller brings, for tests without a kernel |
@@ -20,6 +21,7 @@
 //! 2. A read is answered from the memory into which the file system wrote it.
 //! 3. Nothing here knows of volumes.
 
+mod awake;
 pub(crate) mod counters;
 mod device;
 pub(crate) mod link;
@@ -31,8 +33,10 @@ mod uring;
 
 use crate::filesystem::Kernel;
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, opcode};
+use awake::Helper;
 use link::{Link, MAX_DATA, MAX_HEADER, receive, send};
 pub use messages::Messages;
+use polling::Polling;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::AsFd;
@@ -58,6 +62,18 @@ pub enum Transport {
     Device,
 }
 
+/// Whether a processor is prevented from sleeping while requests follow closely.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StayAwake {
+    /// Where waking one takes long, and it helps.
+    #[default]
+    Auto,
+    /// Over io_uring on two processors, by the thread that waits for the next request: for comparison.
+    Reader,
+    /// Never.
+    Off,
+}
+
 /// Whether the kernel has FUSE over io_uring and its administrator has not switched it on.
 #[must_use]
 pub fn io_uring_is_off() -> bool {
@@ -68,7 +84,7 @@ pub fn io_uring_is_off() -> bool {
 ///
 /// # Errors
 /// The connection broke, or the kernel is too old.
-pub(crate) fn serve(mut link: Link, transport: Transport) -> io::Result<()> {
+pub(crate) fn serve(mut link: Link, transport: Transport, awake: StayAwake) -> io::Result<()> {
     // made before the kernel learns that they will be there: from then on nothing can fail for want of memory
     let queues = match transport {
         Transport::Best => uring::Queues::new(link.connection.as_fd()).ok(),
@@ -77,7 +93,12 @@ pub(crate) fn serve(mut link: Link, transport: Transport) -> io::Result<()> {
     if !shake_hands(&mut link, queues.is_some())? {
         return Ok(());
     }
+    if awake == StayAwake::Reader {
+        link.polling = Polling::new();
+    }
     let link = Arc::new(link);
+    // a system that has no threads to spare does without
+    let _helper = (awake == StayAwake::Auto).then(|| Helper::start(&link.awake).ok());
     connect(&link);
     let served = match queues {
         Some(queues) if link.features.contains(Features::OVER_IO_URING) => queues.serve(&link),

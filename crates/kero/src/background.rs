@@ -1,8 +1,14 @@
 //! A layer with a background thread, which says what time it is and moves blocks home when there are no other requests.
-//! And the scheme `kero:`, which opens one.
+//! Where neither a group is open nor a block can go home, it sleeps until the next write. And the scheme `kero:`, which
+//! opens one.
+//!
+//! No write is overlooked: a caller writes, then reads `sleeps`, with a fence between; the thread sets `sleeps`, then
+//! looks for an open group, with a fence between. So either the caller sees that the thread sleeps and wakes it, by a
+//! flag under the lock with which the thread waits, or the thread sees the group.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,7 +18,7 @@ use crate::device::{Kero, Options};
 use crate::error::{Error, Result};
 use crate::joined::Joined;
 
-/// The interval at which it is looked whether there is something to do.
+/// The interval at which it is looked whether there is something to do, while there is.
 const STEP: Duration = Duration::from_millis(100);
 /// Most blocks that go home in a step: the longest that a call waits behind.
 const BUDGET: usize = 64;
@@ -76,17 +82,40 @@ pub fn beneath(
 }
 
 /// The state that the thread and its owner share.
-#[derive(Debug, Default)]
-struct Stop {
-    asked: Mutex<bool>,
+#[derive(Debug)]
+struct Calls {
+    /// The moment from which times are counted.
+    begun: Instant,
+    asked: Mutex<Asked>,
     changed: Condvar,
+    /// The thread sleeps until it is called, or is about to.
+    sleeps: AtomicBool,
+}
+
+/// The reasons for which the thread is called.
+#[derive(Debug, Default)]
+struct Asked {
+    stop: bool,
+    work: bool,
+}
+
+impl Calls {
+    fn new() -> Self {
+        let (asked, changed) = (Mutex::default(), Condvar::new());
+        Self { begun: Instant::now(), asked, changed, sleeps: AtomicBool::new(false) }
+    }
+
+    fn call(&self, set: impl FnOnce(&mut Asked)) {
+        set(&mut self.asked.lock());
+        self.changed.notify_all();
+    }
 }
 
 /// A layer with a background thread: groups end by time, and blocks go home when there is time. When it is dropped, it
 /// is flushed.
 pub struct Background {
     kero: Arc<Kero<Arc<dyn BlockDevice>>>,
-    stop: Arc<Stop>,
+    calls: Arc<Calls>,
     worker: Option<JoinHandle<()>>,
 }
 
@@ -105,15 +134,15 @@ impl Background {
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
         let options = Options { by_time: true, ..options };
         let kero = Arc::new(Kero::open(device, options)?);
-        let stop = Arc::new(Stop::default());
+        let calls = Arc::new(Calls::new());
         let worker = if kero.geometry().read_only {
             None
         } else {
-            let (kero, stop) = (Arc::clone(&kero), Arc::clone(&stop));
-            let worker = std::thread::Builder::new().name("kero".into()).spawn(move || work(&kero, &stop));
+            let (kero, calls) = (Arc::clone(&kero), Arc::clone(&calls));
+            let worker = std::thread::Builder::new().name("kero".into()).spawn(move || work(&kero, &calls));
             Some(worker.map_err(|source| Error::Thread(source.to_string()))?)
         };
-        Ok(Self { kero, stop, worker })
+        Ok(Self { kero, calls, worker })
     }
 
     /// The layer.
@@ -121,32 +150,58 @@ impl Background {
     pub fn layer(&self) -> &Kero<Arc<dyn BlockDevice>> {
         &self.kero
     }
+
+    /// Changes the layer, and wakes the thread where it sleeps.
+    fn change<R>(&self, change: impl FnOnce() -> R) -> R {
+        if self.calls.sleeps.load(Ordering::Relaxed) {
+            // nothing is open, so this does no more than to say what time it is
+            let _ = self.kero.tick(self.calls.begun.elapsed());
+        }
+        let outcome = change();
+        fence(Ordering::SeqCst);
+        if self.calls.sleeps.load(Ordering::Relaxed) && self.calls.sleeps.swap(false, Ordering::SeqCst) {
+            self.calls.call(|asked| asked.work = true);
+        }
+        outcome
+    }
 }
 
-fn work(kero: &Kero<Arc<dyn BlockDevice>>, stop: &Stop) {
-    let begun = Instant::now();
+fn work(kero: &Kero<Arc<dyn BlockDevice>>, calls: &Calls) {
     let mut before = (0, 0);
-    let mut asked = stop.asked.lock();
-    while !*asked {
-        stop.changed.wait_for(&mut asked, STEP);
-        if *asked {
-            break;
+    let mut rests = false;
+    loop {
+        let sleeps = rests && {
+            calls.sleeps.store(true, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            !kero.has_open_group()
+        };
+        let mut asked = calls.asked.lock();
+        if sleeps {
+            calls.changed.wait_while(&mut asked, |asked| !asked.stop && !asked.work);
+        } else {
+            calls.changed.wait_while_for(&mut asked, |asked| !asked.stop, STEP);
         }
+        asked.work = false;
+        if asked.stop {
+            return;
+        }
+        drop(asked);
+        calls.sleeps.store(false, Ordering::SeqCst);
         // a failure is reported to the next write or flush
-        let _ = kero.tick(begun.elapsed());
+        let _ = kero.tick(calls.begun.elapsed());
         let stats = kero.stats();
         let now = (stats.read_bytes, stats.written_bytes);
-        if now == before && stats.log_mapped > 0 {
-            let _ = kero.idle(BUDGET);
-        }
+        let quiet = now == before;
+        let moved = quiet && stats.log_mapped > 0 && kero.idle(BUDGET).is_ok_and(|moved| moved > 0);
+        // where nothing moved nothing will, before the next group ends
+        rests = quiet && !moved && !kero.has_open_group();
         before = now;
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        *self.stop.asked.lock() = true;
-        self.stop.changed.notify_all();
+        self.calls.call(|asked| asked.stop = true);
         if let Some(worker) = self.worker.take() {
             // one that panicked has nothing more to say
             let _ = worker.join();
@@ -180,11 +235,11 @@ impl BlockDevice for Background {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
-        self.kero.write(offset, data)
+        self.change(|| self.kero.write(offset, data))
     }
 
     fn write_fresh(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
-        self.kero.write_fresh(offset, data)
+        self.change(|| self.kero.write_fresh(offset, data))
     }
 
     fn flush(&self) -> blockdev::Result<()> {
@@ -196,13 +251,38 @@ impl BlockDevice for Background {
     }
 
     fn discard(&self, offset: u64, len: u64) -> blockdev::Result<()> {
-        self.kero.discard(offset, len)
+        self.change(|| self.kero.discard(offset, len))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::make::{FormatOptions, format};
+    use blockdev::MemoryDevice;
+
+    fn until(what: &str, done: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !done() {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::sleep(STEP / 10);
+        }
+    }
+
+    #[test]
+    fn it_sleeps_when_there_is_nothing_to_do_and_a_write_wakes_it() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::zeroed(6 << 20).expect("memory"));
+        let format_options = FormatOptions { log: Some(1 << 20), least_log: 256 << 10, ..FormatOptions::default() };
+        format(&device, &format_options).expect("formatted");
+        let layer = Background::open(device, Options { quiet: STEP, ..Options::default() }).expect("opened");
+        for groups in 1..=2 {
+            until("it does not rest", || layer.calls.sleeps.load(Ordering::SeqCst));
+            std::thread::sleep(STEP * 3);
+            assert!(layer.calls.sleeps.load(Ordering::SeqCst), "it woke for nothing");
+            layer.write(0, &[groups; 4096]).expect("written");
+            until("the group does not end", || layer.kero.stats().by_time >= u64::from(groups));
+        }
+    }
 
     #[test]
     fn options_before_the_device_are_read() {

@@ -447,6 +447,13 @@ impl<D: BlockDevice> Kero<D> {
         state.go_home(&self.device, budget)
     }
 
+    /// Whether a group is open that [`Kero::tick`] would end some time. None is where writing has ended by a failure.
+    #[must_use]
+    pub fn has_open_group(&self) -> bool {
+        let state = self.shared();
+        self.options.by_time && state.failed.is_none() && state.open.begun.is_some()
+    }
+
     /// Says what time it is, as a time since any fixed moment, and ends the open group where that is asked for and the
     /// group is quiet or old enough.
     ///

@@ -110,6 +110,10 @@ pub trait Engine: Send {
     /// The work to do when no operation ended for `quiet`; `dirty` says whether the open generation contains changes.
     fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle;
 
+    /// The time without an operation after which [`Engine::idle`] has something to do, as things are and with this
+    /// `dirty`; `None` where it has nothing to do however long it is quiet.
+    fn idle_after(&self, dirty: bool) -> Option<Duration>;
+
     /// The plan to execute after the last generation, before the volume is unmounted. All is durable then.
     ///
     /// # Errors

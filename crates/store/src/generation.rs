@@ -5,6 +5,22 @@ use crate::recovery::BlockExtent;
 use format::{FsBlock, InodeNo};
 use std::sync::Arc;
 
+/// The kind of an operation by what it does to the space of the volume. The file system knows it and states it for any
+/// engine; only one with space of its own has a limit for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperationKind {
+    /// Any operation.
+    Ordinary,
+    /// One that allocates blocks for delayed data, for which space is reserved.
+    Reserved,
+    /// One that frees, or only changes what is there.
+    Freeing,
+    /// One that takes a snapshot.
+    Snapshot,
+    /// One that deletes a snapshot.
+    Deletion,
+}
+
 /// The kind of a metadata block. Engines that order writes do so by these kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {

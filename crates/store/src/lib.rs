@@ -31,13 +31,15 @@ mod writer;
 pub use change_record::{ChangeRecord, Part};
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use generation::{BlockWrite, ClosedGeneration, CommitReason, FreshExtent, Kind, StateSource, Tag, VolumeState};
-pub use metadata_space::{Compaction, DirtyLimits, EngineWithSpace, MetadataSpace, Need, OperationKind, SpaceHooks};
+pub use generation::{
+    BlockWrite, ClosedGeneration, CommitReason, FreshExtent, Kind, OperationKind, StateSource, Tag, VolumeState,
+};
+pub use metadata_space::{Compaction, DirtyLimits, EngineWithSpace, MetadataSpace, Need};
 #[doc(hidden)]
 pub use mutant::Injected;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub use mutant::Mutant;
-pub use operation::{Closing, CommitHooks, Operation};
+pub use operation::{Closing, CommitHooks, Operation, SpaceHooks};
 pub use plan::{Plan, PlannedWrite, Stage};
 pub use store::{DataRead, Store};

@@ -1,24 +1,8 @@
 //! The interface that only an engine needs which stores metadata in space of its own: copy-on-write takes new blocks
 //! before it can free the old ones, so the space has to be there before a generation closes.
 
-use crate::{Closing, CommitHooks, Engine, Result};
+use crate::{Engine, OperationKind};
 use std::time::Duration;
-
-/// The kind of an operation by what it does to the space of the volume. The file system knows it and states it for any
-/// engine; only one with space of its own has a limit for each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OperationKind {
-    /// Any operation.
-    Ordinary,
-    /// One that allocates blocks for delayed data, for which space is reserved.
-    Reserved,
-    /// One that frees, or only changes what is there.
-    Freeing,
-    /// One that takes a snapshot.
-    Snapshot,
-    /// One that deletes a snapshot.
-    Deletion,
-}
 
 /// The most blocks that a generation may change, by the kind of operation that changes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,22 +66,6 @@ pub trait EngineWithSpace: Engine {
     fn metadata_space(&mut self) -> &mut dyn MetadataSpace;
 }
 
-/// The functions of the file system that the store calls where an engine has [space of its own](MetadataSpace).
-pub trait SpaceHooks: CommitHooks {
-    /// Grants chunks of the volume's data to the engine's metadata: `need.must` of them where there is any space, up to
-    /// `need.should` where there is plenty. In the closing generation their blocks are in use. The numbers of the chunks.
-    ///
-    /// # Errors
-    /// As [`CommitHooks::finish`].
-    fn grant_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> Result<Vec<u32>>;
-
-    /// The engine returns chunks that it has no use for: in the closing generation their blocks are free.
-    ///
-    /// # Errors
-    /// As [`CommitHooks::finish`].
-    fn return_chunks(&self, closing: &Closing<'_>, chunks: &[u32]) -> Result<()>;
-}
-
 /// The space that an engine stores metadata in: chunks of the volume, granted and returned when a generation closes.
 pub trait MetadataSpace {
     /// The maximum number of blocks that a generation may change which opens when all before it are durable.
@@ -112,8 +80,9 @@ pub trait MetadataSpace {
     /// These chunks are the engine's from the closing generation on, or from one that is open for a transaction.
     fn grant_chunks(&mut self, chunks: &[u32]);
 
-    /// Whether the space should be compacted when no operation ended for `quiet` and the open generation is empty.
-    fn is_compaction_due(&self, quiet: Duration) -> bool;
+    /// The time without an operation after which the space should be compacted, if the open generation is empty then;
+    /// `None` where that would free nothing.
+    fn compaction_after(&self) -> Option<Duration>;
 
     /// The generation that is planned next compacts the space.
     fn compact(&mut self, compaction: Compaction);

@@ -1,6 +1,6 @@
 //! Operations, and what the file system adds to their generation when it closes.
 
-use crate::{ChangeRecord, FreshExtent, Kind, OperationKind, Result, StateSource, Store, Tag};
+use crate::{ChangeRecord, FreshExtent, Kind, Need, OperationKind, Result, StateSource, Store, Tag};
 use format::{FsBlock, InodeNo};
 use parking_lot::RwLockReadGuard;
 use std::sync::Arc;
@@ -35,6 +35,22 @@ pub trait CommitHooks: StateSource + Send + Sync {
 
     /// The generation and all before it are durable, and so everything that was freed in them may be used again.
     fn durable(&self, generation: u64);
+}
+
+/// The functions of the file system that the store calls where an engine has [space of its own](crate::MetadataSpace).
+pub trait SpaceHooks: CommitHooks {
+    /// Grants chunks of the volume's data to the engine's metadata: `need.must` of them where there is any space, up to
+    /// `need.should` where there is plenty. In the closing generation their blocks are in use. The numbers of the chunks.
+    ///
+    /// # Errors
+    /// As [`CommitHooks::finish`].
+    fn grant_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> Result<Vec<u32>>;
+
+    /// The engine returns chunks that it has no use for: in the closing generation their blocks are free.
+    ///
+    /// # Errors
+    /// As [`CommitHooks::finish`].
+    fn return_chunks(&self, closing: &Closing<'_>, chunks: &[u32]) -> Result<()>;
 }
 
 /// A whole operation under way: what it changes belongs to one generation.

@@ -130,31 +130,31 @@ impl Store {
         for r in reads {
             let at = self.cache.position(r.first, r.offset, r.buf.len() as u64)?;
             if self.journals_data() {
-                pending.push(self.pending_data(at, r.buf.len()));
+                pending.push(pending_data(&self.cache, at, r.buf.len()));
             }
             batch.push(Read::new(at, r.buf));
         }
         self.device.read_many(&mut batch);
         for (read, pending) in batch.iter_mut().zip(pending) {
-            pending.iter().for_each(|(block, data)| self.overlay(read, *block, data));
+            pending.iter().for_each(|(block, data)| overlay(read, block.get() * u64::from(self.block_size()), data));
         }
         Ok(batch.into_iter().try_for_each(|r| r.result)?)
     }
+}
 
-    fn pending_data(&self, at: u64, len: usize) -> Vec<(FsBlock, Arc<[u8]>)> {
-        let size = u64::from(self.block_size());
-        let blocks = at / size..(at + len as u64).div_ceil(size);
-        blocks.filter_map(|n| Some((FsBlock(n), self.cache.pending_data(FsBlock(n))?))).collect()
-    }
+/// The blocks from byte `at` on, over `len` bytes, whose content a journal has and the device may not have.
+fn pending_data(cache: &BlockCache, at: u64, len: usize) -> Vec<(FsBlock, Arc<[u8]>)> {
+    let size = u64::from(cache.block_size());
+    let blocks = at / size..(at + len as u64).div_ceil(size);
+    blocks.filter_map(|n| Some((FsBlock(n), cache.pending_data(FsBlock(n))?))).collect()
+}
 
-    /// Copies into a read what of it lies in `block`.
-    fn overlay(&self, read: &mut Read<'_>, block: FsBlock, data: &[u8]) {
-        let start = block.get() * u64::from(self.block_size());
-        let (from, to) = (start.max(read.offset), (start + data.len() as u64).min(read.offset + read.buf.len() as u64));
-        let inside = |base: u64| (from - base) as usize..(to - base) as usize;
-        if from < to {
-            read.buf[inside(read.offset)].copy_from_slice(&data[inside(start)]);
-        }
+/// Copies the content of a block, which begins at byte `start`, into the part of a read that it overlaps.
+fn overlay(read: &mut Read<'_>, start: u64, data: &[u8]) {
+    let (from, to) = (start.max(read.offset), (start + data.len() as u64).min(read.offset + read.buf.len() as u64));
+    let inside = |base: u64| (from - base) as usize..(to - base) as usize;
+    if from < to {
+        read.buf[inside(read.offset)].copy_from_slice(&data[inside(start)]);
     }
 }
 

@@ -1,50 +1,12 @@
 //! The space of an engine that stores metadata in space of its own: chunks of the volume, granted before a generation
 //! that needs them is planned, and returned when they are not needed any more.
 
-use crate::writer::{Committer, Writer};
+use crate::writer::{Committer, RunningEngine, Writer};
 use crate::{
-    Closing, CommitHooks, CommitReason, Compaction, DirtyLimits, Engine, EngineWithSpace, MetadataSpace, Need, Result,
-    SpaceHooks, Store,
+    Closing, CommitHooks, CommitReason, Compaction, DirtyLimits, EngineWithSpace, Need, Result, SpaceHooks, Store,
 };
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The engine of a volume that is open for writing.
-pub(crate) enum RunningEngine {
-    /// One without space of its own.
-    Plain(Box<dyn Engine>),
-    /// One with space of its own, and what the file system does for that.
-    WithSpace(Box<dyn EngineWithSpace>, Arc<dyn SpaceHooks>),
-}
-
-impl RunningEngine {
-    pub(crate) fn engine(&mut self) -> &mut dyn Engine {
-        match self {
-            Self::Plain(engine) => &mut **engine,
-            Self::WithSpace(engine, _) => &mut **engine,
-        }
-    }
-
-    pub(crate) fn space(&mut self) -> Option<&mut dyn MetadataSpace> {
-        match self {
-            Self::Plain(_) => None,
-            Self::WithSpace(engine, _) => Some(engine.metadata_space()),
-        }
-    }
-
-    /// Before a generation of so many blocks closes, the engine gets the chunks that it needs for it, or returns some.
-    pub(crate) fn supply(&mut self, closing: &Closing<'_>, blocks: usize) -> Result<()> {
-        let Self::WithSpace(engine, hooks) = self else { return Ok(()) };
-        let space = engine.metadata_space();
-        let need = space.wanted_chunks(blocks);
-        if need != Need::default() {
-            space.grant_chunks(&hooks.grant_chunks(closing, need)?);
-            return Ok(());
-        }
-        let surplus = space.surplus_chunks();
-        if surplus.is_empty() { Ok(()) } else { hooks.return_chunks(closing, &surplus) }
-    }
-}
 
 impl Store {
     /// As [`Store::start_writing`], with an engine that stores metadata in space of its own.

@@ -16,10 +16,10 @@
 
 use crate::engine::{Idle, Limits};
 use crate::recovery::BlockExtent;
-use crate::supply::RunningEngine;
 use crate::{
-    ChangeRecord, ClosedGeneration, Closing, CommitHooks, CommitReason, Compaction, DirtyLimits, Engine, Error,
-    FreshExtent, Kind, Operation, OperationKind, Plan, Result, Store, Tag,
+    ChangeRecord, ClosedGeneration, Closing, CommitHooks, CommitReason, Compaction, DirtyLimits, Engine,
+    EngineWithSpace, Error, FreshExtent, Kind, MetadataSpace, Need, Operation, OperationKind, Plan, Result, SpaceHooks,
+    Store, Tag,
 };
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
@@ -61,9 +61,18 @@ pub(crate) struct Writer {
     fresh_extents: Mutex<Vec<FreshExtent>>,
     failed: OnceLock<Arc<str>>,
     stopped: AtomicBool,
+    /// Called where [`Store::tick`] may have more to do than before.
+    on_work: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Writer {
+    /// An operation ended, or a plan was executed.
+    fn worked(&self) {
+        if let Some(call) = self.on_work.get() {
+            call();
+        }
+    }
+
     fn most_dirty(&self) -> usize {
         self.most_dirty.load(Ordering::Relaxed)
     }
@@ -93,6 +102,22 @@ impl Writer {
             return Err(Error::ReadOnly);
         }
         self.failed.get().map_or(Ok(()), |why| Err(Error::Failed(Arc::clone(why))))
+    }
+
+    /// Flushes what was written to the store's device beside the generations.
+    fn flush_data(&self, store: &Store) -> Result<()> {
+        if !self.has_unflushed() {
+            return Ok(());
+        }
+        let _alone = self.flusher.lock();
+        self.check()?;
+        // the thread that had the lock before may have flushed for this one too
+        if self.has_unflushed() {
+            let written = self.written.load(Ordering::Acquire);
+            store.device.flush().map_err(Error::from).inspect_err(|e| store.fail(e))?;
+            self.flushed.fetch_max(written, Ordering::AcqRel);
+        }
+        Ok(())
     }
 }
 
@@ -128,7 +153,46 @@ pub(crate) struct EndOnPanic<'a>(&'a Store);
 
 impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
-        self.0.end_on_panic();
+        if std::thread::panicking() {
+            self.0.fail(&"an internal error left a change half done");
+        }
+    }
+}
+
+/// The engine of a volume that is open for writing.
+pub(crate) enum RunningEngine {
+    /// One without space of its own.
+    Plain(Box<dyn Engine>),
+    /// One with space of its own, and what the file system does for that.
+    WithSpace(Box<dyn EngineWithSpace>, Arc<dyn SpaceHooks>),
+}
+
+impl RunningEngine {
+    pub(crate) fn engine(&mut self) -> &mut dyn Engine {
+        match self {
+            Self::Plain(engine) => &mut **engine,
+            Self::WithSpace(engine, _) => &mut **engine,
+        }
+    }
+
+    pub(crate) fn space(&mut self) -> Option<&mut dyn MetadataSpace> {
+        match self {
+            Self::Plain(_) => None,
+            Self::WithSpace(engine, _) => Some(engine.metadata_space()),
+        }
+    }
+
+    /// Before a generation of so many blocks closes, the engine gets the chunks that it needs for it, or returns some.
+    pub(crate) fn supply(&mut self, closing: &Closing<'_>, blocks: usize) -> Result<()> {
+        let Self::WithSpace(engine, hooks) = self else { return Ok(()) };
+        let space = engine.metadata_space();
+        let need = space.wanted_chunks(blocks);
+        if need != Need::default() {
+            space.grant_chunks(&hooks.grant_chunks(closing, need)?);
+            return Ok(());
+        }
+        let surplus = space.surplus_chunks();
+        if surplus.is_empty() { Ok(()) } else { hooks.return_chunks(closing, &surplus) }
     }
 }
 
@@ -184,6 +248,7 @@ impl Store {
             fresh_extents: Mutex::new(Vec::new()),
             failed: OnceLock::new(),
             stopped: AtomicBool::new(false),
+            on_work: OnceLock::new(),
         };
         assert!(self.writer.set(writer).is_ok(), "the store is open for writing already");
         Ok(())
@@ -306,17 +371,12 @@ impl Store {
         fits
     }
 
-    fn end_on_panic(&self) {
-        if std::thread::panicking() {
-            self.fail(&"an internal error left a change half done");
-        }
-    }
-
     pub(crate) fn operation_ends(&self, credits: usize) {
-        self.end_on_panic();
+        drop(EndOnPanic(self));
         if let Some(writer) = self.writer.get() {
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
             writer.operations.fetch_add(1, Ordering::Relaxed);
+            writer.worked();
         }
     }
 
@@ -420,23 +480,7 @@ impl Store {
         if self.durable_generation() < generation {
             return self.commit(generation, CommitReason::Sync);
         }
-        self.flush_data(writer)
-    }
-
-    /// Flushes what was written beside the generations.
-    fn flush_data(&self, writer: &Writer) -> Result<()> {
-        if !writer.has_unflushed() {
-            return Ok(());
-        }
-        let _alone = writer.flusher.lock();
-        writer.check()?;
-        // the thread that had the lock before may have flushed for this one too
-        if writer.has_unflushed() {
-            let written = writer.written.load(Ordering::Acquire);
-            self.device.flush().map_err(Error::from).inspect_err(|e| self.fail(e))?;
-            writer.flushed.fetch_max(written, Ordering::AcqRel);
-        }
-        Ok(())
+        writer.flush_data(self)
     }
 
     /// Closes generations until `generation` is written, and for a sync until it is durable.
@@ -504,6 +548,7 @@ impl Store {
             writer.durable.store(plan.durable, Ordering::Release);
             writer.hooks.durable(plan.durable);
         }
+        writer.worked();
         Ok(())
     }
 
@@ -587,12 +632,48 @@ impl Store {
             if dirty {
                 self.close_and_write(writer, &mut committer, CommitReason::Timeout)
             } else {
-                self.flush_data(writer)
+                writer.flush_data(self)
             }
         } else {
             self.use_quiet(writer, &mut committer, quiet, dirty, is_delayed)
         };
         outcome.inspect_err(|e| self.fail(e))
+    }
+
+    /// Has `call` called behind each operation and each plan that was executed: [`Store::tick`] may then have something
+    /// to do that it had not before. It must be cheap, and must not use the store. May be called once.
+    pub fn on_work(&self, call: Box<dyn Fn() + Send + Sync>) {
+        if let Some(writer) = self.writer.get() {
+            // the first caller's stays
+            let _ = writer.on_work.set(call);
+        }
+    }
+
+    /// The time at which [`Store::tick_with`] next has something to do if nothing happens until then, or at which the
+    /// volume [rests](Store::rests) while there is delayed data; `now` where that cannot be said, as while another
+    /// thread commits, and `None` where there is nothing to do. To be asked behind it, with the same `is_delayed`;
+    /// `is_refused` says that the delayed data found no place in this quiet.
+    pub fn next_due(&self, now: Duration, is_delayed: bool, is_refused: bool) -> Option<Duration> {
+        let writer = self.writer.get()?;
+        let Some(mut committer) = writer.committer.try_lock() else { return Some(now) };
+        if writer.check().is_err() || writer.is_in_transaction() {
+            return None;
+        }
+        if self.is_half_full() {
+            return Some(now);
+        }
+        let Committer { engine, clock } = &mut *committer;
+        let dirty = self.cache.dirty() > 0;
+        let waits = dirty || writer.has_unflushed();
+        let by_time = waits.then(|| clock.dirty_since.map_or(now, |since| since.saturating_add(writer.interval)));
+        let compaction = if dirty { None } else { engine.space().and_then(|space| space.compaction_after()) };
+        let idle = match writer.limits.rests_after {
+            // the engine waits for what is delayed
+            Some(after) if is_delayed && !dirty => (!is_refused).then_some(after),
+            _ => engine.engine().idle_after(dirty),
+        };
+        let by_quiet = compaction.into_iter().chain(idle).min().map(|after| clock.active.saturating_add(after));
+        by_time.into_iter().chain(by_quiet).min()
     }
 
     /// Lets the engine use the moment when no operation ended for `quiet`, while there are changed blocks (`dirty`) and
@@ -605,7 +686,8 @@ impl Store {
         dirty: bool,
         is_delayed: bool,
     ) -> Result<()> {
-        if !dirty && committer.engine.space().is_some_and(|space| space.is_compaction_due(quiet)) {
+        let compaction = if dirty { None } else { committer.engine.space().and_then(|space| space.compaction_after()) };
+        if compaction.is_some_and(|after| quiet >= after) {
             return self.close_compacting(writer, committer, Compaction::Quiet);
         }
         let rests = writer.limits.rests_after.is_some_and(|after| quiet >= after);
@@ -618,7 +700,7 @@ impl Store {
             Idle::Run(plan) => {
                 // what was written over in its place counts as well
                 if rests {
-                    self.flush_data(writer)?;
+                    writer.flush_data(self)?;
                 }
                 self.carry_out(writer, &mut committer.engine, &plan)
             }

@@ -94,6 +94,7 @@ impl Files {
             outcome = file.flush().and(outcome);
         }
         self.nodes.count_delayed(&mut state);
+        self.record_delayed();
         self.wake_background();
         outcome
     }

@@ -3,7 +3,7 @@
 use super::files::{self, Content};
 use super::physical_layer::PhysicalLayer;
 use super::plan::{RESERVED_INODES, VolumePlan};
-use super::used::Used;
+use super::used::{Used, clusters};
 use super::{MkfsOptions, Result, maps, refuse, tables};
 use format::feature::{Compat, Features};
 use format::group::{Group, GroupFlags, bitmap_checksum};
@@ -251,22 +251,6 @@ fn count(
 
 fn is_directory(inode: &InodeBuf) -> bool {
     inode.kind() == Some(format::inode::FileKind::Directory)
-}
-
-/// Clusters of `within`, whole ones, that are taken in part or whole.
-pub(super) fn clusters(geometry: &Geometry, used: &Used, within: Range<u64>) -> u64 {
-    let ratio = u64::from(geometry.cluster_blocks);
-    let origin = u64::from(geometry.first_data_block);
-    // where the last counted cluster ends
-    let mut counted = 0;
-    let mut all = 0;
-    for run in used.inside(within) {
-        let first = ((run.start.max(origin) - origin) / ratio).max(counted);
-        let end = (run.end.max(origin) - origin).div_ceil(ratio);
-        all += end.saturating_sub(first);
-        counted = counted.max(end);
-    }
-    all
 }
 
 /// Whether nothing of the group is taken but its own metadata, so that its bitmap follows from its descriptor.

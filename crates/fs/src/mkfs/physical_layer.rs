@@ -1,7 +1,6 @@
 //! The layer beneath a new volume: the device itself, or the map of a native one. It answers what follows from that.
 
-use super::image::clusters;
-use super::used::Used;
+use super::used::{Used, clusters};
 use super::{MkfsOptions, Result, refuse, tables};
 use format::group::Group;
 use format::native::Layout as NativeLayout;

@@ -1,5 +1,6 @@
 //! Which blocks are taken, and the search for free ones.
 
+use format::superblock::Geometry;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -93,6 +94,22 @@ impl Used {
             .map(move |(start, end)| (*start).max(within.start)..(*end).min(within.end))
             .filter(|run| !run.is_empty())
     }
+}
+
+/// Clusters of `within`, whole ones, that are taken in part or whole.
+pub(super) fn clusters(geometry: &Geometry, used: &Used, within: Range<u64>) -> u64 {
+    let ratio = u64::from(geometry.cluster_blocks);
+    let origin = u64::from(geometry.first_data_block);
+    // where the last counted cluster ends
+    let mut counted = 0;
+    let mut all = 0;
+    for run in used.inside(within) {
+        let first = ((run.start.max(origin) - origin) / ratio).max(counted);
+        let end = (run.end.max(origin) - origin).div_ceil(ratio);
+        all += end.saturating_sub(first);
+        counted = counted.max(end);
+    }
+    all
 }
 
 #[cfg(test)]

@@ -11,6 +11,22 @@ pub(crate) const ATTRIBUTE: &str = "extant.fuse";
 /// The first words of the lines that are no kinds of messages.
 pub(crate) const TRANSPORT: &str = "transport";
 pub(crate) const POLLED: &str = "polled";
+pub(crate) const WAKING: &str = "waking";
+pub(crate) const BURSTS: &str = "bursts";
+pub(crate) const LOW_LATENCY: &str = "low-latency";
+
+/// The time that was spent so that requests need not wait for a processor to wake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct AwakeCounts {
+    /// The total time that threads were awake with nothing to do.
+    pub(crate) polled: Duration,
+    /// The time that a wakeup took when that was last measured; 0 before.
+    pub(crate) waking: Duration,
+    /// So often the helper was called.
+    pub(crate) bursts: u64,
+    /// The total time for which processors were asked not to sleep.
+    pub(crate) low_latency: Duration,
+}
 
 /// Messages counted by kind.
 pub(crate) struct Counters([AtomicU64; opcode::KINDS]);
@@ -30,12 +46,17 @@ impl Counters {
     }
 
     /// The attribute's value.
-    pub(crate) fn text(&self, transport: &str, polled: Duration) -> String {
-        let mut text = format!("{TRANSPORT} {transport}\n{POLLED} {}\n", polled.as_nanos());
+    pub(crate) fn text(&self, transport: &str, awake: &AwakeCounts) -> String {
+        let mut text = format!("{TRANSPORT} {transport}\n");
+        let times = [(POLLED, awake.polled), (WAKING, awake.waking), (LOW_LATENCY, awake.low_latency)];
+        let times = times.map(|(name, time)| (name, time.as_nanos()));
+        for (name, number) in times.into_iter().chain([(BURSTS, awake.bursts.into())]) {
+            // a string takes everything
+            let _ = writeln!(text, "{name} {number}");
+        }
         for (kind, name) in opcode::NAMES {
             let count = self.0.get(*kind as usize).map_or(0, |counter| counter.load(Relaxed));
             if count > 0 {
-                // a string takes everything
                 let _ = writeln!(text, "{name} {count}");
             }
         }

@@ -1,6 +1,7 @@
 //! A connection to the kernel: a request taken from it becomes a call of the file system, and the answer goes back.
 
-use super::counters::{ATTRIBUTE, Counters};
+use super::awake::Awake;
+use super::counters::{ATTRIBUTE, AwakeCounts, Counters};
 use super::polling::Polling;
 use super::processors;
 use super::spare::{Queue, SpareWorkers};
@@ -44,6 +45,7 @@ pub(crate) struct Link {
     pub(super) spare: SpareWorkers,
     pub(crate) writeback: Arc<Writeback>,
     pub(super) polling: Polling,
+    pub(super) awake: Arc<Awake>,
     /// Started before the first message that waits for locks of the kernel.
     pub(crate) watchdog: Watchdog,
     counters: Counters,
@@ -65,11 +67,18 @@ impl Link {
             features: Features::empty(),
             spare: SpareWorkers::default(),
             writeback,
-            polling: Polling::new(),
+            polling: Polling::never(),
+            awake: Arc::new(Awake::new()),
             watchdog,
             counters: Counters::default(),
             forgetting: Arc::default(),
         }
+    }
+
+    /// A request came.
+    pub(super) fn request(&self) {
+        self.polling.request();
+        self.awake.request();
     }
 
     /// Requests may have to wait from now on: starts spare workers.
@@ -143,7 +152,9 @@ pub(crate) fn respond(
         && (request.node, name) == (ROOT, ATTRIBUTE.as_bytes())
     {
         let transport = if link.features.contains(Features::OVER_IO_URING) { "io_uring" } else { "/dev/fuse" };
-        return reply.value(size, link.counters.text(transport, link.polling.spent()).as_bytes());
+        let awake = link.awake.counts();
+        let awake = AwakeCounts { polled: awake.polled + link.polling.spent(), ..awake };
+        return reply.value(size, link.counters.text(transport, &awake).as_bytes());
     }
     let coming = link.writeback.record(&request.operation);
     let outcome = ask((link, queue), &request, reply);

@@ -1,4 +1,5 @@
-//! Adaptive polling: whether a thread stays awake while requests follow one another closely.
+//! Adaptive polling (`awake=reader`): over io_uring the thread of a ring entry stays awake while requests follow one
+//! another closely. What `awake` does in its place is measured against this.
 //!
 //! The kernel's scheduler puts a process that is woken on an idle processor rather than on the one where its answer was
 //! made. With two processors a program that asks and asks thus moves with every answer to the processor that just fell
@@ -50,8 +51,14 @@ impl Drop for Awake<'_> {
 }
 
 impl Polling {
+    /// On this machine.
     pub(super) fn new() -> Self {
         Self::on(std::thread::available_parallelism().map_or(1, NonZero::get))
+    }
+
+    /// Nothing stays awake.
+    pub(super) fn never() -> Self {
+        Self::on(0)
     }
 
     /// On a machine with so many processors.
@@ -72,6 +79,9 @@ impl Polling {
 
     /// A request came.
     pub(super) fn request(&self) {
+        if self.not_before.load(Relaxed) == u64::MAX {
+            return;
+        }
         let now = self.now();
         let last = self.last.swap(now, Relaxed);
         self.gap.store(now.saturating_sub(last), Relaxed);
@@ -167,7 +177,7 @@ mod tests {
 
     #[test]
     fn with_one_or_many_processors_none_does() {
-        for processors in [1, 3, 4] {
+        for processors in [0, 1, 3, 4] {
             let polling = Polling::on(processors);
             busy(&polling);
             assert!(polling.stay_awake().is_none(), "{processors} processors");

@@ -340,6 +340,10 @@ impl Engine for Journal {
         Idle::Run(plan)
     }
 
+    fn idle_after(&self, dirty: bool) -> Option<Duration> {
+        (!dirty && !self.transactions.is_empty()).then_some(QUIET)
+    }
+
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
         let mut plan = Plan::default();
         if !self.transactions.is_empty() {

@@ -248,6 +248,10 @@ impl Engine for Linked {
         }
     }
 
+    fn idle_after(&self, dirty: bool) -> Option<Duration> {
+        (dirty || !self.marked_clean).then_some(QUIET)
+    }
+
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
         Ok(self.clean(superblock))
     }

@@ -356,8 +356,8 @@ impl MetadataSpace for MapWriter {
         self.has_other_chunks |= !chunks.is_empty();
     }
 
-    fn is_compaction_due(&self, quiet: Duration) -> bool {
-        quiet >= QUIET && self.has_surplus(Compaction::Quiet)
+    fn compaction_after(&self) -> Option<Duration> {
+        self.has_surplus(Compaction::Quiet).then_some(QUIET)
     }
 
     fn compact(&mut self, compaction: Compaction) {

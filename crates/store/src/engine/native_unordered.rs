@@ -52,6 +52,10 @@ impl Engine for NativeUnordered {
         Idle::Nothing
     }
 
+    fn idle_after(&self, _: bool) -> Option<Duration> {
+        None
+    }
+
     fn close(&mut self, _: &dyn StateSource) -> Result<Plan> {
         let before = Stage { writes: Vec::new(), flush: true };
         Ok(Plan { stages: vec![before, self.set_unordered(false)], ..Plan::default() })

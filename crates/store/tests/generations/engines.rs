@@ -64,6 +64,42 @@ fn the_dirty_bit_is_set_before_the_first_write_and_taken_away_when_it_is_quiet()
 }
 
 #[test]
+fn what_is_due_next_is_known() {
+    let due = |store: &extant_store::Store, millis| {
+        let now = Duration::from_millis(millis);
+        store.tick(now).unwrap();
+        store.next_due(now, false, false)
+    };
+    let (store, _) = start(recorded(), Box::new(DirtyBit::new(SIZE as u32, 64)));
+    let quiet = |millis| Some(Duration::from_millis(millis) + Duration::from_secs(1));
+    assert_eq!(due(&store, 0), None, "nothing was done");
+    fill(&store, 1, 1);
+    assert_eq!(due(&store, 100), quiet(100), "the quiet comes before the interval");
+    fill(&store, 2, 1);
+    assert_eq!(due(&store, 600), quiet(600), "it begins anew");
+    assert_eq!(due(&store, 1600), quiet(600), "all is written, but the mark stands");
+    assert_eq!(due(&store, 1700), None, "the volume is marked clean");
+    let (store, _) = start(recorded(), Box::new(Unordered::new(SIZE as u32, 64)));
+    assert_eq!(due(&store, 0), None);
+    fill(&store, 1, 1);
+    assert_eq!(due(&store, 100), Some(Duration::from_millis(100) + INTERVAL));
+    store.sync().unwrap();
+    assert_eq!(due(&store, 200), None, "a caller had it written");
+}
+
+#[test]
+fn work_is_reported_behind_each_operation() {
+    let (store, _) = start(recorded(), Box::new(Unordered::new(SIZE as u32, 64)));
+    let seen = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = std::sync::Arc::clone(&seen);
+    store.on_work(Box::new(move || _ = counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst)));
+    fill(&store, 1, 1);
+    assert_eq!(seen.load(std::sync::atomic::Ordering::SeqCst), 1);
+    store.sync().unwrap();
+    assert_eq!(seen.load(std::sync::atomic::Ordering::SeqCst), 2, "and behind a plan");
+}
+
+#[test]
 fn a_generation_without_a_waiting_caller_is_flushed_before_the_clean_mark() {
     let device = recorded();
     let (store, _) = start(device.clone(), Box::new(DirtyBit::new(SIZE as u32, 8)));
