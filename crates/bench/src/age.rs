@@ -1,23 +1,24 @@
-//! Volumes that have been in use for years, made in minutes: as Ma and others age theirs (*ffsck: The Fast File System
-//! Checker*, section 3.2), without writing what is in the files.
+//! Aged volumes, created in minutes by the method of Ma et al. (*ffsck: The Fast File System Checker*, section 3.2),
+//! without writing the data of files.
 //!
-//! 1. A directory for each group; in each, files of 1 to 512 blocks until they fill a fifth of a group. (512 or as
-//!    asked for: section 7.3 measures on a volume of large files.)
-//! 2. Until the volume is as full as asked for: in some directory a new file, or up to half as many blocks for a file
-//!    that is there.
-//! 3. Rounds: in each directory one of these, or a file cut off at a random block, or removed, each as likely as the
-//!    others. After each round it is filled again as in 2. (The paper throws away volumes that ended up under 90 %.)
+//! 1. A directory for each group; in each, files of 1 to 512 blocks until they fill a fifth of a group. (512 or
+//!    [`Options::largest`]: section 7.3 measures a volume of large files.)
+//! 2. Until the volume has the requested fill level: in a random directory a new file, or up to half as many blocks
+//!    appended to an existing file.
+//! 3. Rounds: in each directory one of these, or a file is truncated at a random block, or removed, all with the same
+//!    probability. After each round the volume is filled again as in 2. (The paper discards volumes that ended below 90
+//!    %.)
 //!
-//! Blocks get their place one operation after the other, in order, as with a program that syncs each file. What was
-//! freed in a round is free for all from the next one on: between rounds there is time for a commit. Nothing is written
-//! into them: what a check, an allocation or a layout costs does not depend on it. All follows from the seed.
+//! Blocks are allocated operation by operation, as for a program that syncs each file. Blocks freed in a round can be
+//! reused from the next one on, as a commit follows each round. No data is written into them: the cost of a check, an
+//! allocation or a layout does not depend on it. The result depends on the seed alone.
 
 use crate::{Error, Result};
 use fs::{FileKind, InodeNo, NewFile, Volume};
 
-/// Most blocks of a new file, in the paper.
+/// Maximum number of blocks of a new file in the paper.
 pub const LARGEST: u64 = 512;
-/// Of how many blocks of a group a directory's files take one at first.
+/// Divisor of a group's blocks: the initial files of a directory fill this fraction of it.
 const SHARE: u64 = 5;
 
 /// Options for ageing a volume.
@@ -25,11 +26,12 @@ const SHARE: u64 = 5;
 pub struct Options {
     /// Seed of the random numbers.
     pub seed: u64,
-    /// Blocks in use at the end, of all blocks of the volume: from 0 to 1.
+    /// Fraction of the volume's blocks in use at the end, from 0 to 1.
     pub fill: f64,
     /// Operations in each directory, after the volume was filled.
     pub rounds: u32,
-    /// Most blocks of a new file, at least 2; half of it is what a file grows by at most. [`LARGEST`] in the paper.
+    /// Maximum number of blocks of a new file, at least 2; half of it is the maximum growth of a file. [`LARGEST`] in
+    /// the paper.
     pub largest: u64,
 }
 
@@ -38,21 +40,21 @@ pub struct Options {
 pub struct Aged {
     /// Directories, one for each group.
     pub directories: u64,
-    /// Files that are there at the end.
+    /// Files at the end.
     pub files: u64,
-    /// Files made, in all.
+    /// Files created in total.
     pub created: u64,
-    /// Files made longer.
+    /// Appends.
     pub appended: u64,
-    /// Files cut off.
+    /// Truncations.
     pub truncated: u64,
     /// Files removed.
     pub removed: u64,
     /// Rounds done.
     pub rounds: u32,
-    /// Blocks in use at the end, of all blocks of the volume.
+    /// Fraction of the volume's blocks in use at the end.
     pub fill: f64,
-    /// It was stopped before the end.
+    /// Whether it was stopped before the end.
     pub stopped: bool,
 }
 
@@ -79,18 +81,18 @@ struct Ager<'a> {
     blocks: u64,
     done: Aged,
     progress: &'a mut dyn FnMut(u64, u64) -> bool,
-    /// Of how many parts the whole has, how many are done.
+    /// Parts of the work that are done, and all parts.
     parts: (u64, u64),
 }
 
-/// Ages a volume that is open for writing, and best empty. Now and then `progress` gets how much of how much is done;
-/// it ends early, and in order, where that returns false.
+/// Ages a volume that is open for writing and preferably empty. `progress` is called with the parts done and all parts;
+/// where it returns false the ageing ends early, with the volume consistent.
 ///
 /// # Errors
-/// [`Error::Failed`] with what went wrong on the volume. What was done until then stays.
+/// [`Error::Failed`] with the error of the volume. Earlier operations remain on it.
 pub fn age(volume: &Volume, options: &Options, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Aged> {
     let geometry = &volume.superblock().geometry;
-    // half the groups of a native volume hold numbers for its metadata, and no space
+    // half the groups of a native volume have metadata block numbers and no space
     let blocks = volume.summary().map_err(failed)?.blocks;
     let groups = u64::from(geometry.groups);
     let mut ager = Ager {
@@ -118,18 +120,18 @@ fn failed(e: fs::Error) -> Error {
 }
 
 impl Ager<'_> {
-    /// Blocks in use, of all.
+    /// Fraction of the blocks in use.
     fn used(&self) -> f64 {
         1.0 - self.volume.statfs().blocks_free as f64 / self.blocks.max(1) as f64
     }
 
-    /// Says that so many parts more are done; whether to go on.
+    /// Adds `parts` to the progress; returns whether to continue.
     fn advance(&mut self, parts: u64) -> bool {
         self.parts.0 = (self.parts.0 + parts).min(self.parts.1);
         (self.progress)(self.parts.0, self.parts.1)
     }
 
-    /// Does `work`; where there is no space, once more when what was freed can be used. Whether it could be done.
+    /// Runs `work`, and once more after a commit of the frees where there was no space. Returns whether it succeeded.
     fn with_space(&self, work: impl Fn() -> fs::Result<()>) -> Result<bool> {
         match work() {
             Err(fs::Error::NoSpace) => self.volume.sync().map_err(failed)?,
@@ -205,7 +207,7 @@ impl Ager<'_> {
         Ok(true)
     }
 
-    /// Makes a file; returns its blocks, and `None` where there is no space.
+    /// Creates a file and returns its blocks; `None` where there is no space.
     fn create(&mut self, at: usize) -> Result<Option<u64>> {
         let blocks = self.random.u64(1..=self.largest);
         let name = self.next;
@@ -213,7 +215,7 @@ impl Ager<'_> {
         let new = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
         let made = match self.volume.create(dir.number, name.to_string().as_bytes(), &new) {
             Ok(made) => made.number,
-            // as many as there can be
+            // the maximum number of inodes is reached
             Err(fs::Error::NoSpace) => return Ok(None),
             Err(e) => return Err(failed(e)),
         };
@@ -255,7 +257,7 @@ impl Ager<'_> {
         (count > 0).then(|| self.random.usize(..count))
     }
 
-    /// Makes a file longer by so many blocks; false where there was no space for all of them.
+    /// Appends `blocks` blocks to a file; false where there was not enough space.
     fn grow(&mut self, at: usize, which: usize, blocks: u64) -> Result<bool> {
         let file = &self.dirs[at].files[which];
         let (number, start, len) = (file.number, file.blocks * self.block_size, blocks * self.block_size);

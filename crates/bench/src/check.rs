@@ -1,7 +1,7 @@
-//! The checker beside e2fsck and beside the lower bound.
+//! The checker compared with e2fsck and with the lower bound.
 //!
-//! Both checkers run as processes of their own, so that time, processors and memory are all of theirs and nothing else.
-//! The lower bound runs here: it reads what Extant's checker needs, each byte once, in order, with a checksum over it.
+//! Both checkers run as separate processes, so that time, CPU and memory are theirs alone. The lower bound runs here:
+//! it reads the bytes that Extant's checker needs, each once, in order, with a checksum over them.
 
 use crate::cache::drop_cached;
 use crate::environment::Environment;
@@ -28,13 +28,13 @@ pub struct Options {
     pub volumes: Vec<PathBuf>,
     /// The program `extant`.
     pub extant: PathBuf,
-    /// The program `e2fsck`; looked for where unset.
+    /// The program `e2fsck`; searched for where unset.
     pub e2fsck: Option<PathBuf>,
     /// Samples of each peer.
     pub runs: usize,
-    /// Before each sample the volume is dropped from the page cache.
+    /// Whether the volume is dropped from the page cache before each sample.
     pub cold: bool,
-    /// Threads of Extant's checker; as many as it likes where unset.
+    /// Threads of Extant's checker; its default where unset.
     pub threads: Option<usize>,
     /// A file for a picture of the reads of both checkers on the last volume, as SVG; needs strace.
     pub picture: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub struct Bench {
 pub struct OnVolume {
     /// The volume's file.
     pub volume: PathBuf,
-    /// `ext2`, `ext3` or `ext4`; of others, as `rext3`, e2fsck knows nothing and is no peer.
+    /// `ext2`, `ext3` or `ext4`; other formats, such as `rext3`, are not compared, as e2fsck does not support them.
     pub format: String,
     /// Size of the volume in bytes.
     pub bytes: u64,
@@ -69,14 +69,13 @@ pub struct OnVolume {
     pub cold: bool,
     /// Each peer, with `lower-bound` the last.
     pub peers: Vec<PeerFigures>,
-    /// Bytes that the lower bound reads: what Extant's checker needs, each byte once, and nothing that only lies
-    /// between.
+    /// Bytes that the lower bound reads: those that Extant's checker needs, each once, without gaps.
     pub lower_bound_bytes: u64,
-    /// The number of pieces that these bytes lie in.
+    /// The number of contiguous ranges of these bytes.
     pub lower_bound_pieces: usize,
     /// The reads of the peers, as each [`Witness`] counted them.
     pub reads: Vec<ReadFigures>,
-    /// The figures of these reads on a modelled disk, where one was asked for.
+    /// The figures of these reads on a modelled disk, where one was specified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modelled: Option<Modelled>,
     /// Largest resident memory of Extant's checker in bytes, divided by the inodes in use.
@@ -92,9 +91,9 @@ pub struct PeerFigures {
     pub wall_seconds: Spread,
     /// Time on processors, user and system, in seconds.
     pub cpu_seconds: Option<Spread>,
-    /// Wall time in parts of e2fsck's in the same round.
+    /// Ratio of the wall time to e2fsck's in the same round.
     pub wall_to_e2fsck: Option<Spread>,
-    /// Largest resident memory in bytes, seen in a run of its own; not for the lower bound, which has no process.
+    /// Largest resident memory in bytes, observed in a separate run; `None` for the lower bound, which has no process.
     pub peak_rss_bytes: Option<u64>,
 }
 
@@ -102,7 +101,7 @@ pub struct PeerFigures {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Witness {
-    /// The device of Extant's checker itself: what it asked for.
+    /// The device of Extant's checker: its requests.
     Trace,
     /// strace(1): the system calls, the same for every program. Taken with the volume in the page cache.
     Strace,
@@ -141,7 +140,7 @@ impl Peer for Checker<'_> {
     }
 }
 
-/// The lower bound, with the cache as the others find it.
+/// The lower bound, with the same state of the cache as the others.
 struct LowerBoundPeer<'a> {
     reader: LowerBound,
     cold: Option<&'a Path>,
@@ -166,10 +165,10 @@ const PEERS: usize = 3;
 /// The formats that e2fsck checks.
 const KNOWN_TO_E2FSCK: [&str; 3] = ["ext2", "ext3", "ext4"];
 
-/// Measures. `watch` is called before each step.
+/// Runs the benchmark. `watch` is called before each step.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without e2fsck; otherwise the first thing that went wrong, with its volume or program.
+/// [`Error::Unsupported`] without e2fsck; otherwise the first error, with its volume or program.
 pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     let e2fsck = match &options.e2fsck {
         Some(path) => path.clone(),
@@ -200,7 +199,7 @@ fn on_volume(
     let report = checked(volume, &device, &how)?;
     let traced = Reads::from(device.counters().reads);
     let bytes = device.geometry().len;
-    // without what is read only because it lies between
+    // without gaps that are read through
     let device = Trace::with_events(device.into_inner(), usize::MAX);
     checked(volume, &device, &check::Options { gap: 0, ..how })?;
     let reader = LowerBound::new(volume, lower_bound::ranges(&device.events()));
@@ -258,7 +257,7 @@ fn on_volume(
 #[derive(Default)]
 struct Watched {
     reads: Vec<ReadFigures>,
-    /// Most memory, in the checkers' order.
+    /// Largest resident memory of each checker.
     memory: Vec<u64>,
     events: Vec<(&'static str, Vec<Event>)>,
     /// e2fsck's reads, one thread after the other.
@@ -273,7 +272,7 @@ fn watch<'c>(
     let mut watched = Watched::default();
     for checker in checkers {
         reported.say(&format!("{}: memory and reads of {}", volume.display(), checker.name));
-        // the cache is warm from here on
+        // the volume is in the page cache from here on
         watched.memory.push(checker.program.peak_memory()?);
         if let Some(seen) = strace::watch(&checker.program, volume)? {
             let peer = checker.name.into();
@@ -287,7 +286,7 @@ fn watch<'c>(
     Ok(watched)
 }
 
-/// A picture of the order of reads, a panel a checker.
+/// Writes a picture of the order of reads, one panel per checker.
 fn draw(file: &Path, events: &[(&str, Vec<Event>)], bytes: u64) -> Result<()> {
     let drawn = |(peer, events): &(&str, Vec<Event>)| {
         (format!("{peer}: {} reads", events.len()), events.iter().map(|event| event.offset).collect::<Vec<_>>())
@@ -301,7 +300,7 @@ fn checked(volume: &Path, device: &dyn BlockDevice, how: &check::Options) -> Res
     check::check(&volume.to_string_lossy(), device, how, &()).map_err(|refusal| Error::Failed(refusal.to_string()))
 }
 
-/// `memory` is that of the first peers, in their order.
+/// The figures of all peers; `memory` has those of the first ones, in their order.
 fn figures(series: &[Series], memory: &[u64]) -> Vec<PeerFigures> {
     let base = series.iter().find(|peer| peer.name == "e2fsck").map(|peer| &peer.wall);
     let memory = memory.iter().copied().map(Some).chain(std::iter::repeat(None));
@@ -316,7 +315,7 @@ fn figures(series: &[Series], memory: &[u64]) -> Vec<PeerFigures> {
 }
 
 impl Bench {
-    /// For people: tables in Markdown.
+    /// The result as Markdown tables.
     #[must_use]
     pub fn text(&self) -> String {
         let volumes: String = self.volumes.iter().map(OnVolume::text).collect();
@@ -348,13 +347,13 @@ impl OnVolume {
         text += &table.text();
         if !KNOWN_TO_E2FSCK.contains(&self.format.as_str()) {
             text += &format!(
-                "\ne2fsck does not know {}, so there is nothing here to compare with. `extant bench paper` checks rext3 beside \
+                "\ne2fsck does not support {}, so there is no comparison. `extant bench paper` compares rext3 with \
                  ext3 with the same files.\n",
                 self.format,
             );
         }
         text += &format!(
-            "\nThe lower bound reads {} in {} pieces. Extant's checker has {:.1} resident bytes for each inode in \
+            "\nThe lower bound reads {} in {} ranges. Extant's checker has {:.1} resident bytes per inode in \
              use.\n\n",
             mib(self.lower_bound_bytes),
             grouped(self.lower_bound_pieces as u64),
@@ -369,11 +368,11 @@ impl OnVolume {
         }
         text += &table.text();
         if !self.reads.iter().any(|figures| figures.witness == Witness::Strace) {
-            text += "strace is not installed, or must not be used here: reads of e2fsck are not known.\n";
+            text += "strace is not installed or not permitted: reads of e2fsck are unknown.\n";
         }
         for figures in self.reads.iter().filter(|figures| figures.reads.unseen > 0) {
             let unseen = grouped(figures.reads.unseen);
-            text += &format!("{} handed {unseen} more to io_uring, where strace does not see them.\n", figures.peer);
+            text += &format!("{} submitted {unseen} more to io_uring, which strace does not show.\n", figures.peer);
         }
         text += &self.modelled.as_ref().map(Modelled::text).unwrap_or_default();
         text

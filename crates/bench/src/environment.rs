@@ -17,15 +17,15 @@ pub struct Environment {
     pub cores: usize,
     /// Bytes of main memory.
     pub memory_bytes: u64,
-    /// Processes that wanted to run in the last minute, on average, before the measurement: more than a few tenths mean
-    /// that others were at work.
+    /// Load average of the last minute before the measurement: more than a few tenths mean that other processes were
+    /// running.
     pub load: f64,
     /// The programs compared, with their versions.
     pub versions: BTreeMap<String, String>,
 }
 
 impl Environment {
-    /// Of this machine, now; the versions are added with [`Environment::with`].
+    /// The environment of this machine now; the versions are added with [`Environment::with`].
     #[must_use]
     pub fn here() -> Self {
         let uname = rustix::system::uname();
@@ -47,7 +47,7 @@ impl Environment {
         }
     }
 
-    /// Adds a program, with the first line that `program flag` says.
+    /// Adds a program, with the first line of output of `program flag`.
     #[must_use]
     pub fn with(mut self, name: &str, program: &Path, flag: &str) -> Self {
         let said = Command::new(program).arg(flag).output().map(|output| [output.stdout, output.stderr].concat());
@@ -57,7 +57,7 @@ impl Environment {
         self
     }
 
-    /// For people: one line for the machine, one for each program.
+    /// The environment as text: one line for the machine, one for each program.
     #[must_use]
     pub fn lines(&self) -> String {
         let Self { kernel, cpu, cores, load, .. } = self;

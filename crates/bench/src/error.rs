@@ -6,13 +6,13 @@ use std::path::Path;
 /// [`std::result::Result`] with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why there are no figures.
+/// The reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// The operation that was tried, with the file's name.
+        /// The failed operation, with the file's name.
         what: String,
         /// Why it failed.
         source: io::Error,
@@ -20,15 +20,15 @@ pub enum Error {
     /// The volume could not be opened or read.
     #[error(transparent)]
     Device(#[from] blockdev::Error),
-    /// The volume cannot be checked, or a peer ended in another way than a measurement needs.
+    /// The volume cannot be checked, or a peer ended with an unexpected result.
     #[error("{0}")]
     Failed(String),
-    /// The machine or the user lacks something: a program, root.
+    /// A program or the privilege of root is missing.
     #[error("{0}")]
     Unsupported(String),
 }
 
-/// Says what was tried when an [`io::Error`] turns up.
+/// Adds the failed operation to an [`io::Error`].
 pub(crate) trait Trying<T> {
     /// `verb` and the path are the beginning of the sentence: `cannot open x: no such file`.
     fn trying(self, verb: &str, path: &Path) -> Result<T>;

@@ -1,4 +1,4 @@
-//! Figures of peers for the same work, beside each other.
+//! Figures of all peers for the same work.
 
 use crate::Spread;
 use crate::table::{Table, grouped, maybe, spread};
@@ -6,7 +6,7 @@ use crate::write::Written;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A piece of work that every peer did.
+/// The figures of one piece of work that every peer did.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
     /// The name of the work.
@@ -26,9 +26,9 @@ pub struct PeerFigures {
     pub peer: String,
     /// Wall time of a sample, in seconds.
     pub wall_seconds: Spread,
-    /// Amount in a second, from the median.
+    /// Amount per second, from the median.
     pub per_second: f64,
-    /// Speed in parts of other peers' in the same round, by their names; above 1 is faster.
+    /// Ratio of the speed to other peers' in the same round, by their names; above 1 is faster.
     pub speed_to: BTreeMap<String, Spread>,
     /// The figures of its writes in a sample, where these were counted.
     pub written: Option<WrittenFigures>,
@@ -41,7 +41,7 @@ pub struct WrittenFigures {
     pub bytes: Spread,
     /// Requests.
     pub writes: Spread,
-    /// Writes that do not begin where the one before ended.
+    /// Writes that do not begin at the end of the previous one.
     pub seeks: Spread,
     /// Flushes.
     pub flushes: Spread,
@@ -60,7 +60,7 @@ impl WrittenFigures {
 }
 
 impl Measured {
-    /// Of each peer's name and wall time, with ratios to the peers of the names in `bases`.
+    /// The figures from each peer's name and wall times, with ratios to the peers in `bases`.
     pub(crate) fn new(
         what: String,
         unit: &str,
@@ -70,7 +70,7 @@ impl Measured {
     ) -> Self {
         let speed_to = |wall: &Spread| {
             let bases = bases.iter().filter_map(|base| peers.iter().find(|(name, _)| name == base.as_ref()));
-            // the time of the other in parts of ours is our speed in parts of theirs
+            // the ratio of their time to ours is the ratio of our speed to theirs
             bases.filter_map(|(name, base)| Some((name.clone(), base.over(wall)?))).collect()
         };
         let figures = peers.iter().map(|(peer, wall)| PeerFigures {
@@ -83,7 +83,7 @@ impl Measured {
         Self { what, unit: unit.to_owned(), amount, peers: figures.collect() }
     }
 
-    /// With what each peer wrote, sample by sample; nothing where it was not counted.
+    /// Adds the writes of each peer, sample by sample; none where they were not counted.
     pub(crate) fn with_written(mut self, samples: &[Vec<Written>]) -> Self {
         for (peer, samples) in self.peers.iter_mut().zip(samples) {
             peer.written = WrittenFigures::of(samples);
@@ -91,7 +91,7 @@ impl Measured {
         self
     }
 
-    /// For people: a table in Markdown, with what was done above it.
+    /// The figures as a Markdown table below a line with the work and its amount.
     pub(crate) fn text(&self) -> String {
         let (rate, scale) = if self.unit == "bytes" { ("MiB / s", f64::from(1 << 20)) } else { ("per s", 1.0) };
         let bases: Vec<&String> = self.peers.first().map_or_else(Vec::new, |peer| peer.speed_to.keys().collect());

@@ -1,32 +1,32 @@
-//! Extant measured beside its peers, in one run.
+//! Benchmarks of Extant and its peers, measured in the same run.
 //!
-//! A figure says little alone: machines differ, and one machine differs from hour to hour. So whatever is claimed is
-//! measured together with what it is compared to, round by round, and the ratio is taken pair by pair.
+//! Absolute figures depend on the machine and its current load. So all peers are measured together, round by round, and
+//! ratios are computed from pairs of samples of the same round.
 //!
-//! | file | holds |
+//! | file | contents |
 //! | --- | --- |
-//! | `runner` | [`Peer`], what is sampled; [`interleave`], who is next; [`Sample`], what that cost; [`Step`], where a measurement is |
-//! | `figures` | what peers took for the same work, beside each other |
+//! | `runner` | [`Peer`], an implementation; [`interleave`], the order of samples; [`Sample`]; [`Step`], the progress |
+//! | `figures` | figures of all peers for the same work |
 //! | `statistics` | [`Spread`]: median with extremes, ratios pair by pair |
 //! | `process` | a sample that is a child process: time, CPU, resident memory |
-//! | `strace` | what a process reads from a volume, as the system saw it |
-//! | `picture` | where reads fall, drawn |
-//! | `lower_bound` | reading what a check needs and nothing else |
-//! | `check` | the checker beside e2fsck and the lower bound |
+//! | `strace` | the reads of a process from a volume, as reported by strace |
+//! | `picture` | a drawing of the order and location of reads |
+//! | `lower_bound` | reading only the bytes that a check needs |
+//! | `check` | the checker, e2fsck and the lower bound |
 //! | `modelled` | the reads of both on a modelled disk |
-//! | `mount` | file systems that come and go: Extant's, the kernel's, and the upper bound |
-//! | `upper_bound` | a FUSE file system in memory: what no FUSE file system can beat |
-//! | `workload` | [`Workload`], what is done in a mounted tree |
+//! | `mount` | mounted file systems: Extant's, the kernel's, and the upper bound |
+//! | `upper_bound` | a FUSE file system in memory: the upper bound of speed through FUSE |
+//! | `workload` | [`Workload`]: work in a mounted tree |
 //! | `maps` | the experiments of the paper on space maps, on a modelled disk |
-//! | `paper` | the experiments of the paper on ffsck: rext3 beside ext3 on a modelled disk |
-//! | `read` | reading through FUSE beside the kernel's own mount |
-//! | `write` | writing through FUSE and the library beside the kernel and fuse2fs |
-//! | `volumes` | volumes as users have them, made by the kernel |
-//! | `age` | volumes as if they had been in use for years |
+//! | `paper` | the experiments of the paper on ffsck: rext3 and ext3 on a modelled disk |
+//! | `read` | reading through FUSE and through the kernel's own mount |
+//! | `write` | writing through FUSE, the library, the kernel and fuse2fs |
+//! | `volumes` | typical volumes, created by mke2fs and the kernel |
+//! | `age` | aged volumes |
 //! | `environment` | the machine and the programs that a figure belongs to |
-//! | `table` | results for people; as JSON they serialise themselves |
+//! | `table` | results as Markdown tables |
 //!
-//! Nothing here is rated: a figure is reported, with its spread, and the reader decides.
+//! Figures are reported with their spread and without an evaluation.
 #![forbid(unsafe_code)]
 
 pub mod age;

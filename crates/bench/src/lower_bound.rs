@@ -1,5 +1,5 @@
-//! The lower bound: the bytes a check needs, read once in the order they lie in, with a checksum over them. No checker
-//! that reads them through the same interface can be faster with one thread.
+//! The lower bound: the bytes that a check needs, read once in disk order, with a checksum over them. No checker that
+//! reads them through the same interface can be faster with one thread.
 
 use crate::error::Trying;
 use crate::runner::{Worker, timed};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of one read at most.
+/// Maximum size of one read in bytes.
 const CHUNK: usize = 1 << 20;
 
 /// The bytes that were read, each once: ranges that ascend and neither overlap nor touch.
@@ -47,7 +47,7 @@ impl LowerBound {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The number of ranges that these bytes lie in.
+    /// The number of contiguous ranges of these bytes.
     pub(crate) fn pieces(&self) -> usize {
         self.ranges.len()
     }

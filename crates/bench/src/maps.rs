@@ -1,16 +1,17 @@
-//! The experiments of *Taking Linux Filesystems to the Space Age: Space Maps in Ext4* (section 4): space maps beside
-//! block bitmaps, on a modelled disk.
+//! The experiments of *Taking Linux Filesystems to the Space Age: Space Maps in Ext4* (section 4): space maps and block
+//! bitmaps on a modelled disk.
 //!
 //! 1. *Small files* (4.1): PostMark with more files each time.
 //! 2. *Small and large files at once* (4.2): five trees of small files beside five large files, five times.
-//! 3. *Free space* (4.3): where it lies after seven rounds of that.
+//! 3. *Free space* (4.3): its fragmentation after seven rounds of 2.
 //! 4. *Mount*, the paper's own first limitation: a volume 160 times as long, with 2 000 holes in each metablockgroup,
-//!    is opened until a block was allocated, and until a GiB in one piece was found behind metablockgroups without one.
+//!    is opened; measured until a block was allocated, and until a contiguous GiB was found after metablockgroups
+//!    without one.
 //!
-//! The figures that count are the requests to the disk for allocation metadata, and those of them that began elsewhere
-//! than the request before ended: what an arm has to travel for. There are two columns of bitmaps: as mke2fs lays them
-//! out, and with flexible groups as large as a metablockgroup, so that what the layout gains is not credited to the
-//! maps. Content has its blocks but is not written. All follows from the seed.
+//! The main figures are the disk requests for allocation metadata, and the non-contiguous ones among them, which need a
+//! seek. There are two columns for bitmaps: with mke2fs's default layout, and with flexible groups as large as a
+//! metablockgroup, to separate the effect of the layout from that of the maps. File data is allocated but not written.
+//! The result depends on the seed alone.
 
 use crate::error::Trying;
 use crate::table::{Table, grouped};
@@ -30,25 +31,25 @@ use std::sync::Arc;
 /// Length of the paper's volume; all amounts are in proportion to it.
 const PAPER: u64 = 50 << 30;
 const BLOCK: u32 = 1024;
-/// Of the volume that is opened.
+/// Length of the volume that is opened, in the paper.
 const LARGE_BLOCK: u32 = 4096;
 /// Bytes of the modelled disk, or more where the volume is longer.
 const DISK: u64 = 1_465_149_168 * 512;
 /// Length of that volume in lengths of the others.
 const LARGER: u64 = 160;
-/// Holes of a block in each of its metablockgroups, but for the last tenth, which is empty.
+/// One-block holes in each of its metablockgroups, except the last tenth, which is empty.
 const HOLES: u64 = 2000;
-/// Bytes of metadata in the cache, half as much of bitmaps.
+/// Cache size in bytes for metadata; half of it for bitmaps.
 const CACHE: usize = 4 << 20;
 /// Bytes in a metablockgroup, and in a large flexible group.
 const METABLOCKGROUP: u64 = 8 << 30;
-/// Bytes of allocated content after which a generation closes, as five seconds of work would.
+/// Bytes of allocated file data after which a generation closes, equivalent to five seconds of work.
 const GENERATION: u64 = 256 << 20;
-/// Files made or removed after which it does.
+/// Number of files created or removed after which a generation closes.
 const GENERATION_FILES: u64 = 2000;
 /// Bytes that a large file grows by at once.
 const PIECE: u64 = 16 << 20;
-/// Rounds of trees and large files after which free space is looked at.
+/// Rounds of trees and large files after which free space is measured.
 const ROUNDS: u64 = 7;
 /// Share of the volume that these fill.
 const FILL: f64 = 0.89;
@@ -69,7 +70,7 @@ pub struct Options {
 /// The result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figures {
-    /// One for each kind of work and layout.
+    /// The figures of each kind of work and layout.
     pub work: Vec<Worked>,
     /// One for each layout.
     pub free: Vec<Free>,
@@ -86,11 +87,11 @@ pub struct Mounted {
     pub size: u64,
     /// The disk's time until the volume is open, in seconds.
     pub open: f64,
-    /// Until a block was allocated, too.
+    /// The time until a block was also allocated, in seconds.
     pub block: f64,
-    /// Until a GiB in one piece was allocated, too.
+    /// The time until a contiguous GiB was also allocated, in seconds.
     pub gib: f64,
-    /// Requests by then.
+    /// Requests until then.
     pub requests: u64,
 }
 
@@ -103,13 +104,13 @@ pub struct Worked {
     pub layout: &'static str,
     /// Requests for allocation metadata.
     pub requests: u64,
-    /// Those of them that began elsewhere than the request before ended.
+    /// The non-contiguous requests among them.
     pub elsewhere: u64,
-    /// The same in parts of those for bitmaps as mke2fs lays them out.
+    /// Their ratio to those for bitmaps in mke2fs's default layout.
     pub of_bitmaps: f64,
-    /// The same in parts of those for bitmaps in flexible groups as large as a metablockgroup.
+    /// Their ratio to those for bitmaps in flexible groups as large as a metablockgroup.
     pub of_same_layout: f64,
-    /// All requests that began elsewhere.
+    /// All non-contiguous requests.
     pub all_elsewhere: u64,
     /// Bytes written to the journal.
     pub journal_bytes: u64,
@@ -122,11 +123,11 @@ pub struct Worked {
 pub struct Free {
     /// The structures that record free space.
     pub layout: &'static str,
-    /// The part of the blocks that is in use.
+    /// The fraction of the blocks in use.
     pub fill: f64,
     /// Free extents.
     pub extents: u64,
-    /// The part of free space in extents of a GiB and more.
+    /// The fraction of free space in extents of a GiB and more.
     pub in_large: f64,
     /// Bytes of the largest.
     pub largest: u64,
@@ -134,10 +135,10 @@ pub struct Free {
 
 const LAYOUTS: [&str; 3] = ["bitmaps", "bitmaps, flexible groups of 8 GiB", "space maps"];
 
-/// Measures. `say` receives what is done next.
+/// Runs the experiments. `say` is called before each step.
 ///
 /// # Errors
-/// The first thing that went wrong.
+/// The first error.
 pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Figures> {
     let mut figures = Figures { work: Vec::new(), free: Vec::new(), mounts: Vec::new() };
     let scale = options.size as f64 / PAPER as f64;
@@ -182,7 +183,7 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Figures> {
     Ok(figures)
 }
 
-/// The kind of content at a place of the volume, as far as that is known.
+/// The kind of content of a part of the volume, as far as that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lies {
     Allocation,
@@ -198,13 +199,13 @@ struct Disk {
     seed: u64,
 }
 
-/// Bytes in a block of a volume so long.
+/// The block size of a volume of this length.
 fn block_size(options: &Options) -> u32 {
     if options.size > PAPER { LARGE_BLOCK } else { BLOCK }
 }
 
 impl Disk {
-    /// A new volume in `options.dir`, for as long as `work` takes.
+    /// Runs `work` on a new volume in `options.dir`.
     fn with<T>(options: &Options, layout: &str, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let path = options.dir.join("maps.img");
         let outcome = Self::make(&path, layout, options).and_then(|mut disk| work(&mut disk));
@@ -255,7 +256,7 @@ impl Disk {
         Volume::open(device, &options).map_err(failed)
     }
 
-    /// Finds out where allocation metadata and the journal lie.
+    /// Determines the locations of allocation metadata and the journal.
     fn find(&mut self) -> Result<()> {
         let device = Arc::clone(&self.device) as Arc<dyn BlockDevice>;
         let volume = Volume::open(device, &OpenOptions::default()).map_err(failed)?;
@@ -299,7 +300,7 @@ impl Disk {
         (offset < start + length).then_some(*what)
     }
 
-    /// Does `work` on a volume that was just opened, and counts what it takes until all of it is durable.
+    /// Runs `work` on a newly opened volume, and counts the requests until all of it is durable.
     fn measured(
         &mut self,
         work: String,
@@ -344,7 +345,7 @@ impl Disk {
         Ok(worked)
     }
 
-    /// Makes holes all over the volume, and opens it.
+    /// Creates holes all over the volume, and opens it.
     fn opened(&self, layout: &'static str) -> Result<Mounted> {
         let volume = self.open()?;
         let size = volume.superblock().geometry.blocks * u64::from(LARGE_BLOCK);
@@ -402,7 +403,7 @@ fn failed(e: fs::Error) -> Error {
     Error::Failed(e.to_string())
 }
 
-/// Work on a volume, whose generations close as they would in time.
+/// Work on a volume whose generations close by amount of work instead of by time.
 struct Job<'a> {
     volume: &'a Volume,
     bytes: u64,
@@ -495,7 +496,7 @@ fn holes(job: &mut Job<'_>, metablockgroups: u64) -> fs::Result<()> {
 fn mixed(job: &mut Job<'_>, round: u64, share: u64, scale: f64, seed: u64) -> fs::Result<()> {
     const AT_ONCE: usize = 5;
     let mut random = fastrand::Rng::with_seed(seed ^ round);
-    // a kernel of the paper's days has some 31 000 files of 12 KB on average
+    // a kernel source tree of the paper's time has some 31 000 files of 12 KB on average
     let (mut small, mut dirs, mut large) = ((31_000.0 * scale) as u64 * AT_ONCE as u64, Vec::new(), Vec::new());
     let top = job.dir(InodeNo::ROOT, &format!("r{round}"))?;
     for n in 0..AT_ONCE {
@@ -534,10 +535,10 @@ impl Figures {
             "work",
             "layout",
             "requests for allocation",
-            "began elsewhere",
+            "non-contiguous",
             "/ bitmaps",
             "/ same layout",
-            "all elsewhere",
+            "all non-contiguous",
             "journal KiB",
             "virtual s",
         ]);
@@ -564,7 +565,7 @@ impl Figures {
                 grouped(row.largest >> 20),
             ]);
         }
-        let mut mounts = Table::new(["opening", "GiB", "open, s", "a block", "a GiB in one piece", "requests"]);
+        let mut mounts = Table::new(["opening", "GiB", "open, s", "a block", "a contiguous GiB", "requests"]);
         for row in &self.mounts {
             mounts.row([
                 row.layout.to_owned(),

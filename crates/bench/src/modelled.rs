@@ -1,13 +1,12 @@
-//! The reads of both checkers on a modelled disk: virtual seconds, a function of the reads and their order alone.
+//! The reads of both checkers on a modelled disk: virtual seconds, which depend on the reads and their order alone.
 //!
-//! 1. Only the device's time is counted. The processor's time between two reads is not, and nothing that the kernel
-//!    would do: no page cache, no reading ahead. A block that is read twice comes from the disk twice, unless the disk
-//!    itself has it in its buffer.
-//! 2. Each read of a peer waits for the one before it. Extant hands reads over in batches, which a disk with a queue
-//!    serves in the order that suits it: that is a peer of its own, `extant, batches`. e2fsck has none.
-//! 3. Extant reads with one thread here, for only then the order of its reads is always the same. e2fsck reads the
-//!    bitmaps with several threads at once, in an order that the system's scheduler makes: its reads are timed one
-//!    thread after the other, each from where it was begun to its end, as a machine does that runs one at a time.
+//! 1. Only the device's time is counted. CPU time between two reads and effects of the kernel (page cache, read-ahead)
+//!    are excluded. A block that is read twice is read from the disk twice, unless it is in the disk's own buffer.
+//! 2. Each read of a peer waits for the one before it. Extant submits reads in batches, which a disk with a queue
+//!    serves in its own order: that is a separate peer, `extant, batches`. e2fsck does not use batches.
+//! 3. Extant reads with one thread here, as only then the order of its reads is deterministic. e2fsck reads the bitmaps
+//!    with several threads, in an order that depends on the scheduler: its reads are timed one thread after the other,
+//!    each inserted where it was started.
 //! 4. So the figures of both are the same in each run, to the last digit.
 
 use crate::table::{Table, grouped};
@@ -37,18 +36,18 @@ pub struct ModelledFigures {
     pub seeks: u64,
     /// Reads that reached the device.
     pub reads: u64,
-    /// Bytes they asked for.
+    /// Bytes in these reads.
     pub bytes: u64,
-    /// The device's time in parts of e2fsck's; unset where that is not known.
+    /// Ratio of the device's time to e2fsck's; `None` where that is unknown.
     pub to_e2fsck: Option<f64>,
 }
 
 impl Modelled {
-    /// Times a check of `volume` by Extant, made here, and e2fsck's reads of it as strace saw them, in a fixed order.
+    /// Times the reads of a check of `volume` by Extant, run here, and those of e2fsck as traced, in a fixed order.
     ///
     /// # Errors
-    /// [`Error::Device`] where the disk does not hold the volume, or the volume cannot be read;
-    /// [`Error::Failed`] where it cannot be checked.
+    /// [`Error::Device`] where the disk is smaller than the volume, or the volume cannot be read; [`Error::Failed`]
+    /// where it cannot be checked.
     pub(crate) fn of(model: &str, parameters: &Parameters, volume: &Path, e2fsck: Option<&[Event]>) -> Result<Self> {
         let device = Trace::with_events(FileDevice::open(volume, OpenOptions::default())?, usize::MAX);
         let bytes = device.geometry().len;
@@ -57,7 +56,7 @@ impl Modelled {
         check::check(&volume.to_string_lossy(), &device, &how, &()).map_err(|no| Error::Failed(no.to_string()))?;
         let batches = device.report();
         let timed = |events: &[Event]| {
-            // a read of nothing, at the end of a file, never comes to the disk
+            // an empty read at the end of a file does not reach the disk
             let events: Vec<_> = events.iter().copied().filter(|event| event.len > 0).collect();
             time_trace(parameters, bytes, &events)
         };
@@ -88,10 +87,6 @@ impl Modelled {
                 grouped(figures.bytes),
             ]);
         }
-        format!(
-            "\nOn the modelled disk {}, the device's time alone, no two threads at once:\n\n{}",
-            self.model,
-            table.text()
-        )
+        format!("\nOn the modelled disk {}, device time only, one thread at a time:\n\n{}", self.model, table.text())
     }
 }

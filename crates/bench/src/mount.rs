@@ -1,4 +1,4 @@
-//! File systems that come and go: each sample mounts afresh, so that nothing is left of the one before.
+//! Mounted file systems: each sample mounts anew, so that it is independent of the previous one.
 
 use crate::error::Trying;
 use crate::process::{must, need};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The time limit for a file system to appear, and to be closed by the processes that use it.
+/// The time limit for a mount to appear, and for processes to close it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A file system that can be mounted.
@@ -46,7 +46,7 @@ impl FileSystem<'_> {
     }
 }
 
-/// A mounted file system. It is unmounted when dropped; [`Attached::detach`] also says whether that went well.
+/// A mounted file system. It is unmounted when dropped; [`Attached::detach`] also returns errors.
 #[derive(Debug)]
 pub(crate) struct Attached {
     dir: TempDir,
@@ -59,7 +59,7 @@ enum Server {
     Kernel,
     Program(Child),
     UpperBound(Option<Served>),
-    /// It is unmounted.
+    /// None: it is unmounted.
     Gone,
 }
 
@@ -76,7 +76,7 @@ impl Attached {
         Ok(Self { dir, server: Server::UpperBound(Some(session)) })
     }
 
-    /// By the kernel; it finds the format out itself where `format` does not say.
+    /// Mounts a volume by the kernel, which detects the format where `format` is `None`.
     pub(crate) fn by_kernel(volume: &Path, format: Option<&str>, options: &str) -> Result<Self> {
         let dir = place()?;
         let format = format.map(|format| ["-t", format]);
@@ -89,8 +89,8 @@ impl Attached {
         Self::by_server(program, &["mount", "-f", "-o", "ro"].map(OsStr::new), volume)
     }
 
-    /// By a program that stays in the foreground while the volume is mounted; it gets the arguments, the volume and the
-    /// place.
+    /// Mounts a volume by a program that runs in the foreground while it is mounted, with the arguments, the volume and
+    /// the mount point.
     pub(crate) fn by_server(program: &Path, args: &[&OsStr], volume: &Path) -> Result<Self> {
         let dir = place()?;
         let mut command = Command::new(program);
@@ -106,13 +106,13 @@ impl Attached {
         let device = |path: &Path| path.metadata().map(|metadata| metadata.dev());
         let before = device(&outside).trying("look at", &outside)?;
         let start = Instant::now();
-        // an error: the server has not begun to answer
+        // an error means that the server does not answer yet
         while device(self.dir.path()).map_or(true, |now| now == before) {
             let Server::Program(child) = &mut self.server else { return Ok(()) };
             if let Some(status) = child.try_wait().trying("wait for the server of", self.dir.path())? {
                 let mut said = String::new();
                 if let Some(stderr) = &mut child.stderr {
-                    // what it could not say is not missed
+                    // output that cannot be read is dispensable
                     let _ = stderr.read_to_string(&mut said);
                 }
                 return Err(Error::Failed(format!("the mount's server ended with {status}: {}", said.trim())));
@@ -135,7 +135,7 @@ impl Attached {
             let start = Instant::now();
             loop {
                 match must(&need("umount", "mount")?, [self.dir.path()]) {
-                    // something still looks at it, as a desktop does
+                    // another process still uses it, such as a desktop's
                     Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(50)),
                     outcome => return outcome,
                 }
@@ -163,7 +163,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // an error of the measurement is on its way already, and says more
+        // an error of the measurement is already being returned, and is more specific
         let _ = self.end();
     }
 }

@@ -1,13 +1,13 @@
-//! The experiments of *ffsck: The Fast File System Checker* (section 5): rext3 beside ext3, on a modelled disk.
+//! The experiments of *ffsck: The Fast File System Checker* (section 5): rext3 and ext3 on a modelled disk.
 //!
-//! 1. *Checks by utilisation and by age*: volumes that are filled and aged as in section 3.2, nearly empty to full and
-//!    fresh to oldest; what a check of each takes, how fast it reads, in parts of what the disk reads in order, and the
+//! 1. *Checks by utilisation and by age*: volumes filled and aged as in section 3.2, from nearly empty to full and from
+//!    new to oldest; the time of a check of each, its throughput as a fraction of the disk's sequential one, and the
 //!    estimate.
-//! 2. *A block allocated doubly*: what the same check takes once a file has a block of another one's.
-//! 3. *Ordinary work*: what the same work takes on ext3, on ext3 with checksums and on rext3, by the disk's clock. A
-//!    volume is opened anew before it is read, with little memory, so that what is read comes from the disk.
+//! 2. *A doubly allocated block*: the time of the same check after a file also claims a block of another one.
+//! 3. *Ordinary work*: the disk time of the same work on ext3, on ext3 with checksums and on rext3. A volume is
+//!    reopened before it is read, with a small cache, so that reads come from the disk.
 //!
-//! All times are the disk's, and follow from the reads and writes alone.
+//! All times are the disk's, and depend on the reads and writes alone.
 
 use crate::age::{self, LARGEST};
 use crate::error::Trying;
@@ -25,36 +25,36 @@ use std::sync::Arc;
 const FILE: u64 = 1 << 30;
 /// Bytes of the device for ordinary work.
 const DEVICE: u64 = 8 << 30;
-/// Bytes of a piece that is written or read in order.
+/// Bytes of a sequential write or read.
 const PIECE: usize = 128 << 10;
-/// Fill levels, from 0 to 1, of the volumes that are filled and not aged, beside those that age.
+/// Fill levels, from 0 to 1, of the volumes that are filled but not aged.
 const FILLS: [f64; 4] = [0.1, 0.3, 0.5, 0.7];
-/// Fill level of those that age.
+/// Fill level of the aged volumes.
 const FULL: f64 = 0.9;
 /// Bytes that are cached in memory while reading.
 const CACHE: usize = 4 << 20;
-/// The damage by which a block is allocated doubly.
+/// The kind of damage that allocates a block twice.
 const SHARED: &str = "inode.shared";
 
 /// Options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// A directory for volumes; an image takes little, for it is sparse.
+    /// A directory for volumes, which are sparse files.
     pub dir: PathBuf,
     /// Bytes of the volumes that are aged.
     pub size: u64,
     /// The ages: operations in each directory after the volume was filled.
     pub rounds: Vec<u32>,
-    /// Seed of the aging and of the choice of places.
+    /// Seed of the aging and of the choice of offsets.
     pub seed: u64,
 }
 
 /// The result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Paper {
-    /// One for each age and format.
+    /// The checks of each age and format.
     pub checks: Vec<Checked>,
-    /// One for each kind of work and format.
+    /// The figures of each kind of work and format.
     pub work: Vec<Worked>,
 }
 
@@ -75,11 +75,11 @@ pub struct Checked {
     pub bytes: u64,
     /// Moves of the arm to another cylinder.
     pub seeks: u64,
-    /// Bytes a second, in parts of those that the disk reads in order.
+    /// Throughput as a fraction of the disk's sequential read throughput.
     pub of_bandwidth: f64,
-    /// The estimate in parts of the time.
+    /// Ratio of the estimate to the time.
     pub estimate: f64,
-    /// The time once a file claims a block of another one's, in parts of the time.
+    /// Ratio of the time after a file also claims a block of another one to the time before.
     pub shared: f64,
 }
 
@@ -92,14 +92,14 @@ pub struct Worked {
     pub format: String,
     /// The disk's time, in seconds.
     pub seconds: f64,
-    /// The time in parts of ext3's.
+    /// Ratio of the time to ext3's.
     pub to_ext3: f64,
 }
 
-/// Measures. `say` is called before each step.
+/// Runs the experiments. `say` is called before each step.
 ///
 /// # Errors
-/// The first thing that went wrong.
+/// The first error.
 pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Paper> {
     Ok(Paper { checks: checks(options, say)?, work: work(options.seed, say)? })
 }
@@ -162,7 +162,7 @@ fn for_writing() -> blockdev::OpenOptions {
     blockdev::OpenOptions { write: true, ..Default::default() }
 }
 
-/// Makes a volume and ages it; how many files it has.
+/// Creates a volume and ages it; returns its number of files.
 fn aged(path: &Path, kind: Kind, size: u64, how: &age::Options) -> Result<u64> {
     std::fs::File::create(path).and_then(|file| file.set_len(size)).trying("make", path)?;
     let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(path, for_writing())?);
@@ -196,7 +196,7 @@ fn check_on(disk: &Parameters, path: &Path, files: u64) -> Result<Checked> {
     damage::damage(&FileDevice::open(path, for_writing())?, shared, 1).map_err(|e| Error::Failed(e.to_string()))?;
     let (clean, with_shared) = checked()?;
     if clean {
-        return Err(Error::Failed(format!("{}: a block allocated doubly was not found", path.display())));
+        return Err(Error::Failed(format!("{}: a doubly allocated block was not found", path.display())));
     }
     let in_order = open()?;
     let mut piece = vec![0; 4 * PIECE];
@@ -234,7 +234,7 @@ impl Disk {
         Volume::open(device, &OpenOptions { write, cache_bytes: CACHE, ..OpenOptions::default() })
     }
 
-    /// The disk's time for work on a volume that was just opened, with all that it writes.
+    /// The disk's time for work on a newly opened volume, with all its writes.
     fn timed(&self, work: impl FnOnce(&Volume) -> fs::Result<()>) -> fs::Result<f64> {
         let volume = self.open()?;
         let start = self.device.report().time;
@@ -246,7 +246,7 @@ impl Disk {
     }
 }
 
-/// Does all kinds of ordinary work; seconds of each.
+/// Does all kinds of ordinary work; returns the seconds of each.
 fn ordinary(disk: &Parameters, kind: Kind, summed: bool, seed: u64) -> Result<Vec<(&'static str, f64)>> {
     let device = Arc::new(Model::new(MemoryDevice::zeroed(DEVICE)?, disk)?);
     let mut options = MkfsOptions { uuid: [7; 16], hash_seed: [9; 16], ..MkfsOptions::new(kind) };
@@ -297,7 +297,7 @@ fn works(disk: &Disk) -> fs::Result<Vec<(&'static str, f64)>> {
         ("write 1 GiB", write),
         ("read 1 GiB", in_order),
         ("512 reads at random", at_random),
-        ("a read behind each indirect block", strided),
+        ("a read after each indirect block", strided),
         ("write 400 files of 100 kB", small),
         ("read them", small_read),
         ("PostMark, 500 files of 4 KiB to 4 MiB", postmark),
@@ -349,7 +349,7 @@ fn postmark(volume: &Volume, seed: u64) -> fs::Result<()> {
 }
 
 impl Paper {
-    /// For people: tables in Markdown.
+    /// The result as Markdown tables.
     #[must_use]
     pub fn text(&self) -> String {
         let mut checks = Table::new([

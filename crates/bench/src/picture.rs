@@ -1,5 +1,5 @@
-//! A picture of where reads fall on a volume: one panel a program, its reads from left to right in the order in which
-//! they were made, from bottom to top by their place on the volume. SVG, readable in black and white.
+//! A picture of the reads from a volume: one panel per program, with time from left to right and the offset on the
+//! volume from bottom to top. SVG, readable in black and white.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ const WIDTH: f64 = 720.0;
 const PANEL: f64 = 200.0;
 const MARGIN: f64 = 14.0;
 const HEAD: f64 = 26.0;
-/// Dots a panel shows at most; more would only paint over each other.
+/// Maximum number of dots in a panel; more would overlap.
 const DOTS: usize = 3000;
 
 /// Draws the panels, one above the other; `len` is the volume's length in bytes.

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The interval at which a process is asked for its memory. What it takes in its last moment, and only then, is not
-/// seen.
+/// The interval at which the memory of a process is sampled. Memory used only after the last sample is missed.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// A program with its arguments, to be run many times.
@@ -17,15 +16,15 @@ const LOOK: Duration = Duration::from_micros(500);
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) args: Vec<OsString>,
-    /// The exit statuses that are an answer, not a failure.
+    /// The exit statuses that are results, not failures.
     pub(crate) answers: &'static [i32],
 }
 
 impl Program {
-    /// Runs it once. Its output goes nowhere.
+    /// Runs it once and discards its output.
     ///
     /// # Errors
-    /// [`Error::Failed`] where it ends with a status that is no answer.
+    /// [`Error::Failed`] where it ends with any other status.
     pub(crate) fn run(&self) -> Result<Sample> {
         let mut command = self.command();
         command.stdout(Stdio::null()).stderr(Stdio::piped());
@@ -35,16 +34,16 @@ impl Program {
             Some(code) if self.answers.contains(&code) => Ok(sample),
             _ => {
                 let said = String::from_utf8_lossy(&output.stderr);
-                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing");
                 Err(Error::Failed(format!("{} ended with {}: {last}", self.path.display(), output.status)))
             }
         }
     }
 
-    /// Runs it once, and returns the largest resident memory it had, in bytes.
+    /// Runs it once, and returns its largest resident memory in bytes.
     ///
-    /// It is asked while it runs, because what the system reports after the end (`ru_maxrss`) is at least what *this*
-    /// process had when it started the other.
+    /// The memory is sampled while it runs, because the value that the system reports afterwards (`ru_maxrss`) is at
+    /// least that of *this* process when it started the other.
     pub(crate) fn peak_memory(&self) -> Result<u64> {
         let mut command = self.command();
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().trying("run", &self.path)?;

@@ -1,4 +1,5 @@
-//! Reading through FUSE beside the kernel's own mount of the same volume, and beside the upper bound of FUSE itself.
+//! Reading through FUSE, compared with the kernel's own mount of the same volume and with the upper bound of FUSE
+//! itself.
 
 use crate::cache::drop_cached;
 use crate::environment::Environment;
@@ -14,13 +15,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file has to be this large, in bytes, to be read in sequence.
+/// Minimum size in bytes of a file for the sequential read.
 const LARGE: u64 = 256 << 20;
 
 /// Options of the read benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The volume; one of [`Kind::ReadExt4`] is made, and removed, where unset.
+    /// The volume; where unset, one of [`Kind::ReadExt4`] is created and removed afterwards.
     pub volume: Option<PathBuf>,
     /// The program `extant`.
     pub extant: PathBuf,
@@ -54,7 +55,7 @@ impl Peer for OnMount<'_> {
     }
 
     fn prepare(&mut self) -> Result<()> {
-        // what the kernel knows of a mounted file system goes when it is unmounted, the rest with this
+        // the kernel's caches of a mounted file system are dropped at unmount, the volume's pages by this
         drop_cached(self.volume)?;
         let attached = self.file_system.attach()?;
         if self.workload.warm() {
@@ -83,10 +84,10 @@ impl Peer for OnMount<'_> {
 /// Extant, the kernel and the upper bound.
 const PEERS: usize = 3;
 
-/// Measures. `watch` is called before each step.
+/// Runs the benchmark. `watch` is called before each step.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without root; otherwise the first thing that went wrong.
+/// [`Error::Unsupported`] without root; otherwise the first error.
 pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::Unsupported("the kernel's mount is one of the peers, and that needs root".into()));
@@ -104,7 +105,7 @@ fn on_volume(volume: &Path, options: &Options, watch: &Watch<'_>) -> Result<Benc
     let kernel = FileSystem::Kernel { volume };
     let extant = FileSystem::Extant { program: &options.extant, volume };
     let reported = Reported::new(watch, sample_count(PEERS, options.runs) * 3);
-    reported.say(&format!("{}: what is in it", volume.display()));
+    reported.say(&format!("{}: listing its files", volume.display()));
     let attached = kernel.attach()?;
     let tree = Arc::new(Tree::of(attached.path())?);
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
@@ -155,7 +156,7 @@ fn largest_file(root: &Path) -> Result<Option<(u64, PathBuf)>> {
 }
 
 impl Bench {
-    /// For people: tables in Markdown.
+    /// The result as Markdown tables.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n", self.environment.lines(), self.volume.display());

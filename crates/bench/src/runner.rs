@@ -1,8 +1,8 @@
 //! Peers that are sampled one after the other, round after round.
 //!
-//! 1. Every round has one sample of each peer, so that all see the same weather.
-//! 2. The peer that begins a round is another each time: who comes after whom must not decide.
-//! 3. Nothing that [`Peer::prepare`] does is timed, and nothing outside of what a peer itself times counts.
+//! 1. Every round has one sample of each peer, so that all run under the same load.
+//! 2. The first peer of a round rotates, so that the order has no effect.
+//! 3. [`Peer::prepare`] is not timed; only the times measured by a peer itself are used.
 
 use crate::{Result, Spread};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -11,33 +11,32 @@ use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Something that is timed: one way to do a piece of work.
+/// An implementation of a piece of work, which is timed.
 pub trait Peer {
     /// The peer's name in the table.
     fn name(&self) -> &str;
 
-    /// Brings about the state that a sample starts from.
+    /// Creates the initial state of a sample.
     ///
     /// # Errors
-    /// Whatever prevents that; the whole measurement ends.
+    /// The error of the operation; the whole measurement ends.
     fn prepare(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Does the work once, and says what it cost.
+    /// Does the work once, and returns its times.
     ///
     /// # Errors
-    /// Whatever prevents that; the whole measurement ends.
+    /// The error of the operation; the whole measurement ends.
     fn sample(&mut self) -> Result<Sample>;
 }
 
 /// The times of one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// From beginning to end.
+    /// Wall time.
     pub wall: Duration,
-    /// Of processors, in user space and in the kernel, by all threads of the peer; `None` where it runs in a process
-    /// that is not its own.
+    /// CPU time, user and system, of all threads of the peer; `None` where it has no process of its own.
     pub cpu: Option<Duration>,
 }
 
@@ -74,38 +73,38 @@ pub(crate) struct Reported<'a> {
 }
 
 impl<'a> Reported<'a> {
-    /// Of `of` samples.
+    /// A counter for `of` samples.
     pub(crate) fn new(watch: &'a Watch<'a>, of: u64) -> Self {
         Self { watch, done: Cell::new(0), of }
     }
 
-    /// This is done next; it is no sample.
+    /// Reports a step that is not a sample.
     pub(crate) fn say(&self, what: &str) {
         (self.watch)(&Step { what, done: self.done.get(), of: self.of });
     }
 
-    /// A sample begins.
+    /// Reports the beginning of a sample.
     pub(crate) fn begin_sample(&self, what: &str) {
         self.say(what);
         self.skip(1);
     }
 
-    /// So many samples are not made, or over.
+    /// Counts samples as done that are omitted or finished.
     pub(crate) fn skip(&self, samples: u64) {
         self.done.set(self.done.get() + samples);
     }
 }
 
-/// Samples that so many peers have where each gets `runs`, with those that do not count.
+/// The number of samples of `peers` peers with `runs` each, including the uncounted first ones.
 pub(crate) fn sample_count(peers: usize, runs: usize) -> u64 {
     (peers * (runs.max(1) + 1)) as u64
 }
 
-/// Takes `runs` samples of each peer, after one for each that does not count. At least one run is made. `report` is
-/// called before each sample, with its round and its peer.
+/// Takes `runs` samples of each peer (at least one), after one for each that is discarded. `report` is called before
+/// each sample, with its round and its peer.
 ///
 /// # Errors
-/// The first of a peer.
+/// The first error of a peer.
 pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize, report: &dyn Fn(&str)) -> Result<Vec<Series>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
     let rounds = runs.max(1) + 1;
@@ -131,21 +130,21 @@ pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize, report: &dyn Fn(&str
     Ok(series.collect())
 }
 
-/// The workers whose processor time a sample takes.
+/// The threads or processes whose CPU time is measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Worker {
-    /// The thread that calls.
+    /// The calling thread.
     Thread,
     /// Child processes that end within the sample.
     Children,
-    /// Other processes, or the kernel: not known.
+    /// Other processes, or the kernel: the CPU time is unknown.
     Others,
 }
 
 impl Worker {
     fn cpu(self) -> Option<Duration> {
         match self {
-            // what getrusage(2) says of a running thread is as old as the last tick
+            // the value of getrusage(2) for a running thread is as old as the last tick
             Self::Thread => Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).ok(),
             Self::Children => {
                 let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;

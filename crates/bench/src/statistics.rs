@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The figures of several samples. The median is what is quoted; the extremes say how far to believe it.
+/// The figures of several samples. The median is the result; the extremes show its reliability.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Spread {
     /// The middle figure; of an even number of them the mean of the two in the middle.
@@ -16,7 +16,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of the figures in the order of the samples; `None` where there are none.
+    /// The statistics of these figures, in the order of the samples; `None` where there are none.
     pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
         let samples: Vec<f64> = samples.into_iter().collect();
         let mut sorted = samples.clone();
@@ -27,8 +27,8 @@ impl Spread {
         Some(Self { median, min, max, samples })
     }
 
-    /// `self` in parts of `base`, pair by pair: samples of one round ran under the same load, so their ratio is
-    /// steadier than the ratio of the medians.
+    /// The ratios of `self` to `base`, pair by pair: samples of one round ran under the same load, so their ratio
+    /// varies less than the ratio of the medians.
     pub fn over(&self, base: &Self) -> Option<Self> {
         Self::of(self.samples.iter().zip(&base.samples).map(|(a, b)| a / b))
     }
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_in_each_round() {
-        // the machine was ten times slower in the second round: both felt it
+        // the machine was ten times slower in the second round, for both
         let (ours, theirs) = (Spread::of([1.0, 10.0, 1.0]).unwrap(), Spread::of([2.0, 20.0, 4.0]).unwrap());
         let ratio = ours.over(&theirs).unwrap();
         assert_eq!(ratio.samples, [0.5, 0.5, 0.25]);

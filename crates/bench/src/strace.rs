@@ -1,10 +1,9 @@
-//! The reads of a process from a volume, as strace(1) reports them: one witness for all, whatever program it is.
+//! The reads of a process from a volume, as reported by strace(1): the same source for every program.
 //!
-//! Reads are in the order in which they were made, whichever thread made them; that order is the system's, and another
-//! in each run of a program with threads. Beside it stands the order in which they would have been made one thread
-//! after the other, each from where it was begun to its end: that one is the program's own, and always the same if what
-//! each thread reads is. What goes through io_uring is not seen, only how many requests were handed over; with the
-//! volume in the page cache Extant hands over none.
+//! Reads are in the order of the calls of all threads, which depends on the scheduler and differs between runs of a
+//! program with threads. A second order is one thread after the other, each inserted where it was started: that one is
+//! the same in every run if the reads of each thread are. Reads through io_uring are not visible, only the number of
+//! submitted requests; with the volume in the page cache Extant submits none.
 
 use crate::error::Trying;
 use crate::process::{Program, find};
@@ -15,10 +14,10 @@ use simdev::{Counts, Event};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// The calls that read, that say where the next read is, or that hand reads over.
-/// The calls that begin a thread.
+/// The calls that start a thread.
 const BEGINS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 
+/// The calls that start a thread, read, set the position of the next read, or submit reads.
 const CALLS: &str = "trace=clone,clone3,fork,vfork,open,openat,lseek,read,pread64,preadv,preadv2,io_uring_enter";
 
 /// Reads from a volume.
@@ -26,13 +25,13 @@ const CALLS: &str = "trace=clone,clone3,fork,vfork,open,openat,lseek,read,pread6
 pub struct Reads {
     /// Number of reads.
     pub reads: u64,
-    /// Bytes they brought, each as often as it was read.
+    /// Bytes read, each as often as it was read.
     pub bytes: u64,
-    /// Reads that do not start where the one before ended. The first does not count: nothing was before.
+    /// Reads that do not start at the end of the previous one; the first is not counted.
     pub non_contiguous: u64,
-    /// Reads among these that start before that place.
+    /// Reads among these that start before that position.
     pub backward: u64,
-    /// Requests handed to io_uring, which are in no other figure.
+    /// Requests submitted to io_uring, which are in no other figure.
     pub unseen: u64,
 }
 
@@ -60,25 +59,26 @@ impl From<Counts> for Reads {
     }
 }
 
-/// The reads of a program, as strace saw them.
+/// The reads of a program, as reported by strace.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Its reads, counted.
+    /// The counts of its reads.
     pub(crate) reads: Reads,
     /// Each of them, in order.
     pub(crate) events: Vec<Event>,
-    /// The same, one thread after the other.
+    /// The same reads, one thread after the other.
     pub(crate) by_thread: Vec<Event>,
 }
 
 /// A step of a thread.
 enum Step {
     Read(Event),
-    /// It began this thread.
+    /// It started this thread.
     Began(u64),
 }
 
-/// The reads of a program's threads, one thread after the other; each comes where it was begun, the first thread first.
+/// The reads of a program's threads, one thread after the other; each thread is inserted where it was started, the
+/// first thread first.
 fn by_thread(first: Option<u64>, mut threads: BTreeMap<u64, Vec<Step>>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut begin = |thread: Option<u64>| threads.remove(&thread?).map(Vec::into_iter);
@@ -90,7 +90,7 @@ fn by_thread(first: Option<u64>, mut threads: BTreeMap<u64, Vec<Step>>) -> Vec<E
             None => drop(running.pop()),
         }
     }
-    // whose beginning was not seen
+    // threads whose start was not traced
     events.extend(threads.into_values().flatten().filter_map(|step| match step {
         Step::Read(event) => Some(event),
         Step::Began(_) => None,
@@ -98,7 +98,7 @@ fn by_thread(first: Option<u64>, mut threads: BTreeMap<u64, Vec<Step>>) -> Vec<E
     events
 }
 
-/// Runs a program under strace and looks at its reads of `volume`; `None` where there is no strace.
+/// Runs a program under strace and returns its reads of `volume`; `None` where strace is missing or not permitted.
 pub(crate) fn watch(program: &Program, volume: &Path) -> Result<Option<Seen>> {
     let Some(path) = find("strace") else { return Ok(None) };
     let volume = volume.canonicalize().trying("find", volume)?;
@@ -131,7 +131,7 @@ fn parse(log: &str, volume: &str) -> Seen {
     let calls = whole_calls(log);
     let first = calls.first().map(|(thread, _)| *thread);
     let mut unseen = 0;
-    // where a file descriptor stands
+    // the position of each file descriptor
     let mut positions: HashMap<u32, u64> = HashMap::new();
     for (thread, line) in &calls {
         let Some(call) = Call::parse(line) else { continue };
@@ -163,8 +163,8 @@ fn parse(log: &str, volume: &str) -> Seen {
     Seen { reads, events, by_thread: by_thread(first, threads) }
 }
 
-/// The lines of a log, each with its thread; a call during which another thread's was logged is put together
-/// again, in the place where it began.
+/// The lines of a log, each with its thread; a call that was interrupted by another thread's in the log is joined, at
+/// the position where it began.
 fn whole_calls(log: &str) -> Vec<(u64, String)> {
     const RESUMED: &str = " resumed>";
     let mut calls: Vec<(u64, String)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Tables for people: columns as wide as their widest cell, figures to the right.
+//! Markdown tables: columns as wide as their widest cell, figures right-aligned.
 
 use crate::Spread;
 
@@ -17,7 +17,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// As Markdown, so that it can go into a document as it is.
+    /// The table as Markdown.
     pub(crate) fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
@@ -45,7 +45,7 @@ impl Table {
     }
 }
 
-/// `median (min–max)`, with as many digits as say something.
+/// `median (min–max)`, with the significant digits.
 pub(crate) fn spread(spread: &Spread) -> String {
     let digits = digits(spread.median);
     format!("{:.digits$} ({:.digits$}–{:.digits$})", spread.median, spread.min, spread.max)

@@ -1,6 +1,5 @@
-//! A FUSE file system in memory: names, types and sizes, and nothing behind them. Content reads as zeroes, and what is
-//! written is forgotten. What takes time here is FUSE itself, so no FUSE file system with the same front end can be
-//! faster.
+//! A FUSE file system in memory with names, types and sizes, but no file data: reads return zeros, and writes are
+//! discarded. All of its time is spent in FUSE itself, so no FUSE file system with the same front end can be faster.
 //!
 //! It is mounted by Extant's own front end, through the same transport, and lets the kernel cache as much.
 
@@ -22,7 +21,7 @@ use std::thread::JoinHandle;
 
 /// Timeout of attributes and names in the kernel: ten years, in seconds.
 const ALWAYS: u64 = 10 * 365 * 24 * 3600;
-/// The number of `..` in a listing: no caller asks for it.
+/// The inode number of `..` in a listing, which is not used.
 const PARENT: u64 = 1;
 /// Directories, as the type in a mode.
 const DIRECTORY: u32 = 0o040_000;
@@ -36,7 +35,7 @@ pub(crate) struct Tree {
 #[derive(Debug, Clone)]
 struct Node {
     attr: Attr,
-    /// In the order of the listing; `.` and `..` are not among them, and what was removed has left its place.
+    /// The entries in the order of the listing, without `.` and `..`; `None` for removed ones.
     entries: Vec<Option<(Box<[u8]>, u64)>>,
     /// The index in `entries` of each name.
     names: HashMap<Box<[u8]>, usize>,
@@ -56,7 +55,7 @@ impl std::fmt::Debug for Served {
 }
 
 impl Served {
-    /// Unmounts it, and returns when it is gone.
+    /// Unmounts it, and returns after its server has ended.
     pub(crate) fn end(self) -> io::Result<()> {
         self.unmounter.unmount().map_err(io::Error::other)?;
         let ended = self.thread.join().map_err(|_| io::Error::other("the server panicked"))?;
@@ -65,20 +64,20 @@ impl Served {
 }
 
 impl Tree {
-    /// A directory with nothing in it.
+    /// An empty directory.
     pub(crate) fn empty() -> Self {
         let root = Node::new(DIRECTORY | 0o755, 1);
         Self { nodes: RwLock::new(vec![root]) }
     }
 
-    /// The tree below `root`, which other file systems mounted in it belong to as well.
+    /// The tree below `root`, including file systems mounted in it.
     pub(crate) fn of(root: &Path) -> Result<Self> {
-        let mut nodes = vec![Node::of(root, &fs::symlink_metadata(root).trying("look at", root)?, 1)?];
+        let mut nodes = vec![Node::of(root, &fs::symlink_metadata(root).trying("stat", root)?, 1)?];
         let mut dirs = vec![(root.to_owned(), 0)];
         while let Some((dir, at)) = dirs.pop() {
             for entry in fs::read_dir(&dir).trying("list", &dir)? {
                 let entry = entry.trying("list", &dir)?;
-                let metadata = entry.metadata().trying("look at something in", &dir)?;
+                let metadata = entry.metadata().trying("stat an entry of", &dir)?;
                 let number = nodes.len() as u64 + 1;
                 if metadata.is_dir() {
                     dirs.push((entry.path(), nodes.len()));
@@ -107,7 +106,7 @@ impl Tree {
         self.nodes.write()
     }
 
-    /// Looks at a node.
+    /// Calls `look` with a node.
     fn with<T>(&self, node: u64, look: impl FnOnce(&[Node], &Node) -> Answer<T>) -> Answer<T> {
         let nodes = self.read();
         look(&nodes, at(&nodes, node)?)
@@ -141,7 +140,7 @@ impl Tree {
         let parent = at_mut(&mut nodes, dir)?;
         parent.names.remove(name);
         parent.entries[place] = None;
-        // what is still open could be asked for, so it stays until the tree goes
+        // a removed node may still be open, so it remains until the tree is dropped
         Ok(node)
     }
 
@@ -164,7 +163,7 @@ impl Tree {
                 let (Some((name, number)), next) = (entry, place as u64 + 1) else { continue };
                 let node = at(nodes, number)?;
                 let added = if plus {
-                    // the kernel remembers nothing for `.` and `..`
+                    // the kernel does not cache `.` and `..`
                     let listed = if place < 2 { Entry { node: 0, ..node.entry() } } else { node.entry() };
                     reply.dirent_plus(&listed, next, name)
                 } else {
@@ -291,7 +290,7 @@ impl Filesystem for Tree {
             }
             Operation::StatFs => reply.statfs(&StatFs { block_size: 4096, name_max: 255, ..StatFs::default() }),
             Operation::Fsync { .. } | Operation::FsyncDir { .. } | Operation::SyncFs | Operation::Destroy => Ok(()),
-            // ENOSYS to an opening and to CREATE, among others: the kernel then asks for none again, and uses MKNOD
+            // ENOSYS to OPEN and CREATE, among others: the kernel does not send them again, and uses MKNOD
             _ => Err(Errno::NOSYS),
         }
     }
@@ -328,7 +327,7 @@ mod tests {
         let tree = Arc::new(Tree::of(real.path()).unwrap());
         let mounted = FileSystem::UpperBound { tree: &tree }.attach().unwrap();
         let cannot_know = [Field::Accessed, Field::Changed, Field::Blocks, Field::DirectorySize];
-        // nor does it have any content but zeros, which is what the files were made of
+        // its content is zeros, as is that of the files
         let looks = |root| testkit::walk(root).unwrap().forget(&cannot_know);
         looks(mounted.path()).assert_same(&looks(real.path()));
         assert_eq!(Walk { warm: false }.run(mounted.path()).unwrap(), 3009);

@@ -1,8 +1,8 @@
-//! Volumes as users have them, made by mke2fs and filled by the kernel: what is compared with the kernel and e2fsck
-//! should be what they made themselves. Needs root and loop devices.
+//! Typical volumes, created by mke2fs and filled by the kernel, so that the kernel and e2fsck are measured on their own
+//! layout. Needs root and loop devices.
 //!
-//! The same kind, number of files and seed make the same names, sizes and order of operations; where the kernel puts
-//! the blocks is its own affair and differs a little from run to run.
+//! The same kind, number of files and seed result in the same names, sizes and order of operations; the kernel's
+//! allocation of blocks differs slightly from run to run.
 
 use crate::error::Trying;
 use crate::mount::Attached;
@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 /// A kind of volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// ext4 with mke2fs's defaults and many small files: a hundred a directory on average, a few directories with
-    /// thousands; 1 byte to 32 KiB, allocated, not written.
+    /// ext4 with mke2fs's defaults and many small files: a hundred per directory on average, a few directories with
+    /// thousands; 1 byte to 32 KiB, allocated but not written.
     ManyExt4,
-    /// ext3 four fifths full, written by sixteen at once and changed ever since: most files in many pieces.
+    /// ext3, 80 % full, with sixteen files written concurrently and changed repeatedly: most files are fragmented.
     AgedExt3,
     /// The same on ext4.
     AgedExt4,
@@ -29,21 +29,21 @@ pub enum Kind {
     ReadExt4,
 }
 
-/// A random number generator with a fixed seed, so that a volume can be made again.
+/// A random number generator with a fixed seed, so that a volume can be recreated.
 type Random = fastrand::Rng;
 
-/// Least and most files of a volume.
+/// Allowed numbers of files in a volume.
 const FILES: RangeInclusive<u64> = 10..=100_000_000;
 
 /// Seed of every volume.
 const SEED: u64 = 0x0045_5854_414e_5400;
-/// For mke2fs: the volume's name and the seed of its directories' hashes.
+/// The UUID and the hash seed for mke2fs.
 const UUID: &str = "6a7f3b58-0c1d-4e2f-8a9b-0123456789ab";
 /// Bytes of the large file of [`Kind::ReadExt4`].
 const LARGE: u64 = 1 << 30;
 
 impl Kind {
-    /// The number of files where the user does not specify it.
+    /// The default number of files.
     #[must_use]
     pub fn files(self) -> u64 {
         match self {
@@ -68,7 +68,7 @@ impl Kind {
         if self == Self::AgedExt3 { "ext3" } else { "ext4" }
     }
 
-    /// Bytes of a volume that holds `files`.
+    /// The size in bytes of a volume with `files` files.
     fn size(self, files: u64) -> u64 {
         let bytes = match self {
             // mke2fs makes an inode for each 16 KiB
@@ -80,11 +80,11 @@ impl Kind {
     }
 }
 
-/// Makes a volume of `kind` with about `files` files, from 10 to 100 million, in the file `path`, which is replaced.
-/// `watch` gets the progress.
+/// Creates a volume of `kind` with about `files` files, from 10 to 100 million, in the file `path`, which is replaced.
+/// `watch` receives the progress.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without root or mke2fs; [`Error::Io`] where the disk below is full, among others.
+/// [`Error::Unsupported`] without root or mke2fs; [`Error::Io`], for example where the disk is full.
 pub fn make(kind: Kind, files: u64, path: &Path, watch: &Watch<'_>) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::Unsupported("the kernel fills the volume, and mounting it there needs root".into()));
@@ -105,7 +105,7 @@ pub fn make(kind: Kind, files: u64, path: &Path, watch: &Watch<'_>) -> Result<()
             .into_iter()
             .chain([path.as_os_str()]),
     )?;
-    // the kernel would go on writing inode tables for minutes
+    // the kernel would write inode tables in the background for minutes
     let mounted = Attached::by_kernel(path, Some(kind.format()), "loop,noinit_itable")?;
     let mut random = Random::with_seed(SEED);
     let filled = match kind {
@@ -155,7 +155,7 @@ fn many(root: &Path, files: u64, random: &mut Random) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that has to be read from the device.
+/// Writes a file that has to be read from the device.
 fn large(path: &Path) -> io::Result<()> {
     let file = File::create_new(path)?;
     // not zero, and not the same everywhere
@@ -167,7 +167,7 @@ fn large(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Between `low` and `high`, where each doubling is as likely as every other.
+/// A random number between `low` and `high`, log-uniformly distributed.
 fn logarithmic(random: &mut Random, low: u64, high: u64) -> u64 {
     let (from, to) = ((low as f64).ln(), (high as f64).ln());
     ((from + random.f64() * (to - from)).exp() as u64).clamp(low, high)
@@ -225,7 +225,7 @@ impl<'a> Ageing<'a> {
         Ok(())
     }
 
-    /// Makes files, [`Self::WRITERS`] at once, each in pieces.
+    /// Creates files, [`Self::WRITERS`] concurrently, each by several appends.
     fn create(&mut self, count: usize) -> io::Result<()> {
         let mut growing: Vec<(usize, u64)> = Vec::new();
         let mut started = 0;
@@ -273,8 +273,7 @@ impl<'a> Ageing<'a> {
         fs::remove_file(file.path)
     }
 
-    /// Writes `piece` bytes at a file's end; now and then down to the device, so that blocks are allocated in the order
-    /// of the writes.
+    /// Writes `piece` bytes at a file's end; sometimes synced, so that blocks are allocated in the order of the writes.
     fn grow(&mut self, which: usize, piece: u64) -> io::Result<()> {
         static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
         let file = &mut self.files[which];

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A piece of work on the tree below a directory, whatever file system has it.
+/// Work on the tree below a directory of any file system.
 pub trait Workload {
     /// The workload's name in the table.
     fn name(&self) -> &str;
@@ -14,17 +14,17 @@ pub trait Workload {
     /// The unit of the amount that [`Workload::run`] returns.
     fn unit(&self) -> &'static str;
 
-    /// Whether it is done once, not timed, before it is timed: the system then has all names and attributes.
+    /// Whether it runs once untimed first, so that all names and attributes are cached.
     fn warm(&self) -> bool;
 
-    /// Does it once, and says how much was done. The same tree always yields the same amount.
+    /// Runs it once and returns the amount of work, which is always the same for the same tree.
     ///
     /// # Errors
-    /// Whatever the file system refuses.
+    /// The first error of the file system.
     fn run(&self, root: &Path) -> Result<u64>;
 }
 
-/// Reads one file from beginning to end, with nothing of it in the cache.
+/// Sequential read of one file that is not cached.
 #[derive(Debug, Clone)]
 pub struct SequentialRead {
     /// The file, as seen from the root.
@@ -58,10 +58,10 @@ impl Workload for SequentialRead {
     }
 }
 
-/// Lists every directory and asks for the attributes of every entry, as `find -size +1` does.
+/// Walk that lists every directory and reads the attributes of every entry, as `find -size +1` does.
 #[derive(Debug, Clone, Copy)]
 pub struct Walk {
-    /// Whether the same walk was just made.
+    /// Whether the same walk was made immediately before.
     pub warm: bool,
 }
 
@@ -84,7 +84,7 @@ impl Workload for Walk {
         while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(&dir).trying("list", &dir)? {
                 let entry = entry.trying("list", &dir)?;
-                let metadata = entry.metadata().trying("look at something in", &dir)?;
+                let metadata = entry.metadata().trying("stat an entry of", &dir)?;
                 entries += 1;
                 if metadata.is_dir() {
                     dirs.push(entry.path());
@@ -104,7 +104,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("a/b")).unwrap();
         fs::write(root.path().join("a/file"), vec![1; 3_000_000]).unwrap();
-        // into which a walk must not go
+        // which the walk must not follow
         std::os::unix::fs::symlink("..", root.path().join("a/b/up")).unwrap();
         assert_eq!(Walk { warm: true }.run(root.path()).unwrap(), 4);
         assert_eq!(SequentialRead { file: "a/file".into() }.run(root.path()).unwrap(), 3_000_000);

@@ -1,4 +1,4 @@
-//! Writing: Extant through FUSE and as a library beside the kernel and fuse2fs, on the same sets of operations.
+//! Writing: Extant through FUSE and as a library, the kernel and fuse2fs, with the same sets of operations.
 
 mod clients;
 mod file_ops;
@@ -26,17 +26,17 @@ pub use written::Written;
 pub struct Options {
     /// The peers.
     pub peers: Vec<Spec>,
-    /// Those of them to which ratios are taken; the first where empty.
+    /// The peers that ratios are computed to; the first peer where empty.
     pub to: Vec<Spec>,
     /// The sets.
     pub sets: Vec<Set>,
-    /// Part of the full size; 1 is full.
+    /// Fraction of the full size, from 0 to 1.
     pub scale: f64,
     /// The requests of dbench's clients; needed for [`Set::Dbench`] alone.
     pub load: Option<Load>,
     /// Samples of each peer.
     pub runs: usize,
-    /// The directory in which volumes are made, in files of 6 GiB with holes; they are removed afterwards.
+    /// The directory for the volumes, sparse files of 6 GiB, which are removed afterwards.
     pub dir: PathBuf,
     /// The program `extant`.
     pub extant: PathBuf,
@@ -53,23 +53,23 @@ pub struct Bench {
     pub phases: Vec<Measured>,
 }
 
-/// Wall times by phase (in the order they were met), and for each by peer.
+/// Samples by phase, in the order of execution, and by peer.
 type Times = BTreeMap<usize, Vec<Samples>>;
 
-/// Of a peer's samples, the wall times, and what was written where that was counted.
+/// The wall times of a peer's samples, and its writes where they were counted.
 type Samples = (Vec<f64>, Vec<Written>);
 
-/// Measures. `watch` is called before each step.
+/// Runs the benchmark. `watch` is called before each step.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without root or a program that a peer needs; otherwise the first thing that went wrong, a
-/// volume that e2fsck finds damaged among them.
+/// [`Error::Unsupported`] without root or a program that a peer needs; otherwise the first error, which may be a volume
+/// that e2fsck reports as damaged.
 pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     if options.peers.is_empty() || options.sets.is_empty() {
         return Err(Error::Failed("name at least one peer and one set".into()));
     }
     if let Some(other) = options.to.iter().find(|base| !options.peers.contains(base)) {
-        return Err(Error::Failed(format!("{other}: no ratio can be taken to what is not measured")));
+        return Err(Error::Failed(format!("{other}: ratios require a measured peer")));
     }
     let mut phases = Vec::new();
     for (number, &set) in options.sets.iter().enumerate() {
@@ -89,7 +89,7 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
     let mut known = Vec::new();
     for round in 0..rounds {
         for position in 0..options.peers.len() {
-            // who begins a round is another each time
+            // the first peer of a round rotates
             let which = (round + position) % options.peers.len();
             let spec = &options.peers[which];
             let what = format!("{}: round {} of {rounds}, {spec}", set.name(), round + 1);
@@ -127,7 +127,7 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
 }
 
 impl Bench {
-    /// For people: tables in Markdown.
+    /// The result as Markdown tables.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\nscale {}\n", self.environment.lines(), self.scale);

@@ -1,4 +1,4 @@
-//! Volumes that are aged: consistent, as full as asked for, and the same each time.
+//! Aged volumes: consistent, with the requested fill level, and deterministic.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_bench::age::{Aged, LARGEST, Options, age};
@@ -9,7 +9,7 @@ use testkit::{Image, need, oracle};
 
 const LEN: u64 = 96 << 20;
 
-/// A new volume that is aged, and what was done.
+/// A new volume that is aged, and the outcome.
 fn aged(kind: Kind, options: &Options, steps: u64) -> (Vec<u8>, Aged) {
     let device = Arc::new(MemoryDevice::zeroed(LEN).expect("memory"));
     let plain = MkfsOptions::new(kind);
@@ -49,7 +49,10 @@ fn an_aged_volume_is_consistent_and_full() {
         assert_eq!((done.directories, done.rounds, done.stopped), (12, 20, false), "{kind:?}");
         assert_eq!(done.files, done.created - done.removed, "{kind:?}");
         assert!(done.removed > 0 && done.truncated > 0 && done.appended > 0, "{kind:?}: {done:?}");
-        assert!(aged(kind, &options, u64::MAX) == (bytes.clone(), done), "{kind:?}: the seed says all");
+        assert!(
+            aged(kind, &options, u64::MAX) == (bytes.clone(), done),
+            "{kind:?}: the result depends on the seed alone"
+        );
         if kind != Kind::Rext3 {
             let verdict = oracle::e2fsck(Image::from_bytes(&bytes).path());
             assert!(verdict.clean, "{kind:?}: {}", verdict.text);

@@ -14,7 +14,7 @@ fn space_maps_ask_less_of_the_disk_than_bitmaps() {
         rows.fold((0, 0), |(elsewhere, journal), row| (elsewhere + row.elsewhere, journal + row.journal_bytes))
     };
     let (bitmaps, maps) = (of("bitmaps"), of("space maps"));
-    // the log costs no more than the blocks of bitmaps that it replaces; on a volume so small they are about as many
+    // the log costs no more than the bitmap blocks that it replaces; on so small a volume their numbers are about equal
     assert!(maps.0 < bitmaps.0 && maps.1 * 20 < bitmaps.1 * 21, "maps {maps:?}, bitmaps {bitmaps:?}");
     for free in &figures.free {
         assert!((0.85..0.97).contains(&free.fill) && free.extents > 0 && free.largest > 0, "{free:?}");

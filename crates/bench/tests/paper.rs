@@ -13,9 +13,9 @@ fn rext3_is_read_faster_whatever_its_age() {
         let [ext3, rext3] = pair else { panic!("two formats") };
         assert_eq!((ext3.format.as_str(), rext3.format.as_str()), ("ext3", "rext3"));
         assert!(rext3.seconds < ext3.seconds, "{pair:?}");
-        // of a nearly empty ext3 nothing is read but inode tables, in order
+        // of a nearly empty ext3 volume only inode tables are read, in order
         assert!(rext3.fill < 0.9 || rext3.of_bandwidth > ext3.of_bandwidth, "{pair:?}");
-        // what reads a part again reads all before
+        // a second read of a part follows a complete first read
         assert!(ext3.shared >= 1.0 && rext3.shared >= 1.0, "{pair:?}");
     }
 }

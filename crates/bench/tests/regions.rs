@@ -1,5 +1,5 @@
-//! The checker on volumes with metadata regions: they are read in one pass, and checked as if they had been walked tree
-//! by tree.
+//! The checker on volumes with metadata regions: they are read in one pass, with the same result as a walk of each
+//! tree.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::report::Report;
@@ -19,7 +19,7 @@ fn contents(device: &dyn BlockDevice) -> Vec<u8> {
     bytes
 }
 
-/// A volume with regions, of files of all depths; the numbers of the files in it.
+/// A volume with regions and files of all depths, and the inode numbers of the files.
 fn volume(extents: bool) -> (Vec<u8>, Vec<InodeNo>) {
     let mut options = MkfsOptions::new(Kind::Rext3);
     (options.uuid, options.hash_seed) = ([7; 16], [9; 16]);
@@ -47,7 +47,7 @@ fn volume(extents: bool) -> (Vec<u8>, Vec<InodeNo>) {
         for m in 0..30u64 {
             let name = format!("a file with a name of some length {m:04}");
             let number = volume.create(parent, name.as_bytes(), &file).expect("create").number;
-            // every other block, so that extents need a tree; now and then far behind, for the deeper levels
+            // every other block, so that extents need a tree; sometimes at large offsets, for the deeper levels
             let blocks = if m % 10 == 3 { 700 } else { 4 + m };
             for block in (0..blocks).step_by(2) {
                 volume.write_at(number, block * BLOCK as u64, &[m as u8 + 1; BLOCK]).expect("write");
@@ -78,7 +78,7 @@ fn options(threads: usize) -> Options {
     Options { threads, ..Options::default() }
 }
 
-/// The indirect blocks by their own words: block, owner, level.
+/// The indirect blocks by their tails: block, owner, level.
 fn indirect_blocks(bytes: &[u8]) -> Vec<(usize, u32, u8)> {
     let seed = format::superblock::Superblock::parse(&bytes[1024..2048]).expect("a superblock").geometry.checksum_seed;
     let blocks = bytes.chunks_exact(BLOCK).enumerate();
@@ -104,7 +104,7 @@ fn a_consistent_volume_is_read_once_and_forwards() {
         let device = Trace::with_events(MemoryDevice::from_vec(bytes), usize::MAX);
         check("volume", &device, &options(1), &()).expect("a volume");
         let reads: Vec<_> = device.events().iter().map(|event| event.offset).collect();
-        // phase 0 looks at the superblock, the descriptors, and in one sweep at their copies in front of later groups
+        // phase 0 reads the superblock, the descriptors, and in one pass their copies at the start of later groups
         let superblock = format::superblock::Superblock::parse(&contents(&device)[1024..2048]).expect("a superblock");
         let geometry = superblock.geometry;
         let groups = geometry.backup_groups().map(|group| geometry.group_head(group));
@@ -112,7 +112,7 @@ fn a_consistent_volume_is_read_once_and_forwards() {
         let (copies, reads): (Vec<_>, Vec<_>) =
             reads.into_iter().partition(|at| heads.iter().any(|head| head.contains(at)));
         assert!(!copies.is_empty() && copies.is_sorted(), "{extents}: {copies:?}");
-        // after that one pass reads all, directories too
+        // after that one pass reads everything, including directories
         let back = reads.windows(2).skip(4).filter(|pair| pair[1] < pair[0]).count();
         assert!(back <= 1, "{extents}: {reads:?}");
     }

@@ -29,7 +29,7 @@ use format::{FsBlock, InodeNo};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// The duration of a check is foretold when one part in so many of the bytes was read.
+/// Divisor of the estimated bytes: the time of the check is predicted once this fraction of them was read.
 const FORETOLD_AT: u64 = 20;
 
 /// Checks the volume on `device`, which the report calls `name`. Nothing is written.
@@ -45,12 +45,12 @@ pub fn check(
     Checker { name, device, options, progress }.check()
 }
 
-/// Checks a native volume that is in use, as it was when a snapshot was made for the check, with all other snapshots.
-/// What the report says was [not looked at](Report::not_looked_at) can be had by another snapshot and another check.
-/// Nothing is written.
+/// Checks a native volume that is in use, in the state of a snapshot created for the check, with all other snapshots.
+/// Parts that the report lists as [not checked](Report::not_looked_at) can be covered by a further check of another
+/// snapshot. Nothing is written.
 ///
 /// # Errors
-/// [`Refusal`] where the device has no such snapshot, or it is gone in the end.
+/// [`Refusal`] where the device has no such snapshot, or it was deleted before the check ended.
 pub fn check_in_use(
     name: &str,
     device: &dyn BlockDevice,
@@ -58,7 +58,7 @@ pub fn check_in_use(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report, Refusal> {
-    let missing = |e| Refusal::new(format!("the generation to be checked is not there: {e}"));
+    let missing = |e| Refusal::new(format!("the generation to check is missing: {e}"));
     let layer = native::read_in_use(device, what).map_err(missing)?;
     let (mut report, ()) = Checker { name, device, options, progress }.examine_versions(&layer, |_| ())?;
     let mut left_out: Vec<String> = layer.left_out.iter().map(|name| format!("the snapshot {name}")).collect();
@@ -66,13 +66,13 @@ pub fn check_in_use(
     left_out.extend(gone.iter().map(|name| format!("the snapshot {name}, which was deleted while the check ran")));
     report.mounted = true;
     if !left_out.is_empty() {
-        left_out.push("what all snapshots hold together".to_owned());
+        left_out.push("the blocks pinned by all snapshots together".to_owned());
         report.leave_out(left_out);
     }
     Ok(report)
 }
 
-/// One check: of which volume, how, and where its progress is reported.
+/// One check: its volume, its options, and the receiver of its progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Checker<'a> {
     /// The name of the volume in the report.
@@ -96,7 +96,7 @@ impl<'a> Checker<'a> {
         self.examine_versions(&layer, |_| ()).map(|(report, ())| report)
     }
 
-    /// Checks the volume and shows all that is known to `see` before the report is made.
+    /// Checks the volume and passes all results to `see` before the report is built.
     pub(crate) fn examine<T>(self, see: impl FnOnce(&View<'_>) -> T) -> Result<(Report, T), Refusal> {
         if native::is_native(self.device) {
             let layer = native::read(self.device).map_err(Refusal::new)?;
@@ -112,7 +112,7 @@ impl<'a> Checker<'a> {
         see: impl FnOnce(&View<'_>) -> T,
     ) -> Result<(Report, T), Refusal> {
         let image = native::Image::new(self.device, layer, &layer.live);
-        // where there is nothing above the map to be checked, what is wrong with the map says why
+        // where no volume above the map can be checked, the error in the map is the reason
         let instead = |refusal: Refusal| match layer.unreadable.as_ref().or(layer.wrong.first()) {
             _ if refusal.is_cancelled() => refusal,
             Some((place, what)) => {
@@ -143,7 +143,7 @@ impl<'a> Checker<'a> {
         Ok((report, seen))
     }
 
-    /// Checks the ext volume on the device, which may lie above a generation of what was read of a native one.
+    /// Checks the ext volume on the device, which may be the one above a generation of a native volume.
     fn examine_ext<T>(
         self,
         layered: Option<LayeredVersion<'_>>,
@@ -153,7 +153,7 @@ impl<'a> Checker<'a> {
         let start = Instant::now();
         let counters = Counters::default();
         let problems = Problems::new(options.limits);
-        // before anything is left unread; and for good, as what was left unread stays so
+        // set before any read is skipped, and never cleared: the skipped parts stay unread
         let cancelled = || {
             if progress.cancelled() {
                 problems.close();
@@ -182,7 +182,7 @@ impl<'a> Checker<'a> {
         if options.superblock.is_none() && !problems.is_fatal() {
             superblock::copies::check(&scanner, &volume, &problems);
         }
-        // what is wrong below any of them is said with the newest
+        // errors in the physical layer, of whichever version, are reported with the newest one
         if let Some((layer, version)) = layered
             && std::ptr::eq(version, &layer.live)
         {
@@ -215,7 +215,7 @@ impl<'a> Checker<'a> {
         Ok((report, seen))
     }
 
-    /// Everything after phase 0.
+    /// All phases after phase 0.
     fn phases<T>(
         self,
         view: &View<'_>,
@@ -285,7 +285,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// A refusal of the volume above a map: that it is none is damage, for the native superblock names the device as one.
+/// The refusal of the volume above a map: a missing one is damage, as the native superblock identifies the device.
 fn of_a_native_volume(refusal: Refusal) -> Refusal {
     match refusal.sentence.strip_prefix(superblock::NO_VOLUME) {
         Some(rest) => Refusal::new(format!("a damaged native volume without a superblock above its map{rest}")),
@@ -293,7 +293,7 @@ fn of_a_native_volume(refusal: Refusal) -> Refusal {
     }
 }
 
-/// The report on a snapshot above whose map there is no volume to be checked.
+/// The report on a snapshot whose map contains no volume that can be checked.
 fn no_volume(snapshot: &Version, refusal: &Refusal) -> Report {
     let problems = Problems::new(Limits::default());
     let at = FsBlock(snapshot.root.physical);
@@ -307,7 +307,7 @@ fn check_holes(names: &Names<'_>, directories: &Directories, runs: &[DirRun]) {
         let Some(dir) = runs.first().and_then(|run| directories.get(run.inode)) else { continue };
         let mut next = 0;
         for run in runs {
-            // said once for each hole: its length is up to the damage
+            // one report per hole: damage can make a hole of any length
             if next < run.first.min(dir.blocks) {
                 names.check_hole(dir.inode, next);
             }
@@ -316,7 +316,7 @@ fn check_holes(names: &Names<'_>, directories: &Directories, runs: &[DirRun]) {
     }
 }
 
-/// Files and directories of 2 GiB and more need features that say so.
+/// Reports files and directories of 2 GiB or more on a volume without the features that allow them.
 fn check_size_features(ctx: &Context<'_>, large_file: Option<InodeNo>, large_directory: Option<InodeNo>) {
     let features = &ctx.volume.features;
     if let Some(file) = large_file.filter(|_| !features.ro_compat.contains(RoCompat::LARGE_FILE)) {

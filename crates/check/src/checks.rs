@@ -1,4 +1,4 @@
-//! The checks of what the rounds read: they hand each block to the phase whose it is.
+//! The checks of the blocks that the rounds read: each block is passed to its phase.
 
 use crate::context::Context;
 use crate::inode_records::{Directories, Directory};
@@ -10,13 +10,13 @@ use crate::scan::walk::{BitmapKind, Visitor};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::sync::OnceLock;
 
-/// The visitor that checks what the rounds read and do not check themselves.
+/// The visitor that checks the blocks that the rounds read but do not check themselves.
 pub(crate) struct Checks<'a, 'n> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) bitmaps: &'a Bitmaps<'a>,
-    /// Set once all inodes were checked.
+    /// Set after all inodes are checked.
     pub(crate) directories: &'a OnceLock<Directories>,
-    /// Set with them.
+    /// Set at the same time.
     pub(crate) names: &'n OnceLock<Names<'a>>,
 }
 

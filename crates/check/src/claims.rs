@@ -1,8 +1,8 @@
-//! Which blocks are in use, and which are claimed twice.
+//! The block map: which blocks are in use, and which are claimed more than once.
 //!
-//! One bit a cluster (a block, where there is no bigalloc), in a bitmap per group that is made when something in the
-//! group is first claimed. A claim that meets a bit already set is recorded as a conflict; who the owners are is found
-//! afterwards, see [`crate::phases::multiply_claimed`].
+//! One bit a cluster (a block, where there is no bigalloc), in a bitmap per group that is allocated at the first claim
+//! in the group. A claim of a bit already set is recorded as a conflict; the owners are determined afterwards, see
+//! [`crate::phases::multiply_claimed`].
 //!
 //! The scan is divided into segments, and at the end of each the block map is saved. The segment in which a block was
 //! first claimed is the one before the first saved map that has it. Groups in which nothing was claimed since the last
@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The blocks in use.
 pub(crate) struct Claims {
-    /// The claimed clusters of each group as bits, the lowest first; unset where there are none.
+    /// The claimed clusters of each group as bits, the lowest first; unallocated for a group without claims.
     groups: Box<[Claimed]>,
-    /// Claims that met others.
+    /// Claims on clusters that were claimed before.
     conflicts: Mutex<Vec<Again>>,
-    /// The segment that is under way.
+    /// The segment that is being read.
     segment: AtomicU32,
     saved_maps: Mutex<SavedMaps>,
     first: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Again {
 /// The claimed clusters of a group.
 #[derive(Default)]
 struct Claimed {
-    /// Unset where nothing is.
+    /// Unallocated where none is claimed.
     bits: OnceLock<Box<[AtomicU64]>>,
     /// Something was claimed since the last saved map.
     changed: AtomicBool,
@@ -56,9 +56,9 @@ struct Claimed {
 /// The claimed clusters at the ends of segments.
 #[derive(Default)]
 struct SavedMaps {
-    /// Of each group: its bits at the end of a segment, wherever they had changed; the segments ascend.
+    /// For each group, its bits at the end of every segment in which they changed; the segments ascend.
     groups: Vec<Vec<(u32, Box<[u64]>)>>,
-    /// Bytes that they take.
+    /// Memory used, in bytes.
     bytes: u64,
 }
 
@@ -79,13 +79,13 @@ impl Claims {
         }
     }
 
-    /// The cluster that holds `block`, counted from the first group's start.
+    /// The cluster of `block`, counted from the first group's start.
     #[inline]
     pub(crate) fn cluster_of(&self, block: u64) -> u64 {
         block.saturating_sub(self.first) / self.cluster_blocks
     }
 
-    /// The clusters that hold `blocks`.
+    /// The clusters of `blocks`.
     #[inline]
     pub(crate) fn clusters_of(&self, blocks: &Range<u64>) -> Range<u64> {
         if blocks.is_empty() {
@@ -95,8 +95,8 @@ impl Claims {
         self.cluster_of(blocks.start).min(end)..end.min(self.clusters)
     }
 
-    /// Claims clusters for the volume's own metadata; `true` where some were claimed before. Those outside the volume
-    /// are passed over.
+    /// Claims clusters for the volume's own metadata; `true` where some were claimed before. Clusters outside the
+    /// volume are ignored.
     pub(crate) fn claim(&self, clusters: Range<u64>) -> bool {
         self.claim_for(InodeNo(0), clusters)
     }
@@ -183,7 +183,7 @@ impl Claims {
         self.first_claimed(cluster) == 0
     }
 
-    /// The segment in which a cluster was claimed first; the one under way where no saved map has it.
+    /// The segment in which a cluster was claimed first; the current one where no saved map has it.
     fn first_claimed(&self, cluster: u64) -> u32 {
         let place = cluster % self.clusters_per_group;
         let saved_maps = self.saved_maps.lock();
@@ -199,7 +199,7 @@ impl Claims {
         self.conflicts().into_iter().flatten().map(|cluster| self.first_claimed(cluster)).collect()
     }
 
-    /// The claims that met others in other segments than these.
+    /// The conflicting claims made in segments other than these.
     pub(crate) fn claimed_again_outside(&self, segments: &BTreeSet<u32>) -> Vec<Again> {
         self.conflicts.lock().iter().filter(|again| !segments.contains(&again.segment)).cloned().collect()
     }

@@ -21,11 +21,11 @@ pub(crate) struct Context<'a> {
     pub(crate) inodes: Inodes,
     /// Which blocks are in use.
     pub(crate) claims: Claims,
-    /// Attribute values that live in inodes of their own.
+    /// Attribute values stored in inodes of their own.
     pub(crate) values: Values,
     /// Encryption policies of inodes.
     pub(crate) policies: Policies,
-    /// The entries of the map below for the volume's blocks, where there is one.
+    /// The metadata map's entries for the volume's blocks, on native volumes.
     pub(crate) identities: Option<Identities<'a>>,
 }
 
@@ -43,14 +43,14 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// A block was found to be this, and to belong to one of these inodes.
+    /// Records the kind of a block and the inodes one of which owns it.
     pub(crate) fn identify(&self, block: FsBlock, kind: BlockKind, owners: &[InodeNo]) {
         if let Some(identities) = &self.identities {
             identities.check(self.problems, block, &[kind], owners);
         }
     }
 
-    /// Blocks were found to be content of an inode.
+    /// Records that blocks contain the data of an inode.
     pub(crate) fn identify_content(&self, inode: InodeNo, blocks: &Range<u64>) {
         if let Some(identities) = &self.identities {
             identities.check_content(self, inode, blocks);
@@ -62,7 +62,7 @@ impl<'a> Context<'a> {
         self.problems.report(problem);
     }
 
-    /// Reports a problem unless the walk only looks for owners (it was reported the first time).
+    /// Reports a problem unless the walk only searches for owners (it was reported by the first walk).
     pub(crate) fn report_if(&self, checking: bool, problem: impl FnOnce() -> Problem) {
         if checking {
             self.problems.report(problem());

@@ -1,32 +1,33 @@
-//! The amount a check will read and the time that may take, from the superblock, the group descriptors and a sample.
+//! The number of bytes that a check will read and the time it may take, from the superblock, the group descriptors and
+//! a sample.
 //!
 //! Known exactly: the descriptors, the bitmaps that were ever written, the used parts of the inode tables, and the
-//! blocks of the resize inode. With metadata regions the rest is nearly known, too: it is what is in use of them, which
-//! is counted in the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions.
+//! blocks of the resize inode. With metadata regions the rest is nearly known, too: it is their blocks in use, which
+//! are counted in the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions.
 //!
-//! Elsewhere no descriptor says what hangs below the inodes, nor how far a volume has aged. So the check itself is run
-//! over the inodes of a few *whole rows of groups* ([`sample()`]), one group in 32 but one row at least, where
-//! as many inodes in use lie before as behind: its rounds bring all tree blocks, directories, attributes and links of
-//! these inodes, however they lie, in the batches in which the device will serve them. Requests, bytes and time of
-//! these rounds are taken times the inodes in use for each in the sample. So is the time between the requests, which is
-//! the processor's. On volumes of few groups a part of one is sampled.
+//! Without regions no descriptor states how much metadata the inodes lead to, nor how far a volume has aged. So the
+//! check itself is run over the inodes of a few *whole rows of groups* ([`sample()`]), one group in 32 but one row at
+//! least, with as many inodes in use before them as after: its rounds bring all tree blocks, directories, attributes
+//! and links of these inodes, however they lie, in the batches in which the device will serve them. Requests, bytes and
+//! time of these rounds are multiplied by the ratio of all inodes in use to those in the sample, and so is the time
+//! between the requests, which is processor time. On volumes of few groups a part of one is sampled.
 //!
-//! The device's other figures are measured by reading as the check will: a piece of the inode tables in order, and the
-//! places where the first pass will have to seek one after the other. All of them are measured where the device has to
-//! be waited for, if there are such places; how many of them there are is asked of the system at [`PROBED`] places.
-//! What it has in memory takes no time worth counting then; where that is nearly all, memory itself is measured.
+//! The device's other figures are measured by reading as the check will: a part of the inode tables in order, and then
+//! the locations to which the first pass will have to seek, one after the other. All of them are measured at locations
+//! that are not in the page cache, if there are any; their share is determined by a probe of [`PROBED`] locations. The
+//! time for cached locations is then taken as zero; where nearly all are cached, memory itself is measured.
 //!
-//! Reading and checking overlap ([`in_all`]): of the time for checking only what goes beyond that for reading counts.
+//! Reading and checking overlap ([`in_all`]): of the time for checking only the part beyond that for reading counts.
 //!
-//! A check that only wants to show how far it has come (`of_volume`) takes no sample, and guesses:
+//! A check that only needs a total for its progress (`of_volume`) takes no sample, and assumes:
 //! - A directory has one block, and all together one more for each [`NAMES_IN_4_KIB`] names.
-//! - Sizes of files fall off exponentially about their mean (blocks in use by the number of files), so that
-//!   `exp(-12 / mean)` of them have more than twelve blocks. With a block map each of these has an indirect block, and one
-//!   more for every block of numbers it begins; of those with extents, one in [`FRAGMENTED`] has a tree block.
-//! - The directory blocks of a group lie together. Of tree blocks about [`TREE_RUN`] lie so near each other that
-//!   one request reads them all, and [`TREE_GAP`] bytes between each two. They are *scattered* over the volume.
+//! - Sizes of files fall off exponentially about their mean (blocks in use by the number of files), so that `exp(-12 /
+//!   mean)` of them have more than twelve blocks. With a block map each of these has an indirect block, and one more
+//!   for every further block of numbers; of those with extents, one in [`FRAGMENTED`] has a tree block.
+//! - The directory blocks of a group lie together. About [`TREE_RUN`] tree blocks lie so near each other that one
+//!   request reads them all, with gaps of [`TREE_GAP`] bytes. They are *scattered* over the volume.
 //!
-//! A device with a clock of its own is timed by that.
+//! A device with its own clock is timed by that clock.
 
 mod sample;
 mod shown;
@@ -46,9 +47,9 @@ use std::ops::Range;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// Names that 4 KiB of a directory hold when they are two thirds full, at 32 bytes a name.
+/// Names in 4 KiB of a directory that are two thirds full, at 32 bytes a name.
 const NAMES_IN_4_KIB: u64 = 85;
-/// One in so many long files on an aged volume has more extents than an inode holds.
+/// Long files on an aged volume for each one that has more extents than fit into its inode.
 const FRAGMENTED: f64 = 4.0;
 /// Tree blocks that one request reads.
 const TREE_RUN: u64 = 3;
@@ -56,23 +57,23 @@ const TREE_RUN: u64 = 3;
 const TREE_GAP: u64 = 8 << 10;
 /// Groups with regions whose block bitmaps are read.
 const COUNTED_GROUPS: usize = 64;
-/// Up to so many bytes a region lies behind what is read before it without a seek that would be worth counting.
+/// Largest gap, in bytes, between a region and the read before it that does not count as a seek.
 const FAR: u64 = 4 << 20;
 /// Bytes read in order to measure a device, at most.
 const MEASURED_BYTES: u64 = 8 << 20;
-/// Beginnings of groups read to measure a device.
+/// Group beginnings that are read to measure a device.
 const MEASURED_SEEKS: usize = 64;
-/// Places at which the system is asked whether it has them in memory.
+/// Locations that are probed for presence in the page cache.
 const PROBED: u64 = 32;
-/// Where fewer of the places have to be waited for, memory counts and not the device.
+/// Share of uncached locations below which memory is measured instead of the device.
 const FEW: f64 = 0.05;
-/// The inode of the descriptor blocks reserved for growth, as a place in the first inode table.
+/// The inode of the descriptor blocks reserved for growth, as an index in the first inode table.
 const RESIZE_INODE: u32 = 6;
-/// A device slower than which few are: by it a check that is over in [`SOON`] takes no longer on any.
+/// A device that few are slower than: a check that takes less than [`SOON`] on it does so on practically any device.
 const SLOW: DeviceSpeed = DeviceSpeed { bytes_per_second: 60e6, seek_seconds: 15e-3, scattered_seconds: 8e-3 };
-/// Inodes that one processor checks in a second at least.
+/// Inodes that one processor checks per second at least.
 const SLOW_INODES: f64 = 200_000.0;
-/// Seconds for which no one needs to be prepared.
+/// Seconds below which a check needs no estimate.
 const SOON: f64 = 10.0;
 
 /// The speed of a device.
@@ -80,25 +81,24 @@ const SOON: f64 = 10.0;
 pub struct DeviceSpeed {
     /// Bytes a second, read in order.
     pub bytes_per_second: f64,
-    /// Seconds that it takes to come from one group to the next.
+    /// Seconds of a seek from one group to the next.
     pub seek_seconds: f64,
-    /// Seconds that one request takes of a batch of requests for what lies here and there, without the time of its
-    /// bytes.
+    /// Seconds of one request in a batch of scattered requests, without the transfer of its bytes.
     pub scattered_seconds: f64,
 }
 
 /// The work of a check: what it will read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Work {
-    /// Bytes in all.
+    /// Total bytes.
     pub bytes: u64,
-    /// Of these, bytes that are known exactly.
+    /// Bytes of the total that are known exactly.
     pub known_bytes: u64,
     /// Requests to the device.
     pub requests: u64,
     /// Requests that do not start where the one before ended.
     pub seeks: u64,
-    /// Of these, requests for single blocks that lie here and there.
+    /// Seeks that are requests for single scattered blocks.
     pub scattered: u64,
     /// Inodes in use, as the descriptors count them.
     pub inodes: u64,
@@ -113,20 +113,20 @@ pub struct Estimate {
     pub work: Work,
     /// The speed of the device.
     pub speed: DeviceSpeed,
-    /// The speed was measured just now, not specified.
+    /// Whether the speed was measured, not specified.
     pub measured: bool,
     /// Bytes of the volume.
     pub volume_bytes: u64,
-    /// Seconds that the check will take: those of the next two together.
+    /// Seconds that the check will take: the sum of the next two.
     pub seconds: f64,
     /// Seconds for reading, by the device's own clock where it has one.
     pub disk_seconds: f64,
-    /// Seconds for checking, beyond those in which the device is waited for.
+    /// Seconds for checking that do not overlap with waiting for the device.
     pub processor_seconds: f64,
 }
 
 impl Work {
-    /// Seconds for reading all this from a device of such speed.
+    /// Seconds for reading this amount from a device of this speed.
     #[must_use]
     pub fn seconds(&self, speed: &DeviceSpeed) -> f64 {
         let (scattered, seeks) = (self.scattered as f64, self.seeks.saturating_sub(self.scattered) as f64);
@@ -134,9 +134,9 @@ impl Work {
     }
 }
 
-/// Foretells a check of the volume on `device`. Reads the superblock, the descriptors and what a check reads of a few
-/// groups; where `speed` is `None`, also a few MiB to measure it. A device with a
-/// [clock](BlockDevice::virtual_clock) of its own is timed by that.
+/// Estimates a check of the volume on `device`. Reads the superblock, the descriptors and all that a check reads of a
+/// few groups; where `speed` is `None`, also a few MiB to measure it. A device with its own
+/// [clock](BlockDevice::virtual_clock) is timed by that clock.
 ///
 /// # Errors
 /// [`Refusal`] as for a check.
@@ -144,9 +144,9 @@ pub fn estimate(device: &dyn BlockDevice, options: &Options, speed: Option<Devic
     make(device, options, speed, &|| false)
 }
 
-/// Foretells a check that is about to be made, where that may take so long that it is of use: `None` where the
-/// descriptors alone show that it will be over soon on any device, where there is no volume, and where `progress` says
-/// that the check is cancelled.
+/// Estimates a check before it starts, where it may be long enough for an estimate to be useful: `None` where the
+/// descriptors alone show that it is short on any device, where there is no volume, and where `progress` reports that
+/// the check is cancelled.
 pub fn foretell(device: &dyn BlockDevice, options: &Options, progress: &dyn Progress) -> Option<Estimate> {
     let counters = Counters::default();
     let cancelled = || progress.cancelled();
@@ -177,7 +177,7 @@ fn make(
     let waits = waited_for >= FEW;
     let is_cached = |place: u64| waits && is_cached(device, place);
     let (only, all) = sampled_inodes(&volume, &is_cached);
-    // what is reserved for growth belongs to an inode of the first group
+    // the descriptor blocks reserved for growth belong to an inode of the first group
     let samples_resize = only.get(&GroupNo(0)).is_some_and(|inodes| inodes.contains(&RESIZE_INODE));
     let mut plan = known(&volume, has_own_regions(&volume) || !samples_resize);
     let regions = count_regions(&scanner, &volume, &mut plan);
@@ -185,7 +185,7 @@ fn make(
     let mut speed = speed.unwrap_or_else(|| measure(device, &volume, &plan, &clock, &is_cached));
     let whole = || -> Part { only.keys().map(|group| (*group, 0..u32::MAX)).collect() };
     let sampled = sample(&scanner, &timed, &volume, &only, all)
-        // of the part nothing was in use
+        // no inode of the part was in use
         .or_else(|| sample(&scanner, &timed, &volume, &whole(), all));
     let (parallel, serial) = sampled.as_ref().map_or((0.0, 0.0), |sampled| (sampled.parallel, sampled.serial));
     let found = match (regions, sampled) {
@@ -209,17 +209,17 @@ fn make(
     Ok(Estimate { work, speed, measured, volume_bytes, seconds, disk_seconds, processor_seconds })
 }
 
-/// The time for checking, without that for reading.
+/// The time for checking, without the time for reading.
 struct Checking {
-    /// Seconds of one processor for what several threads check.
+    /// Seconds of one processor for the checks that run on several threads.
     parallel: f64,
-    /// Seconds of what one thread checks when all is read.
+    /// Seconds of the checks that run on one thread after the reading.
     serial: f64,
     threads: usize,
 }
 
-/// Seconds for reading, and those for checking beyond them. `reading` are those that one thread needs to read; where
-/// the device has to be waited for, threads read one after the other, and check what they read beside each other.
+/// Seconds for reading, and those for checking that do not overlap with it. `reading` is the time of one thread for
+/// reading; where the device has to be waited for, threads read one at a time, but check in parallel.
 fn in_all(reading: f64, waits: bool, checking: &Checking) -> (f64, f64) {
     let threads = checking.threads.max(1) as f64;
     let at_once = threads.min(available_parallelism().map_or(1.0, |n| n.get() as f64));
@@ -237,18 +237,18 @@ pub(crate) fn of_volume(volume: &Volume) -> Work {
     of_plan(volume, &known(volume, true), MapWork::Guessed)
 }
 
-/// The work below the inodes, as far as it is known.
+/// The work for the metadata that inodes lead to, as far as it is known.
 enum MapWork {
-    /// Nothing.
+    /// Nothing is known.
     Guessed,
-    /// It was counted, in regions or in a sample.
+    /// Counted, in regions or in a sample.
     Found(Work),
 }
 
 /// The known reads.
 struct Plan {
     work: Work,
-    /// The places to which the first pass will seek, ascending: the bytes from each on that follow one another.
+    /// The contiguous byte ranges that the first pass reads, ascending, with a seek before each.
     stops: Vec<Range<u64>>,
 }
 
@@ -281,12 +281,12 @@ fn of_plan(volume: &Volume, plan: &Plan, map_work: MapWork) -> Work {
     let files = work.inodes.saturating_sub(work.directories);
     let data_blocks = used_blocks.saturating_sub(work.known_bytes / block_size + dir_blocks);
     let mean = data_blocks as f64 / files.max(1) as f64;
-    // of so many files one is as long as `n` blocks
+    // fraction of the files that are longer than `n` blocks
     let longer = |n: f64| (-n / mean.max(0.01)).exp();
     let tree_blocks = if volume.features.incompat.contains(Incompat::EXTENT) {
         files as f64 * longer(12.0) / FRAGMENTED
     } else {
-        // one for each block of numbers that is begun, on the first level and on the second
+        // one for each indirect block that is needed, on the first level and on the second
         let numbers = geometry.indirect().per_block() as f64;
         let first = longer(12.0) / (1.0 - longer(numbers));
         let second = longer(12.0 + numbers) / (1.0 - longer(numbers * numbers));
@@ -311,12 +311,12 @@ fn of_plan(volume: &Volume, plan: &Plan, map_work: MapWork) -> Work {
     work
 }
 
-/// Whether all metadata outside the inode tables is looked for in regions.
+/// Whether all metadata outside the inode tables is in metadata regions.
 fn has_own_regions(volume: &Volume) -> bool {
     volume.geometry.has_regions() && volume.geometry.is_owned()
 }
 
-/// The reads that do not depend on the files; the descriptor blocks reserved for growth if these are asked for.
+/// The reads that do not depend on the files; includes the descriptor blocks reserved for growth on request.
 fn known(volume: &Volume, reserved_for_growth: bool) -> Plan {
     let geometry = &volume.geometry;
     let block_size = u64::from(geometry.block_size);
@@ -352,8 +352,8 @@ fn known(volume: &Volume, reserved_for_growth: bool) -> Plan {
     Plan { work, stops }
 }
 
-/// Counts what is in use of the regions, by the block bitmaps of some of the groups that have any; where it begins
-/// becomes a stop. `None` on volumes without regions, and where a bitmap cannot be read.
+/// Counts the blocks of regions in use by the block bitmaps of some of the groups that have any, and adds their ranges
+/// to the stops. `None` on volumes without regions, and where a bitmap cannot be read.
 fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Option<Work> {
     let geometry = &volume.geometry;
     if !has_own_regions(volume) {
@@ -367,7 +367,7 @@ fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Opt
     let groups: Vec<_> = geometry.group_numbers().filter(with_regions).collect();
     let mut tables: Vec<u64> = volume.groups.iter().map(|group| group.inode_table.get()).collect();
     tables.sort_unstable();
-    // the first chunk of a region begins with the end of one
+    // the first chunk of a region begins with the end of an inode table
     let is_table = |block: u64| {
         let before = tables.partition_point(|start| *start <= block).checked_sub(1).and_then(|n| tables.get(n));
         before.is_some_and(|start| block - start < u64::from(geometry.itable_blocks))
@@ -407,7 +407,7 @@ fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Opt
     Some(Work { bytes: scale(all.bytes), requests: scale(all.requests), seeks: scale(all.seeks), ..all })
 }
 
-/// As the descriptor counts them.
+/// The number of inodes in use by the group's descriptor.
 fn inodes_in_use(volume: &Volume, group: GroupNo) -> u64 {
     let free = volume.group(group).map_or(u32::MAX, |descriptor| descriptor.free_inodes);
     u64::from(volume.geometry.inodes_per_group.saturating_sub(free))
@@ -420,7 +420,7 @@ impl Work {
     }
 }
 
-/// Neighbours become one run, as the reader joins them; `parts` ascend.
+/// The parts with neighbours merged into one range, as the reader merges them; `parts` ascend.
 fn joined(parts: impl Iterator<Item = (u64, u64)>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for (start, len) in parts {
@@ -433,13 +433,13 @@ fn joined(parts: impl Iterator<Item = (u64, u64)>) -> Vec<Range<u64>> {
     runs
 }
 
-/// Whether the system has a place in memory.
+/// Whether a location is in the page cache.
 fn is_cached(device: &dyn BlockDevice, place: u64) -> bool {
     let mut bytes = [0; 512];
     device.read_cached(&mut [Read::new(place, &mut bytes)]) == 1
 }
 
-/// The share of places, spread over what the first pass reads, at which the device has to be waited for.
+/// The share of locations, spread over the reads of the first pass, that are not in the page cache.
 fn waited_for(device: &dyn BlockDevice, plan: &Plan) -> f64 {
     let len = |stop: &Range<u64>| stop.end - stop.start;
     let all: u64 = plan.stops.iter().map(len).sum();
@@ -460,7 +460,7 @@ fn waited_for(device: &dyn BlockDevice, plan: &Plan) -> f64 {
     if probed == 0 {
         return 1.0;
     }
-    // asking has made the system read them: that is not to disturb what is measured
+    // the probe has started reads of them in the kernel, which must not disturb the measurement
     let mut bytes = [0; 512];
     for place in &waiting {
         let _ = device.read(*place, &mut bytes);
@@ -468,7 +468,7 @@ fn waited_for(device: &dyn BlockDevice, plan: &Plan) -> f64 {
     waiting.len() as f64 / f64::from(probed)
 }
 
-/// Reads as the check of such a volume will, and takes the time, where the system has not got the places in memory.
+/// Measures the speed of a device by reading as the check of such a volume will, at locations that are not cached.
 fn measure(
     device: &dyn BlockDevice,
     volume: &Volume,
@@ -483,7 +483,7 @@ fn measure(
         let offsets: Vec<u64> = offsets.filter(|at| at.checked_add(size).is_some_and(|end| end <= len)).collect();
         let mut bytes = vec![0; size as usize * batch];
         if let (Some(first), Some(place)) = (offsets.first(), bytes.get_mut(..size as usize)) {
-            // from there on: how the device comes to the first place is no part of it
+            // read just before it first, so that the seek to the first location is not measured
             device.read_many(&mut [Read::new(first.saturating_sub(size), place)]);
         }
         let start = clock();
@@ -498,15 +498,15 @@ fn measure(
     let (before, behind) = volume.groups.split_at(volume.groups.len() / 2);
     let tables = behind.iter().chain(before).map(|group| group.inode_table.get().saturating_mul(block_size));
     let table = first_waited_for(tables, |table| table.saturating_add(REQUEST), is_cached).unwrap_or(0);
-    // of a small volume no more than a part of what the check reads
+    // on a small volume only a part of the bytes that the check reads
     let in_order = (plan.work.bytes / 4).clamp(4 * REQUEST, MEASURED_BYTES);
     let whole = timed(2, &mut (0..in_order / REQUEST).map(|n| table + n * REQUEST), REQUEST);
     let bytes_per_second = len.clamp(1, REQUEST) as f64 / whole;
-    // from the middle on, as far from the device's fast end as most of the volume is
+    // from the middle on, which is as far from the device's fast end as the volume is on average
     let middle = plan.stops.len().saturating_sub(MEASURED_SEEKS) / 2;
     let stops =
         |n: u64| plan.stops.iter().skip(middle).take(MEASURED_SEEKS).map(move |stop| stop.start + n * block_size);
-    // another block at each of them, where the first was read by an estimate before
+    // another block at each of them, where the first was read by an earlier estimate
     let nth = first_waited_for(0u64.., |n| stops(*n).next().unwrap_or(0), is_cached).unwrap_or(0);
     let seek = timed(1, &mut stops(nth), block_size) - block_size as f64 / bytes_per_second;
     DeviceSpeed { bytes_per_second, seek_seconds: seek.max(0.0), scattered_seconds: 0.0 }
@@ -537,7 +537,7 @@ mod tests {
     #[test]
     fn checking_counts_where_it_does_not_run_beside_the_reading() {
         let checking = |parallel, threads| Checking { parallel, serial: 0.5, threads };
-        // one thread does one after the other
+        // one thread reads and checks in turn
         assert_eq!(in_all(4.0, true, &checking(2.0, 1)), (4.0, 2.5));
         assert_eq!(in_all(4.0, false, &checking(2.0, 1)), (4.0, 2.5));
         // the device is the limit

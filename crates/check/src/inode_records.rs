@@ -14,17 +14,17 @@ bitflags::bitflags! {
     pub(crate) struct Marks: u16 {
         /// in use: has links, or is one of the volume's own
         const USED = 0x0010;
-        /// its encryption context stands in its own body
+        /// its encryption context is in the inode itself
         const CONTEXT = 0x0020;
         /// hashed directory
         const INDEX = 0x0040;
-        /// holds an attribute's value
+        /// contains an attribute's value
         const EA_INODE = 0x0080;
         /// encrypted
         const ENCRYPTED = 0x0100;
         /// directory that compares names without case
         const CASEFOLD = 0x0200;
-        /// data stands in the inode
+        /// data is in the inode (inline data)
         const INLINE = 0x0400;
         /// connected to the root
         const CONNECTED = 0x0800;
@@ -32,7 +32,7 @@ bitflags::bitflags! {
         const OWN = 0x1000;
         /// size is zero
         const EMPTY = 0x2000;
-        /// an attribute names it as the place of its value
+        /// an attribute refers to it for its value
         const VALUE = 0x4000;
         /// its tree was put together from metadata regions
         const LAYERED = 0x8000;
@@ -69,7 +69,7 @@ pub(crate) struct Inodes {
 }
 
 impl Inodes {
-    /// Nothing is known.
+    /// Empty records for all inodes of a volume.
     pub(crate) fn new(geometry: &Geometry) -> Self {
         Self {
             groups: geometry.group_numbers().map(|_| OnceLock::new()).collect(),
@@ -89,14 +89,15 @@ impl Inodes {
         self.groups.get(group)?.get()?.get(index)
     }
 
-    /// Says that only the first `used` inodes of a group can be in use; done once, before any of them is put.
+    /// Allocates records for the first `used` inodes of a group, the only ones that can be in use; called once, before
+    /// any of them is recorded.
     pub(crate) fn open_group(&self, group: GroupNo, used: u32) {
         if let Some(cell) = self.groups.get(group.get() as usize) {
             cell.get_or_init(|| (0..used.min(self.per_group)).map(|_| Slot::default()).collect());
         }
     }
 
-    /// Records an inode; ignored where its group was not opened that far.
+    /// Records an inode; ignored for an inode for which [`open_group`](Self::open_group) allocated no record.
     pub(crate) fn put(&self, inode: InodeNo, record: InodeRecord) {
         if let Some(slot) = self.slot(inode) {
             slot.state.store(u16::from(kind_number(record.kind)) | record.marks.bits(), Ordering::Relaxed);
@@ -162,8 +163,8 @@ impl Inodes {
         })
     }
 
-    /// The used inodes of a group as bits, the lowest first and without those at the end that were never opened; and
-    /// how many of them are directories.
+    /// The used inodes of a group as bits, the lowest first and without those at the end that have no record; and the
+    /// number of directories among them.
     pub(crate) fn used_in_group(&self, group: GroupNo) -> (Vec<u64>, u32) {
         let directory = u16::from(kind_number(Some(FileKind::Directory)));
         let mut directories = 0;
@@ -217,11 +218,11 @@ pub(crate) struct Directory {
     pub(crate) inode: InodeNo,
     /// Start of its blocks' checksums ([`format::inode::RawInode::seed`]).
     pub(crate) seed: u32,
-    /// `i_size`, in blocks; 0 where the entries stand in the inode.
+    /// `i_size`, in blocks; 0 where the entries are in the inode.
     pub(crate) blocks: u32,
-    /// The directory whose entry names it; 0 while none was met.
+    /// The directory whose entry names it; 0 until one is found.
     parent: AtomicU32,
-    /// The target of its `..`; 0 while that was not met.
+    /// The target of its `..`; 0 until that is read.
     dotdot: AtomicU32,
 }
 
@@ -231,27 +232,27 @@ impl Directory {
         Self { inode, seed, blocks, parent: AtomicU32::new(0), dotdot: AtomicU32::new(0) }
     }
 
-    /// The directory whose entry names it, where one was met.
+    /// The directory whose entry names it, where one was found.
     pub(crate) fn parent(&self) -> Option<InodeNo> {
         Some(InodeNo(self.parent.load(Ordering::Relaxed))).filter(|i| i.get() != 0)
     }
 
-    /// Says that `parent` has an entry for it. `false` where another entry was met before.
+    /// Records that `parent` has an entry for it. `false` where another entry was found before.
     pub(crate) fn set_parent(&self, parent: InodeNo) -> bool {
         self.parent.compare_exchange(0, parent.get(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Puts `parent` in the place of the one that was met first.
+    /// Replaces the parent that was found first by `parent`.
     pub(crate) fn choose_parent(&self, parent: InodeNo) {
         self.parent.store(parent.get(), Ordering::Relaxed);
     }
 
-    /// The target of its `..`, where that was met.
+    /// The target of its `..`, where that was read.
     pub(crate) fn dotdot(&self) -> Option<InodeNo> {
         Some(InodeNo(self.dotdot.load(Ordering::Relaxed))).filter(|i| i.get() != 0)
     }
 
-    /// Says where its `..` points.
+    /// Records the target of its `..`.
     pub(crate) fn set_dotdot(&self, target: InodeNo) {
         self.dotdot.store(target.get(), Ordering::Relaxed);
     }
@@ -262,7 +263,7 @@ impl Directory {
 pub(crate) struct Directories(Vec<Directory>);
 
 impl Directories {
-    /// Sorts what the inode pass found.
+    /// The directories that the inode pass found, sorted.
     pub(crate) fn new(mut found: Vec<Directory>) -> Self {
         found.sort_unstable_by_key(|d| d.inode);
         Self(found)
@@ -273,12 +274,12 @@ impl Directories {
         self.nth(self.place(inode)?)
     }
 
-    /// The place of a directory among all.
+    /// The position of a directory among all of them.
     pub(crate) fn place(&self, inode: InodeNo) -> Option<usize> {
         self.0.binary_search_by_key(&inode, |d| d.inode).ok()
     }
 
-    /// The directory that stands there.
+    /// The directory at a position.
     pub(crate) fn nth(&self, place: usize) -> Option<&Directory> {
         self.0.get(place)
     }

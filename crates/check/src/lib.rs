@@ -1,10 +1,10 @@
 //! The checker: reads all metadata of an ext2, ext3 or ext4 volume in disk order, finds what is wrong, and repairs it.
 //!
-//! It shares no code with the file system: both stand on `format` (the bytes) and `blockdev` only.
+//! It shares no code with the file system: both depend on `format` (the bytes) and `blockdev` only.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `checker`, `checks`, `options`, `view` | one check from beginning to end; how to check; what it knows when it is done |
+//! | `checker`, `checks`, `options`, `view` | one check from beginning to end; its options; its results |
 //! | `phases` | what each phase checks |
 //! | `scan` | reading in disk order; the rounds, one per tree level; what they find and how often they claim |
 //! | `volume`, `context`, `inode_records`, `claims` | what the phases share: what is known of each inode and block |

@@ -1,16 +1,16 @@
-//! Native volumes: a reading of the map that is this crate's own, and what must be so below the ext4 volume above it.
+//! Native volumes: this crate's own reader of the metadata map, and the checks of the physical layer beneath the ext4
+//! volume.
 //!
 //! 1. The map of the newest generation and of each snapshot is walked; nodes that several share are read and checked
 //!    once.
-//! 2. Every block that one of them leads to is read once, in the order of the device, and compared with the checksum in
-//!    its entry.
-//! 3. The physical blocks that a generation uses must be exactly those in its chunk table ([`used_blocks`]), and what
-//!    snapshots hold must be neither anybody else's nor counted wrong ([`pinned`]).
-//! 4. Then the volume above each map is checked as any ext4 volume; that its bitmaps show the chunks of the regions as
-//!    used is passed to that check beforehand, and what it finds each block to be is compared with what the map says
-//!    ([`identity`]).
+//! 2. Every block that one of them refers to is read once, in the order of the device, and compared with the checksum
+//!    in its entry.
+//! 3. The physical blocks that a generation uses must be exactly those in its chunk table ([`used_blocks`]), and the
+//!    blocks that snapshots pin must have no other use and be counted correctly ([`pinned`]).
+//! 4. Then the volume above each map is checked as any ext4 volume. That check receives the chunks of the regions as
+//!    blocks in use, and compares the kind and owner of each block that it finds with those in the map ([`identity`]).
 //!
-//! On a volume in use all of that is done for the generation that a snapshot pins ([`online`]).
+//! On a volume in use these checks are made of the generation that a snapshot pins ([`online`]).
 
 mod copies;
 mod identity;
@@ -37,7 +37,7 @@ use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 use layer::SIZE;
 use reader::{Reader, Start};
 
-/// Whether a device begins as a native volume does.
+/// Whether a device contains a native volume.
 pub fn is_native(device: &dyn BlockDevice) -> bool {
     (0..COPIES).any(|copy| {
         let mut block = vec![0; BLOCK_SIZE as usize];
@@ -46,13 +46,13 @@ pub fn is_native(device: &dyn BlockDevice) -> bool {
     })
 }
 
-/// Reads everything that lies below the volumes above.
+/// Reads the physical layer beneath all versions of the volume.
 ///
 /// # Errors
-/// A sentence, where there is no superblock to go on with.
+/// A sentence, where there is no usable superblock.
 pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, String> {
     let blocks = copies::read(device);
-    let (superblock, at) = copies::in_force(device, &blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
+    let (superblock, at) = copies::active(device, &blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
     let damaged = copies::damage(device, &blocks, &superblock, at);
     let generation = superblock.generation;
     let abandoned = NativeSuperblock::newest(&blocks).is_ok_and(|(newest, _)| newest.generation > generation)
@@ -64,14 +64,15 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, String> {
     Ok(below)
 }
 
-/// Reads everything that lies below the volumes above, as a superblock has it.
+/// Reads the physical layer beneath all versions of the volume, as a superblock has it.
 pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperblock) -> PhysicalLayer {
     let listed = Some(superblock.snapshots);
     read_listed(device, superblock, listed, &|_| true)
 }
 
-/// As [`read_generation`], with those of its snapshots that are `wanted`: what others hold is not looked at, nor, where
-/// any are left out, what all of them hold together. The list has `listed` records, where that is known.
+/// As [`read_generation`], with those of its snapshots that are `wanted`. The blocks pinned by others are not checked,
+/// nor, where any are left out, the blocks pinned by all of them together. The list has `listed` records, where that is
+/// known.
 fn read_listed(
     device: &dyn BlockDevice,
     superblock: NativeSuperblock,
@@ -84,7 +85,7 @@ fn read_listed(
     }
     let (ends, blocks) = (device.geometry().len / SIZE, superblock.layout.blocks());
     if ends < blocks {
-        reader.wrong(ends, format!("the device ends here, and the volume after block {blocks}: it was cut short"));
+        reader.wrong(ends, format!("the device ends here, but the volume ends after block {blocks}: it was truncated"));
     }
     let start = Start {
         root: superblock.root,
@@ -98,7 +99,7 @@ fn read_listed(
     for snapshot in list {
         let name = crate::render::escape(&snapshot.name);
         if snapshots.iter().any(|other| other.name.as_ref() == Some(&name)) {
-            reader.wrong(snapshot.root.physical, format!("the snapshot {name} stands in the list twice"));
+            reader.wrong(snapshot.root.physical, format!("the snapshot {name} is in the list twice"));
         }
         snapshots.push(reader.snapshot(name, &snapshot, superblock.generation));
     }

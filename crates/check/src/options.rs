@@ -15,22 +15,22 @@ pub struct Options {
     pub block_size: Option<u32>,
     /// Threads that read and check; at least 1.
     pub threads: usize,
-    /// Bytes between two things to read that are read too, and thrown away, where that saves a seek.
+    /// Largest gap between two reads, in bytes, that is read through and discarded to save a seek.
     pub gap: u64,
     /// Segments of a scan, each with a saved block map, so that the owners of a multiply-claimed block are found by
-    /// reading only parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
+    /// reading only parts of it again; at least 1. `None` for as many as the machine's memory allows, up to 32.
     pub scan_segments: Option<u32>,
     /// The limits on the number of problems that are recorded.
     pub limits: Limits,
-    /// The scope of the repair; only [`repair`](crate::repair()) looks at it.
+    /// The scope of the repair; read by [`repair`](crate::repair()) alone.
     pub repair: Repair,
-    /// Where an inode table cannot be found, [`Repair::All`] makes an empty one although files are lost with that.
+    /// Whether [`Repair::All`] creates an empty inode table where one cannot be found, although its files are lost.
     pub empty_tables: bool,
-    /// Blocks that files share on purpose, by the feature `shared_blocks`, become each file's own with [`Repair::All`].
+    /// Whether [`Repair::All`] clones the blocks that files share on purpose under the feature `shared_blocks`.
     pub unshare_blocks: bool,
-    /// The time that is written into what is repaired, in seconds since 1970; none is the system's.
+    /// The time that is written into repaired structures, in seconds since 1970; `None` for the system's time.
     pub now: Option<u64>,
-    /// The rules for single problems; only [`repair`](crate::repair()) looks at them.
+    /// The settings for single problems; read by [`repair`](crate::repair()) alone.
     pub problem_settings: ProblemSettings,
 }
 
@@ -40,16 +40,16 @@ pub enum Repair {
     /// Nothing.
     #[default]
     No,
-    /// Repairs that cannot lose anything of the user's (`-p`); anything else stops the repair before it has changed
-    /// anything. One exception: a native volume whose newest superblock is destroyed, which cannot be distinguished in
-    /// general from one that a loss of power tore, goes back one generation.
+    /// Repairs that cannot lose user data (`-p`); any other problem stops the repair before anything is changed. One
+    /// exception: a native volume whose newest superblock is destroyed, which in general cannot be distinguished from
+    /// one torn by a power loss, is rolled back by one generation.
     Safe,
     /// Everything (`-y`).
     All,
 }
 
 impl Default for Options {
-    /// As many threads as the machine runs at once, up to 8.
+    /// The defaults; as many threads as the machine runs at once, up to 8.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
         Self {
@@ -73,10 +73,10 @@ pub trait Progress: Sync {
     /// A phase begins.
     fn phase(&self, _phase: Phase) {}
 
-    /// So many bytes of about `total` were read and checked. Called from several threads.
+    /// `done` bytes of about `total` were read and checked. Called from several threads.
     fn advanced(&self, _done: u64, _total: u64) {}
 
-    /// Asked often; `true` ends the check early.
+    /// Whether to end the check early; called often.
     fn cancelled(&self) -> bool {
         false
     }
@@ -89,7 +89,7 @@ impl Progress for () {}
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
 pub struct Refusal {
-    /// One sentence for people, without the device's name.
+    /// One sentence for the user, without the device's name.
     pub sentence: String,
     /// The exit status, see [`crate::report::exit`].
     pub exit: u8,
@@ -100,7 +100,7 @@ impl Refusal {
         Self { sentence: sentence.into(), exit: exit::OPERATIONAL }
     }
 
-    /// The check was cancelled before it was known what the volume is.
+    /// The refusal for a check that was cancelled before the volume was identified.
     pub(crate) fn cancelled() -> Self {
         Self { exit: exit::CANCELLED, ..Self::new("the check was cancelled; nothing was found and nothing changed") }
     }

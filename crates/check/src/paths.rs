@@ -1,8 +1,8 @@
-//! Paths of inodes, for people to read: found after the check, by reading once more what names the inodes in question.
+//! Paths of inodes for reports: found after the check, by reading the directories that name these inodes once more.
 //!
-//! A directory's parent is known from phase 2, so that only the directories between it and the root are read. Who names
-//! any other inode is not known: to store that in memory would take more than all the rest. So where such an inode is
-//! in question, all directories are read once more, in disk order. A consistent volume costs nothing.
+//! A directory's parent is known from phase 2, so that only the directories between it and the root are read. The
+//! directory that names any other inode is not recorded: that would take more memory than all other records. So for
+//! such an inode all directories are read once more, in disk order. A consistent volume costs nothing.
 
 use crate::context::Context;
 use crate::inode_records::{Directories, Directory, Marks};
@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug, Default)]
 pub(crate) struct Paths(HashMap<InodeNo, Name>);
 
-/// An entry that names an inode. Of several the first by directory, block and place is recorded.
+/// An entry that names an inode. Of several the first by directory, block and position is recorded.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     dir: InodeNo,
@@ -31,7 +31,7 @@ struct Name {
 }
 
 impl Paths {
-    /// Looks for the names of these inodes. `runs` are the places of all directory blocks.
+    /// Searches for the names of these inodes. `runs` are the locations of all directory blocks.
     pub(crate) fn find(
         ctx: &Context<'_>,
         scanner: &Scanner<'_>,
@@ -62,15 +62,15 @@ impl Paths {
         Self(search.found.into_inner())
     }
 
-    /// The path of an inode, lossy where names are not UTF-8. One that the root does not reach starts with the number
-    /// of the topmost directory, as `<12>/name`; `None` for an inode that nothing names.
+    /// The path of an inode, lossy where names are not UTF-8. A path that is not connected to the root starts with the
+    /// number of the topmost directory, as `<12>/name`; `None` for an inode without a name.
     pub(crate) fn get(&self, inode: InodeNo) -> Option<String> {
         if inode == InodeNo::ROOT {
             return Some("/".to_owned());
         }
         let mut parts = Vec::new();
         let mut at = inode;
-        // a circle of directories has no end
+        // directories may form a loop
         while let Some(name) = self.0.get(&at).filter(|_| at != InodeNo::ROOT && parts.len() <= self.0.len()) {
             parts.push(String::from_utf8_lossy(&name.name));
             at = name.dir;
@@ -90,7 +90,7 @@ struct Search<'a> {
     found: Mutex<HashMap<InodeNo, Name>>,
 }
 
-/// A part to read: directory blocks from this one on, or the inode of a directory whose entries stand in it.
+/// A part to read: directory blocks from this one on, or the inode of an inline directory.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Blocks(InodeNo, u32),
@@ -102,7 +102,7 @@ impl Search<'_> {
         self.found.lock()
     }
 
-    /// Asks for the names of a directory and of all above it.
+    /// Adds a directory and all its ancestors to the inodes whose names are searched for.
     fn want_branch(&mut self, mut dir: InodeNo) {
         while dir != InodeNo::ROOT && self.wanted.insert(dir) {
             let Some(parent) = self.directories.get(dir).and_then(Directory::parent) else { return };
@@ -110,13 +110,13 @@ impl Search<'_> {
         }
     }
 
-    /// Drops the inodes that were found from those still looked for.
+    /// Removes the inodes whose names were found from those still searched for.
     fn forget_found(&mut self) {
         let found = self.found.get_mut();
         self.wanted.retain(|inode| !found.contains_key(inode));
     }
 
-    /// The directories that name the directories in question.
+    /// The parents of the directories that are searched for.
     fn parents(&self) -> HashSet<InodeNo> {
         let parents = self.wanted.iter().filter_map(|inode| self.directories.get(*inode)?.parent());
         parents.collect()
@@ -187,7 +187,7 @@ impl Search<'_> {
             if !entry.is_used() || entry.is_dot() || !self.wanted.contains(&entry.inode) {
                 continue;
             }
-            // of the entries for one directory its parent's counts
+            // of several entries for one directory only its parent's counts
             if self.directories.get(entry.inode).is_some_and(|record| record.parent() != Some(dir)) {
                 continue;
             }

@@ -4,9 +4,9 @@
 //! | --- | --- |
 //! | `superblock` | 0: superblock, group descriptors, journal, resize inode, orphans, multiple-mount protection |
 //! | `inodes` | 1: inodes, block maps, attributes |
-//! | `multiply_claimed` | 1B: the owners of blocks that were claimed twice |
+//! | `multiply_claimed` | 1B: the owners of multiply-claimed blocks |
 //! | `directories` | 2: directory blocks and hash trees |
-//! | `connectivity` | 3: the way from the root to every directory |
+//! | `connectivity` | 3: the connection of every directory to the root |
 //! | `links` | 4: link counts |
 //! | `bitmaps` | 5: bitmaps and free counts |
 //! | `quota` | after all: the quota files |

@@ -3,8 +3,8 @@
 //! Invariants
 //! 1. Lists, counts and texts depend on the volume alone, never on the order of threads.
 //! 2. Memory is bounded by [`Limits`], however damaged the volume is; what is not listed is still counted.
-//! 3. The verdict ([`Findings::worst`]) comes from the counts, so that it sees what was not listed.
-//! 4. Once a check is cancelled no problem is accepted: reads may have been left out, which can look like damage.
+//! 3. The verdict ([`Findings::worst`]) comes from the counts, so that it includes problems that are not listed.
+//! 4. Once a check is cancelled no problem is accepted: skipped reads can look like damage.
 
 use crate::table::{Code, Severity};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
@@ -23,9 +23,9 @@ const NAME_MAX: usize = 255;
 /// of the volume, code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Which row of the problem table.
+    /// The row of the problem table.
     pub code: Code,
-    /// The inode that is wrong, or that a directory entry refers to.
+    /// The inode with the problem, or the one that a directory entry refers to.
     pub inode: Option<InodeNo>,
     /// The directory that contains the problem.
     pub dir: Option<InodeNo>,
@@ -174,9 +174,9 @@ impl PartialOrd for Problem {
 /// The maximum number of problems that are listed; the others are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Problems listed in all; a little more where there are more codes than this.
+    /// Maximum number of problems listed; slightly exceeded where there are more codes than this.
     pub total: usize,
-    /// Problems listed of one code.
+    /// Maximum number of problems listed of one code.
     pub per_code: usize,
 }
 
@@ -189,8 +189,8 @@ impl Default for Limits {
 
 /// Collects the problems of all threads.
 ///
-/// The limit per code halves each time the total is exceeded, and of each code the smallest problems stay. Both depend
-/// on the set of reports only: a limit is exceeded during the scan exactly if the whole set exceeds it.
+/// The limit per code halves each time the total is exceeded, and of each code the smallest problems are retained. Both
+/// depend on the set of reports only: a limit is exceeded during the scan exactly if the whole set exceeds it.
 #[derive(Debug)]
 pub struct Problems {
     total: usize,
@@ -230,7 +230,7 @@ impl Problems {
         self.listed.lock()
     }
 
-    /// Accepts no problem from now on: the check is cancelled.
+    /// Rejects all further problems: the check is cancelled.
     pub(crate) fn close(&self) {
         self.closed.store(true, Memory::SeqCst);
     }
@@ -279,7 +279,7 @@ impl Problems {
         self.worst() >= Some(Severity::Error)
     }
 
-    /// Whether a problem was found that aborts the check.
+    /// Whether a problem that aborts the check was found.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.worst() >= Some(Severity::Fatal)
@@ -341,7 +341,8 @@ impl Listed {
 /// The findings of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// In the order they are shown; at most as many as [`Limits`] allows, and one for each code with more.
+    /// The listed problems in the order they are shown; at most as many as [`Limits`] allows, and one for each code
+    /// with more.
     pub problems: Vec<Problem>,
     /// The number of reports of each code, listed or not.
     pub counts: BTreeMap<Code, u64>,

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 pub struct ProblemSetting {
     /// Whether `-p` may repair it (`preen_ok`).
     pub preen: Option<bool>,
-    /// It is never repaired, whatever the options (`force_no`).
+    /// Whether it is never repaired, whatever the options (`force_no`).
     pub never: bool,
-    /// Whether repairing it leaves the exit status as it is (`not_a_fix`).
+    /// Whether its repair leaves the exit status unchanged (`not_a_fix`).
     pub not_a_fix: Option<bool>,
 }
 
@@ -19,7 +19,7 @@ pub struct ProblemSetting {
 pub struct ProblemSettings(BTreeMap<Code, ProblemSetting>);
 
 impl ProblemSettings {
-    /// The rule of a problem, to be changed.
+    /// The rule of a problem, for changes.
     pub fn of(&mut self, code: Code) -> &mut ProblemSetting {
         self.0.entry(code).or_default()
     }

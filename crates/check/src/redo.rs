@@ -1,24 +1,24 @@
-//! The redo log: a set of changed blocks reaches a device so that a cut at any write is harmless.
+//! The redo log: writes a set of changed blocks to a device so that an interruption at any write is harmless.
 //!
-//! 1. Blocks that nothing used are written at once: until the superblock says otherwise they hold nothing. So are
-//!    blocks that were free until they were handed out for what is written (`FreeBlocks::hand_out`).
-//! 2. What all other blocks are to hold goes into other free blocks first, the redo log; with an index that says where
-//!    each belongs. Then a flush.
-//! 3. One sector of the superblock is written: with a pointer to the log. It is there or not. Then a flush.
-//! 4. Where the superblock says that the volume is clean, its first sector is written with the state of one that has
-//!    errors. Then a flush: until all is done no other program, which knows nothing of the log, takes the volume at its
-//!    word. The checksum in the second sector is right for that state already.
-//! 5. The blocks are written where they belong, a flush; the superblock's first sector, a flush; its second one,
+//! 1. Blocks that were not in use are written at once: nothing refers to them before step 5. So are blocks that were
+//!    free until they were allocated for the new content (`FreeBlocks::hand_out`).
+//! 2. The new content of all other blocks is written to further free blocks first, the redo log, with an index of their
+//!    home locations. Then a flush.
+//! 3. One sector of the superblock is written, with a pointer to the log; a sector write is atomic. Then a flush.
+//! 4. Where the superblock is marked clean, its first sector is written with the state of a volume with errors. Then a
+//!    flush: until the end no other program, which does not read the log, treats the volume as clean. The checksum in
+//!    the second sector matches that state already.
+//! 5. The blocks are written to their home locations, a flush; the superblock's first sector, a flush; its second one,
 //!    without the pointer, a flush.
 //!
-//! Cut before 3 is done, the volume is as it was but for free blocks; cut later, the next to find the pointer repeats
-//! steps 4 and 5. The pointer says what the superblock's first sector must contain for it to be meant: what it
-//! contained before, whether or not that is marked as in step 4, or what it contains after. Any other writer of the
-//! volume changes a time there, and so the log is never played over its work.
+//! After an interruption before the end of step 3 the volume is unchanged but for free blocks; after a later one, the
+//! next run that finds the pointer repeats steps 4 and 5. The pointer states the contents of the superblock's first
+//! sector under which it is valid: the old one, with or without the mark of step 4, and the new one. Any other writer
+//! of the volume changes a time there, so the log is never written over its work.
 //!
-//! Where there are not enough free blocks, or not even the geometry of the volume is known, the superblock is marked as
-//! in step 4, the blocks are written as they come, and the superblock last: what is cut has then to be repeated, as a
-//! repair by e2fsck has.
+//! Where there are not enough free blocks, or the geometry of the volume is unknown, the superblock is marked as in
+//! step 4, the blocks are written directly, and the superblock last: an interrupted run has then to be repeated, as
+//! with e2fsck.
 
 use blockdev::undo::{self, Planned};
 use blockdev::{BlockDevice, Overlay, Result, Write};
@@ -33,24 +33,24 @@ use std::path::Path;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The bytes that a device writes as a whole.
+/// The unit in bytes that a device writes atomically.
 const SECTOR: u64 = 512;
 /// The superblock's second sector, where the pointer lies.
 const SECOND: u64 = OFFSET + SECTOR;
 /// Writes handed to the device at once.
 const BATCH: usize = 64;
 
-/// The blocks of a volume that nothing uses: they may hold a log.
+/// The blocks of a volume that are not in use, available for a log.
 pub struct FreeBlocks {
     geometry: Geometry,
     /// A bit for each cluster in use, group by group.
     used: Vec<Vec<u64>>,
-    /// Clusters that were free until they were handed out.
+    /// Clusters that were free until they were allocated for the new content.
     handed_out: BTreeSet<u64>,
 }
 
 impl FreeBlocks {
-    /// All blocks of a volume, for the time being.
+    /// All blocks of a volume, before any is excluded.
     #[must_use]
     pub fn all(geometry: &Geometry) -> Self {
         let words = geometry.clusters_per_group().div_ceil(64) as usize;
@@ -58,7 +58,7 @@ impl FreeBlocks {
         Self { used, geometry: geometry.clone(), handed_out: BTreeSet::new() }
     }
 
-    /// Takes out what is in use: `used` returns the bits of 64 clusters of a group, of those from `64 * n` on.
+    /// Excludes the clusters in use: `used` returns the bits of 64 clusters of a group, from `64 * n` on.
     pub fn exclude(&mut self, used: impl Fn(GroupNo, usize) -> u64) {
         for (group, words) in self.geometry.group_numbers().zip(&mut self.used) {
             for (n, word) in words.iter_mut().enumerate() {
@@ -67,14 +67,14 @@ impl FreeBlocks {
         }
     }
 
-    /// Notes clusters that are used from now on for what will be written: nothing on the volume as it is leads to them,
-    /// and what they hold there is of no use. Those that were in use before stay as they are.
+    /// Records clusters that were allocated for the new content: nothing on the current volume refers to them, and
+    /// their content there is unused. Clusters that were in use before are skipped.
     pub(crate) fn hand_out(&mut self, clusters: impl IntoIterator<Item = u64>) {
         let free: Vec<u64> = clusters.into_iter().filter(|cluster| !self.is_used(*cluster)).collect();
         self.handed_out.extend(free);
     }
 
-    /// Takes back clusters, in ascending ranges: something else claims them, too.
+    /// Reverts that for clusters, in ascending ranges, that have another claim as well.
     pub(crate) fn take_back(&mut self, clusters: &[Range<u64>]) {
         for range in clusters {
             let disputed: Vec<u64> = self.handed_out.range(range.clone()).copied().collect();
@@ -92,13 +92,13 @@ impl FreeBlocks {
         self.cluster_of(block).is_some_and(|cluster| !self.is_used(cluster))
     }
 
-    /// Whether a block can be written before the log is: it is free, or was when it was handed out.
+    /// Whether a block may be written before the log: it is free, or was until it was allocated for the new content.
     fn is_fresh(&self, block: u64) -> bool {
         let handed_out = |cluster| self.handed_out.contains(&cluster);
         self.cluster_of(block).is_some_and(|cluster| !self.is_used(cluster) || handed_out(cluster))
     }
 
-    /// The cluster of a block that may hold anything but the volume's first blocks.
+    /// The cluster of a block; `None` for the volume's first blocks and outside the volume.
     fn cluster_of(&self, block: u64) -> Option<u64> {
         let geometry = &self.geometry;
         let first = u64::from(geometry.first_data_block);
@@ -113,18 +113,18 @@ impl FreeBlocks {
     }
 }
 
-/// The changes to be written.
+/// The changes to write.
 struct Plan<'a> {
     overlay: &'a Overlay,
     block_size: u64,
-    /// Blocks that were free all along, or until they were handed out; ascending.
+    /// Blocks that are free before and after the change, or were free until they were allocated for it; ascending.
     fresh: Vec<u64>,
-    /// All others, without the superblock.
+    /// All other blocks, without the superblock.
     homes: Vec<u64>,
-    /// The superblock as it is and as it will be.
+    /// The superblock before the change and after it.
     before: Vec<u8>,
     after: Vec<u8>,
-    /// The superblock while the blocks are written, where it differs from `before`: it says that there are errors.
+    /// The superblock while the blocks are written, marked with errors, where it differs from `before`.
     marked: Option<Vec<u8>>,
 }
 
@@ -140,8 +140,8 @@ impl Plan<'_> {
     }
 }
 
-/// Writes the blocks that the overlay holds to the device below it, which must be `device`: all of them or none, where
-/// the free blocks are known and have space for a log. `undo` names a file that receives the old content of all that is
+/// Writes the blocks of the overlay to its underlying device, which must be `device`: all of them or none, where the
+/// free blocks are known and have space for a log. `undo` names a file that receives the old content of every block
 /// written.
 ///
 /// # Errors
@@ -163,8 +163,8 @@ pub fn write(
     carry_out(device, &plan, log)
 }
 
-/// As [`write`], of what a journal's replay changed, without a log or a mark: what is cut is replayed again, as the
-/// journal and the flag that asks for it are still there.
+/// As [`write`], for the changes of a journal replay, without a log or a mark: an interrupted replay is repeated, as
+/// the journal and the flag that requires it are still there.
 ///
 /// # Errors
 /// The error of the device.
@@ -173,14 +173,14 @@ pub(crate) fn write_replay(device: &dyn BlockDevice, overlay: &Overlay) -> Resul
     if plan.is_empty() { Ok(()) } else { carry_out(device, &plan, None) }
 }
 
-/// As [`write`], on a device with a writing that was broken off: finishes that before. `finished` is the device as it is
-/// then, and below the overlay. The undo file covers both: no place is written before all of it is recorded.
+/// As [`write`], on a device with an interrupted write: finishes that first. `finished` is the state of the device
+/// after it, which underlies the overlay. The undo file covers both: nothing is written before it is complete.
 ///
 /// # Errors
 /// The error of the device or of the undo file.
 pub(crate) fn finish_and_write(
     device: &dyn BlockDevice,
-    broken_off: &BrokenOff,
+    interrupted: &InterruptedWrite,
     finished: &dyn BlockDevice,
     overlay: &Overlay,
     free: Option<&FreeBlocks>,
@@ -189,12 +189,12 @@ pub(crate) fn finish_and_write(
     let plan = plan(finished, overlay, free)?;
     let log = if plan.is_empty() { None } else { log(&plan, free, finished)? };
     let more = (!plan.is_empty()).then(|| changes(&plan, log.as_ref()));
-    undo::record(undo, device, broken_off.changes(device).chain(more.into_iter().flatten()))?;
-    broken_off.finish(device)?;
+    undo::record(undo, device, interrupted.changes(device).chain(more.into_iter().flatten()))?;
+    interrupted.finish(device)?;
     if plan.is_empty() { Ok(()) } else { carry_out(device, &plan, log) }
 }
 
-/// All that carrying out a plan writes.
+/// All writes of a plan.
 fn changes<'a>(plan: &'a Plan<'_>, log: Option<&'a Log>) -> impl Iterator<Item = Result<Planned>> + 'a {
     let blocks = plan.fresh.iter().chain(&plan.homes);
     let blocks = blocks.map(|block| Ok(Planned { offset: block * plan.block_size, data: plan.block(*block)? }));
@@ -207,7 +207,7 @@ fn changes<'a>(plan: &'a Plan<'_>, log: Option<&'a Log>) -> impl Iterator<Item =
     blocks.chain(logged).chain(marked).chain(pointer).chain(superblock)
 }
 
-/// Writes what differs, through the log where there is one.
+/// Carries out a plan, through the log where there is one.
 fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Result<()> {
     write_fresh(device, plan)?;
     let has_log = log.is_some();
@@ -224,7 +224,7 @@ fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Res
         device.flush()?;
     }
     if let Some(marked) = &plan.marked {
-        // the second sector has the pointer, and the checksum that goes with the mark
+        // the second sector has the pointer and the checksum that matches the mark
         let bytes: &[u8] = if has_log { first_sector(marked) } else { marked };
         device.write(OFFSET, bytes)?;
         device.flush()?;
@@ -232,7 +232,7 @@ fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Res
     complete(device, plan.block_size, &plan.homes, |block| plan.block(block), &plan.after)
 }
 
-/// Whether [`write`] of these can be cut at any moment: there is space for a log, or nothing needs one.
+/// Whether a [`write`] of these may be interrupted at any moment: there is space for a log, or no block needs one.
 ///
 /// # Errors
 /// The error of the device.
@@ -258,7 +258,7 @@ fn complete(
     device.flush()
 }
 
-/// Writes the blocks that were free, neighbours at once: there may be very many of them.
+/// Writes the blocks that were free, contiguous ones in one request, as there may be very many of them.
 fn write_fresh(device: &dyn BlockDevice, plan: &Plan<'_>) -> Result<()> {
     let runs = plan.fresh.chunk_by(|block, next| block + 1 == *next);
     for run in runs.flat_map(|run| run.chunks(BATCH)) {
@@ -270,7 +270,7 @@ fn write_fresh(device: &dyn BlockDevice, plan: &Plan<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Writes blocks, many at once.
+/// Writes blocks in batches.
 fn write_all(
     device: &dyn BlockDevice,
     block_size: u64,
@@ -296,7 +296,7 @@ fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBl
     let mut changed = BTreeSet::new();
     let mut failed = None;
     overlay.each_change(|offset, bytes| {
-        // it differs somewhere, which is all that counts where it is a block or less, and not beside the superblock
+        // a change of a block or less, outside the superblock's block, is known to differ and needs no comparison
         if bytes.len() as u64 <= block_size && offset > OFFSET {
             changed.insert(offset / block_size);
             return;
@@ -330,7 +330,7 @@ fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBl
     Ok(Plan { overlay, block_size, fresh, homes, before, after, marked })
 }
 
-/// The first of a superblock's two sectors, where its state stands.
+/// The first of a superblock's two sectors, which contains its state.
 fn first_sector(superblock: &[u8]) -> &[u8] {
     superblock.get(..SECTOR as usize).unwrap_or_default()
 }
@@ -340,8 +340,8 @@ fn sector_sum(superblock: &[u8]) -> u32 {
     crc32c(!0, first_sector(superblock))
 }
 
-/// A superblock that says the volume was left clean, with the state of one that has errors; its checksum stays.
-/// `None` where it says no such thing.
+/// A superblock that is marked clean, with the state of a volume with errors; its checksum is not updated. `None` where
+/// it is not marked clean.
 fn marked(superblock: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = superblock.to_vec();
     let disk = DiskSuperblock::mut_from_bytes(&mut bytes).ok()?;
@@ -353,8 +353,8 @@ fn marked(superblock: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The superblock while a volume is half written; `None` where no program takes it for clean as it is: it says that
-/// there are errors, or does not match its checksum.
+/// The superblock while a volume is partly written; `None` where no program treats the current one as clean: it is
+/// marked with errors, or does not match its checksum.
 fn marked_superblock(before: &[u8]) -> Option<Vec<u8>> {
     let disk = DiskSuperblock::from_slice(before)?;
     let (summed, right) = (disk.features().ro_compat.contains(RoCompat::METADATA_CSUM), has_right_checksum(before));
@@ -378,7 +378,7 @@ fn set_checksum(superblock: &mut [u8]) {
     }
 }
 
-/// Takes the pointer out of a superblock.
+/// Clears the pointer in a superblock.
 fn clear_pointer(superblock: &mut [u8]) {
     let Some(pointer) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) else { return };
     if !pointer.starts_with(&POINTER_MAGIC.to_le_bytes()) {
@@ -400,7 +400,7 @@ struct Log {
 enum Logged {
     /// The new content of this block.
     Home(u64),
-    /// Bytes of the log's own.
+    /// Bytes of an index of the log.
     Own(Vec<u8>),
 }
 
@@ -411,7 +411,7 @@ fn log_bytes(plan: &Plan<'_>, from: &Logged) -> Result<Vec<u8>> {
     }
 }
 
-/// Lays out a log of what has to be logged; `None` where nothing has to, or there is no space.
+/// The layout of the log of a plan; `None` where no block has to be logged, or there is no space.
 fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> Result<Option<Log>> {
     let block_size = plan.block_size as usize;
     let sectors = plan.before.chunks(SECTOR as usize).zip(plan.after.chunks(SECTOR as usize));
@@ -419,7 +419,7 @@ fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> 
     let Some(spare) = free.filter(|_| !plan.homes.is_empty() || changed >= 2 || !plan.fresh.is_empty()) else {
         return Ok(None);
     };
-    // a block that the superblock lies in would be written over the pointer
+    // writing a home location that contains the superblock would overwrite the pointer
     if plan.homes.contains(&(OFFSET / plan.block_size)) {
         return Ok(None);
     }
@@ -470,8 +470,8 @@ fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> 
     Ok(Some(Log { blocks, sector: pointer_sector(plan, next, next_checksum) }))
 }
 
-/// The superblock's second sector as it is, with a pointer to a log; its checksum is the one of the marked superblock,
-/// where the first sector is going to be marked.
+/// The superblock's current second sector with a pointer to a log; its checksum is that of the marked superblock, where
+/// the first sector will be marked.
 fn pointer_sector(plan: &Plan<'_>, first: u64, checksum: u32) -> Vec<u8> {
     let mut superblock = plan.marked.as_ref().unwrap_or(&plan.before).clone();
     let mut pointer = DiskRedoPointer {
@@ -488,25 +488,25 @@ fn pointer_sector(plan: &Plan<'_>, first: u64, checksum: u32) -> Vec<u8> {
     if let Some(place) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) {
         place.copy_from_slice(pointer.as_bytes());
     }
-    // for everyone else the superblock's checksum is as right as it was
+    // for other programs the superblock's checksum remains as valid as it was
     if right {
         set_checksum(&mut superblock);
     }
     superblock.split_off(SECTOR as usize)
 }
 
-/// A writing that was broken off: its log, whole and meant for the volume as it is.
-pub(crate) struct BrokenOff {
+/// An interrupted write: its log, complete and valid for the current state of the volume.
+pub(crate) struct InterruptedWrite {
     block_size: u64,
-    /// Home and copy, ascending.
+    /// Home location and copy of each block, ascending.
     blocks: Vec<(u64, u64)>,
     superblock: Vec<u8>,
-    /// The superblock's first sector with the mark that it should have had before the blocks were written, and has not.
+    /// The superblock's first sector with the mark that should have preceded the blocks, where it is missing.
     mark: Option<Vec<u8>>,
 }
 
-impl BrokenOff {
-    /// The content that a block is to have.
+impl InterruptedWrite {
+    /// The new content of a block.
     fn copy(&self, device: &dyn BlockDevice, block: u64) -> Result<Vec<u8>> {
         let copy = self.blocks.binary_search_by_key(&block, |(home, _)| *home).ok().and_then(|n| self.blocks.get(n));
         let mut bytes = vec![0; self.block_size as usize];
@@ -514,7 +514,7 @@ impl BrokenOff {
         Ok(bytes)
     }
 
-    /// All that finishing it writes.
+    /// All writes that finish it.
     fn changes<'a>(&'a self, device: &'a dyn BlockDevice) -> impl Iterator<Item = Result<Planned>> + 'a {
         let blocks = self.blocks.iter();
         let blocks =
@@ -524,15 +524,15 @@ impl BrokenOff {
         blocks.chain(mark).chain(superblock)
     }
 
-    /// Whether the log is one that was written here: the superblock in it is the one that the pointer says, and it
-    /// writes over nothing that it is read from, nor any block twice, or the order of writes would count.
+    /// Whether the log was written by this code: its superblock is the one that the pointer states, and it
+    /// neither overwrites blocks of the log nor writes a block twice, so the result does not depend on the write order.
     fn is_consistent(&self, pointer: &DiskRedoPointer, indexes: &BTreeSet<u64>) -> bool {
         let is_home = |block: u64| self.blocks.binary_search_by_key(&block, |(home, _)| *home).is_ok();
         let twice = self.blocks.windows(2).any(|pair| matches!(pair, [a, b] if a.0 == b.0));
         let over_itself = self.blocks.iter().any(|(_, copy)| is_home(*copy))
             || indexes.iter().any(|index| is_home(*index))
             || is_home(OFFSET / self.block_size);
-        // one that points to a log again would make a chain of them, with no end
+        // one with a pointer to another log could form an endless chain
         let leads_on = DiskRedoPointer::of(&self.superblock).is_some();
         self.superblock.len() == DiskSuperblock::SIZE
             && sector_sum(&self.superblock) == pointer.rp_after.get()
@@ -551,11 +551,11 @@ impl BrokenOff {
     }
 }
 
-/// The device as it will be when what was broken off is finished. It is only read, and holds no content: a log may name
-/// every block of a device.
+/// The state of the device after an interrupted write is finished, for reading only. It has no copies in memory: a log
+/// may name every block of a device.
 pub(crate) struct Finished {
     pub(crate) device: Arc<dyn BlockDevice>,
-    pub(crate) log: Arc<BrokenOff>,
+    pub(crate) log: Arc<InterruptedWrite>,
 }
 
 impl BlockDevice for Finished {
@@ -596,35 +596,35 @@ impl BlockDevice for Finished {
     }
 }
 
-/// Whether a writing of the volume was broken off and can be finished. Where the device cannot be read, there is none.
+/// Whether a write of the volume was interrupted and can be finished; `false` where the device cannot be read.
 #[must_use]
 pub fn unfinished(device: &dyn BlockDevice) -> bool {
-    matches!(broken_off(device), Ok(Some(_)))
+    matches!(interrupted(device), Ok(Some(_)))
 }
 
-/// Whether a writing of the volume was broken off, whether or not it can be finished. Where its log is damaged, the volume
-/// may be half written, so that its mark of a clean one counts for nothing; so too where the superblock cannot be read.
+/// Whether a write of the volume was interrupted, even if it cannot be finished; `true` where the superblock cannot be
+/// read. Where its log is damaged, the volume may be partly written, so its clean flag is not to be trusted.
 #[must_use]
 pub fn half_written(device: &dyn BlockDevice) -> bool {
     !matches!(pointer(device), Ok(None))
 }
 
-/// A pointer that is meant, and the superblock that it stands in.
+/// A valid pointer and the superblock that contains it.
 struct Pointed {
     pointer: DiskRedoPointer,
     superblock: Vec<u8>,
 }
 
 impl Pointed {
-    /// The superblock's first sector with its mark, where that is what the pointer means and it is missing.
+    /// The superblock's first sector with its mark, where the pointer requires the mark and it is missing.
     fn missing_mark(&self) -> Option<Vec<u8>> {
         let marked = marked(&self.superblock).filter(|marked| sector_sum(marked) == self.pointer.rp_before.get());
         marked.map(|marked| first_sector(&marked).to_vec())
     }
 }
 
-/// The pointer in the superblock to the log of a writing that was broken off; `None` where there is none, or one that the
-/// superblock has outlived.
+/// The pointer in the superblock to the log of an interrupted write; `None` where there is none, or the superblock was
+/// written by another program since.
 fn pointer(device: &dyn BlockDevice) -> Result<Option<Pointed>> {
     let mut superblock = vec![0; DiskSuperblock::SIZE];
     if device.geometry().len < OFFSET + superblock.len() as u64 {
@@ -638,13 +638,13 @@ fn pointer(device: &dyn BlockDevice) -> Result<Option<Pointed>> {
     Ok(Some(pointed).filter(|pointed| meant || pointed.missing_mark().is_some()))
 }
 
-/// Finishes what was broken off; whether there was something. `undo` names a file that receives the old content of all
-/// that is written.
+/// Finishes an interrupted write and returns whether there was one. `undo` names a file that receives the old content
+/// of every block written.
 ///
 /// # Errors
 /// The error of the device or of the undo file.
 pub fn finish(device: &dyn BlockDevice, undo: Option<&Path>) -> Result<bool> {
-    let Some(log) = broken_off(device)? else { return Ok(false) };
+    let Some(log) = interrupted(device)? else { return Ok(false) };
     if let Some(path) = undo {
         undo::record(path, device, log.changes(device))?;
     }
@@ -652,8 +652,8 @@ pub fn finish(device: &dyn BlockDevice, undo: Option<&Path>) -> Result<bool> {
     Ok(true)
 }
 
-/// Reads the log that the superblock points to; `None` where there is none, it is not whole, or not meant.
-pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> {
+/// Reads the log that the superblock points to; `None` where there is none, or it is incomplete or no longer valid.
+pub(crate) fn interrupted(device: &dyn BlockDevice) -> Result<Option<InterruptedWrite>> {
     let Some(pointed) = pointer(device)? else { return Ok(None) };
     let pointer = &pointed.pointer;
     let block_size = u64::from(pointer.rp_block_size.get());
@@ -670,9 +670,9 @@ pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> 
         Ok(Some(bytes).filter(|bytes| crc32c(!0, bytes) == checksum))
     };
     let mark = pointed.missing_mark();
-    let mut found = BrokenOff { block_size, blocks: Vec::new(), superblock: Vec::new(), mark };
+    let mut found = InterruptedWrite { block_size, blocks: Vec::new(), superblock: Vec::new(), mark };
     let (mut next, mut checksum) = (pointer.rp_block.get(), pointer.rp_index.get());
-    // an index can be made that names itself, checksum and all
+    // a crafted index can refer to itself with a matching checksum
     let mut indexes = BTreeSet::new();
     while next != 0 {
         if !indexes.insert(next) {
@@ -688,7 +688,7 @@ pub(crate) fn broken_off(device: &dyn BlockDevice) -> Result<Option<BrokenOff>> 
         for entry in entries {
             let Some(copy) = read(entry.re_copy.get(), entry.re_checksum.get())? else { return Ok(None) };
             match entry.re_home.get() {
-                // once, or a chain of indexes that name nothing else has no bound
+                // at most once, or a chain of indexes that name nothing else would be unbounded
                 SUPERBLOCK if !found.superblock.is_empty() => return Ok(None),
                 SUPERBLOCK => found.superblock = copy.get(..DiskSuperblock::SIZE).unwrap_or_default().to_vec(),
                 home if home < end => found.blocks.push((home, entry.re_copy.get())),
@@ -728,7 +728,7 @@ mod tests {
         let in_use = |bits: u64| move |group: GroupNo, n: usize| if (group.get(), n) == (0, 0) { bits } else { 0 };
         free.exclude(in_use(0xF));
         free.hand_out([3, 10, 11, 12]);
-        // the next check finds in use what was handed out
+        // the next check finds the allocated clusters in use
         free.exclude(in_use(0x1C0F));
         // cluster 0 is block 1
         assert!(!free.is_fresh(4), "it was in use before");

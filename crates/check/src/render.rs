@@ -1,5 +1,5 @@
-//! The report as text for people. Three shapes are e2fsck's, because scripts search for them: `Pass N:` at the start of
-//! a heading, the summary line, and the warning that errors are left.
+//! The report as text. Three forms are e2fsck's, because scripts search for them: `Pass N:` at the start of a heading,
+//! the summary line, and the warning that errors remain.
 
 use crate::options::Repair;
 use crate::problem::Problem;
@@ -8,11 +8,11 @@ use crate::table::{Code, Fixer, Phase, Severity};
 use std::fmt::{self, Display, Write as _};
 use std::io;
 
-/// Stands in a sentence for a value that the problem lacks; no check should leave one out.
+/// Placeholder in a sentence for a value that the problem lacks; no check should omit one.
 pub const UNKNOWN: &str = "(unknown)";
 
-/// The text of a problem with its values. Missing values read as [`UNKNOWN`]; bytes from the device are escaped, so
-/// that no name can forge a line or drive a terminal.
+/// The text of a problem with its values. Missing values appear as [`UNKNOWN`]; bytes from the device are escaped, so
+/// that no name can forge a line or send control sequences to a terminal.
 #[must_use]
 pub fn sentence(problem: &Problem) -> String {
     let mut out = String::new();
@@ -77,7 +77,7 @@ fn type_name(number: u64) -> String {
 /// Seconds since 1970 as a date of the proleptic Gregorian calendar, in UTC.
 fn date(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // counted from the first of March of the year 0, so that the day that may be missing comes last
+    // counted from 1 March of the year 0, so that the leap day is the last of a year
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -89,8 +89,8 @@ fn date(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-/// Bytes from a device as printable text on one line: valid UTF-8 stays, control characters, what does not print and
-/// invalid bytes become `\xNN` or `\u{N}`, and a backslash is doubled.
+/// Bytes from a device as printable text on one line: valid UTF-8 is unchanged; control characters, unprintable
+/// characters and invalid bytes become `\xNN` or `\u{N}`, and a backslash is doubled.
 #[must_use]
 pub fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
@@ -98,7 +98,7 @@ pub fn escape(bytes: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '\'' | '"' => out.push(c),
-                // `escape_debug` leaves what prints, and names the rest `\n`, `\u{202e}`
+                // `escape_debug` leaves printable characters and escapes the rest, as `\n` or `\u{202e}`
                 _ => out.extend(c.escape_debug()),
             }
         }
@@ -109,7 +109,7 @@ pub fn escape(bytes: &[u8]) -> String {
     out
 }
 
-/// Writes a report as text: a heading for each phase, its problems one a line, the summary, the verdict.
+/// Writes a report as text: a heading for each phase, its problems one per line, the summary, the verdict.
 ///
 /// # Errors
 /// Those of `out`.
@@ -145,7 +145,7 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
     writeln!(out, "{device}: {}", verdict(report))
 }
 
-/// e2fsck's summary: `I/N files (x% non-contiguous), B/T blocks`. Of a native volume these are the blocks of the
+/// e2fsck's summary: `I/N files (x% non-contiguous), B/T blocks`. For a native volume these are the blocks of the
 /// device, with all of its metadata regions in use.
 #[must_use]
 pub fn summary(report: &Report) -> String {
@@ -203,7 +203,7 @@ pub fn verdict(report: &Report) -> String {
     }
 }
 
-/// The next step where errors are left.
+/// The next step where errors remain.
 fn next_step(report: &Report) -> String {
     let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
     let lost = left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None);
@@ -232,7 +232,7 @@ fn next_step(report: &Report) -> String {
     repair_with(report, if safe { "-fp" } else { "-fy" })
 }
 
-/// The command that repairs. A volume that is mounted has to be unmounted before.
+/// The command that repairs. A mounted volume has to be unmounted first.
 fn repair_with(report: &Report, option: &str) -> String {
     match report.mounted {
         true => format!("unmount it first, then run `extant check {option}`"),
@@ -254,7 +254,7 @@ fn native_is_lost(report: &Report) -> &'static str {
 /// The next step after an aborted check.
 fn after_abort(report: &Report) -> String {
     let next = |code| match code {
-        // a native volume has no copies of what lies above its map
+        // a native volume has no copies of the metadata above its map
         Code::SuperblockFieldWrong | Code::FirstDataBlockWrong if report.format == NATIVE => {
             Some(native_is_lost(report))
         }

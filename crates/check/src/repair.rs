@@ -1,24 +1,24 @@
-//! Repair: repairs what the checker finds, in memory first, and then on the device so that a cut at any write is
-//! harmless.
+//! Repair: fixes the problems that the checker finds, in memory first, and then on the device so that an interruption
+//! at any write is harmless.
 //!
-//! 1. An iteration checks the volume as it stands in an [`Overlay`] and lets the first [`Fixer`] that has something to
-//!    do work, and those after it as long as nothing they look at has changed. Fixers write into the overlay alone.
+//! 1. An iteration checks the volume in an [`Overlay`] and runs the first [`Fixer`] with a problem to repair, and those
+//!    after it as long as the structures that they depend on have not changed. Fixers write only to the overlay.
 //! 2. Iterations follow until a check finds nothing that can be repaired. So a second run is clean by construction, and
-//!    no fixer has to know what its work means for others: the next check finds it.
-//! 3. It ends: a fixer that changed nothing is not asked again before another has changed something, and one that led
-//!    back to a state that was there before is never asked again. What is left then is said, and the exit status is 4.
-//! 4. Only then is the device written, through the redo log ([`redo`]). With [`Repair::Safe`] a problem that a person
-//!    has to decide stops everything, and nothing but the journal's replay is written.
+//!    no fixer has to know the consequences of its changes: the next check finds them.
+//! 3. The loop ends: a fixer that changed nothing does not run again before another has changed something, and one that
+//!    restored an earlier state never runs again. The remaining problems are reported, and the exit status is 4.
+//! 4. Only then is the device written, through the redo log ([`redo`]). With [`Repair::Safe`] a problem that the
+//!    administrator must decide stops the repair, and only the replay of the journal is written.
 //!
 //! | module | repairs |
 //! | --- | --- |
-//! | `work` | what all of them use: blocks, inodes, free space |
-//! | `replay`, `journal`, `orphans`, `release`, `system_inodes` | what the volume left undone, and what is its own |
-//! | `superblock`, `descriptors`, `bitmaps`, `space_maps`, `quota` | what is counted and where it lies |
-//! | `convert` | no problem: block bitmaps into space maps, and back |
+//! | `work` | common functions: blocks, inodes, free space |
+//! | `replay`, `journal`, `orphans`, `release`, `system_inodes` | pending work of the volume, and its system inodes |
+//! | `superblock`, `descriptors`, `bitmaps`, `space_maps`, `quota` | counts and locations |
+//! | `convert` | not a repair: converts block bitmaps into space maps, and back |
 //! | `inodes`, `maps`, `attributes`, `inline` | inodes |
-//! | `sharing` | blocks claimed more than once |
-//! | `directories`, `entries`, `rebuild`, `renames`, `connections` | directories, and what hangs on them |
+//! | `sharing` | multiply-claimed blocks |
+//! | `directories`, `entries`, `rebuild`, `renames`, `connections` | directories, their entries and their connections |
 
 mod attributes;
 mod bitmaps;
@@ -50,7 +50,7 @@ use crate::options::{Options, Progress, Refusal, Repair};
 use crate::phases::superblock::open;
 use crate::problem::{Limits, Problem, Problems};
 use crate::problem_settings::ProblemSettings;
-use crate::redo::{self, BrokenOff, Finished, FreeBlocks};
+use crate::redo::{self, Finished, FreeBlocks, InterruptedWrite};
 use crate::report::{Report, Reported, exit};
 use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Fixer, Preen, Severity};
@@ -65,17 +65,17 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use work::Work;
 
-/// Iterations that are made at most: each one repairs all problems of a kind, so that few volumes need ten.
+/// Maximum number of iterations: each one repairs all problems of a kind, so that few volumes need ten.
 const ITERATIONS: u32 = 200;
-/// Problems that are repaired in one iteration: the rest waits for the next.
+/// Maximum number of problems that are repaired in one iteration: the others are repaired in the next.
 const LIMITS: Limits = Limits { total: 400_000, per_code: 200_000 };
 
-/// Checks the volume on `device` and repairs what [`Options::repair`] allows. `undo` names a file that takes in what
-/// the changed places hold before the first of them is written; it must not exist.
+/// Checks the volume on `device` and repairs what [`Options::repair`] allows. `undo` names a file that receives the old
+/// content of all changed blocks before the first of them is written; it must not exist.
 ///
-/// The report lists what was found over all iterations, and what of it was repaired. Its exit status is 0 where nothing
-/// was to be done, 1 where all was repaired, 4 where errors are left, or 32 where the check was cancelled: nothing is
-/// changed then.
+/// The report lists the problems found over all iterations, and which of them were repaired. Its exit status is 0 where
+/// nothing had to be repaired, 1 where all was repaired, 4 where errors remain, or 32 where the check was cancelled:
+/// nothing is changed then.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume to check, and where the device or the undo file fails.
@@ -87,7 +87,7 @@ pub fn repair(
     undo: Option<&Path>,
 ) -> Result<Report, Refusal> {
     if native::is_native(&**device) {
-        // there is no way back from another superblock
+        // a change of superblocks cannot be undone
         let options = &Options { repair: if undo.is_some() { Repair::No } else { options.repair }, ..options.clone() };
         return native::repair(Checker { name, device: &**device, options, progress });
     }
@@ -100,47 +100,47 @@ pub fn repair(
 /// The device that is repaired.
 struct Target<'a> {
     device: &'a Arc<dyn BlockDevice>,
-    /// The device as it is when what was broken off is finished.
+    /// The state of the device after an interrupted write is finished.
     finished: Arc<dyn BlockDevice>,
-    /// An earlier writing that is not finished yet: with an undo file, which has to cover both, that waits until it is
-    /// known what else is written.
-    broken_off: Option<Arc<BrokenOff>>,
+    /// An interrupted write that is not finished yet: with an undo file, which has to cover both, it is finished only
+    /// when all further writes are known.
+    interrupted: Option<Arc<InterruptedWrite>>,
     undo: Option<&'a Path>,
-    /// An earlier writing had been broken off.
-    was_broken_off: bool,
+    /// Whether an earlier write was interrupted.
+    was_interrupted: bool,
 }
 
 impl<'a> Target<'a> {
     fn open(device: &'a Arc<dyn BlockDevice>, undo: Option<&'a Path>) -> blockdev::Result<Self> {
-        let broken_off = if undo.is_some() { redo::broken_off(&**device)?.map(Arc::new) } else { None };
-        let was_broken_off = broken_off.is_some() || redo::finish(&**device, None)?;
-        let finished: Arc<dyn BlockDevice> = match &broken_off {
+        let interrupted = if undo.is_some() { redo::interrupted(&**device)?.map(Arc::new) } else { None };
+        let was_interrupted = interrupted.is_some() || redo::finish(&**device, None)?;
+        let finished: Arc<dyn BlockDevice> = match &interrupted {
             Some(log) => Arc::new(Finished { device: Arc::clone(device), log: Arc::clone(log) }),
             None => Arc::clone(device),
         };
-        Ok(Self { device, finished, broken_off, undo, was_broken_off })
+        Ok(Self { device, finished, interrupted, undo, was_interrupted })
     }
 
-    /// Writes what `state`, above `finished`, changes.
+    /// Writes the changes in `state`, an overlay of `finished`.
     fn write(&mut self, state: &Overlay, free: Option<&FreeBlocks>) -> blockdev::Result<()> {
-        match (self.broken_off.take(), self.undo) {
-            (Some(broken_off), Some(undo)) => {
-                redo::finish_and_write(&**self.device, &broken_off, &*self.finished, state, free, undo)
+        match (self.interrupted.take(), self.undo) {
+            (Some(interrupted), Some(undo)) => {
+                redo::finish_and_write(&**self.device, &interrupted, &*self.finished, state, free, undo)
             }
             _ => redo::write(&**self.device, state, free, self.undo),
         }
     }
 
-    /// Finishes what was broken off, where nothing else was written.
+    /// Finishes an interrupted write, where nothing else was written.
     fn finish(&mut self) -> blockdev::Result<()> {
-        match self.broken_off.take() {
+        match self.interrupted.take() {
             Some(_) => redo::finish(&**self.device, self.undo).map(|_| ()),
             None => Ok(()),
         }
     }
 }
 
-/// As [`repair`], but that what was broken off may be left to finish.
+/// As [`repair`], but an interrupted write may remain to be finished.
 fn repair_target(
     name: &str,
     target: &mut Target<'_>,
@@ -190,7 +190,7 @@ fn repair_target(
         if after == before {
             iterations.ineffective.insert(fixer);
         } else {
-            // what could not be repaired before may be possible now
+            // problems that could not be repaired before may be repairable now
             iterations.ineffective.clear();
             if !seen.insert(after) {
                 iterations.oscillating.insert(fixer);
@@ -201,8 +201,8 @@ fn repair_target(
     iterations.conclude(report, target)
 }
 
-/// Whether nothing is wrong with what can be seen without a scan: superblock, group descriptors, journal superblock and
-/// orphans. Who takes a volume at its word asks this first.
+/// Whether the structures that are read without a scan are intact: superblock, group descriptors, journal superblock
+/// and orphans. Called before a volume is trusted to be clean.
 #[must_use]
 pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
     let counters = Counters::default();
@@ -210,13 +210,13 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
     let opened = open(&scanner, options, false, &problems);
-    // only we ask about the copies, and a problem without a fix is no reason to look further
-    // unless the volume cannot be mounted as it is
+    // e2fsck does not compare the copies, and a problem without a fix is no reason for a full check unless it prevents
+    // a mount
     let matters = |p: &Problem| {
         let unusable =
             matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeElsewhere | Code::JournalInodeRestorable);
         let asked = p.code.number() < 0x0E_0000 || unusable;
-        // e2fsck asks about the fields of the superblock before it asks whether the volume was left clean
+        // e2fsck checks the fields of the superblock before it checks whether the volume is clean
         let hopeless = p.code.fixer() == Fixer::None && p.code.severity() >= Severity::Error;
         hopeless || asked && p.code.fixer() != Fixer::None && options.problem_settings.is_fix(p.code)
     };
@@ -228,15 +228,15 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
 pub enum Replay {
     /// There was nothing to replay.
     Nothing,
-    /// All that was committed is in its place.
+    /// All committed blocks were copied to their home locations.
     Whole,
-    /// Not all of it: the log is damaged before its end.
+    /// Not all of them were: the log is damaged before its end.
     Damaged,
 }
 
-/// Replays the journal of the volume on `device`, where it asks for that, and checks nothing: what `-p` does before it
-/// takes a volume at its word. A cut at any moment leaves the journal to be replayed again. One that is damaged is left
-/// to a whole [`repair`], and nothing is written.
+/// Replays the journal of the volume on `device`, where that is needed, and checks nothing: `-p` does so before it
+/// trusts a clean volume. After an interruption the journal can be replayed again. A damaged one is left to a full
+/// [`repair`], and nothing is written.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume, and where the device fails.
@@ -264,16 +264,16 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
         return Ok(Replay::Damaged);
     }
     redo::write_replay(&**device, &overlay).map_err(failed)?;
-    // only now that all is in its place
+    // only after all blocks are in their home locations
     let overlay = Overlay::new(Arc::clone(device));
     replay::close(&Work::new(&view, &overlay, 0), &replayed).map_err(failed)?;
     redo::write_replay(&**device, &overlay).map_err(failed)?;
     Ok(Replay::Whole)
 }
 
-/// Frees what waits on the orphan list of the volume on `device`, which says of itself that it is clean, and checks
-/// nothing else: what e2fsck does before it takes a volume at its word. How many there were; 0 too where that takes a
-/// check. After a cut the list is still there, and the next run finds that it takes one.
+/// Frees the inodes on the orphan list of the volume on `device`, which is marked clean, and checks nothing else, as
+/// e2fsck does before it trusts a clean volume. Returns their number; 0 also where a check is required. After an
+/// interruption the list is still there, and the next run finds that a check is required.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume, and where the device fails.
@@ -305,9 +305,9 @@ fn failed(error: impl std::fmt::Display) -> Refusal {
 enum Step {
     /// Nothing is left that can be repaired.
     Done,
-    /// This fixer began, and perhaps others went on.
+    /// This fixer ran, and perhaps others after it.
     Worked(Fixer),
-    /// Something has to be done elsewhere before anything can be repaired.
+    /// Nothing can be repaired before the action in the refusal.
     Stuck(Refusal),
 }
 
@@ -320,36 +320,36 @@ struct Iterations<'a> {
     now: u64,
     /// Fixers that changed nothing.
     ineffective: BTreeSet<Fixer>,
-    /// Fixers that led back to where the volume had been.
+    /// Fixers that restored an earlier state of the volume.
     oscillating: BTreeSet<Fixer>,
-    /// The problems that were worked on.
+    /// The problems that fixers handled.
     repaired: Vec<Problem>,
-    /// The problem that a person has to decide.
+    /// The problem that the administrator must decide.
     stopped: Option<Problem>,
     /// The volume after the journal was replayed and before anything else was repaired.
     replayed: Option<Overlay>,
-    /// The superblock is a copy that the user named: it is put in the place of the primary.
+    /// Whether the superblock is a copy that the user chose, which replaces the primary.
     restore: bool,
-    /// Inode tables that cannot be found are made anew, whatever is lost with them.
+    /// Whether inode tables that cannot be found are created empty, whatever is lost.
     empty_tables: bool,
-    /// Files that share blocks on purpose are separated, and the feature that says so goes.
+    /// Whether blocks shared on purpose are cloned and the feature is cleared.
     unshare: bool,
-    /// Blocks that no iteration saw in use.
+    /// Blocks that were free in all iterations.
     unclaimed: Unclaimed,
 }
 
-/// The blocks that no check of this repair saw in use.
+/// The blocks that were free in all checks of this repair.
 #[derive(Default)]
 enum Unclaimed {
     #[default]
     NothingChecked,
     Known(FreeBlocks),
-    /// Not all checks went so far as to know, or they saw volumes of different geometries.
+    /// Not all checks determined them, or the geometry differed between checks.
     Unknown,
 }
 
 impl Unclaimed {
-    /// Takes out what a check found in use.
+    /// Excludes the blocks that a check found in use.
     fn exclude(&mut self, view: &View<'_>) {
         let geometry = &view.volume.geometry;
         if matches!(self, Self::NothingChecked) {
@@ -365,14 +365,14 @@ impl Unclaimed {
         }
     }
 
-    /// Notes what an iteration allocated.
+    /// Records the clusters that an iteration allocated.
     fn hand_out(&mut self, clusters: Vec<u64>) {
         if let Self::Known(free) = self {
             free.hand_out(clusters);
         }
     }
 
-    /// The free blocks, where all checks went to their end and saw the same volume.
+    /// The free blocks, where all checks were completed with the same geometry.
     fn known(&self) -> Option<&FreeBlocks> {
         match self {
             Self::Known(free) => Some(free),
@@ -382,9 +382,9 @@ impl Unclaimed {
 }
 
 impl Iterations<'_> {
-    /// Lets fixers work on what a check found.
+    /// Runs fixers on the problems that a check found.
     fn iterate(&mut self, view: &View<'_>) -> blockdev::Result<Step> {
-        // what was read in part proves nothing
+        // an incomplete check proves nothing
         if (view.scanner.cancelled)() {
             return Ok(Step::Done);
         }
@@ -407,7 +407,7 @@ impl Iterations<'_> {
             superblock::restore(work)?;
             return Ok(Step::Worked(Fixer::Superblock));
         }
-        // what is known of the volume is not enough to change anything
+        // too little of the volume is known to change anything
         if problems.iter().any(|p| p.code.severity() == Severity::Fatal && p.code.fixer() == Fixer::None) {
             return Ok(Step::Done);
         }
@@ -431,7 +431,7 @@ impl Iterations<'_> {
                 self.stopped = Some((*grave).clone());
                 return Ok(Step::Done);
             }
-            // what is not right of the volume may be right in a copy
+            // the part that is wrong in the volume may be right in a copy
             let left = |p: &Problem| p.code.severity() >= Severity::Error && !self.may_fix(p);
             if fixer == Fixer::Copies && problems.iter().any(left) {
                 break;
@@ -469,20 +469,20 @@ impl Iterations<'_> {
         Ok(began.map_or(Step::Done, |(first, _)| Step::Worked(first)))
     }
 
-    /// Why no copy of the superblock is put in the place of the primary: by the copy the volume ends behind the device.
-    /// It is older than a resize, or the image was cut short, and the repair would destroy what there is.
+    /// The reason why a copy of the superblock does not replace the primary: by the copy the volume is larger than the
+    /// device. The copy is older than a resize, or the image was truncated, and the repair would destroy the volume.
     fn copy_is_too_large(view: &View<'_>, problems: &[Problem]) -> Option<String> {
         let beyond = problems.iter().find(|problem| problem.code == Code::BeyondDevice);
         let beyond = beyond.filter(|_| view.volume.is_copy)?;
         let blocks = view.volume.geometry.blocks;
         Some(format!(
             "the copy of the superblock says {blocks} blocks, but the device has {}: it is older than the last resize, or \
-             the device was cut short; nothing was changed. Try another copy with -b, or -n",
+             the device was truncated; nothing was changed. Try another copy with -b, or -n",
             beyond.expected.unwrap_or_default()
         ))
     }
 
-    /// Replays the journal; why not, where that cannot be done.
+    /// Replays the journal; returns a refusal where that is impossible.
     fn replay(&mut self, work: &Work<'_>) -> blockdev::Result<Option<Refusal>> {
         match replay::repair(work)? {
             Replay::Whole => Ok(None),
@@ -491,15 +491,15 @@ impl Iterations<'_> {
                 Ok(None)
             }
             Replay::Nothing => {
-                let sentence = "the journal holds fast commits, which only a mount can replay: mount the volume once, then \
-                                check it again";
+                let sentence = "the journal contains fast commits, which only a mount can replay: mount the volume \
+                                once, then check it again";
                 Ok(Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }))
             }
         }
     }
 
-    /// Whether `-p` goes no further: that another table of groups is the right one is for a person to say, and so is
-    /// which is newer, the volume or a log that it does not ask for, or that cannot be read.
+    /// Whether `-p` stops at the problem: the administrator must decide whether another descriptor table is the right
+    /// one, and whether the volume or a log that it does not need, or that cannot be read, is newer.
     fn is_for_a_person(&self, problem: &Problem) -> bool {
         match problem.code {
             Code::GroupDescriptorsTryBackup | Code::JournalFeatureUnknown | Code::JournalReadOnlyFeatureUnknown => true,
@@ -507,7 +507,7 @@ impl Iterations<'_> {
         }
     }
 
-    /// Whether the problem is one to work on now.
+    /// Whether the problem may be repaired now.
     fn may_fix(&self, problem: &Problem) -> bool {
         let code = problem.code;
         let forbidden = match self.mode {
@@ -522,19 +522,19 @@ impl Iterations<'_> {
             && !self.oscillating.contains(&code.fixer())
     }
 
-    /// Writes the device and says what became of the volume.
+    /// Writes the changes to the device and completes the report.
     fn conclude(self, mut report: Report, target: &mut Target<'_>) -> Result<Report, Refusal> {
-        let finished = target.was_broken_off;
-        // a volume of which only a copy of the superblock is usable cannot be mounted, whatever else is right with it
+        let finished = target.was_interrupted;
+        // a volume of which only a copy of the superblock is usable cannot be mounted, even if everything else is right
         let from_copy = |p: &Reported| p.code.is_read_from_a_copy();
-        // nor is one with a log that a person has to decide on
+        // nor can one with a log that the administrator must decide on
         let undecided = self.stopped.as_ref().is_some_and(|p| p.code == Code::JournalRecoveryFlagMissing);
         if self.mode == Repair::Safe && (undecided || report.problems.iter().any(from_copy)) {
             (report.clean, report.exit) = (false, report.exit | exit::LEFT);
         }
         let left = !report.clean;
         if report.cut_short() {
-            // nothing is known of most of the volume: it stays as it is, and so does what its superblock says of it
+            // most of the volume was not read: neither it nor the state in its superblock is changed
             return Ok(report);
         }
         let allowed = |p: &Reported| p.severity < Severity::Error || self.problem_settings.never(p.code);
@@ -545,14 +545,14 @@ impl Iterations<'_> {
         let was_replayed = self.replayed.as_ref().is_some_and(|after| after.fingerprint() != before);
         if stopped {
             report.stopped_at = self.stopped.as_ref().map(|problem| Reported::from(problem).text);
-            // else the next run would take the volume at its word
+            // otherwise the next run would trust the clean flag
             let marked = superblock::mark_errors(final_state).map_err(failed)?;
             if !marked && !was_replayed {
                 return Ok(report);
             }
         }
         let mut made_valid = false;
-        // what was broken off had the last word, and its undo file knows the volume as that left it
+        // the interrupted write came last, and its undo file records the volume after it
         let as_finished =
             finished && repaired.is_empty() && superblock::is_marked(final_state, !left).map_err(failed)?;
         if self.mode != Repair::No && !stopped && !as_finished {
@@ -561,7 +561,7 @@ impl Iterations<'_> {
                 copies::refresh(final_state, &*target.finished, free.geometry()).map_err(failed)?;
             }
         }
-        // the mark alone needs no log, and what is damaged may lead to blocks that seem free
+        // the flag alone needs no log, and with damage present the blocks that seem free may be in use
         let only_marks = stopped && !was_replayed;
         let log_space = self.unclaimed.known().filter(|_| !only_marks);
         target.write(final_state, log_space).map_err(failed)?;
@@ -597,8 +597,9 @@ impl Iterations<'_> {
     }
 }
 
-/// Why a volume is not repaired whose journal has features that are not known: it may hold what was committed and is not
-/// in its place, and a program that knows them would replay that over the repair. As e2fsck, which aborts with -y too.
+/// The refusal to repair a volume whose journal has unknown features: it may contain committed transactions that are
+/// not in their home locations, and a program with these features would replay them over the repair. As e2fsck, which
+/// aborts with -y too.
 fn unknown_journal(problems: &[Problem]) -> Option<Refusal> {
     let (field, bits) = problems.iter().find_map(|problem| match problem.code {
         Code::JournalFeatureUnknown => Some(("s_feature_incompat", problem.found)),
@@ -606,19 +607,19 @@ fn unknown_journal(problems: &[Problem]) -> Option<Refusal> {
         _ => None,
     })?;
     let sentence = format!(
-        "the journal has a feature that this version does not know ({field} {:#x}) and may hold transactions that are \
-         not in their place; nothing was changed: check the volume with a version that knows it, or with -n",
+        "the journal has a feature that this version does not support ({field} {:#x}) and may contain transactions \
+         that were not replayed; nothing was changed: check the volume with a version that supports it, or with -n",
         bits.unwrap_or_default()
     );
     Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) })
 }
 
-/// Whether the volume says that its files share blocks.
+/// Whether the volume has the feature `shared_blocks`.
 fn shares_on_purpose(view: &View<'_>) -> bool {
     view.volume.features.ro_compat.contains(RoCompat::SHARED_BLOCKS)
 }
 
-/// Whether an inode without a name is cleared as an empty one before its name is asked about.
+/// Whether an unattached inode is cleared because it is empty, before it would be connected.
 fn goes_anyway(problem: &Problem, all: &[&Problem]) -> bool {
     let empty = |p: &&Problem| p.code == Code::InodeUnattachedEmpty && p.inode == problem.inode;
     problem.code == Code::InodeUnattached && all.iter().any(empty)
@@ -626,7 +627,7 @@ fn goes_anyway(problem: &Problem, all: &[&Problem]) -> bool {
 
 fn run_fixer(fixer: Fixer, work: &Work<'_>, problems: &[&Problem]) -> blockdev::Result<()> {
     match fixer {
-        // made by itself, as nothing may follow where it fails
+        // run separately, as no other fixer may run after it fails
         Fixer::Replay => Ok(()),
         Fixer::Superblock => superblock::repair(work, problems),
         Fixer::Descriptors => descriptors::repair(work, problems),

@@ -1,4 +1,4 @@
-//! The result of a check: for programs as JSON (this module), for people as text ([`crate::render`]).
+//! The result of a check, as JSON (this module) or as text ([`crate::render`]).
 
 use crate::options::Repair;
 use crate::problem::{Findings, Problem};
@@ -31,7 +31,7 @@ pub struct Report {
     pub device: String,
     /// The format of the volume: `ext2`, `ext3`, `ext4`, ….
     pub format: String,
-    /// Whether no errors are left; advice alone leaves the volume clean.
+    /// Whether no errors remain; advice alone leaves the volume clean.
     pub clean: bool,
     /// The exit status, see [`exit`].
     pub exit: u8,
@@ -43,23 +43,23 @@ pub struct Report {
     pub advice: u64,
     /// The problems, by phase.
     pub problems: Vec<Reported>,
-    /// Parts that were not checked, each in words: the report does not cover them, and the volume does not count as
-    /// clean.
+    /// Descriptions of the parts that were not checked: the report does not cover them, and the volume does not count
+    /// as clean.
     pub not_looked_at: Vec<String>,
-    /// The problem at which a repair with [`Repair::Safe`] stopped, in one sentence: it is for the administrator to decide.
+    /// The problem at which a repair with [`Repair::Safe`] stopped, in one sentence; the administrator must decide.
     #[serde(skip)]
     pub stopped_at: Option<String>,
-    /// The repair would go back from a generation of a native volume that cannot be read, which only [`Repair::All`]
-    /// does.
+    /// Whether the repair would roll back from a generation of a native volume that cannot be read, which only
+    /// [`Repair::All`] does.
     #[serde(skip)]
     pub goes_back: bool,
     /// The volume was mounted during the check, so that a repair requires unmounting it.
     #[serde(skip)]
     pub mounted: bool,
-    /// The scope of the repair that was asked for.
+    /// The requested scope of the repair.
     #[serde(skip)]
     pub asked: Repair,
-    /// Cost of the check.
+    /// Cost of the check, in requests, bytes and seconds.
     pub scan: Scan,
     /// Contents of the volume.
     pub counts: Counts,
@@ -183,11 +183,11 @@ pub struct Counts {
     pub blocks: u64,
     /// Blocks the volume has; a native one as many as its device.
     pub blocks_total: u64,
-    /// Listed as bad.
+    /// Blocks in the bad blocks inode.
     pub bad_blocks: u64,
-    /// Regular files whose blocks do not follow one another, of those smaller than a group.
+    /// Regular files smaller than a group whose blocks are not contiguous.
     pub fragmented_files: u64,
-    /// Directories of that kind.
+    /// Directories whose blocks are not contiguous.
     pub fragmented_directories: u64,
     /// Inodes with an extent tree, by its depth: `[0]` has its extents in the inode.
     pub extent_depths: [u64; 6],
@@ -216,7 +216,7 @@ impl Counts {
         }
     }
 
-    /// Counts a file whose blocks do not follow one another.
+    /// Counts a file whose blocks are not contiguous.
     pub(crate) fn count_fragmented(&mut self, kind: Option<FileKind>) {
         match kind {
             Some(FileKind::Regular) => self.fragmented_files += 1,
@@ -228,7 +228,7 @@ impl Counts {
 
 impl AddAssign<&Counts> for Counts {
     fn add_assign(&mut self, other: &Counts) {
-        // named one by one, so that a new field cannot be forgotten
+        // destructured, so that the compiler reports a new field
         let Counts {
             inodes,
             inodes_total,
@@ -271,7 +271,7 @@ impl AddAssign<&Counts> for Counts {
         ];
         let extents = extent_depths.iter_mut().zip(other.extent_depths);
         let indirect = indirect_depths.iter_mut().zip(other.indirect_depths);
-        // sizes come from the device and may add up to anything
+        // sizes come from the device, so the sum may overflow
         for (sum, more) in scalars.into_iter().chain(extents).chain(indirect) {
             *sum = sum.saturating_add(more);
         }
@@ -309,7 +309,7 @@ impl Report {
         }
     }
 
-    /// Adds the problems of a snapshot's volume, each sentence with the snapshot's name.
+    /// Adds the problems of a snapshot's volume, each prefixed with the snapshot's name.
     pub(crate) fn add_snapshot(&mut self, name: &str, checked: Self) {
         self.clean &= checked.clean;
         self.exit |= checked.exit;
@@ -335,7 +335,7 @@ impl Report {
         self.not_looked_at.extend(parts);
     }
 
-    /// Whether the check was aborted, so that more may be wrong than was found.
+    /// Whether the check was aborted, so that there may be further problems.
     #[must_use]
     pub fn cut_short(&self) -> bool {
         self.exit & exit::OPERATIONAL != 0 && self.not_looked_at.is_empty()

@@ -1,17 +1,16 @@
 //! The disk-order reader: one ascending pass over everything a round has to read.
 //!
 //! Invariants
-//! 1. Requests of one pass go to the device in ascending order and never backwards: a worker reads while it holds the
-//!    cursor and checks what it read after letting go, so reading and checking overlap but reads never race. Only what
-//!    the system has in memory is read by several workers at once: there order gains nothing, and copying is half the
-//!    work.
+//! 1. Requests of one pass go to the device in ascending order and never backwards: a worker reads while it owns the
+//!    cursor and checks the bytes after releasing it, so reading and checking overlap but reads never race. Only bytes
+//!    in the page cache are read by several workers at once: there order gains nothing, and copying is half the work.
 //! 2. Neighbours are joined: items that touch, or are at most [`Scanner::gap`] bytes apart, become one request of at
 //!    most [`REQUEST`] bytes. Reading through a small gap costs less than a seek.
-//! 3. Memory is bounded: each worker holds one batch of at most [`BATCH`] bytes (or one item), and where its requests
-//!    are short [`SCATTERED`] for each, [`DEPTH`] of them at most. What the system has in memory comes in batches of
+//! 3. Memory is bounded: each worker has one batch of at most [`BATCH`] bytes (or one item), or, where its requests are
+//!    short, of [`SCATTERED`] bytes for each and [`DEPTH`] requests at most. From the page cache batches have
 //!    [`CACHED_BATCH`] bytes.
-//! 4. A pass may grow: a [`Feed`] says what an item that was read leads to. What is read next is chosen only after that
-//!    is known, so invariant 1 holds for what was added, too.
+//! 4. A pass may grow: a [`Feed`] returns further items for an item that was read. The next items are chosen only after
+//!    that, so invariant 1 holds for the added items, too.
 //! 5. A request that fails is split into its items, so that one bad sector costs one item.
 
 pub(crate) mod found;
@@ -26,49 +25,49 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Gaps up to this many bytes are read and thrown away: from memory they take 2 µs, which is what a request more takes;
-/// from a disk at 100 MB/s 0.2 ms, where a seek takes 8.
+/// Largest gap in bytes that is read and discarded: from memory it takes 2 µs, as long as one more request; from a disk
+/// at 100 MB/s 0.2 ms, where a seek takes 8 ms.
 pub(crate) const GAP: u64 = 16 << 10;
 /// The largest joined request in bytes.
 pub(crate) const REQUEST: u64 = 256 << 10;
 /// Bytes a worker reads before it lets the next one read.
 const BATCH: u64 = 512 << 10;
-/// A batch may be larger where its requests are shorter than this, in bytes: what lies here and there is handed over
-/// many requests at a time, so that the device can choose among them.
+/// Request size in bytes below which a batch may be larger than [`BATCH`]: scattered requests are submitted many at a
+/// time, so that the device can choose their order.
 const SCATTERED: u64 = 48 << 10;
-/// Bytes of such a batch at most.
+/// Largest batch of scattered requests, in bytes.
 const SCATTERED_BATCH: u64 = 6 << 20;
-/// Requests a worker hands to the device at once: the depth of the queue.
+/// Requests that a worker submits at once: the depth of the queue.
 const DEPTH: usize = 1024;
-/// Bytes of a batch that comes from memory: few enough to be checked while they are in the processor's own cache, and
-/// to leave the block map there.
+/// Bytes of a batch from the page cache: few enough to be checked while they are in the processor's cache, and not to
+/// evict the block map from it.
 const CACHED_BATCH: u64 = 256 << 10;
 
 /// The maximum size of a batch.
 struct BatchLimits {
-    /// Bytes in all,
+    /// Bytes in total,
     bytes: u64,
-    /// or, where that is more, for each of its requests.
+    /// or bytes for each of its requests, whichever is more,
     request: u64,
-    /// Never more than this.
+    /// but never more bytes than this.
     most: u64,
 }
 
 impl BatchLimits {
-    /// For a device that has to be waited for.
+    /// The limits for reads that wait for the device.
     const QUEUED: Self = Self { bytes: BATCH, request: SCATTERED, most: SCATTERED_BATCH };
-    /// For what the system has in memory: there is no queue to fill.
+    /// The limits for reads from the page cache: there is no queue to fill.
     const CACHED: Self = Self { bytes: CACHED_BATCH, request: 0, most: CACHED_BATCH };
 }
 
-/// One thing to read, and what the reader wants to know when it has come.
+/// A range to read, with a tag that the reader gets back with its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item<T> {
     /// First byte on the device.
     pub(crate) offset: u64,
-    /// Bytes; at most [`REQUEST`].
+    /// Length in bytes; at most [`REQUEST`].
     pub(crate) len: u32,
-    /// The reader's own.
+    /// The reader's identification of the item.
     pub(crate) tag: T,
 }
 
@@ -78,7 +77,7 @@ impl<T> Item<T> {
     }
 }
 
-/// The counts of what was read so far, for progress and for the report.
+/// The counts of bytes and requests so far, for progress and for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     bytes: AtomicU64,
@@ -89,13 +88,13 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Bytes, requests, and requests that did not start where the one before ended.
+    /// Bytes, requests, and requests that did not start at the end of the previous one.
     pub(crate) fn totals(&self) -> (u64, u64, u64) {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         (get(&self.bytes), get(&self.reads), get(&self.seeks))
     }
 
-    /// Whether the system had all of what was read last in memory.
+    /// Whether the last read came from the page cache entirely.
     pub(crate) fn is_cached(&self) -> bool {
         self.cached.load(Ordering::Relaxed)
     }
@@ -113,10 +112,10 @@ impl Counters {
 pub(crate) struct Scanner<'a> {
     pub(crate) device: &'a dyn BlockDevice,
     pub(crate) threads: usize,
-    /// Bytes between two items that are read and thrown away to make one request of them; [`GAP`] is a good number.
+    /// Largest gap in bytes that is read and discarded to join two items into one request; [`GAP`] is a good value.
     pub(crate) gap: u64,
     pub(crate) counters: &'a Counters,
-    /// Asked before each batch; `true` ends the pass early.
+    /// Called before each batch; `true` ends the pass early.
     pub(crate) cancelled: &'a (dyn Fn() -> bool + Sync),
     /// Called with the bytes of each batch once they are checked.
     pub(crate) advanced: &'a (dyn Fn(u64) + Sync),
@@ -130,31 +129,31 @@ struct Request {
     end: u64,
 }
 
-/// The growth of a pass while it is read: some items lead to others, and some are checked only after others were.
+/// The growth of a pass while it is read: some items lead to others, and some may be checked only after others.
 pub(crate) trait Feed<T> {
     /// The first byte of the items to which this one leads; `None` where it leads to none.
     fn leads_to(&self, _tag: &T) -> Option<u64> {
         None
     }
 
-    /// The items to which one leads that was just read, in any order. What lies before the place where the pass has
-    /// come to is not read.
+    /// The items to which an item leads that was just read, in any order. Items before the position of the pass are not
+    /// read.
     fn led_to(&self, _tag: &T, _bytes: &[u8]) -> Vec<Item<T>> {
         Vec::new()
     }
 
-    /// Others are checked only after this one.
+    /// Whether others are checked only after this one.
     fn comes_first(&self, _tag: &T) -> bool {
         false
     }
 
-    /// It is checked after all that come first and lie before it.
+    /// Whether it is checked only after all items before it for which [`comes_first`](Self::comes_first) is true.
     fn comes_after(&self, _tag: &T) -> bool {
         false
     }
 }
 
-/// A pass that is known from its beginning.
+/// A pass that does not grow.
 impl<T> Feed<T> for () {}
 
 /// The position of a pass.
@@ -168,14 +167,14 @@ struct Cursor<'i, T> {
     batches: u64,
 }
 
-/// The items that are read at once.
+/// The items that are read together.
 struct Batch<T> {
     items: Vec<Item<T>>,
     requests: Vec<Request>,
     number: u64,
 }
 
-/// The batches under way that others have to wait for.
+/// The unfinished batches that others have to wait for.
 #[derive(Default)]
 struct Fence {
     open: Mutex<Vec<u64>>,
@@ -189,7 +188,7 @@ impl Fence {
     }
 }
 
-/// Closes a batch even where checking it ends in a panic: others would wait for ever.
+/// Guard that closes a batch even where checking it panics; otherwise others would wait for ever.
 struct Opened<'f>(&'f Fence, u64);
 
 impl Drop for Opened<'_> {
@@ -200,7 +199,7 @@ impl Drop for Opened<'_> {
 }
 
 impl Scanner<'_> {
-    /// The bytes of a block, read by themselves; `None` outside the volume too.
+    /// The bytes of a block, read individually; `None` also outside the volume.
     pub(crate) fn read_block(&self, volume: &Volume, block: u64) -> Option<Vec<u8>> {
         let offset = volume.offset(block)?;
         let mut bytes = vec![0; volume.geometry.block_size as usize];
@@ -210,7 +209,7 @@ impl Scanner<'_> {
     }
 
     /// Reads all `items`, which ascend by offset, and calls `check` with each item's bytes, on several threads and in
-    /// no promised order. An item that cannot be read is checked with the device's error.
+    /// no particular order. An item that cannot be read is checked with the device's error.
     pub(crate) fn read_ascending<T: Copy + Send + Sync>(
         &self,
         items: &[Item<T>],
@@ -219,7 +218,7 @@ impl Scanner<'_> {
         self.read_growing(items, &(), check);
     }
 
-    /// Reads `items`, as [`Scanner::read_ascending`], and all that `feed` says they lead to.
+    /// Reads `items`, as [`Scanner::read_ascending`], and the items that `feed` adds.
     pub(crate) fn read_growing<T: Copy + Send + Sync>(
         &self,
         items: &[Item<T>],
@@ -250,7 +249,7 @@ impl Scanner<'_> {
                     fence.open.lock().push(batch.number);
                     Opened(&fence, batch.number)
                 });
-                // what comes next may hang on what is read now
+                // the next items may depend on these
                 let mut cursor =
                     (!cached || batch.items.iter().any(|item| feed.leads_to(&item.tag).is_some())).then_some(cursor);
                 let results = self.read(&batch.requests, &mut buffer);
@@ -276,7 +275,7 @@ impl Scanner<'_> {
         });
     }
 
-    /// Checks items whose bytes are at hand, on several threads and in no promised order.
+    /// Checks items whose bytes are in memory, on several threads and in no particular order.
     pub(crate) fn check_all<T: Sync>(
         &self,
         items: &[(Item<T>, Vec<u8>)],
@@ -338,7 +337,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// After a joined request failed: this item by itself.
+    /// Reads and checks one item of a joined request that failed.
     fn check_alone<T>(&self, item: &Item<T>, check: &impl Fn(&Item<T>, Result<&[u8], &Error>)) {
         let mut bytes = vec![0; item.len as usize];
         self.counters.count(item.offset, u64::from(item.len));
@@ -350,7 +349,7 @@ impl Scanner<'_> {
 }
 
 impl Request {
-    /// The bytes of one of its items, of those that were read.
+    /// The bytes of one item of the request.
     fn bytes_of<'b, T>(&self, item: &Item<T>, bytes: &'b [u8]) -> &'b [u8] {
         let from = (item.offset - self.offset) as usize;
         bytes.get(from..from + item.len as usize).unwrap_or_default()
@@ -358,7 +357,7 @@ impl Request {
 }
 
 impl<T> Batch<T> {
-    /// The requests and what was read for each, one behind the other in `buffer`.
+    /// The requests with the bytes read for each, which are consecutive in `buffer`.
     fn read<'b>(&self, buffer: &'b [u8]) -> impl Iterator<Item = (&Request, &'b [u8])> {
         let mut start = 0;
         self.requests.iter().map(move |request| {
@@ -393,7 +392,7 @@ impl<T: Copy> Cursor<'_, T> {
         let mut batch = Batch { items: Vec::new(), requests: Vec::new(), number: self.batches };
         self.batches += 1;
         let mut total = 0;
-        // what comes behind this may not be known yet
+        // items beyond this may not be known yet
         let mut barrier = u64::MAX;
         while let Some(item) = self.peek().filter(|item| item.offset < barrier) {
             let most = limits.bytes.max(batch.requests.len() as u64 * limits.request).min(limits.most);
@@ -424,7 +423,7 @@ impl<T: Copy> Cursor<'_, T> {
         batch
     }
 
-    /// Takes in what the items of a batch led to, once they are read.
+    /// Adds the items to which those of a batch lead, once they are read.
     fn grow(&mut self, batch: &Batch<T>, buffer: &[u8], results: &[blockdev::Result<()>], feed: &impl Feed<T>) {
         let here = batch.items.last().map_or(0, |item| item.offset);
         for ((request, bytes), result) in batch.read(buffer).zip(results) {
@@ -488,7 +487,7 @@ mod tests {
         assert_eq!(seen.into_inner(), [(1024, true), (3072, true), (4096, false)]);
     }
 
-    /// Has everything in memory but what lies between these bytes.
+    /// A device with everything in memory except these bytes.
     struct Half(MemoryDevice, std::ops::Range<u64>);
 
     impl BlockDevice for Half {

@@ -1,7 +1,7 @@
-//! The space maps of a volume as they stand: heads, trees and log, read once, in phase 0.
+//! The space maps of a volume as they are on the device: heads, trees and log, read once, in phase 0.
 //!
 //! Their record of each group is compared with the claims in phase 5, as a block bitmap is. The log is applied to the
-//! trees here, by the rules of FORMAT.md; what contradicts itself on the way becomes problems that phase 5 reports.
+//! trees here, by the rules of FORMAT.md; contradictions become problems that phase 5 reports.
 
 use crate::problem::Problem;
 use crate::scan::{Item, REQUEST, Scanner};
@@ -22,13 +22,13 @@ use std::ops::Range;
 pub(crate) struct Recorded {
     /// Their layout.
     pub(crate) maps: SpaceMaps,
-    /// Of each metablockgroup, the first block of the two places of its tree.
+    /// For each metablockgroup, the first block of the two locations of its tree.
     pub(crate) places: Vec<FsBlock>,
-    /// Of each group the blocks in use, 64 to a word; nothing where head or tree cannot be relied on.
+    /// For each group the blocks in use, 64 to a word; `None` where the head or the tree is damaged.
     used: Vec<Option<Box<[u64]>>>,
     /// The highest sequence of a head or a block of the log; 0 where there is none.
     pub(crate) highest: u64,
-    /// The problems of the maps by themselves.
+    /// The problems of the maps themselves.
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -53,7 +53,7 @@ impl Recorded {
         self.used.get(group.get() as usize)?.as_deref()
     }
 
-    /// The first block of the places of the tree that a group's free space is in; `None` for a group that does not
+    /// The first block of the locations of the tree that records a group's free space; `None` for a group that does not
     /// exist.
     pub(crate) fn bitmap_block(&self, group: GroupNo) -> Option<FsBlock> {
         let map = self.maps.map_of(group);
@@ -61,7 +61,7 @@ impl Recorded {
         Some(FsBlock(first.get().checked_add(u64::from(group.get() - self.maps.groups_of(map).start))?))
     }
 
-    /// The blocks of table, log and trees, each with the first group of which it says something.
+    /// The blocks of table, log and trees, each with the first group that it covers.
     pub(crate) fn own_blocks(&self) -> impl Iterator<Item = (GroupNo, Range<u64>)> + '_ {
         let volume = [self.maps.table(), self.maps.ring()].map(|blocks| (GroupNo(0), blocks));
         let places = (0..).zip(&self.places).flat_map(|(map, first)| {
@@ -82,9 +82,9 @@ impl Recorded {
             let said = self.places_by_descriptors(map, groups);
             let mut wrong = |name| self.problems.push(Problem::new(Code::SpaceMapHeadWrong).group(group).name(name));
             let head = match head {
-                // so many descriptors outweigh one head
+                // the descriptors of a whole metablockgroup outweigh one head
                 Ok(head) if said.is_some_and(|said| said != head.places) => {
-                    wrong("it leads elsewhere than the descriptors");
+                    wrong("its tree location differs from the descriptors'");
                     None
                 }
                 Ok(head) => Some(head),
@@ -101,7 +101,7 @@ impl Recorded {
         heads
     }
 
-    /// The first block of the places of a metablockgroup, if all of its descriptors say the same.
+    /// The first block of the tree locations of a metablockgroup, if all of its descriptors agree.
     fn places_by_descriptors(&self, map: u32, groups: &[Group]) -> Option<FsBlock> {
         let numbers = self.maps.groups_of(map);
         let members = groups.get(numbers.start as usize..numbers.end as usize)?;
@@ -129,7 +129,7 @@ impl Recorded {
         }
         let mut records: BTreeMap<u32, Vec<(u64, Record)>> = BTreeMap::new();
         let Some(newest) = blocks.keys().next_back().copied() else { return records };
-        // positions lead back without a gap
+        // log positions descend from the newest without a gap
         let mut first = newest;
         while first > 0 && newest - first + 1 < length && blocks.contains_key(&(first - 1)) {
             first -= 1;
@@ -142,7 +142,7 @@ impl Recorded {
                 None => block.left == 0,
             };
             if !goes_on {
-                let what = "the generation it belongs to is not whole, or out of order";
+                let what = "the generation it belongs to is incomplete or out of order";
                 self.problems.push(wrong_block(self.maps.ring_block(block.position), what));
             }
             for record in &block.records {
@@ -215,7 +215,7 @@ fn wrong_block(at: FsBlock, what: &str) -> Problem {
     Problem::new(Code::SpaceMapLogBlockWrong).block(at).name(what)
 }
 
-/// The text of an error of the format, without the place.
+/// The text of an error of the format, without the location.
 fn what(error: &format::Error) -> &'static str {
     match error {
         format::Error::Corrupt { what, .. } => what,

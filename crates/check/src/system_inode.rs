@@ -1,7 +1,8 @@
 //! The system inodes (journal, orphan file, quota), read before or after everything else: an inode and its whole
 //! map.
 //!
-//! The rounds check these inodes like any other. Here they are only followed, so that their content can be checked.
+//! The rounds check these inodes like any other. Here only their maps are followed, so that their content can be
+//! checked.
 
 use crate::phases::inodes::block_maps::words;
 use crate::scan::{Item, Scanner};
@@ -12,7 +13,7 @@ use format::inode::{FileKind, InodeFlags, RawInode};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 
-/// Blocks of a map that are read at most. A map of more belongs to no file of the volume's own.
+/// Maximum number of map blocks that are read; no system inode has more.
 const MAP_BLOCKS: usize = 1 << 16;
 
 /// A run of blocks of a file.
@@ -23,7 +24,7 @@ struct MappedRange {
     len: u64,
 }
 
-/// A block of the map that has to be read: where its first block of the file is, and the levels below it.
+/// A map block to read: the first file block that it maps, and the levels below it.
 #[derive(Debug, Clone, Copy)]
 struct MapBlock {
     block: u64,
@@ -42,14 +43,14 @@ pub(crate) struct SystemInode {
     pub(crate) links: u16,
     /// Start of the checksums of its blocks.
     pub(crate) seed: u32,
-    /// The map could be followed to its end.
+    /// Whether the map could be followed to its end.
     pub(crate) valid: bool,
-    /// Ascending.
+    /// The mapped ranges, ascending.
     runs: Vec<MappedRange>,
 }
 
 impl SystemInode {
-    /// Reads inode and map; `None` where the inode cannot be read.
+    /// Reads an inode and its map; `None` where the inode cannot be read.
     pub(crate) fn read(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<Self> {
         let bytes = read_slot(scanner, volume, inode)?;
         let raw = RawInode::from_slot(&bytes)?;
@@ -69,7 +70,8 @@ impl SystemInode {
         Some(file)
     }
 
-    /// A file of `size` bytes with this `i_block`: the root of an extent tree where it begins as one, else a block map.
+    /// A file of `size` bytes with this `i_block`: the root of an extent tree where it has an extent header, else a
+    /// block map.
     pub(crate) fn of_map(scanner: &Scanner<'_>, volume: &Volume, root: &[u8; 60], size: u64) -> Self {
         let kind = Some(FileKind::Regular);
         let mut file = Self { size, kind, links: 1, seed: 0, valid: true, runs: Vec::new() };
@@ -82,7 +84,7 @@ impl SystemInode {
         file
     }
 
-    /// The block of the volume that holds block `n` of the file.
+    /// The block of the volume that contains block `n` of the file.
     pub(crate) fn block(&self, n: u64) -> Option<u64> {
         let at = self.runs.partition_point(|run| run.first <= n).checked_sub(1)?;
         let run = self.runs.get(at)?;
@@ -95,12 +97,12 @@ impl SystemInode {
         self.runs.iter().fold(0, |end, run| if run.first == end { end + run.len } else { end })
     }
 
-    /// The number of its blocks, counting holes before the last one that is mapped.
+    /// The number of its blocks up to the last mapped one, holes included.
     pub(crate) fn end(&self) -> u64 {
         self.runs.last().map_or(0, |run| run.first.saturating_add(run.len))
     }
 
-    /// Whether the map names a block of the file twice.
+    /// Whether the map has a block of the file twice.
     pub(crate) fn overlaps(&self) -> bool {
         self.runs.iter().zip(self.runs.iter().skip(1)).any(|(run, next)| run.first.saturating_add(run.len) > next.first)
     }
@@ -144,7 +146,7 @@ impl SystemInode {
         self.runs.sort_unstable();
     }
 
-    /// A node of an extent tree, with so many levels below it (`None` for the root, which says so itself).
+    /// Reads a node of an extent tree with `levels` levels below it (`None` for the root, whose header states them).
     fn extent_node(&mut self, volume: &Volume, bytes: &[u8], levels: Option<u32>, next: &mut Vec<MapBlock>) {
         let Some(node) = RawNode::from_bytes(bytes) else { return self.valid = false };
         let depth = node.header.eh_depth.get();
@@ -169,7 +171,7 @@ impl SystemInode {
         }
     }
 
-    /// The fifteen numbers of an inode without extents.
+    /// Reads the fifteen block numbers of an inode without extents.
     fn direct(&mut self, volume: &Volume, map: &[u32; 15], next: &mut Vec<MapBlock>) {
         for (n, block) in (0..).zip(map) {
             let levels = u32::saturating_sub(n, 11);
@@ -212,7 +214,7 @@ impl SystemInode {
     }
 }
 
-/// The bytes of an inode, read by themselves.
+/// The bytes of an inode, read individually.
 pub(crate) fn read_slot(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<Vec<u8>> {
     let slot = volume.geometry.inode_slot(inode)?;
     let table = volume.group(slot.group)?.inode_table;
@@ -224,10 +226,10 @@ pub(crate) fn read_slot(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) 
     Some(bytes)
 }
 
-/// Whether an `i_block` begins as the root of an extent tree does.
+/// Whether an `i_block` begins with an extent header.
 pub(crate) fn is_extent_root(root: &[u8; 60]) -> bool {
     RawNode::from_bytes(root).is_some_and(|node| node.header.eh_magic.get() == extent::MAGIC)
 }
 
-/// Marks the levels of a node of an extent tree, to distinguish it from an indirect block.
+/// Flag in the levels of an extent tree node, to distinguish it from an indirect block.
 const EXTENTS: u32 = 1 << 31;

@@ -20,7 +20,7 @@ enum Part {
     Mmp,
 }
 
-/// All of them, group by group; parts that lie outside the volume are left out.
+/// All blocks of the system zone, group by group; parts outside the volume are omitted.
 pub(crate) fn blocks(volume: &Volume) -> impl Iterator<Item = Range<u64>> + '_ {
     parts(volume).map(|(_, _, blocks)| blocks)
 }
@@ -30,7 +30,7 @@ fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> +
     let one = |block: FsBlock| block.get()..block.get().saturating_add(1);
     let groups = geometry.group_numbers().zip(&volume.groups).flat_map(move |(group, descriptor)| {
         let table = descriptor.inode_table.get();
-        // under space maps it is a block of a tree's place
+        // under space maps the field is a block of a tree's location
         let bitmap = if volume.space_maps.is_some() { 0..0 } else { one(descriptor.block_bitmap) };
         [
             (group, Part::Head, geometry.group_head(group)),
@@ -50,23 +50,22 @@ fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> +
     })
 }
 
-/// Whether table, log and trees of the volume's space maps lie inside the volume, and on nothing else that is its own.
+/// Whether table, log and trees of the volume's space maps lie inside the volume and do not overlap its other metadata.
 pub(crate) fn space_maps_lie_alone(volume: &Volume) -> bool {
     let own = volume.space_maps.iter().flat_map(Recorded::own_blocks).map(|(_, blocks)| blocks);
     let others = parts(volume).filter(|(_, part, _)| *part != Part::SpaceMap).map(|(_, _, blocks)| blocks);
     lie_alone(volume, own, others)
 }
 
-/// Whether table and log of the volume's space maps lie inside the volume, and on none of its superblocks and
-/// descriptors: both by numbers of the superblock alone.
+/// Whether table and log of the volume's space maps lie inside the volume and do not overlap its superblocks and
+/// descriptors, all by numbers of the superblock alone.
 pub(crate) fn space_map_log_lies_alone(volume: &Volume) -> bool {
     let own = volume.space_maps.iter().flat_map(|maps| [maps.maps.table(), maps.maps.ring()]);
     let heads = parts(volume).filter(|(_, part, _)| *part == Part::Head).map(|(_, _, blocks)| blocks);
     lie_alone(volume, own, heads)
 }
 
-/// Whether each range of `own` lies inside the volume, and no two of them, and none of them and of `others`, share a
-/// block.
+/// Whether each range of `own` lies inside the volume and overlaps no other range of `own` or `others`.
 fn lie_alone(volume: &Volume, own: impl Iterator<Item = Range<u64>>, others: impl Iterator<Item = Range<u64>>) -> bool {
     let geometry = &volume.geometry;
     let inside = |blocks: &Range<u64>| blocks.start > geometry.first_data_block.into() && blocks.end <= geometry.blocks;
@@ -101,14 +100,14 @@ pub(crate) fn kinds(volume: &Volume) -> Vec<(Range<u64>, BlockKind)> {
     kinds
 }
 
-/// Claims them all once more in a block map that was cleared; what is wrong with them was reported.
+/// Claims the system zone again in a block map that was cleared; its problems were already reported.
 pub(crate) fn claim_again(ctx: &Context<'_>) {
     for blocks in blocks(ctx.volume) {
         ctx.claims.claim(ctx.claims.clusters_of(&blocks));
     }
 }
 
-/// Claims them all; reports parts that lie on others.
+/// Claims the system zone and reports parts that overlap others.
 pub(crate) fn claim(ctx: &Context<'_>) {
     for (group, part, blocks) in parts(ctx.volume) {
         let clusters = ctx.claims.clusters_of(&blocks);

@@ -1,4 +1,4 @@
-//! The problem table: one row a problem, and from the same rows the enum, the texts and the documentation.
+//! The problem table: one row per problem, from which the enum, the texts and the documentation are generated.
 //!
 //! The numbers are those of e2fsck, so that `[problems]` stanzas of `e2fsck.conf` and programs that read its problem
 //! log remain valid; names and texts are our own. Numbers from `0x0E0000` on are ours.
@@ -7,7 +7,7 @@
 //!
 //! A row reads `number Name Severity preen by Fixer "text" => "repair" [follow-ups];`. The severity follows e2fsck's
 //! behaviour under `-n`: it exits 4 (`Error`), 0 (`Advice`) or aborts (`Fatal`). Where its flags and its observed
-//! behaviour disagree, the observed one decides; such a row carries the word "seen".
+//! behaviour disagree, the observed one decides; such a row has a comment with the word "seen".
 //!
 //! A text names its subject, what is wrong, the value found and the value that it should be. A repair is in the past
 //! tense, without a capital: it is printed after `FIXED:`.
@@ -118,8 +118,8 @@ pub enum Preen {
     Stops,
 }
 
-/// The part of repair that fixes a problem, in the order in which they run: each works on the result of the ones
-/// before, so that none repairs what another is going to drop.
+/// The part of repair that fixes a problem, in the order in which they run: each runs on the result of the previous
+/// ones, so that none repairs a structure that another will drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fixer {
@@ -149,13 +149,14 @@ pub enum Fixer {
     Bitmaps,
     /// Quota files.
     Quota,
-    /// Backups of the superblock and of the descriptors, once these are right.
+    /// Backups of the superblock and of the descriptors, after these are repaired.
     Copies,
     /// None: no repair is possible or needed.
     None,
 }
 
-/// e2fsck's numbers that no check here reports, and why. Numbers of one pass follow its first without their upper part.
+/// e2fsck's numbers that this checker does not report, and why. After the first number of a pass only the lower digits
+/// follow.
 pub const NOT_USED: &[(&str, &str)] = &[
     (
         "pass rows 0, 0x00003e, 0x010010 13 37, 0x011001 03, 0x013004, 0x050003 06 07 0a",
@@ -301,8 +302,8 @@ impl Code {
         matches!(self.preen(), Preen::Fixes)
     }
 
-    /// Whether the volume was read through a copy of its superblock or group descriptors: no kernel mounts it so, and
-    /// which one is right is for the administrator to say.
+    /// Whether the volume was read through a copy of its superblock or group descriptors: no kernel mounts it in this
+    /// state, and the administrator must decide which one is right.
     #[must_use]
     pub const fn is_read_from_a_copy(self) -> bool {
         matches!(self, Self::SuperblockTryBackup | Self::GroupDescriptorsTryBackup)
@@ -314,7 +315,7 @@ impl Code {
         self.row().fixer
     }
 
-    /// The sentence that reports it, with placeholders in braces: see [`PLACEHOLDERS`].
+    /// The text that reports it, with placeholders in braces: see [`PLACEHOLDERS`].
     #[must_use]
     pub const fn text(self) -> &'static str {
         self.row().text
@@ -326,7 +327,7 @@ impl Code {
         self.row().repair
     }
 
-    /// Problems that usually come with it, or after its repair.
+    /// Problems that usually accompany it or follow its repair.
     #[must_use]
     pub const fn follow_ups(self) -> &'static [Code] {
         self.row().follow_ups

@@ -1,4 +1,4 @@
-//! The results of a check that is done, for the repair.
+//! The results of a completed check, for the repair.
 
 use crate::context::Context;
 use crate::inode_records::Directories;
@@ -8,13 +8,13 @@ use crate::problem::Problems;
 use crate::scan::Scanner;
 use crate::volume::Volume;
 
-/// The results of one check that is done, for the repair of what it found.
+/// The results of one completed check, for the repair of its problems.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) volume: &'a Volume,
     pub(crate) scanner: &'a Scanner<'a>,
     pub(crate) problems: &'a Problems,
-    /// Missing where phase 0 ended the check.
+    /// `None` where the check ended in phase 0.
     pub(crate) walk: Option<Walk<'a>>,
 }
 

@@ -8,28 +8,27 @@ use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeSet;
 
 /// The volume as phase 0 accepted it. Where the superblock or descriptors had to be taken from a backup or corrected to
-/// make sense, these are the values the check goes on with.
+/// make sense, these are the values that the check uses.
 #[derive(Debug)]
 pub(crate) struct Volume {
     /// The superblock's bytes.
     pub(crate) disk: DiskSuperblock,
-    /// They are a copy's, not the primary's.
+    /// Whether they come from a copy instead of the primary.
     pub(crate) is_copy: bool,
     /// Its feature words.
     pub(crate) features: Features,
-    /// The geometry that follows.
+    /// The geometry by the superblock.
     pub(crate) geometry: Geometry,
     /// The group descriptors.
     pub(crate) groups: Vec<Group>,
-    /// For each group, how many inodes at the start of its table may be in use: fewer than the table has only where a
-    /// checksummed descriptor says so.
+    /// For each group, how many inodes at the start of its table may be in use: fewer than the table has only with a
+    /// checksummed descriptor.
     pub(crate) used_inodes: Vec<u32>,
-    /// Groups whose descriptor carries a wrong checksum, ascending: that their bitmaps were never written is not
-    /// believed.
+    /// Groups whose descriptor has a wrong checksum, ascending: their uninit flags are not trusted.
     pub(crate) untrusted: Vec<GroupNo>,
-    /// Inodes without a name that stay as they are: those that were open when a snapshot was made.
+    /// Inodes without a name that are valid: those that were open when a snapshot was created.
     pub(crate) orphans: BTreeSet<InodeNo>,
-    /// Its space maps, where it has them in the place of block bitmaps.
+    /// Its space maps, where it has them instead of block bitmaps.
     pub(crate) space_maps: Option<space_maps::Recorded>,
 }
 
@@ -45,7 +44,7 @@ impl Volume {
         block >= u64::from(self.geometry.first_data_block).max(1) && block < self.geometry.blocks
     }
 
-    /// Whether the superblock names the inode as a file of quota or orphans; e2fsck asks no feature in this.
+    /// Whether the superblock names the inode as a quota file or the orphan file; as in e2fsck, whatever the features.
     #[inline]
     pub(crate) fn is_quota_or_orphan_file(&self, inode: InodeNo) -> bool {
         let disk = &self.disk;
@@ -54,7 +53,7 @@ impl Volume {
             .any(|own| own.get() == inode.get())
     }
 
-    /// A block's first byte on the device; blocks outside the volume have none.
+    /// A block's byte offset on the device; `None` outside the volume.
     #[inline]
     pub(crate) fn offset(&self, block: u64) -> Option<u64> {
         self.geometry.byte_offset(FsBlock(block))

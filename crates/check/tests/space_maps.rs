@@ -1,4 +1,4 @@
-//! Space maps on volumes that mke2fs made: converted there and back, damaged, repaired, cut.
+//! Space maps on volumes created by mke2fs: conversion in both directions, damage, repair, interruption.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use damage::{Kind, damage};
@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const MAPS: FreeSpaceForm = FreeSpaceForm::SpaceMaps { groups: Some(2) };
 
-/// Options of mke2fs for volumes with more groups than one to a metablockgroup, and the last of them short.
+/// Options of mke2fs for volumes with several groups in a metablockgroup, the last of which is short.
 const VOLUMES: [&[&str]; 4] = [
     &["-t", "ext4", "-b", "1024", "-J", "size=1"],
     &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^has_journal"],
@@ -43,7 +43,7 @@ fn contents(device: &dyn BlockDevice) -> Vec<u8> {
     bytes
 }
 
-/// Converts these bytes; the result, and what was asked of the device.
+/// Converts these bytes; returns the result, and the requests to the device.
 fn converted(bytes: &[u8], to: FreeSpaceForm) -> Result<(Vec<u8>, bool, Log), Refusal> {
     let device = Arc::new(simdev::Record::in_memory(MemoryDevice::from_vec(bytes.to_vec())));
     let as_device: Arc<dyn BlockDevice> = Arc::<simdev::Record<MemoryDevice, Vec<u8>>>::clone(&device);
@@ -65,7 +65,7 @@ fn codes(report: &Report) -> Vec<Code> {
     report.problems.iter().map(|problem| problem.code).collect()
 }
 
-/// A volume with space maps, taken apart.
+/// A volume with space maps, parsed.
 struct Mapped {
     bytes: Vec<u8>,
     maps: SpaceMaps,
@@ -91,7 +91,7 @@ impl Mapped {
         block.get() as usize * self.maps.geometry().block_size as usize
     }
 
-    /// A free run inside one group, by the first tree that has one.
+    /// A free run inside one group, from the first tree that has one.
     fn free_run(&self, blocks: u32) -> FsBlock {
         let size = self.maps.geometry().block_size as usize;
         for head in &self.heads {
@@ -107,7 +107,7 @@ impl Mapped {
         panic!("nothing is free")
     }
 
-    /// The volume with these generations in its log.
+    /// The volume with these generations appended to its log.
     fn with_log(&self, generations: &[(u64, Vec<Record>)]) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         for (position, (sequence, records)) in (0..).zip(generations) {
@@ -120,7 +120,7 @@ impl Mapped {
     }
 }
 
-/// It is found, as one of these at least, repaired in one run, and clean then.
+/// Checks that the damage is found as one of these codes, repaired in one run, and the volume clean then.
 fn found_and_repaired(bytes: &[u8], expected: Code, said: &str) {
     let found = look(bytes);
     assert!(!found.clean && codes(&found).contains(&expected), "{said}: {:?}", found.problems);
@@ -146,7 +146,7 @@ fn a_volume_is_converted_there_and_back() {
         let refused = e2fsck(image.path());
         assert!(!refused.clean && refused.text.contains("unsupported"), "{args:?}: {}", refused.text);
         assert!(!converted(&mapped, MAPS).expect("looked at").1, "{args:?}: it has space maps already");
-        // the copies know of the new form
+        // the copies describe the new form
         let mut lost = mapped.clone();
         lost[OFFSET as usize..][..3072].fill(0);
         found_and_repaired(&lost, Code::SuperblockTryBackup, "superblock and descriptors are lost");
@@ -159,7 +159,7 @@ fn a_volume_is_converted_there_and_back() {
         let report = look(&back);
         assert!(report.problems.is_empty(), "{args:?}: {:?}", report.problems);
         assert!(!converted(&back, FreeSpaceForm::Bitmaps).expect("looked at").1, "{args:?}");
-        // no more and no fewer blocks are free
+        // the number of free blocks is unchanged
         let sb = |bytes: &[u8]| Superblock::parse(&bytes[OFFSET as usize..][..1024]).expect("a superblock");
         assert_eq!(sb(&back).disk.free_blocks_count(), sb(&before).disk.free_blocks_count(), "{args:?}");
         let listing = debugfs_dump(image.path(), "/lost+found");
@@ -235,7 +235,7 @@ fn the_log_is_applied_to_the_trees() {
     let start = volume.free_run(40);
     let record = |allocated| Record { start, blocks: 40, allocated };
     let next = volume.heads[0].sequence + 1;
-    // what came and went, and a generation that a fold has taken in already
+    // blocks allocated and freed again, and a generation that is already included in the tree
     let intact =
         volume.with_log(&[(next - 1, vec![record(true)]), (next, vec![record(true)]), (next + 1, vec![record(false)])]);
     let report = look(&intact);
@@ -252,7 +252,7 @@ fn the_log_is_applied_to_the_trees() {
     let root = FsBlock(volume.maps.table().start);
     let own = volume.with_log(&[(next, vec![Record { start: root, blocks: 1, allocated: false }])]);
     found_and_repaired(&own, Code::BlockUsedButUnmarked, "the volume's own blocks freed");
-    // the next sequence is one that was never used
+    // the next sequence was never used
     let (repaired, _) = fix(&own);
     let head = &repaired[volume.at(root)..][..volume.maps.geometry().block_size as usize];
     assert_eq!(Head::parse(head, &volume.maps, 0).expect("a head").sequence, next + 1);
@@ -302,7 +302,7 @@ fn every_kind_of_damage_to_them_is_found_and_repaired() {
             found_and_repaired(&contents(&device), *code, &format!("{code:?}, seed {seed}"));
         }
     }
-    // what damages a block bitmap finds none
+    // the damage to block bitmaps is not possible
     let device = MemoryDevice::from_vec(volumes[0].bytes.clone());
     for code in [Code::BlockMarkedButUnused, Code::BlockRangeUsedButUnmarked, Code::BlockBitmapPaddingWrong] {
         assert!(damage(&device, Kind::Problem(code.number()), 1).is_err(), "{code:?}");
@@ -315,7 +315,7 @@ fn descriptors_that_speak_of_bitmaps_are_put_right() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    // without checksums, so that a field alone is wrong
+    // without checksums, so that only the field is wrong
     let volume = Mapped::new(&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg,^has_journal,^64bit"]);
     let geometry = volume.maps.geometry();
     let table = volume.at(geometry.descriptor_block(0));
@@ -342,7 +342,7 @@ fn an_unknown_feature_of_our_own_is_not_checked() {
     assert!(refusal.sentence.contains("FEATURE_Y9"), "{}", refusal.sentence);
 }
 
-/// A head that leads elsewhere than all descriptors is the wrong one, and what it leads to stays.
+/// A head whose location differs from all descriptors is wrong, and the blocks at its location are not changed.
 #[test]
 fn one_head_is_outweighed_by_the_descriptors() {
     if !need(&["mke2fs", "e2fsck"]) {
@@ -389,7 +389,7 @@ fn first_inode_table(bytes: &[u8], sb: &Superblock) -> u64 {
     u64::from(u32::from_le_bytes(bytes[at as usize + 8..at as usize + 12].try_into().expect("four bytes")))
 }
 
-/// The primary's numbers of the space maps are wrong, checksum and all: those of a copy count.
+/// The primary's space map fields are wrong under a right checksum: those of a copy are used.
 #[test]
 fn wrong_numbers_of_maps_are_put_right_from_a_copy() {
     if !need(&["mke2fs", "e2fsck"]) {
@@ -429,7 +429,7 @@ fn wrong_numbers_of_maps_are_put_right_from_a_copy() {
     }
 }
 
-/// Where the superblock puts table or log onto descriptors, nothing can be checked by it, and nothing is written.
+/// Where table or log of the superblock overlap descriptors, the check is refused, and nothing is written.
 #[test]
 fn a_table_on_descriptors_is_refused() {
     if !need(&["mke2fs", "e2fsck"]) {
@@ -437,7 +437,7 @@ fn a_table_on_descriptors_is_refused() {
     }
     let volume = Mapped::new(VOLUMES[1]);
     let mut bytes = volume.bytes.clone();
-    // nor do the copies say better
+    // nor are the copies better
     let geometry = Superblock::parse(&bytes[OFFSET as usize..][..1024]).expect("a superblock").geometry;
     let copies = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
     let copies: Vec<usize> = copies.map(|block| block.get() as usize * geometry.block_size as usize).collect();

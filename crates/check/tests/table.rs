@@ -1,4 +1,5 @@
-//! The problem table is complete, its texts can be filled in, and of many problems those listed depend on nothing else.
+//! The problem table is complete, its texts can be filled in, and the selection of listed problems depends on the
+//! volume alone.
 
 use extant_check::Repair;
 use extant_check::problem::{Limits, Problem, Problems};
@@ -21,7 +22,7 @@ fn placeholders(text: &str) -> Vec<&str> {
 fn every_number_once() {
     let mut seen = HashSet::new();
     for &code in Code::ALL {
-        assert!(seen.insert(code.number()), "{code} stands in two rows");
+        assert!(seen.insert(code.number()), "{code} is in two rows");
         assert_eq!(code.number(), code as u32);
         assert_eq!(Code::from_number(code.number()), Some(code));
     }
@@ -29,7 +30,7 @@ fn every_number_once() {
     assert_eq!(Code::from_number(0x01_0000), None);
 }
 
-/// e2fsck's numbers say the pass.
+/// The pass is part of e2fsck's numbers.
 #[test]
 fn the_number_says_the_phase() {
     for &code in Code::ALL {
@@ -80,7 +81,7 @@ fn texts_are_sentences_with_known_placeholders() {
     }
 }
 
-/// All values known: none reads as `?`, none stays in braces.
+/// With all values known, the text has neither `?` nor placeholders.
 #[test]
 fn every_text_can_be_filled_in() {
     for &code in Code::ALL {
@@ -93,7 +94,7 @@ fn every_text_can_be_filled_in() {
     assert_eq!(octal, "Inode 12: mode 0170644 is invalid.");
 }
 
-/// No value known: a sentence all the same, without a question mark in the place of each.
+/// Without values, the text is still a sentence, without a question mark for each value.
 #[test]
 fn every_text_can_do_without_its_values() {
     for &code in Code::ALL {
@@ -161,7 +162,7 @@ fn the_document_is_current() {
     );
 }
 
-/// The answers of e2fsck 1.47 that were seen under `-n` on volumes with this one problem.
+/// The exit statuses of e2fsck 1.47 observed under `-n` on volumes with this one problem.
 #[test]
 fn severity_is_what_e2fsck_was_seen_to_do() {
     use Code::*;
@@ -307,7 +308,7 @@ fn verdicts() {
     }
 }
 
-/// A volume in use is not to be repaired before it is unmounted, whatever was found.
+/// The message for a volume in use recommends to unmount it before a repair, whatever was found.
 #[test]
 fn verdicts_on_volumes_in_use() {
     let codes = [
@@ -433,7 +434,7 @@ proptest! {
         let codes = one.counts.len();
         let listed = one.problems.iter().filter(|problem| problem.code != Code::TooManyProblems).count();
         prop_assert!(listed <= total.max(codes), "{listed} listed of at most {total}");
-        // of each code the smallest are there
+        // of each code the smallest are listed
         for &code in one.counts.keys() {
             let mut all: Vec<_> = problems.iter().filter(|problem| problem.code == code).collect();
             all.sort();

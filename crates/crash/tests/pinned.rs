@@ -244,7 +244,7 @@ fn wrong_counts_of_pinned_blocks_are_found() {
     bytes[0x14..0x18].copy_from_slice(&(pinned + 1).to_le_bytes());
     let root = rewrite(&device, sb.root, 1, &bytes);
     set_root(&device, root);
-    found(&device, &format!("group 0 counts {} blocks that snapshots hold, and they hold {pinned}", pinned + 1));
+    found(&device, &format!("group 0 counts {} blocks pinned by snapshots, should be {pinned}", pinned + 1));
 }
 
 /// The record of a snapshot in the list gets another root.
@@ -268,7 +268,7 @@ fn in_use_the_counts_of_pinned_blocks_are_those_of_the_moment() {
     set_snapshot_root(&device, b"s1", rewrite(&device, snapshots[1].root, 1, &bytes));
     let report = in_use(&device, b"s1").expect("the snapshot");
     let texts: Vec<_> = report.problems.iter().map(|problem| &problem.text).collect();
-    assert!(!report.clean && texts.iter().any(|text| text.contains("blocks that snapshots hold")), "{texts:?}");
+    assert!(!report.clean && texts.iter().any(|text| text.contains("blocks pinned by snapshots")), "{texts:?}");
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn in_use_a_snapshot_that_is_gone_is_not_called_clean() {
     volume.unmount().expect("unmounting");
     let report = in_use(&device, b"s1").expect("the snapshot");
     assert!(report.errors == 0 && !report.clean && report.exit == 8, "{:?}", report.problems);
-    assert_eq!(report.not_looked_at, ["the snapshot s0", "what all snapshots hold together"]);
+    assert_eq!(report.not_looked_at, ["the snapshot s0", "the blocks pinned by all snapshots together"]);
     let mut text = Vec::new();
     check::render::write_text(&report, &mut text).expect("text");
     let text = String::from_utf8_lossy(&text);
@@ -306,7 +306,11 @@ fn in_use_both_superblocks_are_looked_at_before_and_after() {
     let before = Glance::of(&device);
     let what = InUse { snapshot: b"s1", before: &before, alone: false };
     let report = check_in_use("volume", &*intact, &what, &Options::default(), &()).expect("the snapshot");
-    assert!(!report.clean && texts(&report)[1].contains("was written over it"), "{:?}", texts(&report));
+    assert!(
+        !report.clean && texts(&report)[1].contains("creating the snapshot for this check overwrote it"),
+        "{:?}",
+        texts(&report)
+    );
 }
 
 /// The kind and the owner that an entry says its block has are those that the volume above finds.
@@ -322,7 +326,7 @@ fn entries_that_say_something_else_are_found() {
     for (entry, wanted) in [
         (Entry { owner: owner + 1234, ..directory }, format!("a directory block of inode {}, and", owner + 1234)),
         (Entry { kind: BlockKind::InodeTable, ..directory }, format!("it is a directory block of inode {owner}")),
-        (Entry { generation: sb.generation + 1, ..directory }, "later generation".to_owned()),
+        (Entry { generation: sb.generation + 1, ..directory }, "its generation is later".to_owned()),
     ] {
         let device = copy(&intact);
         let root = rewrite_entry(&device, sb.root, index, Some(entry));
@@ -355,7 +359,10 @@ fn content_where_a_snapshot_has_metadata_is_found() {
     records.iter_mut().filter(|record| record.is_some_and(|r| r.number == chunk)).for_each(|record| *record = None);
     let root = rewrite(&device, sb.root, index, &chunk_table::to_bytes(&records));
     set_root(&device, root);
-    found(&device, &format!("Block {physical} of the device: one generation has metadata there, another one content"));
+    found(
+        &device,
+        &format!("Block {physical} of the device: one generation has metadata there, another one file data"),
+    );
     assert_eq!(DiskEntry::SIZE * ENTRIES, BLOCK as usize);
 }
 
@@ -572,7 +579,7 @@ fn map_log_entries_are_checked_as_those_of_the_map_are() {
     };
     for n in 0..sb.map_log.len() {
         found(&with(&|log| entry(log, n, |entry| entry.checksum ^= 1)), "checksum");
-        found(&with(&|log| entry(log, n, |entry| entry.generation += 5)), "later generation");
+        found(&with(&|log| entry(log, n, |entry| entry.generation += 5)), "its generation is later");
     }
     // the older block contradicts the others, or is as good where it only counts
     let without = |n: usize| {
@@ -668,7 +675,7 @@ fn what_lies_in_a_reserved_block_is_found() {
     let physical = format::native::HEAD.end - 1;
     device.write(physical * BLOCK, &block(&intact, entry.physical)).expect("writing");
     set_root(&device, moved(&device, sb.root, *index, physical));
-    found(&device, &format!("Block {physical} of the device: it is reserved, and an entry leads to it"));
+    found(&device, &format!("Block {physical} of the device: it is reserved, but an entry leads to it"));
 
     let device = copy(&intact);
     device.write(at * BLOCK, &NativeSuperblock { reserved: false, ..sb }.to_bytes()).expect("writing");

@@ -9,12 +9,12 @@ use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, entry_hash, entry_len,
 use format::{FsBlock, InodeNo};
 use zerocopy::IntoBytes;
 
-/// A context of encryption, version 1, whose policy is made of `policy`.
+/// An encryption context of version 1 with a policy derived from `policy`.
 fn context(policy: u8) -> Vec<u8> {
     [&[1, 1, 4, 0][..], &[policy; 8], &[9; 16]].concat()
 }
 
-/// One attribute: entry and name, and where its value is to lie.
+/// One attribute: entry and name, with the offset of its value.
 fn one(index: u8, name: &[u8], value: &[u8], offset: usize) -> Vec<u8> {
     let mut padded = value.to_vec();
     padded.resize(value.len().next_multiple_of(4), 0);
@@ -41,7 +41,7 @@ fn roomy(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
     })
 }
 
-/// Sets this attribute of an inode as its only one; then `edit` may change the bytes from the first entry on.
+/// Makes this attribute the only one in an inode; then `edit` may change the bytes from the first entry on.
 fn in_inode(
     v: &mut Volume<'_>,
     number: InodeNo,
@@ -111,10 +111,10 @@ fn set_checksum(v: &Volume<'_>, bytes: &mut [u8], block: u64) {
     }
 }
 
-/// Lets an attribute of a file have its value in another inode, which `prepare` may change.
+/// Adds an attribute to a file with its value in another inode.
 fn in_another(v: &mut Volume<'_>, target: InodeNo, size: u64) -> Result<InodeNo> {
     let file = roomy(v, FileKind::Regular)?;
-    // the hash of a value elsewhere: that of the name, then the inode's own, which is 0 here
+    // the hash of a value in another inode: that of the name, then the inode's own, which is 0 here
     let name = entry_hash(b"damage", &[], false).rotate_left(16);
     in_inode(v, file, (index::USER, b"damage", b""), |entries| {
         put(entries, 2, &0u16.to_le_bytes());
@@ -130,7 +130,7 @@ fn in_another(v: &mut Volume<'_>, target: InodeNo, size: u64) -> Result<InodeNo>
     Ok(file)
 }
 
-/// A file that is no longer named anywhere and holds a value, with so many users.
+/// A file without a name that contains an attribute value, with reference count `users`.
 fn value_inode(v: &mut Volume<'_>, users: u32) -> Result<(InodeNo, u64)> {
     let file = v.file(None)?;
     let size = v.inode(file)?.raw().size();
@@ -147,7 +147,7 @@ fn value_inode(v: &mut Volume<'_>, users: u32) -> Result<(InodeNo, u64)> {
     Ok((file, size))
 }
 
-/// Takes away the name of a file.
+/// Removes the name of a file.
 pub(crate) fn unname(v: &mut Volume<'_>, file: InodeNo) -> Result<()> {
     let (dir, named) = v.name_of(file)?;
     v.edit_leaf(dir, named.block, |bytes| put(bytes, named.offset, &[0; 4]))
@@ -162,7 +162,7 @@ fn encrypt(v: &mut Volume<'_>, number: InodeNo, policy: u8) -> Result<()> {
     v.set_flags(number, InodeFlags::ENCRYPT, true)
 }
 
-/// A directory without a hash tree that has a file, both with space for attributes.
+/// A directory without a hash tree and a file in it, both with space for attributes.
 fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::volume::Named)> {
     let dir = v.pick("no directory has such a file", |v, raw| {
         let fit = raw.kind() == Some(FileKind::Directory)
@@ -187,7 +187,7 @@ fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::vol
 }
 
 impl Volume<'_> {
-    /// Whether this is a file with space for attributes in its inode.
+    /// Whether an inode is a file with space for attributes in the inode.
     fn is_roomy(&self, number: InodeNo) -> bool {
         self.inode(number).is_ok_and(|inode| {
             let raw = inode.raw();

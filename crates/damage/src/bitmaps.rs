@@ -1,4 +1,4 @@
-//! Damage to bitmaps, to what is counted, and to quota.
+//! Damage to bitmaps, counts and quota.
 
 use crate::error::{Error, Result, need};
 use crate::recipe::Recipe;
@@ -8,7 +8,7 @@ use format::group::GroupFlags;
 use format::{GroupNo, InodeNo};
 use std::ops::Range;
 
-/// A row of `len` bits of a group's bitmap that are all `used` or all not; never the group's first.
+/// A run of `len` bits in a group's bitmap that are all set (`used`) or all clear; never the group's first.
 fn row(v: &mut Volume<'_>, inodes: bool, used: bool, len: usize) -> Result<(GroupNo, Range<usize>)> {
     need(inodes || !v.has_space_maps(), "the volume has no block bitmaps")?;
     let uninit = if inodes { GroupFlags::INODE_UNINIT } else { GroupFlags::BLOCK_UNINIT };
@@ -27,7 +27,7 @@ fn row(v: &mut Volume<'_>, inodes: bool, used: bool, len: usize) -> Result<(Grou
             return Ok((GroupNo(n), *at..at + len));
         }
     }
-    Err(Error::Unfit("no bitmap has such a row of bits"))
+    Err(Error::Unfit("no bitmap has such a run of bits"))
 }
 
 fn flip(v: &mut Volume<'_>, inodes: bool, used: bool, len: usize) -> Result<()> {
@@ -90,7 +90,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         need(v.geometry.groups > 1, "the volume has one group")?;
         let file = v.file(None)?;
         let block = v.map_of(file)?.data.first().map_or(0, |(_, block)| *block);
-        let group = v.geometry.group_of(format::FsBlock(block)).ok_or(Error::Unfit("a block lies outside"))?;
+        let group = v.geometry.group_of(format::FsBlock(block)).ok_or(Error::Unfit("a block is outside the volume"))?;
         need(group.get() + 1 < v.geometry.groups, "the file lies in the last group")?;
         v.group(group, |group| group.flags |= GroupFlags::BLOCK_UNINIT)
     }),

@@ -19,12 +19,12 @@ fn any_entry(v: &mut Volume<'_>, fits: impl Fn(&Named) -> bool + Copy) -> Result
     Err(Error::Unfit("no directory has such an entry"))
 }
 
-/// Lets an entry name another inode.
+/// Sets the inode of an entry.
 fn point(v: &mut Volume<'_>, dir: InodeNo, entry: &Named, to: u32) -> Result<()> {
     v.edit_leaf(dir, entry.block, |bytes| put(bytes, entry.offset, &to.to_le_bytes()))
 }
 
-/// Changes the first block of a directory of few names.
+/// Changes the first block of a small directory.
 fn first_block(v: &mut Volume<'_>, edit: impl FnOnce(&mut [u8])) -> Result<()> {
     let dir = v.directory(1, Some(false))?;
     let block = v.block_of(dir, 0)?;
@@ -117,7 +117,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let tail = v.geometry.leaf_tail().size();
         let size = v.block_size();
         let whole = format::dir::encode_rec_len((size - tail) as u32, size as u32)
-            .ok_or(Error::Unfit("a block is no entry"))?;
+            .ok_or(Error::Unfit("an entry cannot fill a block"))?;
         first_block(v, |bytes| put(bytes, 4, &whole.to_le_bytes()))
     }),
     (0x02_0027, |v| {

@@ -1,35 +1,34 @@
-//! Every field of 16 bits of one structure of each kind, with the values that a field is most likely to be believed
-//! with.
+//! Every 16-bit field of one structure of each kind, with the values that a checker is most likely to accept.
 
 use crate::structures::{StructureRange, Structures, What};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Bytes of a mode that say what the inode is.
+/// Bits of a mode with the type of the inode.
 const TYPE: u16 = 0xF000;
-/// Flags of an inode that change what its blocks mean: index, extents, a value of an attribute, inline data.
+/// Flags that change the meaning of an inode's blocks: index, extents, attribute value, inline data.
 const LAYOUT_FLAGS: u32 = 0x1000 | 0x8_0000 | 0x20_0000 | 0x1000_0000;
-/// The first inode that is not the volume's own.
+/// The first inode that is not reserved.
 const FIRST: u32 = 11;
 
-/// A field of 16 bits of a structure.
+/// A 16-bit field of a structure.
 #[derive(Debug, Clone)]
 pub struct Field {
-    /// The structure that it lies in, and its place there.
+    /// A description: its structure, and its offset in that.
     pub said: String,
     at: usize,
     big: bool,
 }
 
 impl Field {
-    /// The value in these bytes.
+    /// Its value in these bytes.
     #[must_use]
     pub fn get(&self, bytes: &[u8]) -> u16 {
         let found = bytes.get(self.at..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
         if self.big { u16::from_be_bytes(found) } else { u16::from_le_bytes(found) }
     }
 
-    /// Writes another value.
+    /// Writes a value.
     pub fn set(&self, bytes: &mut [u8], value: u16) {
         let value = if self.big { value.to_be_bytes() } else { value.to_le_bytes() };
         if let Some(field) = bytes.get_mut(self.at..self.at + 2) {
@@ -37,7 +36,7 @@ impl Field {
         }
     }
 
-    /// Other values than the one it has: none, one, all bits, the highest flipped, one more.
+    /// Values to try: 0, 1, all bits set, the highest bit flipped, one more; without the present one.
     #[must_use]
     pub fn values(&self, bytes: &[u8]) -> BTreeSet<u16> {
         let now = self.get(bytes);
@@ -47,7 +46,7 @@ impl Field {
 }
 
 impl Structures {
-    /// The fields of one structure of each kind on the volume in `bytes`; of inodes, one of each type and layout.
+    /// The fields of one structure of each kind on the volume in `bytes`; for inodes, one of each type and layout.
     #[must_use]
     pub fn fields(&self, bytes: &[u8]) -> Vec<Field> {
         let mut seen = BTreeSet::new();
@@ -69,14 +68,14 @@ impl Structures {
     }
 }
 
-/// The kind of structure that it is, and the bytes of it that are no repetition; `None` for those without fields.
+/// The kind of a structure, and its bytes without repeated parts; `None` for those without fields.
 fn sample(piece: &StructureRange, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
     let found = bytes.get(piece.range())?;
     let word = |at: usize| found.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_le_bytes(*word));
     let ends = |first: usize, last: usize| vec![0..first, piece.len - last..piece.len];
     let up_to = |end: usize| std::iter::once(0..end).collect::<Vec<_>>();
     let whole = up_to(piece.len);
-    // a directory's first entry is itself
+    // whether the first entry is "."
     let first = found.get(6).zip(found.get(8)) == Some((&1, &b'.'));
     Some(match piece.what {
         What::Superblock => ("superblock".to_owned(), whole),

@@ -9,7 +9,7 @@ use format::feature::{Compat, Incompat, RoCompat};
 use format::inode::{FileKind, InodeBuf, InodeFlags};
 
 const UNDELETE: InodeNo = InodeNo::UNDELETE;
-/// In 2033: a time no volume has seen.
+/// A time in 2033, later than any on a volume.
 const LATE: u32 = 2_000_000_000;
 
 fn set_flag(v: &mut Volume<'_>, kind: FileKind, flag: InodeFlags) -> Result<()> {
@@ -19,7 +19,7 @@ fn set_flag(v: &mut Volume<'_>, kind: FileKind, flag: InodeFlags) -> Result<()> 
     v.set_flags(inode, flag, true)
 }
 
-/// A device, pipe or socket that a hash tree's flag makes nonsense.
+/// Sets the index flag on a device, pipe or socket, which is invalid.
 fn stray(v: &mut Volume<'_>, kind: FileKind) -> Result<()> {
     set_flag(v, kind, InodeFlags::INDEX)
 }
@@ -84,7 +84,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.group_everywhere(group, |group| group.inode_bitmap = group.block_bitmap)
     }),
     (0x01_0009, |v| {
-        // with files in it the table would be looked for, and found
+        // with files in it the checker would search for the table and find it
         let group = v.group_without_inodes()?;
         v.group_everywhere(group, |group| group.inode_table = group.inode_bitmap)
     }),
@@ -160,7 +160,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x01_008A, |v| {
         need(v.geometry.inode_size > 128, "the volume's inodes have no space for attributes")?;
-        let file = v.pick("no file is fit for this", |_, raw| {
+        let file = v.pick("no file has the required structure", |_, raw| {
             Ok(raw.kind() == Some(FileKind::Regular)
                 && raw.file_acl(true).get() == 0
                 && !raw.flags().contains(InodeFlags::INLINE_DATA))

@@ -1,4 +1,4 @@
-//! Damage to the journal, the list of orphans and the orphan file.
+//! Damage to the journal, the orphan list and the orphan file.
 
 use crate::error::{Error, Result, need};
 use crate::recipe::Recipe;
@@ -26,7 +26,7 @@ fn edit(v: &mut Volume<'_>, edit: impl FnOnce(&mut DiskSuperblock)) -> Result<()
     v.put_block(block, &bytes)
 }
 
-/// Writes a transaction without blocks, and a superblock that leads to it.
+/// Writes a transaction without blocks, and a journal superblock whose `s_start` is its block.
 fn commit(v: &mut Volume<'_>) -> Result<()> {
     let journal = journal(v)?;
     let first = v.block_of(journal, 0)?;
@@ -158,7 +158,8 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.edit(file, |inode| inode.set_mode(0))
     }),
     (0x06_000C, |v| {
-        let file = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
+        let file =
+            v.pick("the volume has no file", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
         edit_orphans(v, true, |bytes| put(bytes, 0, &file.get().to_le_bytes()))
     }),
     (0x06_000D, |v| {
@@ -178,17 +179,20 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x0E_0015, |v| {
         journal(v)?;
-        let other = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
+        let other =
+            v.pick("the volume has no file", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
         v.superblock(|sb| sb.s_journal_inum = other.get().into())
     }),
     (0x0E_0016, |v| {
         need(!v.sb.features().ro_compat.contains(RoCompat::QUOTA), "the volume has quota")?;
-        let other = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
+        let other =
+            v.pick("the volume has no file", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
         v.superblock(|sb| sb.s_usr_quota_inum = other.get().into())
     }),
     (0x0E_0017, |v| {
         need(v.sb.features().ro_compat.contains(RoCompat::QUOTA), "the volume has no quota")?;
-        let other = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
+        let other =
+            v.pick("the volume has no file", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
         v.superblock(|sb| sb.s_usr_quota_inum = other.get().into())
     }),
     (0x0E_0004, |v| {

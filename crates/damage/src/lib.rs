@@ -1,22 +1,22 @@
-//! Damage on request: for every problem that the checker knows a way to write it into a clean volume, and the
-//! corruptions of the ffsck paper's Table II.
+//! Damage for tests: a function for every problem of the checker that creates it on a clean volume, and the corruptions
+//! of the ffsck paper's Table II.
 //!
-//! It knows the bytes (`format`) and a device, and nothing of the checker: what it writes is what the format calls
-//! wrong, and whether that is found is for others to check. Everything else stays valid: a structure that is changed
-//! gets the checksum it should have, unless the checksum is what is damaged.
+//! It depends on `format` and a device, not on the checker: it writes what is wrong by the format, and tests check
+//! whether that is found. Everything else remains valid: a changed structure gets its correct checksum, unless the
+//! checksum is damaged.
 //!
 //! | module | damages |
 //! | --- | --- |
-//! | `volume`, `recipe`, `error` | nothing: finds and writes structures; what a kind of damage is, and why it may not fit |
+//! | `volume`, `recipe`, `error` | nothing: find and write structures; types of a kind of damage and of errors |
 //! | `superblock`, `journal` | superblock, descriptors, journal, orphans |
 //! | `inodes`, `maps`, `attributes` | inodes, block maps, extended attributes |
 //! | `directories`, `trees` | directories, their entries, hash trees, links |
 //! | `bitmaps` | bitmaps and counts |
 //! | `space_maps` | space maps, where there are no block bitmaps |
-//! | `table2` | what the paper's Table II lists |
-//! | `structures`, `mutate` | any field of any structure, by chance, with checksums put right |
-//! | `fields` | one field of one structure of each kind, all of them in turn |
-//! | `native` | the way to the structures of a native volume |
+//! | `table2` | the corruptions of the paper's Table II |
+//! | `structures`, `mutate` | random fields of random structures, with corrected checksums |
+//! | `fields` | every field of one structure of each kind |
+//! | `native` | nothing: the structures of a native volume |
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -45,9 +45,9 @@ use volume::Volume;
 /// The damage to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The damage that this problem of the checker's table describes; e2fsck's number, or from 0x0E0000 on Extant's.
+    /// The damage of a problem in the checker's table: e2fsck's number, or from 0x0E0000 on Extant's own.
     Problem(u32),
-    /// A row of the paper's Table II, by its place in [`TABLE2`].
+    /// A row of the paper's Table II, by its index in [`TABLE2`].
     Table2(usize),
 }
 
@@ -69,13 +69,13 @@ const PROBLEMS: [&[(u32, Recipe)]; 9] = [
     space_maps::RECIPES,
 ];
 
-/// Problems that bytes alone do not make, and why.
+/// Problems that cannot be created by writing bytes, and why.
 pub const NOT_MADE: &[(u32, &str)] = &[
-    (0x01_0039, "the device has to fail as the block is read"),
-    (0x02_0020, "the device has to fail as the block is read"),
-    (0x0E_0000, "the device has to fail as the block is read"),
-    (0x0E_0005, "it is found as the journal is replayed, and there has to be a log"),
-    (0x0E_0006, "it counts other problems, of which there have to be more than are listed"),
+    (0x01_0039, "the device has to fail when the block is read"),
+    (0x02_0020, "the device has to fail when the block is read"),
+    (0x0E_0000, "the device has to fail when the block is read"),
+    (0x0E_0005, "it is found during a replay, which needs a log"),
+    (0x0E_0006, "it counts unlisted problems, which needs more problems than are listed"),
     (0x0E_0010, "the volume has no structures of that format"),
     (0x0E_0013, "the volume has no structures of that format"),
     (0x0E_0020, "the volume has no structures of that format"),
@@ -106,12 +106,12 @@ impl Kind {
     }
 }
 
-/// Writes damage of one kind into the volume on `device`, and says which structures were changed. The same volume and
-/// seed cause the same damage, but for dates; where a kind has a choice, the seed chooses.
+/// Writes damage of one kind to the volume on `device`, and returns descriptions of the changed structures. The same
+/// volume and seed cause the same damage, except for dates; random choices depend on the seed.
 ///
 /// # Errors
-/// [`Error::Unfit`] where the volume lacks what the kind takes, [`Error::Unknown`] for an unknown kind, and what
-/// the device or the volume's superblock say.
+/// [`Error::Unfit`] where the volume lacks a structure that the kind needs, [`Error::Unknown`] for an unknown kind, and
+/// errors of the device or in the volume's superblock.
 pub fn damage(device: &dyn BlockDevice, kind: Kind, seed: u64) -> Result<Vec<String>> {
     let recipe = kind.recipe().ok_or(Error::Unknown)?;
     let mut volume = Volume::open(device, seed)?;
@@ -131,8 +131,8 @@ mod tests {
         for kind in Kind::all() {
             assert!(kind.recipe().is_some());
             if let Kind::Problem(number) = kind {
-                assert!(seen.insert(number), "{number:#08x} stands twice");
-                assert!(!NOT_MADE.iter().any(|(n, _)| *n == number), "{number:#08x} is made after all");
+                assert!(seen.insert(number), "{number:#08x} is listed twice");
+                assert!(!NOT_MADE.iter().any(|(n, _)| *n == number), "{number:#08x} has a function");
             }
         }
         assert!(Kind::named("inode.size").is_some());

@@ -1,4 +1,4 @@
-//! Damage to what inodes say of their blocks: block maps, extents, and blocks that two of them claim.
+//! Damage to the maps of inodes: indirect blocks, extents, and multiply-claimed blocks.
 
 use crate::error::{Error, Result, need};
 use crate::recipe::Recipe;
@@ -8,7 +8,7 @@ use format::feature::{Incompat, RoCompat};
 use format::inode::{FileKind, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
 
-/// Lets the first pointer or extent of a file whose map begins in its inode lead elsewhere.
+/// Sets the first pointer or the start of the first extent in the inode of a file.
 pub(crate) fn set_first_block(v: &mut Volume<'_>, file: InodeNo, block: u64) -> Result<()> {
     let inode = v.inode(file)?;
     if !inode.raw().flags().contains(InodeFlags::EXTENTS) {
@@ -47,7 +47,7 @@ pub(crate) fn a_pointer_of_a_node(
     let to = choose(v)?;
     if extents {
         return v.edit_node(file, leaf, |node| match to {
-            // an extent that is gone leaves a free slot behind
+            // a removed extent leaves a free slot at the end
             0 => put(node, 2, &0u16.to_le_bytes()),
             _ => set_start(node, to),
         });
@@ -55,18 +55,18 @@ pub(crate) fn a_pointer_of_a_node(
     let indirect = v.geometry.indirect();
     let bytes = v.block(leaf)?;
     let used: Vec<usize> = (0..).zip(indirect.pointers(&bytes)).filter(|(_, p)| p.get() != 0).map(|(n, _)| n).collect();
-    let n = *v.rng.choice(&used).ok_or(Error::Unfit("the indirect block leads nowhere"))?;
+    let n = *v.rng.choice(&used).ok_or(Error::Unfit("the indirect block has no pointer"))?;
     v.edit_node(file, leaf, |node| put(node, n * 4, &(to as u32).to_le_bytes()))
 }
 
-/// A block of some file.
+/// A data block of a random file.
 pub(crate) fn second_owner(v: &mut Volume<'_>) -> Result<u64> {
     let other = v.file(None)?;
     let data = v.map_of(other)?.data;
     v.rng.choice(&data).map(|(_, block)| *block).ok_or(Error::Unfit("the file has no block"))
 }
 
-/// A file whose extents stand in its inode.
+/// A file whose extents are in its inode.
 fn shallow(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
     v.pick("no such file has its extents in its inode", |v, raw| {
         Ok(raw.kind() == Some(kind)
@@ -84,7 +84,7 @@ fn root_of(v: &mut Volume<'_>, edit: impl FnOnce(&mut [u8])) -> Result<()> {
     v.edit(file, |inode| edit_root(inode, edit))
 }
 
-/// Makes the map of a file these extents.
+/// Replaces the map of a file by these extents.
 fn rewrite(v: &mut Volume<'_>, file: InodeNo, extents: &[(u64, u64, u32)]) -> Result<()> {
     let extents: Vec<Extent> = extents
         .iter()
@@ -117,7 +117,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     (0x01_0045, |v| {
         let indirect = v.geometry.indirect();
         let n = (1u64 << 32).div_ceil(indirect.span(2)) as usize + 1;
-        need(n < indirect.per_block() as usize, "only a map of blocks of 8 KiB or more reaches so far")?;
+        need(n < indirect.per_block() as usize, "only maps with blocks of 8 KiB or more exceed the limit")?;
         let file = v.file(Some(false))?;
         let (node, below) = (v.take_block()?, v.take_block()?);
         v.put_block(node, &vec![0; v.geometry.block_size as usize])?;
@@ -210,7 +210,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.edit(file, |inode| edit_root(inode, |node| set_start(node, first + 1)))
     }),
     (0x01_007D, |v| {
-        need(!v.geometry.is_owned(), "the volume's blocks say how high they stand")?;
+        need(!v.geometry.is_owned(), "the volume's tree blocks have their level in a tail")?;
         let file = shallow(v, FileKind::Regular)?;
         let raw = v.inode(file)?;
         let root =
@@ -262,7 +262,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         set_first_block(v, file, table)
     }),
     (0x0E_0008, |v| {
-        need(v.geometry.is_owned(), "the volume's blocks do not say whose they are")?;
+        need(v.geometry.is_owned(), "the volume's blocks have no owner in a tail")?;
         let file = v.file_with_nodes(Some(false), 1)?;
         let block = v.map_of(file)?.nodes.first().map_or(0, |(block, _)| *block);
         v.edit_block(block, |bytes| {
@@ -280,7 +280,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let rest: Vec<_> = data.iter().filter(|(at, _)| *at != 1).map(|(at, block)| (*at, *block, 1)).take(4).collect();
         need(v.map_of(dir)?.nodes.is_empty(), "the directory has its extents in a block")?;
         if rest.len() < 2 {
-            // the hole lies in front of what is left
+            // the hole is before the remaining block
             let moved: Vec<_> = data.iter().rev().take(1).map(|(_, block)| (2, *block, 1)).collect();
             return rewrite(v, dir, &[rest, moved].concat());
         }

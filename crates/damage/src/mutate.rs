@@ -1,22 +1,22 @@
-//! Changes by chance that know where fields are but not what they mean: values at limits, numbers that mean something
-//! elsewhere on the volume, a neighbour's.
+//! Random changes of fields regardless of their meaning: limits, numbers that are valid elsewhere on the volume, values
+//! of neighbouring fields.
 
 use crate::structures::{StructureRange, Structures, What};
 use fastrand::Rng;
 
-/// Fields of a superblock that lead somewhere or count something, by offset.
+/// Offsets of superblock fields with locations or counts.
 const SUPERBLOCK: [u16; 60] = [
     0x00, 0x04, 0x08, 0x0C, 0x10, 0x14, 0x18, 0x1C, 0x20, 0x24, 0x28, 0x2C, 0x30, 0x34, 0x36, 0x3A, 0x3C, 0x48, 0x4C,
     0x54, 0x58, 0x5A, 0x5C, 0x60, 0x64, 0xCE, 0xE0, 0xE4, 0xE8, 0xFC, 0xFE, 0x100, 0x104, 0x10C, 0x14C, 0x150, 0x154,
     0x158, 0x15C, 0x15E, 0x160, 0x166, 0x168, 0x174, 0x194, 0x240, 0x244, 0x248, 0x24C, 0x250, 0x254, 0x26C, 0x270,
     0x274, 0x27C, 0x27E, 0x280, 0x2C0, 0x2C4, 0x178,
 ];
-/// Of an inode.
+/// The same for an inode.
 const INODE: [u16; 38] = [
     0x00, 0x02, 0x04, 0x08, 0x0C, 0x10, 0x14, 0x18, 0x1A, 0x1C, 0x20, 0x24, 0x28, 0x2A, 0x2C, 0x2E, 0x30, 0x34, 0x36,
     0x38, 0x3A, 0x3C, 0x40, 0x44, 0x50, 0x58, 0x5C, 0x60, 0x64, 0x68, 0x6C, 0x74, 0x76, 0x78, 0x80, 0x84, 0x9C, 0xA0,
 ];
-/// Flags of an inode that change what its blocks mean.
+/// Flags that change the meaning of an inode's blocks.
 const FLAGS: [u32; 13] = [
     0x8_0000,
     0x1000,
@@ -32,7 +32,7 @@ const FLAGS: [u32; 13] = [
     0x40_0000,
     0x8000_0000,
 ];
-/// Of a native superblock: its own fields, and of map log entries the index and the physical block.
+/// The same for a native superblock: its own fields, and the index and the physical block of map log entries.
 const NATIVE: [u16; 16] =
     [0x08, 0x0C, 0x20, 0x28, 0x30, 0x38, 0x3C, 0x40, 0x48, 0x4C, 0x50, 0x1F8, 0x240, 0x248, 0x268, 0x270];
 const NUMBERS: [u32; 31] = [
@@ -72,7 +72,7 @@ const LIMITS: [u32; 9] =
     [u32::MAX, u32::MAX - 1, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_0000, 0xFFFF_FFF0, 0x7FFF, 0x8000, 0x8001];
 const STEPS: [i64; 12] = [-1, 1, 2, -2, 4, -4, 8, -8, 12, -12, 256, -256];
 
-/// The weight of a structure: how often it is chosen, for each time that another is.
+/// The weight of a structure in the random choice.
 fn weight(what: What) -> u32 {
     match what {
         What::Inode(_) => 8,
@@ -87,12 +87,12 @@ fn weight(what: What) -> u32 {
     }
 }
 
-/// The kind of a structure, whatever it is of.
+/// The kind of a structure without its owner.
 fn kind(what: What) -> std::mem::Discriminant<What> {
     std::mem::discriminant(&what)
 }
 
-/// Changes in the making.
+/// The state of a series of changes.
 struct Mutation<'a> {
     structures: &'a Structures,
     bytes: &'a mut Vec<u8>,
@@ -100,8 +100,8 @@ struct Mutation<'a> {
 }
 
 impl Structures {
-    /// Writes so many changes by chance into the structures of the volume that `bytes` hold, and says each. The same
-    /// seed makes the same changes. Checksums stay as they are: [`Structures::set_checksum`] puts them right.
+    /// Makes `changes` random changes to the structures of the volume in `bytes`, and returns their descriptions. The
+    /// same seed makes the same changes. Checksums are not changed: [`Structures::set_checksum`] corrects them.
     pub fn mutate(&self, bytes: &mut Vec<u8>, seed: u64, changes: usize) -> Vec<String> {
         let mut mutation = Mutation { structures: self, bytes, rng: Rng::with_seed(seed) };
         (0..changes).map(|_| mutation.one()).collect()
@@ -109,7 +109,7 @@ impl Structures {
 }
 
 impl Mutation<'_> {
-    /// A structure: first its kind, so that inodes do not crowd out all else.
+    /// A random structure: its kind is chosen first, so that inodes do not dominate.
     fn piece(&mut self) -> Option<StructureRange> {
         let pieces = &self.structures.pieces;
         let mut kinds: Vec<What> = Vec::new();
@@ -136,7 +136,7 @@ impl Mutation<'_> {
         format!("{:?} at {:#x}: {said}", piece.what, piece.at)
     }
 
-    /// The whole structure is another's, or nothing.
+    /// Overwrites a structure with another one or with zeros.
     fn whole(&mut self, piece: &StructureRange) -> String {
         let same: Vec<_> =
             self.structures.pieces.iter().filter(|other| kind(other.what) == kind(piece.what)).copied().collect();
@@ -203,7 +203,7 @@ impl Mutation<'_> {
             _ => self.anywhere(piece.len, width),
         };
         let at = piece.at + at.min(piece.len - width);
-        // the journal counts the other way round
+        // the journal is big-endian
         let big = matches!(piece.what, What::Journal | What::JournalSuperblock);
         let old = if big { self.number(at, width).swap_bytes() >> (32 - 8 * width) } else { self.number(at, width) };
         let value = self.value(old, width);
@@ -230,7 +230,7 @@ impl Mutation<'_> {
         format!("the flags {value:#x}, with {bit:#x} turned")
     }
 
-    /// One of the names of a directory's block.
+    /// Changes an entry of a directory block.
     fn entry(&mut self, piece: &StructureRange) -> Option<String> {
         let mut entries = Vec::new();
         let mut at = 0;
@@ -267,7 +267,7 @@ impl Mutation<'_> {
                 self.bytes[start + 8 + letter] = self.rng.choice([0, b'/', b'.', b'\n', 0x1B, 0xFF, b'A'])?;
             }
             _ => {
-                // a name that is there twice
+                // a duplicate name
                 let other = piece.at + self.rng.choice(&entries).copied()?;
                 let len = usize::from(self.bytes[other + 6]).min(space).min(piece.range().end - other - 8);
                 self.bytes.copy_within(other + 8..other + 8 + len, start + 8);
@@ -277,7 +277,7 @@ impl Mutation<'_> {
         Some(format!("entry {entry:#x}, change {which}"))
     }
 
-    /// Another value for a field of `width` bytes.
+    /// A new value for a field of `width` bytes.
     fn value(&mut self, old: u32, width: usize) -> u32 {
         let geometry = &self.structures.geometry;
         let value = match self.rng.u8(0..10) {

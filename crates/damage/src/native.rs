@@ -1,4 +1,4 @@
-//! A native volume as the ext volume above its map, for reading, and the checksums of the map.
+//! The ext volume in a native volume's map, for reading, and the checksums of the map.
 
 use blockdev::{BlockDevice, Geometry, Op, Result};
 use format::FsBlock;
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 
-/// The location of a block, and that of the entry that leads to it: bytes of the device.
+/// The byte offsets on the device of a block and of the entry that leads to it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mapped {
     pub(crate) at: usize,
@@ -23,9 +23,9 @@ pub(crate) struct Mapped {
 pub(crate) struct Map {
     pub(crate) layout: Layout,
     seed: u32,
-    /// The superblock in force.
+    /// The active superblock.
     pub(crate) superblock: usize,
-    /// Nodes, those above before those below.
+    /// The nodes, parents before children.
     pub(crate) nodes: Vec<(Position, Mapped)>,
     /// Blocks by index.
     pub(crate) blocks: BTreeMap<u64, Mapped>,
@@ -36,14 +36,14 @@ fn physical(bytes: &[u8], entry: usize) -> u64 {
     disk.map_or(0, |(disk, _)| disk.e_physical.get())
 }
 
-/// The block that an entry leads to now: its first byte.
+/// The byte offset of the block that an entry leads to.
 fn leads_to(bytes: &[u8], entry: usize) -> Option<usize> {
     let at = usize::try_from(physical(bytes, entry)).ok()?.checked_mul(BLOCK)?;
     (at > 0 && at.checked_add(BLOCK)? <= bytes.len()).then_some(at)
 }
 
 impl Map {
-    /// The map of the volume, which must be intact; `None` where it is not a native one.
+    /// The map of a volume, which must be intact; `None` where it is not native.
     pub(crate) fn of(bytes: &[u8]) -> crate::error::Result<Option<Self>> {
         if !NativeSuperblock::is_there(bytes) {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Map {
         Ok(Some(map))
     }
 
-    /// Puts the checksums of all entries right, from below, and those of the superblocks.
+    /// Corrects the checksums of all entries, children first, and those of the superblocks.
     pub(crate) fn set_checksum(&self, bytes: &mut [u8]) {
         let blocks = self.blocks.iter().map(|(index, mapped)| (Position::Block(*index), *mapped));
         for (position, mapped) in blocks.chain(self.nodes.iter().rev().copied()) {
@@ -101,7 +101,7 @@ impl Map {
     }
 }
 
-/// The index of each entry of the map log, and where the entry stands.
+/// The index and the byte offset of each map log entry.
 fn map_log(bytes: &[u8], superblock: usize) -> Vec<(u64, usize)> {
     let disk = bytes.get(superblock..).and_then(|rest| DiskNativeSuperblock::read_from_prefix(rest).ok());
     let Some((disk, _)) = disk else { return Vec::new() };
@@ -114,10 +114,10 @@ fn map_log(bytes: &[u8], superblock: usize) -> Vec<(u64, usize)> {
     indexes.zip(offsets.map(|at| at + 8)).take(disk.n_log_entries.get() as usize).collect()
 }
 
-/// A volume's bytes as the ext volume in them.
+/// The ext volume in a volume's bytes.
 pub(crate) struct View<'a> {
     bytes: &'a [u8],
-    /// The location of each block above the map, unless the blocks are the device's own.
+    /// The location of each metadata block, for native volumes.
     mapped: Option<(Layout, HashMap<u64, usize>)>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> View<'a> {
         Self { bytes, mapped }
     }
 
-    /// The location on the device of a byte above the map.
+    /// The byte offset on the device of a byte of the ext volume.
     pub(crate) fn physical(&self, offset: u64) -> Option<usize> {
         let Some((layout, known)) = &self.mapped else { return usize::try_from(offset).ok() };
         let (block, within) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::volume::Volume;
 
-/// The function that writes a kind of damage: `Unfit` where the volume lacks what it takes.
+/// The function that writes a kind of damage; returns `Unfit` where the volume lacks a structure for it.
 pub(crate) type Recipe = fn(&mut Volume<'_>) -> Result<()>;
 
 /// A row of the ffsck paper's Table II.
@@ -11,7 +11,7 @@ pub(crate) type Recipe = fn(&mut Volume<'_>) -> Result<()>;
 pub struct Corruption {
     /// The name used here: structure and field.
     pub name: &'static str,
-    /// The field as the paper calls it.
+    /// The name of the field in the paper.
     pub field: &'static str,
     /// The damage that is written, as a sentence.
     pub does: &'static str,

@@ -1,4 +1,4 @@
-//! Damage to space maps: heads, trees, the log, and what descriptors say where there are no block bitmaps.
+//! Damage to space maps: heads, trees, the log, and descriptor fields for block bitmaps.
 
 use crate::error::{Error, Result};
 use crate::recipe::Recipe;
@@ -10,7 +10,7 @@ use format::space_map::tree::Tree;
 use format::superblock::Superblock;
 use format::{FsBlock, GroupNo};
 
-/// A volume's space maps, as far as damage needs them.
+/// The parts of a volume's space maps that damage needs.
 struct Found {
     maps: SpaceMaps,
     heads: Vec<Head>,
@@ -28,7 +28,7 @@ impl Found {
         Ok(Self { maps, heads, log })
     }
 
-    /// Adds a generation of one record to the log, which says that `left` blocks of it follow.
+    /// Appends a generation of one record to the log, with `left` as its number of following blocks.
     fn log(&self, v: &mut Volume<'_>, record: Record, left: u32) -> Result<()> {
         let position = self.log.iter().map(|block| block.position + 1).max().unwrap_or(0);
         let sequences = self.heads.iter().map(|head| head.sequence);
@@ -37,7 +37,7 @@ impl Found {
         v.edit_block(self.maps.ring_block(position).get(), |bytes| block.write(bytes, &self.maps))
     }
 
-    /// A block that is free in its tree and of which the log says nothing.
+    /// A block that is free in its tree and not in the log.
     fn free_block(&self, v: &mut Volume<'_>) -> Result<FsBlock> {
         let head = *v.rng.choice(&self.heads).ok_or(Error::Unfit("the volume has no space maps"))?;
         let first = head.tree(&self.maps).get();
@@ -57,7 +57,7 @@ impl Found {
     }
 }
 
-/// Flips a bit of `len` bytes from byte `at` of a block on.
+/// Flips a random bit in the `len` bytes from byte `at` of a block on.
 fn flip(v: &mut Volume<'_>, block: FsBlock, at: usize, len: usize) -> Result<()> {
     let (byte, bit) = (at + v.rng.usize(..len.max(1)), v.rng.u8(..8));
     v.edit_block(block.get(), |bytes| {

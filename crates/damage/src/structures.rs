@@ -1,5 +1,4 @@
-//! Locations of the structures of a consistent volume, and how the checksum of each is set, whatever is written into
-//! it.
+//! The locations of the structures of a consistent volume, and the computation of their checksums after changes.
 
 use crate::error::Result;
 use crate::native::{Map, View};
@@ -17,7 +16,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Blocks of a journal that are listed at most.
+/// Maximum number of journal blocks that are listed.
 const JOURNAL: usize = 200;
 
 /// A kind of structure.
@@ -30,7 +29,7 @@ pub(crate) enum What {
     Inode(InodeNo),
     /// A block of a directory with names.
     Names(InodeNo),
-    /// One of its hash tree.
+    /// A block of its hash tree.
     Index(InodeNo),
     Extents(InodeNo),
     Pointers,
@@ -41,7 +40,7 @@ pub(crate) enum What {
     Orphans(InodeNo),
     Quota,
     MultipleMount,
-    /// Of a native volume.
+    /// A superblock of a native volume.
     NativeSuperblock,
     MapNode,
     ChunkTable,
@@ -52,7 +51,7 @@ pub(crate) enum What {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StructureRange {
     pub(crate) what: What,
-    /// The block of the volume that it is, or lies in.
+    /// Its block of the volume, or the block that contains it.
     pub(crate) block: FsBlock,
     /// Its first byte on the device.
     pub(crate) at: usize,
@@ -65,8 +64,8 @@ impl StructureRange {
     }
 }
 
-/// The structures of a volume that was consistent at that time. Later changes to them can get right checksums, so that
-/// checksums do not reveal them.
+/// The structures of a volume, found while it was consistent. After later changes their checksums can be corrected, so
+/// that checksums do not reveal the changes.
 #[derive(Debug)]
 pub struct Structures {
     pub(crate) geometry: Geometry,
@@ -82,7 +81,7 @@ impl Structures {
     /// The structures of the volume in `bytes`, the whole of a device, of any format of this project.
     ///
     /// # Errors
-    /// The volume is damaged as far as it was followed.
+    /// [`crate::Error`] where the volume is damaged.
     pub fn of(bytes: &[u8]) -> Result<Self> {
         let map = Map::of(bytes)?;
         let view = View::new(bytes, map.as_ref());
@@ -107,7 +106,7 @@ impl Structures {
         Ok(Self { geometry: volume.geometry.clone(), pieces, inodes, slots, map })
     }
 
-    /// The bytes of all structures, ascending and apart.
+    /// The bytes of all structures, ascending and disjoint.
     #[must_use]
     pub fn ranges(&self) -> Vec<Range<usize>> {
         let mut ranges: Vec<_> = self.pieces.iter().map(StructureRange::range).collect();
@@ -122,7 +121,7 @@ impl Structures {
         apart
     }
 
-    /// Puts the checksums of all structures right. What lies outside `bytes` by now is left.
+    /// Corrects the checksums of all structures; those outside `bytes` are skipped.
     pub fn set_checksum(&self, bytes: &mut [u8]) {
         let mut geometry = self.geometry.clone();
         let superblock = self.pieces.iter().find(|piece| piece.what == What::Superblock);
@@ -131,7 +130,7 @@ impl Structures {
         if let Some(Ok(changed)) = disk.as_ref().map(Geometry::of) {
             geometry.checksum_seed = changed.checksum_seed;
         }
-        // from what is inside to what sums it up
+        // in an order in which each checksum covers only finished ones
         self.pieces.iter().for_each(|piece| self.set_block_checksum(piece, &geometry, bytes));
         if geometry.metadata_csum {
             for (&number, &at) in &self.slots {
@@ -169,7 +168,7 @@ impl Structures {
             _ => Some(0),
         };
         let (Some(seed), Some(block)) = (owner, bytes.get_mut(piece.range())) else { return };
-        // one without space for a checksum has none
+        // a block without space for a checksum has none
         let _ = match piece.what {
             What::Names(_) => geometry.tail(Tailed::Leaf).set_checksum(block, at, seed),
             What::Index(_) => geometry.tail(Tailed::Index).set_checksum(block, at, seed),
@@ -217,7 +216,7 @@ impl Structures {
     }
 }
 
-/// The checksum alone: the magic number may be what was changed.
+/// Sets only the checksum, as the magic number may have been changed.
 fn set_orphan_checksums(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> {
     let sum = orphan::checksum(block, at, seed);
     let field = block.last_chunk_mut::<4>()?;
@@ -225,7 +224,7 @@ fn set_orphan_checksums(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> 
     Some(())
 }
 
-/// The structures that a native volume has beside the ext volume above its map.
+/// The structures of a native volume in addition to those of its ext volume.
 fn of_map(map: &Map) -> Vec<StructureRange> {
     let len = BLOCK_SIZE as usize;
     let piece = |what, at| StructureRange { what, block: FsBlock(0), at, len };
@@ -246,7 +245,7 @@ struct List<'v, 'd> {
 }
 
 impl List<'_, '_> {
-    /// Adds the structure at a byte of the ext volume; nothing where no byte of the device is behind it.
+    /// Adds the structure at a byte of the ext volume; nothing where the byte has no location on the device.
     fn add_offset(&mut self, what: What, offset: u64, len: usize) -> Option<usize> {
         let at = self.view.physical(offset)?;
         let block = FsBlock(offset / u64::from(self.volume.geometry.block_size));
@@ -277,7 +276,7 @@ impl List<'_, '_> {
         }
     }
 
-    /// An inode and all that hangs on it; where it lies.
+    /// Adds an inode and all its blocks; returns the inode's byte offset.
     fn inode(&mut self, number: InodeNo) -> Result<Option<usize>> {
         let volume = self.volume;
         let (inode, wide) = (volume.inode(number)?, volume.has_incompat(Incompat::BIT64));

@@ -1,4 +1,4 @@
-//! Damage to the superblock, its copies, the group descriptors, and what the superblock names.
+//! Damage to the superblock, its copies, the group descriptors, and structures that the superblock refers to.
 
 use crate::error::{Error, Result, need};
 use crate::recipe::Recipe;
@@ -37,7 +37,7 @@ fn set_ro(v: &mut Volume<'_>, feature: RoCompat) -> Result<()> {
     v.superblock(|sb| sb.s_feature_ro_compat = (sb.s_feature_ro_compat.get() | feature.bits()).into())
 }
 
-/// Groups that hold copies of the superblock.
+/// Groups with copies of the superblock.
 fn copies(v: &Volume<'_>, at_least: usize) -> Result<Vec<GroupNo>> {
     let copies: Vec<_> = v.geometry.backup_groups().collect();
     need(copies.len() >= at_least, "the volume has too few copies of its superblock")?;
@@ -49,7 +49,7 @@ fn mmp_block(v: &Volume<'_>) -> Result<u64> {
     Ok(v.sb.s_mmp_block.get())
 }
 
-/// A redo log with nothing in it but the superblock as it is, and a pointer to it.
+/// Writes a redo log that contains only the unchanged superblock, and a pointer to it.
 fn unfinished_repair(v: &mut Volume<'_>) -> Result<()> {
     let (copy, index) = (v.free_block()?, v.free_block()?);
     need(copy != index, "too few blocks are free")?;
@@ -130,7 +130,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     (0x00_0009, |v| {
         need(
             !v.has_ro(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) && !v.geometry.gdt_csum,
-            "the volume's checksums begin with its UUID",
+            "the volume's checksums are seeded with its UUID",
         )?;
         v.superblock(|sb| sb.s_uuid = [0; 16])
     }),
@@ -224,10 +224,10 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         })
     }),
     (0x00_0048, |v| {
-        need(v.has_incompat(Incompat::BIT64) && v.has_incompat(Incompat::EXTENT), "the volume is of 32 bits")?;
+        need(v.has_incompat(Incompat::BIT64) && v.has_incompat(Incompat::EXTENT), "the volume lacks 64bit or extents")?;
         clear_incompat(v, Incompat::EXTENT)
     }),
-    // what was reserved for growth is taken for descriptors
+    // blocks reserved for growth would count as descriptors
     (0x00_0049, |v| {
         need(v.has_compat(Compat::RESIZE_INODE), "the volume has no resize inode")?;
         let first = v.geometry.descriptor_blocks + v.geometry.reserved_descriptor_blocks;

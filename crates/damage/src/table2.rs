@@ -1,4 +1,4 @@
-//! The corruptions of the ffsck paper's Table II. The paper names fields; what is written into them is ours.
+//! The corruptions of the ffsck paper's Table II. The paper specifies fields only; the values are Extant's.
 
 use crate::error::need;
 use crate::maps::{a_pointer_of_a_node, second_owner, set_first_block};
@@ -11,7 +11,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "superblock.magic",
         field: "superblock: magicNum",
-        does: "The primary superblock loses its magic number.",
+        does: "The primary superblock has no magic number.",
         recipe: |v| v.superblock(|sb| sb.s_magic = 0x1234.into()),
     },
     Corruption {
@@ -23,19 +23,19 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "superblock.inodes",
         field: "superblock: inodeNum",
-        does: "The primary superblock counts more inodes than its groups hold.",
+        does: "The inode count in the primary superblock is larger than its groups' total.",
         recipe: |v| v.superblock(|sb| sb.s_inodes_count = (sb.s_inodes_count.get() + 13).into()),
     },
     Corruption {
         name: "superblock.blocks",
         field: "superblock: blockNum",
-        does: "The primary superblock counts no blocks.",
+        does: "The block count in the primary superblock is 0.",
         recipe: |v| v.superblock(|sb| sb.set_blocks_count(0)),
     },
     Corruption {
         name: "group.inode-bitmap",
         field: "group descriptor: inodeBitmapAdd",
-        does: "A primary group descriptor puts the inode bitmap beyond the end of the volume.",
+        does: "The inode bitmap location in a primary group descriptor is beyond the end of the volume.",
         recipe: |v| {
             let group = v.any_group(|_| true)?;
             let beyond = v.geometry.blocks + 77;
@@ -45,7 +45,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "group.block-bitmap",
         field: "group descriptor: blockBitmapAdd",
-        does: "A primary group descriptor puts the block bitmap beyond the end of the volume.",
+        does: "The block bitmap location in a primary group descriptor is beyond the end of the volume.",
         recipe: |v| {
             let group = v.any_group(|_| true)?;
             let beyond = v.geometry.blocks + 78;
@@ -55,7 +55,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "inode.type",
         field: "inode: type",
-        does: "A file is of a type that does not exist.",
+        does: "The type of a file is invalid.",
         recipe: |v| {
             let file = v.pick_kind(FileKind::Regular, "the volume has no file")?;
             v.edit(file, |inode| inode.set_mode(0o170_644))
@@ -64,7 +64,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "inode.links",
         field: "inode: linkCount",
-        does: "A file counts more links than it has names.",
+        does: "The link count of a file is larger than its number of names.",
         recipe: |v| {
             let more = v.rng.u16(1..100);
             let file = v.pick_kind(FileKind::Regular, "the volume has no file")?;
@@ -77,7 +77,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "inode.blocks",
         field: "inode: blockNumber",
-        does: "A file counts more sectors than it holds.",
+        does: "The sector count of a file is larger than its space.",
         recipe: |v| {
             let more = v.rng.u32(1..1000) * 8;
             let file = v.file(None)?;
@@ -90,7 +90,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "inode.size",
         field: "inode: fileSize",
-        does: "A file is shorter than its last block needs.",
+        does: "The size of a file is smaller than its last block requires.",
         recipe: |v| {
             let file = v.file(None)?;
             v.edit(file, |inode| inode.set_size(1))
@@ -99,7 +99,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "inode.pointer",
         field: "inode: pointerRange",
-        does: "A pointer in an inode leads beyond the end of the volume.",
+        does: "A pointer in an inode is beyond the end of the volume.",
         recipe: |v| {
             let beyond = v.geometry.blocks + v.rng.u64(1..1000);
             let file = v.file(None)?;
@@ -109,7 +109,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "inode.state",
         field: "inode: state",
-        does: "A file's inode is marked as free in its bitmap.",
+        does: "A file's inode is marked free in its bitmap.",
         recipe: |v| {
             let file = v.pick_kind(FileKind::Regular, "the volume has no file")?;
             let slot = v.geometry.inode_slot(file).ok_or(crate::error::Error::Unfit("the inode does not exist"))?;
@@ -119,7 +119,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "inode.shared",
         field: "inode: multiply-allocated block",
-        does: "Pointers in the inodes of two files lead to the same block.",
+        does: "Pointers in the inodes of two files are the same block.",
         recipe: |v| {
             let (one, two) = (v.file(None)?, v.file(None)?);
             let first = v.map_of(one)?.data.first().map_or(0, |(_, block)| *block);
@@ -130,7 +130,7 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "indirect.pointer",
         field: "indirect blocks: pointerRange",
-        does: "A pointer in an indirect block leads beyond the end of the volume.",
+        does: "A pointer in an indirect block is beyond the end of the volume.",
         recipe: |v| {
             let beyond = v.geometry.blocks + v.rng.u64(1..1000);
             a_pointer_of_a_node(v, |_| Ok(beyond))
@@ -139,13 +139,13 @@ pub const TABLE2: &[Corruption] = &[
     Corruption {
         name: "indirect.blocks",
         field: "indirect blocks: blockNumber",
-        does: "An indirect block has lost a pointer, so that its file counts more blocks than it holds.",
+        does: "A pointer in an indirect block is missing, so that the block count of its file is too large.",
         recipe: |v| a_pointer_of_a_node(v, |_| Ok(0)),
     },
     Corruption {
         name: "indirect.shared",
         field: "indirect blocks: multiply-allocated block",
-        does: "A pointer in an indirect block leads to a block of another file.",
+        does: "A pointer in an indirect block is a block of another file.",
         recipe: |v| a_pointer_of_a_node(v, second_owner),
     },
 ];

@@ -6,7 +6,7 @@ use crate::volume::{Volume, put};
 use format::InodeNo;
 use format::htree::count_limit_offset;
 
-/// The byte at which the entries of an index root begin.
+/// The byte offset of the entries in an index root.
 const ROOT: usize = 32;
 
 /// Changes the root of a hash tree of at least three leaves.
@@ -28,7 +28,7 @@ fn half(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|b| b.first_chunk().copied()).map_or(0, u16::from_le_bytes)
 }
 
-/// Makes the count of the root's entries another one.
+/// Changes the count of the root's entries.
 fn count(v: &mut Volume<'_>, other: fn(count: u16, limit: u16) -> u16) -> Result<()> {
     root(v, |bytes| {
         let (limit, count) = (half(bytes, ROOT), half(bytes, ROOT + 2));

@@ -1,5 +1,4 @@
-//! A volume to be damaged: its structures by name, read and written one at a time, with the checksums that belong to
-//! them.
+//! A volume to be damaged: access to single structures, written with their checksums.
 //!
 //! The volume is assumed to be consistent: its structures are followed unchecked, within bounds.
 
@@ -16,7 +15,7 @@ use format::{FsBlock, GroupNo, InodeNo, htree};
 use std::collections::HashSet;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Blocks of one file that are followed at most.
+/// Maximum number of blocks of one file that are followed.
 const MAP_BLOCKS: usize = 1 << 22;
 
 pub(crate) struct Volume<'a> {
@@ -34,7 +33,7 @@ pub(crate) struct Volume<'a> {
 pub(crate) struct Map {
     /// Block of the file, block of the volume.
     pub(crate) data: Vec<(u64, u64)>,
-    /// Blocks of the map, and how far each stands above the data: 0 an extent leaf, 1 an indirect block of data blocks.
+    /// Blocks of the map with their levels: 0 for an extent leaf, 1 for an indirect block of data blocks.
     pub(crate) nodes: Vec<(u64, u16)>,
 }
 
@@ -94,7 +93,7 @@ impl<'a> Volume<'a> {
         self.sb.features().ro_compat.contains(feature)
     }
 
-    /// Whether free space is recorded in space maps, and not in block bitmaps.
+    /// Whether free space is recorded in space maps instead of block bitmaps.
     pub(crate) fn has_space_maps(&self) -> bool {
         self.sb.extant_ro().contains(ExtantRo::SPACE_MAPS)
     }
@@ -178,12 +177,12 @@ impl<'a> Volume<'a> {
         self.edit_group(number, edit, true, None)
     }
 
-    /// Changes a descriptor, and leaves its checksum as it was.
+    /// Changes a descriptor without its checksum.
     pub(crate) fn group_without_checksum(&mut self, number: GroupNo, edit: impl FnOnce(&mut Group)) -> Result<()> {
         self.edit_group(number, edit, false, None)
     }
 
-    /// Changes the copy of a descriptor that lies behind a copy of the superblock.
+    /// Changes the copy of a descriptor that follows a copy of the superblock.
     pub(crate) fn copy_of_group(
         &mut self,
         number: GroupNo,
@@ -238,14 +237,14 @@ impl<'a> Volume<'a> {
         self.groups.get(number.get() as usize).copied().ok_or(Error::Unfit("the group does not exist"))
     }
 
-    /// A group with a written block bitmap and inode bitmap; `last` that of the highest number.
+    /// A group with a written block bitmap and inode bitmap; with `last` the one with the highest number.
     pub(crate) fn any_group(&mut self, fits: impl Fn(&Group) -> bool) -> Result<GroupNo> {
         let all: Vec<u32> = (0u32..).zip(&self.groups).filter(|(_, group)| fits(group)).map(|(n, _)| n).collect();
         let at = if all.is_empty() { 0 } else { self.rng.usize(0..all.len()) };
         all.get(at).map(|n| GroupNo(*n)).ok_or(Error::Unfit("no group is fit for this"))
     }
 
-    /// A group of whose inodes none is in use.
+    /// A group without inodes in use.
     pub(crate) fn group_without_inodes(&mut self) -> Result<GroupNo> {
         let all = self.geometry.inodes_per_group;
         self.any_group(|group| group.free_inodes == all)
@@ -313,7 +312,7 @@ impl<'a> Volume<'a> {
         Err(Error::Unfit("no block is free"))
     }
 
-    /// A free block, now counted as used.
+    /// Allocates a block: marks a free block as used.
     pub(crate) fn take_block(&mut self) -> Result<u64> {
         let block = self.free_block()?;
         let (group, _) = self.place_of(block)?;
@@ -378,7 +377,7 @@ impl<'a> Volume<'a> {
         })
     }
 
-    /// All inodes in the used parts of the tables that `fits`; bounded by the tables.
+    /// All inodes in the used parts of the tables for which `fits` is true.
     pub(crate) fn all_inodes(&self, fits: impl Fn(&Self, InodeNo, &RawInode<'_>) -> bool) -> Result<Vec<InodeNo>> {
         let mut found = Vec::new();
         let size = self.geometry.inode_size as usize;
@@ -409,7 +408,7 @@ impl<'a> Volume<'a> {
         Ok(inode)
     }
 
-    /// A used inode of an ordinary file that `fits`, by chance; never the same twice.
+    /// A random inode in use, not reserved, for which `fits` is true; never the same twice.
     pub(crate) fn pick(
         &mut self,
         without: &'static str,
@@ -431,7 +430,7 @@ impl<'a> Volume<'a> {
         self.pick(without, |_, raw| Ok(raw.kind() == Some(kind)))
     }
 
-    /// A regular file with blocks, mapped by numbers in the inode or by extents.
+    /// A regular file with blocks, mapped by block numbers in the inode or by extents.
     pub(crate) fn file(&mut self, extents: Option<bool>) -> Result<InodeNo> {
         self.pick("no file has such blocks", |volume, raw| {
             let flags = raw.flags();
@@ -442,7 +441,7 @@ impl<'a> Volume<'a> {
         })
     }
 
-    /// A regular file with at least one block of its map outside its inode, at least `level` high.
+    /// A regular file with at least one map block outside its inode, of level `level` or higher.
     pub(crate) fn file_with_nodes(&mut self, extents: Option<bool>, level: u16) -> Result<InodeNo> {
         self.pick("no file has such a map", |volume, raw| {
             let flags = raw.flags();
@@ -453,7 +452,7 @@ impl<'a> Volume<'a> {
         })
     }
 
-    /// A directory of at least so many blocks, with a hash tree or without; not the root.
+    /// A directory with a minimum number of blocks, with or without a hash tree; not the root.
     pub(crate) fn directory(&mut self, blocks: usize, indexed: Option<bool>) -> Result<InodeNo> {
         self.pick("no directory is fit for this", |volume, raw| {
             let flags = raw.flags();
@@ -554,7 +553,7 @@ impl<'a> Volume<'a> {
         for (file_block, block) in self.map(&inode.raw())?.data {
             let bytes = self.block(block)?;
             let index = indexed && htree::count_limit_offset(&bytes, self.geometry.block_size).is_some();
-            // the names of an index root are its first two, those of a node none
+            // an index root has only its first two names, a node none
             let end = match (index, file_block) {
                 (false, _) => usize::MAX,
                 (true, 0) => 24,
@@ -565,7 +564,7 @@ impl<'a> Volume<'a> {
         Ok(found)
     }
 
-    /// The entries of one block that is no index block, whatever directory it belongs to.
+    /// The entries of a block that is not an index block.
     pub(crate) fn names_in(&self, block: u64) -> Result<Vec<Named>> {
         let bytes = self.block(block)?;
         let mut found = Vec::new();
@@ -588,7 +587,7 @@ impl<'a> Volume<'a> {
         }
     }
 
-    /// An entry of `dir` with a name of its own, by chance.
+    /// A random entry of `dir` for which `fits` is true, other than ".", ".." and lost+found.
     pub(crate) fn entry(&mut self, dir: InodeNo, fits: impl Fn(&Named) -> bool) -> Result<Named> {
         let all = self.entries(dir)?;
         let all: Vec<_> = all
@@ -598,7 +597,7 @@ impl<'a> Volume<'a> {
         self.rng.choice(&all).cloned().ok_or(Error::Unfit("the directory has no such entry"))
     }
 
-    /// Changes a block of a directory that holds names, with its checksum.
+    /// Changes a leaf block of a directory, with its checksum.
     pub(crate) fn edit_leaf(&mut self, dir: InodeNo, block: u64, edit: impl FnOnce(&mut [u8])) -> Result<()> {
         let seed = self.inode(dir)?.raw().seed(&self.geometry, dir);
         let (tail, size) = (self.geometry.leaf_tail(), self.geometry.block_size);
@@ -625,7 +624,7 @@ impl<'a> Volume<'a> {
         })
     }
 
-    /// The block of the volume that holds this block of a file.
+    /// The block of the volume that contains this block of a file.
     pub(crate) fn block_of(&self, number: InodeNo, file_block: u64) -> Result<u64> {
         let map = self.map_of(number)?;
         let found = map.data.into_iter().find(|(at, _)| *at == file_block);

@@ -1,7 +1,7 @@
-//! POSIX access control lists: the form in which ext4 stores them and the form in which programs see them.
+//! POSIX access control lists: ext4's on-disk format and the format of the extended attribute.
 //!
 //! Both have a version and then entries of a tag, permissions and an id. On the device (version 1) an entry whose tag
-//! needs no id has none; programs (version 2) always get one.
+//! needs no id has none; in the attribute (version 2) every entry has one.
 
 use crate::{Error, Result, Structure};
 use zerocopy::little_endian::{U16, U32};
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 disk_struct! {
     /// The start of an access control list.
     pub struct AclHeader [4] {
-        /// 1 on the device, 2 as programs see it.
+        /// 1 on the device, 2 in the extended attribute.
         0x00 a_version: U32,
     }
 }
@@ -18,7 +18,7 @@ disk_struct! {
 disk_struct! {
     /// An entry without an id: on the device the owner, the owning group, the mask and the others.
     pub struct AclEntryShort [4] {
-        /// The user or group that the entry is about, see [`Tag`].
+        /// The kind of user or group, see [`Tag`].
         0x00 e_tag: U16,
         /// Permissions: 4 read, 2 write, 1 execute.
         0x02 e_perm: U16,
@@ -26,9 +26,9 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// An entry with an id: on the device a named user or group, for programs every entry.
+    /// An entry with an id: on the device a named user or group, in the extended attribute every entry.
     pub struct AclEntryFull [8] {
-        /// The user or group that the entry is about, see [`Tag`].
+        /// The kind of user or group, see [`Tag`].
         0x00 e_tag: U16,
         /// Permissions: 4 read, 2 write, 1 execute.
         0x02 e_perm: U16,
@@ -43,7 +43,7 @@ const XATTR_VERSION: u32 = 2;
 /// The `e_id` of an entry that has none; no user or group has this id.
 const NO_ID: u32 = u32::MAX;
 
-/// The tag of an entry, with the id of the user or group it is about where it names one.
+/// The tag of an entry, with the id of a named user or group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tag {
     /// The file's owner (0x01).
@@ -54,7 +54,7 @@ pub enum Tag {
     GroupObj,
     /// A group by id (0x08).
     Group(u32),
-    /// The most that users and groups by id and the file's group can get (0x10).
+    /// The maximum permissions of users and groups by id and of the file's group (0x10).
     Mask,
     /// Everyone else (0x20).
     Other,
@@ -95,7 +95,7 @@ impl Tag {
 /// One entry of an access control list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// The tag: the users or groups it is about.
+    /// The tag: the users or groups that the permissions apply to.
     pub tag: Tag,
     /// Permissions: 4 read, 2 write, 1 execute.
     pub perm: u16,
@@ -143,7 +143,7 @@ impl Acl {
         Ok(Acl(entries))
     }
 
-    /// Reads the form that programs use.
+    /// Reads the format of the extended attribute.
     ///
     /// # Errors
     /// As for [`Acl::from_disk`].
@@ -155,13 +155,13 @@ impl Acl {
         entries.iter().map(read).collect::<Result<_>>().map(Acl)
     }
 
-    /// The form in which ext4 stores this list.
+    /// The on-disk format of this list.
     #[must_use]
     pub fn to_disk(&self) -> Vec<u8> {
         self.to_bytes(DISK_VERSION)
     }
 
-    /// The form in which programs see this list.
+    /// The extended attribute with this list.
     #[must_use]
     pub fn to_xattr(&self) -> Vec<u8> {
         self.to_bytes(XATTR_VERSION)

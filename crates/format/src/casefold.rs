@@ -1,11 +1,11 @@
-//! Names that differ in case only: the folding of a casefolded directory.
+//! Case folding of names in casefolded directories.
 //!
-//! A volume with the feature casefold names an encoding in its superblock; the one that exists is UTF-8 as of Unicode
-//! 12.1. Two names are the same where their folded forms are: canonical decomposition, full case folding, and default
-//! ignorable characters left out. The directory's hash is taken of the folded form too.
+//! A volume with the feature casefold has an encoding in its superblock; the only one defined is UTF-8 as of Unicode
+//! 12.1. Two names are equal if their folded forms are: canonical decomposition, full case folding, and removal of
+//! default ignorable characters. The directory hash is computed from the folded form too.
 //!
-//! A name that is no UTF-8 has no folded form. It then stands for its bytes only; a volume in strict mode does not
-//! allow it to be created. Characters that Unicode 12.1 does not assign are UTF-8 all the same, and fold to themselves.
+//! A name that is not valid UTF-8 has no folded form and is compared byte by byte; a volume in strict mode does not
+//! allow its creation. Characters that Unicode 12.1 does not assign are valid UTF-8, and fold to themselves.
 
 use caseless::Caseless;
 use regex_syntax::hir::{Class, ClassUnicode, HirKind};
@@ -14,20 +14,20 @@ use std::sync::LazyLock;
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::decompose_canonical;
 
-/// `s_encoding` of UTF-8 as of Unicode 12.1, the one encoding there is.
+/// `s_encoding` of UTF-8 as of Unicode 12.1, the only encoding.
 pub const ENCODING_UTF8_12_1: u16 = 1;
 
 /// The flag of `s_encoding_flags` by which names without a folded form are not allowed.
 pub const FLAG_STRICT: u16 = 1;
 
-/// The characters that have properties; later versions of Unicode leave their folding as it was.
+/// The assigned characters; later versions of Unicode do not change their folding.
 static ASSIGNED: LazyLock<ClassUnicode> = LazyLock::new(|| class(r"\p{Age=12.1}"));
 
-/// The characters that make no difference. Some are not assigned yet; U+180F became one of them after 12.1.
+/// The ignorable characters. Some are not assigned yet; U+180F became ignorable after 12.1.
 static IGNORABLE: LazyLock<ClassUnicode> = LazyLock::new(|| class(r"[\p{Default_Ignorable_Code_Point}--\x{180F}]"));
 
 fn class(pattern: &str) -> ClassUnicode {
-    // the patterns are the two above, and a test folds by both: neither arm but the first can be reached
+    // only the two patterns above are parsed, both in a test: the other arms are unreachable
     match regex_syntax::parse(pattern).map(|hir| hir.into_kind()) {
         Ok(HirKind::Class(Class::Unicode(class))) => class,
         _ => ClassUnicode::empty(),
@@ -45,8 +45,8 @@ fn contains(class: &ClassUnicode, c: char) -> bool {
 
 /// The folded form of `name`, or `None` where it has none.
 ///
-/// As the kernel happens to have it, a continuation byte that continues nothing is a character that folds to itself,
-/// except at the start of the name; any other breach of UTF-8 leaves the name without a folded form.
+/// As in the kernel, a stray continuation byte is a character that folds to itself, except at the start of the name;
+/// with any other invalid UTF-8 the name has no folded form.
 #[must_use]
 pub fn fold(name: &[u8]) -> Option<Vec<u8>> {
     if name.is_ascii() {
@@ -60,14 +60,14 @@ pub fn fold(name: &[u8]) -> Option<Vec<u8>> {
     let mut run = Vec::new();
     for chunk in name.utf8_chunks() {
         for c in chunk.valid().chars() {
-            // neither kind has a combining class: marks are not put in order across it
+            // neither kind has a combining class: marks are not reordered across it
             if contains(&IGNORABLE, c) {
                 fold_run(&mut run, &mut folded);
             } else if !contains(&ASSIGNED, c) {
                 fold_run(&mut run, &mut folded);
                 folded.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
-                // before it is folded, as some characters fold only in parts
+                // before folding, as some characters fold only after decomposition
                 decompose_canonical(c, |part| run.push(part));
             }
         }
@@ -80,14 +80,14 @@ pub fn fold(name: &[u8]) -> Option<Vec<u8>> {
     Some(folded)
 }
 
-/// Folds decomposed characters, brings the result into canonical order and appends it to `folded`.
+/// Folds decomposed characters, sorts the result canonically and appends it to `folded`.
 fn fold_run(run: &mut Vec<char>, folded: &mut Vec<u8>) {
     for c in run.drain(..).default_case_fold().nfd() {
         folded.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
     }
 }
 
-/// Whether a casefolded directory takes `a` and `b` for the same name.
+/// Whether `a` and `b` are the same name in a casefolded directory.
 #[must_use]
 pub fn eq(a: &[u8], b: &[u8]) -> bool {
     if a == b {
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(folded("A\u{1C89}\u{180F}B"), "a\u{1C89}\u{180F}b");
         assert_eq!(folded("A\u{2065}B"), "ab");
         assert_eq!(fold(b"A\x80B"), Some(b"a\x80b".to_vec()));
-        // marks around it stay where they are
+        // marks around it are not reordered
         assert_eq!(folded("a\u{308}\u{1C8F}\u{323}"), "a\u{308}\u{1C8F}\u{323}");
     }
 

@@ -1,7 +1,7 @@
 //! The checksums of the format.
 //!
-//! metadata_csum uses CRC32C in the kernel's form: the register goes in and comes out as it is, without the inversions
-//! that the usual definition puts around it. gdt_csum uses CRC-16/ARC.
+//! metadata_csum uses CRC32C as the kernel does: without the initial and final inversions of the usual definition.
+//! gdt_csum uses CRC-16/ARC.
 
 /// CRC32C over `data`, continuing from `seed`, without inversion before or after (the kernel's `ext4_chksum`).
 #[inline]

@@ -5,8 +5,8 @@
 //! tail of 12 bytes that looks like an unused entry. The block of an index (see [`crate::htree`]) looks like one unused
 //! entry.
 //!
-//! [`Entries`] accepts what the kernel accepts. What is odd but readable (a name with a slash, an inode number out of
-//! range, a wrong file type) is for the caller to check: the entry carries the bytes as they stand.
+//! [`Entries`] accepts what the kernel accepts. Invalid but readable entries (a name with a slash, an inode number out
+//! of range, a wrong file type) are left to the caller: an entry has the bytes as stored.
 
 use crate::checksum::crc32c;
 use crate::hash::NameHash;
@@ -21,8 +21,8 @@ pub const NAME_MAX: usize = 255;
 /// The shortest entry: header, a name of one byte, padding.
 const MIN_REC_LEN: usize = 12;
 
-/// Blocks of this size (the largest there is) and above store bits 16 and 17 of a record length in the field's two low
-/// bits, and have a value of its own for a record as long as the block.
+/// Blocks of this size (the largest) and above store bits 16 and 17 of a record length in the field's two low bits, and
+/// have a special value for a record as long as the block.
 const BIG_BLOCK: u32 = 65536;
 
 disk_struct! {
@@ -34,13 +34,13 @@ disk_struct! {
         0x04 rec_len: U16,
         /// Length of the name in bytes.
         0x06 name_len: u8,
-        /// A [`FileType`] under the feature filetype; else the high byte of the name's length, always 0.
+        /// A [`FileType`] under the feature filetype; otherwise the high byte of the name's length, always 0.
         0x07 file_type: u8,
     }
 }
 
 disk_struct! {
-    /// The hash stored behind the name, padded to 4 bytes, in a directory that is both casefolded and encrypted.
+    /// The hash stored after the name, padded to 4 bytes, in a directory that is both casefolded and encrypted.
     pub struct EntryHash [8] {
         /// SipHash of the folded plain name, its lower half.
         0x00 hash: U32,
@@ -66,7 +66,8 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// The last 20 bytes of a directory's leaf block, where blocks say whose they are: a [`DirTail`] with more in it.
+    /// The last 20 bytes of a directory's leaf block under [`Extant::OWNED`](crate::feature::Extant::OWNED): a
+    /// [`DirTail`] with the owner.
     pub struct OwnedDirTail [20] {
         /// 0, as the inode number of an unused entry.
         0x00 dt_reserved_zero1: U32,
@@ -78,9 +79,9 @@ disk_struct! {
         0x07 dt_reserved_ft: u8,
         /// The directory.
         0x08 dt_owner: U32,
-        /// Which of the directory's blocks it is.
+        /// The directory block number.
         0x0C dt_block: U32,
-        /// CRC32C of the directory's seed and all of the block before this.
+        /// CRC32C of the directory's seed and the block up to this field.
         0x10 dt_checksum: U32,
     }
 }
@@ -119,13 +120,13 @@ impl FileType {
         (FileType::Symlink, 7, 0xA000),
     ];
 
-    /// The type with the number `raw` in a directory entry; `None` for 0 (unknown) and for numbers that mean nothing.
+    /// The type with the number `raw` in a directory entry; `None` for 0 (unknown) and for undefined numbers.
     #[must_use]
     pub fn from_raw(raw: u8) -> Option<Self> {
         Self::TABLE.iter().find(|row| row.1 == raw).map(|row| row.0)
     }
 
-    /// The type in the upper four bits of an inode's mode; `None` where they mean nothing.
+    /// The type in the upper four bits of an inode's mode; `None` where they are undefined.
     #[must_use]
     pub fn from_mode(mode: u16) -> Option<Self> {
         Self::TABLE.iter().find(|row| row.2 == mode & 0xF000).map(|row| row.0)
@@ -160,7 +161,7 @@ pub struct DirFormat {
     pub hashed: bool,
 }
 
-/// The length in bytes that the raw `rec_len` of an entry stands for, on a volume with blocks of `block_size` bytes.
+/// The length in bytes for the raw `rec_len` of an entry, on a volume with blocks of `block_size` bytes.
 #[inline]
 #[must_use]
 pub fn decode_rec_len(raw: u16, block_size: u32) -> u32 {
@@ -186,7 +187,8 @@ pub fn encode_rec_len(len: u32, block_size: u32) -> Option<u16> {
     }
 }
 
-/// Bytes an entry with a name of `name_len` bytes takes at least; `hashed` where an [`EntryHash`] follows the name.
+/// The minimum size in bytes of an entry with a name of `name_len` bytes; `hashed` where an [`EntryHash`] follows the
+/// name.
 #[inline]
 #[must_use]
 pub fn entry_len(name_len: u8, hashed: bool) -> usize {
@@ -194,7 +196,7 @@ pub fn entry_len(name_len: u8, hashed: bool) -> usize {
     (DirEntry::SIZE + usize::from(name_len)).div_ceil(4) * 4 + hash
 }
 
-/// One entry, used or not, with the bytes as they stand.
+/// One entry, used or not, with the bytes as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The entry's offset, in bytes from the start of the block or part.
@@ -203,23 +205,23 @@ pub struct Entry<'a> {
     pub inode: InodeNo,
     /// Bytes from this entry to the next.
     pub rec_len: usize,
-    /// The name, up to 255 bytes, any bytes. In unused space what is left of the entry that was there.
+    /// The name, up to 255 bytes, any bytes. In unused space the remains of an old entry.
     pub name: &'a [u8],
-    /// The byte at 0x07, whatever the volume's features make of it.
+    /// The byte at 0x07, whatever its meaning under the volume's features.
     pub file_type: u8,
     /// The hash stored in the entry, in a directory that is casefolded and encrypted.
     pub hash: Option<NameHash>,
 }
 
 impl Entry<'_> {
-    /// Whether the entry names an inode; else it is space.
+    /// Whether the entry is in use; otherwise it is free space.
     #[inline]
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.inode.0 != 0
     }
 
-    /// The type of the file named, where the volume stores it and it is one we know.
+    /// The type of the file, where the volume stores it and it is defined.
     #[must_use]
     pub fn kind(&self, format: &DirFormat) -> Option<FileType> {
         if format.file_type { FileType::from_raw(self.file_type) } else { None }
@@ -255,8 +257,8 @@ pub struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// The first eight bytes of the name, and what stands behind a shorter one, as a little-endian word; `None` where
-    /// the part ends before.
+    /// The first eight bytes of the name, followed by the next bytes for a shorter one, as a little-endian word; `None`
+    /// where the part ends before.
     #[inline]
     fn first_bytes(&self) -> Option<u64> {
         let (_, word) = self.bytes.first_chunk::<{ DirEntry::SIZE + 8 }>()?.split_last_chunk::<8>()?;
@@ -293,12 +295,12 @@ impl<'a> Entries<'a> {
         self.offset
     }
 
-    /// The used entry called `name`, byte for byte, looking from the current place on.
+    /// The entry in use with the name `name`, byte for byte, from the current position on.
     ///
     /// # Errors
     /// Where an entry before it is corrupt.
     pub fn find(self, name: &[u8]) -> Result<Option<Entry<'a>>> {
-        // most names differ in what fits into a word
+        // most names differ in the first eight bytes
         let mut first = [0; 8];
         let short = name.len().min(8);
         first[..short].copy_from_slice(&name[..short]);
@@ -312,8 +314,8 @@ impl<'a> Entries<'a> {
         })
     }
 
-    /// The first entry from the current place on that is `wanted`, used or not. What the iterator finds, in less time:
-    /// an entry is checked by its head.
+    /// The first entry from the current position on for which `wanted` is true, used or not. Faster than the iterator,
+    /// as only heads are checked.
     ///
     /// # Errors
     /// Where an entry before it is corrupt.
@@ -341,7 +343,7 @@ impl<'a> Entries<'a> {
             rest = after;
         }
         self.offset = self.part.len() - rest.len();
-        // the entry that is wanted, or what is wrong with it
+        // the wanted entry, or its error
         if rest.is_empty() { Ok(None) } else { self.parse().map(Some) }
     }
 
@@ -398,7 +400,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// The inodes that "." and ".." name, which must be the first two entries of a directory's first block.
+/// The inodes of "." and "..", which must be the first two entries of a directory's first block.
 ///
 /// # Errors
 /// Where one of them is missing, unused or corrupt.
@@ -414,10 +416,10 @@ pub fn dot_entries(block: &[u8], format: DirFormat) -> Result<(InodeNo, InodeNo)
     Ok((own, parent))
 }
 
-/// Writes an entry at the start of `space` and lets it reach to the end of `space`.
+/// Writes an entry that fills `space`.
 ///
-/// Returns `None`, with nothing written, where `space` is too small for the name or its length cannot be a record's, or
-/// where the name is empty or longer than [`NAME_MAX`].
+/// Returns `None`, with nothing written, where `space` is too small for the name or its length is not a valid record
+/// length, or where the name is empty or longer than [`NAME_MAX`].
 pub fn write_entry(
     space: &mut [u8],
     inode: InodeNo,
@@ -457,7 +459,7 @@ pub enum ChecksumState {
         /// The checksum of the bytes.
         computed: u32,
     },
-    /// There is no place in the structure that a checksum could stand in.
+    /// The structure has no space for a checksum.
     Missing,
 }
 
@@ -468,7 +470,7 @@ impl ChecksumState {
         if stored == computed { ChecksumState::Good } else { ChecksumState::Bad { stored, computed } }
     }
 
-    /// Accepts a good checksum only.
+    /// Returns an error unless the checksum is good.
     ///
     /// # Errors
     /// Corruption of `structure` where the checksum is bad or missing.
@@ -482,7 +484,7 @@ impl ChecksumState {
 }
 
 impl DirTail {
-    /// The tail of `block`, where its last 12 bytes are one.
+    /// The tail of `block`, if its last 12 bytes are one.
     #[must_use]
     pub fn of(block: &[u8]) -> Option<&DirTail> {
         let (_, tail) = DirTail::ref_from_suffix(block).ok()?;
@@ -493,7 +495,7 @@ impl DirTail {
         is_tail.then_some(tail)
     }
 
-    /// Writes a tail into the last 12 bytes of `block` with the checksum of what stands before it; `seed` as for
+    /// Writes a tail into the last 12 bytes of `block` with the checksum of the bytes before it; `seed` as for
     /// [`leaf_checksum`]. Returns `None`, with nothing written, where `block` is shorter.
     pub fn write(block: &mut [u8], seed: u32) -> Option<()> {
         let (body, tail) = block.split_at_mut_checked(block.len().checked_sub(DirTail::SIZE)?)?;
@@ -510,7 +512,7 @@ impl DirTail {
 }
 
 impl OwnedDirTail {
-    /// The tail of `block`, where its last 20 bytes are one.
+    /// The tail of `block`, if its last 20 bytes are one.
     #[must_use]
     pub fn of(block: &[u8]) -> Option<&Self> {
         let (_, tail) = Self::ref_from_suffix(block).ok()?;
@@ -525,7 +527,7 @@ impl OwnedDirTail {
 /// The tail of the leaf blocks of a volume's directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeafTail {
-    /// Nothing: no metadata_csum.
+    /// No tail: no metadata_csum.
     None,
     /// A [`DirTail`].
     Checksum,
@@ -558,7 +560,7 @@ impl LeafTail {
         }
     }
 
-    /// Whether `block` ends in one. True where there are none.
+    /// Whether `block` ends in such a tail; true for [`LeafTail::None`].
     #[must_use]
     pub fn ends(self, block: &[u8]) -> bool {
         match self {
@@ -568,9 +570,9 @@ impl LeafTail {
         }
     }
 
-    /// Writes a tail at the end of `block`, which is block `at` of directory `owner`; its checksum is for
-    /// [`set_checksum`](Self::set_checksum). `None`, with nothing written, where `block` is shorter, or `at` is more
-    /// than 32 bits say.
+    /// Writes a tail at the end of `block`, which is block `at` of directory `owner`;
+    /// [`set_checksum`](Self::set_checksum) adds its checksum. `None`, with nothing written, where `block` is shorter,
+    /// or `at` exceeds 32 bits.
     pub fn write(self, block: &mut [u8], owner: InodeNo, at: FileBlock) -> Option<()> {
         match self {
             LeafTail::None => Some(()),
@@ -592,8 +594,8 @@ impl LeafTail {
         }
     }
 
-    /// Writes the checksum into the tail that `block` ends in; `seed` as for [`leaf_checksum`]. `None`, with nothing
-    /// written, where it ends in none.
+    /// Writes the checksum into the tail of `block`; `seed` as for [`leaf_checksum`]. `None`, with nothing written,
+    /// where it has no tail.
     pub fn set_checksum(self, block: &mut [u8], seed: u32) -> Option<()> {
         match self {
             LeafTail::None => Some(()),
@@ -607,7 +609,7 @@ impl LeafTail {
         }
     }
 
-    /// Checks the checksum of a leaf block; `seed` as for [`leaf_checksum`]. Good where there are none.
+    /// Checks the checksum of a leaf block; `seed` as for [`leaf_checksum`]. Good on volumes without them.
     #[must_use]
     pub fn check(self, block: &[u8], seed: u32) -> ChecksumState {
         match self {
@@ -837,7 +839,7 @@ mod tests {
             let _ = leaf_checksum(&bytes, 0);
         }
 
-        // a chain of plausible lengths gets further into the walk than noise does
+        // with plausible lengths the walk gets further than with random bytes
         #[test]
         fn any_names(names in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u8>(), 1..60)), 1..13)) {
             let names: Vec<(u32, &[u8])> = names.iter().map(|(i, n)| (*i, n.as_slice())).collect();

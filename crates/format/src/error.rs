@@ -1,7 +1,7 @@
 use crate::{FsBlock, GroupNo, InodeNo};
 use std::fmt;
 
-/// Which structure was found wrong.
+/// The structure with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Structure {
     /// The superblock or a copy of it.
@@ -38,7 +38,7 @@ pub enum Structure {
     NativeSuperblock,
     /// The native format's map.
     Map,
-    /// The native format's table of chunks that hold metadata.
+    /// The native format's table of chunks with metadata.
     ChunkTable,
     /// The native format's list of snapshots.
     SnapshotList,
@@ -76,10 +76,10 @@ impl fmt::Display for Structure {
     }
 }
 
-/// The location of an error, as precisely as the finder knows.
+/// The location of an error, as precisely as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Where {
-    /// Nothing closer than the structure itself.
+    /// Unknown.
     #[default]
     Volume,
     /// A group.
@@ -101,16 +101,16 @@ impl fmt::Display for Where {
     }
 }
 
-/// Why bytes were not accepted.
+/// The reason why bytes were rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The volume is consistent as far as checked, but needs something we do not have.
+    /// The volume is consistent as far as checked, but needs an unsupported feature.
     #[error("unsupported: {0}")]
     Unsupported(String),
     /// The bytes contradict the format.
     #[error("corrupt {structure}{at}: {what}")]
     Corrupt {
-        /// Which structure.
+        /// The structure.
         structure: Structure,
         /// Its location.
         at: Where,
@@ -120,12 +120,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// A corruption whose place the caller will add with [`Error::at`].
+    /// A corruption without a location, which the caller adds with [`Error::at`].
     pub fn corrupt(structure: Structure, what: &'static str) -> Self {
         Error::Corrupt { structure, at: Where::Volume, what }
     }
 
-    /// Says where a corruption lies, if that was not known before.
+    /// Adds the location of a corruption, unless it has one.
     #[must_use]
     pub fn at(self, place: Where) -> Self {
         match self {

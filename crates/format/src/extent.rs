@@ -9,9 +9,9 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const MAGIC: u16 = 0xF30A;
 /// Deepest tree the format allows: five levels of index above the leaves.
 pub const MAX_DEPTH: u16 = 5;
-/// A file has at most so many blocks: the kernel takes the last number a `FileBlock` could have for none.
+/// Maximum number of blocks of a file: the kernel uses the last 32-bit number as "none".
 pub const MAX_BLOCKS: u64 = 0xFFFF_FFFF;
-/// An initialised extent has at most this many blocks; longer `ee_len` means unwritten, less this much.
+/// Maximum length of an initialised extent; a larger `ee_len` is that of an unwritten extent plus this.
 pub const MAX_INIT_LEN: u16 = 32768;
 
 disk_struct! {
@@ -21,7 +21,7 @@ disk_struct! {
         0x0 eh_magic: U16,
         /// entries in use
         0x2 eh_entries: U16,
-        /// entries there is space for
+        /// capacity in entries
         0x4 eh_max: U16,
         /// levels below; 0 in a leaf
         0x6 eh_depth: U16,
@@ -49,7 +49,7 @@ disk_struct! {
     pub struct DiskExtent[12] {
         /// first block of the file
         0x0 ee_block: U32,
-        /// blocks; over 32 768 they are unwritten, and so many less
+        /// blocks; above 32 768 the extent is unwritten and has 32 768 fewer
         0x4 ee_len: U16,
         /// first block of the volume, high half
         0x6 ee_start_hi: U16,
@@ -59,7 +59,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Behind the last possible entry of a block under metadata_csum.
+    /// The tail after the last possible entry of a block under metadata_csum.
     pub struct ExtentTail[4] {
         /// CRC32C of the inode's seed and the block before it
         0x0 et_checksum: U32,
@@ -67,16 +67,16 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Behind the last possible entry of a block that says whose it is; `eh_max` is one less than usual, so that there
-    /// is space.
+    /// The tail with an owner after the last possible entry of a block; `eh_max` is one less than usual to make space
+    /// for it.
     pub struct OwnedExtentTail[16] {
-        /// The inode whose tree it is part of.
+        /// The inode that owns the tree.
         0x0 xt_owner: U32,
         /// The node's depth, as in `eh_depth`.
         0x4 xt_depth: U32,
         /// 0.
         0x8 xt_reserved: U32,
-        /// CRC32C of the inode's seed and all of the block before this.
+        /// CRC32C of the inode's seed and the block up to this field.
         0xC xt_checksum: U32,
     }
 }
@@ -89,9 +89,8 @@ impl OwnedExtentTail {
         Self::ref_from_prefix(block.get(at..)?).ok().map(|(tail, _)| tail)
     }
 
-    /// Makes the node in `block` one that says whose it is: `eh_max` becomes one less, and the tail follows. `None`,
-    /// with nothing written, where it has an entry too many, or is not a node as [`write_leaf`] and [`write_inner`]
-    /// make it.
+    /// Adds the tail to the node in `block` and decrements `eh_max`. `None`, with nothing written, where it has an
+    /// entry too many, or was not written by [`write_leaf`] or [`write_inner`].
     pub fn write(block: &mut [u8], owner: InodeNo) -> Option<()> {
         let max = u16::try_from(owned_capacity(block.len())).ok()?;
         let (header, _) = ExtentHeader::mut_from_prefix(block).ok()?;
@@ -120,7 +119,7 @@ impl OwnedExtentTail {
         Some(())
     }
 
-    /// Whether a node's block carries the checksum it should. `seed` is that of the inode.
+    /// Whether the checksum of a node's block is right; `seed` is that of the inode.
     #[must_use]
     pub fn checksum_matches(seed: u32, block: &[u8]) -> bool {
         Self::of(block).is_some_and(|tail| Self::sum(seed, block) == Some(tail.xt_checksum.get()))
@@ -150,7 +149,7 @@ impl DiskExtent {
         FsBlock(u64::from(self.ee_start_hi.get()) << 32 | u64::from(self.ee_start_lo.get()))
     }
 
-    /// Blocks it covers, written or not.
+    /// The number of its blocks, written or not.
     #[inline]
     #[must_use]
     pub fn len(&self) -> u32 {
@@ -158,14 +157,14 @@ impl DiskExtent {
         u32::from(if len > MAX_INIT_LEN { len - MAX_INIT_LEN } else { len })
     }
 
-    /// It covers nothing: never so in a valid tree.
+    /// Whether it has no blocks, which is invalid.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ee_len.get() == 0
     }
 
-    /// Allocated but never written: reads as zeroes.
+    /// Whether it is allocated but unwritten, so that it reads as zeros.
     #[inline]
     #[must_use]
     pub fn is_unwritten(&self) -> bool {
@@ -173,7 +172,7 @@ impl DiskExtent {
     }
 }
 
-/// A node as it stands: its header, and whatever entries fit into the bytes.
+/// An unchecked node: its header, and the entries that fit into the bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct RawNode<'a> {
     /// The header.
@@ -190,7 +189,7 @@ impl<'a> RawNode<'a> {
         Some(Self { header, body })
     }
 
-    /// Entries that the bytes have space for.
+    /// The capacity of the bytes in entries.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> u16 {
@@ -202,14 +201,14 @@ impl<'a> RawNode<'a> {
         self.body.get(..len).unwrap_or_default()
     }
 
-    /// The entries of a leaf, as many as say they are in use and fit.
+    /// The entries of a leaf: `eh_entries` of them, as far as they fit.
     #[inline]
     #[must_use]
     pub fn extents(&self) -> &'a [DiskExtent] {
         <[DiskExtent]>::ref_from_bytes(self.used()).unwrap_or_default()
     }
 
-    /// The entries of an inner node, as many as say they are in use and fit.
+    /// The entries of an inner node: `eh_entries` of them, as far as they fit.
     #[inline]
     #[must_use]
     pub fn indexes(&self) -> &'a [ExtentIndex] {
@@ -226,11 +225,11 @@ pub struct Extent {
     pub physical: FsBlock,
     /// Blocks, at least 1.
     pub len: u32,
-    /// Never written: reads as zeroes.
+    /// Whether it is unwritten, so that it reads as zeros.
     pub unwritten: bool,
 }
 
-/// A node that was accepted: entries in ascending order, each with a place on the volume.
+/// A validated node: entries in ascending order, each inside the volume.
 #[derive(Debug, Clone, Copy)]
 pub enum Node<'a> {
     /// Runs of blocks.
@@ -240,11 +239,11 @@ pub enum Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Accepts the node in these bytes: `depth` is the depth it must have (`None` for a root), `blocks` the volume's
+    /// Validates the node in these bytes: `depth` is the depth it must have (`None` for a root), `blocks` the volume's
     /// length.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] with the first rule that is broken.
+    /// [`Error::Corrupt`] with the first violated rule.
     pub fn parse(bytes: &'a [u8], depth: Option<u16>, blocks: u64) -> Result<Self> {
         let bad = |what| Err(Error::corrupt(Structure::ExtentTree, what));
         let Some(raw) = RawNode::from_bytes(bytes) else { return bad("no space for a header") };
@@ -298,8 +297,8 @@ impl From<&ExtentIndex> for Child {
 }
 
 impl Extent {
-    /// The entry of a leaf; `None` where the run is empty, longer than an entry can say (32 768 blocks, unwritten 32
-    /// 767), begins beyond block 2^32 of the file or 2^48 of the volume.
+    /// The entry of a leaf; `None` where the run is empty, longer than the maximum (32 768 blocks, unwritten 32 767),
+    /// or begins beyond block 2^32 of the file or 2^48 of the volume.
     #[must_use]
     pub fn to_disk(&self) -> Option<DiskExtent> {
         let most = u32::from(MAX_INIT_LEN) - u32::from(self.unwritten);
@@ -333,30 +332,31 @@ fn split48(block: FsBlock) -> Option<(U32, U16)> {
     Some((U32::new(block.get() as u32), U16::new(high)))
 }
 
-/// Entries that a node of `bytes` bytes has space for: 4 in `i_block`; in a block what is left behind them holds the
-/// checksum, whatever the block size.
+/// The capacity in entries of a node of `bytes` bytes: 4 in `i_block`; in a block the bytes after them have space for
+/// the checksum with any block size.
 #[inline]
 #[must_use]
 pub fn capacity(bytes: usize) -> usize {
     bytes.saturating_sub(ExtentHeader::SIZE) / DiskExtent::SIZE
 }
 
-/// Entries that a node's block of `bytes` bytes has space for, where it says whose it is. A root is as always.
+/// The capacity in entries of a node's block of `bytes` bytes with an owner in its tail. The root is not affected.
 #[inline]
 #[must_use]
 pub fn owned_capacity(bytes: usize) -> usize {
     capacity(bytes).saturating_sub(1)
 }
 
-/// Makes `node` (60 bytes of `i_block`, or a block) a leaf with these extents, which are in ascending order. Bytes
-/// behind them become zero; [`set_block_checksum`] adds the checksum. `None`, with `node` in part written, where an
-/// extent has no [`to_disk`](Extent::to_disk) form or they are more than there is [`capacity`] for.
+/// Writes a leaf with these extents, which are in ascending order, into `node` (60 bytes of `i_block`, or a block).
+/// Bytes after them become zero; [`set_block_checksum`] adds the checksum. `None`, with `node` partly written, where an
+/// extent has no [`to_disk`](Extent::to_disk) form or they exceed the [`capacity`].
 #[must_use]
 pub fn write_leaf(node: &mut [u8], extents: &[Extent]) -> Option<()> {
     write_node(node, 0, extents.iter().map(Extent::to_disk))
 }
 
-/// Makes `node` an inner node of `depth` with these children, which are in ascending order; else as [`write_leaf`].
+/// Writes an inner node of `depth` with these children, which are in ascending order, into `node`; otherwise as
+/// [`write_leaf`].
 #[must_use]
 pub fn write_inner(node: &mut [u8], depth: u16, children: &[Child]) -> Option<()> {
     write_node(node, depth, children.iter().map(Child::to_disk))
@@ -406,8 +406,8 @@ impl From<&DiskExtent> for Extent {
     }
 }
 
-/// Whether a node's block carries the checksum it should, under metadata_csum. `seed` is that of the inode. The
-/// checksum stands behind the `eh_max` entries that the header says there is space for.
+/// Whether the checksum of a node's block is right, under metadata_csum; `seed` is that of the inode. The checksum
+/// follows the space for `eh_max` entries.
 #[must_use]
 pub fn block_checksum_matches(seed: u32, block: &[u8]) -> bool {
     let Some(at) = tail_offset(block) else { return false };

@@ -1,6 +1,6 @@
 //! Feature words of the superblock, and which of them this version can read.
 //!
-//! `compat` features may be ignored by anyone, `ro_compat` features by a reader, `incompat` features by no one.
+//! `compat` features may be ignored, `ro_compat` features by readers only, `incompat` features never.
 
 use crate::{Error, Result};
 use bitflags::bitflags;
@@ -27,7 +27,7 @@ bitflags! {
         const EXCLUDE_INODE = 0x80;
         /// exclude bitmap (never in mainline)
         const EXCLUDE_BITMAP = 0x100;
-        /// two backup superblocks at most, in the groups that `s_backup_bgs` names
+        /// two backup superblocks at most, in the groups in `s_backup_bgs`
         const SPARSE_SUPER2 = 0x200;
         /// fast commits in the journal
         const FAST_COMMIT = 0x400;
@@ -48,7 +48,7 @@ bitflags! {
         const NEEDS_RECOVERY = 0x4;
         /// this volume is an external journal
         const JOURNAL_DEV = 0x8;
-        /// descriptor blocks live in their meta group
+        /// descriptor blocks are in their meta group
         const META_BG = 0x10;
         /// extent trees
         const EXTENT = 0x40;
@@ -56,13 +56,13 @@ bitflags! {
         const BIT64 = 0x80;
         /// multiple-mount protection
         const MMP = 0x100;
-        /// bitmaps and inode tables of several groups lie together
+        /// bitmaps and inode tables of several groups are contiguous
         const FLEX_BG = 0x200;
-        /// large attribute values live in inodes of their own
+        /// large attribute values are in inodes of their own
         const EA_INODE = 0x400;
         /// data in directory entries (never implemented)
         const DIRDATA = 0x1000;
-        /// the seed of checksums stands in the superblock
+        /// the seed of checksums is stored in the superblock
         const CSUM_SEED = 0x2000;
         /// directories over 2 GiB and hash trees of three levels
         const LARGE_DIR = 0x4000;
@@ -72,7 +72,7 @@ bitflags! {
         const ENCRYPT = 0x10000;
         /// directories that compare names without case
         const CASEFOLD = 0x20000;
-        /// the volume has features of Extant's own, which [`Extant`] lists
+        /// the volume has Extant's own features, see [`Extant`]
         const EXTANT = 0x1000_0000;
     }
 
@@ -85,7 +85,7 @@ bitflags! {
         const LARGE_FILE = 0x2;
         /// B-tree directories (never implemented)
         const BTREE_DIR = 0x4;
-        /// `i_blocks` of 48 bits, in blocks where the inode says so
+        /// `i_blocks` of 48 bits, in units of blocks for inodes with the flag
         const HUGE_FILE = 0x8;
         /// CRC-16 checksums of group descriptors, uninitialised groups
         const GDT_CSUM = 0x10;
@@ -113,22 +113,22 @@ bitflags! {
         const VERITY = 0x8000;
         /// the orphan file has entries
         const ORPHAN_PRESENT = 0x10000;
-        /// the volume has features of Extant's own that a reader may ignore, which [`ExtantRo`] lists
+        /// the volume has Extant's own features that a reader may ignore, see [`ExtantRo`]
         const EXTANT_RO = 0x1000_0000;
     }
 
-    /// `x_features`: features of Extant's own. They mean something under [`Incompat::EXTANT`] only, and none of them may be
+    /// `x_features`: Extant's own features. They are valid only under [`Incompat::EXTANT`], and none of them may be
     /// ignored.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Extant: u32 {
-        /// metadata lies in regions, which the group descriptors name
+        /// metadata is in regions, which are recorded in the group descriptors
         const REGIONS = 1;
-        /// indirect blocks, extent nodes and directory blocks say whose they are
+        /// indirect blocks, extent nodes and directory blocks have their owner in a tail
         const OWNED = 2;
     }
 
-    /// `x_ro_features`: features of Extant's own that a reader may ignore. They mean something under
-    /// [`RoCompat::EXTANT_RO`] only.
+    /// `x_ro_features`: Extant's own features that a reader may ignore. They are valid only under
+    /// [`RoCompat::EXTANT_RO`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct ExtantRo: u32 {
         /// free space is recorded in [space maps](crate::space_map), and there are no block bitmaps
@@ -143,7 +143,7 @@ impl ExtantRo {
         names(self.bits(), EXTANT_RO_NAMES, 'Y')
     }
 
-    /// Refuses what only a newer version can write, with its name.
+    /// Refuses features that this version cannot write, with their names.
     ///
     /// # Errors
     /// [`Error::Unsupported`] that lists the features.
@@ -167,7 +167,7 @@ impl Extant {
         names(self.bits(), EXTANT_NAMES, 'X')
     }
 
-    /// Refuses what we cannot read, with its name.
+    /// Refuses features that this version cannot read, with their names.
     ///
     /// # Errors
     /// [`Error::Unsupported`] that lists the features.
@@ -182,7 +182,7 @@ impl Extant {
 }
 
 impl Incompat {
-    /// The features that this version can read. Encrypted names and contents are shown as they stand.
+    /// The features that this version can read. Encrypted names and contents are shown encrypted.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::NEEDS_RECOVERY)
         .union(Self::META_BG)
@@ -263,16 +263,16 @@ const RO_COMPAT_NAMES: &[(u32, &str)] = &[
 /// The three feature words of a volume, unknown bits preserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Features {
-    /// Features anyone may ignore.
+    /// Features that may be ignored.
     pub compat: Compat,
-    /// Features no one may ignore.
+    /// Features that must not be ignored.
     pub incompat: Incompat,
     /// Features a reader may ignore.
     pub ro_compat: RoCompat,
 }
 
 impl Features {
-    /// The features of three words as they stand on the device.
+    /// The features of three words from the device.
     #[must_use]
     pub fn from_words(compat: u32, incompat: u32, ro_compat: u32) -> Self {
         Self {
@@ -283,7 +283,7 @@ impl Features {
     }
 
     /// The features of a name in mke2fs's spelling or one of its older forms (`extents`, `uninit_groups`, `uninit_bg`,
-    /// `gdt_csum`, `has_journal` …); `None` where it names none.
+    /// `gdt_csum`, `has_journal` …); `None` for an unknown name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let name = match name {
@@ -306,7 +306,7 @@ impl Features {
         }
     }
 
-    /// The features of this one that the other does not have.
+    /// The features that are in `self` but not in the other set.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self {
@@ -335,8 +335,8 @@ impl Features {
         .concat()
     }
 
-    /// The usual name of a volume with these features: `ext2`, `ext3` where it has a journal, `ext4` where it has what
-    /// only ext4 can read, `rext3` where it has what only Extant can read.
+    /// The usual name of a volume with these features: `ext2`, `ext3` with a journal, `ext4` with features that only
+    /// ext4 can read, `rext3` with features that only Extant can read.
     #[must_use]
     pub fn format_name(&self) -> &'static str {
         let incompat =
@@ -353,7 +353,7 @@ impl Features {
         }
     }
 
-    /// Refuses a volume that needs something we cannot read, with its name.
+    /// Refuses a volume with features that this version cannot read, with their names.
     ///
     /// # Errors
     /// [`Error::Unsupported`] that lists the features.

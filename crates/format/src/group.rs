@@ -75,7 +75,7 @@ bitflags! {
     }
 }
 
-/// A group descriptor with its halves joined. Any values: nothing here is checked against the volume.
+/// A group descriptor with its halves joined. Not validated: fields may have any values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
     /// The block of the block bitmap.
@@ -94,8 +94,8 @@ pub struct Group {
     pub itable_unused: u32,
     /// Flags; unknown bits preserved.
     pub flags: GroupFlags,
-    /// Under regions: which of the group's chunks are metadata region, bit n for chunk n, see
-    /// [`Geometry::chunk_blocks`]. Elsewhere what the place of the exclusion bitmap's number holds, which is preserved.
+    /// Under regions: the group's chunks that are metadata regions, bit n for chunk n, see [`Geometry::chunk_blocks`].
+    /// Otherwise the block of the exclusion bitmap, which is preserved.
     pub regions: u64,
     /// Checksum of the block bitmap; 16 bits where descriptors have 32 bytes.
     pub block_bitmap_csum: u32,
@@ -106,8 +106,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Of a data group of a native volume: blocks that are free in its bitmap and pinned by a snapshot. They stand in
-    /// the place of [`Group::regions`], which such a volume has no use for.
+    /// For a data group of a native volume: the number of blocks that are free in its bitmap and pinned by a snapshot.
+    /// Stored in place of [`Group::regions`], which native volumes do not use.
     #[must_use]
     pub fn pinned(&self) -> u64 {
         self.regions
@@ -118,8 +118,8 @@ impl Group {
         self.regions = blocks;
     }
 
-    /// Joins the fields of a descriptor. `bytes` is one descriptor as long as the volume's descriptors are; the high
-    /// halves count only where that is 64 bytes or more. Shorter input than 32 bytes reads as zeroes.
+    /// Joins the fields of a descriptor. `bytes` is one descriptor of the volume's descriptor size; the high halves are
+    /// used only if that is 64 bytes or more. Input of less than 32 bytes reads as zeros.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut full = [0u8; DiskGroup::SIZE];
@@ -146,9 +146,9 @@ impl Group {
         }
     }
 
-    /// Writes the fields into a descriptor as long as the volume's descriptors are, the checksum as it stands. High
-    /// halves are written only where there are 64 bytes; what no field names is preserved. Shorter space than 32 bytes
-    /// is left alone.
+    /// Writes the fields, including the current checksum, into a descriptor of the volume's descriptor size. High
+    /// halves are written only if there are 64 bytes; other bytes are preserved. Nothing is written to fewer than 32
+    /// bytes.
     pub fn write(&self, bytes: &mut [u8]) {
         let mut full = [0u8; DiskGroup::SIZE];
         let used = if bytes.len() >= DiskGroup::SIZE { DiskGroup::SIZE } else { DiskGroup::SIZE / 2 };
@@ -172,8 +172,8 @@ impl Group {
         space.copy_from_slice(&full[..used]);
     }
 
-    /// Writes the fields as [`write`](Self::write) does, with the checksum that the descriptor must carry, which
-    /// becomes [`checksum`](Self::checksum).
+    /// Writes the fields as [`write`](Self::write), with the right checksum, which is also stored in
+    /// [`checksum`](Self::checksum).
     pub fn set_checksum(&mut self, sb: &DiskSuperblock, geometry: &Geometry, group: GroupNo, bytes: &mut [u8]) {
         self.write(bytes);
         self.checksum = descriptor_checksum(sb, geometry, group, bytes);
@@ -181,8 +181,8 @@ impl Group {
     }
 }
 
-/// The checksum that a group's descriptor should carry: the low half of a CRC32C under metadata_csum, a CRC-16 under
-/// gdt_csum, else zero. Both cover the volume's identity, the group's number and the descriptor without its checksum.
+/// The right checksum of a group's descriptor: the low half of a CRC32C under metadata_csum, a CRC-16 under gdt_csum,
+/// otherwise zero. Both cover the volume's identity, the group's number and the descriptor without its checksum.
 #[must_use]
 pub fn descriptor_checksum(sb: &DiskSuperblock, geometry: &Geometry, group: GroupNo, bytes: &[u8]) -> u16 {
     const AT: usize = 0x1E;
@@ -197,14 +197,14 @@ pub fn descriptor_checksum(sb: &DiskSuperblock, geometry: &Geometry, group: Grou
         let crc = crc16(!0, &sb.s_uuid);
         let crc = crc16(crc, &number);
         let crc = crc16(crc, head);
-        // descriptors of 32 bytes end here; the high half counts only under 64bit
+        // descriptors of 32 bytes end here; the high half is included only under 64bit
         if geometry.wide_descriptors { crc16(crc, tail) } else { crc }
     } else {
         0
     }
 }
 
-/// The checksum of a bitmap that counts `bits` entries, under metadata_csum. 16 bits where descriptors have 32 bytes.
+/// The checksum of a bitmap of `bits` entries, under metadata_csum. 16 bits where descriptors have 32 bytes.
 #[must_use]
 pub fn bitmap_checksum(geometry: &Geometry, bitmap: &[u8], bits: u32) -> u32 {
     let bytes = (bits as usize / 8).min(bitmap.len());
@@ -212,7 +212,7 @@ pub fn bitmap_checksum(geometry: &Geometry, bitmap: &[u8], bits: u32) -> u32 {
     if geometry.descriptor_size >= DiskGroup::SIZE as u32 { crc } else { crc & 0xFFFF }
 }
 
-/// The runs of bits that are set, in ascending order: the first bit, and the one behind the last.
+/// The runs of set bits, in ascending order, as half-open ranges.
 pub fn mask_runs(mask: u64) -> impl Iterator<Item = Range<u32>> + Clone {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,10 +1,10 @@
 //! The hash of a name in an indexed directory.
 //!
 //! Three functions, each in a signed and an unsigned form: the first systems hashed names as the C type `char`, whose
-//! sign depends on the processor, and the superblock's flags now say which form a volume uses. Only bytes of 0x80 and
-//! above distinguish the two. The result is two numbers: the hash orders the directory, the minor hash breaks ties.
+//! sign depends on the processor; now the superblock's flags select the form. The two differ only for bytes of 0x80 and
+//! above. The result is two numbers: the hash orders the directory, the minor hash breaks ties.
 
-/// The bit that never occurs in a hash: in an index it marks a block that continues the hash of the one before.
+/// The bit that is 0 in every hash: in an index it marks a block that continues the hash of the previous one.
 pub const CONTINUES: u32 = 1;
 
 /// The value that means "after the last name" to readers of a directory; no name has this hash.
@@ -14,11 +14,11 @@ const END_OF_DIRECTORY: u32 = 0x7FFF_FFFF << 1;
 /// `s_def_hash_version`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashVersion {
-    /// The first one, bytes taken as signed.
+    /// The original function, with signed bytes.
     Legacy,
-    /// MD4 with fewer rounds, bytes taken as signed.
+    /// MD4 with fewer rounds, with signed bytes.
     HalfMd4,
-    /// TEA as a compression function, bytes taken as signed.
+    /// TEA as a compression function, with signed bytes.
     Tea,
     /// [`HashVersion::Legacy`] with unsigned bytes.
     LegacyUnsigned,
@@ -26,13 +26,14 @@ pub enum HashVersion {
     HalfMd4Unsigned,
     /// [`HashVersion::Tea`] with unsigned bytes.
     TeaUnsigned,
-    /// SipHash with the directory's encryption key; the hash stands in the directory entry. See
+    /// SipHash with the directory's encryption key; the hash is stored in the directory entry. See
     /// [`crate::dir::EntryHash`].
     SipHash,
 }
 
 impl HashVersion {
-    /// The version with the number `raw`, as index roots and the superblock store it, or `None` where there is none.
+    /// The version with the number `raw`, as index roots and the superblock store it, or `None` for an undefined
+    /// number.
     #[must_use]
     pub fn from_raw(raw: u8) -> Option<Self> {
         Some(match raw {
@@ -61,8 +62,8 @@ impl HashVersion {
         }
     }
 
-    /// The unsigned form of this version. Index roots store the signed number even where the superblock's flags say
-    /// unsigned, so a reader applies this to what it found there.
+    /// The unsigned form of this version. Index roots store the signed number even if the superblock's flags say
+    /// unsigned, so a reader applies this to that number.
     #[must_use]
     pub fn to_unsigned(self) -> Self {
         match self {
@@ -74,7 +75,7 @@ impl HashVersion {
     }
 }
 
-/// The hash of a name; ordered as an indexed directory is, by hash and then by minor hash.
+/// The hash of a name, in the order of an indexed directory: by hash, then by minor hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NameHash {
     /// The hash, with bit 0 clear.
@@ -83,7 +84,7 @@ pub struct NameHash {
     pub minor: u32,
 }
 
-/// Computes the hashes of names: a version and the volume's seed.
+/// A function for hashes of names: a version and the volume's seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hasher {
     version: HashVersion,
@@ -94,8 +95,8 @@ impl Hasher {
     /// The start values of MD4, used where the superblock has no seed.
     const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-    /// A hasher for `version` with `seed` (`s_hash_seed`; all zero stands for the default), or `None` for
-    /// [`HashVersion::SipHash`], which takes a key that only an unlocked directory has.
+    /// A hasher for `version` with `seed` (`s_hash_seed`; all zero means the default), or `None` for
+    /// [`HashVersion::SipHash`], which needs the key of an unlocked directory.
     #[must_use]
     pub fn new(version: HashVersion, seed: [u32; 4]) -> Option<Self> {
         if version == HashVersion::SipHash {
@@ -120,7 +121,7 @@ impl Hasher {
             HashVersion::HalfMd4 => self.half_md4(name, signed),
             HashVersion::HalfMd4Unsigned => self.half_md4(name, unsigned),
             HashVersion::Tea => self.tea(name, signed),
-            // `new` lets no SipHash through
+            // `new` rejects SipHash
             HashVersion::TeaUnsigned | HashVersion::SipHash => self.tea(name, unsigned),
         };
         let hash = hash & !CONTINUES;
@@ -158,8 +159,8 @@ fn unsigned(byte: u8) -> u32 {
     u32::from(byte)
 }
 
-/// The next `N` words of a name of which `rest` is left: bytes most significant first, the gap filled with the length
-/// left. With signed bytes a negative one borrows from those before it, as the sum of C `char`s did.
+/// The next `N` words of a name with the remaining bytes `rest`: big-endian, padded with the remaining length. A
+/// negative signed byte borrows from the previous ones, as in the sum of C `char`s.
 #[inline(always)]
 fn words<const N: usize>(rest: &[u8], extend: impl Fn(u8) -> u32) -> [u32; N] {
     let len = rest.len() as u32;
@@ -185,7 +186,7 @@ fn legacy(name: &[u8], extend: impl Fn(u8) -> u32) -> u32 {
     newest << 1
 }
 
-/// One block of MD4 (RFC 1320) with half the steps: eight words, each round takes them in an order of its own.
+/// One block of MD4 (RFC 1320) with half the steps: eight words, in a different order in each round.
 #[inline]
 fn half_md4_compress(state: &mut [u32; 4], input: &[u32; 8]) {
     #[inline(always)]
@@ -196,7 +197,7 @@ fn half_md4_compress(state: &mut [u32; 4], input: &[u32; 8]) {
         shifts: [u32; 4],
         mix: impl Fn(u32, u32, u32) -> u32 + Copy,
     ) {
-        // four steps, each for another of the four state words; twice
+        // four steps, one for each of the four state words; twice
         for half in [[words[0], words[1], words[2], words[3]], [words[4], words[5], words[6], words[7]]] {
             let [mut a, mut b, mut c, mut d] = *s;
             let step = |target: u32, x, y, z, word: u32, shift| {
@@ -351,7 +352,7 @@ mod tests {
 
     #[test]
     fn the_end_is_no_hash() {
-        // the hash of no bytes is a word of the seed, so a seed can stand for a name that would hash to the end
+        // the hash of an empty name is a word of the seed, so a seed can produce the end-of-directory value
         let end = Hasher::new(HashVersion::HalfMd4, [1, END_OF_DIRECTORY, 0, 0]).unwrap();
         assert_eq!(end.hash(b"").hash, END_OF_DIRECTORY - 2);
     }

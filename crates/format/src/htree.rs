@@ -1,12 +1,12 @@
 //! The index of a directory: a tree of hashes over its leaf blocks.
 //!
-//! The root is the directory's block 0, hidden behind ".." whose record covers it; the other index blocks are hidden in
-//! one unused entry. So code that knows nothing of indexes still reads the directory as a plain one. An index block is
-//! an array of (hash, block): a block holds the names from its hash up to the next one's. The first has no hash (it
-//! counts as 0): the place holds the array's limit and count.
+//! The root is in the directory's block 0, covered by the record of ".."; the other index blocks are covered by one
+//! unused entry. So code without support for indexes can still read the directory linearly. An index block is an array
+//! of (hash, block): a block contains the names from its hash up to the next one's. The first entry has no hash (it
+//! counts as 0), but the array's limit and count.
 //!
-//! Names of one hash may spread over several leaves. Then bit 0 is set in the hash of each further one, which no name's
-//! hash has: a reader goes on to the next leaf while [`Index::next_may_contain`] says so.
+//! Names with the same hash may be in several leaves. Then bit 0, which is 0 in every name's hash, is set in the hash
+//! of each further leaf: a reader continues with the next leaf while [`Index::next_may_contain`] is true.
 
 use crate::checksum::crc32c;
 use crate::dir::{ChecksumState, DirEntry, DirFormat, Entries, LeafTail, decode_rec_len, entry_len};
@@ -16,27 +16,27 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 disk_struct! {
-    /// The head of the index in block 0 of an indexed directory, at 0x18 behind the entries "." and "..".
+    /// The head of the index in block 0 of an indexed directory, at 0x18 after the entries "." and "..".
     pub struct DxRootInfo [8] {
         /// 0.
         0x00 reserved_zero: U32,
-        /// The hash function, see [`HashVersion`]; signed or unsigned as the superblock's flags say.
+        /// The hash function, see [`HashVersion`]; signed or unsigned by the superblock's flags.
         0x04 hash_version: u8,
         /// Length of this structure, 8.
         0x05 info_length: u8,
         /// Levels of index blocks between the root and the leaves.
         0x06 indirect_levels: u8,
-        /// 0; bit 0 stands for something incompatible.
+        /// 0; bit 0 is an incompatible flag.
         0x07 unused_flags: u8,
     }
 }
 
 disk_struct! {
-    /// The place of the first entry's hash in an index block, at 0x20 in the root and at 0x08 elsewhere.
+    /// The first entry's hash in an index block is replaced by this, at 0x20 in the root and at 0x08 elsewhere.
     pub struct DxCountLimit [4] {
-        /// How many entries the block has space for.
+        /// Capacity of the block in entries.
         0x00 limit: U16,
-        /// How many there are, this one included.
+        /// Number of entries, this one included.
         0x02 count: U16,
     }
 }
@@ -44,7 +44,7 @@ disk_struct! {
 disk_struct! {
     /// An entry of an index block.
     pub struct DxEntry [8] {
-        /// The lowest hash in the block, with bit 0 set where the block before has names of this hash too.
+        /// The lowest hash in the block, with bit 0 set if the previous block has names of this hash too.
         0x00 hash: U32,
         /// Block of the directory, in its lower 28 bits.
         0x04 block: U32,
@@ -52,11 +52,11 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Behind the last entry that an index block has space for, under metadata_csum.
+    /// The tail after the last possible entry of an index block, under metadata_csum.
     pub struct DxTail [8] {
-        /// 0; where blocks say whose they are, the directory.
+        /// 0; under [`Extant::OWNED`](crate::feature::Extant::OWNED) the directory.
         0x00 dt_reserved: U32,
-        /// CRC32C of the block up to the last entry in use, then of this tail with 0 here.
+        /// CRC32C of the block up to the last entry in use, then of this tail with this field 0.
         0x04 dt_checksum: U32,
     }
 }
@@ -64,13 +64,13 @@ disk_struct! {
 /// The offset of the entries in a block that is not the root.
 const NODE_ENTRIES: usize = DirEntry::SIZE;
 
-/// The offset of [`DxRootInfo`]: behind "." and "..".
+/// The offset of [`DxRootInfo`]: after "." and "..".
 const ROOT_INFO: usize = 24;
 
 /// The offset of the entries in the root.
 const ROOT_ENTRIES: usize = ROOT_INFO + DxRootInfo::SIZE;
 
-/// The part of an entry's `block` that is a block number.
+/// The bits of an entry's `block` that are the block number.
 const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
 /// The properties of the volume and of the directory's inode that the reader of an index must know.
@@ -80,27 +80,27 @@ pub struct IndexFormat {
     pub dir: DirFormat,
     /// Feature metadata_csum: index blocks end in a [`DxTail`].
     pub checksums: bool,
-    /// Feature large_dir: one level more.
+    /// Feature large_dir: one more level.
     pub large_dir: bool,
 }
 
 impl IndexFormat {
-    /// The most levels of index blocks below the root.
+    /// The maximum number of index block levels below the root.
     #[must_use]
     pub fn max_indirect_levels(&self) -> u8 {
         if self.large_dir { 2 } else { 1 }
     }
 
-    /// The limit that the root must state.
+    /// The limit that the root must have.
     #[must_use]
     pub fn root_limit(&self) -> usize {
         self.limit(ROOT_ENTRIES)
     }
 
-    /// The limit that any other index block must state.
+    /// The limit that any other index block must have.
     #[must_use]
     pub fn node_limit(&self) -> usize {
-        // the hash that a hashed directory's entries have is counted although this entry has none
+        // the hash in a hashed directory's entries is included although this entry has none
         self.limit(entry_len(0, self.dir.hashed))
     }
 
@@ -124,7 +124,7 @@ impl<'a> Index<'a> {
     /// The entries of an index block that is not the root.
     ///
     /// # Errors
-    /// Corruption where `block` is not one unused entry of a block's length, where limit or count are wrong, or where
+    /// Corruption where `block` is not one unused entry of the block's length, where limit or count are wrong, or where
     /// the hashes descend.
     pub fn parse_node(block: &'a [u8], format: &IndexFormat) -> Result<Self> {
         let head = Entries::new(block, format.dir).next().transpose()?;
@@ -166,8 +166,8 @@ impl<'a> Index<'a> {
         Some(if i == 0 { 0 } else { entry.hash.get() })
     }
 
-    /// The directory's block that entry `i` leads to, or `None` past the last: a leaf, or in all but the lowest level
-    /// an index block. The number can be anything: the caller knows the directory's size.
+    /// The directory block of entry `i`, or `None` past the last: a leaf, or in all but the lowest level an index
+    /// block. The number is not validated, as that requires the directory's size.
     #[must_use]
     pub fn block(&self, i: usize) -> Option<FileBlock> {
         self.entries.get(i).map(|e| FileBlock(u64::from(e.block.get() & BLOCK_MASK)))
@@ -179,14 +179,14 @@ impl<'a> Index<'a> {
         (0..self.len()).filter_map(move |i| Some((index.hash(i)?, index.block(i)?)))
     }
 
-    /// The entry to follow for `hash`: the last whose hash is not above it.
+    /// The entry to follow for `hash`: the last one with a hash not above it.
     #[must_use]
     pub fn position(&self, hash: u32) -> usize {
         self.entries[1..].partition_point(|e| e.hash.get() <= hash)
     }
 
-    /// Whether the block behind the one of entry `i` may contain further names of `hash`; `None` where `i` is the last
-    /// entry, so that the next one of the level above decides.
+    /// Whether the block after that of entry `i` may contain further names of `hash`; `None` where `i` is the last
+    /// entry, so that the next entry of the level above decides.
     #[must_use]
     pub fn next_may_contain(&self, i: usize, hash: u32) -> Option<bool> {
         self.hash(i.checked_add(1)?).map(|next| next & !CONTINUES == hash & !CONTINUES)
@@ -196,11 +196,11 @@ impl<'a> Index<'a> {
 /// The root of an index: block 0 of an indexed directory.
 #[derive(Debug, Clone, Copy)]
 pub struct DxRoot<'a> {
-    /// The inode that "." names: the directory itself.
+    /// The inode of ".": the directory itself.
     pub own: InodeNo,
-    /// The inode that ".." names.
+    /// The inode of "..".
     pub parent: InodeNo,
-    /// The hash function as the root has it: signed, whatever the superblock says. See [`HashVersion::to_unsigned`].
+    /// The hash function in the root: signed, whatever the superblock's flags. See [`HashVersion::to_unsigned`].
     pub hash_version: HashVersion,
     /// Levels of index blocks between the root and the leaves; at most what the features allow.
     pub indirect_levels: u8,
@@ -212,8 +212,8 @@ impl<'a> DxRoot<'a> {
     /// Reads block 0 of a directory whose inode has the index flag.
     ///
     /// # Errors
-    /// Corruption where "." and ".." are not as they must be, where the hash function is unknown or not one for this
-    /// directory, where there are more levels than the features allow, or as for [`Index::parse_node`].
+    /// Corruption where "." or ".." are wrong, where the hash function is unknown or invalid for this directory, where
+    /// there are more levels than the features allow, or as for [`Index::parse_node`].
     pub fn parse(block: &'a [u8], format: &IndexFormat) -> Result<Self> {
         let mut entries = Entries::new(block, format.dir);
         let mut dot = |name: &[u8], rec_len: usize, what| match entries.next().transpose()? {
@@ -243,16 +243,15 @@ impl<'a> DxRoot<'a> {
 }
 
 impl DxRootInfo {
-    /// The bytes at the place where an index root has this, or `None` where `block` is too short.
+    /// The bytes at this structure's location in an index root, or `None` where `block` is too short.
     #[must_use]
     pub fn of(block: &[u8]) -> Option<&DxRootInfo> {
         DxRootInfo::ref_from_prefix(block.get(ROOT_INFO..)?).ok().map(|(info, _)| info)
     }
 }
 
-/// The offset at which `block` would have its [`DxCountLimit`] if it is an index block: 0x20 where it looks like a
-/// root, 0x08 where it looks like any other, `None` where it is neither. Identified by the directory entries that hide
-/// the index alone.
+/// The offset of the [`DxCountLimit`] in `block`: 0x20 if it looks like an index root, 0x08 if it looks like another
+/// index block, `None` if it is neither. Identified by the covering directory entries alone.
 #[must_use]
 pub fn count_limit_offset(block: &[u8], block_size: u32) -> Option<usize> {
     let rec_len = |offset: usize| {
@@ -271,11 +270,11 @@ pub fn count_limit_offset(block: &[u8], block_size: u32) -> Option<usize> {
     is_root.then_some(ROOT_ENTRIES)
 }
 
-/// The offset of the tail of an index block, the checksum in it, and the checksum that should be.
+/// The offset of the tail of an index block, the checksum in it, and the right checksum.
 fn index_tail(block: &[u8], block_size: u32, seed: u32) -> Option<(usize, u32, u32)> {
     let start = count_limit_offset(block, block_size)?;
     let (head, _) = DxCountLimit::ref_from_prefix(block.get(start..)?).ok()?;
-    // both at most 65535, so nothing overflows
+    // both at most 65535, so no overflow
     let end = start + usize::from(head.count.get()) * DxEntry::SIZE;
     let tail_at = start + usize::from(head.limit.get()) * DxEntry::SIZE;
     let (tail, _) = DxTail::ref_from_prefix(block.get(tail_at..)?).ok()?;
@@ -293,16 +292,15 @@ pub fn index_checksum(block: &[u8], block_size: u32, seed: u32) -> ChecksumState
     }
 }
 
-/// The directory that an index block says it belongs to, on a volume where blocks do. `None` where it has no place for
-/// it.
+/// The owner in the tail of an index block, on a volume with owners. `None` where the block has no space for it.
 #[must_use]
 pub fn index_owner(block: &[u8], block_size: u32) -> Option<InodeNo> {
     let (at, _, _) = index_tail(block, block_size, 0)?;
     DxTail::ref_from_prefix(block.get(at..)?).ok().map(|(tail, _)| InodeNo(tail.dt_reserved.get()))
 }
 
-/// Writes the directory that an index block belongs to; the checksum is for [`write_index_checksum`]. `None`, with
-/// nothing written, where it has no place for it.
+/// Writes the owner of an index block; [`write_index_checksum`] adds the checksum. `None`, with nothing written, where
+/// it has no space for it.
 pub fn write_index_owner(block: &mut [u8], block_size: u32, owner: InodeNo) -> Option<()> {
     let (at, _, _) = index_tail(block, block_size, 0)?;
     let (tail, _) = DxTail::mut_from_prefix(block.get_mut(at..)?).ok()?;
@@ -310,7 +308,7 @@ pub fn write_index_owner(block: &mut [u8], block_size: u32, owner: InodeNo) -> O
     Some(())
 }
 
-/// Stores the checksum of an index block. Returns `None`, with nothing written, where it has no place.
+/// Stores the checksum of an index block. Returns `None`, with nothing written, where it has no space for it.
 pub fn write_index_checksum(block: &mut [u8], block_size: u32, seed: u32) -> Option<()> {
     let (tail_at, _, computed) = index_tail(block, block_size, seed)?;
     let (tail, _) = DxTail::mut_from_prefix(block.get_mut(tail_at..)?).ok()?;
@@ -318,11 +316,11 @@ pub fn write_index_checksum(block: &mut [u8], block_size: u32, seed: u32) -> Opt
     Some(())
 }
 
-/// Checks the checksum of any directory block, a leaf, which ends in `tail`, or an index block, as the block itself
-/// looks.
+/// Checks the checksum of a directory block: a leaf, which ends in `tail`, or an index block, identified by its
+/// content.
 #[must_use]
 pub fn block_checksum(block: &[u8], block_size: u32, tail: LeafTail, seed: u32) -> ChecksumState {
-    // an index root may still end in the tail it had as a leaf, but no leaf with a tail looks like an index block
+    // an index root may still have its old tail of a leaf, but no leaf with a tail looks like an index block
     match count_limit_offset(block, block_size) {
         Some(_) => index_checksum(block, block_size, seed),
         None => tail.check(block, seed),
@@ -376,7 +374,7 @@ mod tests {
 
     #[test]
     fn limits() {
-        // as mke2fs and the kernel lay them out
+        // as in mke2fs and the kernel
         assert_eq!((FORMAT.root_limit(), FORMAT.node_limit()), (123, 126));
         let plain = IndexFormat { checksums: false, ..FORMAT };
         assert_eq!((plain.root_limit(), plain.node_limit()), (124, 127));
@@ -457,7 +455,7 @@ mod tests {
             write_index_checksum(&mut block, 1024, seed).unwrap();
             assert_eq!(block_checksum(&block, 1024, LeafTail::Checksum, seed), ChecksumState::Good);
             assert!(block[1020..] != [0; 4]);
-            // behind the last entry in use nothing counts
+            // bytes after the last entry in use are ignored
             block[200] ^= 1;
             assert_eq!(index_checksum(&block, 1024, seed), ChecksumState::Good);
             block[12] ^= 1;

@@ -1,7 +1,7 @@
 //! Indirect block maps of ext2 and ext3: 12 direct blocks, then one, two and three levels of blocks of numbers.
 //!
-//! Where blocks say whose they are, an indirect block ends in an [`IndirectTail`], which takes the space of two
-//! numbers.
+//! Under [`Extant::OWNED`](crate::feature::Extant::OWNED) an indirect block ends in an [`IndirectTail`], which takes
+//! the space of two numbers.
 
 use crate::checksum::crc32c;
 use crate::superblock::Geometry;
@@ -9,15 +9,15 @@ use crate::{FileBlock, FsBlock, InodeNo};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Blocks mapped straight from `i_block`.
+/// Number of direct blocks in `i_block`.
 pub const DIRECT: u64 = 12;
 
 disk_struct! {
-    /// The last 8 bytes of an indirect block, where blocks say whose they are.
+    /// The last 8 bytes of an indirect block under [`Extant::OWNED`](crate::feature::Extant::OWNED).
     pub struct IndirectTail[8] {
-        /// The inode whose block it is.
+        /// The inode that owns the block.
         0x0 it_owner: U32,
-        /// Levels of blocks it leads to: 1 where its numbers are those of data blocks, at most 3.
+        /// The level: 1 for an indirect block of data blocks, at most 3.
         0x4 it_level: u8,
         /// The low 24 bits of CRC32C of the volume's seed, the owner, the block's number in 64 bits, and the block with
         /// zeros here.
@@ -25,7 +25,7 @@ disk_struct! {
     }
 }
 
-/// The way from `i_block` to a block: an index into `i_block`, then one index for each indirect block on the way.
+/// The path from `i_block` to a block: an index into `i_block`, then one index for each indirect block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
     indexes: [u32; 4],
@@ -57,7 +57,7 @@ impl Geometry {
 }
 
 impl IndirectFormat {
-    /// Indirect blocks of `block_size` bytes, which end in an [`IndirectTail`] where they are `owned`.
+    /// The format with indirect blocks of `block_size` bytes, which end in an [`IndirectTail`] where they are `owned`.
     #[must_use]
     pub fn new(block_size: u32, owned: bool) -> Self {
         Self { block_size, owned }
@@ -78,15 +78,15 @@ impl IndirectFormat {
         if self.owned { words - IndirectTail::SIZE as u64 / 4 } else { words }
     }
 
-    /// The blocks of a file that one pointer covers: at `level` 0 a data block, at level n an indirect block of that
-    /// height.
+    /// The number of file blocks that one pointer covers: at `level` 0 to a data block, at level n to an indirect block
+    /// of that level.
     #[inline]
     #[must_use]
     pub fn span(self, level: u32) -> u64 {
         self.per_block().saturating_pow(level)
     }
 
-    /// The first block of a file that entry 12, 13 or 14 of `i_block` covers (level 1, 2, 3), and for level 0 block 0.
+    /// The first file block of entry 12, 13 or 14 of `i_block` (level 1, 2, 3); block 0 for level 0.
     #[must_use]
     pub fn first_of_level(self, level: u32) -> FileBlock {
         let mut first = if level == 0 { 0 } else { DIRECT };
@@ -96,13 +96,13 @@ impl IndirectFormat {
         FileBlock(first)
     }
 
-    /// One more than the last block that a triple indirect map reaches.
+    /// The maximum number of blocks of a file with an indirect block map.
     #[must_use]
     pub fn reach(self) -> u64 {
         DIRECT + self.span(1) + self.span(2) + self.span(3)
     }
 
-    /// The path to `block`; `None` where it lies beyond what three levels reach.
+    /// The path to `block`; `None` where it is beyond the maximum.
     #[must_use]
     pub fn path(self, block: FileBlock) -> Option<Path> {
         let mut rest = block.get();
@@ -143,8 +143,8 @@ impl IndirectTail {
         Self::ref_from_suffix(block).ok().map(|(_, tail)| tail)
     }
 
-    /// Writes whose the block is and how high it stands; the checksum is for [`set_checksum`](Self::set_checksum).
-    /// `None`, with nothing written, where the block is too short.
+    /// Writes owner and level; [`set_checksum`](Self::set_checksum) adds the checksum. `None`, with nothing written,
+    /// where the block is too short.
     pub fn write(block: &mut [u8], owner: InodeNo, level: u8) -> Option<()> {
         let tail = Self { it_owner: owner.get().into(), it_level: level, it_checksum: [0; 3] };
         let (_, place) = block.split_at_mut_checked(block.len().checked_sub(Self::SIZE)?)?;
@@ -161,7 +161,7 @@ impl IndirectTail {
         Some(())
     }
 
-    /// Whether the block carries the checksum it should.
+    /// Whether the checksum of the block is right.
     #[must_use]
     pub fn checksum_matches(block: &[u8], at: FsBlock, seed: u32) -> bool {
         Self::of(block).is_some_and(|tail| Self::sum(block, at, seed) == Some(tail.it_checksum))
@@ -176,7 +176,7 @@ impl IndirectTail {
     }
 }
 
-/// The words of a block, all of them; a length that is not a multiple of 4 yields none.
+/// All words of a block; a length that is not a multiple of 4 yields none.
 #[inline]
 #[must_use]
 pub fn pointers(block: &[u8]) -> &[U32] {

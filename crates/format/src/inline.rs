@@ -1,8 +1,8 @@
 //! Inline data: a small file or directory inside its inode.
 //!
-//! The first 60 bytes stand in `i_block`, the rest is the value of the attribute `system.data`. An inline directory has
-//! no "." and "..": its first four bytes are the parent's inode number, then come entries in two chains, one in what is
-//! left of `i_block` and one in the attribute's value. No entry crosses from one to the other.
+//! The first 60 bytes are in `i_block`, the rest is the value of the attribute `system.data`. An inline directory has
+//! no "." and "..": its first four bytes are the parent's inode number, followed by entries in two chains, one in the
+//! rest of `i_block` and one in the attribute's value. No entry crosses from one to the other.
 
 use crate::dir::{DirFormat, Entries, Entry};
 use crate::xattr::index;
@@ -11,7 +11,7 @@ use crate::{Error, InodeNo, Result, Structure};
 /// Bytes in `i_block`.
 pub const I_BLOCK_LEN: usize = 60;
 
-/// Prefix and name of the attribute that has the rest.
+/// Prefix and name of the attribute with the rest.
 pub const DATA_XATTR: (u8, &[u8]) = (index::SYSTEM, b"data");
 
 /// Bytes of the parent's inode number at the start of an inline directory.
@@ -25,11 +25,10 @@ pub struct InlineData<'a> {
 }
 
 impl<'a> InlineData<'a> {
-    /// The content of a file of `size` bytes; `value` is that of [`DATA_XATTR`]. What they have beyond `size` is not
-    /// content.
+    /// The content of a file of `size` bytes; `value` is that of [`DATA_XATTR`]. Bytes beyond `size` are ignored.
     ///
     /// # Errors
-    /// Corruption where `size` is more than what both hold.
+    /// Corruption where `size` is larger than both together.
     pub fn new(i_block: &'a [u8; I_BLOCK_LEN], value: &'a [u8], size: u64) -> Result<Self> {
         let too_long = || Error::corrupt(Structure::InlineData, "the file is longer than the data in its inode");
         let size = usize::try_from(size).map_err(|_| too_long())?;
@@ -38,16 +37,17 @@ impl<'a> InlineData<'a> {
         Ok(InlineData { head, tail })
     }
 
-    /// The content's two parts, one behind the other.
+    /// The content's two parts, in order.
     #[must_use]
     pub fn parts(&self) -> [&'a [u8]; 2] {
         [self.head, self.tail]
     }
 
-    /// Copies content from `offset` on into `out`, and says how many bytes: fewer than `out` has only at the end.
+    /// Copies content from `offset` on into `out`, and returns the number of bytes: fewer than the length of `out` only
+    /// at the end.
     #[must_use]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> usize {
-        // beyond usize is beyond the content too
+        // an offset beyond usize is beyond the content too
         let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let mut done = 0;
         for part in self.parts() {
@@ -64,7 +64,7 @@ impl<'a> InlineData<'a> {
 /// An inline directory.
 #[derive(Debug, Clone, Copy)]
 pub struct InlineDir<'a> {
-    /// The inode that ".." names.
+    /// The inode of "..".
     pub parent: InodeNo,
     head: &'a [u8],
     tail: &'a [u8],
@@ -79,8 +79,8 @@ impl<'a> InlineDir<'a> {
         InlineDir { parent: InodeNo(u32::from_le_bytes([*a, *b, *c, *d])), head, tail: value, format }
     }
 
-    /// The entries, unused ones too, without "." and ".."; their offsets count from the start of `i_block`, and the
-    /// attribute's value counts as if it followed. An error ends only the chain in which it is found.
+    /// The entries, unused ones too, without "." and ".."; their offsets are relative to the start of `i_block`, as if
+    /// the attribute's value followed it. An error ends only the chain in which it is found.
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + use<'a> {
         let format = self.format;
         let chain = move |part: &'a [u8], start: usize| {

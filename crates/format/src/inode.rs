@@ -1,4 +1,4 @@
-//! Inodes: 128 bytes, and the fields that larger ones have beyond.
+//! Inodes: the first 128 bytes, and the extra fields of larger ones.
 
 use crate::checksum::crc32c;
 use crate::feature::{Incompat, RoCompat};
@@ -31,9 +31,9 @@ disk_struct! {
         0x14 i_dtime: U32,
         /// group, low half
         0x18 i_gid_lo: U16,
-        /// names that point here
+        /// number of names
         0x1A i_links_count: U16,
-        /// space taken, in units of 512 bytes (or blocks, see `HUGE_FILE`), low half
+        /// space used, in units of 512 bytes (or blocks, see `HUGE_FILE`), low half
         0x1C i_blocks_lo: U32,
         /// [`InodeFlags`]
         0x20 i_flags: U32,
@@ -49,7 +49,7 @@ disk_struct! {
         0x6C i_size_high: U32,
         /// fragment (never implemented)
         0x70 i_obso_faddr: U32,
-        /// space taken, high half
+        /// space used, high half
         0x74 i_blocks_high: U16,
         /// block of extended attributes, high half
         0x76 i_file_acl_high: U16,
@@ -65,17 +65,18 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// The fields of inodes of 256 bytes and more behind the first 128. `i_extra_isize` says how much of it counts.
+    /// The fields after the first 128 bytes of inodes of 256 bytes and more; `i_extra_isize` is the number of bytes in
+    /// use.
     pub struct DiskInodeExtra[32] {
         /// bytes of this structure that are in use
         0x00 i_extra_isize: U16,
         /// checksum, high half
         0x02 i_checksum_hi: U16,
-        /// change of the inode: nanoseconds, and two more bits of the seconds
+        /// last change of the inode: nanoseconds, and two more bits of the seconds
         0x04 i_ctime_extra: U32,
-        /// change of the data, likewise
+        /// last change of the data, likewise
         0x08 i_mtime_extra: U32,
-        /// access, likewise
+        /// last access, likewise
         0x0C i_atime_extra: U32,
         /// creation, seconds
         0x10 i_crtime: U32,
@@ -112,7 +113,7 @@ bitflags! {
         const ENCRYPT = 0x800;
         /// hashed directory
         const INDEX = 0x1000;
-        /// made on AFS
+        /// created by AFS
         const IMAGIC = 0x2000;
         /// data goes through the journal
         const JOURNAL_DATA = 0x4000;
@@ -128,7 +129,7 @@ bitflags! {
         const EXTENTS = 0x8_0000;
         /// verity file
         const VERITY = 0x10_0000;
-        /// holds the value of an extended attribute
+        /// contains the value of an extended attribute
         const EA_INODE = 0x20_0000;
         /// blocks past the end were allocated on purpose (retired)
         const EOFBLOCKS = 0x40_0000;
@@ -136,7 +137,7 @@ bitflags! {
         const SNAPFILE = 0x100_0000;
         /// DAX
         const DAX = 0x200_0000;
-        /// data stands in the inode
+        /// data is in the inode
         const INLINE_DATA = 0x1000_0000;
         /// children inherit the project
         const PROJINHERIT = 0x2000_0000;
@@ -165,7 +166,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The type in the upper bits of a mode; `None` where they name none.
+    /// The type in the upper bits of a mode; `None` for an undefined value.
     #[must_use]
     pub fn of_mode(mode: u16) -> Option<Self> {
         Some(match mode & 0xF000 {
@@ -181,7 +182,7 @@ impl FileKind {
     }
 }
 
-/// A point in time: seconds since 1970, and nanoseconds under 10^9 (as far as the device says so).
+/// A point in time: seconds since 1970, and nanoseconds, usually below 10^9 (not validated).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
     /// Seconds since 1970, may be negative.
@@ -202,7 +203,7 @@ impl Timestamp {
     }
 }
 
-/// One slot of an inode table as it stands, any bytes.
+/// One slot of an inode table, not validated.
 #[derive(Debug, Clone, Copy)]
 pub struct RawInode<'a> {
     bytes: &'a [u8],
@@ -226,7 +227,7 @@ impl<'a> RawInode<'a> {
         self.bytes
     }
 
-    /// The slot was never used, or was cleared: nothing but zeroes.
+    /// Whether the slot is all zeros: never used, or cleared.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.bytes.iter().all(|b| *b == 0)
@@ -253,7 +254,7 @@ impl<'a> RawInode<'a> {
         u64::from(self.disk.i_size_high.get()) << 32 | u64::from(self.disk.i_size_lo.get())
     }
 
-    /// The block of extended attributes, 0 for none; the high half counts only under 64bit.
+    /// The block of extended attributes, 0 for none; the high half is used only under 64bit.
     #[inline]
     #[must_use]
     pub fn file_acl(&self, wide: bool) -> FsBlock {
@@ -261,7 +262,7 @@ impl<'a> RawInode<'a> {
         FsBlock(u64::from(high) << 32 | u64::from(self.disk.i_file_acl_lo.get()))
     }
 
-    /// Space taken in units of 512 bytes; saturates.
+    /// Space used, in units of 512 bytes; saturates.
     #[must_use]
     pub fn sectors(&self, huge_file: bool, block_size: u32) -> u64 {
         let low = u64::from(self.disk.i_blocks_lo.get());
@@ -272,14 +273,14 @@ impl<'a> RawInode<'a> {
         if self.flags().contains(InodeFlags::HUGE_FILE) { all.saturating_mul(u64::from(block_size / 512)) } else { all }
     }
 
-    /// `i_extra_isize` as it stands; 0 where inodes have 128 bytes.
+    /// `i_extra_isize`, not validated; 0 where inodes have 128 bytes.
     #[inline]
     #[must_use]
     pub fn extra_isize(&self) -> u16 {
         self.extra().map_or(0, |e| e.i_extra_isize.get())
     }
 
-    /// The fields beyond 128 bytes as they stand, whether or not `i_extra_isize` covers them.
+    /// The fields beyond 128 bytes, whether or not `i_extra_isize` covers them.
     #[inline]
     #[must_use]
     pub fn extra(&self) -> Option<&'a DiskInodeExtra> {
@@ -358,8 +359,7 @@ impl<'a> RawInode<'a> {
         words
     }
 
-    /// The space after the extra fields, where attributes may stand; empty for inodes of 128 bytes or a wrong
-    /// `i_extra_isize`.
+    /// The space for attributes after the extra fields; empty for inodes of 128 bytes or a wrong `i_extra_isize`.
     #[inline]
     #[must_use]
     pub fn attribute_area(&self) -> &'a [u8] {
@@ -378,13 +378,13 @@ impl<'a> RawInode<'a> {
         crc32c(geometry.checksum_seed, &(generation << 32 | number).to_le_bytes())
     }
 
-    /// The checksum the inode should carry; 32 bits where `i_extra_isize` covers `i_checksum_hi`, else the low half.
+    /// The right checksum of the inode; 32 bits where `i_extra_isize` covers `i_checksum_hi`, otherwise the low half.
     #[must_use]
     pub fn checksum(&self, geometry: &Geometry, number: InodeNo) -> u32 {
         const LOW: usize = 0x7C;
         const HIGH: usize = 0x82;
         const COPIED: usize = 256;
-        // copied with zeros for the checksum itself, so that it is one run over the bytes and not seven
+        // copied with zeros for the checksum itself, so that the CRC is one call instead of seven
         let (first, rest) = self.bytes.split_at(self.bytes.len().min(COPIED));
         let wide = first.len() > DiskInode::SIZE && self.has_checksum_hi();
         let mut copy = [0; 8 + COPIED];
@@ -401,7 +401,7 @@ impl<'a> RawInode<'a> {
         if wide { crc } else { crc & 0xFFFF }
     }
 
-    /// The checksum the inode carries.
+    /// The stored checksum.
     #[must_use]
     pub fn stored_checksum(&self) -> u32 {
         let high = match self.extra() {
@@ -416,7 +416,7 @@ impl<'a> RawInode<'a> {
     }
 }
 
-/// An inode that was accepted, with its own copy of the bytes.
+/// A validated inode, with its own copy of the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {
     /// Its number.
@@ -429,10 +429,10 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// Accepts a slot of the inode table: in use, checksum right, a type we know, a size a file can have.
+    /// Validates a slot of the inode table: in use, right checksum, known type, possible size.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] with what is wrong; the caller adds where.
+    /// [`Error::Corrupt`] without a location, which the caller adds.
     pub fn parse(sb: &Superblock, number: InodeNo, slot: &[u8]) -> Result<Self> {
         if sb.geometry.metadata_csum
             && let Some(raw) = RawInode::from_slot(slot)
@@ -480,13 +480,13 @@ impl Inode {
         }
     }
 
-    /// Space taken, in units of 512 bytes.
+    /// Space used, in units of 512 bytes.
     #[must_use]
     pub fn sectors(&self, sb: &Superblock) -> u64 {
         self.raw().sectors(sb.features.ro_compat.contains(RoCompat::HUGE_FILE), sb.geometry.block_size)
     }
 
-    /// A symbolic link whose target stands in `i_block`: too short for a block, and none of its space is data.
+    /// Whether it is a symbolic link with the target in `i_block`: short enough, and without data blocks.
     #[must_use]
     pub fn is_fast_symlink(&self) -> bool {
         self.kind == FileKind::Symlink

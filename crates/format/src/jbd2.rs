@@ -4,8 +4,7 @@
 //!
 //! A journal is a superblock followed by a log that wraps around. A transaction in the log is one or more *descriptor
 //! blocks*, each followed by the blocks its tags describe, then *revoke blocks* in any place, then a *commit block*.
-//! All carry the transaction's sequence number, and the log ends where a block does not carry the number that comes
-//! next.
+//! All have the transaction's sequence number, and the log ends at a block without the next number.
 
 mod checksum;
 pub mod fast_commit;
@@ -27,7 +26,7 @@ pub const MAGIC: u32 = 0xC03B_3998;
 /// The type of a block of the journal (`h_blocktype`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockType {
-    /// 1: tags, and the blocks that follow are what the tags describe.
+    /// 1: tags, followed by the blocks that they describe.
     Descriptor,
     /// 2: the transaction is complete.
     Commit,
@@ -40,7 +39,7 @@ pub enum BlockType {
 }
 
 impl BlockType {
-    /// The type that `h_blocktype` names, or `None` for a number without meaning.
+    /// The type for a number in `h_blocktype`, or `None` for an undefined number.
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             1 => Self::Descriptor,
@@ -115,7 +114,7 @@ disk_struct! {
         0x0D h_chksum_size: u8,
         /// unused
         0x0E h_padding: [u8; 2],
-        /// the first holds the checksum; the others are unused
+        /// the first is the checksum; the others are unused
         0x10 h_chksum: [U32; 8],
         /// when the transaction was committed, seconds
         0x30 h_commit_sec: U64,
@@ -134,7 +133,7 @@ disk_struct! {
     }
 }
 
-/// The header of a block that belongs to the journal itself, if that is what `block` is.
+/// The header of a block that belongs to the journal itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The type of the block; `None` where the type number has no meaning.
@@ -144,7 +143,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header; `None` where the magic number is not there (or the block has no 12 bytes).
+    /// Reads the header; `None` where the magic number is missing or the block has less than 12 bytes.
     pub fn parse(block: &[u8]) -> Option<Self> {
         let (header, _) = DiskHeader::read_from_prefix(block).ok()?;
         (header.h_magic == MAGIC).then(|| Self {
@@ -154,7 +153,7 @@ impl Header {
     }
 }
 
-/// `a` was begun after `b`. Sequence numbers wrap around, so that only their difference shows it.
+/// Whether `a` is later than `b`. Sequence numbers wrap around, so only their difference is compared.
 pub const fn later(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }

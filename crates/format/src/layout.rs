@@ -11,7 +11,7 @@ use std::ops::Range;
 pub struct InodeSlot {
     /// The group.
     pub group: GroupNo,
-    /// The inode's place in the group, from 0.
+    /// The inode's index in the group, from 0.
     pub index: u32,
     /// The table's block, from 0.
     pub table_block: u32,
@@ -20,7 +20,7 @@ pub struct InodeSlot {
 }
 
 impl Geometry {
-    /// The group that holds `block`; `None` for blocks outside the volume or before the first group.
+    /// The group of `block`; `None` for blocks outside the volume or before the first group.
     #[inline]
     #[must_use]
     pub fn group_of(&self, block: FsBlock) -> Option<GroupNo> {
@@ -32,7 +32,8 @@ impl Geometry {
         Some(GroupNo((from_first / u64::from(self.blocks_per_group)) as u32))
     }
 
-    /// The first block of a group. Any group number is accepted; one that does not exist lies beyond the volume.
+    /// The first block of a group. Any group number is accepted; the result for one that does not exist is beyond the
+    /// volume.
     #[inline]
     #[must_use]
     pub fn group_start(&self, group: GroupNo) -> FsBlock {
@@ -55,7 +56,7 @@ impl Geometry {
         self.blocks_per_group / self.cluster_blocks
     }
 
-    /// Blocks in a chunk, of which a group has 64 (a last one may be short, or empty): what is metadata region is so by
+    /// Blocks in a chunk, of which a group has 64 (a last one may be short, or empty). Metadata regions consist of
     /// whole chunks.
     #[inline]
     #[must_use]
@@ -70,14 +71,14 @@ impl Geometry {
         self.extant.contains(Extant::REGIONS)
     }
 
-    /// Whether blocks of metadata say whose they are.
+    /// Whether metadata blocks have their owner in a tail.
     #[inline]
     #[must_use]
     pub fn is_owned(&self) -> bool {
         self.extant.contains(Extant::OWNED)
     }
 
-    /// The blocks of a group that are metadata region by this mask, as runs in ascending order.
+    /// The blocks of a group's metadata regions by this mask, as runs in ascending order.
     pub fn region_blocks(&self, group: GroupNo, mask: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let blocks = self.group_blocks(group);
         let chunk = u64::from(self.chunk_blocks());
@@ -93,7 +94,7 @@ impl Geometry {
         (0..self.groups).map(GroupNo)
     }
 
-    /// The group that holds an inode; `None` for 0 and for numbers beyond the last.
+    /// The group of an inode; `None` for 0 and for numbers beyond the last.
     #[inline]
     #[must_use]
     pub fn inode_slot(&self, inode: InodeNo) -> Option<InodeSlot> {
@@ -111,7 +112,7 @@ impl Geometry {
         })
     }
 
-    /// The inode at a place in a group. The caller ensures that both are in range.
+    /// The inode at an index in a group. The caller ensures that both are in range.
     #[inline]
     #[must_use]
     pub fn inode_at(&self, group: GroupNo, index: u32) -> InodeNo {
@@ -163,20 +164,20 @@ impl Geometry {
         u64::from(self.block_size == 1024 && self.first_data_block == 0)
     }
 
-    /// The groups other than 0 that hold a copy of the superblock.
+    /// The groups other than 0 with a copy of the superblock.
     pub fn backup_groups(&self) -> impl Iterator<Item = GroupNo> + '_ {
         self.group_numbers().skip(1).filter(|g| self.backups.contains(*g))
     }
 
-    /// The block that holds the superblock's copy in `group`, where it has one.
+    /// The block of the superblock's copy in `group`, where it has one.
     #[must_use]
     pub fn superblock_block(&self, group: GroupNo) -> Option<FsBlock> {
         let shift = if group.get() == 0 { self.superblock_shift() } else { 0 };
         self.backups.contains(group).then(|| FsBlock(self.group_start(group).get() + shift))
     }
 
-    /// The blocks at the start of a group that hold the superblock, the descriptors and those reserved for growth.
-    /// Empty where the group has none. Where blocks of 1 024 bytes start at 0, the boot block is counted with group 0.
+    /// The blocks at the start of a group with the superblock, the descriptors and those reserved for growth. Empty
+    /// where the group has none. Where blocks of 1 024 bytes start at 0, the boot block is counted with group 0.
     #[must_use]
     pub fn group_head(&self, group: GroupNo) -> Range<u64> {
         let blocks = self.group_blocks(group);
@@ -204,7 +205,7 @@ impl Geometry {
         start..start.saturating_add(length).min(blocks.end)
     }
 
-    /// Bytes from the volume's start; `None` where the block lies outside the volume.
+    /// The byte offset of a block; `None` where it is outside the volume.
     #[inline]
     #[must_use]
     pub fn byte_offset(&self, block: FsBlock) -> Option<u64> {

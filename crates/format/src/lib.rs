@@ -1,9 +1,9 @@
 //! The bytes of ext2, ext3, ext4 and jbd2.
 //!
-//! Two kinds of types live here. A *disk structure* (declared with `disk_struct!`) is the bytes as they stand, any
-//! bytes: its fields carry the names of the kernel's format documentation. A *validated* type is made from bytes by a
-//! `parse` function that checks everything the type promises; bad bytes never become one. The file system reads through
-//! validated types; the checker looks at the disk structures themselves and checks field by field.
+//! There are two kinds of types. A *disk structure* (declared with `disk_struct!`) is any bytes, not validated, with
+//! the field names of the kernel's format documentation. A *validated* type is created from bytes by a `parse` function
+//! that checks all of the type's guarantees. The file system reads through validated types; the checker reads the disk
+//! structures and checks field by field.
 //!
 //! No I/O, no unsafe, no panic on any input. FORMAT.md shows the same tables and is tested against them.
 #![forbid(unsafe_code)]

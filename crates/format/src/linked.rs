@@ -1,11 +1,12 @@
-//! The list of linked writes: what an ext2 volume was about to change, as the content of inode 5.
+//! The list of linked writes: the planned changes to an ext2 volume, stored as the content of inode 5.
 //!
-//! The list is one run of blocks in three areas: two *slots*, which are written in turn, and a *redo area* for the
+//! The list is one run of blocks in three areas: two *slots*, which are written alternately, and a *redo area* for the
 //! repair after a crash ([`Areas`]). A slot describes one generation of changes by records, 16 to 20 bytes each, and by
-//! copies of the changed sectors of directories and attributes. It counts whole or not at all: one checksum covers it.
+//! copies of the changed sectors of directories and attributes. It is valid as a whole or not at all: one checksum
+//! covers it.
 //!
-//! The file's inode is the unit: its slot in the inode table lies within one sector, so that it is on the device as it
-//! was before or after the generation, and its checksum says which. Pointers in indirect blocks and bits of bitmaps
+//! The inode is the unit of atomicity: its slot in the inode table is within one sector, so that the device has its
+//! state before or after the generation, and a checksum shows which. Pointers in indirect blocks and bits of bitmaps
 //! follow it.
 
 mod redo;
@@ -19,13 +20,13 @@ use crate::superblock::DiskSuperblock;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-/// The inode whose content the list is.
+/// The inode with the list.
 pub const INODE: crate::InodeNo = crate::InodeNo(5);
 /// `ll_magic`: "Link" in ASCII.
 pub const MAGIC: u32 = 0x6B6E_694C;
-/// Bytes in the unit that is copied; what a device writes whole or not at all.
+/// Bytes in a sector: the unit that is copied, and that a device writes atomically.
 pub const SECTOR: usize = 512;
-/// Largest inode that linked writes take: a larger one does not lie within a sector.
+/// Maximum inode size with linked writes: a larger inode is not within a sector.
 pub const INODE_SIZE_MAX: u32 = 512;
 /// Smallest list in bytes.
 pub const LEAST: u64 = 128 << 10;
@@ -41,11 +42,11 @@ disk_struct! {
         0x04 ll_checksum: U32,
         /// the volume's `s_uuid`
         0x08 ll_uuid: [u8; 16],
-        /// number of the slot, one more than the one written before; even in the first area, odd in the second
+        /// number of the slot, one more than the previous one; even in the first area, odd in the second
         0x18 ll_counter: U64,
         /// bytes of the slot in use, this header included
         0x20 ll_length: U32,
-        /// 1: it does not hold all; 2: what the slot before describes was durable when this one was written
+        /// 1: incomplete; 2: the changes of the previous slot were durable when this one was written
         0x24 ll_flags: U32,
         /// bytes in a block of the volume
         0x28 ll_block_size: U32,
@@ -103,7 +104,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Neighbouring pointers that the generation changed in an indirect block that was there before.
+    /// Adjacent pointers that the generation changed in an existing indirect block.
     pub struct DiskListPointers[20] {
         /// the indirect block
         0x00 lp_block: U32,
@@ -113,7 +114,7 @@ disk_struct! {
         0x08 lp_index: U16,
         /// how many
         0x0A lp_count: U16,
-        /// the first one's value before, and each next one's is one more; 0 where all were 0
+        /// the first one's value before, each next one is one more; 0 if all were 0
         0x0C lp_before: U32,
         /// the same after
         0x10 lp_after: U32,
@@ -121,7 +122,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Neighbouring blocks that the generation allocated or freed.
+    /// Adjacent blocks that the generation allocated or freed.
     pub struct DiskListRun[16] {
         /// the inode they belong to
         0x00 lr_owner: U32,
@@ -135,7 +136,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// A group of which the generation changed something.
+    /// A group that the generation changed.
     pub struct DiskListGroup[16] {
         /// its number
         0x00 lg_number: U32,
@@ -149,7 +150,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// A block of metadata that the generation allocated. It is written with the slot, which counts only with it.
+    /// A metadata block that the generation allocated. It is written with the slot, which is valid only with it.
     pub struct DiskListFresh[12] {
         /// the block
         0x00 lf_block: U32,
@@ -161,7 +162,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// A changed sector of a block that was there before; its new content, 512 bytes, follows.
+    /// A changed sector of an existing block; its new content, 512 bytes, follows.
     pub struct DiskListCopy[16] {
         /// the block
         0x00 lc_block: U32,
@@ -176,9 +177,9 @@ disk_struct! {
     }
 }
 
-/// `ll_flags`: the slot does not hold all that its generation changed.
+/// `ll_flags`: the slot does not describe all changes of its generation.
 pub const INCOMPLETE: u32 = 1;
-/// `ll_flags`: what the slot before describes was durable when this one was written.
+/// `ll_flags`: the changes of the previous slot were durable when this one was written.
 pub const PREVIOUS_DURABLE: u32 = 2;
 /// `li_flags`: the inode was free before.
 pub const NEW: u16 = 1;
@@ -186,7 +187,7 @@ pub const NEW: u16 = 1;
 pub const FREED: u16 = 2;
 /// `li_flags`: the inode is, or was, a directory.
 pub const DIRECTORY: u16 = 4;
-/// `li_flags`: the inode's slot in the inode table after the generation stands among the whole ones.
+/// `li_flags`: the inode's slot in the inode table after the generation is among the whole ones.
 pub const WHOLE: u16 = 8;
 /// `lf_kind`, `lc_kind`: a block of directory entries.
 pub const KIND_DIRECTORY: u16 = 1;
@@ -196,15 +197,15 @@ pub const KIND_ATTRIBUTES: u16 = 2;
 /// The areas of a list, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Areas {
-    /// Bytes in each of the two slots, which lie at the start, one behind the other.
+    /// Bytes in each of the two slots, which are at the start, one after the other.
     pub slot: u64,
-    /// Bytes in the redo area behind them.
+    /// Bytes in the redo area after them.
     pub redo: u64,
 }
 
 impl Areas {
-    /// Those of a list of `len` bytes on a volume with blocks of `block_size`: each slot a quarter of it. `None` for a
-    /// size that no list has.
+    /// The areas of a list of `len` bytes on a volume with blocks of `block_size`: each slot is a quarter of it. `None`
+    /// for an invalid size.
     #[must_use]
     pub fn of(len: u64, block_size: u32) -> Option<Self> {
         let block = u64::from(block_size);
@@ -215,20 +216,20 @@ impl Areas {
         (slot > 0).then_some(Self { slot, redo: len - 2 * slot })
     }
 
-    /// Bytes of both slots and the redo area.
+    /// Total bytes of both slots and the redo area.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "none is")]
     pub const fn len(&self) -> u64 {
         2 * self.slot + self.redo
     }
 
-    /// The byte at which the slot with a counter lies.
+    /// The byte offset of the slot with a counter.
     #[must_use]
     pub const fn slot_at(&self, counter: u64) -> u64 {
         (counter & 1) * self.slot
     }
 
-    /// The byte at which the redo area lies.
+    /// The byte offset of the redo area.
     #[must_use]
     pub const fn redo_at(&self) -> u64 {
         2 * self.slot
@@ -244,14 +245,13 @@ pub fn mount_sum(superblock: &DiskSuperblock) -> u32 {
     crc32c(sum, superblock.s_lastcheck.as_bytes())
 }
 
-/// The checksum of a sector, a block or an inode's slot, as the list has it.
+/// The checksum of a sector, a block or an inode's slot, as used in the list.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u32 {
     crc32c(!0, bytes)
 }
 
-/// Whether the first sector of an area of a list was written by linked writes for this volume: also where the area was
-/// torn.
+/// Whether the first sector of an area was written by linked writes for this volume, even if the area is torn.
 #[must_use]
 pub fn is_ours(sector: &[u8], uuid: &[u8; 16]) -> bool {
     sector.get(..4) == Some(MAGIC.to_le_bytes().as_slice()) && sector.get(8..24) == Some(uuid.as_slice())

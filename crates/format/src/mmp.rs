@@ -1,4 +1,4 @@
-//! Multiple-mount protection: one block by which a volume in use is known to others that can see the device.
+//! Multiple-mount protection: a block that shows other hosts with access to the device that the volume is in use.
 
 use crate::checksum::crc32c;
 use crate::{Error, Result, Structure};
@@ -10,13 +10,13 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const MAGIC: u32 = 0x004D_4D50;
 /// `mmp_seq` of a volume that is not in use.
 pub const SEQ_CLEAN: u32 = 0xFF4D_4D50;
-/// `mmp_seq` of a volume that a checker works on.
+/// `mmp_seq` of a volume that is being checked.
 pub const SEQ_FSCK: u32 = 0xE24D_4D50;
 /// The largest `mmp_seq` of a mounted volume.
 pub const SEQ_MAX: u32 = 0xE24D_4D4F;
 
 disk_struct! {
-    /// The block that `s_mmp_block` names (`mmp_struct`); what follows in a larger block means nothing.
+    /// The block `s_mmp_block` (`mmp_struct`); the rest of a larger block is unused.
     pub struct DiskMmp[1024] {
         /// 0x004D4D50
         0x000 mmp_magic: U32,
@@ -34,12 +34,12 @@ disk_struct! {
         0x072 mmp_pad1: U16,
         /// unused
         0x074 mmp_pad2: [U32; 226],
-        /// with metadata_csum: CRC32C from the volume's seed over all before
+        /// with metadata_csum: CRC32C from the volume's seed over all bytes before
         0x3FC mmp_checksum: U32,
     }
 }
 
-/// The process that uses a volume, as its MMP block says.
+/// The user of a volume by its MMP block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// No process.
@@ -53,8 +53,8 @@ pub enum Use {
 }
 
 impl DiskMmp {
-    /// The block of a volume that is not in use, last written at `time` seconds since 1970 by no host; `check_interval`
-    /// in seconds. `seed` is the volume's where it has metadata_csum.
+    /// The block of a volume that is not in use, written at `time` (seconds since 1970) without a host name;
+    /// `check_interval` in seconds. `seed` is the volume's where it has metadata_csum.
     #[must_use]
     pub fn clean(time: u64, check_interval: u16, seed: Option<u32>) -> Self {
         let Ok(mut mmp) = Self::read_from_bytes(&[0; Self::SIZE]) else {
@@ -73,7 +73,7 @@ impl DiskMmp {
         crc32c(seed, &self.as_bytes()[..offset_of!(Self, mmp_checksum)])
     }
 
-    /// The process that uses the volume.
+    /// The user of the volume.
     pub fn usage(&self) -> Use {
         match self.mmp_seq.get() {
             SEQ_CLEAN => Use::Clean,
@@ -84,7 +84,7 @@ impl DiskMmp {
     }
 }
 
-/// An MMP block that can be relied on.
+/// A validated MMP block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mmp {
     disk: DiskMmp,
@@ -110,7 +110,7 @@ impl Mmp {
         Ok(Self { disk })
     }
 
-    /// The block as it stands.
+    /// The block's fields.
     pub fn disk(&self) -> &DiskMmp {
         &self.disk
     }

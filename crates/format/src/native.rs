@@ -1,15 +1,15 @@
-//! The native format: a copy-on-write map below an ordinary ext4 volume.
+//! The native format: a copy-on-write map beneath an ordinary ext4 volume.
 //!
-//! To everything above, the volume is an ext4 volume (extents, hashed directories, checksums, no journal) of twice as
-//! many groups as the device has. The first half of its block numbers are the device's own blocks: file data lies
-//! there, without a map. The second half are *metadata groups*: numbers of blocks that exist only where the map leads
-//! from them to a *physical block* of the device. The *front*, superblock and descriptors at the start of group 0, is
-//! mapped too. So every metadata block has a number that never changes, which is what the rest of the volume knows it
-//! by, and lies in another physical block after each generation that changes it.
+//! Above the map the volume is an ext4 volume (extents, hashed directories, checksums, no journal) of twice as many
+//! groups as the device has. The first half of its block numbers are the device's own blocks, used for file data
+//! without a map. The second half are *metadata groups*: block numbers that exist only where the map has a *physical
+//! block* of the device for them. The *front*, superblock and descriptors at the start of group 0, is mapped too. So
+//! every metadata block has a constant number, which the rest of the volume uses, and moves to another physical block
+//! in each generation that changes it.
 //!
-//! - [`superblock`]: two of them, written in turn, each with its generation's number in every sector.
-//! - [`map`]: from the *index* of a metadata block to its physical block; what a block is, whose, and what it must sum
-//!   up to stands in the entry that leads to it.
+//! - [`superblock`]: two superblocks, written alternately, each with its generation's number in every sector.
+//! - [`map`]: from the *index* of a metadata block to its physical block; kind, owner and checksum of a block are in
+//!   the entry that leads to it.
 //! - [`chunk_table`]: which blocks of the metadata regions are in use.
 //! - [`snapshots`]: generations that are pinned.
 //!

@@ -1,7 +1,7 @@
-//! The orphan file: inodes without a name that are still open, or whose truncation has not finished.
+//! The orphan file: unlinked inodes that are still open, and inodes with an unfinished truncation.
 //!
-//! Each block of the file is an array of inode numbers, 0 for a free slot, and a tail at its end. Volumes without the
-//! file chain orphans through their inodes, from `s_last_orphan` on.
+//! Each block of the file is an array of inode numbers, 0 for a free slot, and a tail at its end. Volumes without this
+//! file have a linked list of orphans through their inodes, from `s_last_orphan` on.
 
 use crate::checksum::crc32c;
 use crate::{Error, FsBlock, InodeNo, Result, Structure};
@@ -21,7 +21,7 @@ disk_struct! {
     }
 }
 
-/// A block of the orphan file that can be relied on.
+/// A validated block of the orphan file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrphanBlock<'a> {
     slots: &'a [u8],
@@ -29,7 +29,7 @@ pub struct OrphanBlock<'a> {
 }
 
 impl<'a> OrphanBlock<'a> {
-    /// Reads a block of the orphan file, which lies in block `at` of the volume.
+    /// Reads a block of the orphan file, which is block `at` of the volume.
     ///
     /// `seed` is that of the orphan file's inode (CRC32C from the volume's seed over inode number and generation) where
     /// the volume has metadata_csum.
@@ -48,12 +48,12 @@ impl<'a> OrphanBlock<'a> {
         Ok(Self { slots, tail })
     }
 
-    /// The tail as it stands.
+    /// The tail's fields.
     pub fn tail(&self) -> &DiskOrphanTail {
         &self.tail
     }
 
-    /// The orphans, free slots left out; any numbers.
+    /// The orphans without free slots; numbers are not validated.
     pub fn orphans(&self) -> impl Iterator<Item = InodeNo> + use<'a> {
         self.slots
             .chunks_exact(4)
@@ -63,21 +63,21 @@ impl<'a> OrphanBlock<'a> {
     }
 }
 
-/// The correct `ob_checksum` of a block that lies in block `at` of the volume; `seed` is that of the file's inode.
+/// The correct `ob_checksum` of a block that is block `at` of the volume; `seed` is that of the file's inode.
 pub fn checksum(block: &[u8], at: FsBlock, seed: u32) -> u32 {
     let slots = block.len().saturating_sub(DiskOrphanTail::SIZE) / 4 * 4;
     crc32c(crc32c(seed, &at.get().to_le_bytes()), &block[..slots])
 }
 
-/// Orphans that a block of `block_size` bytes has slots for.
+/// Number of slots in a block of `block_size` bytes.
 #[must_use]
 pub fn slots(block_size: u32) -> u32 {
     block_size.saturating_sub(DiskOrphanTail::SIZE as u32) / 4
 }
 
-/// Writes the tail of a block of the orphan file that lies in block `at` of the volume: the magic number, and under
-/// metadata_csum the checksum of the slots as they stand; `seed` is that of the file's inode. `None`, with nothing
-/// written, where `block` is too short.
+/// Writes the tail of a block of the orphan file, which is block `at` of the volume: the magic number, and under
+/// metadata_csum the checksum of the slots; `seed` is that of the file's inode. `None`, with nothing written, where
+/// `block` is too short.
 pub fn set_checksum(block: &mut [u8], at: FsBlock, seed: Option<u32>) -> Option<()> {
     let sum = seed.map_or(0, |seed| checksum(block, at, seed));
     let tail = DiskOrphanTail { ob_magic: MAGIC.into(), ob_checksum: sum.into() };

@@ -1,8 +1,8 @@
-//! Quota files, version 2: who uses how much, and who may use how much.
+//! Quota files, version 2: usage and limits of users, groups and projects.
 //!
-//! The file is an array of blocks of 1 024 bytes whatever the volume's block size is. Block 0 holds a header; block 1
-//! is the root of a tree of four levels whose references are chosen by the bytes of the id, highest first. The fourth
-//! level points to data blocks, each of which holds the entries of several ids.
+//! The file is an array of blocks of 1 024 bytes whatever the volume's block size is. Block 0 is a header; block 1 is
+//! the root of a radix tree of four levels, indexed by the bytes of the id, highest first. The fourth level points to
+//! data blocks, each with the entries of several ids.
 
 use crate::{Error, Result, Structure};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// `dqh_magic` of such a file.
+    /// `dqh_magic` of a file of this kind.
     pub const fn magic(self) -> u32 {
         match self {
             Self::User => 0xD9C0_1F11,
@@ -43,7 +43,7 @@ disk_struct! {
     pub struct DiskQuotaHeader[32] {
         /// 0xD9C01F11 for users, 0xD9C01927 for groups, 0xD9C03F14 for projects
         0x00 dqh_magic: U32,
-        /// 0 or 1: the form of the entries
+        /// 0 or 1: the format of the entries
         0x04 dqh_version: U32,
         /// seconds for which the soft limit of blocks may be exceeded
         0x08 dqi_bgrace: U32,
@@ -53,7 +53,7 @@ disk_struct! {
         0x10 dqi_flags: U32,
         /// blocks in the file
         0x14 dqi_blocks: U32,
-        /// first block without use; 0 for none
+        /// first free block; 0 for none
         0x18 dqi_free_blk: U32,
         /// first data block with space for an entry; 0 for none
         0x1C dqi_free_entry: U32,
@@ -63,7 +63,7 @@ disk_struct! {
 disk_struct! {
     /// The start of a data block (`qt_disk_dqdbheader`); entries follow.
     pub struct DiskDataHeader[16] {
-        /// next data block with space, or next block without use
+        /// next data block with space, or next free block
         0x00 dqdh_next_free: U32,
         /// the one before
         0x04 dqdh_prev_free: U32,
@@ -81,21 +81,21 @@ disk_struct! {
     pub struct DiskEntry0[48] {
         /// user, group or project
         0x00 dqb_id: U32,
-        /// inodes never to be exceeded; 0 for no limit
+        /// hard limit of inodes; 0 for no limit
         0x04 dqb_ihardlimit: U32,
-        /// inodes to be exceeded for a time only; 0 for no limit
+        /// soft limit of inodes; 0 for no limit
         0x08 dqb_isoftlimit: U32,
         /// inodes in use
         0x0C dqb_curinodes: U32,
-        /// KiB never to be exceeded; 0 for no limit
+        /// hard limit in KiB; 0 for no limit
         0x10 dqb_bhardlimit: U32,
-        /// KiB to be exceeded for a time only; 0 for no limit
+        /// soft limit in KiB; 0 for no limit
         0x14 dqb_bsoftlimit: U32,
         /// bytes in use
         0x18 dqb_curspace: U64,
-        /// when the time for too many KiB ends, seconds
+        /// end of the grace period for KiB, seconds
         0x20 dqb_btime: U64,
-        /// when the time for too many inodes ends, seconds
+        /// end of the grace period for inodes, seconds
         0x28 dqb_itime: U64,
     }
 }
@@ -107,21 +107,21 @@ disk_struct! {
         0x00 dqb_id: U32,
         /// unused
         0x04 dqb_pad: U32,
-        /// inodes never to be exceeded; 0 for no limit
+        /// hard limit of inodes; 0 for no limit
         0x08 dqb_ihardlimit: U64,
-        /// inodes to be exceeded for a time only; 0 for no limit
+        /// soft limit of inodes; 0 for no limit
         0x10 dqb_isoftlimit: U64,
         /// inodes in use
         0x18 dqb_curinodes: U64,
-        /// KiB never to be exceeded; 0 for no limit
+        /// hard limit in KiB; 0 for no limit
         0x20 dqb_bhardlimit: U64,
-        /// KiB to be exceeded for a time only; 0 for no limit
+        /// soft limit in KiB; 0 for no limit
         0x28 dqb_bsoftlimit: U64,
         /// bytes in use
         0x30 dqb_curspace: U64,
-        /// when the time for too many KiB ends, seconds
+        /// end of the grace period for KiB, seconds
         0x38 dqb_btime: U64,
-        /// when the time for too many inodes ends, seconds
+        /// end of the grace period for inodes, seconds
         0x40 dqb_itime: U64,
     }
 }
@@ -131,21 +131,21 @@ disk_struct! {
 pub struct Entry {
     /// User, group or project.
     pub id: u32,
-    /// Inodes never to be exceeded; 0 for no limit.
+    /// Hard limit of inodes; 0 for no limit.
     pub inode_hard_limit: u64,
-    /// Inodes to be exceeded for a time only; 0 for no limit.
+    /// Soft limit of inodes; 0 for no limit.
     pub inode_soft_limit: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// KiB never to be exceeded; 0 for no limit.
+    /// Hard limit in KiB; 0 for no limit.
     pub kib_hard_limit: u64,
-    /// KiB to be exceeded for a time only; 0 for no limit.
+    /// Soft limit in KiB; 0 for no limit.
     pub kib_soft_limit: u64,
     /// Bytes in use.
     pub bytes: u64,
-    /// When the time for too many KiB ends, in seconds.
+    /// End of the grace period for KiB, in seconds.
     pub kib_deadline: u64,
-    /// When the time for too many inodes ends, in seconds.
+    /// End of the grace period for inodes, in seconds.
     pub inode_deadline: u64,
 }
 
@@ -185,7 +185,7 @@ fn bad(what: &'static str) -> Error {
     Error::corrupt(Structure::Quota, what)
 }
 
-/// A quota file whose header can be relied on.
+/// A quota file with a validated header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaFile {
     disk: DiskQuotaHeader,
@@ -196,8 +196,8 @@ impl QuotaFile {
     /// Reads the header from block 0 of a file of `len` bytes.
     ///
     /// # Errors
-    /// `Corrupt` for another magic number than that of `kind`, or a file shorter than it says it is; `Unsupported` for a
-    /// version other than 0 and 1.
+    /// `Corrupt` for another magic number than that of `kind`, or a file shorter than the header states; `Unsupported`
+    /// for a version other than 0 and 1.
     pub fn parse(block: &[u8], kind: Kind, len: u64) -> Result<Self> {
         let (disk, _) = DiskQuotaHeader::read_from_prefix(block).map_err(|_| bad("header cut short"))?;
         if disk.dqh_magic != kind.magic() {
@@ -216,16 +216,16 @@ impl QuotaFile {
         Ok(Self { disk, blocks })
     }
 
-    /// The header as it stands.
+    /// The header's fields.
     pub fn disk(&self) -> &DiskQuotaHeader {
         &self.disk
     }
 
-    /// Reads every entry once, in the order of the tree, and hands it to `visit`.
+    /// Reads every entry once, in the order of the tree, and passes it to `visit`.
     ///
-    /// `read` fills a block of [`BLOCK_SIZE`] bytes, by its number in the file. Blocks met a second time are not read
-    /// again, so that the walk ends on any bytes; memory grows with the blocks that are referred to, not with the
-    /// length that the file claims.
+    /// `read` fills a block of [`BLOCK_SIZE`] bytes, by its number in the file. Repeated blocks are not read again, so
+    /// that the walk terminates on any bytes; memory depends on the number of referenced blocks, not on the length in
+    /// the header.
     ///
     /// # Errors
     /// `Corrupt` for a reference beyond the end or to a block of another level; those of `read`.
@@ -255,7 +255,7 @@ impl QuotaFile {
                 }
                 match level_of.insert(child.get(), children) {
                     None => todo.push((child.get(), children)),
-                    // one data block serves several ids
+                    // one data block may have several ids
                     Some(before) if before == children && usize::from(children) > DEPTH => {}
                     Some(_) => return Err(bad("block referred to twice").into()),
                 }
@@ -265,17 +265,17 @@ impl QuotaFile {
         Ok(())
     }
 
-    /// The entries of a data block, free slots left out.
+    /// The entries of a data block without free slots.
     ///
     /// # Errors
-    /// `Corrupt` where the block says it has more entries than fit, or another number than it has.
+    /// `Corrupt` where the count of the block is larger than its capacity, or wrong.
     pub fn entries<'a>(&self, block: &'a [u8; BLOCK_SIZE]) -> Result<impl Iterator<Item = Entry> + use<'a>> {
         let v1 = self.disk.dqh_version == 1;
         let size = if v1 { DiskEntry1::SIZE } else { DiskEntry0::SIZE };
         let (header, slots) = DiskDataHeader::read_from_prefix(block).map_err(|_| bad("data block cut short"))?;
         let used = slots.chunks_exact(size).filter(|slot| slot.iter().any(|&b| b != 0));
         if used.clone().count() != usize::from(header.dqdh_entries.get()) {
-            return Err(bad("data block with another number of entries than it says"));
+            return Err(bad("data block with a wrong count of entries"));
         }
         Ok(used.filter_map(move |slot| {
             if v1 {
@@ -287,13 +287,13 @@ impl QuotaFile {
     }
 }
 
-/// A quota file of version 1 with these entries, whose ids differ; a week of grace for each soft limit.
+/// A quota file of version 1 with these entries, whose ids differ; the grace period of each soft limit is a week.
 #[must_use]
 pub fn write_file(kind: Kind, entries: &[Entry]) -> Vec<u8> {
     const GRACE: u32 = 7 * 24 * 3600;
     const IN_A_BLOCK: usize = (BLOCK_SIZE - DiskDataHeader::SIZE) / DiskEntry1::SIZE;
     let mut file = Blocks(vec![0; 2 * BLOCK_SIZE]);
-    // the data block that takes the next entry, and how many it has
+    // the data block for the next entry, and its number of entries
     let (mut data, mut used) = (0, IN_A_BLOCK);
     for entry in entries {
         let mut block = ROOT as usize;
@@ -333,7 +333,7 @@ pub fn write_file(kind: Kind, entries: &[Entry]) -> Vec<u8> {
     file.0
 }
 
-/// The blocks of a quota file that is being made.
+/// The blocks of a quota file that is being created.
 struct Blocks(Vec<u8>);
 
 impl Blocks {

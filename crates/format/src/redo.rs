@@ -1,8 +1,6 @@
-//! The redo log of a repair: what a repair is about to write, in blocks that are free, and where the superblock says
-//! so.
+//! The redo log of a repair: the new content of blocks, stored in free blocks, with a pointer in the superblock.
 //!
-//! No reader but Extant's checker looks at any of it: the pointer lies in words of the superblock that are not in use,
-//! and the log in free blocks.
+//! Only Extant's checker reads it: the pointer is in unused words of the superblock, and the log in free blocks.
 
 use crate::checksum::crc32c;
 use zerocopy::little_endian::{U32, U64};
@@ -18,7 +16,7 @@ pub const POINTER_AT: usize = 0x3DC;
 pub const SUPERBLOCK: u64 = u64::MAX;
 
 disk_struct! {
-    /// Where the redo log of an unfinished repair begins; at byte 0x3DC of the superblock.
+    /// The pointer to the redo log of an unfinished repair, at byte 0x3DC of the superblock.
     pub struct DiskRedoPointer[32] {
         /// 0x6F646552
         0x00 rp_magic: U32,
@@ -54,11 +52,11 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// An entry of an index block: a block's new content, and where it belongs.
+    /// An entry of an index block: a block's new content and its home location.
     pub struct DiskRedoEntry[24] {
-        /// the block it belongs to; all ones for the superblock's 1 024 bytes
+        /// the home block; all ones for the superblock's 1 024 bytes
         0x00 re_home: U64,
-        /// the block of the log that holds it
+        /// the block of the log with the content
         0x08 re_copy: U64,
         /// CRC32C of that block
         0x10 re_checksum: U32,
@@ -68,7 +66,7 @@ disk_struct! {
 }
 
 impl DiskRedoPointer {
-    /// The pointer in a superblock's 1 024 bytes, where there is one whose checksum is right.
+    /// The pointer in a superblock's 1 024 bytes, if there is one with a right checksum.
     #[must_use]
     pub fn of(superblock: &[u8]) -> Option<Self> {
         let (pointer, _) = Self::read_from_prefix(superblock.get(POINTER_AT..)?).ok()?;
@@ -87,7 +85,7 @@ impl DiskRedoPointer {
 }
 
 impl DiskRedoIndex {
-    /// Entries that an index block of so many bytes has space for.
+    /// Capacity in entries of an index block of `bytes` bytes.
     #[must_use]
     pub fn capacity(block_size: usize) -> usize {
         block_size.saturating_sub(Self::SIZE) / DiskRedoEntry::SIZE

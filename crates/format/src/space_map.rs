@@ -1,14 +1,14 @@
-//! Space maps: free space as extents and a log, in the place of block bitmaps.
+//! Space maps: free space as extents and a log, instead of block bitmaps.
 //!
-//! A *metablockgroup* is as many groups as `x_map_groups` says. For each there is a [*head*](head) in the table, and
-//! two places for a [*tree*](tree), a container for each of its groups; the head says which of them counts. For the
-//! volume there is one log, a [*ring*](ring) of blocks with what was allocated and freed since. The free space of a
-//! group is what its tree says, and then the records of the ring whose sequence is greater than the head's.
+//! A *metablockgroup* has `x_map_groups` groups. For each there is a [*head*](head) in the table, and two locations for
+//! a [*tree*](tree) with a container for each of its groups; the head selects the valid one. For the volume there is
+//! one log, a [*ring*](ring) of blocks with later allocations and frees. The free space of a group is that in its tree,
+//! changed by the records of the ring with a greater sequence than the head's.
 //!
-//! 1. `x_map_start` is the first block of the table; the ring of `x_space_map_log` blocks lies right behind it.
-//! 2. The two places of a metablockgroup lie right behind each other. The first begins at the `bg_block_bitmap` of its
-//!    first group, and that of group *i* is block *i* of it: distinct and inside the volume, as every reader of ext4
-//!    demands.
+//! 1. `x_map_start` is the first block of the table; the ring of `x_space_map_log` blocks follows it.
+//! 2. The two tree locations of a metablockgroup are adjacent. The first begins at the `bg_block_bitmap` of its first
+//!    group, and that of group *i* is block *i* of it: distinct and inside the volume, as every reader of ext4
+//!    requires.
 //! 3. A sequence is the number of a generation that changed free space: 64 bits, never used twice on a volume.
 //! 4. Heads, trees and blocks of the ring have CRC32C from the volume seed, whether the volume has metadata_csum or
 //!    not.
@@ -24,16 +24,16 @@ use head::DiskMapHead;
 use std::ops::Range;
 use tree::{DiskContainer, DiskTree};
 
-/// Most groups of a metablockgroup: more than any of 8 GB has.
+/// Maximum number of groups in a metablockgroup: more than any of 8 GB has.
 pub const MOST_GROUPS: u32 = 4096;
-/// Fewest blocks of a ring.
+/// Minimum number of blocks of a ring.
 pub const LEAST_LOG: u32 = 4;
-/// Most blocks of a ring: all of it is read when the volume is opened.
+/// Maximum number of blocks of a ring, all of which are read when the volume is opened.
 pub const MOST_LOG: u32 = 16_384;
-/// Highest sequence and position: one beyond was not reached by counting. Each has a successor.
+/// Maximum sequence and position; higher ones cannot be reached by counting. Each has a successor.
 pub const MOST_SEQUENCE: u64 = u64::MAX / 2;
 
-/// The locations of a volume's space maps: arithmetic on the superblock's numbers, which were checked.
+/// The locations of a volume's space maps: arithmetic on validated numbers of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpaceMaps {
     geometry: Geometry,
@@ -46,8 +46,8 @@ impl SpaceMaps {
     /// The space maps of a volume; `None` where it has block bitmaps.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where a feature in `x_ro_features` is not known, so that only reading is possible;
-    /// [`Error::Corrupt`] names the field of the superblock that contradicts the others.
+    /// [`Error::Unsupported`] where a feature in `x_ro_features` is unknown, so that only reading is possible;
+    /// [`Error::Corrupt`] with the field of the superblock that contradicts the others.
     pub fn of(sb: &Superblock) -> Result<Option<Self>> {
         let extant = sb.disk.extant_ro();
         extant.check_writable()?;
@@ -59,7 +59,7 @@ impl SpaceMaps {
             return bad("x_ro_features: space maps need the feature flex_bg");
         }
         if sb.features.ro_compat.contains(RoCompat::BIGALLOC) {
-            return bad("x_ro_features: space maps go without bigalloc");
+            return bad("x_ro_features: space maps exclude bigalloc");
         }
         let (groups, start, log) =
             (sb.disk.x_map_groups.get(), sb.disk.x_map_start.get(), sb.disk.x_space_map_log.get());
@@ -71,7 +71,7 @@ impl SpaceMaps {
     }
 
     /// Space maps with these numbers; `None` where `groups` is not a power of two up to [`MOST_GROUPS`], the ring has
-    /// fewer blocks than [`LEAST_LOG`] or more than [`MOST_LOG`], or table and ring do not lie inside the volume.
+    /// fewer blocks than [`LEAST_LOG`] or more than [`MOST_LOG`], or table and ring are not inside the volume.
     #[must_use]
     pub fn new(geometry: &Geometry, groups: u32, start: u64, log: u32) -> Option<Self> {
         let maps = Self { geometry: geometry.clone(), groups, start, log };
@@ -107,7 +107,7 @@ impl SpaceMaps {
         group.get() / self.groups
     }
 
-    /// The groups of a metablockgroup; none of one that does not exist.
+    /// The groups of a metablockgroup; empty for one that does not exist.
     #[must_use]
     pub fn groups_of(&self, map: u32) -> Range<u32> {
         let first = map.saturating_mul(self.groups).min(self.geometry.groups);
@@ -153,13 +153,13 @@ impl SpaceMaps {
         (FsBlock(block), (map % per_block) as usize * DiskMapHead::SIZE)
     }
 
-    /// The location of the block of the ring with this position.
+    /// The block of the ring with this position.
     #[must_use]
     pub fn ring_block(&self, position: u64) -> FsBlock {
         FsBlock(self.ring().start + position % u64::from(self.log))
     }
 
-    /// Blocks of one place of a metablockgroup's tree: as many as it has groups, and those of the tree's own head.
+    /// Blocks of one tree location of a metablockgroup: one per group, and those for the tree's header.
     #[must_use]
     pub fn place_blocks(&self, map: u32) -> u64 {
         let groups = self.groups_of(map).len();
@@ -167,8 +167,8 @@ impl SpaceMaps {
         groups as u64 + head.div_ceil(self.geometry.block_size as usize) as u64
     }
 
-    /// The two places of a metablockgroup's tree, the first of which begins at this block. They lie inside the volume
-    /// only where the caller knows it, see [`are_inside`](Self::are_inside).
+    /// The two tree locations of a metablockgroup, the first of which begins at this block. They may be outside the
+    /// volume, see [`are_inside`](Self::are_inside).
     #[must_use]
     pub fn places(&self, map: u32, first: FsBlock) -> [Range<u64>; 2] {
         let blocks = self.place_blocks(map);
@@ -176,7 +176,7 @@ impl SpaceMaps {
         [first.get()..middle, middle..middle.saturating_add(blocks)]
     }
 
-    /// Whether both places lie inside the volume, and not in table or ring.
+    /// Whether both tree locations are inside the volume and do not overlap table or ring.
     #[must_use]
     pub fn are_inside(&self, places: &[Range<u64>; 2]) -> bool {
         let [first, second] = places;
@@ -184,7 +184,7 @@ impl SpaceMaps {
         inside && (second.end <= self.start || first.start >= self.ring().end)
     }
 
-    /// Whether a run lies inside one group.
+    /// Whether a run is inside one group.
     #[must_use]
     pub fn is_in_one_group(&self, start: u64, length: u32) -> bool {
         let Some(last) = start.checked_add(u64::from(length)).and_then(|end| end.checked_sub(1)) else { return false };

@@ -1,4 +1,4 @@
-//! The superblock: its bytes, and the geometry of the volume that follows from them.
+//! The superblock: its bytes, and the geometry of the volume derived from them.
 
 use crate::checksum::crc32c;
 use crate::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
@@ -24,7 +24,7 @@ disk_struct! {
         0x00C s_free_blocks_count_lo: U32,
         /// free inodes
         0x010 s_free_inodes_count: U32,
-        /// the block that holds the superblock: 1 where blocks have 1 024 bytes, else 0
+        /// the block of the superblock: 1 with blocks of 1 024 bytes, otherwise 0
         0x014 s_first_data_block: U32,
         /// block size is `2 ^ (10 + this)` bytes
         0x018 s_log_block_size: U32,
@@ -48,7 +48,7 @@ disk_struct! {
         0x038 s_magic: U16,
         /// [`State`](crate::superblock::State)
         0x03A s_state: U16,
-        /// what to do on an error: 1 go on, 2 read-only, 3 panic
+        /// behaviour on errors: 1 continue, 2 read-only, 3 panic
         0x03C s_errors: U16,
         /// minor revision
         0x03E s_minor_rev_level: U16,
@@ -60,15 +60,15 @@ disk_struct! {
         0x048 s_creator_os: U32,
         /// 0 for the first revision (fixed inode size, no features), 1 for the dynamic one
         0x04C s_rev_level: U32,
-        /// who may use reserved blocks
+        /// user that may use reserved blocks
         0x050 s_def_resuid: U16,
-        /// which group may use reserved blocks
+        /// group that may use reserved blocks
         0x052 s_def_resgid: U16,
         /// first inode that is not reserved
         0x054 s_first_ino: U32,
         /// bytes in an inode
         0x058 s_inode_size: U16,
-        /// the group this copy lies in
+        /// the group of this copy
         0x05A s_block_group_nr: U16,
         /// compatible features
         0x05C s_feature_compat: U32,
@@ -80,7 +80,7 @@ disk_struct! {
         0x068 s_uuid: [u8; 16],
         /// the volume's label
         0x078 s_volume_name: [u8; 16],
-        /// where it was last mounted
+        /// last mount point
         0x088 s_last_mounted: [u8; 64],
         /// compression algorithms (unused)
         0x0C8 s_algorithm_usage_bitmap: U32,
@@ -102,7 +102,7 @@ disk_struct! {
         0x0EC s_hash_seed: [U32; 4],
         /// hash of new directories
         0x0FC s_def_hash_version: u8,
-        /// what `s_jnl_blocks` holds: 1 for the journal inode's block map
+        /// content of `s_jnl_blocks`: 1 for the journal inode's block map
         0x0FD s_jnl_backup_type: u8,
         /// bytes in a group descriptor under 64bit
         0x0FE s_desc_size: U16,
@@ -110,7 +110,7 @@ disk_struct! {
         0x100 s_default_mount_opts: U32,
         /// first meta group that has its own descriptors
         0x104 s_first_meta_bg: U32,
-        /// when it was made, seconds, low half
+        /// time of creation, seconds, low half
         0x108 s_mkfs_time: U32,
         /// copy of the journal inode's `i_block`, then its size: high half, low half
         0x10C s_jnl_blocks: [U32; 17],
@@ -120,7 +120,7 @@ disk_struct! {
         0x154 s_r_blocks_count_hi: U32,
         /// free blocks, high half
         0x158 s_free_blocks_count_hi: U32,
-        /// extra bytes that every inode has
+        /// extra bytes in every inode
         0x15C s_min_extra_isize: U16,
         /// extra bytes that new inodes should have
         0x15E s_want_extra_isize: U16,
@@ -180,7 +180,7 @@ disk_struct! {
         0x240 s_usr_quota_inum: U32,
         /// group quota's inode
         0x244 s_grp_quota_inum: U32,
-        /// blocks that bitmaps and tables take (unused)
+        /// blocks of bitmaps and tables (unused)
         0x248 s_overhead_blocks: U32,
         /// groups of the two backups under sparse_super2
         0x24C s_backup_bgs: [U32; 2],
@@ -198,7 +198,7 @@ disk_struct! {
         0x274 s_wtime_hi: u8,
         /// last mount, bits 32-39
         0x275 s_mtime_hi: u8,
-        /// made, bits 32-39
+        /// time of creation, bits 32-39
         0x276 s_mkfs_time_hi: u8,
         /// last check, bits 32-39
         0x277 s_lastcheck_hi: u8,
@@ -222,11 +222,11 @@ disk_struct! {
         0x286 s_def_resgid_hi: U16,
         /// unused
         0x288 s_reserved: [U32; 14],
-        /// features of Extant's own, under the feature extant: [`Extant`]
+        /// Extant's own features, under the feature extant: [`Extant`]
         0x2C0 x_features: U32,
-        /// blocks that a group's metadata region began with, under regions
+        /// initial blocks of a group's metadata region, under regions
         0x2C4 x_region_blocks: U32,
-        /// features of Extant's own that a reader may ignore, under the feature extant_ro: [`ExtantRo`]
+        /// Extant's own features that a reader may ignore, under the feature extant_ro: [`ExtantRo`]
         0x2C8 x_ro_features: U32,
         /// groups in a metablockgroup, under space_maps
         0x2CC x_map_groups: U32,
@@ -234,7 +234,7 @@ disk_struct! {
         0x2D0 x_map_start: U64,
         /// blocks of the log, under space_maps
         0x2D8 x_space_map_log: U32,
-        /// unused but for the pointer to a redo log, see [`redo`](crate::redo)
+        /// unused except for the pointer to a redo log, see [`redo`](crate::redo)
         0x2DC s_reserved2: [U32; 72],
         /// CRC32C of the superblock without this field
         0x3FC s_checksum: U32,
@@ -247,28 +247,28 @@ bitflags::bitflags! {
     pub struct State: u16 {
         /// unmounted cleanly
         const VALID = 1;
-        /// errors were seen
+        /// errors were found
         const ERROR = 2;
         /// orphans are being recovered
         const ORPHAN = 4;
-        /// fast-commit replay is under way
+        /// fast-commit replay is in progress
         const FC_REPLAY = 0x20;
     }
 
     /// `s_flags`
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Flags: u32 {
-        /// directory hashes take characters as signed
+        /// directory hashes use signed characters
         const SIGNED_HASH = 1;
-        /// directory hashes take characters as unsigned
+        /// directory hashes use unsigned characters
         const UNSIGNED_HASH = 2;
-        /// made to test development code
+        /// for tests of development code
         const TEST_FILESYS = 4;
     }
 }
 
 impl DiskSuperblock {
-    /// The bytes of a superblock, any bytes; `None` where there are fewer than 1 024.
+    /// An unchecked superblock; `None` where there are fewer than 1 024 bytes.
     #[must_use]
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         Self::read_from_prefix(bytes).ok().map(|(sb, _)| sb)
@@ -283,7 +283,7 @@ impl DiskSuperblock {
         Features::from_words(self.s_feature_compat.get(), self.s_feature_incompat.get(), self.s_feature_ro_compat.get())
     }
 
-    /// The features of Extant's own; none without the feature extant.
+    /// Extant's own features; none without the feature extant.
     #[must_use]
     pub fn extant(&self) -> Extant {
         if self.features().incompat.contains(Incompat::EXTANT) {
@@ -293,7 +293,7 @@ impl DiskSuperblock {
         }
     }
 
-    /// The features of Extant's own that a reader may ignore; none without the feature extant_ro.
+    /// Extant's own features that a reader may ignore; none without the feature extant_ro.
     #[must_use]
     pub fn extant_ro(&self) -> ExtantRo {
         if self.features().ro_compat.contains(RoCompat::EXTANT_RO) {
@@ -321,7 +321,7 @@ impl DiskSuperblock {
         self.wide(self.s_r_blocks_count_lo, self.s_r_blocks_count_hi)
     }
 
-    /// Writes the volume's length in blocks, both halves. Without 64bit the high half means nothing and must be 0.
+    /// Writes the volume's length in blocks, both halves. Without 64bit the high half must be 0.
     pub fn set_blocks_count(&mut self, blocks: u64) {
         (self.s_blocks_count_lo, self.s_blocks_count_hi) = halves(blocks);
     }
@@ -343,14 +343,14 @@ impl DiskSuperblock {
         self.s_feature_ro_compat = features.ro_compat.bits().into();
     }
 
-    /// Writes the checksum, where metadata_csum asks for one; else 0. The last step before the bytes go to the device.
+    /// Writes the checksum under metadata_csum, otherwise 0. The last step before the bytes go to the device.
     pub fn set_checksum(&mut self) {
         let summed = self.features().ro_compat.contains(RoCompat::METADATA_CSUM);
         self.s_checksum = if summed { self.checksum() } else { 0 }.into();
     }
 
-    /// The copy of this superblock that belongs into `group`: with that group's number, with its checksum. The kernel
-    /// and e2fsck expect a number of 16 bits; higher ones are cut.
+    /// The copy of this superblock for `group`, with that group's number and the checksum. The kernel and e2fsck expect
+    /// a number of 16 bits; higher ones are truncated.
     #[must_use]
     pub fn copy_for(&self, group: GroupNo) -> Self {
         let mut copy = *self;
@@ -364,7 +364,7 @@ impl DiskSuperblock {
         u64::from(high) << 32 | u64::from(lo.get())
     }
 
-    /// The checksum that the superblock should carry under metadata_csum.
+    /// The right checksum of the superblock under metadata_csum.
     #[must_use]
     pub fn checksum(&self) -> u32 {
         let bytes = self.as_bytes();
@@ -377,7 +377,7 @@ impl DiskSuperblock {
         text(&self.s_volume_name)
     }
 
-    /// The directory where it was last mounted.
+    /// The last mount point.
     #[must_use]
     pub fn last_mounted(&self) -> String {
         text(&self.s_last_mounted)
@@ -411,10 +411,9 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
-/// The geometry of a volume: every number that places something on it, checked so that arithmetic with them cannot
-/// fail.
+/// The geometry of a volume: all numbers of its layout, validated so that arithmetic with them cannot fail.
 ///
-/// Promises: sizes are powers of two in range, `groups >= 1`, every group but the last has `blocks_per_group` blocks,
+/// Guarantees: sizes are powers of two in range, `groups >= 1`, every group but the last has `blocks_per_group` blocks,
 /// `inodes == groups * inodes_per_group`, the inode table of a group is shorter than the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Geometry {
@@ -446,37 +445,37 @@ pub struct Geometry {
     pub descriptor_blocks: u32,
     /// Descriptor blocks reserved for growth, after the table in each group that has a superblock.
     pub reserved_descriptor_blocks: u32,
-    /// First meta group whose descriptors lie in the meta group itself; `u32::MAX` without meta_bg.
+    /// First meta group with its descriptors in the meta group itself; `u32::MAX` without meta_bg.
     pub first_meta_group: u32,
     /// Groups in a flexible group; 1 without flex_bg.
     pub flex_groups: u32,
     /// The groups with backup superblocks.
     pub backups: Backups,
-    /// Start of every CRC32C of this volume.
+    /// Seed of every CRC32C of this volume.
     pub checksum_seed: u32,
-    /// Metadata carries CRC32C.
+    /// Whether metadata has CRC32C checksums.
     pub metadata_csum: bool,
-    /// Group descriptors carry CRC-16.
+    /// Whether group descriptors have CRC-16 checksums.
     pub gdt_csum: bool,
-    /// Group descriptors have high halves.
+    /// Whether group descriptors have high halves.
     pub wide_descriptors: bool,
-    /// Features of Extant's own.
+    /// Extant's own features.
     pub extant: Extant,
 }
 
-/// Which groups hold a copy of the superblock.
+/// The groups with a copy of the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backups {
     /// All.
     Every,
     /// Groups 0, 1 and the powers of 3, 5 and 7 (sparse_super).
     Sparse,
-    /// Group 0 and those two; 0 for none (sparse_super2).
+    /// Group 0 and these two; 0 for none (sparse_super2).
     Two([u32; 2]),
 }
 
 impl Backups {
-    /// Whether `group` holds a superblock. Group 0 always does.
+    /// Whether `group` has a superblock. Group 0 always does.
     #[must_use]
     pub fn contains(&self, group: GroupNo) -> bool {
         let power_of = |base: u32| {
@@ -499,7 +498,7 @@ impl Geometry {
     /// The geometry that a superblock describes.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] names the first field that contradicts the others. Features are not checked here.
+    /// [`Error::Corrupt`] with the first field that contradicts the others. Features are not checked here.
     pub fn of(sb: &DiskSuperblock) -> Result<Self> {
         if sb.s_magic.get() != MAGIC {
             return bad("no superblock magic: this is not an ext2, ext3 or ext4 volume");
@@ -515,7 +514,7 @@ impl Geometry {
         let reserved_descriptor_blocks =
             if features.compat.contains(Compat::RESIZE_INODE) { u32::from(sb.s_reserved_gdt_blocks.get()) } else { 0 };
         if reserved_descriptor_blocks > sizes.block / 4 {
-            return bad("s_reserved_gdt_blocks is more than one indirect block can hold");
+            return bad("s_reserved_gdt_blocks is more than the pointers of an indirect block");
         }
         let flex_groups = if features.incompat.contains(Incompat::FLEX_BG) {
             1u32.checked_shl(u32::from(sb.s_log_groups_per_flex)).unwrap_or(0)
@@ -531,10 +530,10 @@ impl Geometry {
         }
         let extant = sb.extant();
         if extant.contains(Extant::REGIONS) && (!descriptors.wide || sizes.bigalloc) {
-            return bad("x_features: regions need the feature 64bit and go without bigalloc");
+            return bad("x_features: regions need the feature 64bit and exclude bigalloc");
         }
         if extant.contains(Extant::OWNED) && (!metadata_csum || features.compat.contains(Compat::RESIZE_INODE)) {
-            return bad("x_features: owned blocks need the feature metadata_csum and go without resize_inode");
+            return bad("x_features: owned blocks need the feature metadata_csum and exclude resize_inode");
         }
         Ok(Self {
             block_size: sizes.block,
@@ -583,7 +582,7 @@ impl Backups {
     }
 }
 
-/// Blocks and clusters, as far as the superblock makes sense.
+/// Sizes of blocks and clusters, in powers of two.
 #[derive(Clone, Copy)]
 struct BlockSizes {
     /// In bytes.
@@ -617,7 +616,7 @@ impl BlockSizes {
     }
 }
 
-/// Block groups: how many there are, and what is in each.
+/// Block groups: their number and sizes.
 struct GroupSizes {
     count: u32,
     blocks: u32,
@@ -666,9 +665,9 @@ struct Descriptors {
     size: u32,
     /// Blocks of the table.
     blocks: u32,
-    /// The first group whose descriptors lie in its own meta group; `u32::MAX` without meta groups.
+    /// The first meta group with its own descriptors; `u32::MAX` without meta groups.
     first_meta_group: u32,
-    /// With the feature 64bit.
+    /// Whether the feature 64bit is set.
     wide: bool,
 }
 
@@ -689,7 +688,7 @@ impl Descriptors {
     }
 }
 
-/// A superblock that was accepted: its bytes, its features and the geometry that follows.
+/// A validated superblock: its bytes, its features and the geometry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// The bytes.
@@ -701,10 +700,10 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Accepts the 1 024 bytes of a superblock: magic, checksum, features we can read, and a possible geometry.
+    /// Validates the 1 024 bytes of a superblock: magic number, checksum, readable features, and a possible geometry.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] or [`Error::Unsupported`], with the field or feature named.
+    /// [`Error::Corrupt`] or [`Error::Unsupported`] with the field or feature.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let Some(disk) = DiskSuperblock::from_slice(bytes) else {
             return Err(Error::corrupt(Structure::Superblock, "the volume ends before it"));
@@ -728,14 +727,14 @@ impl Superblock {
         Ok(Self { disk, features, geometry })
     }
 
-    /// The inode of the journal, where the volume has one inside.
+    /// The inode of the journal, where the volume has an internal one.
     #[must_use]
     pub fn journal_inode(&self) -> Option<InodeNo> {
         let number = self.disk.s_journal_inum.get();
         (self.features.compat.contains(Compat::HAS_JOURNAL) && number != 0).then_some(InodeNo(number))
     }
 
-    /// The block of the multiple-mount-protection record, where the volume has one.
+    /// The MMP block, where the volume has one.
     #[must_use]
     pub fn mmp_block(&self) -> Option<FsBlock> {
         self.features.incompat.contains(Incompat::MMP).then(|| FsBlock(self.disk.s_mmp_block.get()))

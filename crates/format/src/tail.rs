@@ -1,7 +1,7 @@
-//! The tails of blocks of metadata: nothing, a checksum, or whose they are and a checksum.
+//! The tails of metadata blocks: none, a checksum, or an owner and a checksum.
 //!
-//! Which of these it is follows from the volume alone, and is asked here alone. A block of a map or of a directory gets
-//! its [`Tail`] when it is made, and the checksum when it is written; its reader compares both.
+//! The kind of tail depends on the volume alone, and is decided only in this module. A map or directory block gets its
+//! [`Tail`] when it is created, and the checksum when it is written; its reader compares both.
 
 use crate::dir::{ChecksumState, LeafTail, OwnedDirTail};
 use crate::extent::{self, OwnedExtentTail};
@@ -13,13 +13,13 @@ use crate::{FileBlock, FsBlock, InodeNo};
 /// Blocks that can have a tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tailed {
-    /// A node of an extent tree, outside of its inode. Its place is its depth.
+    /// A node of an extent tree outside the inode. Its place is its depth.
     ExtentNode,
-    /// An indirect block. Its place is its level: 1 where it leads to data blocks.
+    /// An indirect block. Its place is its level: 1 for one of data blocks.
     Indirect,
-    /// A leaf of a directory. Its place is its number in the directory.
+    /// A leaf of a directory. Its place is its block number in the directory.
     Leaf,
-    /// An index block of a directory. It does not say its place.
+    /// An index block of a directory, whose tail has no place.
     Index,
 }
 
@@ -27,21 +27,21 @@ pub enum Tailed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
     of: Tailed,
-    /// The tail of leaves of directories; the rest follows from it.
+    /// The tail of directory leaves, which implies the others.
     leaf: LeafTail,
     block_size: u32,
     volume_seed: u32,
 }
 
 impl Geometry {
-    /// The tail of blocks of a kind on this volume.
+    /// The tail of a kind of block on this volume.
     #[inline]
     #[must_use]
     pub fn tail(&self, of: Tailed) -> Tail {
         Tail::new(of, self.leaf_tail(), self.block_size, self.checksum_seed)
     }
 
-    /// The tail of a block of a directory, a leaf or an index block, as the block itself looks.
+    /// The tail of a directory block: of a leaf or of an index block, identified by its content.
     #[must_use]
     pub fn directory_tail(&self, block: &[u8]) -> Tail {
         let is_index = count_limit_offset(block, self.block_size).is_some();
@@ -50,8 +50,8 @@ impl Geometry {
 }
 
 impl Tail {
-    /// The tail of a kind of block, of `block_size` bytes, where leaves of directories end in `leaf` and the volume's
-    /// seed is this one.
+    /// The tail of a kind of block of `block_size` bytes, on a volume with directory leaves that end in `leaf` and with
+    /// this seed.
     #[inline]
     #[must_use]
     pub const fn new(of: Tailed, leaf: LeafTail, block_size: u32, volume_seed: u32) -> Self {
@@ -62,15 +62,15 @@ impl Tail {
         self.leaf == LeafTail::Owned
     }
 
-    /// Entries that a node of an extent tree outside of its inode has space for.
+    /// Capacity in entries of an extent tree node outside the inode.
     #[must_use]
     pub fn extent_node_entries(self) -> usize {
         let capacity = if self.is_owned() { extent::owned_capacity } else { extent::capacity };
         capacity(self.block_size as usize)
     }
 
-    /// Writes the tail of a block that was just made: that it is the inode's, and its place. The checksum is for
-    /// [`set_checksum`](Self::set_checksum). `None`, with nothing written, where the block has no space for it.
+    /// Writes the tail of a new block: owner and place. [`set_checksum`](Self::set_checksum) adds the checksum. `None`,
+    /// with nothing written, where the block has no space for it.
     pub fn write(self, block: &mut [u8], owner: InodeNo, place: u64) -> Option<()> {
         match self.of {
             Tailed::Leaf => self.leaf.write(block, owner, FileBlock(place)),
@@ -95,7 +95,7 @@ impl Tail {
         }
     }
 
-    /// Whether a block carries the checksum it should; true where blocks of the kind have none.
+    /// Whether the checksum of a block is right; true where blocks of the kind have none.
     #[must_use]
     pub fn checksum_matches(self, block: &[u8], at: FsBlock, seed: u32) -> bool {
         match self.of {
@@ -108,8 +108,7 @@ impl Tail {
         }
     }
 
-    /// Whether a block says that it is the inode's, and that this is its place, unless `place` is `None`; true where
-    /// blocks do not say whose they are.
+    /// Whether a block's tail has this owner and, unless `place` is `None`, this place; true where tails have no owner.
     #[must_use]
     pub fn says(self, block: &[u8], owner: InodeNo, place: Option<u64>) -> bool {
         let said = match self.of {
@@ -137,7 +136,7 @@ mod tests {
     const AT: FsBlock = FsBlock(9);
     const OWNER: InodeNo = InodeNo(12);
 
-    /// A block of each kind as it is made, without a tail.
+    /// A new block of a kind, without a tail.
     fn made(of: Tailed) -> Vec<u8> {
         let mut block = vec![0; 1024];
         match of {

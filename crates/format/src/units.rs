@@ -1,4 +1,4 @@
-//! A type for every number with a unit, so that a block of a file is never taken for a block of the volume.
+//! Types for numbers with a unit, so that a block of a file cannot be used as a block of the volume.
 
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -50,7 +50,7 @@ unit!(
 );
 
 impl InodeNo {
-    /// Holds the list of bad blocks.
+    /// The list of bad blocks.
     pub const BAD_BLOCKS: Self = Self(1);
     /// The root directory.
     pub const ROOT: Self = Self(2);
@@ -62,18 +62,18 @@ impl InodeNo {
     pub const BOOT_LOADER: Self = Self(5);
     /// Undelete directory (never used).
     pub const UNDELETE: Self = Self(6);
-    /// Holds the group descriptor blocks reserved for growth.
+    /// The group descriptor blocks reserved for growth.
     pub const RESIZE: Self = Self(7);
     /// The journal.
     pub const JOURNAL: Self = Self(8);
 }
 
-/// Hashes one of these numbers for a map in memory: a multiplication, where the standard hash takes as long as all the
-/// rest of a look-up. A user who chooses the numbers can make them collide, so the map must be bounded.
+/// Hasher for one of these numbers as a key: a multiplication, as the standard hash takes as long as the rest of a
+/// look-up. Chosen numbers can collide, so the map must be bounded.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NumberHasher(u64);
 
-/// For maps whose keys are one of these numbers; see [`NumberHasher`].
+/// Hash builder for maps with one of these numbers as key; see [`NumberHasher`].
 pub type ByNumber = BuildHasherDefault<NumberHasher>;
 
 impl Hasher for NumberHasher {

@@ -1,12 +1,11 @@
-//! Extended attributes: in the inode behind its extra fields, in a block of their own, and values in inodes of their
-//! own.
+//! Extended attributes: in the inode after its extra fields, in a separate block, and values in separate inodes.
 //!
-//! Both places look alike: a header, then entries one behind the other up to four zero bytes, and values from the end
-//! backwards. An entry says which name prefix it has (a number) and where its value lies.
+//! Both areas have the same format: a header, then entries up to four zero bytes, and values from the end backwards. An
+//! entry has the number of its name prefix and the location of its value.
 //!
-//! [`XattrArea`] guarantees that the names are valid; each value is checked when it is asked for, so that one bad value
-//! does not take the others with it. Whether values overlap is a question of its own, [`XattrArea::overlap`], since a
-//! reader need not care.
+//! [`XattrArea`] guarantees that the names are valid; each value is validated when it is read, so that one invalid
+//! value does not affect the others. Overlap of values is checked separately by [`XattrArea::overlap`], as it is
+//! irrelevant to a reader.
 
 use crate::checksum::crc32c;
 use crate::dir::ChecksumState;
@@ -32,7 +31,7 @@ disk_struct! {
         0x04 h_refcount: U32,
         /// Blocks used, always 1.
         0x08 h_blocks: U32,
-        /// Hash of all entries, by which the kernel finds equal blocks to share; 0 where it is not to be shared.
+        /// Hash of all entries, used by the kernel to find equal blocks to share; 0 for a block that is not shared.
         0x0C h_hash: U32,
         /// CRC32C under metadata_csum.
         0x10 h_checksum: U32,
@@ -42,9 +41,9 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// The start of the attributes in an inode, behind its extra fields (`ext4_xattr_ibody_header`).
+    /// The start of the attributes in an inode, after its extra fields (`ext4_xattr_ibody_header`).
     pub struct XattrIbodyHeader [4] {
-        /// 0xEA020000; anything else means that the inode has no attributes.
+        /// 0xEA020000; with any other value the inode has no attributes.
         0x00 h_magic: U32,
     }
 }
@@ -56,9 +55,9 @@ disk_struct! {
         0x00 e_name_len: u8,
         /// Number of the name's prefix, see [`prefix`].
         0x01 e_name_index: u8,
-        /// Where the value starts: in a block from the block's start, in an inode from the first entry.
+        /// Offset of the value: in a block from the block's start, in an inode from the first entry.
         0x02 e_value_offs: U16,
-        /// The inode that holds the value, under ea_inode; else 0.
+        /// The inode of the value, under ea_inode; otherwise 0.
         0x04 e_value_inum: U32,
         /// Length of the value in bytes.
         0x08 e_value_size: U32,
@@ -81,17 +80,17 @@ pub mod index {
     pub const LUSTRE: u8 = 5;
     /// `security.`
     pub const SECURITY: u8 = 6;
-    /// `system.`; of these only `system.data`, inline data, is in use.
+    /// `system.`; only `system.data`, inline data, is in use.
     pub const SYSTEM: u8 = 7;
     /// `system.richacl`
     pub const RICHACL: u8 = 8;
-    /// The encryption context, which no program sees.
+    /// The encryption context, which is hidden from programs.
     pub const ENCRYPTION: u8 = 9;
     /// `gnu.`, the Hurd's.
     pub const HURD: u8 = 10;
 }
 
-/// The prefixes whose names programs can see; where the flag is set, the prefix is the whole name.
+/// The prefixes of names that programs can see; with the flag, the prefix is the whole name.
 const PREFIXES: [(u8, &str, bool); 8] = [
     (index::POSIX_ACL_ACCESS, "system.posix_acl_access", true),
     (index::POSIX_ACL_DEFAULT, "system.posix_acl_default", true),
@@ -103,7 +102,7 @@ const PREFIXES: [(u8, &str, bool); 8] = [
     (index::HURD, "gnu.", false),
 ];
 
-/// The prefix that `e_name_index` stands for, or `None` where it stands for none that a program sees.
+/// The prefix for an `e_name_index`, or `None` for one that programs do not see.
 #[must_use]
 pub fn prefix(name_index: u8) -> Option<&'static str> {
     PREFIXES.iter().find(|row| row.0 == name_index).map(|row| row.1)
@@ -116,7 +115,7 @@ pub fn full_name(name_index: u8, name: &[u8]) -> Option<Vec<u8>> {
     (!name.contains(&0)).then(|| [prefix.as_bytes(), name].concat())
 }
 
-/// Splits a name as programs use it into `e_name_index` and the name to store, or `None` where no prefix fits.
+/// Splits a program's name into `e_name_index` and the stored name; `None` where no prefix matches.
 #[must_use]
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     PREFIXES.iter().find_map(|&(name_index, prefix, whole)| {
@@ -125,7 +124,7 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// Bytes that an entry with a name of `name_len` bytes takes.
+/// Size in bytes of an entry with a name of `name_len` bytes.
 #[must_use]
 pub fn entry_len(name_len: u8) -> usize {
     XattrEntry::SIZE + usize::from(name_len).next_multiple_of(4)
@@ -134,9 +133,9 @@ pub fn entry_len(name_len: u8) -> usize {
 /// One attribute: its entry and its name without prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Xattr<'a> {
-    /// The entry's offset, in bytes from where value offsets count.
+    /// The entry's offset in bytes, relative to the same start as value offsets.
     pub offset: usize,
-    /// The entry; its value fields can be anything.
+    /// The entry; its value fields are not validated.
     pub entry: &'a XattrEntry,
     /// The name without prefix.
     pub name: &'a [u8],
@@ -145,11 +144,11 @@ pub struct Xattr<'a> {
 /// The location of an attribute's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Beside the entry.
+    /// In the same area as the entry.
     Here(&'a [u8]),
-    /// In an inode of its own, as the content of that file.
+    /// In another inode, as its file data.
     Inode {
-        /// The inode, whatever the entry says.
+        /// The inode; not validated.
         inode: InodeNo,
         /// The value's length in bytes, 1 to [`VALUE_MAX`].
         size: u32,
@@ -160,20 +159,20 @@ fn corrupt(what: &'static str) -> Error {
     Error::corrupt(Structure::ExtendedAttribute, what)
 }
 
-/// A place with attributes whose names are valid: each lies inside the place, and the terminator is there.
+/// An area with attributes with validated names: all are inside the area, and the terminator is present.
 #[derive(Debug, Clone, Copy)]
 pub struct XattrArea<'a> {
-    /// From where value offsets count.
+    /// The bytes that value offsets are relative to.
     bytes: &'a [u8],
     /// The offset of the first entry.
     first: usize,
-    /// Behind the terminator.
+    /// The offset after the terminator.
     names_end: usize,
 }
 
 impl<'a> XattrArea<'a> {
-    /// The attributes in an inode: `space` is what the inode has behind its extra fields (behind byte 128 +
-    /// `i_extra_isize`). `None` where there are none.
+    /// The attributes in an inode: `space` is the part of the inode after its extra fields (from byte 128 +
+    /// `i_extra_isize` on). `None` where there are none.
     ///
     /// # Errors
     /// Corruption where an entry reaches beyond `space` or no terminator follows the last.
@@ -184,7 +183,7 @@ impl<'a> XattrArea<'a> {
         }
     }
 
-    /// The attributes in a block of their own; `block` is the whole block.
+    /// The attributes in an attribute block; `block` is the whole block.
     ///
     /// # Errors
     /// Corruption where the magic number or the number of blocks is wrong, or as for [`XattrArea::in_inode`].
@@ -194,7 +193,7 @@ impl<'a> XattrArea<'a> {
             return Err(corrupt("the block's magic number is wrong"));
         }
         if header.h_blocks.get() != 1 {
-            return Err(corrupt("the block says that it is more than one"));
+            return Err(corrupt("h_blocks is not 1"));
         }
         Self::walk(block, XattrHeader::SIZE)
     }
@@ -244,11 +243,11 @@ impl<'a> XattrArea<'a> {
     /// Locates the value of one of this area's attributes.
     ///
     /// # Errors
-    /// Corruption where it is longer than any value, or does not lie between the names and the area's end.
+    /// Corruption where it is too long, or is not between the names and the area's end.
     pub fn value(&self, xattr: &Xattr<'a>) -> Result<Value<'a>> {
         let size = xattr.entry.e_value_size.get();
         if size > VALUE_MAX {
-            return Err(corrupt("a value is longer than any can be"));
+            return Err(corrupt("a value is longer than the maximum"));
         }
         let inode = InodeNo(xattr.entry.e_value_inum.get());
         if inode.0 != 0 {
@@ -264,15 +263,15 @@ impl<'a> XattrArea<'a> {
         if start < self.names_end {
             return Err(corrupt("a value lies among the names"));
         }
-        // the padding has to fit in too; `size` is at most VALUE_MAX
+        // the padding must fit, too; `size` is at most VALUE_MAX
         let padded = (size as usize).next_multiple_of(4);
         let space = self.bytes.get(start..).filter(|space| padded <= space.len());
         let value = space.and_then(|space| space.get(..size as usize));
         value.map(Value::Here).ok_or_else(|| corrupt("a value reaches beyond the end"))
     }
 
-    /// Two attributes whose values share bytes, padding included, where there are any. Values that
-    /// [`XattrArea::value`] refuses are left out.
+    /// Two attributes whose values overlap, padding included, where there are any. Values that [`XattrArea::value`]
+    /// rejects are ignored.
     #[must_use]
     pub fn overlap(&self) -> Option<(Xattr<'a>, Xattr<'a>)> {
         let mut values: Vec<(usize, usize, Xattr<'a>)> = self
@@ -289,7 +288,7 @@ impl<'a> XattrArea<'a> {
         values.windows(2).find(|pair| pair[0].1 > pair[1].0).map(|pair| (pair[0].2, pair[1].2))
     }
 
-    /// `h_hash` for the block's entries: 0 where one of them has no hash, as the block is not to be shared then.
+    /// `h_hash` for the block's entries: 0 if one of them has no hash, as the block is then not shared.
     #[must_use]
     pub fn block_hash(&self) -> u32 {
         let mut hash = 0u32;
@@ -303,9 +302,9 @@ impl<'a> XattrArea<'a> {
     }
 }
 
-/// `e_hash` for a name without prefix and its value. Bytes of the name count as signed or unsigned: the kernel had
-/// both, by processor, and accepts both. For a value in an inode of its own, `value` is the little-endian
-/// [`inode_value_hash`] of the value.
+/// `e_hash` for a name without prefix and its value. Bytes of the name are signed or unsigned: the kernel used both, by
+/// processor, and accepts both. For a value in another inode, `value` is the little-endian [`inode_value_hash`] of the
+/// value.
 #[must_use]
 pub fn entry_hash(name: &[u8], value: &[u8], signed: bool) -> u32 {
     let extend = |byte: u8| if signed { byte as i8 as u32 } else { u32::from(byte) };
@@ -317,7 +316,7 @@ pub fn entry_hash(name: &[u8], value: &[u8], signed: bool) -> u32 {
     })
 }
 
-/// Hash of a value in an inode of its own, which that inode stores in its access time: CRC32C from the volume's seed.
+/// Hash of a value in another inode, which that inode stores in its access time: CRC32C from the volume's seed.
 #[must_use]
 pub fn inode_value_hash(value: &[u8], volume_seed: u32) -> u32 {
     crc32c(volume_seed, value)
@@ -354,7 +353,7 @@ mod tests {
 
     type Attr<'a> = (u8, &'a [u8], &'a [u8]);
 
-    /// Names from `first` on, values from the end backwards.
+    /// Writes names from `first` on, and values from the end backwards.
     fn put(area: &mut [u8], first: usize, attrs: &[Attr<'_>]) {
         let (mut at, mut end) = (first, area.len());
         for &(name_index, name, value) in attrs {

@@ -1,11 +1,11 @@
-//! FORMAT.md and the code say the same: every table has the fields of its structure, and every structure a table.
+//! FORMAT.md matches the code: every table has the fields of its structure, and every structure has a table.
 
 use extant_format::{self as format, FieldAt};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Every disk structure under the name that its heading in FORMAT.md has.
+/// Every disk structure under the name in its heading in FORMAT.md.
 macro_rules! structures {
     ($($path:path),* $(,)?) => {{
         use format::*;

@@ -15,12 +15,12 @@ use tempfile::TempDir;
 
 const BLOCK_SIZE: u32 = 1024;
 
-/// A volume in a file, with what the superblock says that these tests need.
+/// A volume in a file, with the superblock fields that these tests need.
 struct Volume {
     dir: TempDir,
 }
 
-/// An inode as its bytes stand.
+/// The bytes of an inode.
 struct RawInode {
     number: u32,
     bytes: Vec<u8>,
@@ -28,7 +28,7 @@ struct RawInode {
 
 fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program} (e2fsprogs): {e}"));
-    // e2fsck says with 1 that it changed something
+    // status 1 of e2fsck means that it changed the volume
     let code = output.status.code().unwrap();
     assert!(code == 0 || program == "e2fsck" && code == 1, "{program} {args:?}: {output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -141,7 +141,7 @@ fn linear_directory() {
     }
 }
 
-/// Finds `hash` from the root down and asks `contains` of each leaf that may have it.
+/// Finds `hash` from the root down and calls `contains` for each leaf that may have it.
 fn look_up(content: &[u8], root: &DxRoot<'_>, hash: u32, contains: impl Fn(&[u8]) -> bool) -> bool {
     let block = |index: &Index<'_>, i: usize| {
         let at = usize::try_from(index.block(i).unwrap().get()).unwrap() * BLOCK_SIZE as usize;
@@ -163,7 +163,7 @@ fn look_up(content: &[u8], root: &DxRoot<'_>, hash: u32, contains: impl Fn(&[u8]
             Some(true) => i += 1,
             Some(false) => return false,
             None => {
-                // these directories have no hash that spreads over two index blocks
+                // in these directories no hash is in two index blocks
                 assert_ne!(after, Some(true));
                 return false;
             }

@@ -24,7 +24,7 @@ fn seed(superblock: &DiskSuperblock) -> u32 {
     crc32c(!0, &superblock.s_uuid)
 }
 
-/// The number that debugfs writes behind `label`.
+/// The number that debugfs prints after `label`.
 fn number(said: &str, label: &str) -> u64 {
     let digits = said.split(label).nth(1).and_then(|rest| rest.split_whitespace().next());
     digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no {label} in {said}"))
@@ -140,7 +140,7 @@ fn any_bytes_are_read_without_a_panic() {
             block[..zero].fill(0);
         }
         if len >= 1024 {
-            // as much of a journal superblock as opens the way to the rest
+            // enough of a journal superblock to reach the other checks
             set(&mut block, 0, jbd2::MAGIC);
             set(&mut block, 4, rng.between(3, 4) as u32);
             set(&mut block, 12, 1024);

@@ -1,4 +1,4 @@
-//! The clients of a file server: their files are open for a while, many at once.
+//! The clients of a file server, which have many files open at a time.
 
 use super::file_ops::{FileOps, Library, Mounted, failed};
 use crate::error::Trying;
@@ -12,18 +12,18 @@ use std::os::unix::fs::FileExt;
 /// The options with which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Make {
-    /// A directory.
+    /// Opens a directory.
     directory: bool,
-    /// It is made where it is not there.
+    /// Creates the file if it does not exist.
     create: bool,
-    /// It is made, and must not be there.
+    /// Creates the file, which must not exist.
     new: bool,
-    /// Its content goes.
+    /// Truncates the file.
     empty: bool,
 }
 
 impl Make {
-    /// As an SMB client says it: its create disposition.
+    /// The options of an SMB create disposition.
     pub(crate) fn of(directory: bool, disposition: u64) -> Option<Self> {
         let (create, new, empty) = match disposition {
             1 => (false, false, false),
@@ -37,25 +37,25 @@ impl Make {
     }
 }
 
-/// A client. Its files are known by numbers that it chooses.
+/// A client. It identifies its files by numbers that it chooses.
 pub(crate) trait Client: Send {
     /// The operations that need no open file.
     fn tree(&mut self) -> &mut dyn FileOps;
     fn open(&mut self, handle: u32, path: &str, make: Make) -> Result<()>;
     fn close(&mut self, handle: u32) -> Result<()>;
     fn close_all(&mut self) -> Result<()>;
-    /// Reads as much as there is.
+    /// Reads up to the end of the file; returns the number of bytes.
     fn read_some(&mut self, handle: u32, offset: u64, buf: &mut [u8]) -> Result<usize>;
     fn write_all(&mut self, handle: u32, offset: u64, content: &[u8]) -> Result<()>;
     fn flush(&mut self, handle: u32) -> Result<()>;
-    /// Asks for attributes.
+    /// Reads the attributes.
     fn look(&mut self, handle: u32) -> Result<()>;
     /// Sets the time of the last change.
     fn touch(&mut self, handle: u32) -> Result<()>;
     /// The names in a directory, and whether they are directories.
     fn list(&mut self, path: &str) -> Result<Vec<(String, bool)>>;
     fn rename(&mut self, old: &str, new: &str) -> Result<()>;
-    /// Asks how much space there is.
+    /// Reads the free space.
     fn space(&mut self) -> Result<()>;
 }
 
@@ -114,7 +114,7 @@ impl Client for MountedClient {
             how.create(make.create && !make.new).create_new(make.new);
         }
         let file = match how.open(&whole) {
-            // a directory that was not asked for as one
+            // a directory that was not opened as one
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::ISDIR.raw_os_error()) => File::open(&whole),
             other => other,
         };
@@ -144,7 +144,7 @@ impl Client for MountedClient {
     }
 
     fn look(&mut self, handle: u32) -> Result<()> {
-        self.file(handle)?.metadata().map(drop).trying("look at something in", self.tree.root())
+        self.file(handle)?.metadata().map(drop).trying("stat a file in", self.tree.root())
     }
 
     fn touch(&mut self, handle: u32) -> Result<()> {
@@ -170,7 +170,7 @@ impl Client for MountedClient {
     }
 
     fn space(&mut self) -> Result<()> {
-        statvfs(self.tree.root()).map(drop).map_err(std::io::Error::from).trying("look at", self.tree.root())
+        statvfs(self.tree.root()).map(drop).map_err(std::io::Error::from).trying("statfs", self.tree.root())
     }
 }
 
@@ -223,7 +223,7 @@ impl Client for LibraryClient {
 
     fn look(&mut self, handle: u32) -> Result<()> {
         let seen = self.tree.volume().attributes_of(self.file(handle)?);
-        seen.map(|seen| _ = std::hint::black_box(seen)).map_err(|e| failed("look at", "a file", &e))
+        seen.map(|seen| _ = std::hint::black_box(seen)).map_err(|e| failed("stat", "a file", &e))
     }
 
     fn touch(&mut self, handle: u32) -> Result<()> {

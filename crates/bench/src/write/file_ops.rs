@@ -11,24 +11,24 @@ use std::sync::Arc;
 
 /// A tree. Paths are relative to its root, with `/` between names.
 pub(crate) trait FileOps {
-    /// Makes a file with this content; it is not there.
+    /// Creates a file, which must not exist, with this content.
     fn create(&mut self, path: &str, content: &[u8]) -> Result<()>;
     fn mkdir(&mut self, path: &str) -> Result<()>;
-    /// Asks for what stat(2) shows.
+    /// Reads the attributes of stat(2).
     fn stat(&mut self, path: &str) -> Result<()>;
-    /// Asks for the time of creation as well.
+    /// Reads the attributes and the time of creation.
     fn statx(&mut self, path: &str) -> Result<()>;
-    /// Reads a whole file and says how long it is.
+    /// Reads a whole file and returns its length.
     fn read(&mut self, path: &str) -> Result<u64>;
     fn append(&mut self, path: &str, content: &[u8]) -> Result<()>;
     fn unlink(&mut self, path: &str) -> Result<()>;
     fn rmdir(&mut self, path: &str) -> Result<()>;
-    /// Writes into a file that is there; it stays open for the next call.
+    /// Writes into an existing file, which remains open for the next call.
     fn write_at(&mut self, path: &str, offset: u64, content: &[u8]) -> Result<()>;
-    /// Fills `buf` from a file; it stays open for the next call.
+    /// Fills `buf` from a file, which remains open for the next call.
     fn read_at(&mut self, path: &str, offset: u64, buf: &mut [u8]) -> Result<()>;
     fn fsync(&mut self, path: &str) -> Result<()>;
-    /// Returns when all of it would survive a loss of power.
+    /// Makes the whole tree durable.
     fn sync(&mut self) -> Result<()>;
 }
 
@@ -63,7 +63,7 @@ impl Mounted {
         }
         match &self.open {
             Some((_, file)) => Ok(file),
-            None => Err(Error::Failed("a file did not stay open".into())),
+            None => Err(Error::Failed("the open file is missing".into())),
         }
     }
 }
@@ -82,15 +82,15 @@ impl FileOps for Mounted {
 
     fn stat(&mut self, path: &str) -> Result<()> {
         let path = self.path(path);
-        // that of the standard library asks for the time of creation
-        rustix::fs::lstat(&path).map(drop).map_err(std::io::Error::from).trying("look at", &path)
+        // the standard library's also requests the time of creation
+        rustix::fs::lstat(&path).map(drop).map_err(std::io::Error::from).trying("stat", &path)
     }
 
     fn statx(&mut self, path: &str) -> Result<()> {
         use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
         let path = self.path(path);
         let asked = statx(CWD, &path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS | StatxFlags::BTIME);
-        asked.map(drop).map_err(std::io::Error::from).trying("look at", &path)
+        asked.map(drop).map_err(std::io::Error::from).trying("stat", &path)
     }
 
     fn read(&mut self, path: &str) -> Result<u64> {
@@ -140,11 +140,10 @@ impl FileOps for Mounted {
     fn sync(&mut self) -> Result<()> {
         self.open = None;
         let root = File::open(&self.root).trying("open", &self.root)?;
-        // a FUSE file system not of a block device is never notified of syncfs(2), but of fsync(2) on a directory
+        // a FUSE file system without a block device does not receive syncfs(2), but fsync(2) of a directory
         root.sync_all().trying("sync", &self.root)?;
         rustix::fs::syncfs(&root).map_err(std::io::Error::from).trying("sync", &self.root)?;
-        // fuse2fs leaves what it wrote in the page cache of the volume's file; there is nothing left to do for the
-        // others
+        // fuse2fs leaves its writes in the page cache of the volume's file; for the others nothing remains to be done
         File::open(&self.image).and_then(|image| image.sync_data()).trying("sync", &self.image)
     }
 }
@@ -170,7 +169,7 @@ impl Library {
         })
     }
 
-    /// The directory that holds a path, and the last name of it.
+    /// The parent directory of a path, and its last name.
     pub(crate) fn parent<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8])> {
         match path.rsplit_once('/') {
             Some((dir, name)) => Ok((self.find(dir)?, name.as_bytes())),
@@ -206,7 +205,7 @@ impl FileOps for Library {
     }
 
     fn stat(&mut self, path: &str) -> Result<()> {
-        let inode = self.volume.inode(self.find(path)?).map_err(|e| failed("look at", path, &e))?;
+        let inode = self.volume.inode(self.find(path)?).map_err(|e| failed("stat", path, &e))?;
         std::hint::black_box(self.volume.attributes(&inode));
         Ok(())
     }
@@ -245,7 +244,7 @@ impl FileOps for Library {
     fn read_at(&mut self, path: &str, offset: u64, buf: &mut [u8]) -> Result<()> {
         let inode = self.volume.inode(self.find(path)?).map_err(|e| failed("read", path, &e))?;
         let read = self.volume.read_at(&inode, offset, buf).map_err(|e| failed("read", path, &e))?;
-        if read == buf.len() { Ok(()) } else { Err(Error::Failed(format!("{path}: it is too short"))) }
+        if read == buf.len() { Ok(()) } else { Err(Error::Failed(format!("{path}: the file is too short"))) }
     }
 
     fn fsync(&mut self, path: &str) -> Result<()> {

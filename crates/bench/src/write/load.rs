@@ -1,9 +1,9 @@
-//! The load files of dbench: what a client of a file server asked for, line by line, and the same done again by many
-//! clients at once.
+//! The load files of dbench, which list the requests of a file server's client, and their replay by many clients at
+//! once.
 //!
-//! A line is the name of an SMB request, its parameters, and the status that the server returned. Names are those below
-//! `\clients\client1`; each client works in a directory of its own. A request that the server refused may be refused or not.
-//! Locks of ranges are skipped: they never come to a file system.
+//! A line is the name of an SMB request, its parameters, and the status that the server returned. Names are relative to
+//! `\clients\client1`; each client works in a directory of its own. A request that failed on the server may fail or
+//! succeed. Range locks are skipped: they do not reach a file system.
 
 use super::clients::{Client, Make};
 use crate::error::Trying;
@@ -11,12 +11,12 @@ use crate::{Error, Result};
 use std::path::Path;
 use std::sync::Barrier;
 
-/// The directory that the lines speak of.
+/// The client's directory in the load file.
 const HOME: &str = "clients/client1";
-/// Bytes of the content that is written, and of the largest request.
+/// Maximum size of a request in bytes, and the size of the buffer that is written.
 const LARGEST: u64 = 1 << 20;
 
-/// A load file, read.
+/// A parsed load file.
 #[derive(Debug, Clone)]
 pub struct Load {
     steps: Vec<Step>,
@@ -25,7 +25,7 @@ pub struct Load {
 #[derive(Debug, Clone)]
 struct Step {
     what: Action,
-    /// The server did it.
+    /// Whether the request succeeded on the server.
     done: bool,
 }
 
@@ -51,7 +51,7 @@ impl Load {
     /// Reads a load file.
     ///
     /// # Errors
-    /// [`Error::Io`], and [`Error::Failed`] for a line that is not understood.
+    /// [`Error::Io`], and [`Error::Failed`] for a line that cannot be parsed.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).trying("read", path)?;
         Self::parse(&text).map_err(|what| Error::Failed(format!("{}, {what}", path.display())))
@@ -71,11 +71,11 @@ impl Load {
         Ok(Self { steps })
     }
 
-    /// Replays the first part of it (1 is all) by all clients at once, each in its own directory, and returns the bytes
-    /// that all of them read and wrote.
+    /// Replays the first fraction `part` of it (1 is all) by all clients at once, each in its own directory, and
+    /// returns the total number of bytes read and written.
     ///
     /// # Errors
-    /// The first of a client: what the server did, this file system could not.
+    /// The first error of a client in a request that succeeded on the server.
     pub(super) fn replay(&self, clients: &mut [Box<dyn Client>], part: f64) -> Result<u64> {
         let steps = &self.steps[..((self.steps.len() as f64 * part.min(1.0)) as usize)];
         let barrier = Barrier::new(clients.len());
@@ -133,7 +133,7 @@ fn name(word: &str) -> Option<String> {
     Some(path.strip_prefix(HOME)?.trim_start_matches('/').to_owned())
 }
 
-/// The request in a line: `None` where it is not known, `Some(None)` where there is nothing to do.
+/// The request in a line: `None` where it is unknown, `Some(None)` where it is skipped.
 fn step(words: &[&str]) -> Option<Option<Step>> {
     // older files begin each line with the time
     let words = if words.first()?.parse::<f64>().is_ok() { &words[1..] } else { words };
@@ -172,7 +172,7 @@ fn step(words: &[&str]) -> Option<Option<Step>> {
     Some(Some(Step { what, done: matches!(*status, "NT_STATUS_OK" | "0x00000000" | "SUCCESS") }))
 }
 
-/// Does it all in the directory `home`, and returns the bytes read and written.
+/// Runs the requests in the directory `home`, and returns the number of bytes read and written.
 fn run(steps: &[Step], client: &mut dyn Client, home: &str) -> Result<u64> {
     let content: Vec<u8> = (0..LARGEST).map(|at| (at % 251) as u8).collect();
     let mut buf = vec![0; LARGEST as usize];
@@ -205,7 +205,7 @@ fn run(steps: &[Step], client: &mut dyn Client, home: &str) -> Result<u64> {
             Action::Rename(old, new) => client.rename(&at(old), &at(new)),
             Action::Mkdir(path) => client.tree().mkdir(&at(path)),
             Action::RemoveTree(path) => {
-                // that it is not there is what is wanted
+                // it may already be missing
                 let _ = client.tree().stat(&at(path)).and_then(|()| remove_tree(client, &at(path)));
                 Ok(())
             }
@@ -214,7 +214,7 @@ fn run(steps: &[Step], client: &mut dyn Client, home: &str) -> Result<u64> {
             outcome?;
         }
     }
-    // where only a part was done, files are open still
+    // after a partial replay files may still be open
     client.close_all()?;
     if client.tree().stat(home).is_ok() {
         remove_tree(client, home)?;

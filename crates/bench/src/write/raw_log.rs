@@ -1,6 +1,6 @@
-//! The upper bound of speed for a file system with a log of its operations: content goes to its place, a record of the
-//! operation goes as a block of 4 KiB to the end of a log, and one flush makes both durable. There is no file system
-//! here; names lead nowhere.
+//! The raw-log baseline, an upper bound of speed for a file system with a log of its operations: data is written to its
+//! location, a 4 KiB record of the operation is appended to a log, and one flush makes both durable. There is no file
+//! system; names exist in memory only.
 
 use super::file_ops::FileOps;
 use crate::error::Trying;
@@ -11,12 +11,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const BLOCK: u64 = 4096;
-/// Bytes of the log, at the front; it is written round and round.
+/// Bytes of the circular log at the beginning of the device.
 const LOG: u64 = 32 << 20;
-/// Bytes that a file may have.
+/// Maximum size of a file in bytes.
 const EXTENT: u64 = 16 << 20;
 
-/// A file or device, used so.
+/// A file or device used as raw log.
 pub(crate) struct RawLog {
     device: File,
     path: PathBuf,
@@ -34,10 +34,10 @@ impl RawLog {
     }
 
     fn put(&mut self, path: &str, offset: u64, content: &[u8]) -> Result<()> {
-        let (start, len) = self.files.get_mut(path).ok_or_else(|| Error::Failed(format!("{path} is not there")))?;
+        let (start, len) = self.files.get_mut(path).ok_or_else(|| Error::Failed(format!("{path} does not exist")))?;
         let end = offset + content.len() as u64;
         if end > EXTENT {
-            return Err(Error::Failed(format!("{path} gets too long")));
+            return Err(Error::Failed(format!("{path} is too long")));
         }
         *len = end.max(*len);
         self.changed = true;
@@ -60,7 +60,7 @@ fn not_here() -> Error {
 
 impl FileOps for RawLog {
     fn create(&mut self, path: &str, content: &[u8]) -> Result<()> {
-        // files that follow each other lie apart, as a file system has them in different places
+        // consecutive files are not adjacent, as in a file system
         self.files.insert(path.to_owned(), (self.next, 0));
         self.next += if content.is_empty() { EXTENT } else { (content.len() as u64).next_multiple_of(BLOCK) };
         self.put(path, 0, content)

@@ -1,4 +1,4 @@
-//! The sets of operations that are timed. Each takes its numbers from a fixed seed, so every peer does the same.
+//! The sets of operations that are timed. Random numbers have a fixed seed, so every peer does the same.
 
 use super::clients::Client;
 use super::file_ops::FileOps;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Seed of every set.
 const SEED: u64 = 0x0045_5854_5752_4954;
 
-/// A part of a set that is timed on its own.
+/// A separately timed part of a set.
 #[derive(Debug, Clone)]
 pub(crate) struct Phase {
     pub(crate) name: String,
@@ -21,36 +21,36 @@ pub(crate) struct Phase {
     pub(crate) written: Option<Written>,
 }
 
-/// The target of a set: a tree, and the way to make it cold.
+/// The target of a set: a tree, and a way to empty its caches.
 pub(crate) trait Target {
     /// The file operations on the tree.
     fn ops(&mut self) -> &mut dyn FileOps;
 
-    /// Others who work on the same tree at once.
+    /// Clients that work on the same tree concurrently.
     fn clients(&mut self, count: usize) -> Result<Vec<Box<dyn Client>>>;
 
     /// The writes and flushes since the last call.
     fn written(&mut self) -> Option<Written>;
 
-    /// Unmounts the volume and mounts it again, with nothing in any cache.
+    /// Remounts the volume with empty caches.
     fn cool(&mut self) -> Result<()>;
 }
 
-/// Which set.
+/// A set of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Set {
-    /// Empty files in many directories: made, looked at, removed.
+    /// Empty files in many directories: create, stat, remove.
     Empty,
-    /// The same made and removed, three times, as in the paper on meta-data snapshotting.
+    /// The same files created and removed three times, as in the paper on meta-data snapshotting.
     CreateDelete,
-    /// PostMark: small files made, read, appended to and removed in random order.
+    /// PostMark: small files are created, read, appended to and removed in random order.
     Postmark,
     /// A source tree unpacked and removed.
     Untar,
-    /// One large file, written and read in sequence and at random places.
+    /// One large file, written and read sequentially and at random offsets.
     Data,
-    /// Little written, and synced each time.
+    /// Small writes, each followed by fsync.
     Fsync,
     /// The load file of dbench, by 1, 4, 8, 16 and 32 clients.
     Dbench,
@@ -98,7 +98,7 @@ impl Set {
         }
     }
 
-    /// Does it.
+    /// Runs the set on a target.
     pub(crate) fn run(self, target: &mut dyn Target, size: Size<'_>) -> Result<Vec<Phase>> {
         let scaled = |n: u64| ((n as f64 * size.scale) as u64).max(1);
         match self {
@@ -145,16 +145,16 @@ fn create_delete(target: &mut dyn Target, dirs: u64, files: u64) -> Result<Vec<P
     Ok(vec![phase])
 }
 
-/// Times a program that syncs each little change.
+/// Times small writes that are each followed by fsync.
 fn fsync(target: &mut dyn Target, writes: u64) -> Result<Vec<Phase>> {
     const PIECE: u64 = 4096;
-    // a file begins anew before it is long
+    // maximum number of writes to a file, before the next file is begun
     const MOST: u64 = 2048;
     let piece = [0xA5; PIECE as usize];
     for file in 0..writes.div_ceil(MOST) {
         target.ops().create(&format!("a{file}"), &[])?;
     }
-    // the first time the pieces are appended, the second time written over
+    // the first time the blocks are appended, the second time overwritten
     let mut write_all = |phase| {
         timed(target, phase, "writes", |ops| {
             for n in 0..writes {
@@ -193,7 +193,7 @@ fn dbench(target: &mut dyn Target, size: Size<'_>) -> Result<Vec<Phase>> {
 }
 
 /// Katcher's PostMark as NetApp published it: files of 500 bytes to 16 KB in subdirectories; each transaction reads a
-/// file or appends to it, and makes or removes one.
+/// file or appends to it, and creates or removes one.
 fn postmark(target: &mut dyn Target, files: u64, dirs: u64, transactions: u64) -> Result<Vec<Phase>> {
     const SIZES: std::ops::Range<usize> = 500..16 << 10;
     let mut random = fastrand::Rng::with_seed(SEED);
@@ -238,7 +238,7 @@ fn postmark(target: &mut dyn Target, files: u64, dirs: u64, transactions: u64) -
     .map(|phase| vec![phase])
 }
 
-/// A tree with the proportions of a source tree: twelve files a directory, most of a few KiB, some large.
+/// A tree with the proportions of a source tree: twelve files per directory, most of a few KiB, some large.
 fn untar(target: &mut dyn Target, files: u64) -> Result<Vec<Phase>> {
     let mut random = fastrand::Rng::with_seed(SEED);
     let content: Vec<u8> = (0..256 << 10).map(|_| random.u8(..)).collect();

@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Bytes of a volume; the file has holes.
+/// Bytes of a volume, which is a sparse file.
 const SIZE: u64 = 6 << 30;
-/// The page cache of a volume does the caching of data, as with every peer.
+/// Bytes of the library's metadata cache; data is cached in the page cache of the volume, as with every peer.
 const CACHE: usize = 256 << 20;
 
 /// The implementation that does the work.
@@ -37,15 +37,16 @@ enum By {
     Kernel,
     /// e2fsprogs' fuse2fs.
     Fuse2fs,
-    /// A file system in memory through Extant's FUSE transport: what no FUSE file system can beat.
+    /// A file system in memory through Extant's FUSE transport: the upper bound of speed through FUSE.
     UpperBound,
-    /// The raw-log baseline, no file system: content, a record in a log, one flush.
+    /// The raw-log baseline, not a file system: data, a record in a log, one flush.
     RawLog,
 }
 
 /// The implementation that does the work, its format, and its mode: `kernel:ext4`, `kernel:btrfs`,
 /// `extant:ext3:journal`, `library:extant:snapshot`, `fuse2fs:ext4`, `upper-bound:ext4` and `raw-log:log` (which have
-/// no format). What follows the format is one of [`MODES`], by name or by its `data=`, or what the kernel's `-o` takes.
+/// no format). The part after the format is one of [`MODES`], by name or by its `data=`, or options for the kernel's
+/// `-o`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     by: By,
@@ -144,7 +145,7 @@ pub(crate) struct Stage<'a> {
     spec: &'a Spec,
     extant: &'a Path,
     image: PathBuf,
-    /// Tree of an upper bound, preserved while it is not mounted.
+    /// The tree of an upper bound, preserved while it is not mounted.
     memory: Arc<Tree>,
     state: State,
     counter: Counter,
@@ -161,11 +162,11 @@ enum Counter {
 }
 
 impl<'a> Stage<'a> {
-    /// A new volume in `dir`, in use.
+    /// Creates a volume in `dir` and mounts it.
     pub(crate) fn fresh(spec: &'a Spec, extant: &'a Path, dir: &Path) -> Result<Self> {
         let image = dir.join("volume.img");
         File::create(&image).and_then(|file| file.set_len(SIZE)).trying("make", &image)?;
-        // what is left to be zeroed later would be done by some peers and not by others
+        // lazy initialisation would be done by some peers only
         let lazy = ["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"];
         let args = ["-q", "-F", "-t", &spec.format].into_iter().chain(lazy).map(OsStr::new);
         if spec.is_ours() {
@@ -254,7 +255,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Unmounts the volume and checks with e2fsck (or `extant check`, where e2fsck does not know the format) that it is
-    /// consistent: what was timed was worth timing.
+    /// consistent, so that the times are valid.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.leave()?;
         if self.spec.is_ours() {

@@ -1,10 +1,9 @@
-//! Figures of what reached the device: bytes, requests, flushes, and writes that do not begin where the one before
-//! ended.
+//! Figures of the writes to the device: bytes, requests, flushes, and writes that do not begin at the end of the
+//! previous one.
 //!
-//! A volume that the library has is counted on a device between both. A volume that the kernel has lies on a loop
-//! device, and what the kernel hands to that is read from its block events (tracefs, for root): requests after they
-//! were merged. In both cases an arm is thought of that only writes move, so that reads, which the page cache of one
-//! may answer and that of the other not, do not count.
+//! For the library, writes are counted by a device between it and the volume. For the kernel, the volume is on a loop
+//! device, and the requests to that are read from block events (tracefs, root only), after merging. In both cases only
+//! writes move the assumed position, so that reads, which may or may not be served from a page cache, have no effect.
 
 use crate::error::Trying;
 use crate::process::{must, need};
@@ -30,14 +29,14 @@ pub struct Written {
     pub bytes: u64,
     /// Requests.
     pub writes: u64,
-    /// Writes that do not begin where the one before ended.
+    /// Writes that do not begin at the end of the previous one.
     pub seeks: u64,
     /// Flushes of the device's cache.
     pub flushes: u64,
 }
 
 impl Written {
-    /// Of requests in their order.
+    /// The figures of requests in their order.
     pub(crate) fn of(events: &[Event]) -> Self {
         let mut written = Self::default();
         let mut arm = None;
@@ -57,7 +56,7 @@ impl Written {
     }
 }
 
-/// The requests that the kernel hands to a loop device.
+/// The requests of the kernel to a loop device.
 pub(crate) struct BlockEvents {
     instance: PathBuf,
     /// Tracefs, where it had to be mounted for this.
@@ -69,7 +68,7 @@ pub(crate) struct BlockEvents {
 #[derive(Default)]
 struct Shared {
     events: Mutex<Seen>,
-    /// The number of times that there was nothing to be read.
+    /// The number of polls without new events.
     idle: AtomicU64,
     stop: std::sync::atomic::AtomicBool,
 }
@@ -77,17 +76,17 @@ struct Shared {
 #[derive(Default)]
 struct Seen {
     events: Vec<Event>,
-    /// Some came too fast.
+    /// Whether events were lost.
     lost: bool,
 }
 
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl BlockEvents {
-    /// Of the loop device that has `image`.
+    /// The block events of the loop device of `image`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the kernel has no such events; [`Error::Io`].
+    /// [`Error::Unsupported`] where the kernel does not support these events; [`Error::Io`].
     pub(crate) fn of(image: &Path) -> Result<Self> {
         let minor = loop_number(image)?;
         let (root, mounted) = tracefs()?;
@@ -108,9 +107,9 @@ impl BlockEvents {
         Ok(events)
     }
 
-    /// The writes and flushes since the last call; `None` where events came too fast.
+    /// The writes and flushes since the last call; `None` where events were lost.
     pub(crate) fn take(&self) -> Option<Written> {
-        // twice, for one look may have been under way
+        // two polls, as one may have been in progress
         let until = self.shared.idle.load(Ordering::Acquire) + 2;
         while self.shared.idle.load(Ordering::Acquire) < until {
             std::thread::sleep(PAUSE);
@@ -124,10 +123,10 @@ impl Drop for BlockEvents {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // it has nothing to say
+            // the thread has no result
             let _ = thread.join();
         }
-        // what stays behind is an idle folder in a file system of the kernel's
+        // on failure an unused directory remains in tracefs
         let _ = fs::remove_dir(&self.instance);
         if let Some(dir) = &self.mounted
             && let Ok(umount) = need("umount", "mount")
@@ -170,8 +169,8 @@ impl Shared {
     }
 }
 
-/// A line of the kernel's: `… block_rq_issue: 7,0 WS 4096 () 2048 + 8 none,0,0 [task]`, with what is done, the first
-/// sector and their number.
+/// Parses an event line: `… block_rq_issue: 7,0 WS 4096 () 2048 + 8 none,0,0 [task]`, with the operation, the first
+/// sector and the number of sectors.
 fn event(line: &str) -> Option<Event> {
     let (_, said) = line.split_once("block_rq_issue: ")?;
     let mut words = said.split_whitespace();
@@ -184,7 +183,7 @@ fn event(line: &str) -> Option<Event> {
         Some('R') => Op::Read,
         Some('D') => Op::Discard,
         None => Op::Flush,
-        // a flush is reported as FF, or as none of these
+        // a flush is reported as FF, or without these letters
         Some(_) if what.starts_with('F') => Op::Flush,
         Some(_) => return None,
     };
@@ -201,7 +200,7 @@ fn loop_number(image: &Path) -> Result<u64> {
             return number.ok_or_else(|| Error::Failed("a loop device has no number".into()));
         }
     }
-    Err(Error::Failed(format!("{}: no loop device has it", image.display())))
+    Err(Error::Failed(format!("{}: it has no loop device", image.display())))
 }
 
 /// The directory of the kernel's events, mounted if need be.

@@ -22,23 +22,23 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// One group in so many is sampled.
+/// Groups of the volume for each one that is sampled.
 const SAMPLED: usize = 32;
 /// Groups in a row that are sampled, where flexible groups have no more.
 const SAMPLED_ROW: u32 = 16;
-/// Places where such a row is sampled: at least, and at most.
+/// Number of such rows that are sampled: minimum and maximum.
 const SAMPLED_PLACES: (usize, usize) = (1, 4);
-/// A volume has so many rows at least: where it has fewer groups, a part of the inodes of one is sampled.
+/// Minimum number of rows of a volume: where it has fewer groups, a part of the inodes of one is sampled.
 const LEAST_ROWS: usize = 8;
-/// Inodes of a part at least.
+/// Minimum number of inodes in such a part.
 const LEAST_INODES: u32 = 512;
-/// Candidates that are asked whether the system has them in memory, before the first of them is taken as it is.
+/// Candidates that are probed for presence in the page cache before the first of them is used nevertheless.
 const TRIES: usize = 16;
 
-/// The inodes that are sampled: which of each group.
+/// The inodes that are sampled: a range in each group.
 pub(super) type Part = BTreeMap<GroupNo, Range<u32>>;
 
-/// A device that notes how long its requests take, one after the other.
+/// A device that measures the time of its requests, which are made one at a time.
 pub(super) struct Timed<'a> {
     device: &'a dyn BlockDevice,
     clock: &'a (dyn Fn() -> Duration + Sync),
@@ -48,9 +48,9 @@ pub(super) struct Timed<'a> {
 /// The time that requests took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Spent {
-    /// By the clock.
+    /// By the clock of [`Timed`].
     pub(super) by_clock: Duration,
-    /// By the system's.
+    /// By the system's clock.
     pub(super) by_system: Duration,
 }
 
@@ -105,19 +105,19 @@ impl BlockDevice for Timed<'_> {
     }
 }
 
-/// The findings of a sample, multiplied up to the whole volume.
+/// The results of a sample, extrapolated to the whole volume.
 pub(super) struct Sample {
-    /// The work below the inodes.
+    /// The work for the metadata that inodes lead to.
     pub(super) work: Work,
-    /// Seconds that the device takes for that.
+    /// Seconds of the device for that work.
     pub(super) seconds: f64,
-    /// Seconds that one processor takes for what several threads check.
+    /// Seconds of one processor for the checks that run on several threads.
     pub(super) parallel: f64,
-    /// Seconds for what one thread checks when all was read.
+    /// Seconds of the checks that run on one thread after the reading.
     pub(super) serial: f64,
 }
 
-/// A moment of a sample: what had been read by then, and when it was.
+/// A point in time of a sample, with the totals of the reads before it.
 #[derive(Clone, Copy)]
 struct Moment {
     bytes: u64,
@@ -132,14 +132,14 @@ impl Moment {
         Self { bytes, requests, spent: timed.spent(), at: Instant::now() }
     }
 
-    /// Seconds from `earlier` on in which no request was under way.
+    /// Seconds since `earlier` during which no request was in progress.
     fn processor_since(&self, earlier: &Self) -> f64 {
         let requests = self.spent.by_system.saturating_sub(earlier.spent.by_system);
         (self.at - earlier.at).saturating_sub(requests).as_secs_f64()
     }
 }
 
-/// Checks as any check does, and notes the moment at which the rounds below the inodes begin.
+/// A visitor that checks as in any check, and records the moment when the rounds after the inode tables begin.
 struct Sampling<'a, 'n> {
     checks: Checks<'a, 'n>,
     counters: &'n Counters,
@@ -167,7 +167,7 @@ impl Visitor for Sampling<'_, '_> {
     }
 }
 
-/// Checks the inodes `only`, which stand for `all` inodes in use; `scanner` reads from `timed`, on one thread. `None`
+/// Checks the inodes `only`, which represent `all` inodes in use; `scanner` reads from `timed`, on one thread. `None`
 /// where none of them is in use, or the check is cancelled.
 pub(super) fn sample(
     scanner: &Scanner<'_>,
@@ -177,7 +177,7 @@ pub(super) fn sample(
     all: u64,
 ) -> Option<Sample> {
     let problems = Problems::default();
-    // what lies outside the sample is not missing
+    // metadata outside the sample must not be reported as missing
     problems.close();
     let ctx = Context::new(volume, &problems);
     let bitmaps = Bitmaps::new(volume);
@@ -204,7 +204,7 @@ pub(super) fn sample(
     connectivity::check(&ctx, directories);
     links::check(&ctx);
     let serial = began.elapsed().as_secs_f64() * times;
-    // that goes over all groups, whatever was read of them
+    // the comparison covers all groups, not only those in the sample
     let began = Instant::now();
     bitmaps.compare(&ctx, volume.geometry.blocks, &mut counts);
     let compared = began.elapsed().as_secs_f64();
@@ -220,8 +220,8 @@ pub(super) fn sample(
     })
 }
 
-/// The inodes that are sampled, and how many are in use for which they stand. Where `is_cached` says that the system
-/// has a place in memory, another one is sampled: an estimate leaves behind in memory what it sampled.
+/// The inodes that are sampled, and the number of inodes in use that they represent. Where `is_cached` reports that a
+/// location is in the page cache, another one is sampled: an estimate leaves its own sample in the cache.
 pub(super) fn sampled_inodes(volume: &Volume, is_cached: &dyn Fn(u64) -> bool) -> (Part, u64) {
     let in_use = |group: &GroupNo| inodes_in_use(volume, *group);
     let groups: Vec<GroupNo> = volume.geometry.group_numbers().collect();
@@ -256,19 +256,19 @@ pub(super) fn sampled_inodes(volume: &Volume, is_cached: &dyn Fn(u64) -> bool) -
     (only, all)
 }
 
-/// The inodes of a group that are sampled, on a volume of so many groups.
+/// The inodes of a group that are sampled, on a volume of `groups` groups.
 fn part_of(volume: &Volume, group: GroupNo, groups: usize) -> Range<u32> {
     if groups >= LEAST_ROWS {
         return 0..u32::MAX;
     }
-    // those in use are mostly the first of a table
+    // the inodes in use are mostly the first of a table
     let in_use = u32::try_from(inodes_in_use(volume, group)).unwrap_or(u32::MAX);
     let len = (in_use / LEAST_ROWS as u32 * groups as u32).max(LEAST_INODES).min(in_use);
     let start = (in_use - len) / 2;
     start..start + len
 }
 
-/// The first of some candidates at whose place the device has to be waited for; the very first where none is found.
+/// The first candidate whose location is not in the page cache; the very first where all are.
 pub(super) fn first_waited_for<T>(
     candidates: impl Iterator<Item = T>,
     place: impl Fn(&T) -> u64,

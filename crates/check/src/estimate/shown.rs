@@ -1,4 +1,4 @@
-//! An estimate for people: two lines with its figures, or one sentence.
+//! An estimate as text: two lines with its figures, or one sentence.
 
 use super::{Estimate, Work};
 use std::fmt;
@@ -37,7 +37,7 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// A time in a unit in which it is short.
+/// A time in the unit in which it is shortest.
 fn duration(seconds: f64) -> String {
     match seconds {
         ..9.95 => format!("{seconds:.1} s"),
@@ -47,7 +47,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// A number in thousands, millions and so on, in which it is short, and the letter of the unit behind a space.
+/// A number in units, thousands, millions and so on, followed by a space and the letter of the unit.
 fn in_thousands(n: u64) -> String {
     let mut value = n as f64;
     let mut units = ["", "k", "M", "G", "T", "P", "E"].iter();

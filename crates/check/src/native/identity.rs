@@ -1,7 +1,7 @@
-//! The kind and the owner of a block by the map, against what the check of the volume above finds it to be.
+//! Compares the kind and the owner of a block in the map with those that the check of the volume finds.
 //!
-//! Blocks that belong to an inode are checked when they are read ([`Identities::check`]); those of the groups, and that
-//! nothing leads to an unused block, when all is read ([`Identities::check_rest`]).
+//! Blocks that belong to an inode are checked when they are read ([`Identities::check`]); blocks of the groups, and
+//! entries of unused blocks, at the end ([`Identities::check_rest`]).
 
 use super::layer::{PhysicalLayer, Version};
 use crate::context::Context;
@@ -25,8 +25,7 @@ impl<'a> Identities<'a> {
         Self { below, version }
     }
 
-    /// A block of the volume is one of these, and belongs to one of these inodes. What lies among the content has no
-    /// entry.
+    /// Compares the entry of a block with the possible kinds and owners. Blocks among the file data have no entry.
     pub(crate) fn check(&self, problems: &Problems, block: FsBlock, kinds: &[BlockKind], owners: &[InodeNo]) {
         let layout = &self.below.superblock.layout;
         // the front is checked by its indexes
@@ -36,12 +35,12 @@ impl<'a> Identities<'a> {
         }
     }
 
-    /// Content of a file, which has entries only where it goes the way of metadata.
+    /// Compares the data blocks of a file, which have entries only where they are written as metadata.
     pub(crate) fn check_content(&self, ctx: &Context<'_>, inode: InodeNo, blocks: &Range<u64>) {
         let is_directory = ctx.inodes.get(inode).is_some_and(|record| record.kind == Some(FileKind::Directory));
         let kinds: &[BlockKind] = match ctx.volume.disk.s_orphan_file_inum.get() == inode.get() {
             true => &[BlockKind::OrphanFile],
-            // one without a name is walked as any file is
+            // an inode without a name is walked like any other
             false if is_directory => &[BlockKind::Directory, BlockKind::DirectoryIndex],
             false => &[BlockKind::Data],
         };
@@ -50,7 +49,7 @@ impl<'a> Identities<'a> {
         }
     }
 
-    /// The blocks of the groups, and the unused ones.
+    /// Compares the entries of the groups' blocks and of unused blocks.
     pub(crate) fn check_rest(&self, ctx: &Context<'_>) {
         let layout = &self.below.superblock.layout;
         let parts = system_zone::kinds(ctx.volume);
@@ -92,7 +91,7 @@ fn of(kind: BlockKind, owner: u32) -> String {
     }
 }
 
-/// A kind in words.
+/// The name of a kind in messages.
 pub(super) fn called(kind: BlockKind) -> &'static str {
     match kind {
         BlockKind::Superblock => "the superblock",

@@ -4,7 +4,7 @@ use super::layer::{PhysicalLayer, SIZE, Version};
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 use format::FsBlock;
 
-/// The volume that the map of a generation shows. Refuses writes.
+/// The volume in a generation's map, as a read-only device.
 pub(crate) struct Image<'a> {
     device: &'a dyn BlockDevice,
     below: &'a PhysicalLayer,
@@ -12,12 +12,13 @@ pub(crate) struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// The volume above a generation of what was read of a device.
+    /// The volume of one version in the physical layer.
     pub(crate) fn new(device: &'a dyn BlockDevice, below: &'a PhysicalLayer, version: &'a Version) -> Self {
         Self { device, below, version }
     }
 
-    /// Cuts a read into pieces that lie together on the device: an offset there, none for zeroes, and a length.
+    /// Divides a read into parts that are contiguous on the device: the physical offset, `None` for zeros, and the
+    /// length.
     fn pieces(&self, offset: u64, len: usize) -> Vec<(Option<u64>, usize)> {
         let layout = &self.below.superblock.layout;
         let mut pieces: Vec<(Option<u64>, usize)> = Vec::new();

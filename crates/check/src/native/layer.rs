@@ -1,4 +1,4 @@
-//! The physical layer of a native volume: its metadata maps, and what lies below the volumes above them.
+//! The physical layer of a native volume: its metadata maps, chunk table and snapshots.
 
 use crate::problem::{Problem, Problems};
 use crate::table::Code;
@@ -14,46 +14,47 @@ pub(super) const SIZE: u64 = BLOCK_SIZE as u64;
 /// Bits of an index that choose an entry of a node.
 pub(super) const BITS: u32 = ENTRIES.ilog2();
 
-/// The known state of a native volume before the volumes above its maps are checked.
+/// The physical layer, read and checked before the volumes above its maps.
 pub(crate) struct PhysicalLayer {
     pub(crate) superblock: NativeSuperblock,
     pub(super) nodes: Nodes,
     /// The newest generation.
     pub(crate) live: Version,
-    /// The snapshots that can be looked at, in the order of their list.
+    /// The snapshots that can be checked, in the order of their list.
     pub(crate) snapshots: Vec<Version>,
-    /// The errors: the device's block, and what is wrong with it.
+    /// The errors: block of the device, and description.
     pub(crate) wrong: Vec<(u64, String)>,
-    /// Why the newest generation cannot be read: what is wrong with its map, or with what every mount reads.
+    /// Why the newest generation cannot be read: block and description of the error in its map, or in a block that
+    /// every mount reads.
     pub(crate) unreadable: Option<(u64, String)>,
-    /// The superblock that is damaged, of the two: its block, and what with it.
+    /// The damaged one of the two superblocks: its block, and a description.
     pub(super) damaged: Option<(u64, String)>,
-    /// That one is newer and whole, but leads to no map.
+    /// Whether the damaged one is newer and intact, but leads to no map.
     pub(crate) abandoned: bool,
-    /// Snapshots that stand in the list and were not looked at.
+    /// Snapshots in the list that were not checked.
     pub(crate) left_out: Vec<String>,
 }
 
 /// A generation: the newest, or one that a snapshot pins.
 pub(crate) struct Version {
-    /// The snapshot's.
+    /// The name of the snapshot.
     pub(crate) name: Option<String>,
     pub(crate) root: Entry,
     /// The map log, entries that are newer than its map; only the newest generation has any.
     pub(super) map_log: MapLog,
     /// The chunks of its regions, ascending.
     pub(super) chunks: Vec<Chunk>,
-    /// Blocks of the volume above that are in use by what lies below it.
+    /// Blocks of the volume that the physical layer uses.
     pub(crate) taken: Vec<Range<u64>>,
 }
 
-/// A map log: entries that count instead of those in the leaves, by index.
+/// A map log: entries that replace those in the leaves, by index.
 pub(super) type MapLog = BTreeMap<u64, Option<Entry>>;
 
 /// Nodes of the map that were read and are intact.
 pub(super) type Nodes = HashMap<NodeName, Node>;
 
-/// A node as an entry leads to it, in a position of the tree.
+/// The identity of a node: the entry that leads to it, and its position in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct NodeName {
     pub(super) level: u8,
@@ -68,7 +69,7 @@ impl NodeName {
     }
 }
 
-/// The entry of a metadata block in the map below a root; `None` where it was never written, or a node on the way is
+/// The entry of a metadata block in the map of a root; `None` where it was never written, or a node on the path is
 /// damaged.
 pub(super) fn entry_of(nodes: &Nodes, layout: &Layout, root: &Entry, index: u64) -> Option<Entry> {
     let mut entry = *root;
@@ -81,7 +82,7 @@ pub(super) fn entry_of(nodes: &Nodes, layout: &Layout, root: &Entry, index: u64)
 }
 
 impl Version {
-    /// The newest generation, of which nothing is known yet.
+    /// A newest generation with this root and no other data yet.
     pub(super) fn of_root(root: Entry) -> Self {
         Self { name: None, root, map_log: MapLog::new(), chunks: Vec::new(), taken: Vec::new() }
     }
@@ -97,7 +98,8 @@ impl PhysicalLayer {
         version.entry(&self.nodes, &self.superblock.layout, index)
     }
 
-    /// Shows every entry of a generation that leads to a metadata block, as far as the nodes on the way are intact.
+    /// Calls `see` with every entry of a generation that leads to a metadata block, as far as the nodes on the path are
+    /// intact.
     pub(super) fn each_entry(&self, version: &Version, mut see: impl FnMut(u64, Entry)) {
         let mut above = vec![(0u64, version.root)];
         for level in (0..self.superblock.layout.levels()).rev() {
@@ -113,7 +115,7 @@ impl PhysicalLayer {
         old.chain(log).for_each(|(index, entry)| see(index, entry));
     }
 
-    /// Reports what was found.
+    /// Reports the errors.
     pub(crate) fn report(&self, problems: &Problems) {
         if let Some((physical, what)) = &self.damaged {
             problems.report(Problem::new(Code::NativeSuperblockDamaged).block(FsBlock(*physical)).name(what));
@@ -126,8 +128,8 @@ impl PhysicalLayer {
         }
     }
 
-    /// The snapshots whose volumes are to be checked beside the newest generation's: those that are not the same as it,
-    /// or as one before them in the list.
+    /// The snapshots whose volumes are checked besides the newest generation: those that differ from it and from all
+    /// before them in the list.
     pub(crate) fn others(&self) -> Vec<&Version> {
         let mut seen = HashSet::from([(self.live.root.physical, self.live.root.checksum)]);
         self.snapshots.iter().filter(|version| seen.insert((version.root.physical, version.root.checksum))).collect()

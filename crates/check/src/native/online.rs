@@ -1,9 +1,10 @@
-//! A native volume that is in use. What a snapshot pins does not change, so one that is made for the check stands for
-//! the volume as it was at that moment: its map leads to the list of snapshots of then, and its descriptors count what
-//! those pinned. The snapshots in that list do not change either, unless a process deletes them while the check runs.
+//! A native volume that is in use. Blocks that a snapshot pins do not change, so a snapshot created for the check
+//! represents the volume at that moment: its map leads to the list of snapshots of that time, and its descriptors count
+//! the blocks that those pinned. The snapshots in that list do not change either, unless a process deletes them while
+//! the check runs.
 //!
-//! Only the superblocks are looked at as they are. Making a snapshot writes the older one anew, so they are looked at
-//! before, too.
+//! Only the superblocks are read in their current state. Creating a snapshot rewrites the older one, so they are also
+//! read before.
 
 use super::layer::{PhysicalLayer, Version};
 use super::reader::Reader;
@@ -14,20 +15,20 @@ use format::native::snapshots::{self, Snapshot};
 use format::native::superblock::NativeSuperblock;
 use std::time::Duration;
 
-/// The number of times that a snapshot is looked for on a device that is in use, with [`PAUSE`] in between.
+/// The number of attempts to find a snapshot on a device in use, with [`PAUSE`] in between.
 const TRIES: u32 = 50;
-/// The number of looks at a superblock that is damaged: it may be the one that is being written.
+/// The number of reads of a damaged superblock: it may be the one that is being written.
 const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The two superblocks of a volume in use, as they are before a snapshot is made for the check.
+/// The two superblocks of a volume in use, before a snapshot is created for the check.
 #[derive(Debug, Clone, Default)]
 pub struct Glance {
     damaged: Option<(u64, String)>,
 }
 
 impl Glance {
-    /// Looks at them.
+    /// Reads them.
     #[must_use]
     pub fn of(device: &dyn BlockDevice) -> Self {
         let mut damaged = None;
@@ -48,22 +49,22 @@ impl Glance {
     }
 }
 
-/// Which generation of a volume in use is checked.
+/// The generation of a volume in use that is checked.
 #[derive(Debug, Clone, Copy)]
 pub struct InUse<'a> {
-    /// The name of the snapshot that was made for it.
+    /// The name of the snapshot that was created for it.
     pub snapshot: &'a [u8],
-    /// The superblocks before it was made.
+    /// The superblocks before it was created.
     pub before: &'a Glance,
-    /// The other snapshots are left out: they come and go.
+    /// Whether the other snapshots are left out, as they may be deleted meanwhile.
     pub alone: bool,
 }
 
-/// Reads everything that lies below the volumes of the generation and of the snapshots that it has in its list, and
-/// nothing else: the device may be in use.
+/// Reads the physical layer of the generation and of the snapshots in its list, and nothing else: the device may be in
+/// use.
 ///
 /// # Errors
-/// A sentence, where there is no such snapshot, or none to be found.
+/// A sentence, where there is no such snapshot, or the list cannot be read.
 pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<PhysicalLayer, String> {
     let (superblock, present) = list(device)?;
     let made = present.iter().find(|snapshot| snapshot.name == what.snapshot).ok_or("there is no such snapshot")?;
@@ -80,16 +81,16 @@ pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<
     let damaged = Glance::of(device).damaged;
     let healed = || {
         let (block, how) = what.before.damaged.clone()?;
-        Some((block, format!("{how}; the snapshot for this check was written over it")))
+        Some((block, format!("{how}; creating the snapshot for this check overwrote it")))
     };
     Ok(PhysicalLayer { damaged: damaged.or_else(healed), ..below })
 }
 
-/// The snapshots of what was read that are not there any more: what they alone pinned may be in use for something else,
-/// so what was found there means nothing.
+/// The checked snapshots that were deleted meanwhile: their unique blocks may have been reused, so the problems found
+/// there are meaningless.
 ///
 /// # Errors
-/// A sentence, where the snapshot that was made for the check is gone as well, or the list cannot be read.
+/// A sentence, where the snapshot for the check was deleted as well, or the list cannot be read.
 pub(crate) fn gone_of(
     device: &dyn BlockDevice,
     below: &PhysicalLayer,
@@ -103,7 +104,7 @@ pub(crate) fn gone_of(
     Ok(below.snapshots.iter().filter(|version| !is_there(version)).filter_map(|version| version.name.clone()).collect())
 }
 
-/// The snapshots of the newest generation. What leads to their list may be written over while it is read.
+/// The snapshots of the newest generation. The path to their list may be overwritten while it is read.
 fn list(device: &dyn BlockDevice) -> Result<(NativeSuperblock, Vec<Snapshot>), String> {
     let mut why = String::new();
     for _ in 0..TRIES {
@@ -127,7 +128,7 @@ fn try_list(device: &dyn BlockDevice) -> Result<(NativeSuperblock, Vec<Snapshot>
     let list = reader.list(&live, Some(superblock.snapshots));
     match reader.wrong.pop() {
         Some((physical, what)) => Err(format!("block {physical} of the device: {what}")),
-        // every checksum on the way was right, so this is the list of that very generation
+        // all checksums on the path were right, so the list belongs to this generation
         None => Ok((superblock, list)),
     }
 }

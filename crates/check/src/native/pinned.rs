@@ -1,7 +1,7 @@
-//! The blocks that snapshots hold, from all bitmaps at once.
+//! The blocks that snapshots pin, from all bitmaps together.
 //!
 //! A block of a data group is *pinned* where it is free in the newest bitmap and used in that of a snapshot; the
-//! group's descriptor counts those. And no block may have metadata in one generation and content in another.
+//! group's descriptor counts those. And no block may contain metadata in one generation and file data in another.
 
 use super::layer::Version;
 use super::reader::Reader;
@@ -47,7 +47,7 @@ pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Versio
         }
         if pinned != group.pinned() {
             let counted = group.pinned();
-            let text = format!("group {number} counts {counted} blocks that snapshots hold, and they hold {pinned}");
+            let text = format!("group {number} counts {counted} blocks pinned by snapshots, should be {pinned}");
             reader.wrong(at, text);
         }
         let versions: Vec<_> = std::iter::once((live, own)).chain(snapshots.iter().zip(entries)).collect();
@@ -60,18 +60,19 @@ pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Versio
     }
 }
 
-/// Without snapshots the counts are 0, and the generation's own check sees everything else.
+/// Whether the pinned counts are all 0, as they must be without snapshots; the check of the generation covers
+/// everything else.
 fn live_counts_nothing(reader: &mut Reader<'_>, live: &Version) -> bool {
     (0..reader.layout.data_groups())
         .all(|group| descriptor(reader, live, group).is_none_or(|(group, _)| group.pinned() == 0))
 }
 
-/// The chunks of a group are region in both or in neither.
+/// Whether the same chunks of a group are regions in both versions.
 fn same_regions(a: &Version, b: &Version, chunks: Option<&BTreeSet<u32>>) -> bool {
     chunks.into_iter().flatten().all(|&chunk| a.blocks_in(chunk).is_some() == b.blocks_in(chunk).is_some())
 }
 
-/// A chunk that is a region in some generation: none of its blocks in use may be content in another one.
+/// Checks that no metadata block of a chunk that is a region in some generation is file data in another.
 fn apart(reader: &mut Reader<'_>, bitmaps: &mut Bitmaps, chunk: u32, versions: &[(&Version, Option<Entry>)]) {
     let first = (chunk % CHUNKS) as usize * WORDS;
     let (mut metadata, mut content) = ([0; WORDS], [0; WORDS]);
@@ -87,12 +88,12 @@ fn apart(reader: &mut Reader<'_>, bitmaps: &mut Bitmaps, chunk: u32, versions: &
     }
     let both = std::array::from_fn(|word| metadata[word] & content[word]);
     for block in set_in(chunk, both) {
-        reader.wrong(block, "one generation has metadata there, another one content");
+        reader.wrong(block, "one generation has metadata there, another one file data");
     }
 }
 
 impl Version {
-    /// The physical blocks that it uses of a chunk; `None` where that is no region.
+    /// The physical blocks that it uses of a chunk; `None` where the chunk is not a region.
     fn blocks_in(&self, chunk: u32) -> Option<&Bits> {
         let at = self.chunks.binary_search_by_key(&chunk, |chunk| chunk.number).ok()?;
         self.chunks.get(at).map(|chunk| &chunk.used)
@@ -110,7 +111,7 @@ impl Bitmaps {
         reader.entry(version, self.index?)
     }
 
-    /// All zero for one that was never written, or cannot be read, which was said already.
+    /// The bits of a bitmap; all zero for one that was never written or cannot be read, which was already reported.
     fn bits(&mut self, reader: &Reader<'_>, entry: Option<&Entry>) -> &[u64] {
         let physical = entry.map_or(0, |entry| entry.physical);
         self.read.entry(physical).or_insert_with(|| {

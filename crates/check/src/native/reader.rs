@@ -1,4 +1,4 @@
-//! Reads the physical layer, and checks it on the way.
+//! The reader of the physical layer, which checks it as well.
 
 use super::identity;
 use super::layer::{BITS, MapLog, NodeName, Nodes, SIZE, Version, entry_of};
@@ -23,7 +23,7 @@ pub(super) struct Reader<'a> {
     /// The blocks reserved without an owner, and the chunks that they lie in.
     pub(super) reserved: BTreeSet<u64>,
     pub(super) reserved_chunks: BTreeSet<u32>,
-    /// The snapshot that is looked at.
+    /// The snapshot that is being read.
     pub(super) snapshot: Option<String>,
     pub(super) wrong: Vec<(u64, String)>,
     /// As [`PhysicalLayer::unreadable`].
@@ -31,7 +31,7 @@ pub(super) struct Reader<'a> {
     pub(super) nodes: Nodes,
     /// Leaves whose entries were checked.
     pub(super) checked: HashSet<NodeName>,
-    /// The targets of entries so far, by physical block.
+    /// The targets of the entries read so far, by physical block.
     pub(super) led: BTreeMap<u64, Led>,
 }
 
@@ -39,16 +39,16 @@ pub(super) struct Reader<'a> {
 pub(super) struct Led {
     pub(super) position: Position,
     pub(super) entry: Entry,
-    /// The snapshot that led to it first.
+    /// The first snapshot with an entry for it.
     pub(super) snapshot: Option<String>,
 }
 
-/// The beginning of a generation.
+/// The starting point of a generation.
 pub(super) struct Start {
     pub(super) root: Entry,
     pub(super) map_log: MapLog,
     pub(super) generation: u64,
-    /// Records of its chunk table.
+    /// Number of records in its chunk table.
     pub(super) records: u32,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the nodes that lead to an index.
+    /// Reads the nodes on the path to an index.
     pub(super) fn go_to(&mut self, root: &Entry, index: u64) {
         let mut entry = *root;
         for level in (0..self.layout.levels()).rev() {
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The node that an entry leads to, read unless it was before.
+    /// The node that an entry leads to, from memory if it was already read.
     fn node(&mut self, entry: &Entry, level: u8, number: u64) -> Option<&Node> {
         let name = NodeName::new(entry, level, number);
         if !self.nodes.contains_key(&name) {
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         ));
     }
 
-    /// Notes what is wrong with a block without which no mount can do.
+    /// Records an error in a block that every mount needs.
     pub(super) fn no_mount(&mut self, physical: u64, what: impl Into<String>) {
         let what = what.into();
         if self.snapshot.is_none() {
@@ -124,15 +124,14 @@ impl<'a> Reader<'a> {
         self.wrong(physical, what);
     }
 
-    /// Looks at the generation of a snapshot, whose record stands in the list of a later one.
+    /// Reads and checks the generation of a snapshot, whose record is in the list of a later one.
     pub(super) fn snapshot(&mut self, name: String, record: &Snapshot, newest: u64) -> Version {
         let Snapshot { root, generation, chunks, .. } = *record;
         if generation >= newest {
-            self.wrong(root.physical, format!("the snapshot {name} is of a generation that is yet to come"));
+            self.wrong(root.physical, format!("the generation of snapshot {name} is newer than the volume's"));
         }
         if generation != root.generation {
-            let what =
-                format!("the snapshot {name} is said to be of generation {generation}, and its map is of another");
+            let what = format!("the record of snapshot {name} has generation {generation}, but its map has another");
             self.wrong(root.physical, what);
         }
         self.snapshot = Some(name.clone());
@@ -141,7 +140,7 @@ impl<'a> Reader<'a> {
         version
     }
 
-    /// Looks at a generation.
+    /// Reads and checks a generation.
     pub(super) fn version(&mut self, name: Option<String>, start: Start) -> Version {
         let used = self.walk(&start);
         if self.lacks_superblock(&start) {
@@ -160,10 +159,10 @@ impl<'a> Reader<'a> {
             self.wrong(blocks_of(chunk).start, RESERVED_CHUNK);
         }
         let mut taken: Vec<Range<u64>> = chunks.iter().map(|chunk| blocks_of(chunk.number)).collect();
-        // in use without an owner: what claims one of them claims it a second time
+        // in use without an owner: a claim on one of them is a second claim
         let apart = self.reserved.iter().filter(|physical| !regions.contains(&bit_of(**physical).0));
         taken.extend(apart.map(|physical| *physical..physical + 1));
-        // the front is claimed as the ext4 superblock's and descriptors'
+        // the front is claimed for the ext4 superblock and descriptors
         taken.push(layout.blocks()..layout.metadata_start());
         taken.iter_mut().for_each(|run| run.start = run.start.max(layout.front().min(run.end)));
         Version { name, root: start.root, map_log: start.map_log, chunks, taken }
@@ -173,7 +172,7 @@ impl<'a> Reader<'a> {
         version.entry(&self.nodes, &self.layout, index)
     }
 
-    /// The block that an entry of the map's own blocks leads to, where it is what it should be.
+    /// The block of the map's own structures that an entry leads to, where it is valid.
     pub(super) fn block(&mut self, entry: &Entry, position: Position) -> Option<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
         if let Err(e) = self.device.read(entry.physical * SIZE, &mut bytes) {
@@ -187,8 +186,8 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Walks a map, and returns the physical blocks that it uses. The tree has as many levels as its layout says, so it
-    /// ends on any bytes.
+    /// Walks a map and returns the physical blocks that it uses. The depth of the tree is that of the layout, so the
+    /// walk ends on any bytes.
     fn walk(&mut self, start: &Start) -> Used {
         let mut used = Used::default();
         let mut above = vec![(0u64, start.root, start.generation)];
@@ -212,8 +211,8 @@ impl<'a> Reader<'a> {
         used
     }
 
-    /// Whether a map that was walked has no entry for the first block of the volume above it, in which its superblock
-    /// lies. Where a node on the way is damaged the answer is no: that is reported already.
+    /// Whether a map that was walked has no entry for the first block of the volume above it, which contains the
+    /// superblock. `false` where a node on the path is damaged, as that is reported already.
     fn lacks_superblock(&self, start: &Start) -> bool {
         if let Some(logged) = start.map_log.get(&0) {
             return logged.is_none();
@@ -227,20 +226,17 @@ impl<'a> Reader<'a> {
         false
     }
 
-    /// Checks an entry that leads to a node; whether the node is to be followed.
+    /// Checks an entry that leads to a node, and returns whether to follow it.
     fn leads_to_node(&mut self, used: &mut Used, entry: &Entry, level: u8, number: u64, newest: u64) -> bool {
         if entry.generation > newest {
             self.wrong(entry.physical, LATER);
         }
         if entry.kind != BlockKind::MapNode {
-            self.no_mount(entry.physical, "what should be a node of the map is something else");
+            self.no_mount(entry.physical, "it should be a node of the map, but is something else");
             return false;
         }
         if entry.owner != 0 {
-            self.wrong(
-                entry.physical,
-                format!("the entry of a node of the map says that it is inode {}'s", entry.owner),
-            );
+            self.wrong(entry.physical, format!("the entry of a node of the map has owner inode {}", entry.owner));
         }
         if !used.add(entry.physical) {
             self.wrong(entry.physical, TWICE);
@@ -250,12 +246,12 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Checks what a leaf of a generation and the log entries in its place lead to.
+    /// Checks the targets of a leaf's entries and of the log entries that replace them.
     fn leaf(&mut self, used: &mut Used, start: &Start, leaf: NodeName, written: u64, mut entries: Vec<(u64, Entry)>) {
         let Start { root, map_log, generation, .. } = start;
         let newer = map_log.range(leaf.number << BITS..(leaf.number + 1) << BITS);
         entries.retain(|(index, _)| !map_log.contains_key(index));
-        // the same leaf may be a snapshot's as it stands
+        // snapshots may share the unchanged leaf
         let known = newer.clone().next().is_none() && !self.checked.insert(leaf);
         for (index, entry) in entries {
             self.in_use(used, start, index, &entry);
@@ -265,7 +261,7 @@ impl<'a> Reader<'a> {
         }
         for (index, entry) in newer {
             if *index >= self.layout.table().start {
-                self.wrong(root.physical, format!("a map log entry is that of index {index}, which may have none"));
+                self.wrong(root.physical, format!("a map log entry has index {index}, which is invalid"));
             }
             let Some(entry) = entry else { continue };
             self.in_use(used, start, *index, entry);
@@ -273,18 +269,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A physical block that an entry of a generation leads to.
+    /// Records that an entry of a generation uses a physical block.
     fn in_use(&mut self, used: &mut Used, start: &Start, index: u64, entry: &Entry) {
         if !used.add(entry.physical) {
             self.wrong(entry.physical, TWICE);
         }
         let table = self.layout.table();
         if table.contains(&index) && index - table.start >= u64::from(start.records.div_ceil(chunk_table::RECORDS)) {
-            self.wrong(entry.physical, "it is a block of the chunk table behind the table's end");
+            self.wrong(entry.physical, "it is a block of the chunk table beyond the table's end");
         }
     }
 
-    /// Checks what an entry says of its block, against the block's index, and the generations that may have written it.
+    /// Checks an entry against the index of its block and the generations that may have written it.
     fn check(&mut self, index: u64, entry: &Entry, written: RangeInclusive<u64>) {
         let layout = self.layout;
         let own = |kind| matches!(kind, BlockKind::ChunkTable | BlockKind::SnapshotList | BlockKind::MapNode);
@@ -302,7 +298,7 @@ impl<'a> Reader<'a> {
                 format!("its entry, of index {index}, says that it is {}", identity::called(entry.kind)),
             );
         } else if everybodys && entry.owner != 0 {
-            self.wrong(entry.physical, format!("its entry, of index {index}, says that it is inode {}'s", entry.owner));
+            self.wrong(entry.physical, format!("its entry, of index {index}, has owner inode {}", entry.owner));
         }
         if entry.generation > *written.end() {
             self.wrong(entry.physical, LATER);
@@ -312,16 +308,16 @@ impl<'a> Reader<'a> {
         self.leads(Position::Block(index), entry);
     }
 
-    /// All generations that an entry leads from say the same of it.
+    /// Checks that all entries for a physical block, of whatever generation, agree.
     fn leads(&mut self, position: Position, entry: &Entry) {
         let snapshot = self.snapshot.clone();
         match self.led.get(&entry.physical) {
             None => drop(self.led.insert(entry.physical, Led { position, entry: *entry, snapshot })),
             Some(led) if (led.position, led.entry) == (position, *entry) => {}
             Some(led) if (led.position, led.entry.checksum) == (position, entry.checksum) => {
-                self.wrong(entry.physical, "two generations say different things of what it is, whose, or since when");
+                self.wrong(entry.physical, "two generations have different kinds, owners or generation numbers for it");
             }
-            Some(_) => self.wrong(entry.physical, "two generations take it for different blocks"),
+            Some(_) => self.wrong(entry.physical, "two generations use it for different blocks"),
         }
     }
 
@@ -345,16 +341,15 @@ impl<'a> Reader<'a> {
             chunks.extend(found.into_iter().flatten());
         }
         if intact && in_use != u64::from(*records) {
-            let what = format!(
-                "{records} records of the chunk table are said to be in use, and the last one is the {in_use}th"
-            );
+            let what =
+                format!("the chunk table should have {records} records in use, but the last one is number {in_use}");
             self.wrong(root.physical, what);
         }
         chunks.sort_unstable_by_key(|chunk| chunk.number);
         if let Some(twice) = chunks.windows(2).find(|pair| pair[0].number == pair[1].number) {
-            self.wrong(blocks_of(twice[0].number).start, "the chunk from here on stands in the chunk table twice");
+            self.wrong(blocks_of(twice[0].number).start, "the chunk from here on is in the chunk table twice");
         }
-        // the table is that of the map without the map log
+        // the chunk table describes the map without the map log
         let before = map_log.keys().filter_map(|index| entry_of(&self.nodes, &self.layout, root, *index));
         let before: Vec<Entry> = before.collect();
         let after = map_log.values().flatten().map(|entry| (entry, true));
@@ -380,7 +375,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The snapshots in the list of a generation, which has so many records, where that is known.
+    /// The snapshots in the list of a generation; `listed` is the number of records, where known.
     pub(super) fn list(&mut self, live: &Version, listed: Option<u32>) -> Vec<Snapshot> {
         let mut list = Vec::new();
         let (mut in_use, mut intact) = (0, true);
@@ -393,23 +388,23 @@ impl<'a> Reader<'a> {
             };
             match found.iter().rposition(Option::is_some) {
                 Some(last) => in_use = block * snapshots::RECORDS as u64 + last as u64 + 1,
-                None => self.wrong(entry.physical, "it is a block of the list of snapshots, and names none"),
+                None => self.wrong(entry.physical, "it is a block of the list of snapshots, but has no record"),
             }
             list.extend(found.into_iter().flatten());
         }
         if let Some(listed) = listed.filter(|listed| intact && u64::from(*listed) != in_use) {
             let what = format!(
-                "{listed} records of the list of snapshots are said to be in use, and the last one is the {in_use}th"
+                "the list of snapshots should have {listed} records in use, but the last one is number {in_use}"
             );
             self.wrong(live.root.physical, what);
         }
         list
     }
 
-    /// Reads every block that a map leads to, in the order of the device.
+    /// Reads every block that a map leads to, in the order of the device, and compares its checksum.
     pub(super) fn sums(&mut self) {
         let mut all: Vec<_> = std::mem::take(&mut self.led).into_iter().collect();
-        // nodes were read on the way
+        // nodes were already read
         all.retain(|(_, led)| matches!(led.position, Position::Block(_)));
         let mut buffer = vec![0; BATCH * BLOCK_SIZE as usize];
         for batch in all.chunks(BATCH) {
@@ -439,15 +434,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Why no mount takes the superblock in the first block of the volume above a map; `None` where it does, and for other
-/// blocks.
+/// The reason why a mount rejects the superblock in the first block of the volume above a map; `None` where it accepts
+/// it, and for other blocks.
 fn no_superblock(position: Position, bytes: &[u8]) -> Option<String> {
     if position != Position::Block(0) {
         return None;
     }
     let there = bytes.get(superblock::OFFSET as usize..).unwrap_or_default();
     match Superblock::parse(there) {
-        // another version of the format is no damage
+        // another version of the format is not damage
         Ok(_) | Err(format::Error::Unsupported(_)) => None,
         Err(format::Error::Corrupt { what, .. }) => {
             let what = what.split(": this is").next().unwrap_or(what);
@@ -457,7 +452,7 @@ fn no_superblock(position: Position, bytes: &[u8]) -> Option<String> {
 }
 
 pub(super) const MISMATCH: &str = "it does not match the checksum in the entry that leads to it";
-pub(super) const LATER: &str = "it is of a later generation than what leads to it";
-pub(super) const RESERVED: &str = "it is reserved, and an entry leads to it";
+pub(super) const LATER: &str = "its generation is later than that of the block that leads to it";
+pub(super) const RESERVED: &str = "it is reserved, but an entry leads to it";
 pub(super) const RESERVED_CHUNK: &str = "a chunk with a reserved block is part of the metadata regions";
 pub(super) const TWICE: &str = "two entries lead to it";

@@ -1,17 +1,15 @@
-//! The possible repairs of a native volume: every generation is whole, so what is wrong with one has no other copy.
-//! Four things remain.
+//! The repairs of a native volume. Metadata has no second copy within a generation, so only four are possible.
 //!
-//! 1. A volume that was in use without consistency and was not unmounted, and that is consistent all the same, is
-//!    marked so.
-//! 2. Where the newest generation cannot be read, its map or what every mount reads, and the one before is intact, that
-//!    one becomes the newest, and the report says so: what was done since is lost. Its blocks may have been written
-//!    over, so that is seldom possible. Anything else that is wrong with the newest generation is left as it is.
-//! 3. A superblock that is damaged so little that what it was is known is written anew, if its generation is intact.
-//! 4. Where one of the two superblocks is damaged otherwise, the one in force is written in its place, if it leads to a
-//!    map. Where that one is whole, but of another length or UUID, and the one in force has errors of its own, it is
-//!    never written over: the volume goes back to its generation if that is intact.
+//! 1. A volume that was in use without consistency and was not unmounted, but is consistent, is marked clean.
+//! 2. Where the newest generation cannot be read (its map, or a block that every mount reads) and the one before is
+//!    intact, the volume is rolled back to that one, and the report says so: all later changes are lost. Its blocks may
+//!    have been overwritten, so that is seldom possible. Other errors in the newest generation are not repaired.
+//! 3. A damaged superblock whose content can be reconstructed is rewritten, if its generation is intact.
+//! 4. Where one of the two superblocks is damaged otherwise, the active one is written over it, if it leads to a map.
+//!    Where the other one is valid but has another length or UUID, and the active one has errors of its own, the other
+//!    is never overwritten: the volume is rolled back to its generation if that is intact.
 //!
-//! Each is one write of a superblock, to the block that is not in force.
+//! Each is one write of a superblock, to the inactive block.
 
 use super::copies;
 use super::layer::SIZE;
@@ -26,7 +24,7 @@ use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 /// Checks a native volume and repairs what [`Options::repair`] allows.
 ///
 /// # Errors
-/// [`Refusal`] where there is no volume to check and none before it, and where the device fails.
+/// [`Refusal`] where no generation can be checked, and where the device fails.
 pub(crate) fn repair(checker: Checker<'_>) -> Result<Report, Refusal> {
     let Checker { device, options, .. } = checker;
     let outcome = checker.check();
@@ -37,18 +35,18 @@ pub(crate) fn repair(checker: Checker<'_>) -> Result<Report, Refusal> {
         return outcome;
     }
     let blocks = copies::read(device);
-    let Ok((in_force, at)) = copies::in_force(device, &blocks) else { return outcome };
-    let last = in_force.last_tried(&blocks);
+    let Ok((active, at)) = copies::active(device, &blocks) else { return outcome };
+    let last = active.last_tried(&blocks);
     if last >= LAST_GENERATION {
         return outcome;
     }
     let next = |superblock: &NativeSuperblock| next_of(superblock, last);
     let other = COPIES - 1 - at;
     let damaged = |p: &Reported| p.code == Code::NativeSuperblockDamaged;
-    if let Some((restored, _)) = copies::restored(device, &blocks, &in_force, at) {
+    if let Some((restored, _)) = copies::restored(device, &blocks, &active, at) {
         return match checker.check_generation(&restored) {
             Ok(mut report) if report.clean => {
-                // the one in force stays until this is written
+                // the active one is valid until this is written
                 write(device, other, &next(&restored))?;
                 let was = outcome.iter().flat_map(|report| &report.problems).filter(|p| damaged(p));
                 report.problems.splice(0..0, was.cloned());
@@ -58,27 +56,27 @@ pub(crate) fn repair(checker: Checker<'_>) -> Result<Report, Refusal> {
             _ => outcome,
         };
     }
-    let abandoned = newer_than(&blocks, &in_force);
+    let abandoned = newer_than(&blocks, &active);
     if let (Some(newer), Repair::All) = (abandoned, options.repair) {
-        return match checker.check_generation(&in_force) {
+        return match checker.check_generation(&active) {
             Ok(report) if report.clean => {
-                write(device, other, &next(&in_force))?;
-                Ok(went_back(report, newer, in_force.generation, "it leads to no map"))
+                write(device, other, &next(&active))?;
+                Ok(went_back(report, newer, active.generation, "it leads to no map"))
             }
             _ => outcome,
         };
     }
-    // from here on the newest is in force
-    if abandoned.is_some() || !copies::leads_to_a_map(device, &in_force) {
+    // from here on the newest is active
+    if abandoned.is_some() || !copies::leads_to_a_map(device, &active) {
         return outcome;
     }
-    if in_force.unordered {
-        let calm = NativeSuperblock { unordered: false, ..in_force.clone() };
+    if active.unordered {
+        let calm = NativeSuperblock { unordered: false, ..active.clone() };
         let report = checker.check_generation(&calm)?;
         if !report.clean {
             return outcome;
         }
-        write(device, other, &next(&in_force))?;
+        write(device, other, &next(&active))?;
         return Ok(all_fixed(outcome.unwrap_or(report)));
     }
     if let Ok(report) = &outcome
@@ -91,10 +89,10 @@ pub(crate) fn repair(checker: Checker<'_>) -> Result<Report, Refusal> {
         if let Some(whole) = copies::block_of(&blocks, other).and_then(|block| NativeSuperblock::parse(block).ok())
             && !alone
         {
-            return instead(checker, outcome, &whole, &in_force, at, last);
+            return instead(checker, outcome, &whole, &active, at, last);
         }
-        // the one in force stays until this is written
-        write(device, other, &next(&in_force))?;
+        // the active one is valid until this is written
+        write(device, other, &next(&active))?;
         let mut report = report.clone();
         if alone {
             return Ok(all_fixed(report));
@@ -103,41 +101,41 @@ pub(crate) fn repair(checker: Checker<'_>) -> Result<Report, Refusal> {
         report.repaired = true;
         return Ok(report);
     }
-    go_back(checker, outcome, &blocks, &in_force, at, last)
+    go_back(checker, outcome, &blocks, &active, at, last)
 }
 
-/// Makes the generation before the newest one the newest, where that cannot be read and the one before is intact.
+/// Rolls back to the generation before the newest one, where that cannot be read and the one before is intact.
 fn go_back(
     checker: Checker<'_>,
     outcome: Result<Report, Refusal>,
     blocks: &[u8],
-    in_force: &NativeSuperblock,
+    active: &NativeSuperblock,
     at: u64,
     last: u64,
 ) -> Result<Report, Refusal> {
     let found = whole(blocks);
     let Some((before, _)) = found.get(1).filter(|_| checker.options.repair == Repair::All) else { return outcome };
-    let Some((physical, what)) = super::read_generation(checker.device, in_force.clone()).unreadable else {
+    let Some((physical, what)) = super::read_generation(checker.device, active.clone()).unreadable else {
         return outcome;
     };
     match checker.check_generation(before) {
         Ok(report) if report.clean => {
-            // over the damaged one: the intact one stays until this is written
+            // over the damaged one: the intact one is valid until this is written
             write(checker.device, at, &next_of(before, last))?;
             let why = format!("block {physical} of the device: {what}");
-            Ok(went_back(report, in_force.generation, before.generation, &why))
+            Ok(went_back(report, active.generation, before.generation, &why))
         }
         _ => outcome,
     }
 }
 
-/// Makes the generation of the other superblock the newest, where that is whole and says another length or UUID than
-/// the one in force, which has errors of its own. It is never written over: it may be the one that is right.
+/// Rolls back to the generation of the other superblock, where that is valid and has another length or UUID than the
+/// active one, which has errors of its own. It is never overwritten: it may be the right one.
 fn instead(
     checker: Checker<'_>,
     outcome: Result<Report, Refusal>,
     whole: &NativeSuperblock,
-    in_force: &NativeSuperblock,
+    active: &NativeSuperblock,
     at: u64,
     last: u64,
 ) -> Result<Report, Refusal> {
@@ -145,24 +143,24 @@ fn instead(
         Ok(report) if report.clean => {
             write(checker.device, at, &next_of(whole, last))?;
             let why = "its superblock contradicts the volume above its map";
-            Ok(went_back(report, in_force.generation, whole.generation, why))
+            Ok(went_back(report, active.generation, whole.generation, why))
         }
         _ => outcome,
     }
 }
 
-/// A superblock as it is written anew, over the last that was tried.
+/// A superblock with the generation number that follows `last`, to be written.
 fn next_of(superblock: &NativeSuperblock, last: u64) -> NativeSuperblock {
     NativeSuperblock { generation: last + 1, unordered: false, ..superblock.clone() }
 }
 
-/// The generation of the other superblock, where it counts and is newer than the one in force: then it leads to no map.
-fn newer_than(blocks: &[u8], in_force: &NativeSuperblock) -> Option<u64> {
+/// The generation of the other superblock, where it is valid and newer than the active one: then it leads to no map.
+fn newer_than(blocks: &[u8], active: &NativeSuperblock) -> Option<u64> {
     let (newest, _) = NativeSuperblock::newest(blocks).ok()?;
-    (newest.generation > in_force.generation).then_some(newest.generation)
+    (newest.generation > active.generation).then_some(newest.generation)
 }
 
-/// The report on the generation that the volume went back to. What was wrong with the newer one is gone with it.
+/// The report on the generation that the volume was rolled back to. The errors of the newer one are gone.
 fn went_back(mut report: Report, from: u64, to: u64, why: &str) -> Report {
     let problem = Problem::new(Code::NativeWentBack).found(from).expected(to).name(why);
     report.problems.insert(0, Reported::from(&problem));
@@ -170,7 +168,7 @@ fn went_back(mut report: Report, from: u64, to: u64, why: &str) -> Report {
     all_fixed(report)
 }
 
-/// The superblocks that count, the newest first, with the blocks they lie in.
+/// The valid superblocks with the UUID and layout of the newest, the newest first, and their blocks.
 fn whole(blocks: &[u8]) -> Vec<(NativeSuperblock, u64)> {
     let copies = blocks.chunks(SIZE as usize).zip(0..);
     let mut found: Vec<_> = copies.filter_map(|(bytes, at)| Some((NativeSuperblock::parse(bytes).ok()?, at))).collect();
@@ -185,7 +183,7 @@ fn write(device: &dyn BlockDevice, at: u64, superblock: &NativeSuperblock) -> Re
     written.map_err(|e| Refusal::new(e.to_string()))
 }
 
-/// Everything that was found is fixed.
+/// The report with every problem marked as fixed.
 fn all_fixed(mut report: Report) -> Report {
     report.problems.iter_mut().filter(|problem| problem.severity >= Severity::Error).for_each(|p| p.fixed = true);
     report.exit = exit::REPAIRED;

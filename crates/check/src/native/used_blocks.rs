@@ -1,4 +1,4 @@
-//! Sets of physical blocks, by chunks, and what a chunk table says against what is in use.
+//! Sets of physical blocks, by chunks, and their comparison with a chunk table.
 
 use format::native::CHUNK_BLOCKS;
 use format::native::chunk_table::{Chunk, WORDS, bit_of};
@@ -26,7 +26,7 @@ pub(super) struct Used {
 }
 
 impl Default for Used {
-    /// Those of the superblocks.
+    /// The blocks of the superblocks, which are always in use.
     fn default() -> Self {
         let mut used = Self { chunks: BTreeMap::new() };
         (0..COPIES).for_each(|physical| _ = used.add(physical));
@@ -35,7 +35,7 @@ impl Default for Used {
 }
 
 impl Used {
-    /// Adds a physical block, and says whether it is new.
+    /// Adds a physical block and returns whether it is new.
     pub(super) fn add(&mut self, physical: u64) -> bool {
         let (chunk, word, bit) = bit_of(physical);
         let words = self.chunks.entry(chunk).or_insert([0; WORDS]);
@@ -44,7 +44,7 @@ impl Used {
         new
     }
 
-    /// Those of some blocks of the device that are in use.
+    /// The members of `blocks` that are in use.
     pub(super) fn of(&self, blocks: &BTreeSet<u64>) -> Vec<u64> {
         let used = |physical: &&u64| {
             let (chunk, word, bit) = bit_of(**physical);
@@ -53,7 +53,7 @@ impl Used {
         blocks.iter().filter(used).copied().collect()
     }
 
-    /// The errors in a table that should name exactly these.
+    /// The errors in a chunk table that should contain exactly these blocks.
     pub(super) fn compare(&self, table: &[Chunk]) -> Vec<(u64, &'static str)> {
         let mut named: BTreeMap<u32, Bits> = BTreeMap::new();
         for chunk in table {

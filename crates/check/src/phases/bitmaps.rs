@@ -1,12 +1,12 @@
-//! Phase 5: the record of free space, the inode bitmaps and the free counts of the groups against what the other phases
-//! found in use.
+//! Phase 5: compares the record of free space, the inode bitmaps and the free counts of the groups with the blocks and
+//! inodes that the other phases found in use.
 //!
-//! The bitmaps come early (round 0 reads them on its way), the truth late (every claim must be made). In between they
-//! are stored as words without trailing zeros, so that empty and full groups cost nothing.
+//! Round 0 reads the bitmaps, but they can be compared only after all claims are made. In between they are stored as
+//! words without trailing zeros, so that empty and full groups take no memory.
 //!
 //! With BLOCK_UNINIT a group has no block bitmap on the device: its own metadata is in use and nothing else. The flag
-//! is believed only under a right descriptor checksum; else the block is read, and the metadata counts as marked all
-//! the same. With INODE_UNINIT nothing is in use.
+//! is trusted only if the descriptor checksum is right; otherwise the block is read, but the metadata still counts as
+//! marked. With INODE_UNINIT nothing is in use.
 
 pub(crate) mod free_space;
 
@@ -24,8 +24,8 @@ use free_space::{Bits, FreeSpaceRecord, Recorded};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Whether a bitmap lies on the device and has to be read: not so where a descriptor that can be trusted says that it
-/// was never written.
+/// Whether a bitmap is on the device and has to be read: `false` where a trusted descriptor states that it was never
+/// written.
 pub(crate) fn is_written(volume: &Volume, group: GroupNo, kind: BitmapKind) -> bool {
     if kind == BitmapKind::Block && volume.space_maps.is_some() {
         return false;
@@ -38,13 +38,13 @@ pub(crate) fn is_written(volume: &Volume, group: GroupNo, kind: BitmapKind) -> b
     !(flagged && is_trusted(volume, group))
 }
 
-/// The descriptor has a checksum, and it is right.
+/// Whether the descriptor has a checksum, and it is right.
 fn is_trusted(volume: &Volume, group: GroupNo) -> bool {
     let geometry = &volume.geometry;
     (geometry.metadata_csum || geometry.gdt_csum) && volume.untrusted.binary_search(&group).is_err()
 }
 
-/// The bitmaps of all groups as they stand on the device.
+/// The bitmaps of all groups as they are on the device.
 pub(crate) struct Bitmaps<'a> {
     volume: &'a Volume,
     groups: Box<[Pair]>,
@@ -60,26 +60,26 @@ struct Pair {
 /// The record of a bitmap.
 struct Arrived {
     bits: Bits,
-    /// All bits beyond the last that counts are set, as they should be.
+    /// Whether all padding bits are set, as they should be.
     padded: bool,
-    /// Computed over the bits that count; 0 without metadata_csum.
+    /// Checksum of the bitmap without padding; 0 without metadata_csum.
     checksum: u32,
 }
 
 impl<'a> Bitmaps<'a> {
-    /// Nothing has come yet.
+    /// No bitmaps yet.
     pub(crate) fn new(volume: &'a Volume) -> Self {
         Self { volume, groups: volume.groups.iter().map(|_| Pair::default()).collect() }
     }
 
-    /// Takes in the block of a bitmap. May be called from several threads, once for each bitmap.
+    /// Stores the block of a bitmap. May be called from several threads, once for each bitmap.
     pub(crate) fn put(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>) {
         let Some(pair) = self.groups.get(group.get() as usize) else { return };
         let arrived = match bytes {
             Ok(bytes) => self.take(group, kind, bytes),
             Err(error) => Arrived { bits: Bits::Unreadable(error.to_string().into()), padded: true, checksum: 0 },
         };
-        // a second arrival would be the same bytes
+        // a second call would have the same bytes
         let _ = pair.of(kind).set(arrived);
     }
 
@@ -94,8 +94,8 @@ impl<'a> Bitmaps<'a> {
         Arrived { bits: Bits::of(bytes, used), padded, checksum }
     }
 
-    /// Compares everything and completes the counts. `blocks` are those that there are: the groups of a native volume
-    /// behind them hold numbers for its metadata, and no space.
+    /// Compares all bitmaps and completes the counts. `blocks` is the number of blocks that exist: the groups of a
+    /// native volume after them have metadata block numbers and no space.
     pub(crate) fn compare(&self, ctx: &Context<'_>, blocks: u64, counts: &mut Counts) {
         let geometry = &self.volume.geometry;
         let (mut free_clusters, mut free_inodes, mut space) = (0u64, 0u64, 0u64);
@@ -152,7 +152,7 @@ impl FreeSpaceRecord for Bitmaps<'_> {
     }
 }
 
-/// Reports what a descriptor says of a block bitmap where there is none.
+/// Reports wrong descriptor fields about a block bitmap that does not exist.
 fn descriptor_without_bitmap(
     maps: &space_maps::Recorded,
     group: GroupNo,
@@ -172,7 +172,7 @@ fn descriptor_without_bitmap(
     }
 }
 
-/// A bitmap that can be compared. One that lies outside the volume never came; phase 0 has said so.
+/// A bitmap that can be compared. One outside the volume was not read; phase 0 has reported it.
 fn readable<'b>(arrived: Option<&'b Arrived>, block: FsBlock, report: &dyn Fn(Problem)) -> Option<&'b Arrived> {
     let arrived = arrived?;
     if let Bits::Unreadable(error) = &arrived.bits {
@@ -182,7 +182,7 @@ fn readable<'b>(arrived: Option<&'b Arrived>, block: FsBlock, report: &dyn Fn(Pr
     Some(arrived)
 }
 
-/// The clusters of a group that its superblock, descriptors, bitmaps and inode table take.
+/// The clusters of a group that its superblock, descriptors, bitmaps and inode table occupy.
 fn own_metadata(volume: &Volume, group: GroupNo, descriptor: &Group) -> Vec<u64> {
     let geometry = &volume.geometry;
     let blocks = geometry.group_blocks(group);
@@ -224,7 +224,7 @@ fn is_padded(bytes: &[u8], bits: u32) -> bool {
     }
 }
 
-/// Clusters of a group; the last group may be short.
+/// The number of clusters in a group; the last group may be short.
 fn clusters_in(volume: &Volume, group: GroupNo) -> u32 {
     let blocks = volume.geometry.group_blocks(group);
     // fits: at most `blocks_per_group`
@@ -236,7 +236,7 @@ struct Comparison<'a> {
     ctx: &'a Context<'a>,
     group: GroupNo,
     descriptor: &'a Group,
-    /// The descriptor is believed in what it says of bitmaps that were never written.
+    /// Whether the uninit flags of the descriptor are trusted.
     trusted: bool,
 }
 
@@ -245,7 +245,7 @@ impl Comparison<'_> {
         self.ctx.report(problem.group(self.group));
     }
 
-    /// Compares the record of free space with the claims; the clusters that are free.
+    /// Compares the record of free space with the claims; returns the number of free clusters.
     fn blocks(&self, record: &impl FreeSpaceRecord) -> u32 {
         let clusters = clusters_in(self.ctx.volume, self.group);
         let expected = |n: usize| self.ctx.claims.word(self.group, n);
@@ -271,7 +271,7 @@ impl Comparison<'_> {
         let used: u32 =
             (0..clusters.div_ceil(64)).map(|n| (expected(n as usize) & mask(clusters, n)).count_ones()).sum();
         let free = clusters.saturating_sub(used);
-        // with space maps the count is elsewhere
+        // with space maps the count is not in the descriptor
         if self.ctx.volume.space_maps.is_none() && self.descriptor.free_clusters != free {
             let said = self.descriptor.free_clusters;
             self.report(Problem::new(Code::GroupFreeBlockCountWrong).found(said.into()).expected(free.into()));
@@ -279,7 +279,7 @@ impl Comparison<'_> {
         free
     }
 
-    /// Compares the inode bitmap; the inodes that are free.
+    /// Compares the inode bitmap; returns the number of free inodes.
     fn inodes(&self, arrived: Option<&Arrived>) -> u32 {
         let geometry = &self.ctx.volume.geometry;
         let per_group = geometry.inodes_per_group;
@@ -287,7 +287,7 @@ impl Comparison<'_> {
         let count: u32 = used.iter().map(|word| word.count_ones()).sum();
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
         let flagged = self.descriptor.flags.contains(GroupFlags::INODE_UNINIT);
-        // without checksums neither the flag nor the count is believed, but both are compared with the inodes in use
+        // without checksums neither the flag nor the count is trusted, but both are compared with the inodes in use
         let unused = self.descriptor.itable_unused;
         let first_unused = per_group.saturating_sub(unused);
         let beyond = !checksums && unused > 0 && contains_any_from(&used, first_unused);
@@ -357,7 +357,7 @@ fn contains_any_from(words: &[u64], first: u32) -> bool {
     later.enumerate().any(|(n, word)| if n == 0 { word >> (first % 64) != 0 } else { *word != 0 })
 }
 
-/// The bits of word `n` that count, of a bitmap of `bits`.
+/// Mask of the valid bits in word `n` of a bitmap of `bits` bits.
 fn mask(bits: u32, n: u32) -> u64 {
     match bits.saturating_sub(n * 64) {
         0 => 0,
@@ -366,7 +366,7 @@ fn mask(bits: u32, n: u32) -> u64 {
     }
 }
 
-/// Calls `run` with each longest run of bits that differ in one direction; `true` where `found` has them set.
+/// Calls `run` with each maximal run of bits that differ in one direction; `true` where `found` has them set.
 fn differences(
     bits: u32,
     found: impl Fn(usize) -> u64,

@@ -1,8 +1,8 @@
-//! Phase 3: whether the root reaches every directory, and whether each `..` names the parent.
+//! Phase 3: whether every directory is connected to the root, and whether each `..` names the parent.
 //!
 //! The parent of a directory is the directory whose entry names it; phase 2 found it for each. From any directory the
-//! chain of parents leads to the root, to a directory without a parent, or round in a circle. Each directory is walked
-//! over once: a chain ends where it meets one whose end is known.
+//! chain of parents ends at the root or at a directory without a parent, or is a loop. Each directory is visited once:
+//! the walk of a chain stops at a directory whose end is known.
 
 use crate::context::Context;
 use crate::inode_records::{Directories, Directory, Marks};
@@ -10,9 +10,9 @@ use crate::problem::Problem;
 use crate::table::Code;
 use format::InodeNo;
 
-/// Checks all directories and marks those that the root reaches as [`Marks::CONNECTED`].
+/// Checks all directories and marks those that are connected to the root as [`Marks::CONNECTED`].
 pub(crate) fn check(ctx: &Context<'_>, directories: &Directories) {
-    // one that is no directory was reported with the inodes
+    // a root that is not a directory was reported with the inodes
     if ctx.inodes.get(InodeNo::ROOT).is_none_or(|root| root.links == 0) {
         ctx.report(Problem::new(Code::RootMissing).inode(InodeNo::ROOT));
     }
@@ -30,13 +30,13 @@ pub(crate) fn check(ctx: &Context<'_>, directories: &Directories) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Unknown,
-    /// The walk under way came through here.
+    /// The current walk has visited the directory.
     Underway,
     Root,
     Elsewhere,
 }
 
-/// Follows the parents of one directory as far as they are not known, and settles all it met.
+/// Follows the parents of one directory up to one whose end is known, and records the end of all visited directories.
 fn walk(ctx: &Context<'_>, directories: &Directories, start: usize, ends: &mut [End], chain: &mut Vec<usize>) {
     chain.clear();
     let mut at = start;
@@ -46,7 +46,7 @@ fn walk(ctx: &Context<'_>, directories: &Directories, start: usize, ends: &mut [
             End::Root => break End::Root,
             End::Elsewhere => break End::Elsewhere,
             End::Underway => {
-                // one problem a circle, at its first directory
+                // one problem per loop, at its first directory
                 let ring = chain.iter().skip_while(|n| **n != at).copied();
                 if let Some(first) = ring.min().and_then(|n| directories.nth(n)) {
                     report_astray(ctx, Code::DirectoryLoop, first);
@@ -85,7 +85,7 @@ fn report_astray(ctx: &Context<'_>, code: Code, directory: &Directory) {
     ctx.report(Problem::new(code).inode(directory.inode).found(u64::from(dotdot)));
 }
 
-/// The root is its own parent. A directory that no entry names has no parent to compare with.
+/// Checks the `..` of a directory. The root is its own parent; an unattached directory has no parent to compare with.
 fn check_dotdot(ctx: &Context<'_>, directory: &Directory) {
     let parent = if directory.inode == InodeNo::ROOT { Some(InodeNo::ROOT) } else { directory.parent() };
     let dotdot = directory.dotdot();

@@ -3,17 +3,18 @@
 //! The order of calls, all after every inode is known:
 //! 1. [`Names::check_block`], [`check_inline`](Names::check_inline) and [`check_hole`](Names::check_hole) for every
 //!    block of every directory, in any order, on any threads.
-//! 2. [`Names::again`] with the places of all directory blocks: what has to be read a second time, mostly nothing.
-//!    [`Names::check_again`] for each of these blocks, in any order, on any threads.
+//! 2. [`Names::again`] with the locations of all directory blocks returns the blocks to read a second time, usually
+//!    none. [`Names::check_again`] for each of these blocks, in any order, on any threads.
 //! 3. [`Names::finish`], once all attributes were checked too. Then the parents and `..` of all directories are known,
-//!    and the names of all inodes counted.
+//!    and the names of all inodes are counted.
 //!
 //! Invariants
-//! 1. Nothing is repaired, so each entry is checked as it stands: an entry with a problem is counted as a name of its
-//!    inode all the same, unless that inode cannot be.
-//! 2. The chain of entries of a block is followed as far as it makes sense; what lies behind a break is not guessed at.
-//! 3. What is found does not depend on the order of arrival. Where two entries name one directory, which is the parent
-//!    is settled at the end: the one that `..` names, else the first by directory, block and position.
+//! 1. Nothing is repaired, so each entry is checked as it is on the device: an entry with a problem still counts as a
+//!    name of its inode, unless the inode number is impossible.
+//! 2. The chain of entries of a block is followed as far as it is valid; bytes after an invalid entry are not
+//!    interpreted.
+//! 3. The results do not depend on the order in which blocks arrive. Where two entries name one directory, the parent
+//!    is chosen at the end: the one that `..` names, else the first by directory, block and position.
 
 mod entry;
 pub(crate) mod hash_tree;
@@ -48,31 +49,31 @@ const INLINE_PARENT: usize = 4;
 pub(crate) struct Names<'a> {
     ctx: &'a Context<'a>,
     directories: &'a Directories,
-    /// As all directories are but those both casefolded and encrypted.
+    /// The format of all directories except those that are both casefolded and encrypted.
     index_format: IndexFormat,
     /// The tail of leaf blocks.
     leaf_tail: LeafTail,
-    /// Names in casefolded directories have to be valid in the volume's encoding.
+    /// Whether names in casefolded directories have to be valid in the volume's encoding.
     strict: bool,
     trees: HashTrees<'a>,
     rivals: Mutex<Rivals>,
     lost_and_found: AtomicBool,
-    /// Problems that are some only if attributes not read yet make them so.
+    /// Possible problems that depend on attributes not read yet.
     suspects: Mutex<Vec<Problem>>,
-    /// Directories hashed otherwise than the superblock says, known once all blocks came.
+    /// Directories with another hash function than the superblock's, known once all blocks were read.
     foreign: BTreeMap<InodeNo, Hasher>,
-    /// Leaves that share a hash with another, known then too, and the names that have such a hash.
+    /// Leaves that share a hash with another leaf, with these hashes; known once all blocks were read.
     borders: BTreeMap<(InodeNo, u32), Vec<u32>>,
     at_borders: Mutex<AtBorders>,
 }
 
-/// By directory and name, entries whose hash another leaf has, too.
+/// Entries whose hash occurs in another leaf too, by directory and name.
 type AtBorders = BTreeMap<(InodeNo, Vec<u8>), BTreeSet<AtBorder>>;
 
-/// One of them: the leaf, the inode, and the name as it stands.
+/// One such entry: the leaf, the inode, and the name as stored.
 type AtBorder = (u32, InodeNo, Vec<u8>);
 
-/// A directory whose block is checked.
+/// The directory whose block is being checked.
 struct Dir<'a> {
     record: &'a Directory,
     inode: InodeNo,
@@ -95,14 +96,14 @@ impl Dir<'_> {
     }
 }
 
-/// One entry with the bytes as they stand.
+/// One entry with its bytes as stored.
 #[derive(Clone, Copy)]
 struct Entry<'b> {
     inode: InodeNo,
     rec_len: usize,
     name: &'b [u8],
     file_type: u8,
-    /// The byte behind the name, where the entry has one.
+    /// The byte after the name, where the entry has one.
     terminator: Option<u8>,
 }
 
@@ -124,7 +125,7 @@ impl EntryRole {
 }
 
 impl<'a> Names<'a> {
-    /// Nothing was checked yet.
+    /// Empty records for the directories of a volume.
     pub(crate) fn new(ctx: &'a Context<'a>, directories: &'a Directories) -> Self {
         let volume = ctx.volume;
         let incompat = volume.features.incompat;
@@ -209,7 +210,7 @@ impl<'a> Names<'a> {
     }
 
     fn check_checksum(&self, dir: &Dir<'_>, block: FsBlock, bytes: &[u8], end: Option<usize>) {
-        // a tail that names another block is none of this one
+        // a tail with another block's number is not this block's
         let foreign = self.leaf_tail == LeafTail::Owned
             && OwnedDirTail::of(bytes)
                 .is_some_and(|tail| (tail.dt_owner.get(), tail.dt_block.get()) != (dir.inode.get(), dir.file_block));
@@ -229,12 +230,12 @@ impl<'a> Names<'a> {
                     .found(u64::from(stored))
                     .expected(u64::from(computed)),
             ),
-            // that the block is broken was said
+            // the block was already reported as damaged
             ChecksumState::Bad { .. } => {}
         }
     }
 
-    /// Checks a directory whose entries stand in its inode: `i_block`, and the value of the attribute `system.data`.
+    /// Checks an inline directory: `i_block`, and the value of the attribute `system.data`.
     pub(crate) fn check_inline(&self, dir: InodeNo, i_block: &[u8; 60], system_data: &[u8]) {
         let Some(dir) = self.dir(dir, 0) else { return };
         let [a, b, c, d, ..] = i_block;
@@ -261,8 +262,9 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Walks the chain of entries in `range` of a block or an inline directory and checks each. `seen` are the names
-    /// that came before, until one comes twice; `named` gets each name. Where the chain ended; `None` where it broke.
+    /// Walks the chain of entries in `range` of a block or an inline directory and checks each. `seen` are the names so
+    /// far, until a duplicate is found; `named` is called with each name. Returns the end of the chain; `None` where it
+    /// is broken.
     fn check_chain(
         &self,
         dir: &Dir<'_>,
@@ -278,7 +280,7 @@ impl<'a> Names<'a> {
         while offset < chain.len() {
             let mut entry = entry::parse(chain, offset, &dir.format.dir, role);
             if entry.is_none() {
-                // what looked like a tail may be part of an entry
+                // the apparent tail may be part of an entry
                 chain = bytes;
                 entry = entry::parse(chain, offset, &dir.format.dir, role);
             }
@@ -292,7 +294,7 @@ impl<'a> Names<'a> {
                     && !names.insert(chain, offset, entry.name)
                 {
                     self.ctx.report(dir.problem(Code::EntryDuplicate).inode(entry.inode).name(entry.name));
-                    // one a block: the rest is only found again
+                    // one duplicate per block: the others are found when it is read again
                     *seen = None;
                 }
                 self.ctx.inodes.count_name(entry.inode);
@@ -303,9 +305,9 @@ impl<'a> Names<'a> {
         Some(offset)
     }
 
-    /// The blocks to be read a second time, in disk order, now that all were checked: blocks of directories hashed
-    /// otherwise than the superblock says, those of directories that hold one of several entries for one directory, and
-    /// leaves that share a hash with another. `runs` are the places of all directory blocks.
+    /// The blocks to read a second time, in disk order, after all were checked: blocks of directories with another hash
+    /// function than the superblock's, those of directories with one of several entries for the same directory, and
+    /// leaves that share a hash with another. `runs` are the locations of all directory blocks.
     pub(crate) fn again(&mut self, runs: &[DirRun]) -> Vec<Item<Again>> {
         self.foreign = self.trees.foreign();
         let rivals = self.rivals.get_mut().dirs();
@@ -339,7 +341,7 @@ impl<'a> Names<'a> {
         items
     }
 
-    /// Checks blocks that [`again`](Self::again) asked for. One that cannot be read was reported the first time.
+    /// Checks blocks that [`again`](Self::again) returned. One that cannot be read was reported the first time.
     pub(crate) fn check_again(&self, again: &Again, bytes: Result<&[u8], &blockdev::Error>) {
         let Ok(bytes) = bytes else { return };
         let blocks = bytes.chunks_exact(self.ctx.volume.geometry.block_size as usize);
@@ -390,13 +392,13 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Ends the phase: settles parents, and compares index blocks with what they refer to.
+    /// Ends the phase: chooses parents, and compares index blocks with the blocks that they refer to.
     pub(crate) fn finish(self) {
         let rivals = self.rivals.into_inner();
         rivals.settle(self.ctx, self.directories);
         self.trees.finish();
         for ((dir, _), entries) in self.at_borders.into_inner() {
-            // two in one leaf were reported with the leaf
+            // duplicates in one leaf were reported with the leaf
             if let (Some((first, ..)), Some((last, inode, name))) = (entries.first(), entries.last())
                 && first != last
             {
@@ -424,7 +426,7 @@ impl<'a> Names<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Again {
     dir: InodeNo,
-    /// Which block of the directory the first one is.
+    /// The directory block number of the first one.
     file_block: u32,
 }
 

@@ -1,9 +1,9 @@
-//! The self-check of an inode: everything that its own bytes can show.
+//! The self-check of an inode: everything that can be checked by its own bytes.
 //!
-//! Runs on several threads over pieces of the inode tables, in no promised order. An inode in use is recorded in
-//! [`Inodes`](crate::inode_records::Inodes), its data blocks are claimed, and what has to be read for it is handed on
-//! in [`Harvest`]. Everything is checked as it stands: with nothing being repaired, a wrong field does not excuse the
-//! next.
+//! Runs on several threads over parts of the inode tables, in no particular order. An inode in use is recorded in
+//! [`Inodes`](crate::inode_records::Inodes), its data blocks are claimed, and the blocks still to be read for it are
+//! passed on in [`Harvest`]. Everything is checked as it is on the device: as nothing is repaired, the other fields of
+//! an inode with a wrong field are checked as well.
 
 pub(crate) mod block_maps;
 pub(crate) mod encryption_policies;
@@ -31,7 +31,7 @@ use format::inode::{DiskInode, FileKind, InodeFlags, RawInode};
 use format::{FsBlock, InodeNo};
 use parking_lot::Mutex;
 
-/// The findings in the inode tables that are handed on to later rounds.
+/// The findings in the inode tables that are passed on to later rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Harvest {
     pub(crate) found: Found,
@@ -39,7 +39,7 @@ pub(crate) struct Harvest {
     pub(crate) directories: Vec<Directory>,
     pub(crate) inline: Vec<InlineDirectory>,
     pub(crate) xattrs: Vec<XattrRef>,
-    /// Links whose target stands in a block: inode and `i_size`.
+    /// Symbolic links whose target is in a block: inode and `i_size`.
     pub(crate) links: Vec<(InodeNo, u64)>,
     /// The contents of the volume.
     pub(crate) counts: Counts,
@@ -71,11 +71,11 @@ impl Harvest {
 pub(crate) struct InodeCheck<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) claimer: &'a dyn Claimer,
-    /// Reads the first block of what may be a directory.
+    /// The reader of the first block of an inode that may be a directory.
     pub(crate) scanner: &'a Scanner<'a>,
-    /// Takes files whose trees can be put together from regions.
+    /// The receiver of files whose trees can be assembled from regions.
     pub(crate) layers: Option<&'a Layers<'a>>,
-    /// Superblock times before this make deletion times useless as a sign of an orphan.
+    /// Whether a small deletion time indicates an orphan; `false` where a time in the superblock is as small.
     pub(crate) low_dtime: bool,
 }
 
@@ -87,9 +87,9 @@ enum Role {
     Journal,
     Quota,
     OrphanFile,
-    /// One of the volume's own of another kind.
+    /// Another reserved inode.
     Reserved,
-    /// A file of the users'.
+    /// A user's file.
     Ordinary,
 }
 
@@ -129,14 +129,14 @@ impl InodeCheck<'_> {
             self.check_own(inode, role, &raw);
         }
         if orphan && links == 0 {
-            // nothing can be asked of it any more but that its blocks are its own
+            // only its blocks can still be checked
             let attributes = self.check_extra(inode, &raw);
             let kind = if kind == Some(FileKind::Directory) { Some(FileKind::Regular) } else { kind };
             return self.walk(inode, &raw, kind, attributes.value_clusters, harvest);
         }
         if !ordinary {
             self.check_own_flags(inode, role, &raw);
-            // the resize inode is, on most volumes, the only one
+            // the resize inode is the only one on most volumes
             self.check_size(inode, &raw, kind.filter(|kind| *kind == FileKind::Regular), harvest);
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
                 self.walk(inode, &raw, kind, 0, harvest);
@@ -158,7 +158,7 @@ impl InodeCheck<'_> {
         self.check_kind(inode, &raw, kind, &attributes, harvest);
     }
 
-    /// Checks an inode of the volume's own for what only users' inodes may have.
+    /// Checks that a system inode has nothing that only users' inodes may have.
     fn check_own(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
         let (flags, kind) = (raw.flags(), raw.kind());
         let report = |wrong: bool, code| {
@@ -181,7 +181,7 @@ impl InodeCheck<'_> {
         report(no_directory && flags.contains(InodeFlags::CASEFOLD), Code::CasefoldFlagOnNonDirectory);
     }
 
-    /// Notes large files and directories, which need a feature that says so.
+    /// Records large files and directories, which require a feature.
     fn check_size(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, harvest: &mut Harvest) {
         if raw.size() < 1 << 31 {
             return;
@@ -193,7 +193,7 @@ impl InodeCheck<'_> {
         }
     }
 
-    /// A slot without links holds no file; it should then also say when the file was deleted.
+    /// Checks a slot without links, which is free and should have a deletion time.
     fn check_free(&self, inode: InodeNo, raw: &RawInode<'_>, checksum_ok: bool) {
         if !checksum_ok {
             self.wrong_checksum(inode, raw);
@@ -212,7 +212,7 @@ impl InodeCheck<'_> {
         self.report(problem.found(stored.into()).expected(computed.into()));
     }
 
-    /// A deletion time smaller than the number of inodes is no time but a link of the orphan list.
+    /// Whether the deletion time is smaller than the number of inodes, and so a link of the orphan list.
     fn is_low_dtime(&self, raw: &RawInode<'_>) -> bool {
         let dtime = raw.disk.i_dtime.get();
         self.low_dtime && dtime != 0 && dtime < self.ctx.volume.geometry.inodes
@@ -224,7 +224,7 @@ impl InodeCheck<'_> {
         let n = inode.get();
         if n >= volume.geometry.first_inode {
             let orphans = volume.features.compat.contains(Compat::ORPHAN_FILE) && n == disk.s_orphan_file_inum.get();
-            // whatever the features say, as for those of users and groups
+            // regardless of the features, as for user and group quota
             let project = n == disk.s_prj_quota_inum.get();
             return match (orphans, project) {
                 (true, _) => Role::OrphanFile,
@@ -241,7 +241,7 @@ impl InodeCheck<'_> {
         }
     }
 
-    /// Whether an inode of the volume's own is what its number says.
+    /// Checks that a system inode has the type that its number requires.
     fn check_role(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
         let features = &self.ctx.volume.features;
         let regular = raw.kind() == Some(FileKind::Regular);
@@ -269,14 +269,14 @@ impl InodeCheck<'_> {
         if let Some(code) = code {
             self.report(Problem::new(code).inode(inode).found(u64::from(mode)));
         }
-        // its number is an ordinary one, which without links is free to the kernel and to e2fsck
+        // its number is an ordinary one: without links the kernel and e2fsck consider it free
         if role == Role::OrphanFile && raw.disk.i_links_count.get() == 0 {
             self.report(Problem::new(Code::LinkCountWrong).inode(inode).found(0).expected(1));
         }
     }
 
-    /// None of the volume's own stands in its inode or is encrypted: believed, the first flag would free all of its
-    /// blocks.
+    /// Checks that a system inode has neither the inline data nor the encrypt flag: if trusted, the first would free
+    /// all of its blocks.
     fn check_own_flags(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
         let flags = raw.flags();
         let report = |code| self.report(Problem::new(code).inode(inode));
@@ -295,7 +295,7 @@ impl InodeCheck<'_> {
     }
 
     fn is_journal(&self, inode: InodeNo) -> bool {
-        // whatever the features say: phase 0 checks that
+        // regardless of the features, which phase 0 checks
         self.ctx.volume.disk.s_journal_inum.get() == inode.get()
     }
 
@@ -309,7 +309,7 @@ impl InodeCheck<'_> {
         named.get() == inode.get()
     }
 
-    /// The list of bad blocks is a block map and nothing else.
+    /// Whether the bad blocks inode has a block map and nothing else.
     fn bad_blocks_shape(&self, inode: InodeNo, raw: &RawInode<'_>) -> bool {
         let d = raw.disk;
         let clean = d.i_mode.get() == 0
@@ -324,7 +324,7 @@ impl InodeCheck<'_> {
         clean
     }
 
-    /// Fields that must be zero, or whose meaning depends on a feature.
+    /// Checks fields that must be zero, or whose meaning depends on a feature.
     fn check_fields(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>) {
         let features = &self.ctx.volume.features;
         let d = raw.disk;
@@ -362,7 +362,7 @@ impl InodeCheck<'_> {
         }
     }
 
-    /// The fields and attributes beyond the first 128 bytes.
+    /// Checks the fields and attributes beyond the first 128 bytes.
     fn check_extra<'b>(&self, inode: InodeNo, raw: &RawInode<'b>) -> InInode<'b> {
         let space = raw.bytes().len().saturating_sub(DiskInode::SIZE);
         let extra = usize::from(raw.extra_isize());
@@ -386,7 +386,7 @@ impl InodeCheck<'_> {
         attributes
     }
 
-    /// Whether the flags that say how `i_block` is to be read agree with the features and with what stands there.
+    /// Checks the flags for the format of `i_block` against the features and the content of `i_block`.
     fn check_map_flags(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, attributes: &InInode<'_>) {
         let features = &self.ctx.volume.features;
         let flags = raw.flags();
@@ -412,7 +412,7 @@ impl InodeCheck<'_> {
                 report(Code::ExtentHeaderMissing);
             }
         } else if !inline && mapped && header && !is_short_link(raw, kind) {
-            // the words of a header make no sense as block numbers
+            // the words of an extent header are invalid as block numbers
             report(if features.incompat.contains(Incompat::EXTENT) {
                 Code::ExtentFlagMissing
             } else {
@@ -481,7 +481,7 @@ impl InodeCheck<'_> {
         }
     }
 
-    /// A link whose target stands in the inode.
+    /// Checks a symbolic link whose target is in the inode.
     fn check_link(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>, counts: &mut Counts) {
         let size = raw.size();
         let flags = raw.flags();
@@ -502,7 +502,7 @@ impl InodeCheck<'_> {
                 if !header {
                     self.report(Problem::new(Code::FastSymlinkHasExtentFlag).inode(inode));
                 }
-                // the kernel takes the header for the target
+                // the kernel would read the header as the target
                 header
             } else {
                 !short_target_fits(&raw.disk.i_block, size as usize, encrypted)
@@ -516,7 +516,7 @@ impl InodeCheck<'_> {
         }
     }
 
-    /// Devices, pipes and sockets have no data.
+    /// Checks that a device, pipe or socket has no data.
     fn check_special(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>) {
         let flags = raw.flags();
         let report = |code| self.report(Problem::new(code).inode(inode));
@@ -525,7 +525,7 @@ impl InodeCheck<'_> {
         }
         let immutable = flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
         let words = words(&raw.disk.i_block);
-        // device numbers take two words; others are only trusted to be zero on an immutable inode
+        // device numbers take two words; the others must be zero only on an immutable inode
         let stray = immutable && words.iter().skip(4).any(|w| *w != 0);
         if flags.intersects(InodeFlags::INDEX | InodeFlags::EXTENTS) || stray {
             report(match kind {
@@ -542,7 +542,7 @@ impl InodeCheck<'_> {
         }
     }
 
-    /// Walks as much of the map as the inode holds; a map that goes on in blocks stays open for the rounds.
+    /// Walks the part of the map that is in the inode; a map that continues in blocks is left open for the rounds.
     fn walk(
         &self,
         inode: InodeNo,
@@ -567,7 +567,7 @@ impl InodeCheck<'_> {
         let has_acl = self.check_acl_block(&fields, acl, &mut tally, harvest);
         let special =
             matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket));
-        // the list of bad blocks is a map without a type; without one all others have no map that counts
+        // the bad blocks inode has a map but no type; any other inode without a type has no valid map
         if special || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
             self.settle(fields, tally, has_acl, Vec::new(), harvest);
             return;
@@ -577,7 +577,7 @@ impl InodeCheck<'_> {
         if flags.contains(InodeFlags::INLINE_DATA)
             || kind == Some(FileKind::Symlink) && is_short_link(raw, kind) && !has_block_map(raw)
         {
-            // everything stands in the inode
+            // all data is in the inode
         } else if flags.contains(InodeFlags::EXTENTS) {
             trees.extent_root(&fields, &raw.disk.i_block, &mut tally, &mut harvest.found);
             if let Some(node) = RawNode::from_bytes(&raw.disk.i_block)
@@ -594,7 +594,7 @@ impl InodeCheck<'_> {
             trees.indirect_root(&fields, &words, &mut tally, &mut harvest.found);
             let depth = words.iter().skip(12).filter(|w| **w != 0).count();
             if kind == Some(FileKind::Symlink) && depth > 0 {
-                // a target is one block, whatever the map below may lead to
+                // a target has one block, whatever else the map contains
                 self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(fields.size));
             }
             if let Some(depth) = harvest.counts.indirect_depths.get_mut(depth) {
@@ -614,8 +614,8 @@ impl InodeCheck<'_> {
         self.settle(fields, tally, has_acl, tops, harvest);
     }
 
-    /// Checks the sums of a file at once, or leaves it open where its map goes on in blocks (`tops`), or where its
-    /// attribute block may name values that count as its own.
+    /// Checks the totals of a file at once, or leaves it open where its map continues in blocks (`tops`), or where its
+    /// attribute block may refer to values that count as its own.
     fn settle(&self, fields: FileFields, tally: Tally, has_acl: bool, mut tops: Vec<Node>, harvest: &mut Harvest) {
         if !self.claimer.is_checking() {
             return;
@@ -638,7 +638,7 @@ impl InodeCheck<'_> {
         harvest.found.nodes.append(&mut tops);
     }
 
-    /// The block of extended attributes: a place on the volume, left for the round that reads it. Whether there is one.
+    /// Checks the location of the attribute block, which a later round reads. Returns whether there is one.
     fn check_acl_block(&self, fields: &FileFields, acl: FsBlock, tally: &mut Tally, harvest: &mut Harvest) -> bool {
         if acl.get() == 0 {
             return false;
@@ -658,7 +658,7 @@ impl InodeCheck<'_> {
     }
 }
 
-/// The marks of a used inode by its own bytes.
+/// The marks of an inode in use by its own bytes.
 fn marks_of(raw: &RawInode<'_>) -> Marks {
     let flags = raw.flags();
     let mut marks = Marks::USED;
@@ -679,23 +679,23 @@ fn marks_of(raw: &RawInode<'_>) -> Marks {
     marks
 }
 
-/// The lower of two numbers, where there are any: which thread came first must not matter.
+/// The lower of two numbers, where there are any, so that the order of threads does not matter.
 fn first(one: Option<InodeNo>, other: Option<InodeNo>) -> Option<InodeNo> {
     one.into_iter().chain(other).min()
 }
 
-/// A symbolic link short enough to stand in `i_block`.
+/// Whether an inode is a symbolic link short enough for `i_block`.
 fn is_short_link(raw: &RawInode<'_>, kind: Option<FileKind>) -> bool {
     kind == Some(FileKind::Symlink) && (1..60).contains(&raw.size())
 }
 
-/// A short link that has a block all the same: extents with a header.
+/// Whether a short link has a block nevertheless: extents with a header.
 fn has_block_map(raw: &RawInode<'_>) -> bool {
     raw.flags().contains(InodeFlags::EXTENTS)
         && RawNode::from_bytes(&raw.disk.i_block).is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC)
 }
 
-/// The target in `i_block` ends exactly at `i_size`. An encrypted one starts with its own length.
+/// Whether the target in `i_block` ends exactly at `i_size`. An encrypted one starts with its own length.
 fn short_target_fits(i_block: &[u8; 60], size: usize, encrypted: bool) -> bool {
     if encrypted {
         let [low, high, ..] = *i_block;

@@ -1,4 +1,4 @@
-//! Phase 4: whether each inode has as many names as its link count says, and any at all.
+//! Phase 4: whether each inode has at least one name, and as many as its link count.
 
 use crate::context::Context;
 use crate::inode_records::{InodeRecord, Marks};
@@ -14,7 +14,7 @@ const LINK_MAX: u32 = 65_000;
 /// Checks all inodes in use, in the order of their numbers.
 pub(crate) fn check(ctx: &Context<'_>) {
     for (inode, record) in ctx.inodes.used() {
-        // the volume's own need no name; of a root without links it was said that there is none
+        // system inodes need no name; a root without links was already reported as missing
         if record.marks.contains(Marks::OWN) && (inode != InodeNo::ROOT || record.links == 0) {
             continue;
         }
@@ -25,7 +25,7 @@ pub(crate) fn check(ctx: &Context<'_>) {
 fn check_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u32) {
     let directory = record.kind == Some(FileKind::Directory);
     if names == 0 {
-        // those who use a value are attributes, and were counted with them: it has one link
+        // an inode with an attribute value has one link; its users are attributes and were counted with them
         if !record.marks.contains(Marks::VALUE) {
             check_unattached(ctx, inode, record);
         } else if record.links != 1 {
@@ -45,7 +45,7 @@ fn check_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u3
     if links == expected {
         return;
     }
-    // a directory that once had too many subdirectories to count goes on counting 1
+    // a directory that once had too many subdirectories retains the count 1
     if directory && links == 1 && record.marks.contains(Marks::INDEX) {
         return;
     }

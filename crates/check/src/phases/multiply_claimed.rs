@@ -1,9 +1,9 @@
-//! Blocks claimed more than once: who owns them.
+//! The owners of multiply-claimed blocks.
 //!
-//! The block map knows who claimed a block again, and from its saved maps in which segment of the scan it was first
-//! claimed. These segments, and nothing else, are read once more without checking, and each claim that meets a doubly
-//! claimed cluster is noted with its inode. Linear in the claims, however many inodes share a block: each inode is
-//! reported once, with how many blocks it shares and with how many others.
+//! The block map has the inode of each repeated claim, and its saved maps show in which segment of the scan a block was
+//! first claimed. Only these segments are read once more, without checking, and each claim on a multiply-claimed
+//! cluster is recorded with its inode. Linear in the claims, however many inodes share a block: each inode is reported
+//! once, with the number of blocks that it shares and of the inodes that it shares them with.
 
 use crate::claims::Claims;
 use crate::context::Context;
@@ -16,24 +16,24 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Records the owners of doubly claimed clusters.
+/// The recorder of the owners of multiply-claimed clusters.
 pub(crate) struct Owners {
     conflicts: Vec<Range<u64>>,
     records: Mutex<Vec<OwnerRecord>>,
 }
 
-/// One claim of doubly claimed clusters.
+/// One claim on multiply-claimed clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OwnerRecord {
     /// The first cluster.
     pub(crate) start: u64,
-    /// The one behind the last.
+    /// The cluster after the last.
     pub(crate) end: u64,
     /// 0 for the volume's own metadata.
     pub(crate) inode: InodeNo,
 }
 
-/// The owners of what was claimed more than once.
+/// The multiply-claimed clusters and their owners.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     /// The clusters: ascending, disjoint.
@@ -43,8 +43,8 @@ pub(crate) struct Sharing {
 }
 
 impl Owners {
-    /// Looks for the owners of the conflicts in the context's block map; `None` where there are none. Known already are
-    /// the claims that met others outside `segments`, which will be read again.
+    /// The owners of the conflicts in the context's block map; `None` where there are none. Starts with the conflicting
+    /// claims outside `segments`, which will be read again.
     pub(crate) fn of(ctx: &Context<'_>, segments: &BTreeSet<u32>) -> Option<Self> {
         let conflicts = ctx.claims.conflicts();
         if conflicts.is_empty() {
@@ -60,7 +60,8 @@ impl Owners {
         Some(owners)
     }
 
-    /// Reports each inode that shares blocks, unless files may: where they do so on purpose.
+    /// Reports each inode that shares blocks; with `files_may` (feature `shared_blocks`) only those that share them
+    /// with metadata.
     pub(crate) fn report(self, ctx: &Context<'_>, files_may: bool) -> Sharing {
         let mut records = self.records.into_inner();
         records.sort_unstable();
@@ -82,7 +83,7 @@ impl Owners {
                     with_metadata: false,
                 });
                 share.clusters += record.end.min(conflict.end) - record.start.max(conflict.start);
-                // it is one of the owners itself
+                // the inode itself is one of the owners
                 let others = (owners.len() as u64).saturating_sub(1);
                 if others > share.others {
                     let named = owners.iter().filter(|other| **other != record.inode).take(NAMED);
@@ -102,7 +103,7 @@ impl Owners {
                     .found(share.others)
                     .name(share.with_whom())
             };
-            // with metadata alone there is no other owner to be named
+            // metadata has no inode number that could be listed
             if !files_may && (share.others > 0 || !share.with_metadata) {
                 ctx.report(at(Code::FileSharesBlocks));
             }
@@ -127,7 +128,7 @@ struct Share {
 }
 
 impl Share {
-    /// The other owners, for people.
+    /// The other owners, as text.
     fn with_whom(&self) -> String {
         let numbers: Vec<String> = self.named.iter().map(|inode| inode.to_string()).collect();
         let more = if self.others > self.named.len() as u64 { " and more" } else { "" };
@@ -139,7 +140,7 @@ impl Share {
     }
 }
 
-/// So many of those that share blocks with a file are named.
+/// Maximum number of other owners that are listed for a file.
 const NAMED: usize = 4;
 
 impl Claimer for Owners {
@@ -160,7 +161,7 @@ impl Claimer for Owners {
     }
 }
 
-/// Makes the claims of a scan once more, in a block map that was cleared, without checking again.
+/// A claimer that repeats the claims of a scan in a block map that was cleared, without checking.
 pub(crate) struct Recount<'a>(pub(crate) &'a Claims);
 
 impl Claimer for Recount<'_> {

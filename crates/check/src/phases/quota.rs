@@ -1,4 +1,4 @@
-//! The usage of users, groups and projects, counted over all inodes, against what the quota files say.
+//! The usage of users, groups and projects, counted over all inodes and compared with the quota files.
 
 use crate::context::Context;
 use crate::problem::Problem;
@@ -27,13 +27,13 @@ impl Use {
     }
 }
 
-/// The usage of every id. Threads count for themselves and add up.
+/// The usage of every id. Each thread has its own counts, which are added.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     users: HashMap<u32, Use>,
     groups: HashMap<u32, Use>,
     projects: HashMap<u32, Use>,
-    /// User, group and project of the inodes whose attributes may have values in inodes of their own.
+    /// User, group and project of the inodes whose attributes may have values in other inodes.
     owners: HashMap<InodeNo, [u32; 3]>,
 }
 
@@ -64,8 +64,8 @@ impl Usage {
         self.projects.entry(raw.project()).or_default().add(used);
     }
 
-    /// Charges attribute values in inodes of their own to the inodes that share them, each as one inode; their blocks
-    /// count as the sharers' already.
+    /// Charges attribute values in other inodes to the inodes that share them, each as one inode; their blocks are
+    /// already counted.
     pub(crate) fn charge(&mut self, values: impl IntoIterator<Item = (InodeNo, u64)>) {
         for (inode, count) in values {
             let Some([user, group, project]) = self.owners.get(&inode).copied() else { continue };
@@ -110,9 +110,9 @@ fn numbers(disk: &DiskSuperblock) -> [(&'static str, InodeNo, Kind); 3] {
     ]
 }
 
-/// Fields that name an inode which is no quota file of that kind, on a volume with quota: the field, the inode, and
-/// what it should be: the reserved inode where that is such a file, else 0. A quota file is to be written anew where it
-/// is wrong, and what the field names may be a user's file.
+/// Superblock fields that name an inode other than a quota file of that kind, on a volume with quota: the field, the
+/// inode, and the right value, which is the reserved inode where that is such a file, else 0. A wrong quota file is
+/// rewritten, and the inode in the field may be a user's file.
 pub(crate) fn misled(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(&'static str, InodeNo, u32)> {
     if !volume.features.ro_compat.contains(RoCompat::QUOTA) {
         return Vec::new();
@@ -131,7 +131,7 @@ pub(crate) fn misled(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(&'static st
         if !(ordinary || other || number == InodeNo::ROOT) || has_header(scanner, volume, number, kind) {
             continue;
         }
-        // one whose header is damaged looks as mkfs makes them, and belongs to no other kind
+        // a quota file with a damaged header still has the attributes that mkfs sets, and is not of another kind
         let others = [Kind::User, Kind::Group, Kind::Project].into_iter().filter(|other| *other != kind);
         if !other
             && is_hidden(scanner, volume, number)
@@ -151,7 +151,7 @@ fn has_header(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo, kind: Kin
     block.is_some_and(|block| QuotaFile::parse(&block, kind, file.size).is_ok())
 }
 
-/// Whether an inode looks as mkfs makes those of quota files: immutable, root's, with one link.
+/// Whether an inode has the attributes that mkfs sets for quota files: immutable, owned by root, one link.
 fn is_hidden(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> bool {
     let Some(slot) = read_slot(scanner, volume, number) else { return false };
     RawInode::from_slot(&slot).is_some_and(|raw| {
@@ -187,7 +187,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
     }
 }
 
-/// A longer quota file is none, to e2fsck.
+/// Maximum size of a quota file in bytes, as in e2fsck.
 const MOST_BYTES: u64 = 1 << 31;
 
 /// The content of a quota file.
@@ -221,7 +221,7 @@ pub(crate) fn stated(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo, kin
     Ok(Stated { size: file.size, entries, grace: Some(grace) })
 }
 
-/// The smallest id whose use the file states wrongly or not at all.
+/// The smallest id whose usage is wrong in the file or missing.
 fn differing_id(stated: Stated, used: &HashMap<u32, Use>) -> Option<u32> {
     let stated: HashMap<u32, Use> =
         stated.entries.into_iter().map(|e| (e.id, Use { bytes: e.bytes, inodes: e.inodes })).collect();

@@ -1,7 +1,7 @@
-//! Phase 0: finds a superblock and group descriptors to go on with, and checks what they say by themselves.
+//! Phase 0: finds a usable superblock and group descriptors, and checks them by themselves.
 //!
-//! The primary superblock and table are taken where they can be; else the first copy of which both can. What is then
-//! still wrong is reported, and the check goes on with it as e2fsck -n does: its consequences speak in the later
+//! The primary superblock and table are used if possible; otherwise the first copy of which both are usable. Remaining
+//! errors are reported, and the check continues with them as e2fsck -n does: their consequences appear in the later
 //! phases.
 
 pub(crate) mod copies;
@@ -30,28 +30,30 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Groups where copies of the superblock are looked for: the first powers of 3, 5 and 7. Volumes without sparse_super
-/// have them in every group, so in these too.
+/// Groups that are searched for copies of the superblock: the first powers of 3, 5 and 7. Volumes without sparse_super
+/// have copies in every group, so also in these.
 const BACKUP_GROUPS: [u32; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
 
-/// Bytes that are searched for copies in other places: groups of full size end there, with blocks of up to 4 KiB.
+/// Bytes that are searched for copies in other locations: the end of the first full-size group with blocks of up to 4
+/// KiB.
 const SEARCHED: u64 = (128 << 20) + (64 << 10);
-/// Copies found by searching that are tried.
+/// Maximum number of copies found by this search that are tried.
 const FOUND: usize = 4;
 
-/// The first inode that is not reserved, on all volumes that mkfs made.
+/// The first inode that is not reserved, on all volumes created by mkfs.
 const FIRST_INODE: u32 = 11;
 
-/// The beginning of the sentence on a device without any volume.
+/// The beginning of the message for a device without a volume.
 pub(crate) const NO_VOLUME: &str = "not an ext2/3/4 or Extant volume";
 
-/// Why a superblock was not taken.
+/// Why a superblock was rejected.
 enum Rejection {
     /// It contradicts itself; a copy may be better.
     Corrupt(String),
-    /// The same, in a field for which e2fsck asks no copy and aborts.
+    /// It contradicts itself in a field for which e2fsck does not try a copy and aborts.
     Field(String),
-    /// We cannot check such a volume, or it contradicts itself in a way that no copy is asked about (e2fsck asks none).
+    /// The volume cannot be checked by this version, or the superblock contradicts itself in a way for which no copy is
+    /// tried, as in e2fsck.
     Final(String),
 }
 
@@ -65,20 +67,19 @@ struct Accepted {
 }
 
 impl Accepted {
-    /// The group it lies in: 0 for the primary.
+    /// The group of the superblock: 0 for the primary.
     fn group(&self) -> GroupNo {
         self.geometry.group_of(self.block()).unwrap_or(GroupNo(0))
     }
 
-    /// The block it lies in.
+    /// The block of the superblock.
     fn block(&self) -> FsBlock {
         FsBlock(self.at / u64::from(self.geometry.block_size))
     }
 }
 
-/// Opens the volume on the scanner's device.
-/// Where orphans stay they are not a problem: those of a snapshot are never freed, and those of a native volume, which
-/// is consistent with them as it stands, are freed by the next mount.
+/// Opens the volume on the scanner's device. Where `orphans_stay`, orphans are not a problem: those of a snapshot are
+/// never freed, and those of a native volume, which is consistent with them, are freed by the next mount.
 pub(crate) fn open(
     scanner: &Scanner<'_>,
     options: &Options,
@@ -132,7 +133,7 @@ pub(crate) fn open(
     Ok(volume)
 }
 
-/// The superblock and the table to go on with.
+/// The superblock and the table that the check uses.
 fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result<(Accepted, Table), Refusal> {
     if let Some(block) = options.superblock {
         let named = named_superblock(scanner, block, options.block_size)?;
@@ -146,7 +147,7 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         Err(Rejection::Field(what)) => Some((Code::SuperblockFieldTryBackup, what.clone())),
         Ok(_) => None,
     };
-    // the descriptors decide only where a copy is at hand
+    // the descriptors decide only where there is a copy
     let mut second_best = None;
     if let Ok(accepted) = primary {
         let mut table = read_table(scanner, &accepted)?;
@@ -211,11 +212,11 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     }
 }
 
-/// Reports the copies before the one that the check goes on with: of `passed_over` nothing was tried.
+/// Reports the copies before the one with which the check continues; those in `passed_over` were not tried.
 fn report_passed(accepted: &Accepted, passed_over: &BTreeSet<GroupNo>, problems: &Problems) {
     for passed in accepted.geometry.backup_groups().take_while(|group| *group < accepted.group()) {
         let what = if passed_over.contains(&passed) {
-            "it says another length than the device's, or fewer copies agree with it"
+            "its size is not that of the device, or fewer copies agree with it"
         } else {
             "neither it nor its descriptors could be used"
         };
@@ -223,9 +224,9 @@ fn report_passed(accepted: &Accepted, passed_over: &BTreeSet<GroupNo>, problems:
     }
 }
 
-/// The copies of the superblock in the order in which they are tried, and those that are searched for behind them. One
-/// that a resize left behind may come first: before others are those with as many blocks as the device has, and among
-/// these, those that most copies agree with.
+/// The copies of the superblock in the order in which they are tried, and after them those found by the search. The
+/// first copy on the volume may be a stale one from before a resize: copies with as many blocks as the device come
+/// first, and among these, those with which most copies agree.
 fn ranked<'a>(
     scanner: &'a Scanner<'_>,
     primary: Option<&'a Accepted>,
@@ -245,24 +246,24 @@ fn ranked<'a>(
     (copies, searched_backups(scanner, primary.is_none()))
 }
 
-/// Whether the first group's table has the root in its place.
+/// Whether the first group's inode table contains the root.
 fn leads_to_root(scanner: &Scanner<'_>, accepted: &Accepted, table: &Table) -> bool {
     let features = accepted.disk.features();
     Seeker { scanner, geometry: &accepted.geometry, features: &features }.leads_to_root(table)
 }
 
-/// Whether a superblock says what mkfs never writes of where blocks and ordinary inodes begin.
+/// Whether the first data block or the first inode in a superblock is a value that mkfs never writes.
 fn is_odd(geometry: &Geometry) -> bool {
     geometry.first_data_block != first_data_block(geometry) || geometry.first_inode != FIRST_INODE
 }
 
-/// The first data block of a volume with such blocks.
+/// The first data block of a volume with this block size.
 fn first_data_block(geometry: &Geometry) -> u32 {
     u32::from(geometry.block_size == 1024 && geometry.cluster_blocks == 1)
 }
 
-/// A copy of the superblock that has the volume laid out otherwise than the primary, and leads to the root: where the
-/// primary does not, or is odd, a field of it is wrong, for all that its checksum is right.
+/// A copy of the superblock with another layout than the primary that leads to the root: where the primary does not, or
+/// is odd, one of its fields is wrong although its checksum is right.
 fn rival(scanner: &Scanner<'_>, primary: &Accepted) -> Option<(Accepted, Table, Problem)> {
     let (copies, _) = ranked(scanner, Some(primary));
     copies.into_iter().find_map(|accepted| {
@@ -280,13 +281,13 @@ fn rival(scanner: &Scanner<'_>, primary: &Accepted) -> Option<(Accepted, Table, 
     })
 }
 
-/// Whether a copy is one of this superblock, and none that an older volume left on the device.
+/// Whether a copy belongs to this superblock, not to an older volume on the device.
 fn is_same_volume(primary: &Accepted, copy: &Accepted) -> bool {
     let (a, b) = (&primary.disk, &copy.disk);
     a.s_uuid == b.s_uuid || a.s_mkfs_time == b.s_mkfs_time
 }
 
-/// The fields by which two superblocks have a volume laid out differently.
+/// The layout fields in which two superblocks differ.
 fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
     let (a, b) = (&one.geometry, &other.geometry);
     let placing = |accepted: &Accepted| {
@@ -314,9 +315,10 @@ fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
     fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
-/// The primary with meta groups that begin behind the end of the table, when no copy helps. As e2fsck does, all of the
-/// table is taken to lie behind the superblock, and to be as long as the field says. Where that makes no sense, meta
-/// groups from the start, as mkfs makes them, or none may; e2fsck does not ask that, and finds the volume in ruins.
+/// The primary with meta groups that begin after the end of the table, when no copy is usable. As in e2fsck, the whole
+/// table is assumed to follow the superblock with the length in the field. Where that makes no sense, meta groups from
+/// the start, as mkfs creates them, or no meta groups are tried; e2fsck does not try that and reports the volume as
+/// destroyed.
 fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
     let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
     let from = |first: u32| {
@@ -342,17 +344,17 @@ fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, 
     None
 }
 
-/// The superblock the user named.
+/// The superblock that the user chose.
 fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) -> Result<Accepted, Refusal> {
     let sizes = (0..7).map(|shift| 1024 << shift).filter(|size| block_size.is_none_or(|named| named == *size));
     let mut reason = "block sizes are powers of two from 1024 to 65536".to_owned();
     for size in sizes {
-        // the primary of larger blocks lies inside block 0
+        // with larger blocks the primary is inside block 0
         let at = if block == 0 { Some(superblock::OFFSET) } else { block.checked_mul(u64::from(size)) };
         let Some(at) = at else { continue };
         match accept_at(scanner, at) {
             Ok(accepted) if accepted.geometry.block_size == size || block == 0 => return Ok(accepted),
-            Ok(accepted) => reason = format!("it speaks of blocks of {} bytes", accepted.geometry.block_size),
+            Ok(accepted) => reason = format!("it has blocks of {} bytes", accepted.geometry.block_size),
             Err(Rejection::Final(what)) => return Err(Refusal::new(what)),
             Err(Rejection::Corrupt(what) | Rejection::Field(what)) => reason = what,
         }
@@ -360,13 +362,13 @@ fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) 
     Err(Refusal::new(format!("no usable superblock at block {block}: {reason}")))
 }
 
-/// The copies of the superblock that can be used: the known ones, and where the primary says nothing, others.
+/// The usable copies of the superblock: those at the known locations, and, where the primary has no geometry, others.
 fn backups<'a>(scanner: &'a Scanner<'_>, geometry: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
     known_backups(scanner, geometry).chain(searched_backups(scanner, geometry.is_none()))
 }
 
-/// The copies of the superblock that can be used where the primary says that they are, and then, as it may be the
-/// primary that is wrong, in all places where mke2fs puts them by default.
+/// The usable copies of the superblock, first at the locations by the primary, and then, as the primary may be wrong,
+/// at all default locations of mke2fs.
 fn known_backups<'a>(scanner: &'a Scanner<'_>, geometry: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
     let stated = geometry.into_iter().flat_map(|geometry| {
         let blocks = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
@@ -385,12 +387,12 @@ fn known_backups<'a>(scanner: &'a Scanner<'_>, geometry: Option<&'a Geometry>) -
     })
 }
 
-/// The copies in other places, which are searched for when the first one is asked for.
+/// The copies at other locations; the search starts when the first one is requested.
 fn searched_backups<'a>(scanner: &'a Scanner<'_>, wanted: bool) -> impl Iterator<Item = Accepted> + 'a {
     std::iter::once_with(move || if wanted { search(scanner) } else { Vec::new() }).flatten()
 }
 
-/// Copies of the superblock in groups of any size: in every place where one may lie, as long as nothing else is
+/// Copies of the superblock in groups of any size, searched for at every possible location unless another format is
 /// identified.
 fn search(scanner: &Scanner<'_>) -> Vec<Accepted> {
     let mut found = Vec::new();
@@ -410,7 +412,7 @@ fn search(scanner: &Scanner<'_>) -> Vec<Accepted> {
                 let disk = DiskSuperblock::from_slice(bytes).filter(|disk| disk.s_magic.get() == superblock::MAGIC)?;
                 let group = GroupNo(u32::from(disk.s_block_group_nr.get()));
                 let geometry = check(&disk).ok()?;
-                // a copy in a journal says that it is another one
+                // a copy in a journal has another group number
                 let place = geometry.superblock_block(group).and_then(|block| geometry.byte_offset(block));
                 (group.get() > 0 && place == Some(at)).then_some(Accepted { disk, geometry, at })
             });
@@ -451,7 +453,7 @@ fn check(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     }
     let features = disk.features();
     let summed = features.ro_compat.contains(RoCompat::METADATA_CSUM);
-    // before anything that it may have wrong is believed
+    // before any other field is trusted
     if summed && disk.checksum() != disk.s_checksum.get() {
         return corrupt("the superblock's checksum does not match");
     }
@@ -472,20 +474,21 @@ fn check(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
             disk.s_reserved_gdt_blocks
         )));
     }
-    // with one of these e2fsck counts round to no blocks for a superblock and its descriptors, and goes on with them
+    // with these values e2fsck's block count for a superblock and its descriptors overflows to 0, and it continues
     let first = disk.s_first_meta_bg.get();
     if features.incompat.contains(Incompat::META_BG) && first >= u32::MAX - 1 {
         return Err(Rejection::Field(format!("the superblock's s_first_meta_bg is {first}")));
     }
     let descriptor = disk.s_desc_size.get();
     let wide = features.incompat.contains(Incompat::BIT64);
-    // checked without 64bit too, but for the size that means nothing then
+    // also checked without 64bit, except for the size, which means nothing then
     let possible = descriptor.is_power_of_two() && descriptor <= 1024 && (descriptor >= 64 || !wide);
     if !(possible || descriptor == 0 && !wide) {
         return Err(Rejection::Field(format!("the superblock's s_desc_size is {descriptor}")));
     }
     let mut geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
-    // blocks reserved for growth are the groups' own whether or not an inode holds them; meta groups do not use them
+    // blocks reserved for growth belong to the groups whether or not the resize inode lists them; meta groups do not
+    // use them
     let reserved = disk.s_reserved_gdt_blocks.get();
     geometry.reserved_descriptor_blocks =
         if features.incompat.contains(Incompat::META_BG) { 0 } else { u32::from(reserved) };
@@ -502,7 +505,7 @@ fn check(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     Ok(geometry)
 }
 
-/// A checker has to know every feature: what it does not know it would take for damage.
+/// Rejects unknown features: their structures would be reported as damage.
 fn check_features(disk: &DiskSuperblock, features: &Features) -> Result<(), Rejection> {
     features.check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
     disk.extant().check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
@@ -528,18 +531,18 @@ fn check_features(disk: &DiskSuperblock, features: &Features) -> Result<(), Reje
 
 fn read_table(scanner: &Scanner<'_>, accepted: &Accepted) -> Result<Table, Refusal> {
     let geometry = &accepted.geometry;
-    // before memory is taken for it
+    // before memory is allocated for it
     let bytes = u64::from(geometry.descriptor_blocks) * u64::from(geometry.block_size);
     if bytes > scanner.device.geometry().len {
         return Err(Refusal::new(format!(
-            "the superblock speaks of {} groups, more than the device has space to describe",
+            "the superblock has {} groups, more than the device has space for descriptors",
             geometry.groups
         )));
     }
     Ok(Table::read(scanner, geometry, accepted.group()))
 }
 
-/// Reports contradictions in the superblock, and notes on it.
+/// Reports contradictions in the superblock, and advice on it.
 fn check_superblock(volume: &Volume, problems: &Problems) {
     let Volume { disk, features, geometry, .. } = volume;
     let Features { compat, incompat, ro_compat } = *features;
@@ -567,7 +570,7 @@ fn check_superblock(volume: &Volume, problems: &Problems) {
     report(both, Problem::new(Code::ResizeInodeWithMetaGroups));
     let both = ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
     report(both, Problem::new(Code::BothChecksumFeatures));
-    // regions are named in the long descriptors, whatever maps the files
+    // regions are recorded in 64-byte descriptors, whether or not files have extents
     let wide = incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENT) && !geometry.has_regions();
     report(wide, Problem::new(Code::SixtyFourBitWithoutExtents));
     let seed = incompat.contains(Incompat::CSUM_SEED) && !ro_compat.contains(RoCompat::METADATA_CSUM);
@@ -595,9 +598,9 @@ fn check_superblock(volume: &Volume, problems: &Problems) {
     check_dates(disk, problems);
 }
 
-/// Inodes that the superblock names as files of quota or orphans without a feature that speaks of such files: no code
-/// reads the number, and it may be that of a user's file. The reserved numbers are left as harmless, and others mean no
-/// inode; but a reserved inode that is named as the orphan file is one that e2fsck clears.
+/// Inodes that the superblock names as quota file or orphan file without the feature: no code reads the number, and it
+/// may be that of a user's file. Reserved numbers are harmless and not reported, nor are numbers that are not inodes;
+/// but a reserved inode named as the orphan file would be cleared by e2fsck.
 pub(crate) fn own_files_without_feature(disk: &DiskSuperblock, geometry: &Geometry) -> Vec<(&'static str, InodeNo)> {
     let Features { compat, ro_compat, .. } = disk.features();
     let quota = ro_compat.contains(RoCompat::QUOTA);
@@ -615,7 +618,8 @@ pub(crate) fn own_files_without_feature(disk: &DiskSuperblock, geometry: &Geomet
     wrong.map(|(field, number, _)| (field, InodeNo(number.get()))).collect()
 }
 
-/// The last mount and the last write lie in the past; a day more is put down to a clock that was wrong.
+/// Checks that the last mount and the last write are in the past; up to a day in the future is attributed to a wrong
+/// clock.
 fn check_dates(disk: &DiskSuperblock, problems: &Problems) {
     const DAY: u64 = 24 * 60 * 60;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

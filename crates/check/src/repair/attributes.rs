@@ -1,4 +1,4 @@
-//! Extended attributes: invalid ones are dropped, with the place they stand in where it cannot be read on.
+//! Extended attributes: invalid ones are dropped, or the whole area where the rest of it cannot be read.
 
 use super::work::Work;
 use crate::problem::Problem;
@@ -10,12 +10,12 @@ use format::{FsBlock, InodeNo};
 use std::collections::HashSet;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Drops all attributes that stand in an inode.
+/// Drops all attributes in an inode.
 pub(super) fn drop_all(inode: &mut InodeBuf) {
     inode.attribute_area_mut().fill(0);
 }
 
-/// Drops all attributes that stand in an inode, but not its inline data, where that can be read.
+/// Drops all attributes in an inode except its inline data, where that can be read.
 pub(super) fn drop_all_but_data(inode: &mut InodeBuf) {
     let data = inode
         .raw()
@@ -28,12 +28,12 @@ pub(super) fn drop_all_but_data(inode: &mut InodeBuf) {
     area.fill(0);
     if let (Some(data), Some((header, bytes))) = (data, area.split_at_mut_checked(XattrIbodyHeader::SIZE)) {
         header.copy_from_slice(XattrIbodyHeader { h_magic: MAGIC.into() }.as_bytes());
-        // in an inode the hash may be left out; that of the entry may have been what was wrong
+        // in an inode the hash may be 0; that of the entry may have been wrong
         let _ = write(bytes, 0, &[Attribute { hash: 0, ..data }]);
     }
 }
 
-/// An attribute with its value here.
+/// An attribute with its value in the same area.
 #[derive(Debug, Clone)]
 struct Attribute {
     index: u8,
@@ -44,14 +44,14 @@ struct Attribute {
     hash: u32,
 }
 
-/// The attributes from `at` on in a place whose values count from its start; `None` where they cannot be read.
+/// The attributes from `at` on in an area with value offsets relative to its start; `None` where they cannot be read.
 fn read(bytes: &[u8], at: usize) -> Option<Vec<Attribute>> {
     let mut all = Vec::new();
     read_into(&mut all, bytes, at)?;
     Some(all)
 }
 
-/// As [`read`]; `all` has those before the first that cannot be read.
+/// As [`read`]; `all` receives those before the first that cannot be read.
 fn read_into(all: &mut Vec<Attribute>, bytes: &[u8], mut at: usize) -> Option<()> {
     while bytes.get(at..at + 4)? != [0; 4] {
         let (entry, rest) = XattrEntry::ref_from_prefix(bytes.get(at..)?).ok()?;
@@ -69,8 +69,8 @@ fn read_into(all: &mut Vec<Attribute>, bytes: &[u8], mut at: usize) -> Option<()
     Some(())
 }
 
-/// Writes attributes from `at` on, their values to the end of the place. `None`, with nothing written, where they do
-/// not fit. The file system has code of its own for this, with which it would share mistakes.
+/// Writes attributes from `at` on, with their values at the end of the area. `None`, with nothing written, where they
+/// do not fit. The file system has separate code for this, so that the two share no mistakes.
 fn write(bytes: &mut [u8], at: usize, all: &[Attribute]) -> Option<()> {
     let names: usize = all.iter().map(|a| xattr::entry_len(a.name.len() as u8)).sum();
     let values: usize = all.iter().map(|a| a.value.len().next_multiple_of(4)).sum();
@@ -99,7 +99,7 @@ fn write(bytes: &mut [u8], at: usize, all: &[Attribute]) -> Option<()> {
     Some(())
 }
 
-/// Drops from the inode those attributes whose value lies in one of these inodes.
+/// Drops the attributes of the inode whose value is in one of these inodes.
 pub(super) fn drop_values(work: &Work<'_>, inode: &mut InodeBuf, targets: &HashSet<u32>) -> Result<()> {
     let area = inode.attribute_area_mut();
     let retained = |all: Vec<Attribute>| all.into_iter().filter(|a| !targets.contains(&a.inum)).collect::<Vec<_>>();
@@ -121,7 +121,7 @@ pub(super) fn drop_values(work: &Work<'_>, inode: &mut InodeBuf, targets: &HashS
     Ok(())
 }
 
-/// Writes the block's own fields that follow from its attributes: hash and checksum.
+/// Writes the fields of an attribute block that depend on its attributes: hash and checksum.
 fn set_checksum(work: &Work<'_>, block: FsBlock, bytes: &mut [u8]) {
     let hash = xattr::XattrArea::in_block(bytes).map_or(0, |area| area.block_hash());
     if let Ok((header, _)) = XattrHeader::mut_from_prefix(bytes) {
@@ -145,12 +145,12 @@ fn inline_attribute(inode: &InodeBuf) -> Option<Attribute> {
         return None;
     }
     let mut all = Vec::new();
-    // what stands before an entry that cannot be read is as good as ever
+    // entries before one that cannot be read are still valid
     let _ = read_into(&mut all, bytes, 0);
     all.into_iter().find(|a| (a.index, a.name.as_slice()) == (xattr::index::SYSTEM, b"data"))
 }
 
-/// Takes `system.data` out of an inode.
+/// Removes `system.data` from an inode.
 pub(super) fn drop_inline_value(inode: &mut InodeBuf) {
     let Some((_, bytes)) = inode.attribute_area_mut().split_at_mut_checked(XattrIbodyHeader::SIZE) else { return };
     if let Some(mut all) = read(bytes, 0) {
@@ -159,7 +159,7 @@ pub(super) fn drop_inline_value(inode: &mut InodeBuf) {
     }
 }
 
-/// Repairs blocks of attributes. Invalid ones are dropped by every inode that has them.
+/// Repairs attribute blocks. An invalid one is removed from every inode that refers to it.
 pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let mut dropped: HashSet<u64> = HashSet::new();
     for problem in problems {
@@ -198,7 +198,7 @@ pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()
     Ok(())
 }
 
-/// The inodes that name one of these attribute blocks.
+/// The inodes that refer to one of these attribute blocks.
 pub(super) fn users(work: &Work<'_>, blocks: &HashSet<u64>) -> Result<Vec<InodeNo>> {
     let Some(walk) = work.walk() else { return Ok(Vec::new()) };
     let wide = work.volume().features.incompat.contains(format::feature::Incompat::BIT64);

@@ -1,4 +1,4 @@
-//! Bitmaps, free counts and descriptors: written as the check found the volume to be.
+//! Bitmaps, free counts and descriptors: rewritten by the results of the check.
 
 use super::space_maps;
 use super::work::Work;
@@ -9,13 +9,13 @@ use format::GroupNo;
 use format::group::{GroupFlags, bitmap_checksum};
 use std::collections::HashSet;
 
-/// Writes the bitmaps and counts of all groups; what is right already is not touched.
+/// Writes the bitmaps and counts of all groups, except those that are right.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     if work.walk().is_none() {
         return Ok(());
     }
     let geometry = &work.volume().geometry;
-    // groups that have more in use than a bitmap that was never written can say
+    // groups with more blocks in use than BLOCK_UNINIT implies
     let in_use: HashSet<GroupNo> = work
         .view
         .problems
@@ -24,7 +24,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
         .filter(|p| p.code == Code::GroupBlockUninitInUse)
         .filter_map(|p| p.group)
         .collect();
-    // where they do not, what they would be written over is something else's
+    // otherwise writing them would overwrite other metadata
     let maps_alone = system_zone::space_maps_lie_alone(work.volume());
     let (mut free_clusters, mut free_inodes) = (0u64, 0u64);
     for group in geometry.group_numbers() {
@@ -44,7 +44,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     })
 }
 
-/// One group: its free clusters and inodes.
+/// Repairs one group; returns its free clusters and inodes.
 fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool, maps_alone: bool) -> Result<(u64, u64)> {
     let (Some(walk), Some(mut group)) = (work.walk(), work.group(number)) else { return Ok((0, 0)) };
     let geometry = &work.volume().geometry;
@@ -106,7 +106,7 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool, maps_alone: bool
     Ok((free, u64::from(group.free_inodes)))
 }
 
-/// A bitmap of `bits` bits with all beyond set, as the format wants it; and how many of the bits are set.
+/// A bitmap of `bits` bits with all padding set, as the format requires; and the number of bits that are set.
 pub(super) fn filled(block_size: usize, bits: u32, word: impl Fn(usize) -> u64) -> (Vec<u8>, u32) {
     let mut bytes = vec![0xFF; block_size];
     let mut used = 0;

@@ -16,21 +16,21 @@ use format::feature::Incompat;
 use format::inode::{FileKind, InodeBuf, InodeFlags, Timestamp};
 use std::collections::HashSet;
 
-/// The directory that takes in what has no name.
+/// The name of the directory for unattached inodes.
 const LOST: &[u8] = b"lost+found";
-/// Its mode, as mke2fs makes it.
+/// Its mode, as set by mke2fs.
 const LOST_MODE: u16 = 0o040_700;
-/// The mode of a root made anew.
+/// The mode of a new root.
 const ROOT_MODE: u16 = 0o040_755;
 
-/// Makes the root anew, without any names.
+/// Creates a new, empty root.
 pub(super) fn make_root(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     work.open_inode(InodeNo::ROOT)?;
     make_directory(work, InodeNo::ROOT, InodeNo::ROOT, ROOT_MODE).map(|_| ())
 }
 
-/// Makes an empty directory; `false` where there is no free block.
+/// Creates an empty directory; `false` where there is no free block.
 fn make_directory(work: &Work<'_>, number: InodeNo, parent: InodeNo, mode: u16) -> Result<bool> {
     let mut inode = work.blank_inode();
     inode.set_mode(mode);
@@ -48,7 +48,7 @@ fn make_directory(work: &Work<'_>, number: InodeNo, parent: InodeNo, mode: u16) 
     Ok(true)
 }
 
-/// Repairs parents: root, `..`, directories that nothing names.
+/// Repairs connectivity: root, `..`, unattached directories.
 pub(super) fn connect(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     if problems.iter().any(|p| p.code == Code::RootMissing) {
         return make_root(work);
@@ -72,7 +72,7 @@ pub(super) fn connect(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Links inodes into lost+found. Where there is none it is made, and the next iteration links them.
+/// Links inodes into lost+found. If that is missing it is created, and the next iteration links them.
 fn attach(work: &Work<'_>, inodes: &[InodeNo]) -> Result<()> {
     work.make_stale();
     let Some(walk) = work.walk() else { return Ok(()) };
@@ -110,7 +110,7 @@ fn attach(work: &Work<'_>, inodes: &[InodeNo]) -> Result<()> {
     Ok(())
 }
 
-/// The directory lost+found, where the root names one.
+/// The directory lost+found, if the root has an entry for it.
 fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
     let Some(walk) = work.walk() else { return Ok(None) };
     let Some(root) = work.inode(InodeNo::ROOT)? else { return Ok(None) };
@@ -129,7 +129,7 @@ fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
     Ok(None)
 }
 
-/// Lets the `..` of a directory name `parent`.
+/// Sets the `..` of a directory to `parent`.
 fn set_dotdot(work: &Work<'_>, dir: InodeNo, parent: InodeNo) -> Result<()> {
     let Some(mut inode) = work.inode(dir)? else { return Ok(()) };
     if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
@@ -154,7 +154,7 @@ fn set_dotdot(work: &Work<'_>, dir: InodeNo, parent: InodeNo) -> Result<()> {
     work.put_block(*first, &bytes)
 }
 
-/// Repairs link counts, and links inodes without a name into lost+found.
+/// Repairs link counts, and links unattached inodes into lost+found.
 pub(super) fn count(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     superblock::add_features(work, problems)?;
     let empty: HashSet<InodeNo> =

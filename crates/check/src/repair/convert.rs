@@ -1,5 +1,6 @@
-//! Conversion between block bitmaps and space maps. A check knows all claims; the other form is built from them and
-//! reaches the device through the redo log, so that a cut leaves one form or the other, or is finished by the next run.
+//! Conversion between block bitmaps and space maps. The other form is built from all claims of a check and written
+//! through the redo log, so that after an interruption the volume has one form or the other, or the next run finishes
+//! the conversion.
 
 use super::bitmaps::filled;
 use super::work::Work;
@@ -20,9 +21,9 @@ use format::{FsBlock, GroupNo};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a metablockgroup, unless the caller says how many groups it has.
+/// Default size of a metablockgroup in bytes.
 const METABLOCKGROUP: u64 = 8 << 30;
-/// Blocks of the log, where there is space for them.
+/// Preferred size of the log in blocks.
 const LOG: u32 = 256;
 
 /// The form in which a volume records its free space.
@@ -32,18 +33,18 @@ pub enum FreeSpaceForm {
     Bitmaps,
     /// Space maps.
     SpaceMaps {
-        /// Groups in a metablockgroup, a power of two; `None` for as many as make 8 GiB.
+        /// Groups in a metablockgroup, a power of two; `None` for as many as cover 8 GiB.
         groups: Option<u32>,
     },
 }
 
-/// Converts the volume on `device`, which `name` names, to another form of free space. Nothing else is written; `false`
-/// where it has that form already.
+/// Converts the volume on `device`, called `name` in messages, to another form of free space. Nothing else is written;
+/// `false` where it has that form already.
 ///
 /// # Errors
-/// [`Refusal`] where the volume is damaged, is neither ext4 nor has space maps, has a feature that does not go with
-/// space maps or lacks one that they need, or has too little contiguous free space, which is named; where the device
-/// fails.
+/// [`Refusal`] where the volume is damaged, is neither ext4 nor has space maps, has a feature that is incompatible with
+/// space maps or lacks one that they need, or has too little contiguous free space (with the amount), and where the
+/// device fails.
 pub fn convert(
     name: &str,
     device: &Arc<dyn BlockDevice>,
@@ -70,7 +71,7 @@ pub fn convert(
     let Some(free) = built? else { return Ok(false) };
     copies::write_all(&overlay, free.geometry()).map_err(failed)?;
     if !redo::has_space(&**device, &overlay, &free).map_err(failed)? {
-        return Err(refused("too few blocks are free to convert the volume so that a crash on the way does no harm"));
+        return Err(refused("too few blocks are free for a conversion that survives a crash"));
     }
     redo::write(&**device, &overlay, Some(&free), None).map_err(failed)?;
     Ok(true)
@@ -80,8 +81,8 @@ fn refused(sentence: impl Into<String>) -> Refusal {
     Refusal::new(sentence)
 }
 
-/// Refuses a volume with block bitmaps that is not ext4: what makes it ext4 is another program. One whose superblock
-/// cannot be read is left to the check.
+/// Refuses a volume with block bitmaps that is not ext4: another program can make it ext4. A superblock that cannot be
+/// read is left to the check.
 fn not_another_format(device: &dyn BlockDevice) -> Result<(), Refusal> {
     let mut bytes = [0; DiskSuperblock::SIZE];
     let read = device.read(OFFSET, &mut bytes).ok().and_then(|()| Superblock::parse(&bytes).ok());
@@ -99,7 +100,7 @@ fn not_another_format(device: &dyn BlockDevice) -> Result<(), Refusal> {
     Err(refused(format!("it is {name}, and convert only changes how ext4 volumes record their free space; {what}")))
 }
 
-/// Builds the other form in the overlay. The blocks that were free before; `None` where there is nothing to do.
+/// Builds the other form in the overlay. Returns the blocks that were free before; `None` where there is nothing to do.
 fn build(view: &View<'_>, overlay: &Overlay, to: FreeSpaceForm) -> Result<Option<FreeBlocks>, Refusal> {
     let Some(walk) = view.walk else { return Err(refused("the volume has errors: run `extant check -fy` first")) };
     let unreplayed = [Code::JournalNotReplayed, Code::JournalRecoveryOfNothing, Code::JournalRecoveryFlagMissing];
@@ -125,7 +126,7 @@ fn build(view: &View<'_>, overlay: &Overlay, to: FreeSpaceForm) -> Result<Option
     Ok(Some(free))
 }
 
-/// The blocks in use of each group, 64 to a word.
+/// The blocks in use in each group, 64 to a word.
 struct Used<'a> {
     geometry: &'a Geometry,
     groups: Vec<Vec<u64>>,
@@ -158,7 +159,8 @@ impl<'a> Used<'a> {
         self.word(group, (at / 64) as usize) >> (at % 64) & 1 == 1
     }
 
-    /// Takes a run of so many free blocks in `within`; the first of them, or the length of the longest run there is.
+    /// Allocates a run of `blocks` free blocks in `within`; returns the first of them, or the length of the longest
+    /// free run.
     fn take(&mut self, blocks: u64, within: Range<u64>) -> Result<u64, u64> {
         let (mut start, mut longest) = (within.start, 0);
         for block in within {
@@ -182,7 +184,7 @@ impl<'a> Used<'a> {
     }
 }
 
-/// Finds places for table, log and trees, and takes them.
+/// Allocates table, log and trees.
 fn place(view: &View<'_>, used: &mut Used<'_>, groups: Option<u32>) -> Result<(SpaceMaps, Vec<FsBlock>), Refusal> {
     let (geometry, features) = (&view.volume.geometry, &view.volume.features);
     if !features.incompat.contains(Incompat::FLEX_BG) {
@@ -194,18 +196,18 @@ fn place(view: &View<'_>, used: &mut Used<'_>, groups: Option<u32>) -> Result<(S
         (RoCompat::READONLY, "read-only"),
     ] {
         if features.ro_compat.contains(other) {
-            return Err(refused(format!("space maps do not go with the feature {name}, which the volume has")));
+            return Err(refused(format!("space maps are incompatible with the feature {name}, which the volume has")));
         }
     }
     if geometry.has_regions() {
-        return Err(refused("space maps do not go with metadata regions, which the volume has"));
+        return Err(refused("space maps are incompatible with metadata regions, which the volume has"));
     }
     let bytes = u64::from(geometry.blocks_per_group) * u64::from(geometry.block_size);
     let groups = groups.unwrap_or_else(|| ((METABLOCKGROUP / bytes.max(1)).max(1) as u32).next_power_of_two());
     let all = u64::from(geometry.first_data_block).max(1)..geometry.blocks;
-    // its size depends on nothing but these two
+    // its size depends only on these two
     let draft = SpaceMaps::new(geometry, groups, all.start + 1, LEAST_LOG);
-    let draft = draft.ok_or_else(|| refused(format!("{groups} groups to a metablockgroup are not possible here")))?;
+    let draft = draft.ok_or_else(|| refused(format!("a metablockgroup cannot have {groups} groups on this volume")))?;
     let table = draft.table().end - draft.table().start;
     let (mut log, mut start) = (LOG, used.take(table + u64::from(LOG), all.clone()));
     while start.is_err() && log > LEAST_LOG {

@@ -1,4 +1,4 @@
-//! Copies of the superblock and of the group descriptors, written anew from the primary ones.
+//! Copies of the superblock and of the group descriptors, rewritten from the primary ones.
 
 use super::work::{Work, read_superblock};
 use crate::problem::Problem;
@@ -8,7 +8,7 @@ use format::FsBlock;
 use format::superblock::{DiskSuperblock, Geometry, OFFSET};
 use zerocopy::IntoBytes;
 
-/// Writes the copies that the problems name.
+/// Rewrites the copies in the problems.
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let superblock = work.superblock()?;
     let geometry = &work.volume().geometry;
@@ -25,7 +25,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 let head = geometry.group_head(group);
                 for n in 0..geometry.descriptor_blocks {
                     let copies = geometry.descriptor_block_backups(n).into_iter();
-                    // blocks of meta groups have copies of their own, which are all written
+                    // descriptor blocks of meta groups have copies of their own, which are all written
                     let copies = copies.filter(|copy| n >= geometry.first_meta_group || head.contains(&copy.get()));
                     copy_block(work.device, geometry, geometry.descriptor_block(n), copies)?;
                 }
@@ -36,7 +36,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Writes all copies of the superblock and of the descriptors: the volume has another form, of which no copy knows yet.
+/// Writes all copies of the superblock and of the descriptors, after a conversion of the volume.
 pub(super) fn write_all(device: &Overlay, geometry: &Geometry) -> Result<()> {
     write_superblock(device, geometry)?;
     for n in 0..geometry.descriptor_blocks {
@@ -45,8 +45,8 @@ pub(super) fn write_all(device: &Overlay, geometry: &Geometry) -> Result<()> {
     Ok(())
 }
 
-/// Writes the copies of the superblock where its features or its identity are no longer those on the device: what a
-/// copy says must then be true of the volume.
+/// Writes the copies of the superblock if its features or its identity differ from those on the device, so that the
+/// copies describe the volume.
 pub(super) fn refresh(overlay: &Overlay, device: &dyn BlockDevice, geometry: &Geometry) -> Result<()> {
     let after = read_superblock(overlay)?;
     let mut before: DiskSuperblock = zerocopy::FromZeros::new_zeroed();
@@ -69,7 +69,7 @@ fn write_superblock(device: &Overlay, geometry: &Geometry) -> Result<()> {
     Ok(())
 }
 
-/// Writes a block of the device over others.
+/// Copies a block of the device to others.
 fn copy_block(device: &Overlay, geometry: &Geometry, from: FsBlock, to: impl Iterator<Item = FsBlock>) -> Result<()> {
     let (size, end) = (u64::from(geometry.block_size), device.geometry().len);
     let on_device = |block| geometry.byte_offset(block).filter(|offset| offset + size <= end);

@@ -1,4 +1,4 @@
-//! Group descriptors: restored from a copy, bitmaps and tables moved to places where they may lie.
+//! Group descriptors: restored from a copy; bitmaps and tables moved to valid locations.
 
 use super::superblock;
 use super::work::Work;
@@ -11,7 +11,7 @@ use format::group::GroupFlags;
 use format::{FsBlock, GroupNo};
 use std::collections::BTreeSet;
 
-/// Writes the descriptors that the check went on with into the primary table.
+/// Writes the descriptors that the check used into the primary table.
 pub(super) fn restore(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     for (number, group) in work.volume().geometry.group_numbers().zip(&work.volume().groups) {
@@ -32,9 +32,9 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         let Some(mut group) = work.group(number) else { continue };
         let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
         match problem.code {
-            // the check went on with the right place, which is written below
+            // the check used the right location, which is written below
             Code::InodeTableElsewhere => work.make_stale(),
-            // what such a descriptor says was never written is not believed, and all inodes are looked at
+            // the uninit flags of such a descriptor are not trusted, and all inodes are checked
             Code::GroupChecksumWrong | Code::GroupUninitWithoutFeature => {
                 work.make_stale();
                 group.flags -= uninit;
@@ -84,9 +84,9 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Why the problems are not to be repaired: a table that cannot be found would be made anew, and the inodes that are in
-/// use in the group would be gone. How many they are its bitmap says, or, where that cannot be found either, the
-/// superblock.
+/// The reason not to repair the problems: a table that cannot be found would be created empty, and the group's inodes
+/// in use would be lost. Their number is taken from the group's bitmap, or from the superblock where the bitmap cannot
+/// be found either.
 pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<String> {
     let volume = work.volume();
     let seeker = Seeker { scanner: work.view.scanner, geometry: &volume.geometry, features: &volume.features };
@@ -94,21 +94,22 @@ pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<Strin
         let number = p.group?;
         let group = volume.group(number)?;
         let (members, who) = match seeker.agreement(number, group, group.inode_table.get()) {
-            Some(agreement) => (if agreement.is_lost() { agreement.members } else { 0 }, "the group's bitmap has in use"),
-            // where not even the root can be found there is nothing to lose
+            Some(agreement) => (if agreement.is_lost() { agreement.members } else { 0 }, "in the group's bitmap"),
+            // where not even the root can be found nothing can be lost
             None if number.get() == 0 && !seeker.root_stands_somewhere(&volume.groups) => return None,
-            None => (uncounted(work, number), "the superblock counts in it"),
+            None => (uncounted(work, number), "in it by the superblock's count"),
         };
         (members > 0).then(|| {
             format!(
-                "the inode table of group {number} cannot be found, and the {members} files that {who} would be lost: nothing was \
-                 changed; -E empty_tables makes an empty table all the same"
+                "the inode table of group {number} cannot be found, and the {members} files {who} would be lost: \
+                 nothing was changed; -E empty_tables creates an empty table nevertheless"
             )
         })
     })
 }
 
-/// Inodes of users' files that are in use by the superblock's count, and in no other group by the descriptors'.
+/// The number of inodes of users' files in use by the superblock's count, without those that descriptors of other
+/// groups count.
 fn uncounted(work: &Work<'_>, number: GroupNo) -> u32 {
     let volume = work.volume();
     let geometry = &volume.geometry;
@@ -121,7 +122,7 @@ fn uncounted(work: &Work<'_>, number: GroupNo) -> u32 {
     u32::try_from(left).unwrap_or(u32::MAX).min(geometry.inodes_per_group)
 }
 
-/// Free blocks for a part of a group: in the group, or anywhere where the volume allows that.
+/// Allocates free blocks for a part of a group: in the group, or anywhere if the volume allows that.
 fn place(work: &Work<'_>, group: GroupNo, blocks: u64) -> Option<u64> {
     let geometry = &work.volume().geometry;
     let own = work.allocate_run(blocks, geometry.group_blocks(group));
@@ -132,7 +133,7 @@ fn place(work: &Work<'_>, group: GroupNo, blocks: u64) -> Option<u64> {
     })
 }
 
-/// Copies a table that lies on the volume; one that does not leaves nothing but zeros.
+/// Copies a table that is inside the volume; otherwise writes zeros.
 fn move_table(work: &Work<'_>, from: u64, to: u64, blocks: u64) -> Result<()> {
     let on_volume = work.volume().contains(from) && from.saturating_add(blocks) <= work.volume().geometry.blocks;
     for n in 0..blocks {

@@ -1,4 +1,4 @@
-//! Directories: blocks repaired in place where that is enough; else the directory is written anew.
+//! Directories: blocks are repaired in place where that suffices; otherwise the directory is rebuilt.
 
 use super::entries::{self, EntryCheck};
 use super::inline;
@@ -31,8 +31,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             continue;
         }
         if inode.raw().flags().contains(InodeFlags::INLINE_DATA | InodeFlags::INDEX) {
-            // what stands in the inode has no blocks to index; what else is wrong with it comes up when it is read
-            // again
+            // an inline directory has no blocks to index; its other problems are found when it is read again
             inode.set_flags(inode.raw().flags().difference(InodeFlags::INDEX));
             work.put_inode(dir, inode)?;
         } else if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
@@ -48,7 +47,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Whether repairing blocks one by one is not enough.
+/// Whether a problem requires rebuilding the directory.
 fn asks_for_rebuilding(code: Code) -> bool {
     matches!(
         code,
@@ -91,7 +90,7 @@ pub(super) fn format_of(work: &Work<'_>, inode: &InodeBuf) -> Option<IndexFormat
     Some(index_format(work.walk()?.ctx, dir))
 }
 
-/// Repairs the blocks of a directory where they lie. `false` where it has to be written anew.
+/// Repairs the blocks of a directory in place. `false` where it has to be rebuilt.
 fn repair_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bool> {
     let Some(format) = format_of(work, inode) else { return Ok(true) };
     let block_size = work.volume().geometry.block_size;
@@ -140,8 +139,8 @@ fn repair_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bo
     Ok(true)
 }
 
-/// Shortens the last entry of a block so that a tail of so many bytes fits behind it; `false` where it is too short
-/// itself.
+/// Shortens the last entry of a block so that a tail of `tail` bytes fits after it; `false` where the entry is too
+/// short.
 fn make_space(bytes: &mut [u8], block_size: u32, tail: usize) -> bool {
     let Some(last) = entries::spots(bytes, block_size).pop() else { return false };
     let needed = if last.inode == 0 { 12 } else { (DirEntry::SIZE + last.name_len).next_multiple_of(4).max(12) };

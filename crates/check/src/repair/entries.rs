@@ -1,4 +1,4 @@
-//! Entries of directories: chains made whole, and entries checked one by one.
+//! Directory entries: repair of chains, and checks of single entries.
 
 use super::renames::Named;
 use super::work::Work;
@@ -17,7 +17,7 @@ const SHORTEST: usize = 12;
 /// The shortest encrypted name in bytes.
 const SHORTEST_ENCRYPTED: usize = 16;
 
-/// The place of an entry in its block.
+/// The location of an entry in its block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spot {
     pub(super) at: usize,
@@ -26,7 +26,7 @@ pub(super) struct Spot {
     pub(super) inode: u32,
 }
 
-/// The head of the entry at `at`, whatever it says.
+/// The head of the entry at `at`, whether or not it is valid.
 fn head(bytes: &[u8], at: usize, block_size: u32) -> Option<Spot> {
     let (head, _) = DirEntry::ref_from_prefix(bytes.get(at..)?).ok()?;
     let rec_len = decode_rec_len(head.rec_len.get(), block_size) as usize;
@@ -53,9 +53,9 @@ fn set_byte(bytes: &mut [u8], at: usize, value: u8) {
     }
 }
 
-/// Makes the chain of entries that fills `bytes` whole: what does not fit is cut, or taken in by the entry before it.
-/// An entry that is valid but for an end beyond the chain's is the chain's last, as with e2fsck. `inodes` is how many
-/// the volume has.
+/// Repairs the chain of entries that fills `bytes`: an invalid part is removed, or becomes part of the entry before it.
+/// An entry that is valid except that it ends beyond the chain becomes the last one, as in e2fsck. `inodes` is the
+/// number of inodes of the volume.
 pub(super) fn salvage(bytes: &mut [u8], block_size: u32, inodes: u32) {
     let mut before: Option<usize> = None;
     let mut at = 0;
@@ -98,7 +98,7 @@ pub(super) fn salvage(bytes: &mut [u8], block_size: u32, inodes: u32) {
     }
 }
 
-/// The entries of a chain that is whole.
+/// The entries of a valid chain.
 pub(super) fn spots(bytes: &[u8], block_size: u32) -> Vec<Spot> {
     let mut all = Vec::new();
     let mut at = 0;
@@ -112,7 +112,7 @@ pub(super) fn spots(bytes: &[u8], block_size: u32) -> Vec<Spot> {
     all
 }
 
-/// Whether these bytes are a chain of entries from beginning to end, and begin with one in use.
+/// Whether these bytes are a complete chain of entries that begins with one in use.
 fn is_whole(bytes: &[u8], block_size: u32) -> bool {
     let all = spots(bytes, block_size);
     let fits = |spot: &Spot| spot.rec_len.is_multiple_of(4) && spot.name_len + DirEntry::SIZE <= spot.rec_len;
@@ -120,7 +120,7 @@ fn is_whole(bytes: &[u8], block_size: u32) -> bool {
     ends && all.iter().all(fits) && all.first().is_some_and(|first| first.inode != 0 && first.name_len > 0)
 }
 
-/// All entries in use of a part of a directory, as far as they can be read; `hashed` where they carry hashes.
+/// All entries in use in a part of a directory, as far as they can be read; `hashed` where they have hashes.
 pub(super) fn all(work: &Work<'_>, part: &[u8], hashed: bool) -> Vec<Named> {
     let geometry = &work.volume().geometry;
     let block_size = geometry.block_size;
@@ -154,7 +154,7 @@ pub(super) struct EntryCheck<'a, 'w> {
     work: &'a Work<'w>,
     dir: InodeNo,
     flags: InodeFlags,
-    /// Directories that an entry has named already.
+    /// Directories that already have an entry.
     adopted: HashSet<InodeNo>,
 }
 
@@ -214,7 +214,7 @@ impl<'a, 'w> EntryCheck<'a, 'w> {
         if repaired == name {
             Verdict::Retain { file_type }
         } else if matches!(repaired.as_slice(), b"." | b"..") {
-            // two dots would be the parent
+            // a name of two dots would be the parent
             Verdict::Clear
         } else {
             Verdict::Rename { name: repaired, file_type }
@@ -222,7 +222,8 @@ impl<'a, 'w> EntryCheck<'a, 'w> {
     }
 }
 
-/// Writes what became of the entry at a place; a new name is as long as the old one. Whether the name is another.
+/// Applies a verdict to the entry at a location; a new name is as long as the old one. Returns whether the name
+/// changed.
 pub(super) fn put(bytes: &mut [u8], spot: &Spot, verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Clear => set_inode(bytes, spot.at, InodeNo(0)),
@@ -239,17 +240,17 @@ pub(super) fn put(bytes: &mut [u8], spot: &Spot, verdict: &Verdict) -> bool {
     false
 }
 
-/// Makes the first two entries of a directory's first block `.` and `..`, in place of whatever stands there. `bytes` is
-/// a whole chain; `parent` is what `..` names where nothing usable stands there.
+/// Makes the first two entries of a directory's first block `.` and `..`, whatever they were. `bytes` is a valid chain;
+/// `parent` is the target of `..` where the entry there is unusable.
 pub(super) fn repair_dots(bytes: &mut [u8], block_size: u32, dir: InodeNo, parent: Option<InodeNo>, file_type: u8) {
     let Some(first) = head(bytes, 0, block_size) else { return };
-    // a record for "." alone, the rest for what follows
+    // a record for "." alone, the rest for the entries after it
     if first.rec_len >= SHORTEST * 2 && (first.rec_len > SHORTEST * 2 || spots(bytes, block_size).len() < 2) {
         let rest = first.rec_len - SHORTEST;
         set_rec_len(bytes, 0, SHORTEST, block_size);
         let follows = bytes.get(SHORTEST..first.rec_len).unwrap_or_default();
         if is_whole(follows, block_size) {
-            // only the record was too large: its space holds the entries that stood behind it
+            // only the record was too large: its space contains the entries after it
         } else {
             if let Some(space) = bytes.get_mut(SHORTEST..SHORTEST + DirEntry::SIZE) {
                 space.fill(0);

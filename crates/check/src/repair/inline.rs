@@ -1,4 +1,4 @@
-//! Data and entries that stand in an inode are moved into a block, where they can be repaired like any other.
+//! Inline data and entries, which are moved into a block, where they can be repaired like any other.
 
 use super::attributes;
 use super::entries;
@@ -10,10 +10,10 @@ use blockdev::Result;
 use format::InodeNo;
 use format::inode::{FileKind, InodeBuf, InodeFlags};
 
-/// Bytes of inline data that stand in `i_block`.
+/// Bytes of inline data in `i_block`.
 pub(super) const I_BLOCK: usize = 60;
 
-/// Moves what stands in an inode into blocks. `false` where that cannot be done.
+/// Moves the inline data of an inode into blocks. `false` where that is impossible.
 pub(super) fn move_out(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
     work.make_stale();
     let head = inode.raw().disk.i_block;

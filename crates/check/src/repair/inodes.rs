@@ -1,4 +1,4 @@
-//! Inodes: fields, flags and maps, by what the check said of each.
+//! Inodes: fields, flags and maps, by the problems of each.
 
 use super::attributes;
 use super::inline;
@@ -14,7 +14,7 @@ use format::inode::{EXTRA_ISIZE, FileKind, InodeBuf, InodeFlags};
 use format::{FsBlock, InodeNo};
 use std::collections::{BTreeMap, HashSet};
 
-/// A regular file that its owner may read and write.
+/// The mode of a regular file that its owner may read and write.
 const REGULAR: u16 = 0x8180;
 
 /// The type of a directory.
@@ -25,7 +25,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let mut by_inode: BTreeMap<InodeNo, Vec<&Problem>> = BTreeMap::new();
     for problem in problems {
         match problem.inode {
-            // what a block of attributes says concerns all inodes that have it
+            // a problem of an attribute block concerns all inodes that refer to it
             Some(_) if of_block(problem) => {}
             Some(inode) => by_inode.entry(inode).or_default().push(problem),
             None => {}
@@ -74,11 +74,11 @@ enum Verdict {
 /// The subject of a problem of an inode.
 #[derive(PartialEq, Eq)]
 enum Concerns {
-    /// The superblock lacks a feature that the inode uses: how all inodes are to be read changes with it.
+    /// The superblock lacks a feature that the inode uses, which changes how all inodes are read.
     Feature,
-    /// The way the inode is to be read, which comes before what stands in it.
+    /// The format of the inode, which is repaired before its content.
     Reading,
-    /// The block map, which is then written anew.
+    /// The block map, which is then rewritten.
     Map,
     /// A field.
     Field,
@@ -86,20 +86,20 @@ enum Concerns {
 
 /// The fix of a problem.
 enum Fix<'a, 'w> {
-    /// The inode goes.
+    /// The inode is cleared.
     Clear,
     Remove(InodeFlags),
     Add(InodeFlags),
     Feature(Incompat),
     Set(fn(&mut InodeBuf)),
     By(fn(&Case<'a, 'w>, &Problem, &mut InodeBuf) -> Result<Verdict>),
-    /// Nothing more than to write the inode with its checksum, or its map anew.
+    /// The inode is rewritten with its checksum, or its map is rewritten.
     Rewrite,
 }
 
 struct Row<'a, 'w> {
     concerns: Concerns,
-    /// The findings of the check on other structures may no longer hold.
+    /// Whether the results of the check for other structures may become invalid.
     stale: bool,
     fix: Fix<'a, 'w>,
 }
@@ -159,11 +159,12 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         Code::InlineInodeHasExtentFlag => (Reading, STALE, Fix::By(Case::decide_map)),
         Code::InlineDataXattrMissing => (Reading, SAME, Fix::By(Case::inline_value)),
         Code::ExtraSizeWrong => (Reading, STALE, Fix::By(Case::extra_size)),
-        // a value in an inode of its own says so by its hash, wherever its entry stands
+        // for a value in another inode InodeXattrHashWrong is repaired here, whether the entry is in the inode or in
+        // its block
         Code::InodeXattrNameLengthWrong | Code::InodeXattrValueSizeWrong | Code::InodeXattrHashWrong => {
             (Field, STALE, Fix::Set(attributes::drop_all_but_data))
         }
-        // what others lie over belongs to no file
+        // overlapping attributes cannot be assigned to a file
         Code::InodeXattrEntriesCollide => (Field, STALE, Fix::Set(attributes::drop_all)),
         Code::XattrValueInodeWrong => (Field, STALE, Fix::By(Case::value_inode)),
         Code::XattrValueInodeFlagMissing => (Field, STALE, Fix::By(Case::value_inode_flag)),
@@ -189,10 +190,10 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
     Row { concerns, stale, fix }
 }
 
-/// The map is an extent tree, or there is none as the content stands in the inode.
+/// Flags for an extent tree, or for inline data without a map.
 const MAP_FLAGS: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA);
 
-/// Writes the root of a tree of extents that has none.
+/// Writes the root of an empty extent tree.
 fn empty_tree(inode: &mut InodeBuf) {
     let mut root = [0; 60];
     if extent::write_leaf(&mut root, &[]).is_some() {
@@ -200,7 +201,7 @@ fn empty_tree(inode: &mut InodeBuf) {
     }
 }
 
-/// The inode that a problem of an attribute says its value is in.
+/// The inode of the value in a problem of an attribute.
 fn value_of(problem: &Problem) -> Option<u32> {
     problem.found.and_then(|n| u32::try_from(n).ok())
 }
@@ -221,10 +222,10 @@ impl Case<'_, '_> {
         if self.number == InodeNo::RESIZE && problems.iter().any(|p| row(p.code).concerns == Concerns::Map) {
             return system_inodes::make_resize_inode(self.work);
         }
-        // a directory that lost its type has nothing else wrong with it that is to be believed
+        // other problems of a directory that lost its type are not to be trusted
         let lost: Vec<&Problem> = problems.iter().copied().filter(|p| p.code == Code::LooksLikeDirectory).collect();
         let problems = if lost.is_empty() { problems } else { &lost };
-        // how an inode is to be read comes before what stands in it
+        // the format of an inode is repaired before its content
         let reading: Vec<&Problem> =
             problems.iter().copied().filter(|p| row(p.code).concerns == Concerns::Reading).collect();
         let problems = if reading.is_empty() { problems } else { &reading };
@@ -255,7 +256,7 @@ impl Case<'_, '_> {
         if self.number == InodeNo::ROOT {
             return super::connections::make_root(self.work);
         }
-        // one of the volume's own is either whole or not there
+        // a system inode is either valid or cleared
         if self.number.get() < self.work.volume().geometry.first_inode {
             self.work.make_stale();
             return self.work.wipe_inode(self.number);
@@ -263,7 +264,7 @@ impl Case<'_, '_> {
         self.work.clear_inode(self.number)
     }
 
-    /// Repairs what one problem says, as far as it is no matter of the map.
+    /// Repairs one problem that does not concern the map.
     fn field(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let Row { stale, fix, .. } = row(problem.code);
         if stale {
@@ -289,7 +290,7 @@ impl Case<'_, '_> {
     }
 
     fn extents_under_bigalloc(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
-        // where only the flag is gone the tree is still there
+        // where only the flag is missing the tree is still there
         if !has_extent_header(inode) && !maps::convert(self.work, self.number, inode)? {
             return Ok(Verdict::Clear);
         }
@@ -317,7 +318,7 @@ impl Case<'_, '_> {
         if let Some(size) = problem.expected {
             inode.set_size(size);
         }
-        // what the entries of a directory lie in has changed
+        // the blocks of the directory have changed
         if inode.kind() == Some(FileKind::Directory) {
             self.work.make_stale();
         }
@@ -349,7 +350,7 @@ impl Case<'_, '_> {
             return Ok(Verdict::Write);
         }
         self.work.make_stale();
-        // the part that stands in the inode proper is no file without the rest, where there was more
+        // the part in `i_block` alone is not the file if the file is longer
         if inode.kind() == Some(FileKind::Regular) && inode.raw().size() > inline::I_BLOCK as u64 {
             inode.set_size(0);
         }
@@ -376,7 +377,7 @@ impl Case<'_, '_> {
         let record = self.work.walk().and_then(|walk| walk.ctx.inodes.get(InodeNo(target)));
         let named = self.work.walk().is_some_and(|walk| walk.ctx.inodes.names(InodeNo(target)) > 0);
         if named || record.is_none_or(|record| record.kind != Some(FileKind::Regular)) {
-            // a file of the user's, which could not be read with the flag, or one that holds no value
+            // a user's file, which could not be read with the flag, or an inode without a value
             attributes::drop_values(self.work, inode, &HashSet::from([target]))?;
         } else {
             self.work.edit_inode(InodeNo(target), |value| {
@@ -394,7 +395,7 @@ impl Case<'_, '_> {
         })
     }
 
-    /// Removes those of the flags for extents and inline data that contradict what stands in an inode, or each other.
+    /// Removes the extents and inline data flags that contradict the content of an inode, or each other.
     fn decide_map(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let flags = inode.raw().flags();
         let wrong = if is_special(inode) {
@@ -423,7 +424,7 @@ fn has_mapped_blocks(work: &Work<'_>, inode: &InodeBuf) -> bool {
         && words.iter().all(|word| *word == 0 || work.volume().contains((*word).into()))
 }
 
-/// Whether a file or link needs neither a map nor inline data: it has no blocks, or its target stands in `i_block`.
+/// Whether a file or link needs neither a map nor inline data: it has no blocks, or its target is in `i_block`.
 fn stands_in_inode(inode: &InodeBuf) -> bool {
     let raw = inode.raw();
     let end = raw.disk.i_block.iter().position(|byte| *byte == 0);
@@ -439,7 +440,7 @@ fn is_special(inode: &InodeBuf) -> bool {
     matches!(inode.kind(), Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket))
 }
 
-/// Whether `i_block` begins as the root of a tree of extents does.
+/// Whether `i_block` begins with an extent header.
 fn has_extent_header(inode: &InodeBuf) -> bool {
     RawNode::from_bytes(&inode.raw().disk.i_block)
         .is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC && n.header.eh_entries.get() <= n.header.eh_max.get())

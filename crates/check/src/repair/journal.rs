@@ -1,4 +1,4 @@
-//! The journal's inode and superblock: a journal that cannot be used is removed, and made anew where there is space.
+//! The journal's inode and superblock: an unusable journal is removed, and a new one is created where there is space.
 
 use super::maps;
 use super::replay;
@@ -16,7 +16,7 @@ use format::superblock::DiskSuperblock as VolumeSuperblock;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Sizes of a journal in blocks, by the volume's: those that mke2fs chooses.
+/// Journal sizes in blocks for ranges of volume sizes, as chosen by mke2fs.
 const SIZES: &[(Range<u64>, u64)] =
     &[(2048..32_768, 1024), (32_768..262_144, 4096), (262_144..524_288, 8192), (524_288..u64::MAX, 16_384)];
 
@@ -42,7 +42,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 }
             }
             Code::JournalFeatureMissing => {
-                // an inode that is no journal would not have been found
+                // an inode that is not a journal would not have been found
                 edit_feature(work, |sb| {
                     super::superblock::have_features(sb);
                     sb.s_feature_compat = (sb.s_feature_compat.get() | Compat::HAS_JOURNAL.bits()).into();
@@ -71,8 +71,8 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the journal's inode anew from what the superblock has a copy of. How many sectors it has, the next check
-/// counts. It is the reserved one whatever the superblock names: what it names may be the root or a user's file.
+/// Rewrites the journal's inode from the copy in the superblock; the next check corrects its block count. It is always
+/// the reserved inode: the one in the superblock may be the root or a user's file.
 fn restore(work: &Work<'_>) -> Result<()> {
     let number = InodeNo::JOURNAL;
     work.make_stale();
@@ -92,7 +92,7 @@ fn restore(work: &Work<'_>) -> Result<()> {
     work.put_inode(number, inode)
 }
 
-/// Clears the error that the kernel noted in an empty journal; that it left one is a reason to check, and no damage.
+/// Clears the error that the kernel recorded in an empty journal, which is a reason to check but not damage.
 pub(super) fn forget_error(work: &Work<'_>) -> Result<()> {
     let inode = InodeNo(work.volume().disk.s_journal_inum.get());
     let Some(FoundJournal { file, mut bytes, .. }) = journal::find(work.view.scanner, work.volume(), inode) else {
@@ -122,7 +122,7 @@ fn clear_beyond_version1(work: &Work<'_>, file: &SystemInode, mut bytes: Vec<u8>
     work.put_block(block, &bytes)
 }
 
-/// Clears the journal's inode and all that speaks of it.
+/// Clears the journal's inode and all references to it.
 fn remove(work: &Work<'_>, inode: InodeNo) -> Result<()> {
     work.make_stale();
     if inode == InodeNo::JOURNAL || inode.get() == 0 {
@@ -139,7 +139,7 @@ fn remove(work: &Work<'_>, inode: InodeNo) -> Result<()> {
     })
 }
 
-/// Makes an empty journal, where the volume has space for one in one extent.
+/// Creates an empty journal, where the volume has space for it in one extent.
 fn make(work: &Work<'_>) -> Result<()> {
     let geometry = &work.volume().geometry;
     let within = u64::from(geometry.first_data_block)..geometry.blocks;
@@ -157,7 +157,7 @@ fn make(work: &Work<'_>) -> Result<()> {
     if !maps::write_dense(work, InodeNo::JOURNAL, &mut inode, &places, &[], 0)? {
         return Ok(());
     }
-    // what lies there may look like a log
+    // the old blocks may look like a log
     let blank = vec![0; work.block_size()];
     for place in &places {
         work.put_block(*place, &blank)?;

@@ -1,4 +1,4 @@
-//! Block maps: what of one is valid is read out of it, and a map is written that holds just that.
+//! Block maps: the valid part is read, and a new map with exactly that is written.
 
 use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
@@ -11,14 +11,14 @@ use format::tail::Tailed;
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::HashSet;
 
-/// With so many impossible blocks an inode is likely none: e2fsck abandons it at the same number.
+/// Number of impossible blocks at which an inode is cleared, as in e2fsck: it is probably not an inode.
 pub(super) const TOO_MANY: u32 = 12;
-/// Extents that an inode holds.
+/// Number of extents in an inode.
 const IN_INODE: usize = 4;
-/// Nodes and indirect blocks of a file that are followed at most.
+/// Maximum number of nodes and indirect blocks of a file that are followed.
 const MOST_NODES: usize = 1 << 22;
 
-/// The valid part of a map of extents.
+/// The valid part of an extent tree.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
     /// Ascending, disjoint.
@@ -51,8 +51,8 @@ pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -
     Ok(found)
 }
 
-/// Leaves extents that ascend and do not overlap. Of two that contradict each other the one goes that fits less to
-/// those around them: one wrong start or length must not cost all that stand behind it.
+/// Removes extents so that the rest ascend and do not overlap. Of two that contradict each other, the one that fits its
+/// neighbours less is removed: one wrong start or length must not cost all extents after it.
 fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
     let end = |extent: &Extent| extent.logical.get() + u64::from(extent.len);
     let mut valid: Vec<Extent> = Vec::with_capacity(extents.len());
@@ -69,10 +69,10 @@ fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
             let overlaps = end(this) > from && from >= next;
             overlaps
                 && match beyond {
-                    // both behind it agree with each other and not with it
+                    // both extents after it agree with each other but not with it
                     Some(beyond) if end(this) > beyond.logical.get() => end(follower) <= beyond.logical.get(),
                     Some(beyond) => from >= this.logical.get() && end(follower) == beyond.logical.get(),
-                    // of two the first stays, as with e2fsck, unless it covers the other
+                    // of two the first remains, as in e2fsck, unless it covers the other
                     None => from >= this.logical.get() && end(this) > end(follower),
                 }
         });
@@ -83,8 +83,8 @@ fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
     *extents = valid;
 }
 
-/// Whether the cluster of the file that an extent begins in lies in another cluster of the volume already, by the one
-/// before.
+/// Whether the file cluster in which an extent begins is already mapped to another volume cluster by the previous
+/// extent.
 fn parts_cluster(before: &Extent, extent: &Extent, ratio: u64) -> bool {
     let last = u64::from(before.len).saturating_sub(1);
     let (logical, physical) = (before.logical.get() + last, before.physical.get() + last);
@@ -152,7 +152,7 @@ impl Reader<'_, '_> {
 }
 
 /// Writes a tree of these extents, ascending and disjoint, into `i_block` and blocks: first those of `nodes`, then free
-/// ones. `false` where there is no free block; nothing is changed then that the inode refers to.
+/// ones. `false` where there is no free block; the blocks of the inode are then unchanged.
 pub(super) fn write_extents(
     work: &Work<'_>,
     number: InodeNo,
@@ -208,34 +208,34 @@ pub(super) fn write_extents(
     Ok(true)
 }
 
-/// Entries that a node outside the inode has space for.
+/// Capacity in entries of a node outside the inode.
 fn node_capacity(work: &Work<'_>) -> usize {
     work.volume().geometry.tail(Tailed::ExtentNode).extent_node_entries().max(1)
 }
 
-/// Writes whose an indirect block is and how high it stands, where blocks say so; with its checksum.
+/// Writes the tail of an indirect block with owner, level and checksum, where the volume has such tails.
 fn set_indirect_checksum(work: &Work<'_>, owner: InodeNo, level: u32, block: u64, bytes: &mut [u8]) {
     let tail = work.volume().geometry.tail(Tailed::Indirect);
-    // a block is longer than a tail, whose checksum needs no seed of the inode's
+    // a block is longer than a tail, whose checksum does not use the inode's seed
     let _ = tail.write(bytes, owner, level.into());
     let _ = tail.set_checksum(bytes, FsBlock(block), 0);
 }
 
-/// A number in a map of indirect blocks.
+/// A block number in an indirect block map.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pointer {
     /// The block that it points to; not 0.
     pub(super) block: u64,
-    /// 0 for data, else the height of the indirect block.
+    /// 0 for data, otherwise the level of the indirect block.
     pub(super) level: u32,
     /// The first block of the file below it.
     pub(super) first: u64,
 }
 
-/// Asks `check` for every number of a map, parents first, and writes what it answers: another number or 0. A block that
-/// is to lie elsewhere is copied there. A block that is named twice is followed once, and its second name dropped.
-/// Nothing is asked about what lies below a block that others claim: the check did not follow all of them, so it is not
-/// known what is claimed below, and what looks like an indirect block there may be anything of the volume's.
+/// Calls `check` for every block number of a map, parents first, and writes its result: another number or 0. A block
+/// with a new number is copied there. A block that is referenced twice is followed once, and the second reference is
+/// dropped. Children of a multiply-claimed block are skipped: the check did not follow all of its references, so the
+/// claims below it are unknown, and the apparent indirect block may be other metadata.
 pub(super) fn edit_indirect(
     work: &Work<'_>,
     number: InodeNo,
@@ -295,8 +295,7 @@ impl Editor<'_, '_> {
     }
 }
 
-/// Puts extents in the place of a map of indirect blocks; the flag is the caller's to set. `false` where there is no
-/// free block for them.
+/// Replaces an indirect block map by extents; the caller sets the flag. `false` where there is no free block for them.
 pub(super) fn convert(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
     let volume = work.volume();
     let ratio = u64::from(volume.geometry.cluster_blocks);
@@ -305,7 +304,7 @@ pub(super) fn convert(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) ->
         if !volume.contains(pointer.block) {
             return Ok(0);
         }
-        // parents come before their children, so data comes in order
+        // parents precede their children, so data blocks are in order
         if pointer.level == 0 && pointer.block % ratio == pointer.first % ratio && pointer.first < 1 << 32 {
             let (logical, physical) = (FileBlock(pointer.first), FsBlock(pointer.block));
             match extents.last_mut() {
@@ -324,7 +323,7 @@ pub(super) fn convert(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) ->
     write_extents(work, number, inode, &extents, &[])
 }
 
-/// Drops what is invalid in an inode's map. `false` where so much was impossible that the inode is likely none.
+/// Drops invalid entries of an inode's map. `false` where so many are impossible that it is probably not an inode.
 pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
         let found = read_extents(work, number, inode)?;
@@ -349,7 +348,7 @@ pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> R
     Ok(impossible < TOO_MANY || number.get() < volume.geometry.first_inode)
 }
 
-/// Those of some blocks that no other inode claims.
+/// The members of `blocks` that no other inode claims.
 pub(super) fn exclusive(work: &Work<'_>, blocks: &[u64]) -> Vec<u64> {
     let Some(walk) = work.walk() else { return Vec::new() };
     let conflicts = &walk.sharing.conflicts;
@@ -384,7 +383,7 @@ pub(super) fn dense(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Resul
 }
 
 /// Maps these blocks densely from block 0 on; the map's own blocks are first those of `nodes`. Sets `i_blocks` as well;
-/// `extra` more blocks count as the file's. `false` where there is no free block.
+/// `extra` further blocks are counted as the file's. `false` where there is no free block.
 pub(super) fn write_dense(
     work: &Work<'_>,
     number: InodeNo,
@@ -432,7 +431,7 @@ pub(super) fn write_dense(
     Ok(true)
 }
 
-/// Blocks of a tree of so many extents, whose nodes have space for `capacity` entries.
+/// Number of blocks of a tree with `extents` extents and nodes of `capacity` entries.
 fn tree_blocks(extents: usize, capacity: usize) -> u64 {
     let (mut level, mut sum) = (extents, 0);
     while level > IN_INODE {
@@ -452,8 +451,8 @@ struct Builder<'a, 'w, I> {
 }
 
 impl<I: Iterator<Item = u64>> Builder<'_, '_, I> {
-    /// The number for the next blocks that an indirect block of this height holds; 0 where there are none left, `None`
-    /// where there is no free block.
+    /// The block number for the next blocks in a tree of this level; 0 where none remain, `None` where there is no free
+    /// block.
     fn below(&mut self, level: u32) -> Result<Option<u32>> {
         let Some(next) = self.blocks.get(self.at) else { return Ok(Some(0)) };
         if level == 0 {
@@ -477,7 +476,7 @@ impl<I: Iterator<Item = u64>> Builder<'_, '_, I> {
     }
 }
 
-/// Drops what lies behind the first `blocks` blocks of a file.
+/// Truncates a file to its first `blocks` blocks.
 pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, blocks: u64) -> Result<()> {
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
         let mut found = read_extents(work, number, inode)?;
@@ -496,7 +495,7 @@ pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, b
     })
 }
 
-/// New files are mapped by extents where the volume has them.
+/// The flags of a new file: extents where the volume has them.
 pub(super) fn new_file_flags(work: &Work<'_>) -> InodeFlags {
     if work.volume().features.incompat.contains(Incompat::EXTENT) { InodeFlags::EXTENTS } else { InodeFlags::empty() }
 }
@@ -524,7 +523,7 @@ mod tests {
                 let mut wrong = valid;
                 wrong[n] = (start, len);
                 let expected = match valid.len() - n {
-                    // nothing contradicts the last, and one alone not a start
+                    // nothing contradicts the last extent, and a single other one does not decide about a start
                     1 => wrong.to_vec(),
                     2 if start > 40 => wrong[..=n].to_vec(),
                     _ => without.clone(),

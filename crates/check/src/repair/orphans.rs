@@ -1,4 +1,4 @@
-//! Orphans: inodes that were deleted or cut while still open are freed or cut now.
+//! Orphans: inodes that were deleted or truncated while open, which are freed or truncated now.
 
 use super::maps;
 use super::work::Work;
@@ -10,10 +10,10 @@ use format::orphan::{self, OrphanBlock};
 use format::{FsBlock, InodeNo};
 use std::collections::HashSet;
 
-/// Blocks of an orphan file that are looked at.
+/// Maximum number of blocks of an orphan file that are read.
 const FILE_BLOCKS: u64 = 1 << 16;
 
-/// Works off the orphan list and the orphan file, and empties both.
+/// Releases the inodes in the orphan list and in the orphan file, and empties both.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let mut seen = HashSet::new();
@@ -43,7 +43,7 @@ fn ordinary(work: &Work<'_>, number: u32) -> Option<InodeNo> {
     (geometry.first_inode..=geometry.inodes).contains(&number).then_some(InodeNo(number))
 }
 
-/// Releases what a block of the orphan file names and empties it.
+/// Releases the inodes in a block of the orphan file and empties it.
 fn empty_block(work: &Work<'_>, file: &SystemInode, n: u64, seen: &mut HashSet<InodeNo>) -> Result<()> {
     let (Some(place), Some(bytes)) = (file.block(n), file.read_block(work.view.scanner, work.volume(), n)) else {
         return Ok(());
@@ -58,11 +58,11 @@ fn empty_block(work: &Work<'_>, file: &SystemInode, n: u64, seen: &mut HashSet<I
     }
     let mut blank = vec![0; work.block_size()];
     let _ = orphan::set_checksum(&mut blank, FsBlock(place), seed);
-    // also where it names nothing: a checksum that nothing asks for any more would be one more number
+    // even where it has no inodes: without metadata_csum a stale checksum would be one more number
     if bytes == blank { Ok(()) } else { work.put_block(place, &blank) }
 }
 
-/// Frees an inode without names, or cuts one that has some to its size.
+/// Frees an inode without names, or truncates one with names to its size.
 fn release(work: &Work<'_>, number: InodeNo) -> Result<()> {
     let Some(mut inode) = work.inode(number)? else { return Ok(()) };
     let raw = inode.raw();
@@ -84,7 +84,7 @@ fn release(work: &Work<'_>, number: InodeNo) -> Result<()> {
     work.put_inode(number, inode)
 }
 
-/// The sectors that a file occupies, its attributes included.
+/// The sectors that a file occupies, attributes included.
 fn occupied(work: &Work<'_>, number: InodeNo, inode: &format::inode::InodeBuf) -> Result<u64> {
     let (blocks, nodes) = maps::dense(work, number, inode)?;
     let ratio = u64::from(work.volume().geometry.cluster_blocks);

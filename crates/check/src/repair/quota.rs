@@ -1,4 +1,4 @@
-//! Quota files: written anew with what everyone has, the limits preserved.
+//! Quota files: rewritten with the actual usage of every id, limits preserved.
 
 use super::maps;
 use super::work::Work;
@@ -11,14 +11,14 @@ use format::quota::{BLOCK_SIZE, DiskDataHeader, DiskEntry1, DiskQuotaHeader, Ent
 use std::collections::BTreeMap;
 use zerocopy::IntoBytes;
 
-/// A week, in seconds: how long a soft limit may be exceeded unless the file says otherwise.
+/// Default grace period in seconds (a week) for which a soft limit may be exceeded.
 const GRACE: u32 = 7 * 24 * 60 * 60;
 /// Levels of the tree above its entries.
 const LEVELS: u32 = 4;
 /// Entries of a block.
 const ENTRIES: usize = (BLOCK_SIZE - DiskDataHeader::SIZE) / DiskEntry1::SIZE;
 
-/// Writes the files that do not agree.
+/// Rewrites the files that do not match the usage.
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let Some(walk) = work.walk() else { return Ok(()) };
     let disk = &work.volume().disk;
@@ -39,7 +39,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
 fn write(work: &Work<'_>, number: InodeNo, kind: Kind, used: impl Iterator<Item = (u32, Use)>) -> Result<()> {
     work.make_stale();
     let Some(mut inode) = work.inode(number)? else { return Ok(()) };
-    // limits of a file that can be read no more are lost
+    // the limits of an unreadable file are lost
     let stated = quota::stated(work.view.scanner, work.volume(), number, kind).unwrap_or_default();
     let mut entries: BTreeMap<u32, Entry> = BTreeMap::new();
     for entry in stated.entries {
@@ -70,7 +70,7 @@ fn write(work: &Work<'_>, number: InodeNo, kind: Kind, used: impl Iterator<Item 
     let (mut places, nodes) = if valid { maps::dense(work, number, &inode)? } else { Default::default() };
     let blocks: Vec<&[u8]> = content.chunks(work.block_size()).collect();
     places.truncate(blocks.len());
-    // what others have, too, is not written over
+    // multiply-claimed blocks are not overwritten
     if maps::exclusive(work, &places).len() < places.len() {
         places.clear();
     }
@@ -136,7 +136,7 @@ impl Tree {
         number
     }
 
-    /// Lets the tree lead from an id to the block that holds its entry.
+    /// Adds the path from the root to the block with the entry of an id.
     fn name(&mut self, id: u32, data: u32) {
         let mut block = 1;
         for level in (0..LEVELS).rev() {

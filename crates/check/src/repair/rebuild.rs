@@ -1,5 +1,5 @@
-//! Writes a directory anew: all its names, each once, in as many blocks as they need, with a hash tree where the volume
-//! has such and there is more than one block.
+//! Rebuilds a directory: all its names, each once, in as many blocks as needed, with a hash tree where the volume has
+//! the feature and there is more than one block.
 
 use super::directories::format_of;
 use super::entries::{self, EntryCheck, Verdict};
@@ -19,20 +19,20 @@ use std::collections::HashSet;
 
 /// The entries "." and ".." in bytes.
 const DOTS: usize = 24;
-/// Behind the dots of a root: its description, then the entries.
+/// Bytes of a root before its entries: the dots and [`format::htree::DxRootInfo`].
 const ROOT_HEAD: usize = 32;
-/// A node's entries begin behind one empty entry.
+/// Bytes of a node before its entries: one empty directory entry.
 const NODE_HEAD: usize = 8;
 
-/// Writes a directory anew, with the names it has and some more, of which none may be in use: an entry that has one
-/// goes.
+/// Rebuilds a directory with its names and those of `more`; an old entry with the same name as one in `more` is
+/// dropped.
 pub(super) fn replace(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
     let taken: HashSet<Vec<u8>> = more.iter().map(|named| named.name.clone()).collect();
     anew(work, dir, more, |name| !taken.contains(name))
 }
 
-/// Writes a directory anew, with the names it has and some more, which get others where they are in use. Whether there
-/// was space.
+/// Rebuilds a directory with its names and those of `more`, which are renamed where they are in use. Returns whether
+/// there was space.
 pub(super) fn rebuild(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
     anew(work, dir, more, |_| true)
 }
@@ -41,7 +41,7 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, retain: impl Fn(&[u8]) 
     work.make_stale();
     let Some(mut inode) = work.inode(dir)? else { return Ok(false) };
     let Some(format) = format_of(work, &inode) else { return Ok(false) };
-    // what stands in the inode is no map
+    // inline data is not a map
     if inode.raw().flags().contains(InodeFlags::INLINE_DATA) && !inline::move_out(work, dir, &mut inode)? {
         return Ok(false);
     }
@@ -75,8 +75,8 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, retain: impl Fn(&[u8]) 
     Ok(written)
 }
 
-/// Writes these names into a directory whose blocks are `blocks`, and those of its map `nodes`; more are taken from
-/// free space. Changes `inode`, which the caller writes. `false` where there is no free block.
+/// Writes these names into a directory with the blocks `blocks` and the map blocks `nodes`; further blocks are
+/// allocated. Changes `inode`, which the caller writes. `false` where there is no free block.
 pub(super) fn write(
     work: &Work<'_>,
     dir: InodeNo,
@@ -96,7 +96,7 @@ pub(super) fn write(
     let ratio = geometry.cluster_blocks as usize;
     let mut places: Vec<u64> = blocks.iter().copied().take(contents.len()).collect();
     while places.len() < contents.len() {
-        // a cluster's blocks follow each other
+        // the blocks of a cluster are contiguous
         let next = match places.last() {
             Some(last) if !places.len().is_multiple_of(ratio) => Some(last + 1),
             _ => work.allocate_metadata(),
@@ -136,7 +136,7 @@ impl Builder<'_, '_> {
         self.work.block_size()
     }
 
-    /// Bytes of a leaf that entries may fill.
+    /// Bytes for entries in a leaf.
     fn capacity(&self) -> usize {
         self.block_size() - self.work.volume().geometry.leaf_tail().size()
     }
@@ -158,7 +158,7 @@ impl Builder<'_, '_> {
         (self.linear(names), false)
     }
 
-    /// Blocks of entries one after the other.
+    /// The blocks of an unindexed directory.
     fn linear(&self, names: &[Named]) -> Vec<Vec<u8>> {
         let mut blocks = Vec::new();
         let mut rest = names;
@@ -173,7 +173,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Writes "." and "..", which reaches to `end`; where entries may follow.
+    /// Writes "." and "..", which extends to `end`; returns the offset of further entries.
     fn put_dots(&self, block: &mut [u8], end: usize) -> usize {
         for (from, to, inode, name) in [(0, 12, self.dir, b".".as_slice()), (12, end, self.parent, b"..")] {
             if let Some(space) = block.get_mut(from..to) {
@@ -183,8 +183,8 @@ impl Builder<'_, '_> {
         end
     }
 
-    /// Writes into block `at_block` as many entries as fit behind `start`, lets the last one reach to the end, and
-    /// sets the block's checksum. Returns the rest.
+    /// Writes as many entries as fit after `start` into block `at_block`, extends the last one to the end, and sets the
+    /// block's checksum. Returns the remaining names.
     fn fill<'n>(&self, block: &mut [u8], at_block: u64, start: usize, names: &'n [Named]) -> &'n [Named] {
         let capacity = self.capacity();
         let mut at = start;
@@ -206,7 +206,7 @@ impl Builder<'_, '_> {
         }
         let block_size = self.dir_format().block_size;
         if count == 0 {
-            // nothing but the dots, or nothing at all: the last entry takes the rest
+            // only the dots, or no entries: the last entry takes the rest
             let (from, inode) = if start == 0 { (0, None) } else { (12, Some(self.parent)) };
             entries::set_rec_len(block, from, capacity - from, block_size);
             if let Some(inode) = inode {
@@ -234,7 +234,7 @@ impl Builder<'_, '_> {
         let hashes: Vec<u32> = sorted.iter().map(|(hash, _)| hash.hash & !CONTINUES).collect();
         let names: Vec<Named> = sorted.into_iter().map(|(_, named)| named).collect();
         let mut contents = vec![vec![]];
-        // of each block: the lowest hash in it, and its number
+        // for each block: the lowest hash in it, and its number
         let mut level: Vec<(u32, u32)> = Vec::new();
         let mut rest = names.as_slice();
         while !rest.is_empty() {
@@ -298,7 +298,7 @@ mod tests {
         Named { name: name.into(), inode: InodeNo(inode), file_type: 1, hash: None }
     }
 
-    /// As many as would take hours if the free number were looked for from the beginning each time.
+    /// So many equal names that searching for a free number from the beginning each time would take hours.
     #[test]
     fn many_equal_names_become_distinct() {
         let names =
@@ -308,7 +308,7 @@ mod tests {
         let distinct: HashSet<&[u8]> = unique.iter().map(|named| named.name.as_slice()).collect();
         assert_eq!(distinct.len(), unique.len());
         assert!(unique.iter().any(|named| named.name == b"same~7" && named.inode == InodeNo(5)), "a name in use stays");
-        // long names leave space for the number, and stay within what fits
+        // long names are cut so that the number fits
         let long = "x".repeat(255);
         let unique = make_unique(vec![named(&long, 12), named(&long, 13)], false, false);
         assert!(unique.iter().all(|named| named.name.len() <= 255) && unique.len() == 2);

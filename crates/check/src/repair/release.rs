@@ -1,5 +1,5 @@
-//! Orphans of a volume that says of itself that it is clean: what they have is freed without looking at anything else,
-//! as a mount does it. What is not plainly so is left to the check.
+//! Orphans of a volume marked clean, which are released without a check, as by a mount. Anything unexpected is left to
+//! the check.
 
 use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use zerocopy::FromBytes;
 
-/// Orphans that are worked off without a check at most.
+/// Maximum number of orphans that are released without a check.
 const MOST: usize = 1 << 16;
-/// Blocks that are freed without a check at most: they are remembered one by one, and a damaged map may name some again
-/// and again.
+/// Maximum number of blocks that are freed without a check: each is stored in memory, and a damaged map may repeat
+/// them.
 const MOST_BLOCKS: u64 = 1 << 22;
 
 /// The blocks and inodes to be freed.
@@ -26,12 +26,12 @@ const MOST_BLOCKS: u64 = 1 << 22;
 struct Freed {
     blocks: BTreeSet<u64>,
     inodes: Vec<(InodeNo, bool)>,
-    /// Attribute blocks that others share: how many of their users go.
+    /// Shared attribute blocks, with the number of references to drop.
     shared: BTreeMap<u64, u32>,
 }
 
-/// Frees what the orphan list names, with the bitmaps and counts that follow, and empties the list. `None` where that
-/// takes a check; nothing that counts is changed then. Else how many there were.
+/// Releases the inodes on the orphan list, updates bitmaps and counts, and empties the list. Returns their number;
+/// `None` where a check is required, with no metadata changed.
 pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
     let volume = work.volume();
     let (features, geometry) = (&volume.features, &volume.geometry);
@@ -67,7 +67,7 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
         next = raw.disk.i_dtime.get();
         let Some(mapped) = mapped_by(work, number, &inode, kind)? else { return Ok(None) };
         if raw.disk.i_links_count.get() > 0 {
-            // one that is to be cut and is as short as it says already
+            // one to be truncated that is already as short as its size
             let blocks = raw.size().div_ceil(u64::from(geometry.block_size));
             let longer = mapped.last.is_some_and(|last| last >= blocks);
             if kind != FileKind::Regular || raw.flags().contains(InodeFlags::INLINE_DATA) || longer {
@@ -93,7 +93,7 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
         }
         files.push((number, inode));
     }
-    // a block that is freed as one of a file is none of attributes that others share
+    // a freed file block cannot be a shared attribute block as well
     if freed.shared.keys().any(|block| freed.blocks.contains(block)) || !free(work, &freed)? {
         return Ok(None);
     }
@@ -110,11 +110,11 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
     Ok(Some(count))
 }
 
-/// The blocks and inodes of a group to be freed.
+/// The blocks and inodes of one group to be freed.
 #[derive(Default)]
 struct Bits {
     blocks: Vec<u64>,
-    /// Which of them, and whether it is a directory.
+    /// Indexes of the inodes in the group, and whether each is a directory.
     inodes: Vec<(u32, bool)>,
 }
 
@@ -153,7 +153,7 @@ fn mapped_by(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, kind: FileKind)
     Ok(valid.then_some(mapped))
 }
 
-/// Collects what a node of an extent tree leads to; whether all of it is valid.
+/// Collects the blocks below a node of an extent tree; returns whether all are valid.
 fn extents(
     work: &Work<'_>,
     number: InodeNo,
@@ -203,13 +203,13 @@ fn extents(
     Ok(true)
 }
 
-/// Collects what an indirect block of this level leads to, or the block itself.
+/// Collects the blocks below an indirect block of this level, or a data block at level 0.
 fn indirect(work: &Work<'_>, block: u32, level: u32, first: u64, mapped: &mut Mapped) -> Result<bool> {
     if block == 0 {
         return Ok(true);
     }
     let (volume, block) = (work.volume(), u64::from(block));
-    // a map that leads into itself ends
+    // the limit ends a map with a loop
     if !volume.contains(block) || mapped.blocks.len() as u64 >= MOST_BLOCKS {
         return Ok(false);
     }
@@ -229,7 +229,7 @@ fn indirect(work: &Work<'_>, block: u32, level: u32, first: u64, mapped: &mut Ma
     Ok(true)
 }
 
-/// Notes what becomes of an inode's attribute block; whether it is one.
+/// Records the change to an inode's attribute block; returns whether the block is valid.
 fn attributes(work: &Work<'_>, inode: &InodeBuf, freed: &mut Freed) -> Result<bool> {
     let wide = work.volume().features.incompat.contains(Incompat::BIT64);
     let block = inode.raw().file_acl(wide).get();
@@ -252,7 +252,8 @@ fn attributes(work: &Work<'_>, inode: &InodeBuf, freed: &mut Freed) -> Result<bo
     Ok(true)
 }
 
-/// Clears the bits of what is freed, and counts it; `false`, with nothing changed, where one of them is not set.
+/// Clears the bits of the freed blocks and inodes and updates the counts; `false`, with nothing changed, where one of
+/// them is not set.
 fn free(work: &Work<'_>, freed: &Freed) -> Result<bool> {
     let geometry = &work.volume().geometry;
     let mut changes: BTreeMap<GroupNo, Bits> = BTreeMap::new();
@@ -310,7 +311,7 @@ fn free(work: &Work<'_>, freed: &Freed) -> Result<bool> {
     Ok(true)
 }
 
-/// Clears a bit; whether it was set.
+/// Clears a bit; returns whether it was set.
 fn clear(bitmap: &mut [u8], bit: u64) -> bool {
     let Some(byte) = bitmap.get_mut((bit / 8) as usize) else { return false };
     let was = *byte >> (bit % 8) & 1 == 1;

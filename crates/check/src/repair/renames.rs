@@ -1,12 +1,12 @@
-//! Names that a directory has more than once: every entry but one gets another, the one that e2fsck chooses, so that
-//! who looks for `NAME~0` finds it whichever tool repaired the volume.
+//! Duplicate names in a directory: every entry but one is renamed as by e2fsck, so that a user finds the same `NAME~0`
+//! whichever tool repaired the volume.
 
 use format::InodeNo;
 use format::casefold;
 use format::hash::NameHash;
 use std::collections::{HashMap, HashSet};
 
-/// An entry by itself.
+/// A directory entry, independent of its location.
 #[derive(Debug, Clone)]
 pub(super) struct Named {
     pub(super) inode: InodeNo,
@@ -19,12 +19,11 @@ pub(super) struct Named {
 /// Bytes of the longest name.
 const LONGEST: usize = 255;
 
-/// Names of about the same length that are tried for one entry. A short name has few, which come round again.
+/// Maximum number of names of about the same length that are tried for one entry. A short name has few, which repeat.
 const TRIES: usize = 100;
 
-/// Leaves every name once: a second entry for the same inode goes. Of entries for several inodes that of the highest
-/// number has the name afterwards; the others get names of their own, or go too where names cannot be changed
-/// (`fixed`).
+/// Makes names unique: a second entry for the same inode is dropped. Of entries for several inodes the one with the
+/// highest number retains the name; the others are renamed, or dropped where names cannot be changed (`fixed`).
 pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
     let key = |name: &[u8]| folded.then(|| casefold::fold(name)).flatten().unwrap_or_else(|| name.to_vec());
     let mut pairs: HashSet<(Vec<u8>, InodeNo)> = HashSet::new();
@@ -40,7 +39,7 @@ pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> V
     }
     waiting.sort_by(|a, b| name_of(&names, a).cmp(name_of(&names, b)));
     let mut gone: HashSet<usize> = HashSet::new();
-    // where to go on for each name: thousands may be equal, and none begins again at 0
+    // the last name tried for each name: thousands may be equal, and the search continues instead of restarting at 0
     let mut last: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
     let mut counts: HashMap<Vec<u8>, u64> = HashMap::new();
     while !waiting.is_empty() {
@@ -73,14 +72,14 @@ pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> V
     names
 }
 
-/// The name with `~` and a number behind it, however long; `counts` has the next number for each name.
+/// The name with `~` and a number appended, however long; `counts` has the next number for each name.
 fn longer(name: &[u8], text: bool, counts: &mut HashMap<Vec<u8>, u64>, is_taken: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let count = counts.entry(name.to_vec()).or_default();
     loop {
         let number = format!("~{count}");
         let most = name.len().min(LONGEST - number.len());
         let next = [stem_of(name, most, text), number.as_bytes()].concat();
-        // ends: every number makes another name, and only as many are taken as there are entries
+        // terminates: every number yields another name, and at most as many are taken as there are entries
         *count += 1;
         if !is_taken(&next) {
             return next;
@@ -88,7 +87,7 @@ fn longer(name: &[u8], text: bool, counts: &mut HashMap<Vec<u8>, u64>, is_taken:
     }
 }
 
-/// At most so many bytes of a name; whole characters where it must stay text.
+/// At most `most` bytes of a name; whole characters where it must remain valid UTF-8.
 fn stem_of(name: &[u8], most: usize, text: bool) -> &[u8] {
     let stem = name.get(..most).unwrap_or(name);
     if text && std::str::from_utf8(name).is_ok() {
@@ -102,7 +101,7 @@ fn name_of<'n>(names: &'n [Named], group: &[usize]) -> &'n [u8] {
 }
 
 /// The name to try after this one: with `~0` at its end, within the words of four bytes that the name has; and where it
-/// ends in `~` and a number already, with the next number, as long as before. `text` where it must stay text.
+/// ends in `~` and a number already, with the next number, as long as before. `text` where it must remain valid UTF-8.
 fn successor(name: &[u8], text: bool) -> Vec<u8> {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let stem = name.len() - digits;
@@ -152,7 +151,7 @@ mod tests {
         all.into_iter().map(|n| (n.inode.get(), String::from_utf8(n.name).expect("text"))).collect()
     }
 
-    /// The names that e2fsck 1.47 made of an entry with the same name as another.
+    /// The names chosen by e2fsck 1.47 for an entry with the same name as another.
     #[test]
     fn a_second_name_is_the_one_that_e2fsck_chooses() {
         let long = "a".repeat(255);
@@ -201,7 +200,7 @@ mod tests {
         let names: Vec<String> = after(&twelve).into_iter().map(|(_, name)| name).collect();
         let expected = ["fo~5", "fo~8", "fo~4", "f~10", "fo~3", "fo~7", "fo~2", "fo~9", "fo~1", "fo~6", "fo~0", "foo"];
         assert_eq!(names, expected);
-        // a name that another entry has is passed over
+        // a name of another entry is skipped
         let taken = [(12, "foo~0"), (13, "foo~1"), (14, "foo~0"), (15, "same"), (15, "same")];
         let expected = [(12, "foo~2"), (13, "foo~1"), (14, "foo~0"), (15, "same")];
         assert_eq!(after(&taken), expected.map(|(inode, name)| (inode, name.to_owned())));

@@ -1,10 +1,11 @@
-//! Replays the journal into the overlay, and leaves it empty.
+//! The replay of the journal into the overlay, which leaves the journal empty.
 //!
-//! Two passes over the log: the first finds the complete transactions, the blocks they name and those they revoke; the
-//! second copies. A log ends where a transaction has no commit block, or one left from an earlier round. One whose
-//! commit block is there and does not match is damage: nothing behind it can be replayed, and of what can be the volume
-//! needs a check. Where a descriptor or a revoke block of it is damaged, nothing at all is replayed, as jbd2 does: a block
-//! that it revokes may be a file's content by now, and the older copy in the log would be written over it.
+//! Two passes over the log: the first finds the complete transactions, their blocks and their revoked blocks; the
+//! second copies. A log ends where a transaction has no commit block, or one left from an earlier cycle of the log. A
+//! commit block that does not match is damage: nothing after it can be replayed, and after the replay of the rest the
+//! volume needs a check. Where a descriptor or revoke block of a committed transaction is damaged, nothing at all is
+//! replayed, as in jbd2: a revoked block may contain file data by now, and the older copy in the log would overwrite
+//! it.
 
 use super::Replay;
 use super::work::Work;
@@ -24,10 +25,10 @@ use zerocopy::{FromBytes, IntoBytes};
 /// A block of the log and where it belongs.
 struct Copy {
     home: FsBlock,
-    /// Which block of the journal.
+    /// Its block number in the journal.
     at: u64,
     sequence: u32,
-    /// Its first four bytes are the magic number, which the log cannot hold.
+    /// Whether its first four bytes were the magic number, which is escaped in the log.
     escaped: bool,
 }
 
@@ -37,32 +38,32 @@ struct Log {
     copies: Vec<Copy>,
     /// The last transaction that revoked a block.
     revoked: HashMap<u64, u32>,
-    /// The transaction that would come next.
+    /// The sequence number of the next transaction.
     next: u32,
-    /// The maximum number of transactions that the journal has space for.
+    /// The maximum number of transactions in the journal.
     most: u32,
-    /// A transaction that was committed cannot be replayed, or not whole.
+    /// Whether a committed transaction cannot be replayed, or only in part.
     damaged: bool,
 }
 
-/// A journal that was replayed and still has to be emptied.
+/// A replayed journal that still has to be emptied.
 pub(super) struct Replayed {
     file: SystemInode,
     next: u32,
-    /// The kernel noted an error in it.
+    /// Whether the kernel recorded an error in it.
     failed: bool,
-    /// Not all that was committed could be copied.
+    /// Whether some committed blocks could not be copied.
     pub(super) damaged: bool,
 }
 
-/// Replays the journal and clears the flag that asks for it; [`Replay::Nothing`] where that cannot be done.
+/// Replays the journal and clears needs_recovery; [`Replay::Nothing`] where that is impossible.
 pub(super) fn repair(work: &Work<'_>) -> Result<Replay> {
     let Some(replayed) = copy(work)? else { return Ok(Replay::Nothing) };
     close(work, &replayed)?;
     Ok(if replayed.damaged { Replay::Damaged } else { Replay::Whole })
 }
 
-/// Copies the blocks of the log to their places; `None` where the journal cannot be replayed.
+/// Copies the blocks of the log to their home locations; `None` where the journal cannot be replayed.
 pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
     let volume = work.volume();
     let inode = InodeNo(volume.disk.s_journal_inum.get());
@@ -74,7 +75,7 @@ pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
     let Some(superblock) = journal::readable(&bytes, block_size, blocks) else { return Ok(None) };
     let log = scan(work, &file, &superblock)?;
     if has_fast_commits(work, &file, &superblock, log.next) {
-        // only a file system knows what they mean: left as it is, so that a mount can replay them
+        // only a file system can interpret fast commits: left unchanged, so that a mount can replay them
         return Ok(None);
     }
     work.make_stale();
@@ -89,14 +90,14 @@ pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
         }
         work.put_block(copy.home.get(), &bytes)?;
     }
-    // numbers are passed over, so that the kernel takes nothing old for new: one that was not committed, or all that
-    // may stand behind the damage
+    // sequence numbers are skipped, so that old blocks are not taken for new ones: one for an uncommitted transaction,
+    // or all that may follow the damage
     let passed = if log.damaged { log.most } else { 1 };
     let (next, failed) = (log.next.wrapping_add(passed), superblock.errno() != 0);
     Ok(Some(Replayed { file, next, failed, damaged: log.damaged }))
 }
 
-/// Leaves the journal empty, and says in the superblock that it is.
+/// Empties the journal and clears needs_recovery in the superblock.
 pub(super) fn close(work: &Work<'_>, replayed: &Replayed) -> Result<()> {
     empty(work, &replayed.file, replayed.next)?;
     work.edit_superblock(|sb| {
@@ -107,7 +108,7 @@ pub(super) fn close(work: &Work<'_>, replayed: &Replayed) -> Result<()> {
     })
 }
 
-/// Leaves the journal empty; the next transaction will be number `next`.
+/// Empties the journal; the next transaction will have number `next`.
 fn empty(work: &Work<'_>, file: &SystemInode, next: u32) -> Result<()> {
     let (Some(block), Some(mut bytes)) = (file.block(0), file.read_block(work.view.scanner, work.volume(), 0)) else {
         return Ok(());
@@ -120,7 +121,7 @@ fn empty(work: &Work<'_>, file: &SystemInode, next: u32) -> Result<()> {
     work.put_block(block, &bytes)
 }
 
-/// Whether there are fast commits behind the last transaction.
+/// Whether there are fast commits after the last transaction.
 fn has_fast_commits(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock, next: u32) -> bool {
     let mut scan = fast_commit::Scan::new(next);
     for block in superblock.fast_commit_blocks() {
@@ -133,21 +134,21 @@ fn has_fast_commits(work: &Work<'_>, file: &SystemInode, superblock: &JournalSup
     scan.commits() > 0
 }
 
-/// The part read so far of a transaction whose commit block has not come yet.
+/// The part of a transaction that was read before its commit block.
 #[derive(Default)]
 struct Pending {
     copies: Vec<Copy>,
     revoked: Vec<u64>,
-    /// Its blocks are not known: one of the log cannot be read, or a descriptor or a revoke block is damaged.
+    /// Whether its blocks are unknown: a block of the log cannot be read, or a descriptor or revoke block is damaged.
     invalid: bool,
-    /// The blocks that it revokes are not known.
+    /// Whether its revoked blocks are unknown.
     revokes_lost: bool,
-    /// A copy does not.
+    /// Whether a data block does not match its checksum.
     torn: bool,
 }
 
 impl Pending {
-    /// Notes that a descriptor or a revoke block is damaged, unless it is `intact`.
+    /// Records that a descriptor or revoke block is damaged, unless it is `intact`.
     fn damage_unless(&mut self, intact: bool) {
         self.invalid |= !intact;
         self.revokes_lost |= !intact;
@@ -175,7 +176,7 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
     let block_at = |at: u64| u64::from(area.start) + at % length;
     let read = |at: u64| file.read_block(work.view.scanner, work.volume(), block_at(at));
     let (mut pending, mut sum) = (Pending::default(), !0);
-    // with asynchronous commits the last commit block may have come before what it commits
+    // with asynchronous commits the last commit block may have been written before the transaction's other blocks
     let (mut committed_at, mut unfinished) = (0, false);
     while left > 0 {
         let Some(block) = read(at) else { break };
@@ -192,7 +193,7 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
                         break;
                     };
                     sum = crc32_be(sum, &data);
-                    // the others of the transaction are still good
+                    // the other blocks of the transaction are still valid
                     if format.data_matches(&tag, sequence, &data) {
                         let escaped = tag.flags.contains(TagFlags::ESCAPE);
                         pending.copies.push(Copy { home: tag.home, at: block_at(at), sequence, escaped });
@@ -210,7 +211,7 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
                 }
             }
             Some(BlockType::Commit) => {
-                // another commit behind it: it was not the end of the log after all
+                // another commit follows: the transaction was not the end of the log
                 log.damaged |= unfinished;
                 if unfinished {
                     break;
@@ -221,7 +222,7 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
                     transaction.commit(&mut log);
                     committed_at = time;
                 } else if time < committed_at {
-                    // older than the last one: left from an earlier round of the log, which ends here
+                    // older than the last one: left from an earlier cycle of the log, which ends here
                     break;
                 } else if !transaction.invalid && format.async_commit() {
                     unfinished = true;
@@ -240,7 +241,7 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
     Ok(log)
 }
 
-/// Puts an empty superblock into a journal whose own cannot be used.
+/// Writes a new superblock for an empty journal, where the old one is unusable.
 pub(super) fn renew(work: &Work<'_>, file: &SystemInode) -> Result<()> {
     work.make_stale();
     let block_size = work.volume().geometry.block_size;
@@ -248,8 +249,8 @@ pub(super) fn renew(work: &Work<'_>, file: &SystemInode) -> Result<()> {
     let Some(block) = file.block(0) else { return Ok(()) };
     let mut bytes = vec![0; work.block_size()];
     let mut superblock = DiskSuperblock::empty(block_size, blocks, 0, work.volume().disk.s_uuid);
-    // what stands in the log is not taken for what comes: a number that no log before has begun with. The superblock's
-    // own checksum, its last word, would make it the same for all
+    // old blocks in the log must not match new transactions: a sequence number that no earlier log began with. The
+    // superblock's checksum, its last word, is excluded, as a CRC over its own CRC is constant
     let volume = work.volume().disk.as_bytes();
     let summed = volume.split_last_chunk::<4>().map_or(volume, |(summed, _)| summed);
     superblock.s_sequence = crc32c(!0, summed).max(1).into();

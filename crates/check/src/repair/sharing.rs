@@ -1,9 +1,8 @@
-//! Blocks claimed more than once: each file but one gets a copy of its own.
+//! Multiply-claimed blocks: cloned for each file but one.
 //!
-//! The owners move to their copies in the order of their numbers, and the block stays with the last one; metadata of
-//! the volume never changes its owner, and a block listed as bad stays with the list. Linear in the claims: a count for
-//! each cluster says how many owners are left. What a file's copies take is read and written by runs, once its map is
-//! known.
+//! The owners move to their copies in the order of their numbers, and the last one retains the block; file system
+//! metadata never moves, and the bad blocks inode retains its blocks. Linear in the claims: a count for each cluster
+//! has the number of remaining owners. The copies of a file are read and written by runs, once its map is known.
 
 use super::attributes;
 use super::maps::{self, Pointer};
@@ -15,10 +14,10 @@ use format::inode::{InodeBuf, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Blocks that are copied at once, at most.
+/// Maximum number of blocks that are copied at once.
 const COPIED: u64 = 256;
 
-/// Copies shared blocks, so that every file has blocks of its own.
+/// Clones multiply-claimed blocks.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let Some(walk) = work.walk() else { return Ok(()) };
@@ -45,7 +44,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     move_attributes(work, &attributes)
 }
 
-/// Why the owners of shared blocks cannot be separated: a sentence, where there are not enough free blocks.
+/// A sentence with the reason where there are not enough free blocks to clone all shared blocks.
 pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
     let walk = work.walk()?;
     let mut owners: HashMap<u64, u64> = HashMap::new();
@@ -66,26 +65,26 @@ pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
 struct Owners {
     /// Files that have not moved to a copy yet.
     left: u32,
-    /// It holds metadata of the volume.
+    /// Whether it contains file system metadata.
     reserved: bool,
-    /// It is listed as bad.
+    /// Whether it is in the bad blocks inode.
     bad: bool,
 }
 
 struct Clones<'a, 'w> {
     work: &'a Work<'w>,
     owners: HashMap<u64, Owners>,
-    /// The blocks of the file at hand that are still to be copied: from where, and to where. Nothing changes a block
-    /// that has other owners, nor reads a copy, before they are made.
+    /// The blocks of the current file that are still to be copied: source and destination. Until then the blocks with
+    /// other owners are not changed, and the copies not read.
     copies: Vec<(u64, u64)>,
-    /// Under bigalloc: where the clusters of the file at hand went, each as this cluster of the file; `None` for
+    /// Under bigalloc: the copies of the current file's clusters, by cluster and cluster number in the file; `None` for
     /// metadata.
     shared: HashMap<(u64, Option<u64>), u64>,
     /// Attribute blocks and their copies.
     attributes: HashMap<u64, u64>,
 }
 
-/// The outcome for one claim on a block.
+/// The decision on one claim on a block.
 enum Outcome {
     Stays,
     Goes(u64),
@@ -93,7 +92,7 @@ enum Outcome {
 }
 
 impl Clones<'_, '_> {
-    /// Copies the shared blocks of one file, so that it has blocks of its own.
+    /// Clones the multiply-claimed blocks of one file.
     fn separate(&mut self, number: InodeNo) -> Result<()> {
         let work = self.work;
         self.shared.clear();
@@ -102,7 +101,7 @@ impl Clones<'_, '_> {
         }
         let Some(mut inode) = work.inode(number)? else { return Ok(()) };
         if number == InodeNo::BAD_BLOCKS {
-            // a list that names what the volume needs is wrong there
+            // metadata blocks in the bad blocks inode are dropped from it
             let volume = work.volume();
             maps::edit_indirect(work, number, &mut inode, &mut |pointer| {
                 let reserved = self.owners_of(pointer.block).is_some_and(|of| of.reserved);
@@ -134,7 +133,7 @@ impl Clones<'_, '_> {
         self.copy()
     }
 
-    /// Makes the copies that were decided on: neighbours that go to neighbours at once.
+    /// Makes the scheduled copies, with contiguous blocks in one request.
     fn copy(&mut self) -> Result<()> {
         let mut copies = std::mem::take(&mut self.copies).into_iter().peekable();
         while let Some((from, to)) = copies.next() {
@@ -151,8 +150,8 @@ impl Clones<'_, '_> {
         self.owners.get(&self.work.walk()?.ctx.claims.cluster_of(block)).copied()
     }
 
-    /// Decides about one claim on a block; where it goes, it is to be copied. `logical` is which block of the file it
-    /// is; `None` for metadata.
+    /// Decides on one claim on a block, and schedules a copy of the block if it moves. `logical` is the file block;
+    /// `None` for metadata.
     fn decide(&mut self, block: u64, logical: Option<u64>) -> Result<Outcome> {
         let work = self.work;
         let Some(walk) = work.walk() else { return Ok(Outcome::Stays) };
@@ -200,8 +199,8 @@ impl Clones<'_, '_> {
         Ok(has_space)
     }
 
-    /// Whether what should be an indirect block is metadata of the volume, and does not look like one. A copy of it
-    /// would be read as one.
+    /// Whether an indirect block is file system metadata and does not look like an indirect block. A copy of it would
+    /// be interpreted as one.
     fn leads_into_metadata(&self, pointer: &Pointer) -> Result<bool> {
         if pointer.level == 0 || !self.owners_of(pointer.block).is_some_and(|of| of.reserved) {
             return Ok(false);
@@ -216,7 +215,7 @@ impl Clones<'_, '_> {
         let found = maps::read_extents(self.work, number, inode)?;
         let own = maps::exclusive(self.work, &found.nodes);
         let exclusive: HashSet<u64> = own.iter().copied().collect();
-        // a node that others have is left to them
+        // a multiply-claimed node is left to its other owners
         for node in found.nodes.iter().filter(|node| !exclusive.contains(node)) {
             if let Some(walk) = self.work.walk()
                 && let Some(of) = self.owners.get_mut(&walk.ctx.claims.cluster_of(*node))
@@ -252,7 +251,7 @@ impl Clones<'_, '_> {
         maps::write_extents(self.work, number, inode, &extents, &own)
     }
 
-    /// The number of blocks from `block` on, `most` at most, that have no other claim.
+    /// The number of blocks from `block` on, at most `most`, that have no other claim.
     fn undisputed(&self, block: u64, most: u32) -> u32 {
         let Some(walk) = self.work.walk() else { return most };
         let claims = &walk.ctx.claims;
@@ -268,7 +267,7 @@ impl Clones<'_, '_> {
     }
 }
 
-/// Adds an extent, to the last one where both are one piece.
+/// Adds an extent, merged with the last one where they are contiguous.
 fn push(extents: &mut Vec<Extent>, extent: Extent) {
     if let Some(last) = extents.last_mut()
         && last.logical.get() + u64::from(last.len) == extent.logical.get()
@@ -282,7 +281,7 @@ fn push(extents: &mut Vec<Extent>, extent: Extent) {
     }
 }
 
-/// Lets all inodes that share an attribute block name its copy.
+/// Updates all inodes that share an attribute block to its copy.
 fn move_attributes(work: &Work<'_>, moved: &HashMap<u64, u64>) -> Result<()> {
     if moved.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Space maps: written anew from what the check found in use, with an empty log.
+//! Space maps: rebuilt from the blocks that the check found in use, with an empty log.
 
 use super::work::Work;
 use crate::space_maps::Recorded;
@@ -11,8 +11,8 @@ use format::{FsBlock, GroupNo};
 
 use std::ops::Range;
 
-/// Writes all space maps and empties their log, where the check found anything wrong with them. They must not lie on
-/// anything else of the volume's own.
+/// Writes all space maps and empties their log, where the check found problems in them. They must not overlap other
+/// metadata.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     let (Some(recorded), Some(walk)) = (&work.volume().space_maps, work.walk()) else { return Ok(()) };
     if !work.view.problems.to_vec().iter().any(|problem| is_of_maps(problem.code)) {
@@ -20,12 +20,12 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     }
     let word = |group: GroupNo, n: usize| walk.ctx.claims.word(group, n);
     let Recorded { maps, places, highest, .. } = recorded;
-    // the last number has no successor; with the log and all heads it goes
+    // the last number has no successor; numbering restarts, as the log and all heads are rewritten
     let sequence = if *highest < MOST_SEQUENCE { highest + 1 } else { 1 };
     write(maps, places, sequence, &word, &mut |block, bytes| work.put_block(block, bytes))
 }
 
-/// Whether a problem says that free space is not what the space maps record.
+/// Whether a problem concerns the space maps or their record of free space.
 fn is_of_maps(code: Code) -> bool {
     matches!(
         code,
@@ -41,8 +41,8 @@ fn is_of_maps(code: Code) -> bool {
     )
 }
 
-/// Writes space maps in which a block is free where the bit of `used` is clear: trees into the first places, which
-/// begin at `places`, heads with this sequence, and a log without a block.
+/// Writes space maps in which a block is free where the bit of `used` is clear: trees in their first locations, which
+/// begin at `places`, heads with this sequence, and an empty log.
 pub(crate) fn write(
     maps: &SpaceMaps,
     places: &[FsBlock],

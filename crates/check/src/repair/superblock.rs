@@ -1,4 +1,5 @@
-//! The superblock: fields that contradict the volume, the primary restored from a copy, and what is noted at the end.
+//! The superblock: fields that contradict the volume, the primary restored from a copy, and the state recorded at the
+//! end.
 
 use super::descriptors;
 use super::work::{Work, read_superblock, write_superblock};
@@ -12,7 +13,7 @@ use std::hash::{DefaultHasher, Hasher};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-/// Bytes that the extra fields of an inode known today take.
+/// Size in bytes of the known extra fields of an inode.
 const EXTRA: u32 = format::inode::EXTRA_ISIZE as u32;
 
 /// Repairs the superblock.
@@ -35,7 +36,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Whether nothing else on the volume depends on what is repaired.
+/// Whether no other structure of the volume depends on the repaired field.
 fn is_note(code: Code) -> bool {
     matches!(
         code,
@@ -49,7 +50,7 @@ fn is_note(code: Code) -> bool {
     )
 }
 
-/// Puts the superblock and descriptors that the check went on with in the place of the primary ones.
+/// Replaces the primary superblock and descriptors by those that the check used.
 pub(super) fn restore(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let mut superblock = work.volume().disk;
@@ -59,7 +60,7 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
 }
 
 /// Makes the primary superblock state the geometry under which the descriptors of a copy made sense. Otherwise the
-/// primary descriptors would not make sense either once they are restored, and each check would read the copy again.
+/// restored primary descriptors would not make sense either, and each check would read the copy again.
 pub(super) fn take_geometry(work: &Work<'_>) -> Result<()> {
     let (volume, mut superblock) = (work.volume(), work.superblock()?);
     let flexible = |disk: &DiskSuperblock| disk.features().incompat.contains(Incompat::FLEX_BG);
@@ -70,7 +71,7 @@ pub(super) fn take_geometry(work: &Work<'_>) -> Result<()> {
     if fits(&superblock) {
         return Ok(());
     }
-    // most of what a copy says is as old as the volume, so it replaces no more than it has to
+    // most fields of a copy are as old as the volume, so only the necessary ones are taken
     superblock.s_reserved_gdt_blocks = volume.disk.s_reserved_gdt_blocks;
     superblock.set_checksum();
     if fits(&superblock) {
@@ -96,7 +97,7 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
     let now = (work.now32(), (work.now >> 32) as u8);
     match code {
         Code::UuidMissing => {
-            // checksums of everything begin with it
+            // all metadata checksums are seeded with the UUID
             let seeded = Incompat::from_bits_retain(sb.s_feature_incompat.get()).contains(Incompat::CSUM_SEED);
             if !geometry.metadata_csum || seeded {
                 sb.s_uuid = new_uuid(sb, work.now);
@@ -156,8 +157,7 @@ fn own_file<'a>(sb: &'a mut DiskSuperblock, field: &str) -> &'a mut U32 {
     }
 }
 
-/// Makes a superblock one that has features: in revision 0 what the first inode is and how long inodes are went without
-/// saying.
+/// Converts a superblock to a revision with features: in revision 0 the first inode and the inode size were implicit.
 pub(super) fn have_features(sb: &mut DiskSuperblock) {
     if sb.s_rev_level.get() == 0 {
         sb.s_rev_level = 1.into();
@@ -184,8 +184,8 @@ pub(super) fn add_features(work: &Work<'_>, problems: &[&Problem]) -> Result<()>
     })
 }
 
-/// A UUID of version 4 that follows from the superblock and the time, so that a repair that is cut and run again with
-/// the same time ends alike.
+/// A version 4 UUID derived from the superblock and the time, so that an interrupted repair that is repeated with the
+/// same time has the same result.
 fn new_uuid(sb: &DiskSuperblock, now: u64) -> [u8; 16] {
     let mut uuid = [0; 16];
     for (half, bytes) in (0u8..).zip(uuid.chunks_exact_mut(8)) {
@@ -200,15 +200,14 @@ fn new_uuid(sb: &DiskSuperblock, now: u64) -> [u8; 16] {
     uuid
 }
 
-/// Whether the superblock says of the volume's state what [`mark`] would say.
+/// Whether the superblock has the volume state that [`mark`] would set.
 pub(super) fn is_marked(device: &Overlay, consistent: bool) -> Result<bool> {
     let state = State::from_bits_retain(read_superblock(device)?.s_state.get());
     Ok(state.contains(State::VALID) == consistent && !(consistent && state.contains(State::ERROR)))
 }
 
-/// Notes in the superblock that the volume has errors, where it says that it was left clean. A superblock that does not
-/// match its checksum stays as it is: what it says is not known, and that alone makes each run check the volume. Whether
-/// it was changed.
+/// Sets the error flag in a superblock that is marked clean. A superblock with a wrong checksum is not changed: its
+/// state is unknown, and the checksum alone makes each run check the volume. Returns whether it was changed.
 pub(super) fn mark_errors(device: &Overlay) -> Result<bool> {
     let mut sb = read_superblock(device)?;
     let state = State::from_bits_retain(sb.s_state.get());
@@ -226,8 +225,8 @@ pub(super) fn mark_errors(device: &Overlay) -> Result<bool> {
     Ok(true)
 }
 
-/// Notes in the superblock that the volume was checked, as e2fsck does: time of the check, mounts since, its state; and
-/// where it is consistent, that it holds no error. Whether it is now taken for cleanly unmounted and was not before.
+/// Records the check in the superblock, as e2fsck does: time of the check, mount count, state; and where the volume is
+/// consistent, clears the recorded errors. Returns whether the volume is now marked clean and was not before.
 pub(super) fn mark(device: &Overlay, now: u64, consistent: bool) -> Result<bool> {
     let mut sb = read_superblock(device)?;
     if sb.s_magic.get() != format::superblock::MAGIC {

@@ -16,9 +16,9 @@ use zerocopy::IntoBytes;
 /// The index in `i_block` of the doubly indirect block.
 const DOUBLE: usize = 13;
 
-/// Repairs them.
+/// Repairs the system inodes and blocks with problems.
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
-    // what files have where the resize inode has its blocks stays until they have blocks of their own
+    // blocks that files share with the resize inode are not overwritten until they are cloned
     let waits = problems.iter().any(|p| p.code == Code::ResizeInodeBad) && !is_growth_free(work);
     if waits && problems.len() == 1 && work.inode(InodeNo::RESIZE)?.is_none_or(|inode| inode.raw().is_zero()) {
         return Ok(());
@@ -47,8 +47,8 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Whether only the resize inode has the descriptor blocks that the first group reserves for growth, as far as the
-/// owners of blocks are known.
+/// Whether only the resize inode claims the descriptor blocks reserved for growth in the first group, as far as owners
+/// are known.
 fn is_growth_free(work: &Work<'_>) -> bool {
     let geometry = &work.volume().geometry;
     let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
@@ -56,8 +56,8 @@ fn is_growth_free(work: &Work<'_>) -> bool {
     work.walk().is_none() || maps::exclusive(work, &reserved).len() == reserved.len()
 }
 
-/// Makes the resize inode anew: its doubly indirect block names the descriptor blocks reserved for growth, in a ring
-/// that begins with the table's length, and each of these its copies.
+/// Recreates the resize inode: its doubly indirect block lists the descriptor blocks reserved for growth, in a ring
+/// that begins with the table's length, and each of these lists its copies.
 pub(super) fn make_resize_inode(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let geometry = &work.volume().geometry;
@@ -106,7 +106,7 @@ fn put_word(bytes: &mut [u8], at: usize, value: u64) {
     }
 }
 
-/// Writes the block of multiple-mount protection as no process uses it: a new one where others have the old one, too.
+/// Writes the MMP block in its idle state; a new one where the old one is multiply-claimed.
 fn make_mmp(work: &Work<'_>, code: Code) -> Result<()> {
     let geometry = &work.volume().geometry;
     let named = work.volume().disk.s_mmp_block.get();
@@ -122,8 +122,8 @@ fn make_mmp(work: &Work<'_>, code: Code) -> Result<()> {
     work.edit_superblock(|sb| sb.s_mmp_block = block.into())
 }
 
-/// Empties every block of the orphan file, which gets new ones where others have them, too. What it named and had no
-/// names is found by the next check.
+/// Empties every block of the orphan file, and allocates new ones for multiply-claimed blocks. The next check finds its
+/// inodes that have no names.
 fn renew_orphan_file(work: &Work<'_>) -> Result<()> {
     let volume = work.volume();
     let number = InodeNo(volume.disk.s_orphan_file_inum.get());
@@ -150,7 +150,7 @@ fn renew_orphan_file(work: &Work<'_>) -> Result<()> {
     })
 }
 
-/// Removes the orphan file: the kernel goes back to the list.
+/// Removes the orphan file: the kernel then uses the orphan list.
 fn drop_orphan_file(work: &Work<'_>) -> Result<()> {
     let inode = InodeNo(work.volume().disk.s_orphan_file_inum.get());
     if inode.get() >= work.volume().geometry.first_inode {

@@ -1,8 +1,8 @@
-//! The base of all fixers: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
+//! The common functions of all fixers: blocks, inodes and superblock in the overlay, and free space.
 //!
-//! A fixer sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed
-//! in that check; blocks released in an iteration are free in the next. Files whose map a check could not read have
-//! claimed nothing, and only the bitmaps know of their blocks: what is marked there is allocated last.
+//! A fixer sees the volume as of the last check, plus all writes since. Blocks without a claim in that check are free;
+//! blocks released in an iteration are free in the next. Files with an unreadable map have no claims, and only the
+//! bitmaps record their blocks: blocks marked there are allocated last.
 
 use super::entries;
 use crate::view::{View, Walk};
@@ -24,17 +24,17 @@ pub(super) struct Work<'a> {
     /// Seconds since 1970.
     pub(super) now: u64,
     stale: Cell<bool>,
-    /// Clusters handed out in this iteration.
+    /// Clusters allocated in this iteration.
     taken: RefCell<HashSet<u64>>,
-    /// Of these, the ones that the volume's own bitmaps say are free, too.
+    /// Those of the allocated clusters that are also free in the volume's own bitmaps.
     recorded_free: RefCell<Vec<u64>>,
-    /// The cluster at which the search for a free one goes on.
+    /// The cluster at which the search for a free one continues.
     cursor: Cell<u64>,
-    /// Clusters that the volume's bitmaps mark are taken, too: there are no others left.
+    /// Whether clusters marked in the volume's bitmaps are allocated as well, as no others are left.
     marked_too: Cell<bool>,
-    /// The last block bitmap that was asked, and its group's number.
+    /// The last block bitmap that was read, and its group.
     bitmap: RefCell<Option<(GroupNo, Vec<u8>)>>,
-    /// So many groups have no space left in their metadata regions.
+    /// Number of leading groups without free space in their metadata regions.
     full_regions: Cell<usize>,
     inodes_taken: RefCell<HashSet<InodeNo>>,
     /// Descriptors that were changed in this iteration.
@@ -76,7 +76,7 @@ impl<'a> Work<'a> {
         self.now as u32
     }
 
-    /// Says that what the check found may no longer hold: the later fixers wait for the next check.
+    /// Marks the results of the check as outdated: the later fixers run after the next check.
     pub(super) fn make_stale(&self) {
         self.stale.set(true);
     }
@@ -93,7 +93,7 @@ impl<'a> Work<'a> {
         Ok(Some(bytes))
     }
 
-    /// Writes a block; one outside the volume is passed over.
+    /// Writes a block; one outside the volume is ignored.
     pub(super) fn put_block(&self, block: u64, bytes: &[u8]) -> Result<()> {
         match self.volume().offset(block) {
             Some(offset) => self.device.write(offset, bytes),
@@ -101,7 +101,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Copies blocks in a row; those outside the volume are passed over.
+    /// Copies contiguous blocks; those outside the volume are skipped.
     pub(super) fn copy_blocks(&self, from: u64, to: u64, blocks: u64) -> Result<()> {
         let end = self.volume().geometry.blocks;
         let blocks = blocks.min(end.saturating_sub(from)).min(end.saturating_sub(to));
@@ -146,7 +146,7 @@ impl<'a> Work<'a> {
         self.put_inode(number, inode)
     }
 
-    /// An inode's slot with nothing in it.
+    /// An empty inode slot.
     pub(super) fn blank_inode(&self) -> InodeBuf {
         let size = self.volume().geometry.inode_size;
         InodeBuf::new(size, if size > 128 { format::inode::EXTRA_ISIZE } else { 0 })
@@ -160,7 +160,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Frees an inode and all it holds. What it was can still be seen.
+    /// Frees an inode and all its blocks. Its fields remain readable.
     pub(super) fn clear_inode(&self, number: InodeNo) -> Result<()> {
         self.make_stale();
         self.edit_inode(number, |inode| {
@@ -170,7 +170,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// The superblock as it stands.
+    /// The superblock in the overlay.
     pub(super) fn superblock(&self) -> Result<DiskSuperblock> {
         read_superblock(self.device)
     }
@@ -182,7 +182,7 @@ impl<'a> Work<'a> {
         write_superblock(self.device, superblock)
     }
 
-    /// A group's descriptor, with what was changed in this iteration.
+    /// A group's descriptor, with the changes of this iteration.
     pub(super) fn group(&self, group: GroupNo) -> Option<Group> {
         self.groups.borrow().get(&group).copied().or_else(|| self.volume().group(group).copied())
     }
@@ -203,8 +203,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Bytes of the tail that a leaf block of a directory ends in; 0 where it ends in none, also where what looks like
-    /// one is the space of the last entry.
+    /// Bytes of the tail of a directory's leaf block; 0 where it has none, also where the apparent tail is space of the
+    /// last entry.
     pub(super) fn leaf_tail(&self, block: &[u8]) -> usize {
         let tail = self.volume().geometry.leaf_tail();
         let last = entries::spots(block, self.volume().geometry.block_size).pop();
@@ -212,18 +212,19 @@ impl<'a> Work<'a> {
         if tail.ends(block) && !covered { tail.size() } else { 0 }
     }
 
-    /// Writes what leaf block `at` of a directory ends in, with its checksum; `seed` is the directory's.
+    /// Writes the tail of leaf block `at` of a directory, with its checksum; `seed` is the directory's.
     pub(super) fn set_leaf_checksum(&self, block: &mut [u8], dir: InodeNo, at: u64, seed: u32) {
         let tail = self.volume().geometry.tail(Tailed::Leaf);
-        // a block is longer than a tail, whose checksum does not cover where the block lies
+        // a block is longer than a tail, whose checksum does not cover the block's location
         let _ = tail.write(block, dir, at);
         let _ = tail.set_checksum(block, FsBlock(0), seed);
     }
 
-    /// Writes whose an index block of a directory is, where blocks say so, and its checksum, where it has one.
+    /// Writes the tail of an index block of a directory: its owner, where the volume has owners, and its checksum,
+    /// where it has one.
     pub(super) fn set_index_checksum(&self, block: &mut [u8], dir: InodeNo, seed: u32) {
         let tail = self.volume().geometry.tail(Tailed::Index);
-        // a block without space for a checksum has none, and it does not cover where the block lies
+        // a block without space for a checksum has none, and the checksum does not cover the block's location
         let _ = tail.write(block, dir, 0);
         let _ = tail.set_checksum(block, FsBlock(0), seed);
     }
@@ -232,7 +233,7 @@ impl<'a> Work<'a> {
         !walk.ctx.claims.contains(cluster) && !self.taken.borrow().contains(&cluster)
     }
 
-    /// Whether the volume's own bitmaps say that a cluster is in use. They may be wrong.
+    /// Whether a cluster is in use by the volume's own bitmaps, which may be wrong.
     fn is_marked(&self, cluster: u64) -> bool {
         let per_group = u64::from(self.volume().geometry.clusters_per_group()).max(1);
         let (number, at) = (GroupNo((cluster / per_group) as u32), cluster % per_group);
@@ -251,8 +252,8 @@ impl<'a> Work<'a> {
         byte.is_some_and(|byte| byte >> (at % 8) & 1 == 1)
     }
 
-    /// Whether the volume has a record to be believed of which clusters in the group of one are free. The group's
-    /// bitmap was the last to be asked.
+    /// Whether the volume has a trustworthy record of the free clusters in the group of a cluster. The group's bitmap
+    /// was the last one read.
     fn is_recorded(&self, cluster: u64) -> bool {
         let volume = self.volume();
         let per_group = u64::from(volume.geometry.clusters_per_group()).max(1);
@@ -266,7 +267,7 @@ impl<'a> Work<'a> {
         self.bitmap.borrow().as_ref().is_some_and(|(of, bytes)| *of == number && !bytes.is_empty())
     }
 
-    /// The clusters that were handed out in this iteration and are free by the volume's own record.
+    /// The clusters that were allocated in this iteration and are free by the volume's own record.
     pub(super) fn handed_out(&self) -> Vec<u64> {
         self.recorded_free.take()
     }
@@ -278,14 +279,14 @@ impl<'a> Work<'a> {
         on_device.saturating_sub(first) / u64::from(geometry.cluster_blocks)
     }
 
-    /// Clusters that nothing claimed.
+    /// The number of clusters without a claim.
     pub(super) fn free_clusters(&self) -> u64 {
         let Some(walk) = self.walk() else { return 0 };
         (0..self.clusters()).filter(|cluster| self.is_free(walk, *cluster)).count() as u64
     }
 
-    /// The first block of a free cluster for metadata, now taken: in a metadata region where the volume has them and
-    /// one has space. `None` where nothing is free.
+    /// Allocates a cluster for metadata and returns its first block: in a metadata region where one has space. `None`
+    /// where none is free.
     pub(super) fn allocate_metadata(&self) -> Option<u64> {
         let geometry = &self.volume().geometry;
         if geometry.has_regions() {
@@ -310,8 +311,8 @@ impl<'a> Work<'a> {
         geometry.has_regions() && group.is_some_and(|group| group.regions >> chunk.min(63) & 1 == 1)
     }
 
-    /// The first block of a free cluster, now taken; one of a metadata region only where there is no other. `None`
-    /// where there is none.
+    /// Allocates a cluster and returns its first block; in a metadata region only where there is no other. `None` where
+    /// none is free.
     pub(super) fn allocate(&self) -> Option<u64> {
         let mut found = self.allocate_outside(true);
         if found.is_none() && !self.marked_too.replace(true) {
@@ -325,14 +326,14 @@ impl<'a> Work<'a> {
         self.allocate_outside(false)
     }
 
-    /// As many blocks for a file that has no holes.
+    /// Allocates `blocks` blocks for a file without holes.
     pub(super) fn allocate_dense(&self, blocks: usize) -> Option<Vec<u64>> {
         let mut places = Vec::new();
         self.extend_dense(&mut places, blocks).then_some(places)
     }
 
-    /// Allocates blocks behind those of a file that has no holes, until there are so many: whole clusters. `false`
-    /// where too few are free.
+    /// Extends the blocks of a file without holes to `blocks` blocks, by whole clusters. `false` where too few are
+    /// free.
     pub(super) fn extend_dense(&self, places: &mut Vec<u64>, blocks: usize) -> bool {
         let ratio = self.volume().geometry.cluster_blocks as usize;
         while places.len() < blocks {
@@ -351,7 +352,7 @@ impl<'a> Work<'a> {
         let end = self.clusters();
         let mut at = self.cursor.get();
         while at < end {
-            // whole words in use are passed over
+            // whole words in use are skipped
             let per_group = u64::from(self.volume().geometry.clusters_per_group());
             let (group, place) = (at / per_group, at % per_group);
             if place.is_multiple_of(64)
@@ -361,7 +362,7 @@ impl<'a> Work<'a> {
                 at += 64;
                 continue;
             }
-            // the bitmap, which may have to be read, is asked last
+            // the bitmap, which may have to be read, is checked last
             let passed_over = || regions && self.is_region(at) || !self.marked_too.get() && self.is_marked(at);
             if self.is_free(walk, at) && !passed_over() {
                 self.cursor.set(at + 1);
@@ -382,7 +383,7 @@ impl<'a> Work<'a> {
         u64::from(geometry.first_data_block) + cluster * u64::from(geometry.cluster_blocks)
     }
 
-    /// So many free blocks in a row in a range, now taken: the first of them.
+    /// Allocates `blocks` contiguous blocks in a range and returns the first.
     pub(super) fn allocate_run(&self, blocks: u64, within: Range<u64>) -> Option<u64> {
         let unmarked = || self.find_run(blocks, &within, |cluster| !self.is_marked(cluster));
         unmarked().or_else(|| self.find_run(blocks, &within, |_| true))
@@ -408,8 +409,8 @@ impl<'a> Work<'a> {
         None
     }
 
-    /// A free inode that users' files may have, now taken. Where it lies in a part of its table that was never used,
-    /// the descriptor is updated.
+    /// Allocates an inode for a user's file. Where it is in a part of its table that was never used, the descriptor is
+    /// updated.
     pub(super) fn allocate_inode(&self) -> Result<Option<InodeNo>> {
         let Some(walk) = self.walk() else { return Ok(None) };
         let geometry = &self.volume().geometry;
@@ -422,7 +423,7 @@ impl<'a> Work<'a> {
         Ok(Some(inode))
     }
 
-    /// Sees to it that the next check looks at an inode.
+    /// Extends the used part of the inode table so that the next check reads an inode.
     pub(super) fn open_inode(&self, inode: InodeNo) -> Result<()> {
         let geometry = &self.volume().geometry;
         if let Some(slot) = geometry.inode_slot(inode)
@@ -431,7 +432,7 @@ impl<'a> Work<'a> {
         {
             let used = self.volume().used_inodes.get(slot.group.get() as usize).copied().unwrap_or(0);
             if slot.index >= used {
-                // what lies between was never written
+                // the slots in between were never written
                 for index in used..=slot.index {
                     self.wipe_inode(geometry.inode_at(slot.group, index))?;
                 }
@@ -443,7 +444,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Sectors of 512 bytes that so many blocks of a file take up.
+    /// The number of 512-byte sectors in `blocks` blocks of a file.
     pub(super) fn sectors(&self, blocks: u64) -> u64 {
         let geometry = &self.volume().geometry;
         let clusters = blocks.div_ceil(u64::from(geometry.cluster_blocks));
@@ -453,7 +454,7 @@ impl<'a> Work<'a> {
     /// Sets `i_blocks`.
     pub(super) fn set_sectors(&self, inode: &mut InodeBuf, sectors: u64) {
         let huge = self.volume().features.ro_compat.contains(format::feature::RoCompat::HUGE_FILE);
-        // a count that does not fit is left for the next check to find
+        // a count that does not fit is reported by the next check
         let _ = inode.set_sectors(sectors, huge, self.volume().geometry.block_size);
     }
 }

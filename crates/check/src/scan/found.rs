@@ -7,7 +7,7 @@ use format::InodeNo;
 pub(crate) enum NodeKind {
     /// A node of an extent tree of this depth: 0 is a leaf.
     Extents(u16),
-    /// An indirect block: 1 holds numbers of data blocks.
+    /// An indirect block of this level: 1 contains numbers of data blocks.
     Indirect(u16),
 }
 
@@ -27,14 +27,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Whether it names descriptor blocks reserved for growth: these belong to the groups, not to inode 7, which lists
-    /// them.
+    /// Whether it is an indirect block of the resize inode that is itself a descriptor block reserved for growth: these
+    /// belong to the groups, not to inode 7, which lists them.
     pub(crate) fn is_growth_copy(&self) -> bool {
         self.inode == InodeNo::RESIZE && self.kind == NodeKind::Indirect(1)
     }
 }
 
-/// Blocks of a directory to be read, one after the other on the device.
+/// Contiguous blocks of a directory to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DirRun {
     /// The first of them.
@@ -43,7 +43,7 @@ pub(crate) struct DirRun {
     pub(crate) len: u32,
     /// The inode they belong to.
     pub(crate) inode: InodeNo,
-    /// Which block of the directory the first one is.
+    /// The directory block number of the first one.
     pub(crate) first: u32,
     /// Under bigalloc: the first cluster belongs to a neighbouring run of the same directory too, which claims it.
     pub(crate) shares_first: bool,
@@ -66,15 +66,15 @@ pub(crate) struct Found {
     pub(crate) nodes: Vec<Node>,
     pub(crate) dir_runs: Vec<DirRun>,
     pub(crate) links: Vec<LinkTarget>,
-    /// Under bigalloc: clusters at the edge of a leaf that the next leaf may share, claimed when all leaves are known.
+    /// Under bigalloc: clusters at the ends of a leaf that the next leaf may share, claimed when all leaves are known.
     pub(crate) edges: Vec<Edge>,
 }
 
-/// A cluster that a leaf ends or begins within.
+/// A cluster in which an extent tree leaf begins or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Edge {
     pub(crate) inode: InodeNo,
-    /// Which cluster of the file it is.
+    /// The cluster's number in the file.
     pub(crate) logical: u64,
     pub(crate) cluster: u64,
 }
@@ -96,7 +96,7 @@ pub(crate) struct XattrRef {
     pub(crate) inode: InodeNo,
 }
 
-/// A directory whose entries stand in its inode, stored until all inodes are known.
+/// An inline directory, stored until all inodes are known.
 #[derive(Debug)]
 pub(crate) struct InlineDirectory {
     pub(crate) inode: InodeNo,

@@ -1,8 +1,8 @@
-//! The log of the scan: which segment of it read what, so that a segment can be read once more.
+//! The scan log: the parts read in each segment, so that a segment can be read once more.
 //!
-//! A block that was claimed twice was first claimed in one segment and again by others. [`Claims`] records both, and
-//! only the segments of first claims are read again. A segment ends where no thread claims, so each claim belongs to
-//! exactly one.
+//! A multiply-claimed block was first claimed in one segment and again later. [`Claims`] records the later claims and
+//! the segment of the first, and only the segments of first claims are read again. A segment ends where no thread
+//! claims, so each claim belongs to exactly one.
 
 use crate::claims::Claims;
 use crate::scan::found::Node;
@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Segments that a pass is divided into where no option says how many.
+/// Default number of segments of a pass.
 const SEGMENTS: u32 = 32;
-/// The share of the machine's memory that saved block maps may take.
+/// Divisor of the machine's available memory: saved block maps may use this fraction.
 const MEMORY_SHARE: u64 = 64;
-/// Saved block maps take no more than this where no option says how many there are to be.
+/// Maximum size of all saved block maps in bytes, where no option sets the number of segments.
 const MOST_BYTES: u64 = 32 << 20;
-/// Bytes of a pass that are worth a segment of their own.
+/// Minimum size of a segment in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A part of the scan.
@@ -27,11 +27,11 @@ pub(crate) enum Segment {
     Metadata,
     /// Round 0 over these bytes of the device.
     Tables(Range<u64>),
-    /// Blocks of regions that were not read in round 0.
+    /// Tree blocks and other blocks of regions read in a separate pass after round 0.
     Aside,
     /// The planned reads of a later round.
     Planned(usize),
-    /// The tree nodes that a later round read in these bytes of the device.
+    /// The tree nodes that a later round read in this byte range of the device.
     Nodes(usize, Range<u64>),
     /// Clusters that leaves share, under bigalloc.
     Edges,
@@ -42,7 +42,7 @@ pub(crate) enum Segment {
 pub(crate) struct Planned {
     /// The nodes that it read, in disk order.
     pub(crate) nodes: Vec<Node>,
-    /// Clusters of anything else that it claimed: the first, how many, and whose.
+    /// Its other claims: first cluster, number of clusters, and inode.
     pub(crate) others: Vec<(u64, u32, InodeNo)>,
 }
 
@@ -50,17 +50,17 @@ pub(crate) struct Planned {
 pub(crate) struct ScanLog {
     /// The number of segments a pass is divided into.
     wanted: u32,
-    /// Bytes that saved block maps may take.
+    /// Maximum size of all saved block maps in bytes.
     budget: u64,
-    /// Of each saved block map, what was read since the one before.
+    /// For each saved block map, the parts read since the previous one.
     segments: Mutex<Vec<Vec<Segment>>>,
     pub(crate) rounds: Mutex<Vec<Planned>>,
     pub(crate) edges: Mutex<Vec<(InodeNo, u64)>>,
 }
 
 impl ScanLog {
-    /// Nothing was read. `segments` is how many a pass is divided into; else that follows from the machine's
-    /// memory.
+    /// An empty log. `segments` is the number of segments of a pass; `None` limits the saved block maps by the
+    /// machine's memory.
     pub(crate) fn new(segments: Option<u32>) -> Self {
         let budget = match segments {
             Some(_) => u64::MAX,
@@ -75,12 +75,12 @@ impl ScanLog {
         }
     }
 
-    /// The least bytes of a segment, in a pass of so many.
+    /// The minimum size of a segment, in a pass of `pass` bytes.
     pub(crate) fn segment_bytes(&self, pass: u64) -> u64 {
         (pass / u64::from(self.wanted)).max(SEGMENT_BYTES)
     }
 
-    /// A segment was read and all its claims are made.
+    /// Ends a segment, after it was read and all its claims were made.
     pub(crate) fn end(&self, claims: &Claims, segment: Segment) {
         let mut segments = self.segments.lock();
         if segments.is_empty() {
@@ -89,7 +89,7 @@ impl ScanLog {
         if let Some(last) = segments.last_mut() {
             last.push(segment);
         }
-        // the first one distinguishes the volume's own blocks from others, and is always wanted
+        // the first one distinguishes the volume's own blocks from others, and is always needed
         if segments.len() == 1 || claims.saved_bytes() < self.budget {
             claims.end_segment();
             segments.push(Vec::new());

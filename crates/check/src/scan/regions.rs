@@ -1,24 +1,25 @@
-//! Trees put together from metadata regions: one pass instead of one for each level.
+//! Trees assembled from metadata regions: one pass instead of one for each level.
 //!
-//! On volumes whose tree blocks lie in regions and say whose they are, round 0 reads the regions too: the block bitmap,
-//! which comes first, shows which of their blocks are in use. A tree block is checked when it comes, by its own words,
-//! and its data is claimed for the inode that it names. What is stored of it is a [`Record`] of 16 bytes, of its file
-//! two sums for each layer of the tree: of the blocks that parents point to, and of the blocks that say they are there.
-//! When all sums of a file agree, its tree is whole: its size and space are checked, and all that was stored of it is
-//! dropped. So memory follows the files that are open at a time, those whose blocks lie in several regions.
+//! On volumes whose tree blocks lie in regions and have their owner in a tail, round 0 reads the regions too: the block
+//! bitmap, which is read first, shows which of their blocks are in use. A tree block is checked by its own fields when
+//! it is read, and its data is claimed for its owner. A [`Record`] of 16 bytes is stored for it, and for its file two
+//! sums for each layer of the tree: of the blocks that parents point to, and of the blocks that were read for the
+//! layer. When all sums of a file agree, its tree is complete: its size and space are checked, and its records are
+//! dropped. So memory use depends on the number of files that are open at a time, those whose blocks lie in several
+//! regions.
 //!
-//! Whatever else the regions hold, directory blocks above all, can be checked only when all inodes are known: it is
-//! cached until then, as far as [`CACHED_BYTES`] go, and what does not fit is read again.
+//! Other blocks in regions, mostly of directories, can be checked only when all inodes are known: up to
+//! [`CACHED_BYTES`] of them are cached until then, and the others are read again.
 //!
 //! Invariants
-//! 1. Nothing is reported here but the sums of files whose layers agree. Any doubt (a wrong word, number or order, a
-//!    block claimed twice, sums that never agree) makes a *leftover*: the claims are made again without its tree
-//!    blocks, and its tree is walked from the inode, as on any other volume. What that walk reports is what counts.
-//! 2. A file is known before its tree blocks come: of what one batch reads inodes are checked first
-//!    ([`Feed`](crate::scan::Feed)). Blocks of files whose inode lies behind them, and blocks that parents point to
-//!    outside regions, are read in passes of their own.
-//! 3. Whose block it is that comes after its file was closed does not matter: no parent points to it. It is remembered
-//!    as stale, so that it claims nothing when the scan is retraced.
+//! 1. Only the totals of files whose layers agree are reported here. Any inconsistency (a wrong field, number or order,
+//!    a multiply-claimed block, sums that never agree) makes the file a *leftover*: the claims are repeated without its
+//!    tree blocks, and its tree is walked from the inode, as on any other volume. Only that walk reports its problems.
+//! 2. A file is known before its tree blocks are checked: in each batch the inodes are checked first
+//!    ([`Feed`](crate::scan::Feed)). Blocks of files whose inode lies after them on the device, and blocks outside
+//!    regions that parents point to, are read in separate passes.
+//! 3. A block that is read after its file was closed has no parent that points to it. It is recorded as stale, so that
+//!    it claims nothing when the scan is retraced.
 
 use crate::context::Context;
 use crate::inode_records::Marks;
@@ -37,27 +38,27 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
-/// Bytes that may be cached of directory blocks and the like until all inodes are known.
+/// Maximum size of the cache of directory blocks and the like, in bytes.
 const CACHED_BYTES: usize = 16 << 20;
-/// Files are spread over so many locks.
+/// Number of locks over which files are distributed.
 const SHARDS: usize = 64;
 
-/// Puts trees together.
+/// The assembler of trees.
 pub(crate) struct Layers<'a> {
     ctx: &'a Context<'a>,
     open: Box<[Mutex<HashMap<InodeNo, Pending>>]>,
-    /// Makes the sums unforgeable.
+    /// A random key that prevents crafted blocks from matching sums.
     key: u64,
-    /// Blocks still to be read, beside the pass.
+    /// Blocks still to be read in a separate pass.
     aside: Mutex<BTreeSet<u64>>,
-    /// Blocks that were read so.
+    /// Blocks that were read in a separate pass.
     was_aside: Mutex<BTreeSet<u64>>,
     stale: Mutex<HashSet<u64>>,
     cached: Mutex<HashMap<u64, Box<[u8]>>>,
     whole: Mutex<Whole>,
 }
 
-/// The findings in the trees that were put together, which are handed on.
+/// The findings in the assembled trees, which are passed on to later rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Whole {
     pub(crate) dir_runs: Vec<DirRun>,
@@ -72,7 +73,7 @@ pub(crate) struct Leftover {
     pub(crate) nodes: Vec<Node>,
 }
 
-/// A file whose tree is not whole yet.
+/// A file whose tree is not complete yet.
 #[derive(Debug)]
 struct Pending {
     fields: FileFields,
@@ -84,7 +85,7 @@ struct Pending {
     layers: Vec<Layer>,
     records: Vec<Record>,
     dir_runs: Vec<DirRun>,
-    /// Something about it is not as it should be.
+    /// Whether an inconsistency was found.
     broken: bool,
 }
 
@@ -95,28 +96,27 @@ struct Layer {
     came: u64,
 }
 
-/// The record of a tree block until its file is whole; in order of layers and keys.
+/// The record of a tree block until its file is complete; ordered by layer and key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
     /// Its layer.
     layer: u16,
-    /// Of an extent node the first block of the file that it maps, of an indirect block its own number.
+    /// For an extent node the first file block that it maps, for an indirect block its own block number.
     key: u32,
-    /// Of an indirect block the place of its last number in use; else 0.
+    /// For an indirect block the index of its last number in use; otherwise 0.
     last_place: u16,
-    /// Of an extent node the last block of the file that its own entries speak of, of an indirect block its last
-    /// number.
+    /// For an extent node the last file block in its own entries, for an indirect block its last number.
     last: u32,
 }
 
-/// The owner and the kind that a block states.
+/// The owner and the kind in a block's tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stated {
     owner: InodeNo,
     kind: NodeKind,
 }
 
-/// Claims as another does, but checks nothing.
+/// A claimer that claims through another one without checking.
 struct Quiet<'a>(&'a dyn Claimer);
 
 impl Claimer for Quiet<'_> {
@@ -130,7 +130,7 @@ impl Claimer for Quiet<'_> {
 }
 
 impl<'a> Layers<'a> {
-    /// For the volumes that have regions of blocks that say whose they are; `None` for all others.
+    /// The assembler for volumes with regions whose blocks have owners in their tails; `None` for all others.
     pub(crate) fn of(ctx: &'a Context<'a>) -> Option<Self> {
         let geometry = &ctx.volume.geometry;
         (geometry.has_regions() && geometry.is_owned() && geometry.cluster_blocks == 1).then(|| Self {
@@ -151,8 +151,8 @@ impl<'a> Layers<'a> {
         self.ctx.volume.geometry.region_blocks(group, mask)
     }
 
-    /// The blocks in use of a group's regions by its bitmap, as items to read, without the volume's own. Those before
-    /// block `from` are left for a pass of their own.
+    /// The blocks of a group's regions that are in use by its bitmap, as items to read, without the system zone. Those
+    /// before block `from` are left for a separate pass.
     pub(crate) fn in_use<T: Copy>(&self, group: GroupNo, from: u64, bitmap: &[u8], tag: T) -> Vec<Item<T>> {
         let volume = self.ctx.volume;
         let block_size = volume.geometry.block_size;
@@ -181,12 +181,12 @@ impl<'a> Layers<'a> {
         items
     }
 
-    /// Takes in a file whose map goes on in blocks, where its tree can be put together; else returns it. `tops` is
-    /// what its inode points to.
+    /// Adds a file whose map continues in blocks, where its tree can be assembled; otherwise returns it. `tops` are the
+    /// nodes that its inode points to.
     pub(crate) fn open(&self, file: OpenFile, tops: Vec<Node>) -> Result<(), (OpenFile, Vec<Node>)> {
         let fits = match file.fields.kind {
             Some(FileKind::Regular) => file.fields.inode != InodeNo::RESIZE,
-            // where the blocks of a directory are has to be known from the single indirect block
+            // the blocks of a directory must be known from its single indirect block
             Some(FileKind::Directory) => {
                 tops.iter().all(|top| matches!(top.kind, NodeKind::Extents(_) | NodeKind::Indirect(1)))
             }
@@ -220,7 +220,7 @@ impl<'a> Layers<'a> {
         &self.open[inode.get() as usize % SHARDS]
     }
 
-    /// A block came. `again` where it is read beside the pass, when all inodes are known.
+    /// Processes a block that was read. `again` where it is read in a separate pass, when all inodes are known.
     pub(crate) fn arrive(
         &self,
         block: u64,
@@ -228,7 +228,7 @@ impl<'a> Layers<'a> {
         claimer: &dyn Claimer,
         again: bool,
     ) {
-        // what cannot be read is missing in the sums
+        // a block that cannot be read is missing in the sums
         let Ok(bytes) = bytes else { return };
         let Some(stated) = self.stated(block, bytes) else {
             if claimer.is_checking() {
@@ -267,7 +267,7 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// Takes out these blocks, one behind the other, where all of them are cached.
+    /// Removes these blocks from the cache and returns their concatenated bytes, if all of them are cached.
     pub(crate) fn take_cached(&self, blocks: Range<u64>) -> Option<Vec<u8>> {
         let mut cached = self.cached.lock();
         if !blocks.clone().all(|block| cached.contains_key(&block)) {
@@ -280,7 +280,7 @@ impl<'a> Layers<'a> {
         }))
     }
 
-    /// The owner and the kind that a block states, where it does so as a tree block does.
+    /// The owner and the kind in the tail of a tree block; `None` for other blocks.
     fn stated(&self, block: u64, bytes: &[u8]) -> Option<Stated> {
         let geometry = &self.ctx.volume.geometry;
         let exists = |owner: u32| (1..=geometry.inodes).contains(&owner).then_some(InodeNo(owner));
@@ -299,7 +299,7 @@ impl<'a> Layers<'a> {
         Some(Stated { owner, kind: NodeKind::Extents(depth) })
     }
 
-    /// Takes a tree block into its file.
+    /// Adds a tree block to its file.
     fn take(&self, pending: &mut Pending, block: u64, bytes: &[u8], stated: Stated, claimer: &dyn Claimer) {
         let fields = pending.fields;
         let extents = matches!(stated.kind, NodeKind::Extents(_));
@@ -353,7 +353,7 @@ impl<'a> Layers<'a> {
         trees.node(fields, node, bytes, tally, found);
     }
 
-    /// A parent points to this block.
+    /// Records that a parent points to a block.
     fn point_to(&self, pending: &mut Pending, child: &Node) {
         let extents = matches!(child.kind, NodeKind::Extents(_));
         let sum = self.mix(child.block, extents.then_some(child.first));
@@ -377,7 +377,7 @@ impl<'a> Layers<'a> {
         self.ctx.claims.clusters_of(&(block..block + 1))
     }
 
-    /// Spreads a block, and where it stands in the file, over 64 bits that cannot be foretold.
+    /// A keyed 64-bit hash of a block and its position in the file, which is unpredictable.
     fn mix(&self, block: u64, first: Option<u32>) -> u64 {
         let once = |x: u64| {
             let x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -398,7 +398,7 @@ impl<'a> Layers<'a> {
         tally.last_written = tally.last_written.max(pending.sum.last_written);
         pending.records.sort_unstable();
         if pending.fields.has_extents() {
-            // children of one layer follow one another, whichever their parents are
+            // children in one layer are in file order, whichever their parents are
             let ordered = pending.records.windows(2).all(|pair| match pair {
                 [a, b] => a.layer != b.layer || a.last < b.key,
                 _ => true,
@@ -413,13 +413,14 @@ impl<'a> Layers<'a> {
         Some(tally)
     }
 
-    /// The last block of a file that indirect blocks map: found from the last number of each, top down.
+    /// The last block of a file with an indirect block map, found from the last number of each indirect block, top
+    /// down.
     fn last_of(&self, pending: &Pending) -> Option<u64> {
         let format = self.ctx.volume.geometry.indirect();
         let top = pending.tops.iter().max_by_key(|top| layer_of(top.kind))?;
         let mut layer = layer_of(top.kind);
         let mut last = format.first_of_level(u32::from(layer) + 1).get();
-        // a block that other maps have, too, was not claimed; so numbers fit 32 bits here
+        // multiply-claimed blocks were excluded; so numbers fit 32 bits here
         let mut block = u32::try_from(top.block).ok()?;
         loop {
             let at = pending.records.binary_search_by_key(&(layer, block), |r| (r.layer, r.key));
@@ -445,7 +446,7 @@ impl<'a> Layers<'a> {
         whole.dir_runs.append(&mut pending.dir_runs);
     }
 
-    /// Makes the claims of a tree block once more.
+    /// Repeats the claims of a tree block.
     fn claim_again(&self, block: u64, bytes: &[u8], stated: Stated, claimer: &dyn Claimer) {
         let record = self.ctx.inodes.get(stated.owner).filter(|record| record.marks.contains(Marks::LAYERED));
         let Some(record) = record.filter(|_| !self.stale.lock().contains(&block)) else { return };
@@ -455,19 +456,19 @@ impl<'a> Layers<'a> {
         self.walk(&fields, &node, bytes, claimer, &mut Tally::default(), &mut Found::default());
     }
 
-    /// The blocks to be read beside the pass, ascending; none when all were.
+    /// Removes and returns the blocks still to be read in a separate pass, ascending.
     pub(crate) fn take_aside(&self) -> Vec<u64> {
         let blocks = std::mem::take(&mut *self.aside.lock());
         let mut done = self.was_aside.lock();
         blocks.into_iter().filter(|block| done.insert(*block)).collect()
     }
 
-    /// The blocks that were read beside the pass, ascending.
+    /// The blocks that were read in a separate pass, ascending.
     pub(crate) fn read_aside(&self) -> Vec<u64> {
         self.was_aside.lock().iter().copied().collect()
     }
 
-    /// All blocks came: what was put together, and what was not.
+    /// Ends the assembly: returns the assembled trees and the leftovers.
     pub(crate) fn finish(&self) -> (Whole, Leftover) {
         let mut leftover = Leftover::default();
         for shard in &self.open {
@@ -481,12 +482,12 @@ impl<'a> Layers<'a> {
     }
 }
 
-/// All that claims need to know of a file.
+/// The fields of a file that claims depend on.
 pub(crate) fn claiming_fields(inode: InodeNo, kind: Option<FileKind>) -> FileFields {
     FileFields { inode, kind, flags: InodeFlags::empty(), size: 0, sectors: 0, seed: 0 }
 }
 
-/// Leaves, and indirect blocks that name data, are layer 0.
+/// The layer of a tree block; 0 for leaves and for indirect blocks with numbers of data blocks.
 fn layer_of(kind: NodeKind) -> u16 {
     match kind {
         NodeKind::Extents(depth) => depth,
@@ -494,8 +495,8 @@ fn layer_of(kind: NodeKind) -> u16 {
     }
 }
 
-/// A tree block with the place in its file that it can know of: an extent node says where it begins; the first block of
-/// a directory's indirect block is that of the only one it has; all others count from their own beginning.
+/// A tree block with the file range that is known without its parent: an extent node has its first block; a directory
+/// has a single indirect block, whose first block is known; all others count from 0.
 fn node_of(fields: &FileFields, block: u64, bytes: &[u8], kind: NodeKind) -> Node {
     let starts_at = RawNode::from_bytes(bytes).and_then(|node| match kind {
         NodeKind::Extents(0) => node.extents().first().map(|e| e.ee_block.get()),
@@ -509,7 +510,7 @@ fn node_of(fields: &FileFields, block: u64, bytes: &[u8], kind: NodeKind) -> Nod
     Node { block, inode: fields.inode, first, last: u32::MAX, kind }
 }
 
-/// The record of a tree block; `None` of one that leads to nothing. `numbers` is how many an indirect block has.
+/// The record of a tree block; `None` for one without entries. `numbers` is the capacity of an indirect block.
 fn record_of(node: &Node, tally: &Tally, found: &Found, numbers: u64) -> Option<Record> {
     let layer = layer_of(node.kind);
     let last_child = found.nodes.last();

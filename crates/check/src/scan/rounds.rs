@@ -1,14 +1,14 @@
-//! The rounds: one ascending pass over the group metadata, then one per level of what hangs below it.
+//! The rounds: one ascending pass over the group metadata, then one per level of the trees below it.
 //!
-//! Round 0 reads bitmaps and the used parts of the inode tables. Each later round reads, in one ascending pass,
-//! whatever the round before found of all files together: nodes of extent trees and indirect blocks of one level,
+//! Round 0 reads bitmaps and the used parts of the inode tables. Each later round reads, in one ascending pass, the
+//! blocks that the previous round found for all files together: nodes of extent trees and indirect blocks of one level,
 //! directory blocks, attribute blocks, link targets. There are at most seven: a tree has five levels.
 //!
-//! On volumes with metadata regions round 0 reads these as well, and [`Layers`] puts the trees together: later rounds
-//! then only read what is left over.
+//! On volumes with metadata regions round 0 reads these as well, and [`Layers`] assembles the trees: later rounds then
+//! only read the remaining blocks.
 //!
-//! Parts of the rounds are run a second time, without checking, where blocks were claimed twice: then a [`Claimer`]
-//! that records owners takes the place of the block map.
+//! Where blocks are multiply-claimed, parts of the rounds are run a second time, without checking, with a [`Claimer`]
+//! that records owners instead of the block map.
 
 use crate::context::Context;
 use crate::phases::inodes::block_maps::Trees;
@@ -71,7 +71,7 @@ impl Feed<GroupPart> for Regions<'_> {
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Node(u32),
-    /// A piece of a directory's run, from this block of the run on.
+    /// A part of a directory's run: index of the run, and first block in it.
     Dir(u32, u32),
     Xattr(u32),
     Link(u32),
@@ -84,7 +84,7 @@ pub(crate) struct Outcome {
     pub(crate) large_file: Option<InodeNo>,
     /// The first directory of 2 GiB or more.
     pub(crate) large_directory: Option<InodeNo>,
-    /// Every run of blocks that directories map, in no order.
+    /// Every run of blocks that directories map, in no particular order.
     pub(crate) dir_runs: Vec<DirRun>,
     /// The usage of every user, group and project.
     pub(crate) quota: quota::Usage,
@@ -95,15 +95,15 @@ pub(crate) struct Rounds<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) scanner: &'a Scanner<'a>,
     pub(crate) claimer: &'a dyn Claimer,
-    /// Puts trees together, on volumes that allow it.
+    /// The assembler of trees, on volumes with suitable regions.
     pub(crate) layers: Option<&'a Layers<'a>>,
     pub(crate) log: &'a ScanLog,
-    /// The groups of which inodes are read, and which of each, for who wants a sample; all where unset.
+    /// The groups whose inodes are read, and the range of inodes in each, for a sample; `None` for all.
     pub(crate) only: Option<&'a BTreeMap<GroupNo, Range<u32>>>,
 }
 
 impl Rounds<'_> {
-    /// All rounds, from the inode tables to the last level.
+    /// Runs all rounds, from the inode tables to the last level.
     pub(crate) fn run(&self, visitor: &dyn Visitor) -> Outcome {
         self.log.end(&self.ctx.claims, Segment::Metadata);
         let mut harvest = self.round_zero(Some(visitor));
@@ -112,7 +112,7 @@ impl Rounds<'_> {
         }
         let files = OpenFiles::new(std::mem::take(&mut harvest.files));
         harvest.links.sort_unstable();
-        // inodes read in part would make names look as if they led nowhere
+        // with part of the inodes unread, valid names would seem to refer to unused inodes
         if !(self.scanner.cancelled)() {
             visitor.directories(std::mem::take(&mut harvest.directories), std::mem::take(&mut harvest.inline));
         }
@@ -137,7 +137,7 @@ impl Rounds<'_> {
         Outcome { counts, large_file, large_directory, dir_runs, quota }
     }
 
-    /// Bitmaps, inode tables and regions, in the order in which they lie; without a visitor only what makes claims.
+    /// Reads bitmaps, inode tables and regions in disk order; without a visitor only those that claim blocks.
     fn round_zero(&self, visitor: Option<&dyn Visitor>) -> Harvest {
         if visitor.is_some() {
             for (group, inodes) in self.groups() {
@@ -153,7 +153,7 @@ impl Rounds<'_> {
         harvest
     }
 
-    /// The groups that are read, each with the part of its inode table that may be in use.
+    /// The groups to read, each with the part of its inode table that may be in use.
     fn groups(&self) -> impl Iterator<Item = (GroupNo, Range<u32>)> {
         let volume = self.ctx.volume;
         let groups = volume.geometry.group_numbers().zip(volume.used_inodes.iter().copied());
@@ -163,7 +163,7 @@ impl Rounds<'_> {
         })
     }
 
-    /// The parts that round 0 reads, in the order in which they lie. `all` includes what makes no claims.
+    /// The parts that round 0 reads, in disk order. `all` includes those that claim no blocks.
     fn group_parts(&self, all: bool) -> Vec<Item<GroupPart>> {
         let volume = self.ctx.volume;
         let mut items = Vec::new();
@@ -185,7 +185,7 @@ impl Rounds<'_> {
         items
     }
 
-    /// Bytes of what a block bitmap leads to, at most, and where it ends.
+    /// The maximum size of the blocks to which a block bitmap leads, in bytes, and their end on the device.
     fn leads_to(&self, tag: &GroupPart) -> (u64, u64) {
         let (GroupPart::Bitmap(group, BitmapKind::Block), Some(layers)) = (tag, self.layers) else { return (0, 0) };
         let volume = self.ctx.volume;
@@ -196,10 +196,10 @@ impl Rounds<'_> {
         layers.regions(*group).fold((0, 0), of)
     }
 
-    /// Divides a pass into segments: only where nothing that came before leads any farther.
+    /// Divides a pass into segments, only at items beyond everything to which earlier items lead.
     fn segments<'i, T>(&self, items: &'i [Item<T>], leads_to: impl Fn(&T) -> (u64, u64)) -> Vec<&'i [Item<T>]> {
         let weight = |item: &Item<T>| u64::from(item.len) + leads_to(&item.tag).0;
-        // from memory all of it is read again as fast as the part that matters is found
+        // from the page cache, reading everything again is as fast as finding the right part
         let size = if self.scanner.counters.is_cached() {
             u64::MAX
         } else {
@@ -263,7 +263,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// Reads what the regions did not bring, and takes what was put together; what was not is left for the rounds.
+    /// Reads the blocks missing from the regions and takes the assembled trees; the others are left for the rounds.
     fn put_together(&self, layers: &Layers<'_>, harvest: &mut Harvest) {
         loop {
             let blocks = layers.take_aside();
@@ -291,7 +291,7 @@ impl Rounds<'_> {
         self.scanner.read_ascending(&items, |item, bytes| self.region_blocks(item, bytes, true));
     }
 
-    /// Makes all claims of round 0 again, but for those of tree blocks whose files were not put together.
+    /// Repeats all claims of round 0, except those of tree blocks of files that were not assembled.
     fn recount(&self, layers: &Layers<'_>) {
         self.ctx.claims.clear();
         self.log.clear();
@@ -304,7 +304,7 @@ impl Rounds<'_> {
         self.log.end(&self.ctx.claims, Segment::Aside);
     }
 
-    /// Reads parts of the scan once more and makes their claims.
+    /// Reads parts of the scan once more and repeats their claims.
     pub(crate) fn retrace(&self, segments: &[Segment]) {
         let parts = self.group_parts(false);
         for segment in segments {
@@ -355,7 +355,7 @@ impl Rounds<'_> {
         });
     }
 
-    /// A part of a group's inode table, in pieces of one request.
+    /// A part of a group's inode table, divided into requests.
     fn table_items(&self, group: GroupNo, table: FsBlock, part: Range<u32>, items: &mut Vec<Item<GroupPart>>) {
         let geometry = &self.ctx.volume.geometry;
         let Some(start) = geometry.byte_offset(table) else { return };
@@ -369,7 +369,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// Puts what was found in disk order and claims it; what another map has already is not followed.
+    /// Sorts the found blocks in disk order and claims them; a block already claimed by another map is not followed.
     fn plan(&self, files: &OpenFiles, mut found: Found, mut xattrs: Vec<XattrRef>) -> Round {
         let mut others = Vec::new();
         let one = |block: u64| self.ctx.claims.clusters_of(&(block..block + 1));
@@ -402,7 +402,7 @@ impl Rounds<'_> {
         let mut start = 0;
         for same in xattrs.chunk_by(|a, b| a.block == b.block) {
             let end = start + same.len();
-            // shared by design: claimed once for all
+            // shared by design: claimed once for all owners
             if let Some(first) = same.first()
                 && claim(first.inode, one(first.block))
             {
@@ -449,7 +449,7 @@ impl Rounds<'_> {
         reader.found.into_inner()
     }
 
-    /// Separates what the regions brought already from what is to be read.
+    /// Separates the items cached from the regions from those to be read.
     fn split_cached(&self, mut items: Vec<Item<Part>>) -> (Vec<CachedItem>, Vec<Item<Part>>) {
         let mut cached = Vec::new();
         let Some(layers) = self.layers else { return (cached, items) };
@@ -494,7 +494,7 @@ impl Rounds<'_> {
             if !resize_inode::names_copies(self.ctx.volume, node.block, bytes) {
                 self.report(Problem::new(Code::ResizeInodeBad).inode(node.inode).block(FsBlock(node.block)));
             }
-            // the groups claim those blocks themselves: only the space they take counts here, and where the last one is
+            // the groups claim those blocks themselves: only their number and the last one matter here
             for (n, pointer) in (0..).zip(format::indirect::pointers(bytes)).filter(|(_, pointer)| pointer.get() != 0) {
                 tally.clusters += 1;
                 tally.cover(u64::from(node.first) + n, true);
@@ -510,7 +510,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// A link's target in a block: as long as `i_size` says, and ended by a NUL.
+    /// Checks a link's target in a block: its length is `i_size`, and a NUL follows.
     fn check_link(
         &self,
         link: &LinkTarget,
@@ -562,7 +562,7 @@ impl Rounds<'_> {
         self.log.end(&self.ctx.claims, Segment::Edges);
     }
 
-    /// A cluster of a file that one leaf ends in and the next begins in is one cluster of the volume.
+    /// Checks that a file cluster in which one leaf ends and the next begins is one cluster of the volume.
     fn check_edges(&self, edges: &[Edge]) {
         let geometry = &self.ctx.volume.geometry;
         let ratio = u64::from(geometry.cluster_blocks);
@@ -578,7 +578,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// All maps were walked: checks the sums of the files that stayed open.
+    /// Checks the totals of the open files, after all maps were walked.
     fn close(&self, files: &OpenFiles, counts: &mut Counts) {
         for file in files.iter() {
             let tally = file.tally.lock();
@@ -594,10 +594,10 @@ impl Rounds<'_> {
     }
 }
 
-/// An item whose bytes are at hand.
+/// An item whose bytes are in memory.
 type CachedItem = (Item<Part>, Vec<u8>);
 
-/// The checker of what a round reads.
+/// The checker of the items that a round reads.
 struct Reader<'r> {
     rounds: &'r Rounds<'r>,
     round: &'r Round,
@@ -658,7 +658,7 @@ struct Round {
     xattrs: Vec<XattrRef>,
     /// The parts of `xattrs` that name one block.
     xattr_groups: Vec<Range<usize>>,
-    /// The claims but for those of `nodes`: the first cluster, how many, and for whom.
+    /// The claims except those of `nodes`: first cluster, number of clusters, and inode.
     others: Vec<(u64, u32, InodeNo)>,
 }
 
@@ -697,7 +697,7 @@ impl Round {
     }
 }
 
-/// The bytes of a segment: from its first item to the beginning of its last, this one included.
+/// The range of a segment, from the offset of its first item to that of its last, inclusive.
 fn bytes_of<T>(segment: &[Item<T>]) -> Range<u64> {
     match segment {
         [first, .., last] => first.offset..last.offset + 1,
@@ -706,7 +706,7 @@ fn bytes_of<T>(segment: &[Item<T>]) -> Range<u64> {
     }
 }
 
-/// A deletion time below the number of inodes betrays an inode that was on the orphan list, unless the clock itself
+/// Whether a deletion time below the number of inodes means that the inode was on the orphan list: not where the clock
 /// was that early when the volume was written.
 fn low_dtime_means_orphan(volume: &crate::volume::Volume) -> bool {
     let disk = &volume.disk;

@@ -1,5 +1,4 @@
-//! The two sides of a walk over all metadata: what is done with the claims that it meets, and with the blocks that it
-//! reads.
+//! The two receivers of a walk over all metadata: of its claims, and of the blocks that it reads.
 
 use super::found::{InlineDirectory, XattrRef};
 use crate::claims::Claims;
@@ -7,12 +6,12 @@ use crate::inode_records::Directory;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
 
-/// Records which clusters belong to which inode.
+/// The receiver of claims, which records the owner of clusters.
 pub(crate) trait Claimer: Sync {
-    /// These clusters belong to the inode. `false` where another claim came first, or this very one before.
+    /// Claims clusters for an inode. `false` where they were claimed before, even by the same inode.
     fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool;
 
-    /// Problems are reported and records filled; otherwise the walk only looks for owners.
+    /// Whether problems are reported and records filled; otherwise the walk only determines owners.
     fn is_checking(&self) -> bool;
 }
 
@@ -26,7 +25,7 @@ impl Claimer for Claims {
     }
 }
 
-/// Which of a group's two bitmaps.
+/// The kind of a group's bitmap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BitmapKind {
     /// Blocks (clusters) in use.
@@ -40,23 +39,25 @@ pub(crate) enum BitmapKind {
 pub(crate) enum GroupPart {
     /// A bitmap.
     Bitmap(GroupNo, BitmapKind),
-    /// A piece of the inode table; `.1` is the place in the group of its first inode.
+    /// A part of the inode table; `.1` is the index of its first inode in the group.
     Table(GroupNo, u32),
     /// Blocks of a region.
     Region,
 }
 
-/// The receiver of blocks that the rounds read and that are not theirs to check.
+/// The receiver of blocks that the rounds read but do not check.
 pub(crate) trait Visitor: Sync {
-    /// A bitmap.
+    /// Receives a bitmap.
     fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>);
 
-    /// All inodes were checked: directories and inline directories, before the first [`dir_block`](Self::dir_block).
+    /// Receives all directories and inline directories, after all inodes were checked and before the first
+    /// [`dir_block`](Self::dir_block).
     fn directories(&self, directories: Vec<Directory>, inline: Vec<InlineDirectory>);
 
-    /// A block of a directory.
+    /// Receives a block of a directory.
     fn dir_block(&self, dir: InodeNo, file_block: u32, block: FsBlock, bytes: Result<&[u8], &blockdev::Error>);
 
-    /// A block of extended attributes, and all inodes that name it. Returns the clusters of values that live elsewhere.
+    /// Receives a block of extended attributes and all inodes that refer to it. Returns the clusters of values in other
+    /// inodes.
     fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>) -> u64;
 }

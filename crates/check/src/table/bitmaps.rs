@@ -26,7 +26,7 @@ macro_rules! bitmap_rows {
         0x05000c GroupDirectoryCountWrong Error repairs by Bitmaps
             "Group {group}: directory count is {found}, should be {expected}."
             => "count corrected." [];
-        // advice: the kernel goes by the counts of the groups, and writes these two only when it unmounts
+        // advice: the kernel uses the counts of the groups, and writes these two only at unmount
         0x05000d FreeInodeCountWrong Advice repairs by Bitmaps
             "Superblock: free inode count is {found}, should be {expected}."
             => "count corrected." [];

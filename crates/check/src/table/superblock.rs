@@ -14,7 +14,7 @@ macro_rules! superblock_rows {
         0x000003 InodeTableNotInGroup Error stops by Descriptors
             "Group {group}: inode table at block {block} is outside the group."
             => "location restored from a backup of the descriptors; without one, an empty table created if that loses no inodes." [GroupDescriptorsTryBackup];
-        // stricter than e2fsck, which -n exits 0 where no metadata lies beyond: file data that did is lost all the same
+        // stricter than e2fsck, where -n exits 0 if no metadata is beyond the end: file data there is lost nevertheless
         0x000005 BeyondDevice Error stops by None
             "Superblock: block count is {found}, but the device ends after {expected} blocks (truncated)."
             => "none; get a complete copy of the image, or correct the partition table." [ReadError];
@@ -80,7 +80,7 @@ macro_rules! superblock_rows {
         0x00002e ReservedGdtBlocksWithoutFeature Advice stops by Superblock
             "Superblock: {found} descriptor blocks are reserved for growth, but the resize_inode feature is not set."
             => "number set to 0." [];
-        // seen: e2fsck -n exits 0 where nothing else comes of it
+        // seen: e2fsck -n exits 0 where nothing follows from it
         0x00002f ResizeInodeNotClear Advice stops by SystemInodes
             "The resize inode has a block map, but the resize_inode feature is not set."
             => "inode cleared." [];
@@ -94,11 +94,11 @@ macro_rules! superblock_rows {
         0x000032 LastWriteInFuture Advice repairs by Superblock
             "Superblock: last write time {found:date} is in the future."
             => "time set to now." [];
-        // seen: e2fsck -n passes over it
+        // seen: e2fsck -n ignores it
         0x000034 DirectoryHashSignUnknown Advice stops by Superblock
             "Superblock: signedness of directory hashes is not set."
             => "signedness of this machine set." [];
-        // seen: e2fsck -n exits 0 where nothing else comes of it, though the kernel will not mount the volume
+        // seen: e2fsck -n exits 0 where nothing follows from it, though the kernel will not mount the volume
         0x000035 GroupChecksumWrong Advice repairs by Descriptors
             "Group {group}: descriptor checksum is {found:x}, should be {expected:x}; the kernel will not mount."
             => "checksum recomputed; the group's uninit flags are not trusted." [GroupUnusedInodesWrong];
@@ -106,14 +106,14 @@ macro_rules! superblock_rows {
         0x000036 GroupUninitWithoutFeature Advice repairs by Descriptors
             "Group {group} is marked BLOCK_UNINIT or INODE_UNINIT, but the volume has no group checksums."
             => "flags cleared." [];
-        // seen: e2fsck -n exits 0 where nothing else comes of it
+        // seen: e2fsck -n exits 0 where nothing follows from it
         0x000038 GroupUnusedInodesWrong Advice repairs by Descriptors
             "Group {group}: unused inode count {found} is invalid."
             => "count corrected." [GroupChecksumWrong];
         0x000039 LastGroupBlockUninit Error repairs by Descriptors
             "Group {group} is the last group, but marked BLOCK_UNINIT."
             => "flag cleared." [];
-        // seen: e2fsck -n passes over it
+        // seen: e2fsck -n ignores it
         0x00003b TestFlagSet Advice repairs by Superblock
             "Superblock: the test_fs flag is set (volume for tests of an unfinished driver)."
             => "flag cleared." [];
@@ -138,11 +138,11 @@ macro_rules! superblock_rows {
         0x0E0009 SuperblockFieldTryBackup Error stops by Superblock
             "The primary superblock is unusable ({name}); the backup at block {block} was used (the kernel does not)."
             => "backup copied over the primary superblock." [];
-        // seen: e2fsck -n exits 4, for it takes that many blocks for descriptors
+        // seen: e2fsck -n exits 4, as it assumes that many descriptor blocks
         0x0E000A FirstMetaGroupMisleads Error stops by Superblock
             "Superblock: first_meta_bg is {found}, but there are only {expected} descriptor blocks and no space for more."
             => "set to the value that matches the descriptors, else to 0." [SuperblockTryBackup];
-        // seen: f_zero_group exits 4, but through the counts, which copies do not follow
+        // seen: f_zero_group exits 4, but because of the counts, which are not updated in copies
         0x000045 GroupDescriptorsTryBackup Advice stops by Descriptors
             "The primary group descriptors are unusable; the backup in group {group} was used."
             => "backup copied over the primary descriptors." [];
@@ -170,7 +170,7 @@ macro_rules! superblock_rows {
         0x00004e WantExtraSizeWrong Advice stops by Superblock
             "Superblock: want_extra_isize {found} is invalid."
             => "set to the size of the known fields." [];
-        // seen: e2fsck -n exits 0 on a volume without quota; else the missing file is an error
+        // seen: e2fsck -n exits 0 on a volume without quota; otherwise the missing file is an error
         0x00004f QuotaInodeNumberWrong Advice stops by Superblock
             "Superblock: quota inode number {found} is invalid."
             => "number cleared and a new quota file created." [InodeUnattached];
@@ -196,15 +196,15 @@ macro_rules! superblock_rows {
         0x0E0002 BackupSuperblockUnusable Error stops by Superblock
             "Group {group}: backup superblock is unusable ({name})."
             => "primary superblock copied over it." [];
-        // e2fsck compares features, counts and the UUID of one copy, says nothing, and exits 0
+        // e2fsck compares features, counts and the UUID of one copy, reports nothing, and exits 0
         0x0E0018 SuperblockCopyDiffers Advice repairs by Copies
             "Group {group}: backup superblock at block {block} cannot replace the primary: {name}."
             => "primary superblock copied over it after all other repairs." [];
         0x0E0019 DescriptorCopyDiffers Advice repairs by Copies
             "Group {group}: backup descriptors have other bitmap or inode table locations for {found} groups."
             => "primary descriptors copied over them after all other repairs." [];
-        // seen: e2fsck -n says 0x010035 of an inode without a type, and puts the inode back before its passes when it
-        // may
+        // seen: e2fsck -n reports 0x010035 for an inode without a type; if it may write, it restores the inode before
+        // its passes
         0x0E0011 JournalInodeRestorable Error repairs by Journal
             "Journal inode {inode} is damaged; the copy of its block map in the superblock is usable."
             => "inode restored from the copy." [JournalInodeModeWrong BlockMarkedButUnused InodeBlockCountWrong];
@@ -212,7 +212,8 @@ macro_rules! superblock_rows {
         0x0E0015 JournalInodeElsewhere Error repairs by Journal
             "Superblock: journal inode is {found}, which is not a journal; should be {inode}."
             => "number corrected." [EntryInodeOutOfRange];
-        // found on what e2fsck takes for files of quota or orphans, whatever the features say, and clears the names of
+        // reported for inodes that e2fsck treats as quota or orphan files, regardless of the features, and whose
+        // entries it clears
         0x0E0016 SystemInodeWithoutFeature Advice stops by Superblock
             "Superblock: {name} is inode {inode}, but the feature for it is not set."
             => "number cleared." [EntryInodeOutOfRange];
@@ -223,11 +224,11 @@ macro_rules! superblock_rows {
         0x0E0004 JournalNotReplayed Advice repairs by Replay
             "The journal has not been replayed ({count} transaction(s)); the volume was checked without them."
             => "journal replayed." [OrphanPending FreeBlockCountWrong];
-        // found when it is replayed: the copies are not read before
+        // found during replay: the copies are not read before
         0x0E0005 JournalDamaged Error repairs by Replay
             "The journal is corrupt: some committed data cannot be recovered."
             => "blocks that are certain to be the newest replayed, if any, and the journal emptied." [];
-        // seen: e2fsck -y makes an empty table
+        // seen: e2fsck -y creates an empty table
         0x0E0012 InodeTableElsewhere Error stops by Descriptors
             "Group {group}: inode table location is block {found}, should be {block}."
             => "location corrected." [GroupChecksumWrong];

@@ -1,5 +1,5 @@
-//! Maps, entries and attributes that lead astray: a record that runs past its block, a pointer into metadata, a name
-//! with a zero byte, levels with nothing in them. What they stand in stays, with all names and bytes.
+//! Maps, entries and attributes with wrong references: a record that extends past its block, a pointer into metadata, a
+//! name with a zero byte, levels without entries. The file or directory retains all names and bytes.
 
 use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
@@ -30,7 +30,7 @@ fn volume(args: &[&str]) -> Image {
     Image::mke2fs(args, 16 << 20).with_folder(folder.path()).build()
 }
 
-/// All paths and what the files hold, as debugfs copies them out.
+/// All paths and the content of the files, as copied by debugfs.
 fn content(image: &Image) -> BTreeMap<String, Option<Vec<u8>>> {
     let dump = tempfile::tempdir().expect("a folder");
     image.debugfs(&[&format!("rdump / {}", dump.path().display())]);
@@ -58,7 +58,7 @@ fn finds(bytes: &[u8], code: Code) -> bool {
     look(bytes).problems.iter().any(|problem| problem.code == code)
 }
 
-/// Repairs the image: nothing is left to say of it, here and for e2fsck.
+/// Repairs the image and checks that neither Extant nor e2fsck then reports anything.
 fn repair(said: &str, image: &Image) {
     let mut bytes = image.bytes();
     assert!(!look(&bytes).clean, "{said}: clean before the repair");
@@ -69,10 +69,10 @@ fn repair(said: &str, image: &Image) {
     assert!(verdict.clean, "{said}: {}", verdict.text);
 }
 
-/// The offset at which these bytes stand, which they do once.
+/// The offset of these bytes, which occur once.
 fn only(bytes: &[u8], wanted: &[u8]) -> usize {
     let all: Vec<usize> = (0..bytes.len() - wanted.len()).filter(|at| bytes[*at..].starts_with(wanted)).collect();
-    let [at] = all[..] else { panic!("{wanted:?} stands at {all:?}") };
+    let [at] = all[..] else { panic!("{wanted:?} is at {all:?}") };
     at
 }
 
@@ -90,7 +90,7 @@ fn the_name_of_an_entry_that_runs_past_its_block_is_preserved() {
     for args in [EXT3, EXT4, INLINE] {
         let image = volume(args);
         if args == INLINE {
-            // two entries are as many as stand in the inode
+            // two entries are the maximum in the inode
             image.debugfs(&["mkdir in", "mkdir in/file_5"]);
         }
         let (before, mut bytes) = (content(&image), image.bytes());
@@ -108,7 +108,7 @@ fn the_name_of_an_entry_that_runs_past_its_block_is_preserved() {
     }
 }
 
-/// An entry that names no inode there can be is not brought back by that.
+/// An entry with an impossible inode number is not restored.
 #[test]
 fn an_entry_that_runs_past_its_block_and_names_nothing_goes() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -149,7 +149,7 @@ fn an_indirect_block_in_metadata_is_none() {
     }
 }
 
-/// The kernel says of such a file that its structure needs cleaning.
+/// The kernel returns EUCLEAN for such a file.
 #[test]
 fn a_tree_of_levels_and_nothing_in_them_is_an_error() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -168,7 +168,7 @@ fn a_tree_of_levels_and_nothing_in_them_is_an_error() {
     }
 }
 
-/// The kernel reads no inode with one, and where it stands for the entries of a folder nothing else says so.
+/// The kernel rejects an inode with one, and in an inline directory nothing else reveals it.
 #[test]
 fn an_attribute_with_a_zero_byte_in_its_name_goes() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -192,14 +192,14 @@ fn what_a_repair_allocates_is_not_what_the_bitmaps_say_a_folder_has() {
     }
     let image = volume(EXT4);
     let before = content(&image);
-    // the folder's map is not read before the flag is gone, and the resize inode is made before that
+    // the folder's map is not read before the flag is cleared, and the resize inode is recreated before that
     image.debugfs(&["sif dir flags 0x10080000", "sif <7> block[IND] 7000"]);
     repair("a stray flag and a resize inode with a block of its own", &image);
     assert!(content(&image) == before);
 }
 
-/// Neither its inode nor the copy of the inode's map in the superblock leads to a whole journal, however often they are
-/// tried.
+/// Neither its inode nor the copy of the inode's map in the superblock leads to a valid journal, so a repeated restore
+/// would not end.
 #[test]
 fn a_journal_whose_extents_overlap_is_made_anew() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {

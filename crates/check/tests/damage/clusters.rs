@@ -18,7 +18,7 @@ fn look(bytes: &[u8]) -> Report {
     check("volume", &device, &options(Repair::No), &()).expect("a volume")
 }
 
-/// The leaves of a file: where each extent stands on the volume, its first block in the file and on the volume.
+/// The leaves of a file: byte offset of each extent on the volume, its first block in the file and on the volume.
 fn leaves(image: &Image, inode: u32) -> Vec<Vec<(usize, u64, u64)>> {
     let bytes = image.bytes();
     let place = image.debugfs(&[&format!("imap <{inode}>")]).text();
@@ -43,7 +43,7 @@ fn leaves(image: &Image, inode: u32) -> Vec<Vec<(usize, u64, u64)>> {
     }
 }
 
-/// A volume with files of every second block: a few, which the inode holds, and many.
+/// A volume with sparse files of every second block: with a few extents, which fit into the inode, and with many.
 fn volume() -> Image {
     let folder = tempfile::tempdir().expect("a folder");
     // without the second one, a leaf that ended between two clusters ends within one
@@ -75,7 +75,7 @@ fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
         assert!(!inside.is_empty(), "inode {inode} has no cluster in two pieces");
         for pair in inside.iter().take(1).chain(edges.iter().take(1)) {
             tried += 1;
-            // in its own cluster as it should be, but in one behind all others
+            // at the right position within a cluster, but in a cluster after all others
             let (at, logical, physical) = pair[1];
             let away = all.iter().map(|(_, _, physical)| physical / RATIO).max().expect("extents") + 20;
             let other = (away * RATIO + physical % RATIO) as u32;

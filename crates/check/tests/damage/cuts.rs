@@ -1,4 +1,4 @@
-//! A repair that is cut at any write: the next one ends where the uninterrupted one does.
+//! A repair that is interrupted at any write: the next one has the same result as an uninterrupted one.
 
 use crate::repaired::{contents, corrupt, fix, options};
 use crate::volumes;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use testkit::{Image, cases, need};
 use zerocopy::IntoBytes;
 
-/// Repairs these bytes on a device that records every change; where that leaves a clean volume, its content and the
-/// log of the changes.
+/// Repairs these bytes on a device that records every change. Returns the content and the log of the changes, if the
+/// volume is clean then.
 fn recorded(bytes: &[u8]) -> Option<(Vec<u8>, Log)> {
     let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(bytes.to_vec())));
     let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
@@ -23,7 +23,7 @@ fn recorded(bytes: &[u8]) -> Option<(Vec<u8>, Log)> {
     (report.exit == exit::REPAIRED).then(|| (contents(&*as_device), device.log().expect("a whole log")))
 }
 
-/// Writes to `state` what one write of the log did, but of the last of `sectors` sectors only.
+/// Repeats one write of the log in `state`, but only the first `sectors` sectors of it.
 fn redo(log: &Log, entry: usize, state: &mut [u8], sectors: u64) {
     for (offset, piece) in log.pieces(entry) {
         let start = match log.entries()[entry].what {
@@ -58,7 +58,7 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
             assert_eq!(report.exit & !exit::REPAIRED, 0, "{said}: {when}: {:?}", report.problems);
             assert!(again == repaired, "{said}: {when}: it ends elsewhere");
         };
-        // all that is safe, all that was written since in order, and what is on the device of that in no order
+        // the durable state; all later writes in order; and a part of them in any order
         let (mut safe, mut in_order) = (bytes.clone(), bytes.clone());
         let mut epoch = Vec::new();
         for (n, entry) in log.entries().iter().enumerate() {
@@ -88,8 +88,8 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
     assert!(cuts > 50 && finished > 10, "only {cuts} cuts, {finished} of them with a redo log");
 }
 
-/// A repair that was cut behind its pointer is finished later, and can be undone by the file of either run; by that of
-/// the second also where the volume was damaged between them, and more is repaired than was begun.
+/// A repair that was interrupted after its pointer is finished later, and can be undone by the file of either run; by
+/// that of the second also where the volume was damaged between them, so that more is repaired.
 #[test]
 fn what_was_cut_and_finished_can_be_undone() {
     if !need(&["mke2fs", "e2fsck", "e2image"]) {
@@ -172,8 +172,8 @@ fn an_undo_file_puts_every_byte_back() {
     assert!(undone > 5, "only {undone} undone");
 }
 
-/// Puts four bytes at the end of a block so that its CRC32C is `wanted`: the checksum of the block is that with zeros
-/// there, changed by a fixed word for each bit of them.
+/// Sets the last four bytes of a block so that its CRC32C is `wanted`: each of their bits changes the checksum by a
+/// fixed word.
 fn force_checksum(block: &mut [u8], wanted: u32) {
     let end = block.len() - 4;
     let with = |block: &mut [u8], tail: u32| {
@@ -181,7 +181,7 @@ fn force_checksum(block: &mut [u8], wanted: u32) {
         crc32c(!0, block)
     };
     let zero = with(block, 0);
-    // of each highest bit at most one: what changes it, and the tail that does
+    // for each highest bit at most one pair: a change of the checksum, and the tail that causes it
     let mut rows: Vec<(u32, u32)> = Vec::new();
     let reduced = |mut sum: u32, mut tail: u32, rows: &[(u32, u32)]| {
         for (row, of) in rows {
@@ -201,7 +201,7 @@ fn force_checksum(block: &mut [u8], wanted: u32) {
     assert_eq!(with(block, tail), wanted);
 }
 
-/// An index that names itself, checksum and all, is no redo log, and reading it comes to an end.
+/// An index that refers to itself with a valid checksum is not a redo log, and reading it terminates.
 #[test]
 fn a_redo_log_in_a_circle_is_none() {
     if !need(&["mke2fs"]) {
@@ -243,15 +243,15 @@ fn a_redo_log_in_a_circle_is_none() {
         };
         pointer.set_checksum();
         bytes[1024 + POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
-        // as a log it is whole where it does not lead back to itself
+        // the log is valid where it does not refer to itself
         assert_eq!(unfinished(&MemoryDevice::from_vec(bytes.clone())), whole, "next {next}");
         assert!(half_written(&MemoryDevice::from_vec(bytes.clone())), "next {next}");
     }
 }
 
-/// A log that writes over its own copies or indexes or over the superblock that points to it, or one block twice, is none
-/// that was written here: what it leaves would depend on the order of its writes. Nor is one with another superblock than
-/// the pointer says, or with one that points to a log again.
+/// A log that overwrites its own copies or indexes or the superblock that points to it, or writes a block twice, is not
+/// valid: the result would depend on the order of its writes. Nor is one with another superblock than the pointer
+/// states, or with one that points to a log again.
 #[test]
 fn a_redo_log_that_writes_over_itself_is_none() {
     if !need(&["mke2fs"]) {
@@ -327,8 +327,8 @@ fn a_redo_log_that_writes_over_itself_is_none() {
     }
 }
 
-/// Whether programs that know nothing of a redo log take the volume at its word: it says that it was left clean, and its
-/// superblock matches its checksum.
+/// Whether programs that do not read redo logs treat the volume as clean: it is marked clean, and its superblock
+/// matches its checksum.
 fn seems_clean(bytes: &[u8]) -> bool {
     let disk = DiskSuperblock::from_slice(&bytes[1024..2048]).expect("a superblock");
     let state = State::from_bits_retain(disk.s_state.get());
@@ -338,8 +338,8 @@ fn seems_clean(bytes: &[u8]) -> bool {
         && (!summed || disk.checksum() == disk.s_checksum.get())
 }
 
-/// While a repair writes what other programs read, the superblock of a volume that was left clean says that it has errors,
-/// and goes with its checksum; and a repair cut before that mark puts it first when it is finished.
+/// While a repair writes home locations, the superblock of a volume that was marked clean is marked with errors and
+/// matches its checksum; a repair that was interrupted before that mark writes the mark first when it is finished.
 #[test]
 fn a_volume_that_is_half_repaired_does_not_say_that_it_is_clean() {
     if !need(&["mke2fs", "debugfs"]) {
@@ -357,7 +357,7 @@ fn a_volume_that_is_half_repaired_does_not_say_that_it_is_clean() {
         assert!(seems_clean(&repaired), "{args:?}: at the end");
         let (homes, first) = half_repaired(&bytes, &repaired, &log, args);
         assert!(homes > 0, "{args:?}: no block was written home");
-        // cut when the pointer was written and nothing else
+        // interrupted after the write of the pointer
         let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(first.clone())));
         let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
         repair("volume", &as_device, &options(Repair::All), &(), None).expect("a volume");
@@ -367,8 +367,8 @@ fn a_volume_that_is_half_repaired_does_not_say_that_it_is_clean() {
     }
 }
 
-/// Looks at the superblock before each write behind the pointer that is not one of the superblock's; how many there are,
-/// and the volume with the pointer and nothing else written.
+/// Checks the superblock before each write after the pointer other than its own; returns the number of these writes,
+/// and the volume with no write after the pointer.
 fn half_repaired(before: &[u8], repaired: &[u8], log: &Log, args: &[&str]) -> (u32, Vec<u8>) {
     let (mut state, mut first, mut homes) = (before.to_vec(), None, 0);
     for (n, entry) in log.entries().iter().enumerate() {

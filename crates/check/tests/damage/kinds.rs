@@ -1,5 +1,5 @@
-//! An image for every problem of the table, and for the corruptions of the paper's Table II: found, repaired, clean in
-//! a second run, and clean to e2fsck, with every file that e2fsck preserves.
+//! An image for every problem of the table, and for the corruptions of the paper's Table II: it is found and repaired,
+//! a second run and e2fsck find nothing, and every file that e2fsck preserves is there.
 
 use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
@@ -21,7 +21,7 @@ struct Base {
     bytes: Vec<u8>,
 }
 
-/// Volumes in which between them every kind finds what it takes; the plain ones first. Made once.
+/// Volumes that together have the structures for every kind of damage; the plain ones first. Created once.
 fn bases() -> &'static [Base] {
     static BASES: OnceLock<Vec<Base>> = OnceLock::new();
     BASES.get_or_init(make_bases)
@@ -74,7 +74,7 @@ fn look(bytes: &[u8]) -> Option<Report> {
     check("volume", &device, &options(Repair::No), &()).ok()
 }
 
-/// The volume with this damage; `None` where it lacks what that takes.
+/// The volume with this damage; `None` where it lacks the structure for it.
 fn damaged(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
     let device = MemoryDevice::from_vec(base.bytes.clone());
     match damage(&device, kind, seed) {
@@ -120,8 +120,8 @@ fn files(image: &Image) -> Option<BTreeMap<PathBuf, Option<ContentHash>>> {
     Some(files.map(|(path, entry)| (path.clone(), entry.content)).collect())
 }
 
-/// The first file that e2fsck's repair preserves and ours does not, under this or another name: of two with one name
-/// the tools may rename either; or as it was before the damage.
+/// The first file that e2fsck's repair preserves and ours does not. The name may differ, as of two equal names the
+/// tools may rename either, and the content may be that before the damage.
 pub(crate) fn lost(bytes: &[u8], before: &[u8]) -> Option<String> {
     let theirs = Image::from_bytes(bytes);
     run("e2fsck", &["-fy".as_ref(), theirs.path().as_os_str()]);
@@ -145,7 +145,7 @@ fn every_problem_has_an_image_that_is_found_and_repaired() {
     }
     let bases = bases();
     let wrong: Vec<String> = at_once(Code::ALL, |&code, scratch| {
-        // mke2fs makes no volume whose blocks say whose they are, or with space maps; other tests have them
+        // mke2fs does not create volumes with owners in blocks or with space maps; other tests have them
         let elsewhere = code == Code::IndirectBlockForeign || (0x0E_0030..0x0E_0040).contains(&code.number());
         if elsewhere || NOT_MADE.iter().any(|(number, _)| *number == code.number()) {
             return None;
@@ -177,7 +177,7 @@ fn every_problem_has_an_image_that_is_found_and_repaired() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The outcomes of all of these, a few at a time, each with a file to show e2fsck; in their order.
+/// The results of `one` for all inputs, in their order; runs a few at a time, each with an image file for e2fsck.
 fn at_once<T: Sync>(all: &[T], one: impl Fn(&T, &Image) -> Option<String> + Sync) -> Vec<String> {
     let parts: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = all
@@ -226,7 +226,7 @@ fn a_superblock_against_which_no_descriptor_makes_sense_is_repaired_with_them() 
     let kind = Kind::Problem(Code::ReservedGdtBlocksWithoutFeature.number());
     let scratch = Image::from_bytes(&[]);
     for format in ["ext2", "ext4"] {
-        // the bitmaps lie right behind the descriptors, where the superblock then has blocks for growth
+        // the bitmaps directly follow the descriptors, where the superblock then has blocks reserved for growth
         let image = Image::mke2fs(&["-t", format, "-b", "1024", "-O", "^resize_inode,^flex_bg"], 30 << 20).build();
         let base = Base { name: format.into(), bytes: image.bytes() };
         let bytes = damaged(&base, kind, 1).expect("a volume that takes the damage");

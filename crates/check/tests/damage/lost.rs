@@ -1,5 +1,5 @@
-//! Data that a repair must not lose: a journal of which only the inode is gone, and the files of a group whose table
-//! the descriptor does not lead to.
+//! Data that a repair must not lose: a journal of which only the inode is damaged, and the files of a group whose inode
+//! table has a wrong location in the descriptor.
 
 use crate::repaired::{contents, fix, only_marked, options};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -24,7 +24,7 @@ fn finds(report: &Report, code: Code) -> bool {
     report.problems.iter().any(|problem| problem.code == code)
 }
 
-/// Whether a volume that says it is clean is taken at its word.
+/// Whether a volume that is marked clean is trusted.
 fn at_first_sight(bytes: &[u8]) -> bool {
     first_sight(&MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::Safe))
 }
@@ -36,7 +36,7 @@ fn damaged(bytes: &[u8], number: u32) -> Vec<u8> {
     contents(&device)
 }
 
-/// The volume is repaired, all of it, in one run.
+/// Repairs the volume and checks that one run suffices.
 fn repair_all(bytes: &mut Vec<u8>, said: &str) {
     let report = fix(bytes, Repair::All).expect("a volume");
     assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{said}: {:?}", report.problems);
@@ -71,7 +71,7 @@ fn a_lost_journal_inode_is_restored_from_the_superblock() {
     }
 }
 
-/// e2fsck looks at these fields before it asks whether the volume was left clean.
+/// e2fsck checks these fields before it checks whether the volume is clean.
 #[test]
 fn a_volume_that_cannot_be_checked_is_not_taken_at_its_word() {
     if !need(&["mke2fs"]) {
@@ -118,7 +118,7 @@ fn an_inode_table_is_found_where_mkfs_puts_it() {
     }
 }
 
-/// The descriptor leads to other blocks of the volume, and makes sense but for that.
+/// The descriptor has a wrong table location, but makes sense otherwise.
 #[test]
 fn an_inode_table_is_found_where_something_else_stands_in_its_place() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -135,7 +135,7 @@ fn an_inode_table_is_found_where_something_else_stands_in_its_place() {
     }
 }
 
-/// Where the root is gone too nothing proves where the table is: nothing is written, unless that is asked for.
+/// Where the root is damaged too nothing proves where the table is: nothing is written without -E empty_tables.
 #[test]
 fn files_are_not_lost_to_an_empty_table() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -158,7 +158,7 @@ fn files_are_not_lost_to_an_empty_table() {
     assert_eq!(report.exit, exit::REPAIRED, "{:?}", report.problems);
 }
 
-/// A descriptor of zeroes says neither where the table is nor where its bitmap.
+/// A descriptor of zeros has neither the location of the table nor that of its bitmap.
 #[test]
 fn files_are_not_lost_where_the_bitmap_is_lost_as_well() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -197,7 +197,7 @@ fn files_are_not_lost_where_the_bitmap_is_lost_as_well() {
     }
 }
 
-/// A directory that has lost the bits of its type, and the root likewise, is one again, with all that hangs on it.
+/// A directory whose type bits are wrong, or the root, is restored with all its entries.
 #[test]
 fn a_directory_that_lost_its_type_is_one_again() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -222,7 +222,7 @@ fn a_directory_that_lost_its_type_is_one_again() {
     }
 }
 
-/// So is one that stands in its inode, and one whose first block only its tree leads to.
+/// The same for an inline directory, and for one whose first block is found only through a tree block.
 #[test]
 fn a_directory_in_its_inode_or_below_a_tree_that_lost_its_type_is_one_again() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -290,7 +290,7 @@ fn content(image: &Image, path: &str) -> Vec<u8> {
     std::fs::read(&to).expect("a file")
 }
 
-/// The kernel reads no node of another depth than its parent says, but all that the file has is there.
+/// The kernel rejects a node whose depth differs from its parent's, but the file's data is intact.
 #[test]
 fn the_file_of_a_node_that_is_right_but_for_its_depth_survives() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -313,7 +313,7 @@ fn the_file_of_a_node_that_is_right_but_for_its_depth_survives() {
     }
 }
 
-/// A tree of more levels than any file needs is made shallower, and the file stays, as with e2fsck.
+/// A tree with more levels than any file needs is made shallower, and the file is preserved, as with e2fsck.
 #[test]
 fn the_file_of_a_tree_that_is_too_deep_survives() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -350,7 +350,7 @@ fn the_file_of_a_tree_that_is_too_deep_survives() {
     }
 }
 
-/// An extent that ends where no file can costs itself alone, not those that follow it.
+/// Only an extent that ends beyond any file is lost, not those that follow it.
 #[test]
 fn an_extent_past_the_end_of_all_files_costs_itself_alone() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -398,8 +398,7 @@ fn an_index_flag_on_a_directory_in_its_inode_is_cleared() {
     assert!(said.contains("Flags: 0x10000000") && said.contains("/file/"), "{said}");
 }
 
-/// A bitmap that is looked for in the midst of the table says nothing of the inodes there: the table is proved by its
-/// own.
+/// An inode bitmap whose location is inside the table proves nothing; the table is confirmed by its own inodes.
 #[test]
 fn a_bitmap_in_the_wrong_place_does_not_cost_the_table() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -422,7 +421,7 @@ fn a_bitmap_in_the_wrong_place_does_not_cost_the_table() {
     }
 }
 
-/// The log ends before it: e2fsck makes the file longer, and so do we, once.
+/// The log ends before the block: e2fsck extends the file, and so does Extant, once.
 #[test]
 fn a_stray_block_behind_the_log_does_not_send_the_repair_in_circles() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {

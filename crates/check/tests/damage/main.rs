@@ -1,4 +1,4 @@
-//! Damaged volumes: the check ends, reports something, and calls none clean that e2fsck does not; and repair works.
+//! Damaged volumes: the check terminates, never reports clean what e2fsck does not, and the repair works.
 
 mod astray;
 mod clusters;
@@ -60,7 +60,7 @@ struct Volume {
     intact: bool,
 }
 
-/// Whether the check calls these bytes clean. Panics with the damage where the check does.
+/// Whether the check reports these bytes as clean. Panics with a description of the damage where the check panics.
 fn is_clean(bytes: &[u8], said: &str) -> bool {
     let device = MemoryDevice::from_vec(bytes.to_vec());
     let options = Options { threads: 2, ..Options::default() };
@@ -74,7 +74,7 @@ fn is_clean(bytes: &[u8], said: &str) -> bool {
     }
 }
 
-/// Corrupts volumes case by case and asks e2fsck about each that the check calls clean. Reports all findings.
+/// Corrupts volumes case by case and runs e2fsck on each that the check reports as clean. Reports all differences.
 fn campaign(name: &str, count: u64, corrupt: impl Fn(&Volume, &mut Vec<u8>, &mut Rng) -> String) {
     let volumes = volumes();
     let scratch = Image::from_bytes(&[]);

@@ -1,5 +1,5 @@
-//! Each field of 16 bits of a structure of each kind, with each of a few values and all checksums put right: our
-//! verdict is e2fsck's, a repair ends where e2fsck finds nothing, and no file is lost that e2fsck's repair leaves.
+//! Each 16-bit field of a structure of each kind, with each of a few values and all checksums corrected: our verdict is
+//! e2fsck's, e2fsck finds nothing after a repair, and no file is lost that e2fsck's repair preserves.
 //!
 //! `make test` takes a few of them, evenly; with a high `EXTANT_CAMPAIGN` it is all.
 
@@ -15,22 +15,22 @@ use testkit::oracle::e2fsck;
 use testkit::tools::has_loop;
 use testkit::{Image, need, rounds};
 
-/// The problems that are errors for us and not for e2fsck, and why.
+/// The problems that are errors in Extant but not in e2fsck, and why.
 const STRICTER: [(Code, &str); 8] = [
-    (Code::JournalInodeRestorable, "the superblock's copy of the journal's map and size says otherwise"),
+    (Code::JournalInodeRestorable, "the superblock's copy of the journal's map and size differs"),
     (Code::BeyondDevice, "file data that lay beyond the device is lost"),
     (
         Code::EntryDuplicate,
-        "of one name in two leaves lookups find one; e2fsck looks at whole directories only to optimise them",
+        "of one name in two leaves lookups find one; e2fsck compares whole directories only to optimise them",
     ),
-    (Code::HtreeMaximumHashWrong, "lookups miss names above what a node further up leaves to a leaf"),
+    (Code::HtreeMaximumHashWrong, "lookups miss names above the range that an ancestor node allows for a leaf"),
     (Code::HtreeInvalid, "follows from the one before"),
-    (Code::ExtentTreeTooDeep, "the kernel reads no tree of levels with nothing in them"),
-    (Code::InodeXattrNameLengthWrong, "the kernel reads no inode with a zero byte in an attribute's name"),
-    (Code::XattrNameBad, "nor a block of attributes with one"),
+    (Code::ExtentTreeTooDeep, "the kernel rejects a tree with levels but no entries"),
+    (Code::InodeXattrNameLengthWrong, "the kernel rejects an inode with a zero byte in an attribute's name"),
+    (Code::XattrNameBad, "the same in an attribute block"),
 ];
 
-/// The error in our verdict on these bytes; `None` where it is e2fsck's.
+/// The difference between our verdict on these bytes and e2fsck's; `None` where they agree.
 fn verdict(bytes: &[u8], scratch: &Image) -> Option<String> {
     let ours: Result<Report, Refusal> =
         check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &());
@@ -52,7 +52,7 @@ fn verdict(bytes: &[u8], scratch: &Image) -> Option<String> {
     }
 }
 
-/// All that is wrong with what we say of a changed volume and make of it; those that we leave and e2fsck repairs apart.
+/// All errors in the check and repair of a changed volume; and whether it is one that we leave and e2fsck repairs.
 fn findings(volume: &Seed, bytes: &[u8], scratch: &Image) -> (Vec<String>, bool) {
     let mut found: Vec<String> = verdict(bytes, scratch).into_iter().collect();
     let mut left = false;
@@ -85,7 +85,7 @@ fn each_field_is_checked_and_repaired_as_e2fsck_does() {
         let mut bytes = volume.bytes.clone();
         field.set(&mut bytes, *value);
         volume.structures.set_checksum(&mut bytes);
-        // a checksum, put right
+        // a checksum, which was corrected
         if bytes == volume.bytes {
             continue;
         }

@@ -1,6 +1,6 @@
-//! Fields that are wrong in structures whose checksums are right. Superblocks that name the wrong inode or lay the
-//! volume out wrongly, inodes that claim to be inline, a resize inode that leads out of the volume: a repair puts the
-//! field right and loses nothing.
+//! Fields that are wrong in structures whose checksums are right. Superblocks with a wrong inode number or layout,
+//! inodes with a wrong inline data flag, a resize inode that points outside the volume: a repair corrects the field and
+//! loses nothing.
 
 use crate::repaired::{contents, fix, only_marked, options};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=1"];
 
-/// A folder and files in it and beside it.
+/// A folder with files in it and next to it.
 fn filled_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join("dir")).expect("a folder");
@@ -58,7 +58,7 @@ fn superblock(bytes: &mut [u8]) -> &mut DiskSuperblock {
     DiskSuperblock::mut_from_bytes(&mut bytes[1024..2048]).expect("a superblock")
 }
 
-/// The volume with its superblock changed, the checksum right.
+/// The volume with a changed superblock and its right checksum.
 fn changed(bytes: &[u8], change: impl FnOnce(&mut DiskSuperblock)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let superblock = superblock(&mut bytes);
@@ -75,7 +75,7 @@ fn finds(report: &Report, code: Code) -> bool {
     report.problems.iter().any(|problem| problem.code == code)
 }
 
-/// Repairs the volume, which must come out clean in one run with nothing changed but the superblock.
+/// Repairs the volume and checks that it is clean after one run that changed only the superblock.
 fn only_the_superblock(said: &str, intact: &[u8], mut bytes: Vec<u8>, mode: Repair) -> Vec<u8> {
     let report = fix(&mut bytes, mode).expect("a volume");
     assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{said}: {:?}", report.problems);
@@ -110,7 +110,7 @@ fn a_wrong_number_of_the_journal_costs_nothing() {
                 let mut bytes = only_the_superblock(&said, &intact, damaged.clone(), mode);
                 assert_eq!(superblock(&mut bytes).s_journal_inum.get(), 8, "{said}");
             }
-            // the real one's inode is gone too: it comes back from the copy, and to no other inode than its own
+            // the real journal inode is destroyed too: it is restored from the copy, and only at its own number
             image.set_bytes(&intact);
             image.debugfs(&["clri <8>"]);
             let mut bytes = changed(&image.bytes(), |sb| sb.s_journal_inum = number.into());
@@ -131,7 +131,7 @@ fn a_file_named_for_quota_without_the_feature_stays_a_file() {
     let intact = image.bytes();
     for number in [inode_of(&image, "a"), inode_of(&image, "dir"), 1, 2, 5, 7, 8] {
         for field in 0..4 {
-            // reserved numbers mean nothing there, but e2fsck clears one that it takes for the orphan file
+            // reserved numbers are harmless there, but e2fsck clears one that it takes for the orphan file
             if field != 3 && number < 11 && number != 2 {
                 continue;
             }
@@ -151,7 +151,7 @@ fn a_file_named_for_quota_without_the_feature_stays_a_file() {
     }
 }
 
-/// A quota file that is wrong is written anew: not over a user's file.
+/// A wrong quota file is rewritten, but not over a user's file.
 #[test]
 fn a_file_named_for_quota_stays_a_file() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -163,7 +163,7 @@ fn a_file_named_for_quota_stays_a_file() {
     repaired("counts of quota", &mut intact);
     image.set_bytes(&intact);
     let (before, project) = (tree(&image), superblock(&mut intact).s_prj_quota_inum.get());
-    // the reserved inodes of other kinds are whole quota files, too
+    // the reserved inodes of other kinds are valid quota files, too
     for number in [inode_of(&image, "a"), inode_of(&image, "dir"), 2, project, 3, 4] {
         for field in 0..3 {
             if number == [3, 4, project][field] {
@@ -218,7 +218,7 @@ fn a_wrong_layout_is_put_right_from_a_copy() {
     ];
     for (said, change) in cases {
         let mut bytes = changed(&intact, change);
-        // which copy is right is for a person to say
+        // the administrator must decide which copy is right
         let mut safe = bytes.clone();
         let report = fix(&mut safe, Repair::Safe).expect("a volume");
         assert!(
@@ -234,7 +234,7 @@ fn a_wrong_layout_is_put_right_from_a_copy() {
     }
 }
 
-/// The flag alone says nothing of where a file's data lies: what stands in the inode does.
+/// The flag alone does not prove where a file's data is; the content of the inode does.
 #[test]
 fn a_stray_inline_flag_costs_no_file() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -280,7 +280,7 @@ fn a_stray_inline_flag_costs_no_file() {
     }
 }
 
-/// The mode and size, and the flags, of what debugfs says of an inode.
+/// The mode and size, and the flags, of an inode from debugfs's output.
 fn fields(said: &str) -> (String, String) {
     let after = |name: &str| {
         let rest = said.split_once(name).map_or("", |(_, rest)| rest);
@@ -289,7 +289,7 @@ fn fields(said: &str) -> (String, String) {
     (format!("{} {}", after("Type:"), after("Size:")), after("Flags:"))
 }
 
-/// e2fsck does not let such a volume pass either, and resize2fs would follow the number.
+/// e2fsck rejects such a volume too, and resize2fs would use the number.
 #[test]
 fn a_resize_inode_that_leads_out_of_the_volume_is_an_error() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -314,7 +314,7 @@ fn a_resize_inode_that_leads_out_of_the_volume_is_an_error() {
     assert_eq!(tree(&image), before);
 }
 
-/// Attributes of a small file that cannot be read do not take its content along, which stands among them.
+/// Unreadable attributes of a small file are dropped without its content, which is stored among them.
 #[test]
 fn inline_data_outlives_the_attributes_beside_it() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -331,7 +331,7 @@ fn inline_data_outlives_the_attributes_beside_it() {
     assert!(file().contains(&text));
     image.debugfs(&["ea_set small user.other value"]);
     let intact = image.bytes();
-    // behind the header in the inode: the first entry is of 16 bytes and the name "data", the second one follows
+    // after the header in the inode: the first entry has 16 bytes and the name "data", the second one follows
     let first = area_of(&intact, b"data\x05\x01");
     type Change = fn(&mut [u8]);
     let changes: [(&str, Change); 3] = [
@@ -346,7 +346,7 @@ fn inline_data_outlives_the_attributes_beside_it() {
         let mut bytes = intact.clone();
         change(&mut bytes[first + 4..first + 24]);
         image.set_bytes(&bytes);
-        // puts the inode's checksum right
+        // corrects the inode's checksum
         image.debugfs(&["set_inode_field small generation 7"]);
         let mut bytes = image.bytes();
         assert!(!look(&bytes).clean, "{said}");
@@ -356,7 +356,7 @@ fn inline_data_outlives_the_attributes_beside_it() {
         assert!(e2fsck(image.path()).clean, "{said}");
         assert!(file().contains(&text), "{said}: {}", file());
     }
-    // without the attribute what stands in the inode is all of the smaller one
+    // without the attribute `i_block` contains all data of the smaller file
     let mut bytes = intact.clone();
     let entry = area_of(&bytes, b"all of it stands") - 0x28 + 128 + 32 + 4;
     assert_eq!(bytes[entry..entry + 2], [4, 7]);
@@ -371,12 +371,12 @@ fn inline_data_outlives_the_attributes_beside_it() {
     assert!(image.debugfs(&["cat tiny"]).text().contains("all of it stands in the block map"));
 }
 
-/// The offset at which these bytes stand first.
+/// The first offset of these bytes.
 fn area_of(bytes: &[u8], wanted: &[u8]) -> usize {
     bytes.windows(wanted.len()).position(|window| window == wanted).expect("the bytes")
 }
 
-/// One field of each of the volume's own inodes wrong: as many findings as e2fsck has, and none for it after a repair.
+/// One wrong field in each system inode: the verdict is e2fsck's, and e2fsck finds nothing after a repair.
 #[test]
 fn fields_of_the_volumes_own_inodes_are_looked_at() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -406,7 +406,7 @@ fn fields_of_the_volumes_own_inodes_are_looked_at() {
     }
 }
 
-/// The blocks for new system inodes may belong to files: nothing is written over them.
+/// The blocks for new system inodes may belong to files: they are not overwritten.
 #[test]
 fn own_files_that_lead_into_others_cost_nothing() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -454,7 +454,7 @@ fn own_files_that_lead_into_others_cost_nothing() {
     }
 }
 
-/// The resize inode is made for as many blocks as the superblock says, and the root begins where they end.
+/// The resize inode covers as many blocks as the superblock reserves, but the root directory begins within them.
 #[test]
 fn too_many_blocks_reserved_for_growth_cost_no_names() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -476,7 +476,7 @@ fn too_many_blocks_reserved_for_growth_cost_no_names() {
     }
 }
 
-/// Checksums that tune2fs leaves in an orphan file when it takes the feature away.
+/// Checksums that tune2fs leaves in an orphan file when it removes metadata_csum.
 #[test]
 fn checksums_of_an_orphan_file_without_the_feature_go() {
     if !need(&["mke2fs", "tune2fs", "e2fsck"]) {
@@ -497,7 +497,8 @@ fn checksums_of_an_orphan_file_without_the_feature_go() {
     }
 }
 
-/// The content of lost+found's inode is no map of blocks, and the new directory is not written where it seems to lead.
+/// The inline data of lost+found is not a block map, and the new directory is not written to the blocks that it seems
+/// to list.
 #[test]
 fn a_lost_and_found_in_its_inode_costs_nothing() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -524,7 +525,7 @@ fn a_lost_and_found_in_its_inode_costs_nothing() {
     assert!(e2fsck(image.path()).clean);
 }
 
-/// Two names of one folder in a directory that stands in its inode.
+/// Two names of one folder in an inline directory.
 #[test]
 fn a_second_name_of_a_folder_in_an_inode_is_found() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -544,8 +545,8 @@ fn a_second_name_of_a_folder_in_an_inode_is_found() {
     assert!(inode_of(&image, "b/c/e") > 11);
 }
 
-/// A leaf below the root maps one block behind the end of the journal: e2fsck lets that pass where the leaf is in the
-/// inode, and nowhere else.
+/// A leaf below the root maps one block after the end of the journal: e2fsck accepts that only where the leaf is in the
+/// inode.
 #[test]
 fn a_leaf_has_no_block_at_the_end_of_its_file() {
     if !need(&["mke2fs", "e2fsck"]) {
@@ -569,9 +570,9 @@ fn a_leaf_has_no_block_at_the_end_of_its_file() {
     assert!(e2fsck(Image::from_bytes(&bytes).path()).clean);
 }
 
-/// A copy of the superblock from before the volume was made smaller, or an image that was cut short: by it the volume
-/// ends behind the device. It is not put in the place of the primary, neither where the user names it nor where nothing
-/// else is left, and nothing is written; it can be checked without repairing.
+/// A copy of the superblock from before the volume was shrunk, or a truncated image: by the copy the volume is larger
+/// than the device. It does not replace the primary, neither where the user chooses it nor where nothing else is left,
+/// and nothing is written; a check without repair is possible.
 #[test]
 fn a_copy_by_which_the_device_is_too_short_is_not_restored() {
     if !need(&["mke2fs"]) {

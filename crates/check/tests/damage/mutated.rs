@@ -1,5 +1,5 @@
-//! Volumes with any field of any structure changed and all checksums put right, so that nothing but what the fields
-//! mean can reveal it: nothing is called clean that e2fsck does not call clean, and what was repaired is clean for
+//! Volumes with any field of any structure changed and all checksums corrected, so that only the meaning of the fields
+//! reveals the change: none is reported clean that e2fsck does not report clean, and a repaired volume is clean for
 //! both.
 
 use crate::repaired::{Wrong, wrong_with};
@@ -16,7 +16,7 @@ pub(crate) struct Seed {
     pub(crate) structures: Structures,
 }
 
-/// Volumes small enough for thousands of cases, with what structures there are between them. Made once.
+/// Volumes small enough for thousands of cases, which together have all structures. Created once.
 pub(crate) fn seeds() -> &'static [Seed] {
     static SEEDS: OnceLock<Vec<Seed>> = OnceLock::new();
     SEEDS.get_or_init(make_seeds)
@@ -50,7 +50,7 @@ fn make_seeds() -> Vec<Seed> {
         .collect()
 }
 
-/// Changes a volume in a few places; what was changed.
+/// Changes a few fields of a volume; returns a description of the changes.
 fn mutate(seed: &Seed, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
     let changes = *rng.pick(&[1, 1, 1, 2, 2, 3, 5, 9]);
     let mut said = seed.structures.mutate(bytes, rng.next_u64(), changes);
@@ -62,7 +62,7 @@ fn mutate(seed: &Seed, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
     said.join("; ")
 }
 
-/// The error in what we say of these bytes or make of them; `None` where there is none.
+/// The error in the check or repair of these bytes; `None` where there is none.
 fn disagreement(bytes: &[u8], scratch: &Image, said: &str) -> Option<Wrong> {
     if crate::is_clean(bytes, said) {
         scratch.set_bytes(bytes);
@@ -113,7 +113,7 @@ fn the_verdict_on_mutated_volumes_is_e2fscks() {
         // a campaign of hours reports at once
         println!("{finding}");
         match wrong {
-            // it lost nothing, and said that it is not done
+            // it lost nothing, and reported that errors remain
             Wrong::Left(_) => left += 1,
             Wrong::Damaged(_) => findings.push(finding),
         }

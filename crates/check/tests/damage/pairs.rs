@@ -1,4 +1,4 @@
-//! Whatever kinds of damage meet on a volume, one repair ends: a second check finds nothing, and neither does e2fsck.
+//! Any two kinds of damage on a volume are repaired by one run: a second check finds nothing, and neither does e2fsck.
 
 use crate::repaired::{Wrong, contents, wrong_with};
 use blockdev::MemoryDevice;
@@ -65,7 +65,7 @@ fn bases() -> Vec<Base> {
         .collect()
 }
 
-/// Damages a volume in this way; whether it has what that takes.
+/// Damages a volume in this way; `false` where it lacks the structure for it.
 fn damage_once(bytes: &mut Vec<u8>, kind: Kind, seed: u64) -> bool {
     let device = MemoryDevice::from_vec(bytes.clone());
     let done = damage(&device, kind, seed).is_ok();
@@ -75,7 +75,7 @@ fn damage_once(bytes: &mut Vec<u8>, kind: Kind, seed: u64) -> bool {
     done
 }
 
-/// Damages a volume in two ways that it has what they take; what they are.
+/// Damages a volume in two ways that it has the structures for; returns their description.
 fn damage_twice(bytes: &mut Vec<u8>, kinds: &[Kind], rng: &mut Rng) -> String {
     let mut said = Vec::new();
     for _ in 0..40 {
@@ -109,7 +109,7 @@ fn pairs_of_damage_are_repaired_in_one_run() {
         let finding = format!("EXTANT_SEED={:#x} mke2fs {}: {said}\n  {}", case.seed, base.name, wrong.text());
         // a campaign of hours prints at once
         println!("{finding}");
-        // what says in a sentence that it is not repaired has lost nothing
+        // a repair that reports that it is not done has lost nothing
         if let Wrong::Damaged(_) = wrong {
             findings.push(finding);
         }

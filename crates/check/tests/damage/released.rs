@@ -1,4 +1,4 @@
-//! Files that were deleted while they were open, on a volume that says it is clean: freed without a check.
+//! Files that were deleted while open, on a volume marked clean: freed without a check.
 
 use crate::repaired::{contents, options};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -8,7 +8,7 @@ use testkit::oracle::{debugfs, e2fsck};
 use testkit::tools::run;
 use testkit::{Image, need};
 
-/// A volume with files `a`, `b` and `c` (inodes 12 to 14), of which the commands make orphans, or something else.
+/// A volume with files `a`, `b` and `c` (inodes 12 to 14), changed by the commands, for example into orphans.
 fn volume(args: &[&str], commands: &[&str]) -> Image {
     let folder = tempfile::tempdir().expect("a folder");
     let large = folder.path().join("large");
@@ -19,7 +19,7 @@ fn volume(args: &[&str], commands: &[&str]) -> Image {
     image
 }
 
-/// Lets the volume wait for inodes 12 and 13 to be freed.
+/// Commands that put inodes 12 and 13 on the orphan list.
 const TWO: [&str; 7] = [
     "unlink a",
     "unlink b",
@@ -50,7 +50,7 @@ fn orphans_of_a_clean_volume_are_freed_without_a_check() {
         &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^orphan_file"],
         &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg,^has_journal", "-g", "1024"],
     ] {
-        // attributes in a block of their own: of two inodes, one of which stays
+        // an attribute block of two inodes, one of which remains
         let shared = ["ea_set c user.some value", "sif a file_acl 0"];
         let image = volume(args, &shared);
         image.debugfs(&TWO);
@@ -74,8 +74,8 @@ fn what_takes_a_check_is_left_to_it() {
         return;
     }
     let args = ["-t", "ext2", "-b", "1024"];
-    // beyond the end; a list that leads beyond it, that leads into itself, that begins with a file of the volume's own;
-    // a map that names the superblock's group, one that names another file's blocks, one that leads nowhere
+    // a list that begins or continues beyond the last inode, a list with a loop, one that begins with a system inode; a
+    // map with a block of the superblock's group, one with another file's blocks, one with blocks outside the volume
     for commands in [
         &["ssv last_orphan 5000"][..],
         &["sif <13> dtime 5000"],

@@ -1,4 +1,4 @@
-//! Names that stand twice in a directory: who had them finds them under the names that e2fsck chooses.
+//! Duplicate names in a directory, which are renamed as by e2fsck.
 
 use crate::repaired::fix;
 use extant_check::Repair;
@@ -19,14 +19,14 @@ fn names(image: &Image, dir: &str) -> Vec<(u32, String)> {
     all
 }
 
-/// Names the files `AA…`, `AB…` of a directory these names of the same length.
+/// Renames the files `AA…`, `AB…` of a directory to these names of the same length.
 fn rename(bytes: &mut [u8], names: &[String]) {
     for (n, name) in names.iter().enumerate() {
         let before = placeholder(n, name.len());
         let at: Vec<usize> = (8..bytes.len() - before.len())
             .filter(|at| bytes[*at..].starts_with(before.as_bytes()) && usize::from(bytes[*at - 2]) == before.len())
             .collect();
-        let [at] = at[..] else { panic!("{before} stands {} times", at.len()) };
+        let [at] = at[..] else { panic!("{before} occurs {} times", at.len()) };
         bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! Repair of damaged volumes: it ends, a second run is clean, and e2fsck finds nothing either.
+//! Repair of damaged volumes: it terminates, a second run is clean, and e2fsck finds nothing either.
 
 use crate::{Volume, volumes};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -14,10 +14,10 @@ use testkit::tools::run;
 use testkit::{Case, Image, Rng, cases, need, repair_checksums};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The time of all repairs, so that two of the same volume end alike.
+/// The time of all repairs, so that two of the same volume have the same result.
 pub(crate) const NOW: u64 = 1_760_000_000;
 
-/// Whether `-p` left a volume alone but for the mark of one with errors, which it gets where it was left clean.
+/// Whether `-p` changed nothing except that it set the error flag of a volume marked clean.
 pub(crate) fn only_marked(before: &[u8], after: &[u8]) -> bool {
     const STATE: usize = 1024 + 0x3A;
     const CHECKSUM: usize = 1024 + 1020;
@@ -33,7 +33,7 @@ pub(crate) fn options(mode: Repair) -> Options {
     Options { threads: 2, repair: mode, now: Some(NOW), ..Options::default() }
 }
 
-/// Everything a device holds.
+/// The whole content of a device.
 pub(crate) fn contents(device: &dyn BlockDevice) -> Vec<u8> {
     let mut bytes = vec![0; device.geometry().len as usize];
     device.read(0, &mut bytes).expect("memory can be read");
@@ -54,7 +54,7 @@ pub(crate) fn fix(bytes: &mut Vec<u8>, mode: Repair) -> Result<Report, Refusal> 
 pub(crate) fn corrupt(volume: &Volume, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
     let faults = 1 + rng.magnitude(20);
     let said: Vec<_> = (0..faults).map(|_| volume.damager.any(bytes, rng)).collect();
-    // a file ends where its last block does
+    // a file ends at its last block
     bytes.resize(volume.bytes.len(), 0);
     if rng.chance(70) {
         repair_checksums(bytes);
@@ -64,9 +64,9 @@ pub(crate) fn corrupt(volume: &Volume, bytes: &mut Vec<u8>, rng: &mut Rng) -> St
 
 /// The error in a repair.
 pub(crate) enum Wrong {
-    /// It leaves the volume, and says so, where e2fsck's repair does not.
+    /// It reports that errors remain, where e2fsck repairs them.
     Left(String),
-    /// It fails, or calls clean a volume that is not.
+    /// It fails, or reports a damaged volume as clean.
     Damaged(String),
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
         Ok(_) => None,
     };
     if let Some(left) = left {
-        // where e2fsck does not come to an end either, that is no failure
+        // not a failure where e2fsck does not finish either
         scratch.set_bytes(bytes);
         run("e2fsck", &["-fy".as_ref(), scratch.path().as_os_str()]);
         return e2fsck(scratch.path()).clean.then(|| Wrong::Left(format!("left: {left}")));
@@ -117,9 +117,8 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
     Some(Wrong::Damaged(format!("e2fsck ({:?}): {:?}", verdict.exit, text.take(4).collect::<Vec<_>>())))
 }
 
-/// Volumes that were not repaired once: an indirect block among the inodes, whose numbers led to the superblock;
-/// clusters that one file maps twice; a quota inode that no feature speaks of; the number of a journal's device
-/// likewise.
+/// Regression: an indirect block in the inode table, whose numbers led to the superblock; clusters that one file maps
+/// twice; a quota inode without the feature; a journal device number without the feature.
 const FOUND: [u64; 4] = [0xE89B_DDCC_5CD3_B7B1, 0xEE68_385C_B36D_EA89, 0x76C2_E188_1265_814D, 0x732C_7DBA_17D4_8A59];
 
 #[test]
@@ -173,7 +172,7 @@ fn what_a_person_has_to_decide_is_left_alone() {
     let mut bytes = before.clone();
     let report = fix(&mut bytes, Repair::Safe).expect("a volume");
     assert_eq!((report.exit, report.repaired), (exit::LEFT, false));
-    // nothing but the mark by which the next run does not take the volume at its word
+    // only the flag that makes the next run check the volume
     assert!(bytes != before && only_marked(&before, &bytes), "only the mark is written");
     let marked = bytes.clone();
     image.set_bytes(&bytes);
@@ -186,7 +185,7 @@ fn what_a_person_has_to_decide_is_left_alone() {
     assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true));
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
-    // and what is safe is repaired unasked
+    // and safe repairs are made without asking
     image.debugfs(&["set_inode_field a links_count 9", "setb 4000 20"]);
     let mut bytes = image.bytes();
     let report = fix(&mut bytes, Repair::Safe).expect("a volume");
@@ -195,11 +194,11 @@ fn what_a_person_has_to_decide_is_left_alone() {
     assert!(e2fsck(image.path()).clean);
 }
 
-/// A volume whose journal holds three transactions, each of one block that is free: 7001 to 7003, full of 0xA1 to 0xA3.
+/// A volume whose journal contains three transactions of one free block each: 7001 to 7003, filled with 0xA1 to 0xA3.
 fn three_transactions() -> Image {
     let folder = tempfile::tempdir().expect("a folder");
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=1"], 8 << 20).build();
-    // three transactions, each of one block that is free
+    // three transactions of one free block each
     let mut commands = vec!["jo -c".to_owned()];
     for (n, block) in [(1u8, 7001), (2, 7002), (3, 7003)] {
         let path = folder.path().join(n.to_string());
@@ -223,13 +222,13 @@ fn journal(image: &Image) -> (usize, DiskSuperblock) {
     (at, DiskSuperblock::read_from_prefix(&image.bytes()[at..]).expect("the journal's superblock").0)
 }
 
-/// Writes a journal's superblock to where it begins, with its checksum.
+/// Writes a journal's superblock with its checksum.
 fn put(bytes: &mut [u8], at: usize, mut disk: DiskSuperblock) {
     disk.set_checksum();
     bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(disk.as_bytes());
 }
 
-/// A log says itself where it begins, and no other block would do: what was committed in it is found from block 1 on.
+/// `s_first` must be 1: the transactions of a log with another value are found from block 1 on.
 #[test]
 fn a_log_that_begins_nowhere_is_read_all_the_same() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -259,14 +258,14 @@ fn a_log_that_begins_nowhere_is_read_all_the_same() {
             assert!(e2fsck(image.path()).clean, "{first}");
             let (_, after) = journal(&image);
             assert_eq!((after.s_first.get(), after.s_start.get()), (1, 0), "{first}");
-            // nothing that is left in the log is taken for a transaction that comes
+            // no old block in the log is taken for a new transaction
             let (before, now) = (disk.s_sequence.get(), after.s_sequence.get());
             assert!(now.abs_diff(before) > 1000, "{first}: {now} after {before}");
         }
     }
 }
 
-/// Such a log may be older than the volume, or newer: for a person to say.
+/// Such a log may be older or newer than the volume: the administrator must decide.
 #[test]
 fn a_log_that_the_volume_does_not_ask_for_is_not_replayed_at_boot() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -289,7 +288,7 @@ fn a_log_that_the_volume_does_not_ask_for_is_not_replayed_at_boot() {
     assert!(e2fsck(image.path()).clean);
 }
 
-/// The kernel mounts no journal with fewer blocks for its log.
+/// The kernel rejects a journal with fewer log blocks.
 #[test]
 fn a_log_that_is_too_short_for_the_kernel_is_made_anew() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -305,7 +304,7 @@ fn a_log_that_is_too_short_for_the_kernel_is_made_anew() {
         let mut bytes = whole.clone();
         let mut wrong = disk;
         (wrong.s_maxlen, wrong.s_first, wrong.s_num_fc_blks) = (length.into(), first.into(), area.into());
-        // the kernel noted an error as well
+        // the kernel recorded an error as well
         wrong.s_errno = u32::MAX.into();
         put(&mut bytes, at, wrong);
         let report = fix(&mut bytes, Repair::All).expect("a volume");
@@ -316,8 +315,8 @@ fn a_log_that_is_too_short_for_the_kernel_is_made_anew() {
     }
 }
 
-/// Transactions committed behind one that does not match its checksums are lost, and the volume is not taken at its
-/// word.
+/// Transactions committed after one that does not match its checksums are lost, and the volume's clean flag is not
+/// trusted.
 #[test]
 fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -338,12 +337,13 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     let (outcome, after) = replay(&whole);
     assert_eq!((outcome, home(&after)), (Replay::Whole, [0xA1, 0xA2, 0xA3]));
     assert_eq!(after[1024 + 0x3A] & 2, 0, "no errors are noted");
-    // a copy: the others are good; a commit block: nothing behind it counts; a descriptor: nothing counts
+    // damage to a data block: the others are replayed; to a commit block: nothing after it; to a descriptor: nothing at
+    // all
     for (said, at, left) in [
         ("a copy", in_log(0xA2) * 1024 + 5, [0xA1, 0, 0xA3]),
         ("the last copy", in_log(0xA3) * 1024 + 5, [0xA1, 0xA2, 0]),
         ("a commit block", commit * 1024 + 0x10, [0xA1, 0, 0]),
-        // it may have been followed by revokes of what is older
+        // revokes of older blocks may have followed it
         ("a descriptor", (in_log(0xA2) - 1) * 1024 + 0x200, [0, 0, 0]),
     ] {
         let mut bytes = whole.clone();
@@ -355,7 +355,7 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
         let report = fix(&mut after, Repair::Safe).expect("a volume");
         assert_eq!((report.exit, home(&after)), (exit::REPAIRED, left), "{said}: {:?}", report.problems);
         assert!(report.problems.iter().any(|p| p.code == Code::JournalDamaged && p.fixed), "{said}");
-        // no transaction that is left in the log is taken for one of those that come
+        // no old transaction in the log is taken for a new one
         let (disk, _) = DiskSuperblock::read_from_prefix(&after[journal..]).expect("the journal's superblock");
         assert_eq!(disk.s_start.get(), 0, "{said}");
         assert!(disk.s_sequence.get() > sequence + 1000, "{said}: {} behind {sequence}", disk.s_sequence.get());
@@ -367,8 +367,9 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     }
 }
 
-/// A journal with a feature that is not known may hold what was committed: e2fsck stops with -p and with -y, and so do we,
-/// whatever else is wrong with the journal's superblock. The checksums of two kinds at once are no unknown feature.
+/// A journal with an unknown feature may contain committed transactions: e2fsck stops with -p and with -y, and so does
+/// Extant, even with other errors in the journal's superblock. Two kinds of checksums at once are not an unknown
+/// feature.
 #[test]
 fn a_journal_with_unknown_features_is_not_discarded() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -415,7 +416,7 @@ fn a_journal_with_unknown_features_is_not_discarded() {
     assert!(report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed), "{:?}", report.problems);
 }
 
-/// Fast commits are for the kernel to interpret: the volume is left as it is, and the sentence says what to do.
+/// Only the kernel interprets fast commits: the volume is unchanged, and the message has the next step.
 #[test]
 fn fast_commits_are_left_to_a_mount() {
     if !need(&["mke2fs", "debugfs"]) {
@@ -433,7 +434,7 @@ fn fast_commits_are_left_to_a_mount() {
     disk.s_feature_incompat = (disk.s_feature_incompat.get() | 0x20).into();
     disk.s_num_fc_blks = 64.into();
     put(&mut bytes, journal, disk);
-    // a head, an unlink that names nothing, and the tail that makes it count
+    // a head, an unlink of a missing name, and the tail that makes it valid
     let record = |tag: u16, value: &[u8]| [&tag.to_le_bytes()[..], &(value.len() as u16).to_le_bytes(), value].concat();
     let words = |words: [u32; 2]| words.map(u32::to_le_bytes).concat();
     let tid = disk.s_sequence.get();
@@ -455,8 +456,8 @@ fn fast_commits_are_left_to_a_mount() {
     }
 }
 
-/// Copies that would not serve are written anew, also those of blocks of meta groups; e2fsck can then go by them. Where
-/// something is left, they stay: they may be all that says what the volume was.
+/// Unusable copies are rewritten, also those of meta group descriptor blocks; e2fsck can then use them. While errors
+/// remain they are not changed: they may be the only record of the original volume.
 #[test]
 fn copies_are_written_anew_once_all_else_is_right() {
     if !need(&["mke2fs", "e2fsck"]) {

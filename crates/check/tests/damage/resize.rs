@@ -1,5 +1,5 @@
-//! The resize inode, with its feature and without, whole and with one field of it changed: what is found, what a repair
-//! makes of it, and that e2fsck calls it clean.
+//! The resize inode, with and without its feature, intact and with one changed field: the problems found, the result of
+//! a repair, and that e2fsck then reports it clean.
 
 use crate::repaired::{fix, options, wrong_with};
 use blockdev::MemoryDevice;
@@ -50,7 +50,7 @@ fn the_resize_inode_follows_its_feature() {
     std::fs::write(folder.path().join("file"), &content).expect("a file");
     let (image, theirs) = (Image::from_bytes(&[]), Image::from_bytes(&[]));
     let mut wrong = Vec::new();
-    // of one group, without copies of what is reserved, and of several
+    // of one group, without copies of the reserved blocks, and of several
     for (kind, size) in [("ext2", 8 << 20), ("ext4", 8 << 20), ("ext2", 20 << 20), ("ext4", 20 << 20)] {
         let args = ["-t", kind, "-b", "1024", "-O", "resize_inode"];
         let base = Image::mke2fs(&args, size).with_folder(folder.path());
@@ -87,7 +87,7 @@ fn the_resize_inode_follows_its_feature() {
                 fix(&mut fixed, Repair::All).expect("a volume");
                 image.set_bytes(&fixed);
                 let (ours, e2fsck) = (has_map(&image), has_map(&theirs));
-                // with the feature ours makes it anew where e2fsck clears it
+                // with the feature Extant recreates it where e2fsck clears it
                 if ours != e2fsck && !(ours && features.is_empty()) {
                     wrong.push(format!("{said}: inode 7 has a map: {ours}, after e2fsck: {e2fsck}"));
                 }

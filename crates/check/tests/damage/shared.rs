@@ -1,5 +1,5 @@
-//! Attribute blocks that several inodes share: their reference counts stay right, whatever a repair does to one of the
-//! users.
+//! Attribute blocks that several inodes share: their reference counts remain right, whatever a repair does to one of
+//! the inodes.
 
 use crate::repaired::{Wrong, contents, wrong_with};
 use blockdev::MemoryDevice;

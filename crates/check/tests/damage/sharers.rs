@@ -1,5 +1,5 @@
-//! Very many files that all claim the blocks of one: the work of finding and separating them grows with their number,
-//! not with its square, and what their copies take is written once.
+//! Very many files that all claim the blocks of one: finding and cloning them is linear in their number, not quadratic,
+//! and their copies are written once.
 
 use crate::repaired::{contents, options};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use testkit::oracle::e2fsck;
 use testkit::{Image, need};
 
-/// Files that take the map of another.
+/// Number of files with the map of another.
 const SHARERS: usize = 3000;
-/// Its size in bytes: twelve blocks.
+/// The size of that file in bytes: twelve blocks.
 const SIZE: usize = 12 << 10;
-/// Far more than the repair takes on a slow machine, and far less than the square of the number of files would.
+/// Upper bound of the time: far above that of the repair on a slow machine, and far below that of quadratic work.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Every inode of a volume, and where it stands.
+/// Every inode of a volume, with its location.
 fn slots(bytes: &[u8], geometry: &Geometry) -> Vec<(InodeNo, usize)> {
     let place = |block| geometry.byte_offset(block).expect("a block of the volume") as usize;
     let (per_block, size) = (geometry.descriptors_per_block(), geometry.descriptor_size as usize);
@@ -37,7 +37,7 @@ fn slots(bytes: &[u8], geometry: &Geometry) -> Vec<(InodeNo, usize)> {
     all
 }
 
-/// Lets all empty files have the map of the one that is not; how many there are.
+/// Copies the map of the only non-empty file to all empty files, and returns their number.
 fn share(bytes: &mut [u8]) -> usize {
     let geometry = Superblock::parse(&bytes[1024..2048]).expect("a volume").geometry;
     let size = geometry.inode_size as usize;

@@ -1,10 +1,10 @@
-//! Attribute values in inodes of their own: whatever is wrong with several of them at once, one repair ends.
+//! Attribute values in inodes of their own: errors in several of them at once are repaired by one run.
 
 use crate::repaired::{Wrong, wrong_with};
 use testkit::tools::run;
 use testkit::{Image, need};
 
-/// A file, and the inodes that hold its two values.
+/// A file, and the inodes of its two values.
 fn volume(options: &str) -> (Image, Vec<u32>) {
     let folder = tempfile::tempdir().expect("a folder");
     let value = folder.path().join("value");
@@ -35,7 +35,7 @@ fn what_is_wrong_with_several_values_is_repaired_in_one_run() {
     }
     let one = |n: u32| {
         [
-            // links that no name accounts for, and other types
+            // links without names, and other types
             format!("sif <{n}> links_count 7"),
             format!("sif <{n}> links_count 0"),
             format!("sif <{n}> mode 040755"),
@@ -64,7 +64,7 @@ fn what_is_wrong_with_several_values_is_repaired_in_one_run() {
     }
 }
 
-/// The size of an inode that holds a value follows from the entries that name it: no attribute goes.
+/// The size of a value's inode is restored from the entries that refer to it: no attribute is lost.
 #[test]
 fn a_value_whose_inode_has_another_size_stays() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -75,7 +75,7 @@ fn a_value_whose_inode_has_another_size_stays() {
     let attributes = |image: &Image| testkit::oracle::debugfs(image.path(), "ea_list a");
     let before = attributes(&image);
     assert!(before.contains("user.large (1020)") && before.contains("user.second (1020)"), "{before}");
-    // less than the block holds, and so much more that the block is not enough
+    // less than the block contains, and more than fits into it
     for size in [100, 0, 5000] {
         image.set_bytes(&intact);
         for number in &value_inodes {

@@ -18,7 +18,7 @@ fn volume(args: &[&str]) -> (Volume, Dir) {
 const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-N", "64"];
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-N", "64", "-O", "^has_journal"];
 
-/// Corrupts the first block of `d` and says what the check found.
+/// Corrupts the first block of `d` and returns the problems found.
 fn damaged(edit: impl FnOnce(&mut [u8])) -> BTreeSet<Code> {
     let (mut volume, dir) = volume(EXT2);
     volume.edit(&dir, 0, edit);
@@ -38,7 +38,7 @@ fn dot() {
     assert_eq!(damaged(|b| b[8] = b'x'), set(&[FirstEntryNotDot]));
     assert_eq!(damaged(|b| b[9] = 1), set(&[DotNotTerminated]));
     assert_eq!(damaged(|b| put_u32(b, 0, 11)), set(&[DotInodeWrong, LinkCountWrong]));
-    // "." takes up ".." too; what comes next is taken for ".."
+    // "." covers ".." too; the next entry is taken for ".."
     let swallowed = damaged(|b| put_u16(b, 4, 12 + rec_len(b, 12) as u16 + rec_len(b, 24) as u16));
     assert!(swallowed.is_superset(&set(&[DotEntryLarge, SecondEntryNotDotDot, DotDotWrong])), "{swallowed:?}");
 }
@@ -117,7 +117,7 @@ fn types() {
     if !programs() {
         return;
     }
-    // the kernel and e2fsck both live with an entry that says nothing
+    // the kernel and e2fsck both accept an entry without a type
     assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 7] = 0), set(&[EntryTypeMissing]));
     assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 7] = 1), set(&[EntryTypeWrong]));
     assert_eq!(damaged(|b| b[entry(b, b"pipe") + 7] = 200), set(&[EntryTypeWrong]));
@@ -134,12 +134,12 @@ fn records() {
     for rec_len in [0, 4, 8, 13, 14, 1024, 65535] {
         let codes = damaged(|b| put_u16(b, entry(b, b"bbbb") + 4, rec_len));
         assert!(codes.contains(&DirectoryBlockCorrupt), "{rec_len}: {codes:?}");
-        // what comes behind is lost
+        // the following entries are lost
         assert!(codes.is_superset(&set(&[InodeUnattached, DirectoryUnconnected])), "{rec_len}: {codes:?}");
     }
     let long = damaged(|b| b[entry(b, b"aaaa") + 6] = 9);
     assert!(long.contains(&DirectoryBlockCorrupt), "{long:?}");
-    // a block of nothing
+    // a block of zeros
     let zeros = damaged(|b| b.fill(0));
     assert!(zeros.contains(&DirectoryBlockCorrupt), "{zeros:?}");
 }
@@ -157,11 +157,11 @@ fn tails() {
     volume.edit(&dir, 0, |b| *b.last_mut().unwrap() ^= 1);
     assert_eq!(volume.codes(), set(&[DirectoryBlockChecksumWrong]));
     volume.bytes.clone_from(&whole);
-    // another name's length makes a plain unused entry of it
+    // another name length makes it an ordinary unused entry
     volume.edit(&dir, 0, |b| b[1024 - 6] = 1);
     assert_eq!(volume.codes(), set(&[DirectoryChecksumTailMissing]));
     volume.bytes.clone_from(&whole);
-    // the last entry reaches over it
+    // the last entry covers it
     volume.edit(&dir, 0, |b| {
         let last = entry(b, b"sub");
         put_u16(b, last + 4, (1024 - last) as u16);
@@ -248,7 +248,7 @@ fn policies() {
             "sif directory-of-sixteen flags 0x80800",
         ];
         let mut volume = Volume::new(Image::mke2fs(&args, 2 << 20).debugfs(&commands).build());
-        // debugfs leaves out the number that stands for the kind of attribute
+        // debugfs omits the number of the attribute's prefix
         let entries: Vec<_> = (0..volume.bytes.len() - 17)
             .filter(|at| volume.bytes[*at..].starts_with(&[1, 0]) && volume.bytes[at + 8..].starts_with(&[28, 0, 0, 0]))
             .filter(|at| volume.bytes[at + 16] == b'c')
@@ -271,7 +271,7 @@ fn inline_directories() {
     let args = ["-t", "ext4", "-b", "1024", "-N", "64", "-O", "inline_data,^has_journal,^metadata_csum"];
     let (volume, dir) = volume(&args);
     assert!(dir.blocks.is_empty());
-    // the entries stand in the inode: find them by their names
+    // the entries are in the inode: find them by their names
     let at = volume.bytes.windows(8).position(|w| w == b"\x04\x07aaaax\0" || w == b"\x04\x07aaaa\0\0");
     let at = at.unwrap_or_else(|| volume.bytes.windows(6).position(|w| w == b"\x04\x07aaaa").unwrap()) - 6;
     let parent = at - 4;

@@ -50,7 +50,7 @@ fn roots() {
     };
     assert_eq!(damaged(&|b| b[24] = 1), set(&[HtreeRootBad, HtreeRootInvalid]));
     assert!(damaged(&|b| b[29] = 4).is_superset(&set(&[HtreeRootBad, HtreeRootInvalid])));
-    // the unsigned forms are known, but never written
+    // the unsigned versions are known, but never written
     for version in [3, 7, 255] {
         assert!(damaged(&|b| b[28] = version).contains(&HtreeHashVersionUnknown), "{version}");
     }
@@ -62,7 +62,7 @@ fn roots() {
     assert!(damaged(&|b| b[30] = 3).contains(&HtreeTooDeep));
     assert_eq!(damaged(&|b| put_u16(b, ENTRIES, 123)), set(&[HtreeLimitWrong]));
     assert!(damaged(&|b| put_u16(b, ENTRIES + 2, 125)).contains(&HtreeCountWrong));
-    // another function hashes the names to other leaves; the leaves are read once more for it
+    // another function hashes the names to other leaves, so the leaves are read once more
     let other = damaged(&|b| b[28] = 2);
     assert!(other.is_superset(&set(&[HtreeMinimumHashWrong, HtreeInvalid])), "{other:?}");
 }
@@ -115,7 +115,7 @@ fn hashes() {
     assert_eq!(moved(2, -0x1000_0000), set(&[HtreeMaximumHashWrong, HtreeInvalid]));
     // bit 0 only says that a hash goes on
     assert_eq!(moved(2, 1), set(&[]));
-    // a name that hashes elsewhere
+    // a name with a hash outside the leaf's range
     volume.bytes.clone_from(&whole);
     volume.edit(&dir, 1, |b| {
         for at in entries(b) {
@@ -126,8 +126,8 @@ fn hashes() {
     assert!(renamed.contains(&HtreeInvalid), "{renamed:?}");
 }
 
-/// The same name in two leaves whose common border is its hash: a lookup finds one of the two. e2fsck compares the
-/// names of one block only, unless it is to optimise directories.
+/// The same name in two leaves whose common boundary is its hash: a lookup finds one of the two. e2fsck compares names
+/// only within a block, except when it optimises directories.
 #[test]
 fn one_name_in_two_leaves() {
     if !programs() {
@@ -181,7 +181,7 @@ fn every_hash_function() {
         &["ssv def_hash_version half_md4", "ssv flags 2"],
     ] {
         let (volume, _) = volume(PLAIN, 120, commands);
-        // the superblock changes its mind: the root of the directory still decides
+        // the superblock's default is changed: the root of the directory still decides
         volume.image.debugfs(&["ssv def_hash_version tea"]);
         let volume = Volume::new(Image::from_bytes(&volume.image.bytes()));
         assert_eq!(volume.codes(), set(&[]), "{commands:?}");
@@ -195,7 +195,7 @@ fn checksums() {
     }
     let (mut volume, dir) = volume(CHECKED, 4500, &[]);
     let whole = volume.bytes.clone();
-    // behind the entries in use nothing counts
+    // bytes after the entries in use are ignored
     volume.edit(&dir, 0, |b| b[500] ^= 1);
     assert_eq!(volume.codes(), set(&[]));
     volume.edit(&dir, 0, |b| b[36] ^= 0x80);
@@ -235,7 +235,7 @@ fn levels() {
     volume.edit_checked(&dir, 0, |b| put_u32(b, ENTRIES + 4, 1));
     let codes = volume.codes();
     assert!(codes.is_superset(&set(&[HtreeBlockUnreferenced, HtreeDepthWrong])), "{codes:?}");
-    // names above what the root leaves to the first node: lookups go to the second and miss them
+    // names above the range of the first node in the root: lookups use the second node and miss them
     volume.bytes.clone_from(&whole);
     volume.edit_checked(&dir, 0, |b| put_u32(b, ENTRIES + 8, get_u32(b, ENTRIES + 8) - 0x0400_0000));
     assert_eq!(volume.codes_beyond_e2fsck(), set(&[HtreeMaximumHashWrong, HtreeInvalid]));

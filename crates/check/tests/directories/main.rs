@@ -1,7 +1,6 @@
 //! Names: directory entries, hash trees, the tree they make, and link counts, each damaged by hand.
 //!
-//! Every damaged volume is shown to e2fsck too: it must call clean what the check calls clean, and the other way round,
-//! but for the few cases that say so.
+//! e2fsck checks every damaged volume too: its verdict must be the same, except in the few cases that state otherwise.
 
 mod entries;
 mod htree;

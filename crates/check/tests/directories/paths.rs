@@ -1,4 +1,4 @@
-//! The paths that problems come with.
+//! The paths in problems.
 
 use crate::volume::{Volume, programs};
 use extant_check::table::Code::{self, *};
@@ -69,7 +69,7 @@ fn directories_below_each_other() {
         return;
     }
     let commands = ["mkdir a", "mkdir a/b", "ln a a/b/again", "unlink a", "sif a/b links_count 2"];
-    // a circle of two: no path starts at the root, and none goes on for ever
+    // a loop of two: no path starts at the root, and none is endless
     let found = after(FORMATS[0], &commands);
     assert!(found.iter().any(|(code, _)| *code == DirectoryLoop), "{found:?}");
     let longest = found.iter().filter_map(|(_, path)| path.as_ref()).map(String::len).max();

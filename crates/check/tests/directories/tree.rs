@@ -50,7 +50,7 @@ fn the_parent_of_a_directory_with_two_is_the_one_its_dotdot_names() {
         let volume = after(&commands);
         assert_eq!(volume.codes(), set(&[EntryLinksDirectory]), "{commands:?}");
     }
-    // none is named by "..": the first directory
+    // ".." names neither: the first directory
     let mut volume = after(&["mkdir a", "mkdir b", "mkdir b/dir", "ln b/dir a/second", "sif b/dir links_count 3"]);
     let dir = volume.dir("/b/dir");
     volume.edit_checked(&dir, 0, |block| put_u32(block, 12, 2));
@@ -64,7 +64,7 @@ fn circles() {
     }
     let mut volume = after(&["mkdir a", "mkdir a/b"]);
     let (root, a, b) = (volume.dir("/"), volume.dir("/a"), volume.dir("/a/b"));
-    // the root forgets a, b takes it in
+    // the root's entry for a is removed, b has one
     volume.edit_checked(&root, 0, |block| put_u32(block, entry(block, b"a"), 0));
     volume.edit_checked(&b, 0, |block| {
         let free = 24;
@@ -78,7 +78,7 @@ fn circles() {
     volume.image.set_bytes(&volume.bytes);
     volume.image.debugfs(&["sif <2> links_count 3", &format!("sif <{}> links_count 3", b.inode)]);
     volume.bytes = volume.image.bytes();
-    // e2fsck follows parents until it meets one it has seen, and takes that for the way to the root
+    // e2fsck follows parents until one was visited before, and considers that connected to the root
     assert_eq!(volume.codes_beyond_e2fsck(), set(&[DirectoryLoop]));
 }
 
@@ -93,7 +93,7 @@ fn link_counts() {
     assert_eq!(after(&[&file[..], &["sif f links_count 3"]].concat()).codes(), set(&[LinkCountWrong]));
     assert_eq!(after(&["symlink f x", "unlink f"]).codes(), set(&[InodeUnattached]));
     assert_eq!(after(&["mkdir d", "sif d links_count 5"]).codes(), set(&[LinkCountWrong]));
-    // 1 stands for too many to count, but only a hashed directory can have had so many
+    // 1 means too many to count, but only a hashed directory can have had so many
     assert_eq!(after(&["mkdir d", "sif d links_count 1"]).codes(), set(&[LinkCountWrong]));
 }
 
@@ -110,7 +110,7 @@ fn an_empty_file_without_a_name() {
     assert_eq!(volume.codes(), set(&[InodeUnattached]));
 }
 
-/// A file with this content in an image's folder, which lives as long as the image.
+/// A file with this content in an image's folder, which is removed with the image.
 fn tempfile_with(content: &[u8]) -> (Image, String) {
     let scratch = Image::from_bytes(&[]);
     let path = scratch.beside("file");
@@ -124,7 +124,7 @@ fn lost_and_found() {
     if !programs() {
         return;
     }
-    // e2fsck looks for it only when it has something to put there
+    // e2fsck searches for it only when it needs it
     assert_eq!(after(&["rmdir lost+found"]).codes(), set(&[LostAndFoundMissing]));
     assert_eq!(after(&["rmdir lost+found", "symlink lost+found x"]).codes(), set(&[LostAndFoundMissing]));
 }
@@ -134,7 +134,7 @@ fn inodes_that_hold_values() {
     if !programs() {
         return;
     }
-    // the flag alone makes no difference as long as there is a name
+    // the flag alone makes no difference while there is a name
     let flag = "sif f flags 0x280000";
     let folder = tempfile_with(b"content");
     let write = format!("write {} f", folder.1);
@@ -145,10 +145,10 @@ fn inodes_that_hold_values() {
     assert_eq!(codes, set(&[InodeUnattached, XattrValueInodeFlagStray]));
     let big = tempfile_with(&[7; 3000]);
     let attribute = format!("ea_set -f {} f user.big", big.1);
-    // i_blocks is what debugfs gets wrong
+    // debugfs sets a wrong i_blocks
     let value = [&write as &str, &attribute, "sif f blocks 4"];
     assert_eq!(after(&value).codes(), set(&[]));
-    // e2fsck looks for these from 1.47.1 on
+    // e2fsck checks these from 1.47.1 on
     let without = after(&[&value[..], &["feature -ea_inode"]].concat());
     assert_eq!(without.codes_alone(), set(&[XattrValueInodeFeatureMissing]));
     let named = after(&[&value[..], &["ln <13> name"]].concat());

@@ -11,14 +11,14 @@ use std::collections::BTreeSet;
 use testkit::oracle::{debugfs, e2fsck};
 use testkit::{Image, tools};
 
-/// A volume in memory, and where its directories lie.
+/// A volume in memory, and the locations of its directories.
 pub(crate) struct Volume {
     pub(crate) image: Image,
     pub(crate) bytes: Vec<u8>,
     pub(crate) block_size: usize,
 }
 
-/// A directory of it.
+/// A directory of the volume.
 #[derive(Debug, Clone)]
 pub(crate) struct Dir {
     pub(crate) inode: u32,
@@ -54,7 +54,7 @@ impl Volume {
         edit(&mut self.bytes[start..start + self.block_size]);
     }
 
-    /// Changes block `n` of a directory and puts its checksum right.
+    /// Changes block `n` of a directory and corrects its checksum.
     pub(crate) fn edit_checked(&mut self, dir: &Dir, n: usize, edit: impl FnOnce(&mut [u8])) {
         let superblock = Superblock::parse(&self.bytes[1024..2048]).expect("a superblock");
         let said = debugfs(self.image.path(), &format!("stat <{}>", dir.inode));
@@ -74,7 +74,7 @@ impl Volume {
         });
     }
 
-    /// The codes that the check finds. Panics where e2fsck comes to another verdict.
+    /// The codes that the check finds. Panics where e2fsck has another verdict.
     pub(crate) fn codes(&self) -> BTreeSet<Code> {
         let (codes, clean) = self.compare();
         self.image.set_bytes(&self.bytes);
@@ -91,7 +91,7 @@ impl Volume {
         codes
     }
 
-    /// The codes that the check finds, whatever e2fsck says.
+    /// The codes that the check finds, whatever e2fsck's verdict.
     pub(crate) fn codes_alone(&self) -> BTreeSet<Code> {
         self.compare().0
     }

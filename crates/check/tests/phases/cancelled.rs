@@ -1,4 +1,4 @@
-//! A check that is cancelled says nothing of what it did not read, wherever that happens.
+//! A cancelled check reports no problem in parts that it did not read, wherever it is cancelled.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::report::exit;
@@ -7,7 +7,7 @@ use simdev::Trace;
 use std::sync::Arc;
 use testkit::{Image, Spec, Tree, need};
 
-/// Cancels when the device was asked for so many reads.
+/// Cancels after a number of reads.
 struct After<'a>(&'a Trace<Arc<MemoryDevice>>, u64);
 
 impl Progress for After<'_> {

@@ -1,4 +1,4 @@
-//! The estimate against what is read.
+//! The estimate compared with the actual reads.
 
 use super::ours;
 use blockdev::{FileDevice, MemoryDevice, OpenOptions};
@@ -22,7 +22,7 @@ fn no_less_than_the_known_part_is_read_and_no_more_than_three_times_the_whole() 
             let foretold = estimate(&device, &Options::default(), Some(speed)).expect("a volume");
             let (work, scan) = (foretold.work, report.scan);
             assert!(work.known_bytes <= scan.bytes, "{args:?}: {work:?} {scan:?}");
-            // on volumes as small as these, gaps read over weigh most
+            // on small volumes the gaps that are read through matter most
             assert!(work.bytes / 3 <= scan.bytes && scan.bytes <= work.bytes * 3, "{args:?}: {work:?} {scan:?}");
             assert_eq!((work.inodes, work.directories), (report.counts.inodes, report.counts.directories), "{args:?}");
             assert!((foretold.disk_seconds - work.seconds(&speed)).abs() < 1e-9 && !foretold.measured);
@@ -58,7 +58,7 @@ fn filled(args: &[&str]) -> Vec<u8> {
     Image::mke2fs(args, 128 << 20).with_folder(folder.path()).build().bytes()
 }
 
-/// Estimated in parts of what the check takes: by the clock of a modelled disk, which is the same on every machine.
+/// Compares the estimate with the check by the clock of a modelled disk, which is the same on every machine.
 #[test]
 fn a_modelled_disk_is_timed_by_its_own_clock() {
     if !need(&["mke2fs"]) {
@@ -83,10 +83,10 @@ fn a_modelled_disk_is_timed_by_its_own_clock() {
         assert!((1.0 / 1.5..1.5).contains(&ratio), "{args:?}: {ratio} of {taken} s: {foretold:?}");
         let again = estimate(&disk(), &options, None).expect("a volume");
         assert!((again.disk_seconds - foretold.disk_seconds).abs() < 1e-9, "{args:?}: {again:?} {foretold:?}");
-        // the processor's time is this machine's
+        // processor time is that of this machine
         let sum = foretold.disk_seconds + foretold.processor_seconds;
         assert!(foretold.processor_seconds > 0.0 && (foretold.seconds - sum).abs() < 1e-9, "{args:?}: {foretold:?}");
-        // where much is to be read, the sample is a part of that
+        // on a large volume the sample is only a part of the reads
         let (sampled, all) = (estimated.report().bytes_read, checked.report().bytes_read);
         assert!(all < 16 << 20 || sampled < all / 2, "{args:?}: {sampled} of {all} bytes");
     }

@@ -1,11 +1,11 @@
-//! The files that are not contiguous, in the last line of a check: as many as e2fsck counts.
+//! The number of non-contiguous files in the last line of a check, compared with that of e2fsck.
 
 use super::ours;
 use extant_check::render::summary;
 use testkit::oracle::e2fsck;
 use testkit::{Image, need};
 
-/// The summary without the volume's name, of e2fsck and of ours.
+/// The summaries of e2fsck and of the checker, without the volume's name.
 fn summaries(image: &Image) -> (String, String) {
     let text = e2fsck(image.path()).text;
     let theirs = text.lines().last().and_then(|line| line.split_once(": ")).map_or("", |(_, counts)| counts);
@@ -28,12 +28,12 @@ fn files_with_block_maps_are_counted_as_by_e2fsck() {
         &["-t", "ext2", "-b", "1024", "-g", "1024"],
         &["-t", "ext2", "-b", "4096"],
     ] {
-        // blocks of a map, each in its place
+        // all blocks of a map contiguous
         let whole = [format!("write {} ind", path("ind")), format!("write {} dind", path("dind"))];
         let image = Image::mke2fs(args, 16 << 20).debugfs(&whole.each_ref().map(String::as_str)).build();
         let (theirs, ours) = summaries(&image);
         assert_eq!(theirs, ours, "{args:?}: whole files");
-        // files in the gaps that others leave, one as long as a group, one with a hole, and one with a block elsewhere
+        // files in the gaps between others, one as long as a group, one with a hole, and one with a block elsewhere
         let mut commands: Vec<String> = (0..40).map(|n| format!("write {} small{n}", path("small"))).collect();
         commands.extend((0..40).step_by(2).map(|n| format!("rm small{n}")));
         for name in ["ind", "dind", "group"] {

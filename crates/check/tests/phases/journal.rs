@@ -89,7 +89,7 @@ fn inodes_of_journals() {
         return;
     }
     use Finds::{Nothing, This};
-    // where e2fsck drops the journal as its copy is that of an extent tree, ours is restored
+    // where e2fsck drops the journal as its copy is that of an extent tree, Extant restores it
     let bad = This(Code::JournalInodeRestorable);
     for (command, finds) in [
         ("sif <8> mode 0", bad),
@@ -111,7 +111,7 @@ fn inodes_of_journals() {
         let (volume, _) = volume("ext3", &[command]);
         no_difference([compare(&volume, &format!("ext3: {command}"), bad, |_| ())]);
     }
-    // e2fsck -n does not say this, and -y restores the inode without a word
+    // e2fsck -n does not report this, and -y restores the inode silently
     let (volume, _) = volume("ext3", &["sif <8> size 100000000"]);
     let report = ours(&volume.0).expect("a volume");
     assert!(report.problems.iter().any(|problem| problem.code == Code::JournalInodeRestorable));

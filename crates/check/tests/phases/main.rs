@@ -1,5 +1,5 @@
-//! Phases 0 and 5 against e2fsck: each case corrupts one thing, names the problem that has to be found, and asks e2fsck
-//! whether the volume is clean.
+//! Phases 0 and 5 against e2fsck: each case corrupts one structure, states the problem that has to be found, and
+//! compares the verdict with e2fsck's.
 
 mod cancelled;
 mod estimate;
@@ -53,16 +53,16 @@ impl Volume {
     }
 }
 
-/// The finding that a case has to make.
+/// The expected result of a case.
 #[derive(Debug, Clone, Copy)]
 enum Finds {
-    /// Nothing at all.
+    /// No problem.
     Nothing,
-    /// This problem, among others perhaps.
+    /// This problem, perhaps among others.
     This(Code),
     /// The refusal: there is nothing to check.
     Refusal,
-    /// Anything; only the verdict counts.
+    /// Any problems; only the verdict is compared.
     Anything,
 }
 
@@ -81,13 +81,13 @@ fn compare(volume: &Volume, said: &str, finds: Finds, corrupt: impl FnOnce(&mut 
         (Finds::This(code), Ok(codes)) => codes.contains(&code),
         _ => false,
     };
-    // a volume longer than its device has lost what lies beyond, whatever e2fsck says
+    // a volume larger than its device has lost data, whatever e2fsck's verdict
     let expected = theirs.clean && !matches!(finds, Finds::This(Code::BeyondDevice));
     (clean != expected || !found)
         .then(|| format!("{said}: finds {codes:?}, not {finds:?}; e2fsck {:?} {}", theirs.exit, theirs.text))
 }
 
-/// As [`compare`], with all checksums put right after the damage.
+/// As [`compare`], with all checksums corrected after the damage.
 fn compare_repaired(volume: &Volume, said: &str, finds: Finds, corrupt: impl FnOnce(&mut Volume)) -> Option<String> {
     compare(volume, said, finds, |volume| {
         corrupt(volume);

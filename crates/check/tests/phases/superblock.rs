@@ -182,8 +182,8 @@ fn a_named_superblock_is_the_one_used() {
     assert!(check(1, Some(1024)).is_err());
 }
 
-/// The first copy is one that was left behind when the volume grew, whole in itself. Those that agree with one another, or
-/// with the length of the device, are newer; one that the user names decides all the same.
+/// The first copy is a stale one from before the volume grew, consistent in itself. Copies that agree with each other,
+/// or with the length of the device, are newer; a copy that the user specifies is used nevertheless.
 #[test]
 fn a_copy_from_before_a_resize_is_passed_over() {
     if !need(&["mke2fs"]) {
@@ -205,7 +205,7 @@ fn a_copy_from_before_a_resize_is_passed_over() {
         let primary = report.problems.iter().find(|p| p.code == Code::SuperblockTryBackup);
         assert!(primary.is_some_and(|p| p.text.contains("24577")), "{said}");
         let passed = report.problems.iter().find(|p| p.code == Code::BackupSuperblockUnusable);
-        assert!(passed.is_some_and(|p| p.text.contains("another length")), "{said}");
+        assert!(passed.is_some_and(|p| p.text.contains("not that of the device")), "{said}");
         let device = blockdev::MemoryDevice::from_vec(volume.0);
         let options = extant_check::Options { superblock: Some(8193), ..Default::default() };
         let named = extant_check::check("volume", &device, &options, &()).expect("a volume");
@@ -213,7 +213,7 @@ fn a_copy_from_before_a_resize_is_passed_over() {
     }
 }
 
-/// Five groups of 1 KiB blocks: the first copies are in block 8193, the descriptors behind it.
+/// Five groups of 1 KiB blocks: the first copy of the superblock is in block 8193, followed by the descriptors.
 #[test]
 fn copies_of_superblock_and_descriptors() {
     if !need(&["mke2fs", "e2fsck"]) {
@@ -244,7 +244,7 @@ fn copies_of_superblock_and_descriptors() {
     no_difference([compare(&ext4(), "checksum", superblock, checksum)]);
 }
 
-/// e2fsck takes as many blocks behind the superblock for descriptors as the first meta group says.
+/// e2fsck assumes as many descriptor blocks after the superblock as the first meta group implies.
 #[test]
 fn meta_groups_that_begin_behind_the_descriptors() {
     if !need(&["mke2fs", "e2fsck"]) {

@@ -55,7 +55,7 @@ fn the_resize_inode_names_all_copies() {
         damaged.put(at, &value.to_le_bytes());
         codes(&damaged.0)
     };
-    // the first copy named, and the first of the reserved blocks
+    // the first copy in the list, and the first of the reserved blocks
     assert_eq!(corrupt(indirect * 1024, 20_000), [Code::ResizeInodeBad]);
     assert!(corrupt(double * 1024 + first * 4, indirect as u32 + 1).contains(&Code::ResizeInodeBad));
 }

@@ -369,6 +369,6 @@ fn a_native_volume_that_was_cut_short_has_an_error() {
     std::fs::File::options().write(true).open(&image).unwrap().set_len(24 << 20).unwrap();
     for option in ["-n", "-fn", "-p", "-fp", "-fy"] {
         let said = exits(4, &["check", option, text(&image)]).text();
-        assert!(said.contains("cut short"), "{option}: {said}");
+        assert!(said.contains("it was truncated"), "{option}: {said}");
     }
 }

@@ -1,4 +1,4 @@
-//! Writing an inode: the bytes of its slot, changed field by field and then the checksum.
+//! A writable inode: the bytes of its slot, with setters for its fields and the checksum.
 
 use super::{DiskInode, DiskInodeExtra, FileKind, InodeFlags, RawInode, Timestamp};
 use crate::superblock::Geometry;
@@ -6,10 +6,10 @@ use crate::{FsBlock, InodeNo};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U16;
 
-/// Bytes of the extra fields as this version knows them: what new inodes of 256 bytes and more get as `i_extra_isize`.
+/// Size in bytes of the known extra fields: `i_extra_isize` of new inodes of 256 bytes and more.
 pub const EXTRA_ISIZE: u16 = DiskInodeExtra::SIZE as u16;
 
-/// An inode that is being made or changed: its own copy of the bytes of its slot.
+/// An inode that is being created or changed: a copy of the bytes of its slot.
 ///
 /// Setters write all halves of a field. Those of the extra fields do nothing where `i_extra_isize` does not cover the
 /// field. [`set_checksum`](Self::set_checksum) comes last, before the bytes go to the device.
@@ -19,8 +19,8 @@ pub struct InodeBuf {
 }
 
 impl InodeBuf {
-    /// A slot of `inode_size` bytes, all zero but `i_extra_isize`, which is `extra_isize` cut to what the slot has
-    /// space for. Sizes under 128 count as 128.
+    /// A slot of `inode_size` bytes, all zero except `i_extra_isize`, which is `extra_isize` limited to the slot's
+    /// space. Sizes below 128 are treated as 128.
     #[must_use]
     pub fn new(inode_size: u32, extra_isize: u16) -> Self {
         let size = (inode_size as usize).max(DiskInode::SIZE);
@@ -32,7 +32,7 @@ impl InodeBuf {
         inode
     }
 
-    /// A copy of a slot as it stands; `None` where there are fewer than 128 bytes.
+    /// A copy of a slot; `None` where there are fewer than 128 bytes.
     #[must_use]
     pub fn from_slot(bytes: &[u8]) -> Option<Self> {
         (bytes.len() >= DiskInode::SIZE).then(|| Self { bytes: bytes.into() })
@@ -112,8 +112,8 @@ impl InodeBuf {
         self.disk_mut().i_flags = flags.bits().into();
     }
 
-    /// Space taken, in units of 512 bytes, in the narrowest form that the volume knows; the inode's flag `HUGE_FILE`
-    /// follows. `None`, with nothing changed, where `i_blocks` cannot count so much.
+    /// Space used, in units of 512 bytes, in the narrowest form that the volume supports; sets the inode's flag
+    /// `HUGE_FILE` accordingly. `None`, with nothing changed, where `i_blocks` is too small for it.
     #[must_use]
     pub fn set_sectors(&mut self, sectors: u64, huge_file: bool, block_size: u32) -> Option<()> {
         let in_blocks = huge_file && sectors >= 1 << 48;
@@ -203,28 +203,26 @@ impl InodeBuf {
         }
     }
 
-    /// The space behind the extra fields, where attributes may stand; empty where [`RawInode::attribute_area`] is.
+    /// The space for attributes after the extra fields; empty where [`RawInode::attribute_area`] is.
     pub fn attribute_area_mut(&mut self) -> &mut [u8] {
         let length = self.raw().attribute_area().len();
         let start = self.bytes.len() - length;
         self.bytes.get_mut(start..).unwrap_or_default()
     }
 
-    /// The type that `i_mode` names.
+    /// The type in `i_mode`.
     #[must_use]
     pub fn kind(&self) -> Option<FileKind> {
         self.raw().kind()
     }
 
-    /// Writes the checksum that the inode must carry as number `number` of the volume; without metadata_csum its places
-    /// become zero.
+    /// Writes the checksum of the inode as number `number` of the volume; zeros without metadata_csum.
     pub fn set_checksum(&mut self, geometry: &Geometry, number: InodeNo) {
         set_slot_checksum(&mut self.bytes, geometry, number);
     }
 }
 
-/// As [`InodeBuf::set_checksum`], for a slot in its place in the table. One that is shorter than an inode is left as it
-/// is.
+/// As [`InodeBuf::set_checksum`], for a slot in the inode table. A slot that is too short is not changed.
 pub fn set_slot_checksum(slot: &mut [u8], geometry: &Geometry, number: InodeNo) {
     let Some(raw) = RawInode::from_slot(slot) else { return };
     let crc = if geometry.metadata_csum { raw.checksum(geometry, number) } else { 0 };
@@ -242,11 +240,11 @@ fn halves16(value: u32) -> (U16, U16) {
 }
 
 impl Timestamp {
-    /// The latest second that 34 bits hold, in the year 2446.
+    /// The latest time in 34-bit seconds, in the year 2446.
     pub const MAX_WIDE: i64 = (3 << 32) + i32::MAX as i64;
 
     /// The two words of a time: 32 bits of seconds, and the extra word with two more bits of them and the nanoseconds.
-    /// Without an extra word (`wide` false) it is 0. A time outside the range becomes its nearest end.
+    /// Without an extra word (`wide` false) that is 0. A time outside the range is clamped.
     #[must_use]
     pub fn split(self, wide: bool) -> (u32, u32) {
         let (min, max) = (i64::from(i32::MIN), if wide { Self::MAX_WIDE } else { i64::from(i32::MAX) });

@@ -1,7 +1,7 @@
 //! The checksum of the journal's first scheme.
 
 /// CRC-32 with its most significant bit first (polynomial 0x04C11DB7), continuing from `seed`, without inversion: the
-/// kernel's `crc32_be`, which the feature CHECKSUM lays over a transaction's descriptor and data blocks.
+/// kernel's `crc32_be`, used by the feature CHECKSUM for a transaction's descriptor and data blocks.
 #[must_use]
 pub fn crc32_be(seed: u32, data: &[u8]) -> u32 {
     data.iter().fold(seed, |crc, &byte| (crc << 8) ^ TABLE[usize::from((crc >> 24) as u8 ^ byte)])

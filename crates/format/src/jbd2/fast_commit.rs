@@ -1,8 +1,8 @@
-//! Fast commits: small records of what changed since the last full commit, little-endian, in an area behind the log.
+//! Fast commits: small records of the changes since the last full commit, little-endian, in an area after the log.
 //!
 //! The area is a sequence of records (tag, length, value). The first record of the area is a head; each fast commit
-//! ends with a tail that carries the sequence number and a CRC32C over all records since the tail before, the tail's
-//! own first half included. Records do not cross blocks; a pad record fills what is left of one.
+//! ends with a tail with the sequence number and a CRC32C over all records since the previous tail, including the
+//! tail's own first half. Records do not cross blocks; a pad record fills the rest of one.
 
 use crate::checksum::crc32c;
 use crate::{Error, FileBlock, InodeNo, Result, Structure};
@@ -12,7 +12,7 @@ use zerocopy::little_endian::{U16, U32};
 disk_struct! {
     /// The head of every record (`ext4_fc_tl`).
     pub struct DiskRecord[4] {
-        /// what the record is: 1 add range, 2 delete range, 3 create, 4 link, 5 unlink, 6 inode, 7 pad, 8 tail, 9 head
+        /// kind of the record: 1 add range, 2 delete range, 3 create, 4 link, 5 unlink, 6 inode, 7 pad, 8 tail, 9 head
         0x00 fc_tag: U16,
         /// bytes of the value that follows
         0x02 fc_len: U16,
@@ -70,7 +70,7 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Start of the value of a tail record (`ext4_fc_tail`); the rest of the block belongs to it and means nothing.
+    /// Start of the value of a tail record (`ext4_fc_tail`); the rest of the block belongs to it and is unused.
     pub struct DiskTail[8] {
         /// sequence number, as in the head
         0x00 fc_tid: U32,
@@ -89,12 +89,12 @@ const MIN_INODE: usize = 128;
 pub enum Change<'a> {
     /// Start of the area.
     Head {
-        /// Features; none is defined, so that anything but 0 cannot be read.
+        /// Features; none is defined, so only 0 is supported.
         features: u32,
         /// Sequence number.
         sequence: u32,
     },
-    /// A range of the file is mapped as this extent says.
+    /// A range of the file is mapped by this extent.
     AddRange {
         /// The file.
         inode: InodeNo,
@@ -110,15 +110,15 @@ pub enum Change<'a> {
         /// Blocks.
         count: u32,
     },
-    /// A name was made together with its inode.
+    /// A name was created together with its inode.
     Create(Entry<'a>),
-    /// A name was made for an inode that existed.
+    /// A name was created for an existing inode.
     Link(Entry<'a>),
     /// A name was removed.
     Unlink(Entry<'a>),
-    /// The inode as it is now.
+    /// The new state of an inode.
     Inode {
-        /// Which.
+        /// Its number.
         inode: InodeNo,
         /// Its bytes, 128 at least; not checked.
         raw: &'a [u8],
@@ -134,7 +134,7 @@ pub enum Change<'a> {
     },
 }
 
-/// A directory entry that was made or removed.
+/// A directory entry that was created or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The directory.
@@ -145,12 +145,12 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
 }
 
-/// A record, and the bytes of it that its fast commit's checksum covers.
+/// A record, and its bytes that the fast commit's checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Its content.
     pub change: Change<'a>,
-    /// Tag, length and value; of a tail only up to the sequence number.
+    /// Tag, length and value; for a tail only up to the sequence number.
     pub summed: &'a [u8],
 }
 
@@ -224,7 +224,7 @@ fn entry(value: &[u8]) -> Option<Entry<'_>> {
     (1..=MAX_NAME).contains(&name.len()).then_some(Entry { parent, inode, name })
 }
 
-/// Goes through the fast-commit area block by block and counts what a replay would have to apply.
+/// A scan of the fast-commit area, block by block, that counts the changes that a replay would apply.
 #[derive(Debug, Clone)]
 pub struct Scan {
     sequence: u32,
@@ -236,8 +236,8 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// A scan for fast commits made after the log's last transaction; `sequence` is the number that follows it. All
-    /// older ones count for nothing.
+    /// A scan for fast commits made after the log's last transaction; `sequence` is the number that follows it. Older
+    /// ones are ignored.
     pub fn new(sequence: u32) -> Self {
         Self { sequence, begun: false, checksum: 0, open: 0, commits: 0, changes: 0 }
     }
@@ -247,15 +247,15 @@ impl Scan {
         self.commits
     }
 
-    /// Changes in these: names made or removed, ranges, inodes.
+    /// Changes in these: names created or removed, ranges, inodes.
     pub fn changes(&self) -> u32 {
         self.changes
     }
 
-    /// Takes the area's next block. `Ok(false)` says that no fast commit goes on behind it.
+    /// Scans the area's next block. `Ok(false)` means that no fast commit continues after it.
     ///
     /// # Errors
-    /// `Unsupported` where live fast commits have a feature that has no name here.
+    /// `Unsupported` where live fast commits have an unknown feature.
     pub fn block(&mut self, block: &[u8]) -> Result<bool> {
         for record in records(block) {
             let Ok(Record { change, summed }) = record else { return Ok(false) };

@@ -23,7 +23,7 @@ bitflags! {
     }
 }
 
-/// Which checksums a log carries.
+/// The checksum scheme of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Checksums {
     None,
@@ -32,7 +32,7 @@ pub(super) enum Checksums {
     V3,
 }
 
-/// The format of the blocks of a log: sizes, and which checksums they carry. Comes from
+/// The format of the blocks of a log: sizes and checksum scheme. Returned by
 /// [`JournalSuperblock::log`](super::JournalSuperblock::log).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFormat {
@@ -60,14 +60,14 @@ impl LogFormat {
         self.block_size
     }
 
-    /// Commit blocks may have reached the device before the blocks they commit, so that a commit block whose checksum
-    /// does not match is an ordinary end of the log.
+    /// Whether commit blocks may reach the device before the blocks they commit, so that a commit block with a wrong
+    /// checksum is an ordinary end of the log.
     pub fn async_commit(&self) -> bool {
         self.async_commit
     }
 
-    /// Commit blocks carry a checksum over all the transaction's descriptor and data blocks: the first scheme, which
-    /// [`crc32_be`](super::crc32_be) computes from the seed `!0`.
+    /// Whether commit blocks have a checksum over all the transaction's descriptor and data blocks: the first scheme,
+    /// [`crc32_be`](super::crc32_be) from the seed `!0`.
     pub fn sums_transactions(&self) -> bool {
         self.checksums == Checksums::V1
     }
@@ -81,7 +81,7 @@ impl LogFormat {
         let high = if self.wide { 4 } else { 0 };
         match self.checksums {
             Checksums::V3 => DiskTag3::SIZE,
-            // two more than the tag needs: the format was fixed when that was found
+            // two bytes more than needed: the format was already fixed when that was noticed
             Checksums::V2 => 10 + high,
             Checksums::V1 | Checksums::None => 8 + high,
         }
@@ -94,8 +94,7 @@ impl LogFormat {
         Tags { rest, size: self.tag_size(), wide: self.wide, v3: self.checksums == Checksums::V3 }
     }
 
-    /// The blocks that a revoke block names; none, as in jbd2, where the count of used bytes does not even include its
-    /// head.
+    /// The block numbers in a revoke block; none, as in jbd2, where the count of used bytes is smaller than the header.
     ///
     /// # Errors
     /// `Corrupt` where the count of used bytes is more than the block has.
@@ -108,10 +107,10 @@ impl LogFormat {
             .filter(|&used| used <= block.len().saturating_sub(tail))
             .and_then(|used| block.get(DiskRevoke::SIZE..used.max(DiskRevoke::SIZE)))
             .map(|records| Revoked { records: records.chunks_exact(size) })
-            .ok_or_else(|| Error::corrupt(Structure::Journal, "revoke block says it is longer than it can be"))
+            .ok_or_else(|| Error::corrupt(Structure::Journal, "count of a revoke block is larger than the block"))
     }
 
-    /// The checksum at the end of a descriptor or revoke block matches, or the log has none there.
+    /// Whether the checksum at the end of a descriptor or revoke block matches, or the log has none there.
     pub fn tail_matches(&self, block: &[u8]) -> bool {
         if !self.sums_blocks() {
             return true;
@@ -120,9 +119,9 @@ impl LogFormat {
             .is_ok_and(|(rest, tail)| tail.t_checksum == crc32c(crc32c(self.seed, rest), &[0; DiskBlockTail::SIZE]))
     }
 
-    /// The checksum in a commit block matches, or the log has none there. `transaction` is what
-    /// [`crc32_be`](super::crc32_be) returned for the transaction's descriptor and data blocks; only the first scheme
-    /// ([`Self::sums_transactions`]) looks at it.
+    /// Whether the checksum in a commit block matches, or the log has none there. `transaction` is the result of
+    /// [`crc32_be`](super::crc32_be) for the transaction's descriptor and data blocks; only the first scheme
+    /// ([`Self::sums_transactions`]) uses it.
     pub fn commit_matches(&self, block: &[u8], transaction: u32) -> bool {
         const AT: usize = offset_of!(DiskCommit, h_chksum);
         let Ok((commit, _)) = DiskCommit::read_from_prefix(block) else { return false };
@@ -131,7 +130,7 @@ impl LogFormat {
             Checksums::None => true,
             Checksums::V1 => match (commit.h_chksum_type, commit.h_chksum_size, stored) {
                 (1, 4, stored) => stored == transaction,
-                // written before the feature was switched on
+                // written before the feature was enabled
                 (0, 0, 0) => true,
                 _ => false,
             },
@@ -141,14 +140,14 @@ impl LogFormat {
                     crc32c(crc32c(before, &block[AT + 4..DiskCommit::SIZE]), rest)
                 };
                 let rest = &block[DiskCommit::SIZE..];
-                // only its first sectors may have reached the device before the power went: then the rest is what lay
-                // there before, where zeroes were to be
+                // only its first sectors may have reached the device before a power failure: then the rest is old
+                // content instead of zeros
                 stored == sum(rest) || stored == sum(&vec![0; rest.len()])
             }
         }
     }
 
-    /// The tag's checksum matches the block as it stands in the log, or the log has none there.
+    /// Whether the tag's checksum matches the block as logged, or the log has none there.
     pub fn data_matches(&self, tag: &Tag, sequence: u32, data: &[u8]) -> bool {
         let computed = || crc32c(crc32c(self.seed, &sequence.to_be_bytes()), data);
         match self.checksums {
@@ -158,7 +157,7 @@ impl LogFormat {
         }
     }
 
-    /// When a commit block was written: seconds as they stand there.
+    /// The time of a commit block in seconds, not validated.
     pub fn commit_seconds(&self, block: &[u8]) -> u64 {
         DiskCommit::read_from_prefix(block).map_or(0, |(commit, _)| commit.h_commit_sec.get())
     }
@@ -182,7 +181,7 @@ impl Iterator for Tags<'_> {
             let tag = DiskTag3::read_from_bytes(raw).ok()?;
             (tag.t_blocknr, tag.t_blocknr_high, tag.t_flags.get(), tag.t_checksum.get())
         } else {
-            // a tag without its high half is read as if that were zero
+            // a tag without its high half is read with zero instead
             let mut whole = [0; DiskTag::SIZE];
             let have = raw.len().min(whole.len());
             whole[..have].copy_from_slice(&raw[..have]);
@@ -199,7 +198,7 @@ impl Iterator for Tags<'_> {
     }
 }
 
-/// The blocks that a revoke block names; see [`LogFormat::revoked`].
+/// The block numbers in a revoke block; see [`LogFormat::revoked`].
 #[derive(Debug, Clone)]
 pub struct Revoked<'a> {
     records: std::slice::ChunksExact<'a, u8>,

@@ -31,7 +31,7 @@ bitflags! {
         const CSUM_V2 = 0x8;
         /// CRC32C over every block of the journal; all of it in a larger tag
         const CSUM_V3 = 0x10;
-        /// fast commits in an area behind the log
+        /// fast commits in an area after the log
         const FAST_COMMIT = 0x20;
     }
 }
@@ -39,7 +39,7 @@ bitflags! {
 disk_struct! {
     /// The journal's superblock (`journal_superblock_t`): block 0 of a journal inside the volume.
     ///
-    /// Version 1 (block type 3) ends after `s_errno`; what follows counts as zero.
+    /// Version 1 (block type 3) ends after `s_errno`; the following fields are treated as zero.
     pub struct DiskSuperblock[1024] {
         /// magic, 3 or 4, unused
         0x000 s_header: DiskHeader,
@@ -77,7 +77,7 @@ disk_struct! {
         0x051 s_padding2: [u8; 3],
         /// blocks of the fast-commit area; 0 means 256
         0x054 s_num_fc_blks: U32,
-        /// block after the last transaction, for a journal that was emptied in order
+        /// block after the last transaction, for a cleanly emptied journal
         0x058 s_head: U32,
         /// unused
         0x05C s_padding: [U32; 40],
@@ -92,7 +92,7 @@ disk_struct! {
 pub(super) const CRC32C: u8 = 4;
 /// Fast-commit blocks where `s_num_fc_blks` is 0.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
-/// A log must have this many blocks beside a fast-commit area.
+/// Minimum number of blocks of a log beside a fast-commit area.
 const MIN_LOG_BLOCKS: u32 = 1024;
 
 /// A defect of a journal's superblock.
@@ -108,7 +108,7 @@ pub enum SuperblockProblem {
         /// The value in the superblock.
         found: u32,
     },
-    /// Incompatible features that have no name here; bits of [`Incompat`].
+    /// Unknown incompatible features; bits of [`Incompat`].
     UnknownIncompat(u32),
     /// Read-only compatible features; none is defined.
     UnknownRoCompat(u32),
@@ -133,7 +133,7 @@ pub enum SuperblockProblem {
         /// The volume's, in bytes.
         volume: u32,
     },
-    /// `s_maxlen` exceeds the blocks that the journal has.
+    /// `s_maxlen` exceeds the blocks of the journal.
     TooLong {
         /// `s_maxlen`
         maxlen: u32,
@@ -155,7 +155,7 @@ pub enum SuperblockProblem {
         /// The value in the superblock.
         found: u32,
     },
-    /// `s_errno` is set. The journal can be read all the same.
+    /// `s_errno` is set. The journal can still be read.
     Errno(i32),
 }
 
@@ -164,8 +164,8 @@ impl fmt::Display for SuperblockProblem {
         match *self {
             Self::Magic { found } => write!(f, "magic number {found:#010x}"),
             Self::BlockType { found } => write!(f, "block type {found}"),
-            Self::UnknownIncompat(bits) => write!(f, "journal features of unknown meaning (incompat {bits:#x})"),
-            Self::UnknownRoCompat(bits) => write!(f, "journal features of unknown meaning (ro_compat {bits:#x})"),
+            Self::UnknownIncompat(bits) => write!(f, "unknown journal features (incompat {bits:#x})"),
+            Self::UnknownRoCompat(bits) => write!(f, "unknown journal features (ro_compat {bits:#x})"),
             Self::ConflictingChecksums => f.write_str("more than one scheme of checksums"),
             Self::ChecksumType { found } => write!(f, "journal checksums of type {found}"),
             Self::Checksum { stored, computed } => write!(f, "checksum {stored:#010x}, computed {computed:#010x}"),
@@ -202,7 +202,7 @@ impl From<SuperblockProblem> for Error {
 
 impl DiskSuperblock {
     /// The superblock of an empty journal (version 2, no features, sequence 1) of `blocks` blocks of `block_size`
-    /// bytes, those for fast commits included. Inside a volume `uuid` is the volume's.
+    /// bytes, those for fast commits included. For an internal journal `uuid` is the volume's.
     #[must_use]
     pub fn empty(block_size: u32, blocks: u32, fast_commit_blocks: u32, uuid: [u8; 16]) -> Self {
         let Ok(mut sb) = Self::read_from_bytes(&[0; Self::SIZE]) else {
@@ -219,19 +219,18 @@ impl DiskSuperblock {
         sb
     }
 
-    /// Writes the checksum, where CSUM_V2 or CSUM_V3 asks for one; else 0. The last step before the bytes go to the
-    /// device.
+    /// Writes the checksum under CSUM_V2 or CSUM_V3, otherwise 0. The last step before the bytes go to the device.
     pub fn set_checksum(&mut self) {
         let summed = self.incompat().intersects(Incompat::CSUM_V2 | Incompat::CSUM_V3);
         self.s_checksum = if summed { self.checksum() } else { 0 }.into();
     }
 
-    /// Version 2: there are features, a UUID and what follows.
+    /// Whether it has version 2: features, a UUID and the following fields.
     fn is_v2(&self) -> bool {
         BlockType::from_number(self.s_header.h_blocktype.get()) == Some(BlockType::SuperblockV2)
     }
 
-    /// Compatible features with names; none in version 1.
+    /// Known compatible features; none in version 1.
     pub fn compat(&self) -> Compat {
         if self.is_v2() { Compat::from_bits_retain(self.s_feature_compat.get()) } else { Compat::empty() }
     }
@@ -248,7 +247,7 @@ impl DiskSuperblock {
         crc32c(!0, copy.as_bytes())
     }
 
-    /// Blocks set aside for fast commits: 0 without that feature.
+    /// Blocks of the fast-commit area: 0 without that feature.
     pub fn fast_commit_blocks(&self) -> u32 {
         match (self.incompat().contains(Incompat::FAST_COMMIT), self.s_num_fc_blks.get()) {
             (false, _) => 0,
@@ -257,13 +256,13 @@ impl DiskSuperblock {
         }
     }
 
-    /// The block behind the log's last: where the log wraps around.
+    /// The block after the log's last, where the log wraps around.
     fn log_end(&self) -> u32 {
         self.s_maxlen.get().saturating_sub(self.fast_commit_blocks())
     }
 
-    /// Everything wrong with this superblock, for a volume with blocks of `block_size` bytes and a journal that has
-    /// `blocks` of them. Without the magic number and a known type, nothing else is checked.
+    /// All problems of this superblock, for a volume with blocks of `block_size` bytes and a journal of `blocks`
+    /// blocks. Without the magic number and a known type, nothing else is checked.
     pub fn problems(&self, block_size: u32, blocks: u64) -> Vec<SuperblockProblem> {
         if self.s_header.h_magic != MAGIC {
             return vec![SuperblockProblem::Magic { found: self.s_header.h_magic.get() }];
@@ -312,7 +311,7 @@ impl DiskSuperblock {
     }
 }
 
-/// A journal's superblock that can be relied on: the log lies inside the journal and every feature is known.
+/// A validated journal superblock: the log is inside the journal and every feature is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalSuperblock {
     disk: DiskSuperblock,
@@ -320,12 +319,12 @@ pub struct JournalSuperblock {
 }
 
 impl JournalSuperblock {
-    /// Reads the superblock from the start of `block`, for a volume with blocks of `block_size` bytes and a journal
-    /// that has `blocks` of them.
+    /// Reads the superblock from the start of `block`, for a volume with blocks of `block_size` bytes and a journal of
+    /// `blocks` blocks.
     ///
     /// # Errors
     /// `Unsupported` for an unknown feature or checksum, `Corrupt` for everything else that
-    /// [`DiskSuperblock::problems`] finds, except an errno the kernel left ([`Self::errno`]).
+    /// [`DiskSuperblock::problems`] finds, except an errno recorded by the kernel ([`Self::errno`]).
     pub fn parse(block: &[u8], block_size: u32, blocks: u64) -> Result<Self> {
         let (disk, _) = DiskSuperblock::read_from_prefix(block)
             .map_err(|_| Error::corrupt(Structure::Journal, "superblock cut short"))?;
@@ -353,7 +352,7 @@ impl JournalSuperblock {
         Ok(Self { disk, log })
     }
 
-    /// The superblock as it stands.
+    /// The superblock's fields.
     pub fn disk(&self) -> &DiskSuperblock {
         &self.disk
     }
@@ -363,12 +362,12 @@ impl JournalSuperblock {
         &self.log
     }
 
-    /// The journal's blocks that hold the log, which wraps around at their end.
+    /// The blocks of the log, which wraps around at their end.
     pub fn log_blocks(&self) -> Range<u32> {
         self.disk.s_first.get()..self.disk.log_end()
     }
 
-    /// The journal's blocks that hold fast commits; empty without that feature.
+    /// The blocks of the fast-commit area; empty without that feature.
     pub fn fast_commit_blocks(&self) -> Range<u32> {
         let end = self.disk.s_maxlen.get();
         // the kernel leaves the block between the log and this area unused

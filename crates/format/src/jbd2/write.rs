@@ -1,6 +1,6 @@
 //! Writing the blocks of a log: descriptor, revoke and commit blocks, and the checksums over them.
 //!
-//! The other half of [`LogFormat`] reads back what is written here.
+//! The other half of [`LogFormat`] reads these blocks.
 
 use super::log::{Checksums, LogFormat, TagFlags};
 use super::superblock::CRC32C;
@@ -14,21 +14,21 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 use zerocopy::big_endian::U32;
 
-/// Bytes of the UUID behind the first tag.
+/// Bytes of the UUID after the first tag.
 const UUID: usize = 16;
 
-/// A block on its way into the log.
+/// A block to be written to the log.
 #[derive(Debug, Clone, Copy)]
 pub struct LoggedBlock<'a> {
     /// Its home on the volume.
     pub home: FsBlock,
-    /// Its first four bytes, which are the magic number, stand as zeroes in `data`.
+    /// Whether its first four bytes are the magic number, which is replaced by zeros in `data`.
     pub escaped: bool,
-    /// The bytes as they stand in the log.
+    /// The bytes as logged.
     pub data: &'a [u8],
 }
 
-/// A block that begins with the journal's magic number: in the log the number has to be replaced by zero.
+/// Whether a block begins with the journal's magic number, which must be replaced by zeros in the log.
 #[must_use]
 pub fn needs_escape(data: &[u8]) -> bool {
     data.starts_with(&MAGIC.to_be_bytes())
@@ -50,8 +50,7 @@ fn header(block_type: BlockType, sequence: u32) -> DiskHeader {
 }
 
 impl DiskSuperblock {
-    /// Writes the features, and the algorithm of the checksums where they ask for one. Their checksum is set
-    /// afterwards.
+    /// Sets the features, and the checksum algorithm where they need one. The checksum must be set afterwards.
     pub fn set_features(&mut self, compat: Compat, incompat: Incompat) {
         self.s_feature_compat = compat.bits().into();
         self.s_feature_incompat = incompat.bits().into();
@@ -65,13 +64,13 @@ impl LogFormat {
         if self.sums_blocks() { DiskBlockTail::SIZE } else { 0 }
     }
 
-    /// Most blocks that one descriptor block describes.
+    /// Maximum number of blocks of one descriptor block.
     #[must_use]
     pub fn tags_per_block(&self) -> usize {
         (self.block_size as usize - DiskHeader::SIZE - UUID - self.tail_size()) / self.tag_size()
     }
 
-    /// Most blocks that one revoke block names.
+    /// Maximum number of blocks in one revoke block.
     #[must_use]
     pub fn revokes_per_block(&self) -> usize {
         (self.block_size as usize - DiskRevoke::SIZE - self.tail_size()) / self.revoke_size()
@@ -81,8 +80,8 @@ impl LogFormat {
         if self.wide { 8 } else { 4 }
     }
 
-    /// The descriptor block of transaction `sequence` for the blocks that follow it in the log, the journal's `uuid`
-    /// behind its first tag.
+    /// The descriptor block of transaction `sequence` for the blocks that follow it in the log, with the journal's
+    /// `uuid` after its first tag.
     ///
     /// # Panics
     /// For more blocks than [`Self::tags_per_block`].
@@ -128,7 +127,7 @@ impl LogFormat {
         out
     }
 
-    /// A revoke block of transaction `sequence`: copies of `blocks` in it and in all transactions before are not to be
+    /// A revoke block of transaction `sequence`: copies of `blocks` in it and in all earlier transactions must not be
     /// replayed.
     ///
     /// # Panics
@@ -148,8 +147,8 @@ impl LogFormat {
         out
     }
 
-    /// The commit block of transaction `sequence`, written `time` after the beginning of 1970. `transaction` is what
-    /// [`Self::sum_transaction`] returned for all its descriptor blocks and the blocks they describe, in order.
+    /// The commit block of transaction `sequence`, written `time` after the beginning of 1970. `transaction` is the
+    /// result of [`Self::sum_transaction`] for all its descriptor blocks and the blocks they describe, in order.
     #[must_use]
     pub fn commit(&self, sequence: u32, time: Duration, transaction: u32) -> Vec<u8> {
         let v1 = self.checksums == Checksums::V1;
@@ -174,8 +173,8 @@ impl LogFormat {
         out
     }
 
-    /// The sum over a transaction that its commit block carries under the first scheme, continued over one more block;
-    /// begins with `!0`. Under the others it stays as it is.
+    /// The checksum of a transaction for its commit block under the first scheme, continued over one more block; begins
+    /// with `!0`. Unchanged under the other schemes.
     #[must_use]
     pub fn sum_transaction(&self, sum: u32, block: &[u8]) -> u32 {
         if self.sums_transactions() { crc32_be(sum, block) } else { sum }

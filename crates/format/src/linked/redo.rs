@@ -1,5 +1,5 @@
-//! The redo area: what the repair after a crash writes, behind a checksum before it writes any of it, so that a repair
-//! that was cut is done again to the same end.
+//! The redo area: all sectors that the repair after a crash writes, stored with a checksum before any is written, so
+//! that an interrupted repair can be repeated with the same result.
 
 use super::{SECTOR, sum};
 use crate::checksum::crc32c;
@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const REDO_MAGIC: u32 = 0x6465_724C;
 
 disk_struct! {
-    /// The start of the redo area. The numbers of the sectors follow, 8 bytes each; from the next whole sector on,
-    /// their content.
+    /// The start of the redo area. The sector numbers follow, 8 bytes each, and from the next sector boundary on the
+    /// contents.
     pub struct DiskListRedo[64] {
         /// 0x6465724C
         0x00 ld_magic: U32,
@@ -45,13 +45,13 @@ fn bad(what: &'static str) -> Error {
 }
 
 impl Redo {
-    /// Bytes that so many sectors take in the redo area.
+    /// Size in bytes of `sectors` sectors in the redo area.
     #[must_use]
     pub fn len_of(sectors: usize) -> usize {
         (DiskListRedo::SIZE + sectors * 8).next_multiple_of(SECTOR) + sectors * SECTOR
     }
 
-    /// The bytes, whole sectors, with their checksum.
+    /// The bytes with the checksum, a multiple of the sector size.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let count = u32::try_from(self.sectors.len()).unwrap_or(u32::MAX);
@@ -74,10 +74,10 @@ impl Redo {
         bytes
     }
 
-    /// Reads the redo area. Memory: no more than `area` has, twice.
+    /// Reads the redo area. Uses at most twice the memory of `area`.
     ///
     /// # Errors
-    /// `Corrupt` where it is not whole.
+    /// `Corrupt` where it is incomplete or damaged.
     pub fn parse(area: &[u8]) -> Result<Self> {
         let (mut header, _) = DiskListRedo::read_from_prefix(area).map_err(|_| bad("the redo area is cut short"))?;
         if header.ld_magic.get() != REDO_MAGIC {
@@ -85,7 +85,7 @@ impl Redo {
         }
         let count = header.ld_count.get() as usize;
         if count > area.len() / SECTOR {
-            return Err(bad("the redo area counts more than it can hold"));
+            return Err(bad("the redo area counts more sectors than fit"));
         }
         let numbers_end = DiskListRedo::SIZE + count * 8;
         let numbers = area.get(DiskListRedo::SIZE..numbers_end).ok_or_else(|| bad("the redo area is cut short"))?;

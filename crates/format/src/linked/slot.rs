@@ -1,4 +1,4 @@
-//! A slot of the list: its parts, to bytes and back.
+//! A slot of the list: encoding and parsing.
 
 use super::{
     DiskListCopy, DiskListFresh, DiskListGroup, DiskListInode, DiskListPointers, DiskListRun, DiskListSlot,
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// A changed sector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
-    /// Which one, and its checksums.
+    /// Its location and checksums.
     pub head: DiskListCopy,
     /// Its content after the generation.
     pub after: Box<[u8; SECTOR]>,
@@ -20,7 +20,7 @@ pub struct Copied {
 /// A slot: one generation of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
-    /// Its header. What it counts, its length and its checksum are set by [`Slot::encode`].
+    /// Its header. Counts, length and checksum are set by [`Slot::encode`].
     pub header: DiskListSlot,
     /// Inodes, each once.
     pub inodes: Vec<DiskListInode>,
@@ -32,7 +32,7 @@ pub struct Slot {
     pub groups: Vec<DiskListGroup>,
     /// Blocks of metadata that are written with the slot.
     pub fresh: Vec<DiskListFresh>,
-    /// Slots of the inode table, those of the inodes that have [`WHOLE`](super::WHOLE), in their order.
+    /// Inode table slots of the inodes with [`WHOLE`](super::WHOLE), in their order.
     pub whole: Vec<Box<[u8]>>,
     /// Changed sectors of directories and attributes.
     pub copies: Vec<Copied>,
@@ -48,15 +48,15 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
     Ok(head)
 }
 
-/// `count` structures from the front of `rest`: no more memory than `rest` has bytes, whatever the count says.
+/// Removes `count` structures from the front of `rest`. Memory is limited by the length of `rest`, whatever the count.
 fn parts<T: FromBytes + KnownLayout + Immutable + Copy>(rest: &mut &[u8], count: u32) -> Result<Vec<T>> {
-    let len = (count as usize).checked_mul(size_of::<T>()).ok_or_else(|| bad("a slot counts too much"))?;
+    let len = (count as usize).checked_mul(size_of::<T>()).ok_or_else(|| bad("a slot's counts are too large"))?;
     let bytes = take(rest, len)?;
     Ok(bytes.chunks_exact(size_of::<T>()).filter_map(|chunk| T::read_from_bytes(chunk).ok()).collect())
 }
 
 impl Slot {
-    /// A slot that describes no change, for inodes of `inode_size` bytes.
+    /// A slot without changes, for inodes of `inode_size` bytes.
     #[must_use]
     pub fn empty(uuid: [u8; 16], counter: u64, block_size: u32, inode_size: u32) -> Self {
         let mut header = DiskListSlot::new_zeroed();
@@ -69,13 +69,13 @@ impl Slot {
         Self { header, inodes, pointers, runs, groups, fresh: Vec::new(), whole: Vec::new(), copies: Vec::new() }
     }
 
-    /// Bytes that it takes.
+    /// Its encoded size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records_len() + self.copies.len() * (DiskListCopy::SIZE + SECTOR)
     }
 
-    /// Bytes that all but the copies take, the header and whole inodes among them.
+    /// Its encoded size in bytes without the copies.
     #[must_use]
     pub fn records_len(&self) -> usize {
         DiskListSlot::SIZE
@@ -87,20 +87,20 @@ impl Slot {
             + self.whole.iter().map(|slot| slot.len()).sum::<usize>()
     }
 
-    /// It describes no change.
+    /// Whether it has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == DiskListSlot::SIZE
     }
 
-    /// Drops all it describes and says so: [`INCOMPLETE`](super::INCOMPLETE).
+    /// Drops all its changes and sets [`INCOMPLETE`](super::INCOMPLETE).
     pub fn make_incomplete(&mut self) {
         let mut header = self.header;
         header.ll_flags = (header.ll_flags.get() | super::INCOMPLETE).into();
         *self = Self { header, ..Self::empty(header.ll_uuid, 0, 0, 0) };
     }
 
-    /// The bytes, whole sectors, with what the header counts and the checksum.
+    /// The bytes with the counts and the checksum in the header, a multiple of the sector size.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let len = self.len();
@@ -135,11 +135,11 @@ impl Slot {
         bytes
     }
 
-    /// Reads a slot from its area. Memory: no more than `area` has.
+    /// Reads a slot from its area. Uses at most the memory of `area`.
     ///
     /// # Errors
-    /// `Corrupt` where it is not whole: no magic number, a length that does not fit, a wrong checksum, counts that do not come to
-    /// that length, a copy beyond its block or with another checksum than its content.
+    /// `Corrupt` where it is incomplete or damaged: no magic number, an impossible length, a wrong checksum, counts
+    /// that do not match the length, a copy outside its block or with a wrong checksum.
     pub fn parse(area: &[u8]) -> Result<Self> {
         let (mut header, _) = DiskListSlot::read_from_prefix(area).map_err(|_| bad("a slot is cut short"))?;
         if header.ll_magic.get() != MAGIC {
@@ -168,10 +168,10 @@ impl Slot {
         let fresh = parts(rest, header.ll_fresh.get())?;
         let whole = (header.ll_whole.get() as usize)
             .checked_mul(inode_size as usize)
-            .ok_or_else(|| bad("a slot counts too much"))?;
+            .ok_or_else(|| bad("a slot's counts are too large"))?;
         let whole: Vec<Box<[u8]>> = take(rest, whole)?.chunks_exact(inode_size as usize).map(Box::from).collect();
         if inodes.iter().filter(|inode| inode.li_flags.get() & WHOLE != 0).count() != whole.len() {
-            return Err(bad("a slot has not the whole inodes that it names"));
+            return Err(bad("a slot's number of whole inodes is wrong"));
         }
         if pointers.iter().any(|p| (u32::from(p.lp_index.get()) + u32::from(p.lp_count.get())) * 4 > block_size) {
             return Err(bad("a slot has pointers beyond their block"));
@@ -181,7 +181,7 @@ impl Slot {
             copies.push(Self::copy(rest, block_size)?);
         }
         if !rest.is_empty() {
-            return Err(bad("a slot is longer than what it counts"));
+            return Err(bad("a slot is longer than its counts"));
         }
         Ok(Self { header, inodes, pointers, runs, groups, fresh, whole, copies })
     }

@@ -43,7 +43,7 @@ fn full() -> Slot {
     slot
 }
 
-/// The slot without what [`Slot::encode`] sets.
+/// The slot without the fields that [`Slot::encode`] sets.
 fn described(mut slot: Slot) -> Slot {
     slot.header = DiskListSlot { ll_flags: slot.header.ll_flags, ..Slot::empty([7; 16], 8, 1024, 128).header };
     slot
@@ -61,7 +61,7 @@ fn a_slot_reads_back_and_counts_only_whole() {
             bytes[at] ^= 0x10;
             assert!(Slot::parse(&bytes[..at]).is_err(), "cut at {at}");
         }
-        // a torn slot: any of its sectors is the one of before
+        // a torn slot: one of its sectors is the old one
         for sector in 0..bytes.len() / SECTOR {
             let mut torn = bytes.clone();
             torn[sector * SECTOR..][..SECTOR].fill(0xEE);
@@ -71,7 +71,7 @@ fn a_slot_reads_back_and_counts_only_whole() {
     }
 }
 
-/// The slot with a checksum that is right, as one who means harm would write it.
+/// The slot with a right checksum, as an attacker would write it.
 fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[4..8].fill(0);
     let len = u32::from_le_bytes(bytes[0x20..0x24].try_into().unwrap()) as usize;
@@ -158,7 +158,7 @@ fn areas_cover_the_list() {
                 continue;
             };
             assert_eq!(areas.slot * 2 + areas.redo, len);
-            assert!(areas.redo >= 2 * areas.slot, "what two slots describe fits more often than not");
+            assert!(areas.redo >= 2 * areas.slot, "the redo area fits the changes of two slots in most cases");
             assert_eq!((areas.slot_at(4), areas.slot_at(7), areas.redo_at()), (0, areas.slot, 2 * areas.slot));
         }
     }

@@ -1,8 +1,8 @@
 //! The chunk table: which blocks of the metadata regions a generation uses.
 //!
-//! Regions consist of chunks of 512 blocks, taken from the data groups one by one: a chunk that is a region counts as
-//! used, as a whole, in the ext4 block bitmap. A record of the table says which of its blocks hold something of this
-//! generation: the two superblocks, mapped blocks, nodes of the map.
+//! Regions consist of chunks of 512 blocks, allocated one by one from the data groups: all blocks of a region's chunk
+//! are in use in the ext4 block bitmap. A record of the table shows which of its blocks this generation uses: the two
+//! superblocks, mapped blocks, nodes of the map.
 
 use super::{CHUNK_BLOCKS, Layout};
 use crate::{Error, Result, Structure};
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Words in the bitmap of a chunk.
 pub const WORDS: usize = CHUNK_BLOCKS as usize / 64;
-/// Records of a block of the table; what follows them is 0.
+/// Records in a block of the table; the rest of the block is 0.
 pub const RECORDS: u32 = 56;
 
 disk_struct! {
@@ -31,12 +31,12 @@ disk_struct! {
 pub struct Chunk {
     /// Its number on the device, from 0.
     pub number: u32,
-    /// A set bit for each of its blocks that is in use, the lowest first.
+    /// A bit for each of its blocks, set for one in use, the lowest first.
     pub used: [u64; WORDS],
 }
 
 impl Chunk {
-    /// A chunk with nothing in it but the superblocks, if it is the first of the device.
+    /// An empty chunk; the first of the device contains the superblocks.
     #[must_use]
     pub fn new(number: u32) -> Self {
         let mut used = [0; WORDS];
@@ -53,7 +53,7 @@ impl Chunk {
     }
 }
 
-/// The chunk that a block of the device lies in, and its bit there: word and mask.
+/// The chunk of a block of the device, and the block's bit there: word and mask.
 #[must_use]
 pub fn bit_of(physical: u64) -> (u32, usize, u64) {
     let (chunk, bit) = (physical / u64::from(CHUNK_BLOCKS), physical % u64::from(CHUNK_BLOCKS));
@@ -92,12 +92,12 @@ pub fn parse(block: &[u8], layout: &Layout) -> Result<Vec<Option<Chunk>>> {
         chunks.push(Some(chunk));
     }
     if block.get(RECORDS as usize * DiskChunk::SIZE..).is_some_and(|rest| rest.iter().any(|byte| *byte != 0)) {
-        return Err(bad("what follows the records is set"));
+        return Err(bad("the bytes after the records are not zero"));
     }
     Ok(chunks)
 }
 
-/// The bytes of a block of the table: the first [`RECORDS`] of these records.
+/// The bytes of a block of the table with the first [`RECORDS`] of these records.
 #[must_use]
 pub fn to_bytes(records: &[Option<Chunk>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(super::BLOCK_SIZE as usize);

@@ -7,27 +7,27 @@ use std::ops::Range;
 
 /// Bytes in a block.
 pub const BLOCK_SIZE: u32 = 4096;
-/// Blocks in a group: what a bitmap block counts.
+/// Blocks in a group: the bits of a bitmap block.
 pub const GROUP_BLOCKS: u32 = 8 * BLOCK_SIZE;
 /// Blocks in a chunk, the unit in which metadata regions grow: one 64th of a group.
 pub const CHUNK_BLOCKS: u32 = GROUP_BLOCKS / 64;
-/// The fewest blocks a volume may have: 16 MiB.
+/// Minimum number of blocks of a volume (16 MiB).
 pub const LEAST_BLOCKS: u64 = 8 * CHUNK_BLOCKS as u64;
-/// The most blocks a volume may have (64 TiB): descriptors then take a tenth of a group.
+/// Maximum number of blocks of a volume (64 TiB): descriptors then take a tenth of a group.
 pub const MOST_BLOCKS: u64 = 1 << 34;
-/// Superblocks, in as many blocks from the device's start.
+/// Number of superblocks, in the first blocks of the device.
 pub const COPIES: u64 = 2;
 /// Blocks of the list of snapshots.
 pub const LIST_BLOCKS: u64 = 256;
-/// Blocks behind the superblocks in which nothing lies where the superblock says `reserved`: other formats have their
-/// signatures there, the last one Btrfs at 64 KiB.
+/// Blocks after the superblocks that are unused if the superblock has `reserved`: other formats have their signatures
+/// there, the last one Btrfs at 64 KiB.
 pub const HEAD: Range<u64> = COPIES..17;
 /// Bytes in a group descriptor.
 const DESCRIPTOR_SIZE: u64 = 64;
-/// A group of an ext volume has no more blocks than this, whatever its bitmap could count.
+/// Maximum number of blocks of a group of an ext volume, whatever the size of its bitmap.
 const EXT_GROUP_BLOCKS: u64 = 65528;
 
-/// The layout of a native volume: numbers that all follow from its length.
+/// The layout of a native volume, which depends on its length alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     blocks: u64,
@@ -52,8 +52,8 @@ impl Layout {
         self.blocks
     }
 
-    /// Groups with blocks on the device; the last may be short, and the blocks that it lacks count as used. As many
-    /// metadata groups follow.
+    /// Groups with blocks on the device; the last may be short, and its missing blocks are marked used. The same number
+    /// of metadata groups follow.
     #[must_use]
     pub fn data_groups(&self) -> u32 {
         // at most 2^19
@@ -72,7 +72,7 @@ impl Layout {
         2 * self.metadata_start()
     }
 
-    /// Blocks of the front: the ext4 superblock's, and the group descriptors'.
+    /// Blocks of the front: ext4 superblock and group descriptors.
     #[must_use]
     pub fn front(&self) -> u64 {
         1 + (2 * u64::from(self.data_groups()) * DESCRIPTOR_SIZE).div_ceil(BLOCK_SIZE.into())
@@ -85,14 +85,15 @@ impl Layout {
         (self.blocks / u64::from(CHUNK_BLOCKS)) as u32
     }
 
-    /// The blocks of the device in which e2fsck would look for an ext volume's backup superblock, of any block size:
-    /// the starts of groups 1 and of the powers of 3, 5 and 7, in groups as long as their bitmap can count.
+    /// The blocks of the device in which e2fsck would search for an ext volume's backup superblock, of any block size:
+    /// the starts of group 1 and of the groups that are powers of 3, 5 and 7, with groups as long as their bitmap
+    /// allows.
     #[must_use]
     pub fn backup_blocks(&self) -> BTreeSet<u64> {
         let own = u64::from(BLOCK_SIZE);
         let mut blocks = BTreeSet::new();
         for size in (10..=16).map(|log| 1u64 << log) {
-            // mke2fs makes groups of the shorter length, and e2fsck looks behind the longer one
+            // mke2fs uses groups of the shorter length, and e2fsck searches at the longer one
             for group_bytes in [8 * size * size, (8 * size).min(EXT_GROUP_BLOCKS) * size] {
                 for base in [3u64, 5, 7] {
                     let powers = std::iter::successors(Some(1u64), |group| Some(group * base));
@@ -104,14 +105,13 @@ impl Layout {
         blocks
     }
 
-    /// The chunks that [`Layout::backup_blocks`] lie in. None of them becomes part of the metadata regions where the
-    /// superblock says `reserved`.
+    /// The chunks of [`Layout::backup_blocks`]. They do not become metadata regions if the superblock has `reserved`.
     #[must_use]
     pub fn backup_chunks(&self) -> BTreeSet<u32> {
         self.backup_blocks().into_iter().map(|physical| (physical / u64::from(CHUNK_BLOCKS)) as u32).collect()
     }
 
-    /// The indexes of the chunk table's blocks; space for a record of every chunk.
+    /// The indexes of the chunk table's blocks, with space for a record of every chunk.
     #[must_use]
     pub fn table(&self) -> Range<u64> {
         let start = self.front() + self.metadata_start();
@@ -131,7 +131,7 @@ impl Layout {
         self.list().end
     }
 
-    /// Levels of the map: nodes on the way to an entry of a metadata block.
+    /// Levels of the map: nodes on the path to an entry of a metadata block.
     #[must_use]
     pub fn levels(&self) -> u8 {
         let (mut levels, mut reach) = (1, map::ENTRIES as u64);
@@ -155,7 +155,7 @@ impl Layout {
             .then(|| block - self.metadata_start() + self.front())
     }
 
-    /// The block number of the ext4 volume that has an index; `None` for the chunk table, the list and beyond.
+    /// The block number of the ext4 volume for an index; `None` for the chunk table, the list and beyond.
     #[must_use]
     pub fn block_of(&self, index: u64) -> Option<FsBlock> {
         if index < self.front() {
@@ -164,7 +164,7 @@ impl Layout {
         (index < self.table().start).then(|| FsBlock(index - self.front() + self.metadata_start()))
     }
 
-    /// Whether a metadata block may lie in this block of the device.
+    /// Whether this block of the device may contain metadata.
     #[must_use]
     pub fn is_physical_block(&self, physical: u64) -> bool {
         let end = u64::from(self.chunks()) * u64::from(CHUNK_BLOCKS);

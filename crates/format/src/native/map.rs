@@ -1,10 +1,10 @@
 //! The map: from the index of a metadata block to its physical block.
 //!
-//! A tree of nodes of 4 KiB with 128 entries each. An entry of a leaf leads to a metadata block, one of a node above to
-//! a node; an entry with physical block 0 leads nowhere, and what it stands for reads as zeroes.
+//! A tree of nodes of 4 KiB with 128 entries each. An entry of a leaf leads to a metadata block, one of an inner node
+//! to a node; an entry with physical block 0 is empty, and its blocks read as zeros.
 //!
-//! A block's kind, its owner, its generation and its checksum stand in the entry and not in the block: bitmaps and
-//! inode tables have no space for a header, and a block alone does not show that it is an old copy of itself.
+//! A block's kind, owner, generation and checksum are in the entry, not in the block: bitmaps and inode tables have no
+//! space for a header, and a block alone does not show that it is an old copy.
 
 use super::{BLOCK_SIZE, Layout};
 use crate::checksum::crc32c;
@@ -18,17 +18,17 @@ pub const ENTRIES: usize = BLOCK_SIZE as usize / DiskEntry::SIZE;
 disk_struct! {
     /// An entry of a node of the map.
     pub struct DiskEntry[32] {
-        /// physical block: the block of the device where it lies; 0 for none
+        /// physical block: its block of the device; 0 for none
         0x00 e_physical: U64,
         /// generation that wrote it
         0x08 e_generation: U64,
-        /// what it is: `BlockKind`
+        /// kind: `BlockKind`
         0x10 e_kind: u8,
         /// 0
         0x11 e_reserved: [u8; 3],
-        /// the inode it belongs to; 0 for none
+        /// the owner inode; 0 for none
         0x14 e_owner: U32,
-        /// CRC32C from the volume's seed over its position, then its bytes
+        /// CRC32C from the volume's seed over the block's position, then its bytes
         0x18 e_checksum: U32,
         /// 0
         0x1C e_reserved2: U32,
@@ -61,7 +61,7 @@ pub enum BlockKind {
     Attributes = 10,
     /// A block of the orphan file.
     OrphanFile = 11,
-    /// File data that goes the way of metadata.
+    /// File data that is written as metadata.
     Data = 12,
     /// A node of the map.
     MapNode = 13,
@@ -91,14 +91,14 @@ impl BlockKind {
         Self::SnapshotList,
     ];
 
-    /// The kind of a number.
+    /// The kind for a number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number.checked_sub(1)?)).copied()
     }
 }
 
-/// The position of a block; its checksum covers that, so that no block passes for another.
+/// The position of a block, which its checksum covers, so that no block can be taken for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Position {
     /// A metadata block's index.
@@ -107,7 +107,7 @@ pub enum Position {
     Node {
         /// 0 for leaves.
         level: u8,
-        /// Counted from 0 in its level.
+        /// Number in its level, from 0.
         number: u64,
     },
 }
@@ -128,36 +128,36 @@ impl Position {
 /// An entry that leads to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The block of the device where it lies.
+    /// Its block of the device.
     pub physical: u64,
     /// The generation that wrote it.
     pub generation: u64,
     /// The kind of the block.
     pub kind: BlockKind,
-    /// The inode it belongs to; 0 for none.
+    /// The owner inode; 0 for none.
     pub owner: u32,
     /// See [`Position::checksum`].
     pub checksum: u32,
 }
 
 impl Entry {
-    /// An entry as it stands in a node; `None` for one that leads nowhere.
+    /// Reads an entry of a node; `None` for an empty one.
     ///
     /// # Errors
-    /// `Corrupt` for a block in which no metadata may lie, a kind that does not exist, no generation, and an empty
-    /// entry that is not all zeroes.
+    /// `Corrupt` for a block that may not contain metadata, an undefined kind, no generation, and an empty entry that
+    /// is not all zeros.
     pub fn parse(disk: &DiskEntry, layout: &Layout) -> Result<Option<Self>> {
         let bad = |what| Error::corrupt(Structure::Map, what);
         if disk.e_physical.get() == 0 {
             let empty = disk.as_bytes().iter().all(|byte| *byte == 0);
             return if empty { Ok(None) } else { Err(bad("an entry without a physical block is not empty")) };
         }
-        let kind = BlockKind::from_number(disk.e_kind).ok_or_else(|| bad("an entry's kind does not exist"))?;
+        let kind = BlockKind::from_number(disk.e_kind).ok_or_else(|| bad("an entry's kind is undefined"))?;
         if !layout.is_physical_block(disk.e_physical.get()) {
             return Err(bad("an entry leads to a block that cannot hold metadata"));
         }
         if disk.e_generation.get() == 0 {
-            return Err(bad("an entry is of no generation"));
+            return Err(bad("an entry has no generation"));
         }
         if disk.e_reserved != [0; 3] || disk.e_reserved2.get() != 0 {
             return Err(bad("an entry's unused bytes are set"));
@@ -186,7 +186,7 @@ impl Entry {
     }
 }
 
-/// A node of the map, all its entries valid. A clone costs a copy.
+/// A validated node of the map. Cloning copies all entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     entries: Box<[Option<Entry>; ENTRIES]>,
@@ -202,8 +202,7 @@ impl Node {
     /// Reads a node of a level (0 for leaves).
     ///
     /// # Errors
-    /// `Corrupt` as [`Entry::parse`], for a block that is cut short, and where what an entry leads to cannot be in this
-    /// level.
+    /// `Corrupt` as for [`Entry::parse`], for a truncated block, and where an entry's kind is invalid in this level.
     pub fn parse(block: &[u8], level: u8, layout: &Layout) -> Result<Self> {
         let mut node = Self::default();
         let mut found = block.chunks_exact(DiskEntry::SIZE);
@@ -232,7 +231,7 @@ impl Node {
         bytes
     }
 
-    /// The entry of a slot; `None` for one that leads nowhere, and beyond the node.
+    /// The entry of a slot; `None` for an empty one, and beyond the node.
     #[must_use]
     pub fn get(&self, slot: usize) -> Option<Entry> {
         self.entries.get(slot).copied().flatten()
@@ -245,7 +244,7 @@ impl Node {
         }
     }
 
-    /// The entries that lead somewhere, with their slots.
+    /// The entries that are not empty, with their slots.
     pub fn present(&self) -> impl Iterator<Item = (usize, Entry)> + '_ {
         self.entries.iter().enumerate().filter_map(|(slot, entry)| Some((slot, (*entry)?)))
     }

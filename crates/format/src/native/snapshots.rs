@@ -1,8 +1,8 @@
 //! The list of snapshots: generations that are pinned.
 //!
-//! A snapshot is the root of the map as a generation left it. A physical block, and a block of file data, is free where
-//! neither the live generation nor any snapshot uses it; each says what it uses in its own chunk table and its own
-//! bitmaps, so nothing else has to be stored.
+//! A snapshot is the root of the map at the end of a generation. A physical block or a block of file data is free if
+//! neither the live generation nor any snapshot uses it; each records its blocks in its own chunk table and bitmaps, so
+//! nothing else has to be stored.
 
 use super::map::{DiskEntry, Entry};
 use super::{BLOCK_SIZE, Layout};
@@ -13,23 +13,23 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Records of a block of the list.
 pub const RECORDS: usize = BLOCK_SIZE as usize / DiskSnapshot::SIZE;
 pub use super::layout::LIST_BLOCKS as BLOCKS;
-/// Most snapshots a volume may have.
+/// Maximum number of snapshots of a volume.
 pub const MOST: u64 = BLOCKS * RECORDS as u64;
-/// Most bytes in the name of a snapshot.
+/// Maximum length of a snapshot's name in bytes.
 pub const NAME_LEN: usize = 128;
 
 disk_struct! {
     /// A record of the list of snapshots.
     pub struct DiskSnapshot[256] {
-        /// its name, zeroes behind it; all zeroes for a record that is not in use
+        /// its name, padded with zeros; all zeros for a record that is not in use
         0x00 s_name: [u8; 128],
         /// the root of the map, as in its generation's superblock
         0x80 s_root: DiskEntry,
         /// number of the generation, as in the entry of the root
         0xA0 s_generation: U64,
-        /// when it was made, seconds since 1970
+        /// time of creation, seconds since 1970
         0xA8 s_time: I64,
-        /// as `n_chunks` of its generation
+        /// `n_chunks` of its generation
         0xB0 s_chunks: U32,
         /// 0
         0xB4 s_reserved: [u8; 76],
@@ -39,20 +39,20 @@ disk_struct! {
 /// A generation that is pinned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// 1 to [`NAME_LEN`] bytes, neither zero nor `/` among them.
+    /// The name: 1 to [`NAME_LEN`] bytes without zero and `/`.
     pub name: Vec<u8>,
     /// The entry of the root of its map.
     pub root: Entry,
     /// Its generation.
     pub generation: u64,
-    /// When it was made, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub time: i64,
     /// Records of its chunk table that may be in use.
     pub chunks: u32,
 }
 
 impl Snapshot {
-    /// Whether a snapshot may have this name.
+    /// Whether a name is valid for a snapshot.
     #[must_use]
     pub fn is_name(name: &[u8]) -> bool {
         (1..=NAME_LEN).contains(&name.len())
@@ -65,7 +65,7 @@ impl Snapshot {
 /// Reads a block of the list: its records, `None` for one that is not in use.
 ///
 /// # Errors
-/// `Corrupt` for a block that is cut short, and a record that contradicts itself.
+/// `Corrupt` for a truncated block, and for a record that contradicts itself.
 pub fn parse(block: &[u8], layout: &Layout) -> Result<Vec<Option<Snapshot>>> {
     let bad = |what| Error::corrupt(Structure::SnapshotList, what);
     let mut records = block.chunks_exact(DiskSnapshot::SIZE);
@@ -80,7 +80,7 @@ pub fn parse(block: &[u8], layout: &Layout) -> Result<Vec<Option<Snapshot>>> {
         let len = disk.s_name.iter().position(|byte| *byte == 0).unwrap_or(NAME_LEN);
         let (name, rest) = disk.s_name.split_at(len);
         if !Snapshot::is_name(name) || rest.iter().any(|byte| *byte != 0) {
-            return Err(bad("a name is none"));
+            return Err(bad("a name is invalid"));
         }
         let root = Entry::parse(&disk.s_root, layout)?.ok_or_else(|| bad("a snapshot has no map"))?;
         if disk.s_reserved != [0; 76] {
@@ -100,7 +100,7 @@ pub fn parse(block: &[u8], layout: &Layout) -> Result<Vec<Option<Snapshot>>> {
     Ok(list)
 }
 
-/// The bytes of a block of the list: the first [`RECORDS`] of these records.
+/// The bytes of a block of the list with the first [`RECORDS`] of these records.
 #[must_use]
 pub fn to_bytes(records: &[Option<Snapshot>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK_SIZE as usize);

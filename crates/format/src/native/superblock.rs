@@ -1,7 +1,8 @@
-//! The native superblock: the only structure with a fixed location. There are two, in blocks 0 and 1, written in turn.
+//! The native superblock: the only structure with a fixed location. There are two, in blocks 0 and 1, written
+//! alternately.
 //!
-//! A write of 4 KiB may be torn between sectors, so each sector ends with the number of the generation: a superblock
-//! counts where all eight agree and its checksum matches, and the one with the higher number is the volume.
+//! A write of 4 KiB may be torn between sectors, so each sector ends with the number of the generation: a superblock is
+//! valid if all eight agree and its checksum matches, and the valid one with the higher number is active.
 
 use super::Layout;
 use super::map::{BlockKind, DiskEntry, Entry, Position};
@@ -14,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// `n_magic`
 pub const MAGIC: [u8; 8] = *b"ExtantFS";
-/// The version of the format that is described here.
+/// The version of the format in this module.
 pub const VERSION: u32 = 1;
 pub use super::layout::COPIES;
 
@@ -23,13 +24,13 @@ disk_struct! {
     pub struct DiskMapLogEntry[40] {
         /// the index of the metadata block
         0x00 l_index: U64,
-        /// its entry, instead of that in the leaf
+        /// its entry, which replaces that in the leaf
         0x08 l_entry: DiskEntry,
     }
 }
 
 disk_struct! {
-    /// A sector of the native superblock behind the first.
+    /// A sector of the native superblock after the first.
     pub struct DiskSector[512] {
         /// 0
         0x000 n_unused: [u8; 64],
@@ -72,41 +73,41 @@ disk_struct! {
     }
 }
 
-/// The most numbers that torn superblocks may be ahead: each try to mount again that was cut is one.
+/// Maximum distance of a torn superblock's number: each interrupted attempt to mount adds one.
 const MOST_TRIED: u64 = 1 << 16;
 
-/// The most attempts in a row that may have been cut and written over, so that nothing of them is left in the
-/// superblock's block.
+/// Maximum number of consecutive attempts that may have been interrupted and completely overwritten in the superblock's
+/// block.
 const MOST_UNSEEN: u64 = 4;
 
-/// Higher numbers of generations are no volume's that was ever in use, and could not be counted on from for long.
+/// Maximum valid generation number: no volume in use reaches a higher one, and numbers after it would run out.
 pub const LAST_GENERATION: u64 = u64::MAX / 2;
 
-/// A volume whose generation has a higher number is not written any more: no mount writes so many generations that one
-/// which began below came to the last.
+/// Maximum generation number of a volume that is written: no single mount writes so many generations that it could
+/// reach the last number from below this one.
 pub const LAST_TO_WRITE: u64 = LAST_GENERATION - (1 << 40);
 
-/// Entries that the map log has space for.
+/// Capacity of the map log in entries.
 pub const MAX_LOG_ENTRIES: usize = 77;
 
-/// `n_flags`: the volume is in use, and a crash may leave anything.
+/// `n_flags`: in use by an engine without write order, so that a crash may leave any state.
 const UNORDERED: u32 = 1;
-/// `n_flags`: nothing lies in the blocks where other programs look for their superblocks.
+/// `n_flags`: the blocks where other programs search for their superblocks are unused.
 const RESERVED: u32 = 2;
 
-/// A native superblock that can be relied on.
+/// A validated native superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeSuperblock {
     /// The volume's layout.
     pub layout: Layout,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// The generation it is the superblock of.
+    /// Its generation.
     pub generation: u64,
-    /// It is in use by an engine without write order: what a crash left needs a check.
+    /// Whether the volume is in use by an engine without write order: after a crash it needs a check.
     pub unordered: bool,
-    /// Nothing lies in [`HEAD`](super::HEAD) and in [`Layout::backup_blocks`], so that no content can be taken for the
-    /// superblock of another file system.
+    /// Whether [`HEAD`](super::HEAD) and [`Layout::backup_blocks`] are unused, so that no file data can be taken for
+    /// the superblock of another file system.
     pub reserved: bool,
     /// The entry of the map's root.
     pub root: Entry,
@@ -114,8 +115,8 @@ pub struct NativeSuperblock {
     pub chunks: u32,
     /// Records of the list of snapshots that may be in use, from its start.
     pub snapshots: u32,
-    /// The map log: entries that count instead of those in the leaves of the map, by index, ascending; `None` for a
-    /// block that is free. At most [`MAX_LOG_ENTRIES`]. The chunk table is that of the map without them.
+    /// The map log: entries that replace those in the leaves of the map, ascending by index; `None` for a free block.
+    /// At most [`MAX_LOG_ENTRIES`]. The chunk table describes the map without them.
     pub map_log: Vec<(u64, Option<Entry>)>,
 }
 
@@ -129,7 +130,7 @@ impl NativeSuperblock {
     /// Reads one of the two superblocks.
     ///
     /// # Errors
-    /// `Corrupt` where it is none, torn or damaged; `Unsupported` for another version.
+    /// `Corrupt` where it is missing, torn or damaged; `Unsupported` for another version.
     pub fn parse(block: &[u8]) -> Result<Self> {
         let bad = |what| Error::corrupt(Structure::NativeSuperblock, what);
         let (disk, _) = DiskNativeSuperblock::read_from_prefix(block).map_err(|_| bad("cut short"))?;
@@ -181,7 +182,7 @@ impl NativeSuperblock {
             }
             let entry = Entry::parse(&entry.l_entry, &layout)?;
             if entry.is_some_and(|entry| entry.kind == BlockKind::MapNode) {
-                return Err(bad("a map log entry is that of a node"));
+                return Err(bad("a map log entry leads to a node"));
             }
             if entry.is_none() && index < layout.front() {
                 return Err(bad("a map log entry frees the superblock or descriptors of the volume above the map"));
@@ -191,7 +192,7 @@ impl NativeSuperblock {
         Ok(sb)
     }
 
-    /// Whether a block that is no superblock any more was one once, by the numbers at the ends of its sectors.
+    /// Whether a block that is not a valid superblock was one before, by the numbers at the ends of its sectors.
     #[must_use]
     pub fn was_there(block: &[u8]) -> bool {
         let Ok((disk, _)) = DiskNativeSuperblock::read_from_prefix(block) else { return false };
@@ -202,17 +203,17 @@ impl NativeSuperblock {
         disk.n_sectors.iter().any(|sector| like(sector.n_generation.get()))
     }
 
-    /// Whether a block that does not count may be what a loss of power has left of a write to it. The next generation
-    /// is written over it.
+    /// Whether an invalid block may be the result of a write torn by a power failure. The next generation is written
+    /// over it.
     ///
-    /// Such a block has sectors of the one generation before this one that it was of, and of attempts after this one.
-    /// Each attempt has the number after the highest that is there, so few are missing among them. Where one sector's
-    /// number is all that is wrong, the sector must have had it before that attempt, or be all that arrived of the next
-    /// one.
+    /// Such a block has sectors of its previous generation, which is the one before this one, and of attempts after
+    /// this one. Each attempt has the number after the highest present one, so few are missing among them. Where only
+    /// one sector's number differs, the sector must have had it before that attempt, or be the only written one of the
+    /// next attempt.
     #[must_use]
     pub fn may_be_torn(&self, block: &[u8]) -> bool {
         let Some(numbers) = numbers(block) else { return false };
-        // the first generation of all has nothing but zeros beside it
+        // the very first generation has a block of zeros beside it
         let first = self.generation == 1;
         if first && block.iter().all(|byte| *byte == 0) {
             return true;
@@ -236,8 +237,7 @@ impl NativeSuperblock {
         before <= 1 && unseen <= MOST_UNSEEN && fits
     }
 
-    /// The superblock that a block would be if one of its sectors had the same number of the generation as all the
-    /// others, and that sector.
+    /// The superblock in a block in which only the generation number of one sector is wrong, and that sector.
     #[must_use]
     pub fn but_for_a_number(block: &[u8]) -> Option<(Self, usize)> {
         let numbers = numbers(block)?;
@@ -250,8 +250,7 @@ impl NativeSuperblock {
         Some((Self::parse(&block).ok()?, sector))
     }
 
-    /// The number of the generation that a damaged superblock beside this one was of, where enough of its sectors still
-    /// say so.
+    /// The generation number of a damaged superblock beside this one, if enough of its sectors agree on it.
     #[must_use]
     pub fn number_of(&self, block: &[u8]) -> Option<u64> {
         let sectors = block.chunks_exact(DiskSector::SIZE).take(8);
@@ -262,10 +261,10 @@ impl NativeSuperblock {
         numbers.iter().copied().find(|number| near(*number) && count(*number) > 4)
     }
 
-    /// Of the blocks at the device's start the newest superblock that counts, and the block it lies in.
+    /// The newest valid superblock in the blocks at the device's start, and its block.
     ///
     /// # Errors
-    /// Where none counts, what is wrong with the first.
+    /// The error of the first one, where none is valid.
     pub fn newest(blocks: &[u8]) -> Result<(Self, u64)> {
         let size = DiskNativeSuperblock::SIZE;
         let parsed =
@@ -284,10 +283,10 @@ impl NativeSuperblock {
         best.ok_or_else(|| first_error.unwrap_or_else(|| Error::corrupt(Structure::NativeSuperblock, "cut short")))
     }
 
-    /// The highest number that a sector of the two superblocks, at the start of `blocks`, has: that of a generation
-    /// whose superblock was torn, if not this one's. A later generation must have a higher one, or what is there of the
-    /// torn superblock and what arrives of the next one could be taken for a whole one. Numbers far beyond this one's
-    /// are not those of a torn superblock.
+    /// The highest generation number in any sector of the two superblocks, at the start of `blocks`: that of a torn
+    /// superblock, or this one's. A later generation must have a higher number, or sectors of the torn superblock and
+    /// of a later torn one could together be taken for a valid one. Numbers far beyond this one's do not come from torn
+    /// writes and are ignored.
     #[must_use]
     pub fn last_tried(&self, blocks: &[u8]) -> u64 {
         let sectors = blocks.chunks_exact(DiskSector::SIZE).take(COPIES as usize * 8);
@@ -325,13 +324,13 @@ impl NativeSuperblock {
         disk.as_bytes().to_vec()
     }
 
-    /// The start of all checksums of the volume.
+    /// The seed of all checksums of the volume.
     #[must_use]
     pub fn seed(&self) -> u32 {
         crc32c(!0, &self.uuid)
     }
 
-    /// The position that the root node's checksum covers beside its bytes.
+    /// The position that the root node's checksum covers in addition to its bytes.
     #[must_use]
     pub fn root_position(&self) -> Position {
         Position::Node { level: self.layout.levels() - 1, number: 0 }
@@ -347,8 +346,8 @@ fn numbers(block: &[u8]) -> Option<[u64; 8]> {
 }
 
 impl DiskNativeSuperblock {
-    /// Whether anything but zeros stands where nothing does, behind so many entries of the map log. A count of them
-    /// that is too low would bring back what the blocks were before.
+    /// Whether unused bytes, including those after the entries of the map log in use, are not all zeros. A count of
+    /// entries that is too low would otherwise restore older states of blocks.
     fn has_unused_bytes_set(&self, log_entries: usize) -> bool {
         let behind = self.n_sectors.iter().flat_map(|sector| &sector.n_entries).skip(log_entries);
         let mut unused = self.n_sectors.iter().map(|sector| &sector.n_unused[..]).chain([&self.n_reserved[..]]);
@@ -387,7 +386,7 @@ mod tests {
         }
     }
 
-    /// With a full map log.
+    /// A superblock with a full map log.
     fn full(generation: u64) -> NativeSuperblock {
         let entry = |n: u64| Entry {
             physical: 100 + n,
@@ -424,7 +423,7 @@ mod tests {
             let refused = NativeSuperblock::parse(&NativeSuperblock { map_log: wrong, ..superblock(9) }.to_bytes());
             assert!(refused.is_err_and(|e| e.to_string().contains(why)));
         }
-        // an entry of zeroes, too, which is what a count that is too high makes of the space behind the last one
+        // an entry of zeroes, too, as read from the space after the last entry by a count that is too high
         let freed = NativeSuperblock { map_log: vec![(0, None)], ..superblock(9) }.to_bytes();
         assert!(NativeSuperblock::parse(&freed).is_err_and(|e| e.to_string().contains("frees the superblock")));
         assert_eq!(superblock(8).number_of(&freed), Some(9));
@@ -500,7 +499,7 @@ mod tests {
         assert!(superblock(1).may_be_torn(&vec![0; 4096]) && !current.may_be_torn(&vec![0; 4096]));
     }
 
-    /// No write that was cut short leaves these numbers in one sector.
+    /// No torn write leaves these numbers in one sector.
     #[test]
     fn a_number_that_no_crash_leaves_is_damage() {
         let sector = |bytes: &[u8], n: usize, number: u64| {
@@ -508,7 +507,7 @@ mod tests {
             bytes[n * 512 + 504..][..8].copy_from_slice(&number.to_le_bytes());
             bytes
         };
-        // the highest number there is has none behind it
+        // the highest number has no successor
         let highest = sector(&superblock(u64::MAX).to_bytes(), 1, u64::MAX - 1);
         assert!(superblock(u64::MAX - 2).may_be_torn(&highest));
         let current = superblock(8);
@@ -519,11 +518,11 @@ mod tests {
                 assert!(!current.may_be_torn(&wrong), "{number} in sector {n}");
                 assert_eq!(NativeSuperblock::but_for_a_number(&wrong), Some((whole.clone(), n)));
             }
-            // what was there before, and all that arrived of the next one
+            // the previous content, and the only written sector of the next attempt
             for number in [7, 10] {
                 assert!(current.may_be_torn(&sector(&whole.to_bytes(), n, number)), "{number} in sector {n}");
             }
-            // the one before this one, with a number that it never had
+            // the previous generation, with a number that it never had
             for number in [8, 6, 7 + 16] {
                 assert!(!current.may_be_torn(&sector(&superblock(7).to_bytes(), n, number)), "{number} in sector {n}");
             }
@@ -534,7 +533,7 @@ mod tests {
         assert_eq!(NativeSuperblock::but_for_a_number(&superblock(9).to_bytes()), None);
     }
 
-    /// A crash while 9 is written, and another while the next mount writes over what is there of it.
+    /// A crash while 9 is written, and another while the next mount overwrites the torn superblock.
     #[test]
     fn two_torn_superblocks_make_no_whole_one() {
         let before = superblock(8);

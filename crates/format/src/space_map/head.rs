@@ -1,4 +1,4 @@
-//! Heads: which place of a metablockgroup's tree counts, and up to which generation the log is folded into it.
+//! Heads: the valid tree location of a metablockgroup, and the last generation of the log that is included in the tree.
 
 use super::{MOST_SEQUENCE, SpaceMaps};
 use crate::checksum::crc32c;
@@ -18,15 +18,15 @@ disk_struct! {
         0x04 h_number: U32,
         /// records of the ring up to this sequence are in the tree
         0x08 h_sequence: U64,
-        /// first block of the first of the two places
+        /// first block of the first of the two tree locations
         0x10 h_places: U64,
-        /// which place counts: 0 or 1
+        /// the valid location: 0 or 1
         0x18 h_place: U32,
         /// bytes of the tree
         0x1C h_length: U32,
         /// CRC32C of the tree, from the volume seed
         0x20 h_tree_checksum: U32,
-        /// the longest run of free blocks in the tree, over the borders of groups
+        /// the longest run of free blocks in the tree, across group boundaries
         0x24 h_longest: U32,
         /// free blocks in the tree
         0x28 h_free: U64,
@@ -34,47 +34,47 @@ disk_struct! {
         0x30 h_pinned: U64,
         /// 0
         0x38 h_reserved: U32,
-        /// CRC32C of the 60 bytes before, from the volume seed
+        /// CRC32C of the previous 60 bytes, from the volume seed
         0x3C h_checksum: U32,
     }
 }
 
-/// A head that can be relied on.
+/// A validated head.
 ///
-/// Promises: the places lie inside the volume and not in table or ring; the tree is not longer than its place; there
-/// are no more free blocks than the metablockgroup has, and no longer run than free blocks.
+/// Guarantees: the tree locations are inside the volume and not in table or ring; the tree is not longer than its
+/// location; there are no more free blocks than the metablockgroup has, and no longer run than free blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The metablockgroup.
     pub number: u32,
     /// Records of the ring up to this sequence are in the tree.
     pub sequence: u64,
-    /// First block of the first of the two places.
+    /// First block of the first of the two tree locations.
     pub places: FsBlock,
-    /// Whether the second place counts.
+    /// Whether the second location is the valid one.
     pub second: bool,
     /// Bytes of the tree.
     pub length: u32,
     /// CRC32C of the tree, from the volume seed.
     pub tree_checksum: u32,
-    /// The longest run of free blocks, over the borders of groups.
+    /// The longest run of free blocks, across group boundaries.
     pub longest: u32,
     /// Free blocks.
     pub free: u64,
 }
 
 impl Head {
-    /// The head of a metablockgroup whose places begin at this block and of which nothing was written yet, as
-    /// [`TreeWriter::finish`](super::tree::TreeWriter::finish) takes it.
+    /// The initial head of a metablockgroup whose tree locations begin at this block, for
+    /// [`TreeWriter::finish`](super::tree::TreeWriter::finish).
     #[must_use]
     pub fn empty(number: u32, places: FsBlock) -> Self {
         Self { number, sequence: 0, places, second: false, length: 0, tree_checksum: 0, longest: 0, free: 0 }
     }
 
-    /// Reads the head of a metablockgroup from the block of the table that has it, see [`SpaceMaps::head_at`].
+    /// Reads the head of a metablockgroup from its block of the table, see [`SpaceMaps::head_at`].
     ///
     /// # Errors
-    /// `Corrupt`, for whatever the type promises.
+    /// `Corrupt`, where one of the guarantees is violated.
     pub fn parse(block: &[u8], maps: &SpaceMaps, number: u32) -> Result<Self> {
         let bad = |what| Error::corrupt(Structure::SpaceMap, what);
         let bytes = block.get(maps.head_at(number).1..).unwrap_or_default();
@@ -86,7 +86,7 @@ impl Head {
             return Err(bad("the checksum of a head does not match"));
         }
         if disk.h_number.get() != number {
-            return Err(bad("a head is that of another metablockgroup"));
+            return Err(bad("a head belongs to another metablockgroup"));
         }
         let head = Self {
             number,
@@ -102,10 +102,10 @@ impl Head {
             return Err(bad("a head has unknown values"));
         }
         if !maps.are_inside(&maps.places(number, head.places)) {
-            return Err(bad("a head leads outside the volume, or into table or log"));
+            return Err(bad("a head's tree locations are outside the volume, or in table or log"));
         }
         if u64::from(head.length) > maps.place_blocks(number) * u64::from(maps.geometry().block_size) {
-            return Err(bad("a tree is longer than its place"));
+            return Err(bad("a tree is longer than its location"));
         }
         let blocks: u64 = maps.groups_of(number).map(|group| u64::from(maps.units(crate::GroupNo(group)))).sum();
         if head.free > blocks || u64::from(head.longest) > head.free {
@@ -117,7 +117,7 @@ impl Head {
         Ok(head)
     }
 
-    /// Writes the head into the block of the table that has it; nothing where the block is too short.
+    /// Writes the head into its block of the table; nothing where the block is too short.
     pub fn write(&self, block: &mut [u8], maps: &SpaceMaps) {
         let mut disk = DiskMapHead {
             h_magic: MAGIC.into(),
@@ -140,14 +140,14 @@ impl Head {
         }
     }
 
-    /// The first block of the place that counts.
+    /// The first block of the valid location.
     #[must_use]
     pub fn tree(&self, maps: &SpaceMaps) -> FsBlock {
         let [first, second] = maps.places(self.number, self.places);
         FsBlock(if self.second { second.start } else { first.start })
     }
 
-    /// The first block of the place that does not count.
+    /// The first block of the other location.
     #[must_use]
     pub fn other(&self, maps: &SpaceMaps) -> FsBlock {
         Self { second: !self.second, ..*self }.tree(maps)
@@ -155,13 +155,13 @@ impl Head {
 }
 
 impl DiskMapHead {
-    /// The bytes of a head at the start of a slice, any bytes; `None` where there are too few.
+    /// An unchecked head at the start of a slice; `None` where there are too few bytes.
     #[must_use]
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         Self::read_from_prefix(bytes).ok().map(|(head, _)| head)
     }
 
-    /// The checksum that the head should have.
+    /// The right checksum of the head.
     #[must_use]
     pub fn checksum(&self, maps: &SpaceMaps) -> u32 {
         crc32c(maps.geometry().checksum_seed, self.as_bytes().get(..Self::SIZE - 4).unwrap_or_default())
@@ -199,7 +199,7 @@ mod tests {
         head().write(&mut block, &maps);
         assert_eq!(Head::parse(&block, &maps, 2).unwrap(), head());
         assert_eq!((head().tree(&maps), head().other(&maps)), (FsBlock(4005), FsBlock(4000)));
-        // another's place, and none
+        // another head's location, and none
         block.copy_within(128..192, 64);
         for (number, word) in [(1, "another"), (0, "magic"), (15, "cut short")] {
             let error = Head::parse(&block[..1000], &maps, number).unwrap_err().to_string();

@@ -1,11 +1,11 @@
-//! The log of a volume's free space: a ring of blocks with what each generation allocated and freed.
+//! The log of a volume's free space: a ring of blocks with the allocations and frees of each generation.
 //!
-//! 1. Each block has a *position*, how many blocks were written to the ring before it; it lies at the position modulo
-//!    the ring's length. Positions have no gap: a block whose position is missing was lost.
-//! 2. The blocks of a generation have its sequence, and follow each other; [`RingBlock::left`] counts those that are
-//!    still to come. Sequences ascend with positions.
+//! 1. Each block has a *position*, the number of blocks written to the ring before it; it is at the position modulo the
+//!    ring's length. Positions have no gaps: a missing position means a lost block.
+//! 2. The blocks of a generation have its sequence and are consecutive; [`RingBlock::left`] is the number of those that
+//!    follow. Sequences ascend with positions.
 //! 3. A block that was never written is all zeros.
-//! 4. The blocks of a generation name no block twice, and no run reaches over the border of a group.
+//! 4. The records of a generation have no block twice, and no run crosses a group boundary.
 
 use super::{MOST_SEQUENCE, SpaceMaps};
 use crate::checksum::crc32c;
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// `l_magic`: "SMlg" in ASCII.
 pub const MAGIC: u32 = 0x676C_4D53;
-/// Most blocks that a record names.
+/// Maximum number of blocks in a record.
 pub const MOST_BLOCKS: u32 = 1 << 14;
 
 disk_struct! {
@@ -39,8 +39,8 @@ disk_struct! {
 disk_struct! {
     /// A record of the ring.
     pub struct DiskRecord[8] {
-        /// bits 0-47 the first block, bits 48-61 the number of blocks less 1, bit 62 set where they were allocated and
-        /// clear where they were freed, bit 63 0
+        /// bits 0-47 the first block, bits 48-61 the number of blocks minus 1, bit 62 set if they were allocated and
+        /// clear if they were freed, bit 63 0
         0x00 lr_run: U64,
     }
 }
@@ -73,9 +73,9 @@ impl Record {
     }
 }
 
-/// A block of the ring that can be relied on.
+/// A validated block of the ring.
 ///
-/// Promises: it lies where its position says; each record's run lies inside one group.
+/// Guarantees: its location matches its position; each record's run is inside one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingBlock {
     /// The generation.
@@ -84,12 +84,12 @@ pub struct RingBlock {
     pub position: u64,
     /// Blocks of the same generation that follow.
     pub left: u32,
-    /// The blocks that were allocated and freed.
+    /// The records of allocated and freed blocks.
     pub records: Vec<Record>,
 }
 
 impl RingBlock {
-    /// Records that a block of the ring has space for.
+    /// Capacity of a block of the ring in records.
     #[must_use]
     pub fn space(maps: &SpaceMaps) -> usize {
         (maps.geometry().block_size as usize - DiskRingHeader::SIZE) / DiskRecord::SIZE
@@ -118,7 +118,7 @@ impl RingBlock {
         let position = header.l_position.get();
         let length = maps.ring().end - maps.ring().start;
         if position % length != place {
-            return Err(bad("a block of the log lies in another's place"));
+            return Err(bad("a block of the log is at another's location"));
         }
         if header.l_sequence.get() == 0 || header.l_sequence.get() > MOST_SEQUENCE || position > MOST_SEQUENCE {
             return Err(bad("a block of the log has an impossible sequence"));
@@ -140,7 +140,7 @@ impl RingBlock {
         Ok(Some(Self { sequence, position, left, records }))
     }
 
-    /// Writes the block, all of it. Records beyond its [space](Self::space) are left out.
+    /// Writes the whole block. Records beyond its [space](Self::space) are omitted.
     pub fn write(&self, block: &mut [u8], maps: &SpaceMaps) {
         block.fill(0);
         let records = self.records.get(..Self::space(maps)).unwrap_or(&self.records);
@@ -163,13 +163,13 @@ impl RingBlock {
 }
 
 impl DiskRingHeader {
-    /// The bytes of a header at the start of a block, any bytes; `None` where there are too few.
+    /// An unchecked header at the start of a block; `None` where there are too few bytes.
     #[must_use]
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         Self::read_from_prefix(bytes).ok().map(|(header, _)| header)
     }
 
-    /// The checksum that the header of these records should have.
+    /// The right checksum for a header with these records.
     #[must_use]
     pub fn checksum(&self, maps: &SpaceMaps, records: &[u8]) -> u32 {
         let header = self.as_bytes().get(..Self::SIZE - 4).unwrap_or_default();
@@ -198,7 +198,7 @@ mod tests {
         ring_block().write(&mut bytes, &maps);
         assert_eq!(RingBlock::parse(&bytes, &maps, 3).unwrap(), Some(ring_block()));
         assert_eq!(RingBlock::parse(&[0; 1024], &maps, 3).unwrap(), None);
-        assert!(RingBlock::parse(&bytes, &maps, 4).unwrap_err().to_string().contains("another's place"));
+        assert!(RingBlock::parse(&bytes, &maps, 4).unwrap_err().to_string().contains("another's location"));
         assert!(RingBlock::parse(&bytes[..40], &maps, 3).unwrap_err().to_string().contains("space for"));
         assert!(RingBlock::parse(&bytes[..31], &maps, 3).unwrap_err().to_string().contains("cut short"));
         assert!(RingBlock::parse(&[], &maps, 3).is_err());

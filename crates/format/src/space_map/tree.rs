@@ -1,7 +1,7 @@
-//! Trees: the free space of a metablockgroup, a container for each of its groups in the smallest of four forms.
+//! Trees: the free space of a metablockgroup, a container for each of its groups in the smallest of four formats.
 //!
-//! A tree is a header, a [`DiskContainer`] for each group, and what the containers have, in the same order and without
-//! gaps: nothing where a group is empty or full, four bytes for each run, or a bit for each block.
+//! A tree is a header, a [`DiskContainer`] for each group, and the data of the containers, in the same order and
+//! without gaps: none for an empty or full group, four bytes per run, or one bit per block.
 
 use super::SpaceMaps;
 use super::head::Head;
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// `t_magic`: "SMtr" in ASCII.
 pub const MAGIC: u32 = 0x7274_4D53;
-/// Most blocks of a group that runs can name: a start has 16 bits.
+/// Maximum number of blocks of a group with runs: a start has 16 bits.
 pub const MOST_UNITS: u32 = 1 << 16;
 
 disk_struct! {
@@ -27,7 +27,7 @@ disk_struct! {
         0x08 t_sequence: U64,
         /// containers that follow
         0x10 t_groups: U32,
-        /// bytes of the tree, these included
+        /// bytes of the tree, this header included
         0x14 t_length: U32,
     }
 }
@@ -37,7 +37,7 @@ disk_struct! {
     pub struct DiskContainer[8] {
         /// 0 no block is free, 1 all are, 2 runs, 3 bits
         0x00 c_form: U16,
-        /// runs; 0 in other forms
+        /// runs; 0 in other formats
         0x02 c_runs: U16,
         /// free blocks
         0x04 c_free: U32,
@@ -49,7 +49,7 @@ disk_struct! {
     pub struct DiskFreeRun[4] {
         /// the first block, counted from the group's start
         0x00 fr_start: U16,
-        /// the number of blocks less 1
+        /// the number of blocks minus 1
         0x02 fr_length: U16,
     }
 }
@@ -57,18 +57,18 @@ disk_struct! {
 /// The free blocks of a group, counted from its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FreeBlocks {
-    /// None.
+    /// No block is free.
     Empty,
-    /// All.
+    /// All blocks are free.
     Full,
     /// Runs: ascending, and not adjacent.
     Runs(Vec<Range<u32>>),
-    /// A bit for each block, set where it is free, the lowest of a byte first. Bits behind the last block are clear.
+    /// A bit for each block, set for a free one, the lowest of a byte first. Bits after the last block are clear.
     Bits(Vec<u8>),
 }
 
 impl FreeBlocks {
-    /// The free runs of a group of so many blocks, ascending.
+    /// The free runs of a group of `blocks` blocks, ascending.
     pub fn runs(&self, units: u32) -> Box<dyn Iterator<Item = Range<u32>> + '_> {
         match self {
             FreeBlocks::Empty => Box::new(std::iter::empty()),
@@ -87,18 +87,18 @@ impl FreeBlocks {
     }
 }
 
-/// The free space of a metablockgroup that can be relied on.
+/// The validated free space of a metablockgroup.
 ///
-/// Promises: a container for each of its groups; runs ascend, are not adjacent and lie inside their group; counts and
+/// Guarantees: a container for each of its groups; runs ascend, are not adjacent and lie inside their group; counts and
 /// the longest run are those of the head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// Of each group, in order.
+    /// The container of each group, in order.
     pub groups: Vec<FreeBlocks>,
 }
 
 impl Tree {
-    /// Reads a tree: the bytes of the place that the head says, at least as many as its length.
+    /// Reads a tree from the bytes of the head's valid location, at least as many as its length.
     ///
     /// # Errors
     /// `Corrupt`, for whatever the type promises.
@@ -115,7 +115,7 @@ impl Tree {
         let groups = maps.groups_of(head.number);
         let says = (header.t_number.get(), header.t_sequence.get(), header.t_length.get(), header.t_groups.get());
         if says != (head.number, head.sequence, head.length, groups.len() as u32) {
-            return Err(bad("a tree is not the one its head says"));
+            return Err(bad("a tree does not match its head"));
         }
         let index = rest.get(..groups.len() * DiskContainer::SIZE).ok_or_else(|| bad("a tree is cut short"))?;
         let mut data = rest.get(index.len()..).unwrap_or_default();
@@ -126,12 +126,12 @@ impl Tree {
             let blocks = take(&mut data, &entry, units)?;
             let free = sums.add(blocks.runs(units), units);
             if free != entry.c_free.get() {
-                return Err(bad("a container does not have as many free blocks as it says"));
+                return Err(bad("a container has a wrong count of free blocks"));
             }
             all.push(blocks);
         }
         if !data.is_empty() {
-            return Err(bad("something follows the containers of a tree"));
+            return Err(bad("extra bytes follow the containers of a tree"));
         }
         if (sums.free, sums.longest) != (head.free, head.longest) {
             return Err(bad("the counts of a tree are not those of its head"));
@@ -140,7 +140,7 @@ impl Tree {
     }
 }
 
-/// A container, from the front of what is left of the tree.
+/// Reads a container from the front of the rest of the tree.
 fn take(data: &mut &[u8], entry: &DiskContainer, units: u32) -> Result<FreeBlocks> {
     let bad = |what| Error::corrupt(Structure::SpaceMap, what);
     let (form, runs) = (entry.c_form.get(), usize::from(entry.c_runs.get()));
@@ -181,17 +181,17 @@ fn take(data: &mut &[u8], entry: &DiskContainer, units: u32) -> Result<FreeBlock
     }
 }
 
-/// The totals of a tree over its groups, as its head has them.
+/// The totals of a tree over its groups, as in its head.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     free: u64,
     longest: u32,
-    /// The run that ends at the end of the last group.
+    /// The length of the free run at the end of the last group.
     open: u32,
 }
 
 impl Sums {
-    /// Adds the next group; its free blocks.
+    /// Adds the next group and returns its number of free blocks.
     fn add(&mut self, runs: impl Iterator<Item = Range<u32>>, units: u32) -> u32 {
         let (mut free, mut open) = (0, 0);
         for run in runs {
@@ -209,7 +209,7 @@ impl Sums {
     }
 }
 
-/// Builds the bytes of a tree, group after group.
+/// A writer of the bytes of a tree, group by group.
 #[derive(Debug)]
 pub struct TreeWriter<'a> {
     maps: &'a SpaceMaps,
@@ -228,7 +228,7 @@ impl<'a> TreeWriter<'a> {
         Self { maps, number, group, index: Vec::new(), data: Vec::new(), sums: Sums::default() }
     }
 
-    /// The next group's free runs, ascending, not adjacent and inside it. What reaches beyond it is left out.
+    /// Adds the next group's free runs, which are ascending, not adjacent and inside it. Parts beyond it are omitted.
     pub fn group(&mut self, free: impl Iterator<Item = Range<u32>>) {
         let units = self.maps.units(GroupNo(self.group));
         let runs: Vec<Range<u32>> =
@@ -260,8 +260,8 @@ impl<'a> TreeWriter<'a> {
         self.group += 1;
     }
 
-    /// The tree's bytes, never more than its place has; and `head` for them, but for its place: sequence, length,
-    /// checksum and counts. Groups that were not added have no free block.
+    /// The tree's bytes, which always fit into its location, and `head` with sequence, length, checksum and counts for
+    /// them. Groups that were not added have no free block.
     #[must_use]
     pub fn finish(mut self, sequence: u64, head: &mut Head) -> Vec<u8> {
         while self.group < self.maps.groups_of(self.number).end {
@@ -289,7 +289,7 @@ impl<'a> TreeWriter<'a> {
     }
 }
 
-/// Sets the bits of a run, byte by byte where it is long.
+/// Sets the bits of a run, by whole bytes where possible.
 fn set_bits(bytes: &mut [u8], run: &Range<u32>) {
     let mut at = run.start;
     while at < run.end {
@@ -321,7 +321,7 @@ mod tests {
         (writer.finish(9, &mut head), head)
     }
 
-    /// Reads a tree whose bytes were changed, with the checksum of what they are now.
+    /// Reads a tree with changed bytes and the checksum of the changed bytes.
     fn read(mut bytes: Vec<u8>, mut head: Head, change: impl FnOnce(&mut Vec<u8>)) -> Result<Tree> {
         change(&mut bytes);
         head.length = bytes.len() as u32;
@@ -355,7 +355,7 @@ mod tests {
             ("its head", 16, 3),
             ("unknown form", 24, 4),
             ("unknown form", 26 + 8, 1),
-            ("as many free", 28, 5),
+            ("count of free", 28, 5),
             ("overlap", at + 4, 4),
             ("outside the group", at + 15, 1),
             ("cut short", 26, 200),
@@ -376,15 +376,15 @@ mod tests {
             bytes.push(0);
             bytes[20] += 1;
         });
-        assert!(longer.unwrap_err().to_string().contains("follows"));
-        // bits behind the last block of the short group
+        assert!(longer.unwrap_err().to_string().contains("extra bytes follow"));
+        // bits after the last block of the short group
         let (bytes, head) = write(&[vec![], vec![], vec![], (0..50).map(|n| (n * 2, n * 2 + 1)).collect()], 2);
         assert_eq!(bytes.len(), at + 13);
         let error = read(bytes, head, |bytes| bytes[at + 12] |= 0x10).unwrap_err().to_string();
         assert!(error.contains("beyond the group"), "{error}");
     }
 
-    /// Ascending runs that are not adjacent, inside so many blocks.
+    /// Ascending runs that are not adjacent, inside `blocks` blocks.
     fn runs(units: u32) -> impl Strategy<Value = Vec<(u32, u32)>> {
         let some = proptest::collection::vec((1u32..40, 1u32..600), 0..20);
         let many = proptest::collection::vec((1u32..3, 1u32..3), 0..3000);

@@ -1,23 +1,23 @@
-//! A volume's own record of its free space, of whatever form: what phase 5 compares with the claims.
+//! A volume's record of its free space, in whatever form, which phase 5 compares with the claims.
 
 use crate::problem::Problem;
 use format::GroupNo;
 
-/// A record of free space: the block bitmaps, or anything else that can say of each cluster whether it is free.
+/// A record of free space: the block bitmaps, or any other structure that states for each cluster whether it is free.
 pub(crate) trait FreeSpaceRecord {
-    /// The record of the clusters of a group. What is wrong with the record itself goes to `report`.
+    /// The record of the clusters of a group. Errors in the record itself are passed to `report`.
     fn of_group(&self, group: GroupNo, report: &dyn Fn(Problem)) -> Recorded<'_>;
 }
 
 /// The record of a group.
 pub(crate) enum Recorded<'a> {
-    /// Nothing that could be read.
+    /// The record could not be read.
     Unknown,
-    /// There is no record: these clusters are in use, and no others.
+    /// There is no record: exactly these clusters are in use.
     NeverWritten(Vec<u64>),
     /// The blocks in use, 64 to a word.
     Map(&'a [u64]),
-    /// The clusters in use, and those that are so whatever the record says.
+    /// The clusters in use, and those that are in use whatever the record states.
     Used(&'a Bits, Vec<u64>),
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum Bits {
     Unreadable(Box<str>),
     /// Every bit is set.
     Full,
-    /// The bits, the lowest first; what is missing at the end is zero.
+    /// The bits, the lowest first; missing words at the end are zero.
     Words(Box<[u64]>),
 }
 

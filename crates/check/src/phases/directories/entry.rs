@@ -1,4 +1,4 @@
-//! The rules for one entry.
+//! The checks of one directory entry.
 
 use super::{Dir, Entry, EntryRole, Names};
 use crate::inode_records::{InodeRecord, Marks};
@@ -13,10 +13,10 @@ use std::sync::atomic::Ordering;
 const MIN_REC_LEN: usize = 12;
 /// The shortest encrypted name in bytes: one cipher block.
 const MIN_ENCRYPTED: usize = 16;
-/// A record of "." longer than this could hold another entry beside it.
+/// Maximum length of the record of "." that has no space for another entry.
 const DOT_REC_LEN: usize = 12 + MIN_REC_LEN;
 
-/// So many problems are remembered that depend on attributes yet to be read.
+/// Maximum number of stored problems that depend on attributes yet to be read.
 const MAX_SUSPECTS: usize = 1 << 16;
 
 /// The number of a file's type in its entries.
@@ -64,7 +64,7 @@ impl Names<'_> {
         (inode == InodeNo::ROOT || ordinary.contains(&inode.get())) && !volume.is_quota_or_orphan_file(inode)
     }
 
-    /// Checks an entry. Whether it counts as a name of its inode.
+    /// Checks an entry and returns whether it counts as a name of its inode.
     #[inline]
     pub(super) fn check_entry(&self, dir: &Dir<'_>, entry: &Entry<'_>, role: EntryRole) -> bool {
         match role {
@@ -79,7 +79,7 @@ impl Names<'_> {
             self.report(dir, entry, Code::EntryInodeOutOfRange);
             return false;
         }
-        // an entry that cannot be a subdirectory's makes no directory its parent
+        // an entry that cannot be a subdirectory's does not set a parent
         let mut adopts = role == EntryRole::Other;
         if let Some(code) = self.misplaced(dir, entry, role) {
             self.report(dir, entry, code);
@@ -97,7 +97,7 @@ impl Names<'_> {
         self.ctx.report(dir.problem(code).inode(entry.inode).name(entry.name));
     }
 
-    /// The problem of an entry that is what none behind the first two may be.
+    /// The problem of an entry after the first two that is invalid there.
     #[inline]
     pub(super) fn misplaced(&self, dir: &Dir<'_>, entry: &Entry<'_>, role: EntryRole) -> Option<Code> {
         if role != EntryRole::Other {
@@ -145,7 +145,7 @@ impl Names<'_> {
         }
     }
 
-    /// Checks what the entry says of the inode, and whether the two may go together.
+    /// Checks the file type and the encryption policy of an entry against its inode.
     #[inline]
     fn check_target(&self, dir: &Dir<'_>, entry: &Entry<'_>, role: EntryRole, target: InodeRecord, adopts: bool) {
         let expected = target.kind.map_or(0, file_type);
@@ -167,7 +167,7 @@ impl Names<'_> {
             match self.ctx.policies.differ(dir.inode, entry.inode) {
                 Some(false) => {}
                 Some(true) => self.report(dir, entry, Code::EncryptionPolicyDiffers),
-                // it stands in an attribute block still to be read
+                // the context is in an attribute block still to be read
                 None => self.suspect(dir, entry, Code::EncryptionPolicyDiffers),
             }
         }
@@ -180,7 +180,7 @@ impl Names<'_> {
         }
     }
 
-    /// Remembers a problem that is one only if something not yet known turns out so.
+    /// Stores a possible problem that depends on attributes not read yet.
     #[cold]
     fn suspect(&self, dir: &Dir<'_>, entry: &Entry<'_>, code: Code) {
         let mut suspects = self.suspects.lock();
@@ -194,7 +194,7 @@ impl Names<'_> {
         self.ctx.report(problem.found(u64::from(entry.file_type)).expected(u64::from(expected)));
     }
 
-    /// A directory named by its parent, or by one more.
+    /// Records the parent of a directory, or that another entry names it.
     fn adopt(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
         if dir.inode == InodeNo::ROOT && entry.name == b"lost+found" {
             self.lost_and_found.store(true, Ordering::Relaxed);
@@ -205,10 +205,10 @@ impl Names<'_> {
         }
     }
 
-    /// An inode that is not in use, or lies where its group says that none is.
+    /// Reports an entry whose inode is not in use, or in a part of the table that its group marks as unused.
     #[cold]
     fn check_unused(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
-        // most inodes outside a sample look unused
+        // most inodes outside a sample appear to be unused
         if self.ctx.problems.is_closed() {
             return;
         }
@@ -229,7 +229,7 @@ impl Names<'_> {
     #[inline]
     fn check_name(&self, dir: &Dir<'_>, entry: &Entry<'_>, role: EntryRole) {
         if dir.is_encrypted() {
-            // any bytes, but no less than the cipher makes
+            // any bytes, but at least one cipher block
             if role == EntryRole::Other && entry.name.len() < MIN_ENCRYPTED {
                 self.report(dir, entry, Code::EntryEncryptedNameTooShort);
             }

@@ -1,13 +1,13 @@
 //! The hash trees of indexed directories.
 //!
-//! Blocks arrive in any order and on several threads, so that nothing about the tree is known when one comes. Of each
-//! block of an indexed directory only what it is and the range of its names' hashes is recorded, of each index entry
-//! whom it refers to and the range it promises. When all have come, [`HashTrees::finish`] puts the two together.
+//! Blocks arrive in any order and on several threads, so the tree is unknown when a block is read. For each block of an
+//! indexed directory only its kind and the range of its names' hashes are recorded, for each index entry its target and
+//! its range of hashes. At the end [`HashTrees::finish`] compares the two.
 //!
 //! Invariants
-//! 1. A leaf's hashes are taken on arrival with the hash function the superblock names. Where the root of the directory
-//!    names another, [`HashTrees::foreign`] says so, and the leaves are to be read once more.
-//! 2. No walk in a tree takes more steps than the deepest tree has levels, whatever its blocks refer to.
+//! 1. A leaf's hashes are computed on arrival with the hash function in the superblock. Where the root of the directory
+//!    has another, [`HashTrees::foreign`] returns the directory, and the leaves are read once more.
+//! 2. No walk in a tree takes more steps than the deepest possible tree has levels, whatever its blocks refer to.
 
 use crate::context::Context;
 use crate::inode_records::Directory;
@@ -30,11 +30,11 @@ const FILE_TYPE: usize = 7;
 const ROOT_INFO: usize = 24;
 /// Levels of the deepest tree there can be, under large_dir, the root's included.
 const MAX_DEPTH: u8 = 3;
-/// The part of an index entry's block number that counts.
+/// The valid bits of an index entry's block number.
 const BLOCK_MASK: u32 = 0x0FFF_FFFF;
-/// The highest hash a block may be asked to hold.
+/// The highest hash that a block may contain.
 const MAX_HASH: u32 = !CONTINUES;
-/// Bit 0 of `unused_flags`: something no version of the format has defined.
+/// Bit 0 of `unused_flags`: undefined in all versions of the format.
 const FLAG_INCOMPATIBLE: u8 = 1;
 
 /// The kind of a block of an indexed directory.
@@ -42,9 +42,9 @@ const FLAG_INCOMPATIBLE: u8 = 1;
 pub(crate) enum HtreeBlock {
     /// Block 0.
     Root,
-    /// Looks like one unused entry with an array of the right size behind it.
+    /// One unused entry followed by an array of index entries of the right size.
     Node,
-    /// Anything else: names.
+    /// Any other block: names.
     Leaf,
 }
 
@@ -72,10 +72,10 @@ pub(crate) struct HashRange {
 }
 
 impl HashRange {
-    /// Of no names.
+    /// The range of no names.
     pub(crate) const EMPTY: Self = Self { min: u32::MAX, max: 0 };
 
-    /// Takes in a name; `folded` where the directory compares names without case.
+    /// Extends the range by the hash of a name; `folded` where the directory compares names without case.
     #[inline]
     pub(crate) fn add(&mut self, hasher: &Hasher, name: &[u8], folded: bool) {
         let hash = hash_of(hasher, name, folded);
@@ -120,7 +120,7 @@ struct Link {
     dir: InodeNo,
     child: u32,
     node: u32,
-    /// The lowest and the highest hash it promises.
+    /// The lowest and the highest hash of its range.
     low: u32,
     high: u32,
 }
@@ -128,25 +128,25 @@ struct Link {
 /// The records of all indexed directories.
 pub(crate) struct HashTrees<'a> {
     ctx: &'a Context<'a>,
-    /// The hash function that the superblock names; `None` where that is none a checker can compute.
+    /// The hash function in the superblock; `None` where that cannot be computed.
     hasher: Option<Hasher>,
     blocks: Mutex<Vec<Block>>,
     links: Mutex<Vec<Link>>,
 }
 
 impl<'a> HashTrees<'a> {
-    /// Nothing has come yet.
+    /// No records yet.
     pub(crate) fn new(ctx: &'a Context<'a>) -> Self {
         let hasher = HashVersion::from_raw(ctx.volume.disk.s_def_hash_version).and_then(|named| hasher(ctx, named));
         Self { ctx, hasher, blocks: Mutex::default(), links: Mutex::default() }
     }
 
-    /// The hash function that leaves are checked with when they come.
+    /// The hash function for leaves on arrival.
     pub(crate) fn hasher(&self) -> Option<&Hasher> {
         self.hasher.as_ref()
     }
 
-    /// Takes in a leaf.
+    /// Records a leaf.
     pub(crate) fn leaf(&self, dir: InodeNo, file_block: u32, range: HashRange) {
         self.push(Block { dir, file_block, kind: Kind::Leaf(range) });
     }
@@ -155,7 +155,7 @@ impl<'a> HashTrees<'a> {
         self.blocks.lock().push(block);
     }
 
-    /// Checks a root or node for itself and takes in what it refers to.
+    /// Checks a root or node by itself and records its references.
     pub(crate) fn index_block(
         &self,
         directory: &Directory,
@@ -189,11 +189,11 @@ impl<'a> HashTrees<'a> {
             return;
         }
         let state = match bytes.get(FILE_TYPE) {
-            // an entry that hides a node has no type; the kernel does not look, but e2fsck finds no checksum then
+            // the unused entry of a node has no type; the kernel does not check that, but e2fsck then finds no checksum
             Some(1..) if file_block != 0 => ChecksumState::Missing,
             _ => index_checksum(bytes, format.dir.block_size, directory.seed),
         };
-        // block 0 may still be the leaf it was, with its own checksum in place
+        // block 0 may still be a leaf with a valid checksum
         let geometry = &self.ctx.volume.geometry;
         let foreign = !geometry.tail(Tailed::Index).says(bytes, directory.inode, None);
         if state == ChecksumState::Good && !foreign
@@ -222,7 +222,7 @@ impl<'a> HashTrees<'a> {
         match HashVersion::from_raw(info.hash_version) {
             Some(HashVersion::SipHash) if format.dir.hashed => {}
             Some(HashVersion::SipHash) => report(Code::HtreeCannotUseSiphash, info.hash_version),
-            // the unsigned forms are never written: the superblock's flags decide
+            // the unsigned versions are never written: the superblock's flags decide
             Some(HashVersion::Legacy | HashVersion::HalfMd4 | HashVersion::Tea) => {
                 if format.dir.hashed {
                     report(Code::HtreeNeedsSiphash, info.hash_version);
@@ -281,7 +281,8 @@ impl<'a> HashTrees<'a> {
         self.links.lock().append(&mut links);
     }
 
-    /// After all blocks came: the directories whose root names another hash function than the superblock, with it.
+    /// The directories whose root has another hash function than the superblock, with that function. Called after all
+    /// blocks were read.
     pub(crate) fn foreign(&mut self) -> BTreeMap<InodeNo, Hasher> {
         let blocks = self.blocks.get_mut();
         blocks.sort_unstable_by_key(Block::key);
@@ -292,8 +293,8 @@ impl<'a> HashTrees<'a> {
         roots.filter(|(_, hasher)| Some(*hasher) != self.hasher).collect()
     }
 
-    /// After [`foreign`](Self::foreign): leaves whose lowest or highest hash another one has, too, with these hashes.
-    /// Only such may hold one name between them twice, where the tree is consistent.
+    /// The leaves whose lowest or highest hash another leaf has too, with these hashes. In a consistent tree only such
+    /// leaves can have a name in common. Called after [`foreign`](Self::foreign).
     pub(crate) fn borders(&mut self, foreign: &BTreeMap<InodeNo, Hasher>) -> BTreeMap<(InodeNo, u32), Vec<u32>> {
         let blocks = self.blocks.get_mut();
         let mut borders: BTreeMap<_, Vec<u32>> = BTreeMap::new();
@@ -314,7 +315,7 @@ impl<'a> HashTrees<'a> {
         borders
     }
 
-    /// Sets the range of hashes of a leaf of one of these directories, by the function that its root means.
+    /// Sets the range of hashes of a leaf of one of these directories, by the function in its root.
     pub(crate) fn rehash(&self, dir: InodeNo, file_block: u32, range: HashRange) {
         let mut blocks = self.blocks.lock();
         if let Ok(at) = blocks.binary_search_by_key(&(dir, file_block), Block::key)
@@ -324,7 +325,7 @@ impl<'a> HashTrees<'a> {
         }
     }
 
-    /// Puts blocks and references together.
+    /// Compares blocks and references.
     pub(crate) fn finish(self) {
         let mut blocks = self.blocks.into_inner();
         let mut links = self.links.into_inner();
@@ -341,7 +342,7 @@ impl<'a> HashTrees<'a> {
     }
 }
 
-/// The hash function that a root means: with the sign that the superblock states. `None` for SipHash.
+/// The hash function for a root's hash version, with the signedness in the superblock. `None` for SipHash.
 pub(crate) fn hasher(ctx: &Context<'_>, version: HashVersion) -> Option<Hasher> {
     let disk = &ctx.volume.disk;
     let unsigned = Flags::from_bits_retain(disk.s_flags.get()).contains(Flags::UNSIGNED_HASH);
@@ -368,7 +369,7 @@ struct Tree<'a> {
 
 impl Tree<'_> {
     fn check(&self) {
-        // without a root there is nothing to compare with; that it is missing was said
+        // without a root there is nothing to compare with; the missing root was reported
         let Some(Block { file_block: 0, kind: Kind::Root { levels, .. }, .. }) = self.blocks.first() else { return };
         let mut valid = true;
         for block in self.blocks {
@@ -398,7 +399,7 @@ impl Tree<'_> {
         rest.get(..rest.partition_point(|l| l.child == child)).unwrap_or_default()
     }
 
-    /// Each block has one reference, the root none. Whether that is so.
+    /// Whether a block has exactly one reference, or none if it is the root.
     fn check_references(&self, block: &Block) -> bool {
         match (self.links_to(block.file_block).len(), block.file_block) {
             (0, 0) | (1, 1..) => true,
@@ -407,9 +408,9 @@ impl Tree<'_> {
         }
     }
 
-    /// The level of a referenced block, and the range that all references above it leave to its hashes. (e2fsck
-    /// compares an upper bound with the leaves right below it only, though a lookup for what lies beyond never comes
-    /// there.)
+    /// Checks the level of a referenced block, and its hashes against the ranges of all references above it. (e2fsck
+    /// compares an upper bound only with the leaves directly below it, although a lookup never reaches names beyond
+    /// it.)
     fn check_place(&self, block: &Block, levels: u8) -> bool {
         let Some(link) = self.links_to(block.file_block).first() else { return true };
         let (mut low, mut high) = (link.low, link.high);
@@ -419,7 +420,7 @@ impl Tree<'_> {
         while node != 0 && depth <= MAX_DEPTH {
             let Some(above) = self.links_to(node).first() else { break };
             if depth == 1 && link.low != 0 {
-                // the entry itself lies in the range of the node that holds it
+                // the entry itself must be in the range of its node
                 if link.low < above.low {
                     valid = self.report(Code::HtreeMinimumHashWrong, node, Some((link.low, above.low)));
                 } else if link.low > above.high {

@@ -1,4 +1,4 @@
-//! Directories that more than one entry names: which of them is the parent.
+//! Directories that more than one entry names, and the choice of their parents.
 
 use crate::context::Context;
 use crate::inode_records::{Directories, Directory, Marks};
@@ -13,39 +13,39 @@ pub(super) struct ParentEntry {
     pub(super) dir: InodeNo,
     pub(super) file_block: u32,
     pub(super) offset: usize,
-    /// Not known of an entry in an inline directory, which is not read a second time.
+    /// `None` for an entry in an inline directory, which is not read a second time.
     pub(super) name: Option<Box<[u8]>>,
 }
 
 /// All directories with more than one parent.
 ///
-/// Which entry came first depends on the threads, and the name of the first is gone by the time the second comes. So
-/// the directories that hold any of them are read once more.
+/// Which entry is found first depends on the threads, and its name is no longer in memory when the second is found. So
+/// the directories that contain any of them are read once more.
 #[derive(Debug, Default)]
 pub(super) struct Rivals {
-    /// The number of entries that each directory has for a child, and those that were found again.
+    /// For each child the number of entries in each directory, and the entries found by the second read.
     children: BTreeMap<InodeNo, (BTreeMap<InodeNo, usize>, Vec<ParentEntry>)>,
 }
 
 impl Rivals {
-    /// `dir` has an entry for `child`, which has a parent already.
+    /// Records that `dir` has an entry for `child`, which already has a parent.
     pub(super) fn add(&mut self, child: &Directory, dir: InodeNo) {
         let first = || (child.parent().map(|parent| (parent, 1)).into_iter().collect(), Vec::new());
         let (dirs, _) = self.children.entry(child.inode).or_insert_with(first);
         *dirs.entry(dir).or_default() += 1;
     }
 
-    /// The directories that hold the entries.
+    /// The directories that contain the entries.
     pub(super) fn dirs(&self) -> BTreeSet<InodeNo> {
         self.children.values().flat_map(|(dirs, _)| dirs.keys().copied()).collect()
     }
 
-    /// Whether an entry for this directory is looked for.
+    /// Whether entries for this directory are needed.
     pub(super) fn wants(&self, child: InodeNo) -> bool {
         self.children.contains_key(&child)
     }
 
-    /// Takes in an entry for `child` that was found again.
+    /// Adds an entry for `child` found by the second read.
     pub(super) fn found(&mut self, child: InodeNo, entry: ParentEntry) {
         if let Some((_, entries)) = self.children.get_mut(&child) {
             entries.push(entry);

@@ -1,4 +1,4 @@
-//! Which names a directory block has already shown: finds names that stand twice in one block.
+//! The set of names in a directory block, to find duplicates.
 
 use format::casefold;
 use std::collections::HashSet;
@@ -12,13 +12,13 @@ pub(super) enum Seen {
 }
 
 impl Seen {
-    /// For a part of `len` bytes; `folded` where the directory compares names without case.
+    /// An empty set for a part of `len` bytes; `folded` where the directory compares names without case.
     pub(super) fn new(len: usize, folded: bool) -> Self {
         if folded { Self::Folded(HashSet::new()) } else { Self::Bytes(Table::new(len)) }
     }
 
-    /// Takes in the name of the entry at `offset` of `part`; `false` where the same name was shown before. Parts of
-    /// later calls may be longer, with the same bytes at the start.
+    /// Inserts the name of the entry at `offset` of `part`; `false` for a duplicate. Parts of later calls may be
+    /// longer, with the same bytes at the start.
     #[inline]
     pub(super) fn insert(&mut self, part: &[u8], offset: usize, name: &[u8]) -> bool {
         match self {
@@ -30,8 +30,8 @@ impl Seen {
 
 /// An open-addressing table of entry offsets: the names themselves stay in the block.
 ///
-/// A slot has 16 bits of the name's hash above the entry's place (offset / 4 + 1, at most 16 384 in the largest block);
-/// 0 is free. At most half of the slots are ever taken.
+/// A slot has 16 bits of the name's hash above the entry's position (offset / 4 + 1, at most 16 384 in the largest
+/// block); 0 is free. At most half of the slots are used.
 pub(super) struct Table {
     slots: Vec<u32>,
 }
@@ -76,7 +76,7 @@ fn name_at(part: &[u8], offset: usize) -> Option<&[u8]> {
     entry.get(8..8 + len)
 }
 
-/// Spreads names well enough for a table of one block; eight bytes a step.
+/// A hash of a name that is good enough for the table of one block; eight bytes per step.
 #[inline]
 fn hash(name: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -89,7 +89,7 @@ fn hash(name: &[u8]) -> u32 {
     for word in words {
         mix(u64::from_le_bytes(*word));
     }
-    // the rest together with what stands before it, so that no copy of odd length is needed
+    // the rest together with the bytes before it, so that no copy of odd length is needed
     if let Some(last) = name.last_chunk::<8>() {
         mix(u64::from_le_bytes(*last));
     } else {

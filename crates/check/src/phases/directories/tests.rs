@@ -1,4 +1,4 @@
-//! Any bytes at all: no block of a directory makes the check panic, and no bytes are reported as intact and as broken.
+//! Arbitrary bytes: no directory block makes the check panic, and none is reported both as intact and as damaged.
 
 use super::*;
 use crate::inode_records::InodeRecord;
@@ -49,7 +49,7 @@ fn volume(log_block_size: u32, checksums: bool) -> Volume {
     }
 }
 
-/// Runs `check` with a volume whose inodes 2 and 11 to 20 are directories with these marks, 21 to 40 files.
+/// Runs `check` with a volume of which inodes 2 and 11 to 20 are directories with these marks, and 21 to 40 are files.
 fn with_names(volume: &Volume, marks: Marks, check: impl FnOnce(&Context<'_>, &Directories, Names<'_>)) -> Problems {
     let problems = Problems::default();
     let ctx = Context::new(volume, &problems);
@@ -192,7 +192,7 @@ fn an_unreadable_block_is_reported_and_no_more() {
     assert_eq!(codes(problems), [Code::DirectoryBlockUnreadable, Code::LostAndFoundMissing]);
 }
 
-/// Bytes that look like a directory block as far as they were not damaged.
+/// A directory block with random damage.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![Just(b"a".to_vec()), Just(b"..".to_vec()), proptest::collection::vec(any::<u8>(), 1..20)];
     let entries = proptest::collection::vec((0u32..70, name), 0..8);

@@ -1,11 +1,11 @@
 //! Block maps: extent trees and indirect blocks, checked node by node in whatever order they are read.
 //!
 //! Contract with the rounds
-//! - A node is checked against what its parent says of it: level, and the blocks of the file it may cover. Since
-//!   children of one parent cover disjoint ranges, order and overlap are checked without knowing the neighbours.
-//! - Blocks of data are claimed here, at once. Blocks that will be read (tree nodes, directories, links) are handed on
-//!   in [`Found`] and claimed at the start of the round that reads them, in disk order: who comes first does not depend
-//!   on threads, and a block that two maps share is followed only once, so a map that leads back into itself ends.
+//! - A node is checked against its parent's entry: level, and the range of file blocks. Since children of one parent
+//!   cover disjoint ranges, order and overlap are checked without the neighbours.
+//! - Blocks of data are claimed here, at once. Blocks that will be read (tree nodes, directories, links) are passed on
+//!   in [`Found`] and claimed at the start of the round that reads them, in disk order: the first claim does not depend
+//!   on threads, and a block that two maps share is followed only once, so a walk of a map with a loop ends.
 
 use crate::context::Context;
 use crate::phases::inodes::file_totals::{FileFields, Tally, beyond_limit};
@@ -20,7 +20,7 @@ use format::{FileBlock, FsBlock, InodeNo, indirect};
 use std::ops::Range;
 use zerocopy::little_endian::U32;
 
-/// Checks maps.
+/// The checker of block maps.
 pub(crate) struct Trees<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) claimer: &'a dyn Claimer,
@@ -34,7 +34,7 @@ struct NodePosition {
 }
 
 impl Trees<'_> {
-    /// Checks what `i_block` holds of a file that is mapped by extents.
+    /// Checks the root of an extent tree in `i_block`.
     pub(crate) fn extent_root(&self, fields: &FileFields, i_block: &[u8], tally: &mut Tally, found: &mut Found) {
         let Some(node) = RawNode::from_bytes(i_block) else { return };
         let depth = node.header.eh_depth.get();
@@ -43,7 +43,7 @@ impl Trees<'_> {
             self.report(fields, Code::ExtentHeaderInvalid, None);
             return;
         }
-        // the kernel reads no tree with levels and nothing in them
+        // the kernel rejects a tree with levels but no entries
         let most = if node.header.eh_entries.get() == 0 { 0 } else { extent::MAX_DEPTH };
         if depth > most {
             let problem = Problem::new(Code::ExtentTreeTooDeep).inode(fields.inode).found(depth.into());
@@ -160,7 +160,7 @@ impl Trees<'_> {
         let mut next = position.range.start;
         let mut last_cluster = None;
         let mut last_end = None;
-        // the root's neighbours are all here; those of a deeper leaf are not
+        // extents next to the root's are all in the root; those next to a deeper leaf's may be in another leaf
         let edges = if position.block.is_some() { self.edges_of(extents) } else { Vec::new() };
         let inode = fields.inode;
         found.edges.extend(edges.iter().map(|&(logical, cluster)| Edge { inode, logical, cluster }));
@@ -170,7 +170,7 @@ impl Trees<'_> {
             if let Some(code) = self.extent_problem(e, logical, next, position.range.end) {
                 tally.incomplete = true;
                 self.report_run(fields, code, position.block, FileBlock(logical), start, len);
-                // where one ends too far, it says nothing of those that follow
+                // an extent that ends too far does not invalidate those that follow
                 next = if code == Code::ExtentEndOutOfBounds { next } else { next.max(logical + len) };
                 continue;
             }
@@ -226,7 +226,8 @@ impl Trees<'_> {
         }
     }
 
-    /// Under bigalloc: the clusters at both ends of a leaf that the leaves beside it may share, each with the file's.
+    /// Under bigalloc: the clusters at both ends of a leaf that the adjacent leaves may share, each with its cluster
+    /// number in the file.
     fn edges_of(&self, extents: &[DiskExtent]) -> Vec<(u64, u64)> {
         let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
         let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Vec::new() };
@@ -243,7 +244,7 @@ impl Trees<'_> {
         edges
     }
 
-    /// The clusters of a run, without those that the run before it in the same node has, and without the edges.
+    /// The clusters of a run, without those of the previous run in the same node and without the edges.
     fn run_clusters(
         &self,
         fields: &FileFields,
@@ -274,7 +275,7 @@ impl Trees<'_> {
         clusters
     }
 
-    /// Hands on a run of a directory, of whose clusters only `claimed` are its own.
+    /// Passes on a run of a directory, of whose clusters it claims only `claimed`.
     fn found_directory(
         &self,
         fields: &FileFields,
@@ -295,7 +296,7 @@ impl Trees<'_> {
         });
     }
 
-    /// Checks what `i_block` holds of a file that is mapped by indirect blocks.
+    /// Checks the block numbers in `i_block` of a file with an indirect block map.
     pub(crate) fn indirect_root(&self, fields: &FileFields, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
         let format = self.ctx.volume.geometry.indirect();
         let (direct, trees) = words.split_at(12);
@@ -365,7 +366,7 @@ impl Trees<'_> {
         });
     }
 
-    /// Checks numbers of data blocks, those of file blocks `first`, `first + 1` ….
+    /// Checks the numbers of the data blocks of file blocks `first`, `first + 1` ….
     fn data_pointers(
         &self,
         fields: &FileFields,
@@ -439,7 +440,7 @@ impl Trees<'_> {
         self.report_run(fields, code, node, at, points_to, 1);
     }
 
-    /// Reports an entry of a map that leads to `blocks` blocks from `points_to` on.
+    /// Reports a map entry for the `blocks` blocks from `points_to` on.
     fn report_run(
         &self,
         fields: &FileFields,
@@ -459,34 +460,34 @@ impl Trees<'_> {
     }
 }
 
-/// Trees that are deeper are not read: no volume has one by a mistake in one place.
+/// Maximum depth of a tree that is read: a deeper one is not the result of a single error.
 const MOST_LEVELS: u16 = 32;
 
-/// Whether what stands in `i_block` begins as a root does. One of more levels than the kernel follows can be read all
-/// the same.
+/// Whether `i_block` begins with a valid root header. A root with more levels than the kernel accepts can still be
+/// read.
 pub(crate) fn root_header_fits(node: &RawNode<'_>) -> bool {
-    // the kernel asks for less of `eh_max`; e2fsck rejects a root that could hold so few
+    // the kernel requires less of `eh_max`; e2fsck rejects a root with such a small maximum
     entries_fit(node) && node.header.eh_depth.get() <= MOST_LEVELS
 }
 
 /// The outcome of checking the header and the tail of a node.
 pub(crate) struct NodeHeader {
-    /// Its entries can be read. The kernel reads no node of another depth than its parent says; e2fsck goes by the
-    /// parent, and so a node that is right but for its depth retains its entries.
+    /// Whether its entries can be read. The kernel rejects a node whose depth differs from its parent's; e2fsck uses
+    /// the parent's depth, so a node in which only the depth is wrong retains its entries.
     pub(crate) fits: bool,
     depth_right: bool,
-    /// True also on volumes without such checksums.
+    /// Whether the checksum is right; also true on volumes without such checksums.
     checksum_right: bool,
 }
 
 impl NodeHeader {
-    /// Nothing is wrong with it.
+    /// Whether the node is valid.
     pub(crate) fn is_valid(&self) -> bool {
         self.fits && self.depth_right && self.checksum_right
     }
 }
 
-/// Checks the header of a node in a block whose parent says that so much depth is left.
+/// Checks the header of a node in a block, which should have depth `depth` by its parent.
 pub(crate) fn check_header(
     node: &RawNode<'_>,
     (inode, seed): (InodeNo, u32),
@@ -495,15 +496,15 @@ pub(crate) fn check_header(
     geometry: &Geometry,
 ) -> NodeHeader {
     let tail = geometry.tail(Tailed::ExtentNode);
-    // where the node lies is not part of its checksum
+    // the location of the node is not part of its checksum
     let checksum_right = tail.says(bytes, inode, Some(depth.into())) && tail.checksum_matches(bytes, FsBlock(0), seed);
     let depth_right = node.header.eh_depth.get() == depth;
-    // e2fsck abandons a file with a node that is empty
+    // e2fsck clears a file with an empty node
     let fits = entries_fit(node) && node.header.eh_entries.get() > 0 && (depth_right || checksum_right);
     NodeHeader { fits, depth_right, checksum_right }
 }
 
-/// The magic, and the entries as many as fit; the format leaves space for a tail of at most two.
+/// Whether the magic number is right and the entries fit; the format leaves at most two entries' space for a tail.
 fn entries_fit(node: &RawNode<'_>) -> bool {
     let (entries, max) = (node.header.eh_entries.get(), node.header.eh_max.get());
     node.header.eh_magic.get() == extent::MAGIC

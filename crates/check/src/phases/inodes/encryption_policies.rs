@@ -1,13 +1,13 @@
-//! Encryption policies: what is in an encrypted directory has the directory's own.
+//! Encryption policies: an inode in an encrypted directory must have the directory's policy.
 
 use format::InodeNo;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 
-/// Bytes at the end of an encryption context that are each inode's own.
+/// Bytes at the end of an encryption context that differ between inodes.
 const NONCE: usize = 16;
 
-/// Which policy each encrypted inode has. Policies are distinguished, not understood.
+/// The policy of each encrypted inode. Policies are compared, not interpreted.
 #[derive(Debug, Default)]
 pub(crate) struct Policies(RwLock<Known>);
 
@@ -19,11 +19,11 @@ struct Known {
 }
 
 impl Policies {
-    /// Takes in the encryption context of an inode.
+    /// Records the encryption context of an inode.
     pub(crate) fn put(&self, inode: InodeNo, context: &[u8]) {
         let policy = match context.first() {
             Some(1 | 2) => context.get(..context.len().saturating_sub(NONCE)).unwrap_or_default(),
-            // nothing is known of other versions
+            // other versions are unknown
             _ => &[],
         };
         let mut guard = self.0.write();

@@ -1,4 +1,4 @@
-//! The totals of a file's map, and whether the inode says the same.
+//! The totals of a file's map, and their comparison with the inode.
 
 use crate::context::Context;
 use crate::problem::Problem;
@@ -52,29 +52,29 @@ pub(crate) struct Tally {
     pub(crate) last: Option<u64>,
     /// The highest one that is mapped and written.
     pub(crate) last_written: Option<u64>,
-    /// Runs of extents that do not follow the one before.
+    /// Runs of extents that are not contiguous with the one before.
     pub(crate) runs: u32,
-    /// The blocks that an indirect map names.
+    /// The blocks that an indirect map refers to.
     pub(crate) named: NamedBlocks,
-    /// Extents lie in a leaf below the root.
+    /// Whether extents are in a leaf below the root.
     pub(crate) has_leaves: bool,
-    /// Some of the map could not be followed: sums prove nothing.
+    /// Whether part of the map could not be followed, so that the totals prove nothing.
     pub(crate) incomplete: bool,
 }
 
-/// The blocks that an indirect map names, its own and those of data, in whatever order its blocks are read.
+/// The blocks that an indirect map refers to, its own and those of data, in any order of reading its blocks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NamedBlocks {
-    /// The first and the last of them on the volume.
+    /// The lowest and the highest of them on the volume.
     ends: Option<(u64, u64)>,
     count: u64,
-    /// Some do not ascend, or leave a gap behind the last level's own block.
+    /// Whether some do not ascend, or leave a gap after the block of the last level.
     scattered: bool,
 }
 
 impl NamedBlocks {
-    /// Counts what an inode or a block of a map names; `node` is that block. In one of the last level (`is_last`) each
-    /// has to follow the one before, in others, where more lies between, only to lie behind it.
+    /// Counts the blocks that an inode or a block of a map refers to; `node` is that block. In a block of the last
+    /// level (`is_last`) each must be contiguous with the one before; in others, with more blocks between, only higher.
     pub(crate) fn add(&mut self, node: Option<u64>, is_last: bool, pointers: impl Iterator<Item = u32>) {
         let mut before = node;
         for block in pointers.map(u64::from).filter(|block| *block != 0) {
@@ -85,7 +85,7 @@ impl NamedBlocks {
         }
     }
 
-    /// Adds those that other blocks of the same map name.
+    /// Adds the blocks that other blocks of the same map refer to.
     pub(crate) fn join(&mut self, other: &Self) {
         self.ends = match (self.ends, other.ends) {
             (Some((first, last)), Some((start, end))) => Some((first.min(start), last.max(end))),
@@ -95,15 +95,15 @@ impl NamedBlocks {
         self.scattered |= other.scattered;
     }
 
-    /// Whether they do not follow one another, in the order of the file with each block of the map before what it names.
+    /// Whether they are not contiguous, in the order of the file with each block of the map before its targets.
     fn are_scattered(&self) -> bool {
         self.scattered || self.ends.is_some_and(|(first, last)| last - first + 1 != self.count)
     }
 }
 
 impl Tally {
-    /// Whether e2fsck counts the file as one that is not contiguous: those that fill a group or more cannot be, the inode
-    /// for resizing is not meant to be.
+    /// Whether e2fsck counts the file as non-contiguous: files of a group or more cannot be contiguous, and the resize
+    /// inode is not meant to be, so neither counts.
     pub(crate) fn is_fragmented(&self, fields: &FileFields, geometry: &Geometry) -> bool {
         fields.inode != InodeNo::RESIZE
             && self.clusters < u64::from(geometry.blocks_per_group)
@@ -119,30 +119,30 @@ impl Tally {
     }
 }
 
-/// A file whose map does not end in the inode: open until the rounds have read the rest.
+/// A file whose map continues outside the inode: open until the rounds have read the rest.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) fields: FileFields,
     pub(crate) tally: Mutex<Tally>,
 }
 
-/// The files that stayed open.
+/// The files left open after round 0.
 pub(crate) struct OpenFiles {
     /// Ascending by inode.
     files: Vec<OpenFile>,
-    /// Their inodes: each tree block looks for its file, and looking among these alone stays in the processor's cache.
+    /// Their inodes: each tree block searches for its file, and this list fits into the processor's cache.
     inodes: Vec<InodeNo>,
 }
 
 impl OpenFiles {
-    /// Puts them in order.
+    /// The files, sorted.
     pub(crate) fn new(mut files: Vec<OpenFile>) -> Self {
         files.sort_unstable_by_key(|f| f.fields.inode);
         let inodes = files.iter().map(|f| f.fields.inode).collect();
         Self { files, inodes }
     }
 
-    /// The file of this inode, where it stayed open.
+    /// The file of this inode, if it is open.
     pub(crate) fn get(&self, inode: InodeNo) -> Option<&OpenFile> {
         self.files.get(self.inodes.binary_search(&inode).ok()?)
     }
@@ -158,16 +158,15 @@ pub(crate) fn check_sums(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) 
     if fields.inode == InodeNo::BAD_BLOCKS || tally.incomplete {
         return;
     }
-    // without a type the flag means nothing
-    // the flag means nothing in an inode that no directory may name
+    // the flag means nothing without a type, or in an inode that no directory may name
     let nameable = fields.inode == InodeNo::ROOT || fields.inode.get() >= ctx.volume.geometry.first_inode;
     let inline = fields.flags.contains(InodeFlags::INLINE_DATA) && fields.kind.is_some() && nameable;
     if inline {
-        // its size was checked with the attribute that holds its end
+        // its size was checked with the attribute that contains the rest of the data
     } else if fields.is_directory() && tally.last.is_none() && tally.clusters == 0 {
         ctx.report(Problem::new(Code::DirectoryEmpty).inode(fields.inode));
     } else if fields.is_directory() && tally.last.is_none() {
-        // it has blocks of some kind, so something is lost, and a person should know
+        // it has blocks of some kind, so data is lost, which must be reported
         ctx.report(Problem::new(Code::DirectoryHole).dir(fields.inode).file_block(FileBlock(0)));
     } else if let Some(expected) = wrong_size(ctx, fields, tally) {
         ctx.report(Problem::new(Code::InodeSizeWrong).inode(fields.inode).found(fields.size).expected(expected));
@@ -182,18 +181,18 @@ pub(crate) fn check_sums(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) 
     }
 }
 
-/// The size the file should have, where it has another.
+/// The right size of the file, where its size is wrong.
 ///
 /// A directory ends with its last block. A regular file may be longer than its blocks (a hole at the end) and may have
-/// unwritten blocks beyond its end, but no written block may start beyond it; nor, as e2fsck has it, at its end, where
-/// the leaves of its tree are blocks.
+/// unwritten blocks beyond its end, but no written block may start beyond it; nor, as in e2fsck, at its end, if its
+/// tree has leaf blocks.
 fn wrong_size(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) -> Option<u64> {
     let block_size = u64::from(ctx.volume.geometry.block_size);
     match fields.kind {
         Some(FileKind::Directory) => {
             let blocks = tally.last? + 1;
             let claimed = fields.size / block_size;
-            // e2fsck lets a directory have blocks beyond its end only as many as s_prealloc_dir_blocks says
+            // e2fsck allows at most s_prealloc_dir_blocks blocks beyond the end of a directory
             let spare = u64::from(ctx.volume.disk.s_prealloc_dir_blocks);
             let fits = claimed == blocks
                 || claimed < blocks && blocks - claimed <= spare && tally.last_written.is_none_or(|w| w < claimed);
@@ -214,7 +213,7 @@ fn wrong_size(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) -> Option<u
     }
 }
 
-/// The largest size the map can carry.
+/// The largest size that the map format allows.
 fn largest_size(ctx: &Context<'_>, extents: bool) -> u64 {
     let block_size = u64::from(ctx.volume.geometry.block_size);
     if extents && ctx.volume.features.incompat.contains(Incompat::EXTENT) {
@@ -223,7 +222,7 @@ fn largest_size(ctx: &Context<'_>, extents: bool) -> u64 {
     ctx.volume.geometry.indirect().reach().saturating_mul(block_size)
 }
 
-/// Whether block `n` of a file lies beyond what a file of its type may have; the code that says so.
+/// The code of the problem where block `n` of a file exceeds the maximum for its type.
 pub(crate) fn beyond_limit(ctx: &Context<'_>, fields: &FileFields, n: FileBlock) -> Option<Code> {
     if fields.is_directory() {
         let most = (1u64 << 31) / u64::from(ctx.volume.geometry.block_size);

@@ -1,5 +1,5 @@
-//! Inodes whose type cannot be right: what is said to be a device, pipe or socket, or nothing at all, may have the map
-//! and the first block of a directory, which then has lost nothing but the four bits that say so.
+//! Inodes whose type cannot be right: an inode that is a device, pipe, socket or of no type may have the map and the
+//! first block of a directory; then only the four type bits are wrong.
 
 use crate::scan::Scanner;
 use crate::volume::Volume;
@@ -9,16 +9,16 @@ use format::extent::{self, RawNode};
 use format::feature::Incompat;
 use format::inode::{FileKind, InodeFlags, RawInode};
 
-/// Words of `i_block` that a device's number may take.
+/// Words of `i_block` that a device number may occupy.
 const DEVICE_WORDS: usize = 4;
 
-/// Whether an inode of another type is a directory by its map and its first block. What has no map is not asked, nor is
-/// a device with a link and a number, so that few blocks are read for this.
+/// Whether an inode of another type is a directory by its map and its first block. Inodes without a map and devices
+/// with a link and a number are skipped, so that few blocks are read for this.
 pub(crate) fn like_directory(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo, raw: &RawInode<'_>) -> bool {
     let kind = raw.kind();
     let words = raw.block_words::<15>();
     let [first, ..] = words;
-    // the root can be nothing else, whatever it says
+    // the root is a directory, whatever its type
     let believed = match kind {
         Some(FileKind::Regular | FileKind::Symlink) => inode != InodeNo::ROOT,
         Some(FileKind::Directory) => true,
@@ -48,7 +48,7 @@ pub(crate) fn like_directory(scanner: &Scanner<'_>, volume: &Volume, inode: Inod
     scanner.read_block(volume, block).is_some_and(|bytes| begins_as_directory(&bytes, inode))
 }
 
-/// The first block of a file by its tree of extents, where that begins with one.
+/// The first block of a file by its extent tree, where that maps file block 0.
 fn first_block(scanner: &Scanner<'_>, volume: &Volume, root: &[u8]) -> Option<u64> {
     let mut bytes = root.to_vec();
     for above in (0..=extent::MAX_DEPTH).rev() {
@@ -57,15 +57,14 @@ fn first_block(scanner: &Scanner<'_>, volume: &Volume, root: &[u8]) -> Option<u6
         if depth == 0 {
             return node.extents().first().filter(|e| e.ee_block.get() == 0).map(|e| e.start().get());
         }
-        // a tree gets lower with every step
+        // the depth decreases with every step
         let child = node.indexes().first().filter(|e| depth <= above && e.ei_block.get() == 0)?.child().get();
         bytes = scanner.read_block(volume, child).filter(|_| volume.contains(child))?;
     }
     None
 }
 
-/// Whether what stands in an inode is the part of a directory that stands there: the parent, and a whole chain of
-/// entries.
+/// Whether `i_block` contains an inline directory: the parent, and a complete chain of entries.
 fn stands_as_directory(volume: &Volume, inode: InodeNo, i_block: &[u8; 60]) -> bool {
     let geometry = &volume.geometry;
     let exists = |n: u32| n == InodeNo::ROOT.get() || (geometry.first_inode..=geometry.inodes).contains(&n);

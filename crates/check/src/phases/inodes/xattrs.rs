@@ -1,4 +1,4 @@
-//! Extended attributes: in the inode, in a block that inodes may share, and values that live in inodes of their own.
+//! Extended attributes: in the inode, in a block that inodes may share, and values in inodes of their own.
 
 use super::value_inodes::{ValueInode, ValueRef};
 use crate::context::Context;
@@ -17,18 +17,18 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use zerocopy::FromBytes;
 
-/// The meaning of the attributes in an inode for the rest of the self-check.
+/// Results of the attributes in an inode for the rest of the self-check.
 #[derive(Debug, Default)]
 pub(crate) struct InInode<'a> {
     /// The value of `system.data`: the part of inline data that does not fit into `i_block`.
     pub(crate) system_data: Option<&'a [u8]>,
-    /// The encryption context is here.
+    /// Whether the encryption context is in the inode.
     pub(crate) encryption: bool,
-    /// Clusters of the values that live in inodes of their own: they count as the owner's.
+    /// Clusters of values in other inodes, which count as the owner's.
     pub(crate) value_clusters: u64,
 }
 
-/// Notes an inode that holds a value.
+/// Records an inode that contains a value.
 pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>) {
     let d = raw.disk;
     let value = ValueInode {
@@ -42,7 +42,7 @@ pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInod
     ctx.values.inodes.lock().insert(inode, value);
 }
 
-/// Checks the attributes that stand behind an inode's extra fields.
+/// Checks the attributes after an inode's extra fields.
 pub(crate) fn check_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'a>) -> InInode<'a> {
     let mut seen = InInode::default();
     let Ok((header, bytes)) = XattrIbodyHeader::ref_from_prefix(raw.attribute_area()) else {
@@ -71,7 +71,8 @@ pub(crate) fn check_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
     seen
 }
 
-/// An encrypted inode has a context, in the inode or in its attribute block, which is checked when it is read.
+/// Checks that an encrypted inode has a context in the inode, or may have it in its attribute block, which is checked
+/// when it is read.
 pub(crate) fn check_context(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>, in_inode: bool) {
     let encrypted = raw.flags().contains(InodeFlags::ENCRYPT);
     if encrypted && !in_inode && raw.file_acl(true).get() == 0 {
@@ -79,8 +80,8 @@ pub(crate) fn check_context(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_
     }
 }
 
-/// Checks an attribute block and how many inodes it says share it. Returns the clusters of the values that live in
-/// inodes of their own: they count as each owner's.
+/// Checks an attribute block and its reference count. Returns the clusters of its values in other inodes, which count
+/// as each owner's.
 pub(crate) fn check_block(
     ctx: &Context<'_>,
     block: FsBlock,
@@ -128,7 +129,7 @@ pub(crate) fn check_block(
         ctx.values.charges.lock().extend(inodes.iter().map(|user| (user.inode, values.get())));
     }
     if !encryption {
-        // an inode whose context stands in its own body has no need of one here; those without any were recorded
+        // an inode with a context in its own body needs none here; those without any were recorded
         for user in inodes {
             let record = ctx.inodes.get(user.inode);
             if record.is_some_and(|r| r.marks.contains(Marks::ENCRYPTED) && !r.marks.contains(Marks::CONTEXT)) {
@@ -139,23 +140,24 @@ pub(crate) fn check_block(
     value_clusters
 }
 
-/// A place with attributes.
+/// An area with attributes: the end of an inode, or a block.
 struct Area<'a, 'c> {
     ctx: &'c Context<'c>,
     owner: InodeNo,
     block: Option<FsBlock>,
     shares: u32,
-    /// From where value offsets count.
+    /// The bytes that value offsets are relative to.
     bytes: &'a [u8],
-    /// Whether even an empty value must say that it lies here: who looks for inline data reads all entries or none.
+    /// Whether even an empty value must have an offset in the area: a search for inline data fails on any invalid
+    /// entry.
     strict: bool,
-    /// Counts the values that live in inodes of their own.
+    /// The number of values in inodes of their own.
     values: &'c Cell<u64>,
 }
 
 impl<'a> Area<'a, '_> {
-    /// Checks the entries from `at` on; `each` sees those whose value stands here and is valid. Returns the clusters of
-    /// the values that live elsewhere.
+    /// Checks the entries from `at` on and calls `each` with those whose value is in the area and valid. Returns the
+    /// clusters of the values in other inodes.
     fn check(&self, mut at: usize, mut each: impl FnMut(&XattrEntry, &'a [u8], &'a [u8])) -> u64 {
         let geometry = &self.ctx.volume.geometry;
         let cluster = u64::from(geometry.block_size) * u64::from(geometry.cluster_blocks);
@@ -175,7 +177,7 @@ impl<'a> Area<'a, '_> {
                 self.collide();
                 return elsewhere;
             };
-            // a name with a zero byte ends before its length, and no kernel reads an inode with one
+            // a name with a zero byte ends before its length, and the kernel rejects an inode with one
             let Some(name) = rest.get(..usize::from(entry.e_name_len)).filter(|name| !name.contains(&0)) else {
                 let code = self.either(Code::InodeXattrNameLengthWrong, Code::XattrNameBad);
                 self.report_with(code, |problem| problem.found(u64::from(entry.e_name_len)));
@@ -188,7 +190,7 @@ impl<'a> Area<'a, '_> {
             at += xattr::entry_len(entry.e_name_len);
             let size = entry.e_value_size.get() as usize;
             if entry.e_value_inum.get() != 0 {
-                // no inode is made for nothing
+                // an empty value has no inode
                 if size == 0 {
                     let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
                     self.report_with(code, |problem| problem.name(title(entry, name)).found(0));
@@ -207,7 +209,7 @@ impl<'a> Area<'a, '_> {
                         return elsewhere;
                     }
                 }
-                // an empty value that says it lies beyond the end is not found by those who look for it
+                // the kernel does not find an empty value with an offset beyond the end
                 if start <= self.bytes.len() {
                     each(entry, name, &[]);
                 }
@@ -221,7 +223,7 @@ impl<'a> Area<'a, '_> {
                 return elsewhere;
             };
             values.push((start, end));
-            // the hash runs over whole words: bytes behind the value's end count as they stand
+            // the hash covers whole words, including bytes after the value's end
             self.check_hash(entry, name, self.bytes.get(start..end).unwrap_or(value));
             each(entry, name, value);
         }
@@ -236,7 +238,7 @@ impl<'a> Area<'a, '_> {
 
     fn check_hash(&self, entry: &XattrEntry, name: &[u8], value: &[u8]) {
         let stored = entry.e_hash.get();
-        // in an inode the hash may be left out
+        // in an inode the hash may be 0
         if stored == 0 && self.block.is_none() {
             return;
         }
@@ -248,13 +250,13 @@ impl<'a> Area<'a, '_> {
         }
     }
 
-    /// A context is as long as its version asks for. Whether so.
+    /// Whether a context has the length of its version.
     fn check_encryption(&self, value: &[u8]) -> bool {
         let valid = match value.first() {
             Some(1) => value.len() == 28,
             Some(2) => value.len() == 40,
             None | Some(0) => false,
-            // of a version yet to come: as long as it likes
+            // a future version: any length
             Some(3..) => true,
         };
         if !valid {
@@ -298,7 +300,8 @@ impl<'a> Area<'a, '_> {
     }
 }
 
-/// Both ends are known: checks values that live in inodes of their own, and those inodes' counts.
+/// Checks values in inodes of their own, and those inodes' reference counts. Called when all references and inodes were
+/// read.
 pub(crate) fn check_values(ctx: &Context<'_>) {
     let refs = std::mem::take(&mut *ctx.values.refs.lock());
     let inodes = std::mem::take(&mut *ctx.values.inodes.lock());
@@ -313,7 +316,7 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
         }
         let has_feature = ctx.volume.features.incompat.contains(Incompat::EA_INODE);
         let Some(inode) = inodes.get(&value.target) else {
-            // without flag and feature it is a file like any other, and not to be made a value of
+            // without flag and feature it is an ordinary file, which must not become a value
             ctx.report(at(if has_feature { Code::XattrValueInodeFlagMissing } else { Code::XattrValueInodeWrong }));
             continue;
         };
@@ -321,7 +324,7 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
             ctx.report(at(Code::XattrValueInodeFeatureMissing));
         }
         *counted.entry(value.target).or_insert(0) += 1;
-        // Lustre's older form has no hash, but its inode names its one parent
+        // Lustre's older format has no hash, but the inode has the number of its only parent
         let lustre = inode.parent == value.owner.get() && inode.refs >> 32 != 0 && value.shares == 1;
         let hashed = inode.hashes(value);
         let right_size = inode.size == u64::from(value.size) || hashed && sizes.contains_key(&value.target);
@@ -336,7 +339,7 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
     for (inode, value) in inodes {
         let names = counted.get(&inode).copied().unwrap_or(0);
         if names == 0 {
-            // a file like any other, as far as its names say so: phase 4 sees to it
+            // an ordinary file if it has names, which phase 4 checks
             continue;
         }
         ctx.inodes.mark(inode, Marks::VALUE);
@@ -347,8 +350,8 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
     }
 }
 
-/// The inodes whose size is wrong, with what it should be: all entries whose hash is that of the value in the inode say
-/// so, and its blocks suffice.
+/// The inodes whose size is wrong, with the right size: that in all entries whose hash matches the value, if the inode
+/// has enough blocks.
 fn agreed_sizes(refs: &[ValueRef], inodes: &HashMap<InodeNo, ValueInode>) -> BTreeMap<InodeNo, u32> {
     let mut sizes: BTreeMap<InodeNo, Option<u32>> = BTreeMap::new();
     for value in refs.iter().filter(|value| inodes.get(&value.target).is_some_and(|inode| inode.hashes(value))) {
@@ -362,7 +365,7 @@ fn agreed_sizes(refs: &[ValueRef], inodes: &HashMap<InodeNo, ValueInode>) -> BTr
     sizes.into_iter().filter_map(wrong).collect()
 }
 
-/// Reports these sizes. An inode whose blocks call for another size is compared again when it has that.
+/// Reports these sizes. An inode whose blocks imply another size is compared again after that is set.
 fn report_sizes(ctx: &Context<'_>, inodes: &HashMap<InodeNo, ValueInode>, sizes: &BTreeMap<InodeNo, u32>) {
     if sizes.is_empty() {
         return;
@@ -375,7 +378,7 @@ fn report_sizes(ctx: &Context<'_>, inodes: &HashMap<InodeNo, ValueInode>, sizes:
     }
 }
 
-/// An attribute's name as programs see it; one that they do not see by the number of its prefix.
+/// An attribute's name as programs see it; with the number of its prefix for one that they do not see.
 fn title(entry: &XattrEntry, name: &[u8]) -> Vec<u8> {
     let known = xattr::full_name(entry.e_name_index, name);
     known.unwrap_or_else(|| [format!("{}:", entry.e_name_index).as_bytes(), name].concat())

@@ -1,9 +1,9 @@
-//! The copies of the superblock and of the group descriptors, compared with those that the check goes on with.
+//! The copies of the superblock and of the group descriptors, compared with those that the check uses.
 //!
-//! Nothing reads a copy until the primary is damaged, and then it decides what can be repaired. So one that is damaged
-//! or out of date is noted, though the volume is consistent. What mounts and checks change in the primary alone is not
-//! compared: what is free, states, times, labels, checksums of descriptors, and features that are set when they are
-//! first used.
+//! A copy is not read until the primary is damaged, and then it decides what can be repaired. So a damaged or outdated
+//! copy is reported although the volume is consistent. Fields that mounts and checks change in the primary alone are
+//! not compared: free counts, states, times, labels, checksums of descriptors, and features that are set at their first
+//! use.
 
 use super::{Accepted, Rejection, accept_at, differing, space_map_layout};
 use crate::phases::superblock::descriptors::Table;
@@ -15,10 +15,11 @@ use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, OFFSET};
 use format::{FsBlock, GroupNo};
 
-/// Copies that are compared: where each group has one, reading them all would take as long as a check.
+/// Maximum number of copies that are compared: where each group has one, reading them all would take as long as a
+/// check.
 const COMPARED: usize = 64;
 
-/// The groups whose copies are compared, and are on the device.
+/// The groups with copies to compare that are on the device, with the byte offset of each.
 fn groups(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(GroupNo, u64)> {
     let (geometry, end) = (&volume.geometry, scanner.device.geometry().len);
     let placed = geometry.backup_groups().filter_map(|group| {
@@ -28,12 +29,10 @@ fn groups(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(GroupNo, u64)> {
     placed.take(COMPARED).collect()
 }
 
-/// Reports the copies that do not say of the volume what it is: in one sweep, as a group's descriptors follow its
-/// superblock.
+/// Reports the copies that differ from the volume, in one pass, as a group's descriptors follow its superblock.
 pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let own = Accepted { disk: volume.disk, geometry: volume.geometry.clone(), at: OFFSET };
-    // from the first meta group on each block of the table has two copies of its own, whichever superblock it is read
-    // with
+    // from the first meta group on each block of the table has two copies of its own, independent of the superblock
     let tables = if volume.geometry.first_meta_group == 0 { 1 } else { COMPARED };
     for (n, (group, at)) in groups(scanner, volume).into_iter().enumerate() {
         if (scanner.cancelled)() {
@@ -50,7 +49,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     }
 }
 
-/// Why the copy at `at` would not serve in the superblock's place.
+/// Why the copy at `at` cannot replace the superblock.
 fn superblock(scanner: &Scanner<'_>, own: &Accepted, at: u64) -> Option<String> {
     match accept_at(scanner, at) {
         Ok(copy) => {
@@ -60,18 +59,18 @@ fn superblock(scanner: &Scanner<'_>, own: &Accepted, at: u64) -> Option<String> 
     }
 }
 
-/// The number of groups whose bitmaps or inode table the copy of the descriptors in `group` puts elsewhere.
+/// The number of groups for which the copy of the descriptors in `group` has other bitmap or inode table locations.
 fn descriptors(scanner: &Scanner<'_>, volume: &Volume, group: GroupNo) -> u64 {
     let table = Table::read(scanner, &volume.geometry, group);
     let places = |group: &format::group::Group| (group.block_bitmap, group.inode_bitmap, group.inode_table);
     table.groups.iter().zip(&volume.groups).filter(|(copy, own)| places(copy) != places(own)).count() as u64
 }
 
-/// The fields in which a copy is not the superblock's: where it puts things, whose it is, what it takes to read the
+/// The fields in which a copy differs from the superblock: layout, identity, and the features needed to read the
 /// volume.
 fn outdated(own: &Accepted, copy: &Accepted) -> Vec<&'static str> {
     let mut fields = differing(own, copy);
-    // the first use of something new raises it in the primary
+    // the first use of a new feature raises it in the primary
     fields.retain(|field| *field != "s_rev_level");
     let (a, b) = (&own.disk, &copy.disk);
     let (ours, theirs) = (lasting(a.features()), lasting(b.features()));

@@ -1,8 +1,8 @@
-//! The group descriptors: reading them from the primary table or a copy, and whether they make sense.
+//! The group descriptors: reading them from the primary table or a copy, and their plausibility.
 //!
-//! A table makes sense when every group's bitmaps and inode table lie on the volume (in their own group, unless flex_bg
-//! lets them lie anywhere) and no two parts of any group lie on one another. One that does not is not believed at all:
-//! phase 0 then looks for a copy that does.
+//! A table makes sense when every group's bitmaps and inode table are inside the volume (in their own group, unless
+//! flex_bg allows them anywhere) and no two parts of any group overlap. Otherwise the table is not used at all, and
+//! phase 0 searches for a copy that makes sense.
 
 use crate::problem::{Problem, Problems};
 use crate::scan::{Item, REQUEST, Scanner};
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 
 /// The blocks that belong to a group by its descriptor: superblock and descriptors, both bitmaps, the inode table. They
-/// need not lie on the volume.
+/// may be outside the volume.
 pub(crate) fn own_blocks(geometry: &Geometry, group: GroupNo, descriptor: &Group) -> [Range<u64>; 4] {
     let run = |first: FsBlock, blocks: u32| first.get()..first.get().saturating_add(blocks.into());
     [
@@ -26,14 +26,14 @@ pub(crate) fn own_blocks(geometry: &Geometry, group: GroupNo, descriptor: &Group
     ]
 }
 
-/// Something that belongs to a group, and the problem it is to lie on something else.
+/// A part of a group's metadata, and the problem where it overlaps another.
 struct Part {
     blocks: Range<u64>,
     group: GroupNo,
     code: Code,
 }
 
-/// A table of group descriptors as it stands.
+/// A table of group descriptors as read.
 pub(crate) struct Table {
     /// Descriptors of `geometry.descriptor_size` bytes; zero where they could not be read.
     bytes: Vec<u8>,
@@ -43,14 +43,14 @@ pub(crate) struct Table {
 
 impl Table {
     /// Reads the table that goes with the superblock in group `copy`; group 0 has the primary. Blocks that cannot be
-    /// read are taken for zeros, which make no sense.
+    /// read are replaced by zeros, which are implausible.
     pub(crate) fn read(scanner: &Scanner<'_>, geometry: &Geometry, copy: GroupNo) -> Self {
         let block_size = geometry.block_size;
         let mut items: Vec<Item<u32>> = Vec::new();
         for n in 0..geometry.descriptor_blocks {
             let Some(offset) = block_of_copy(geometry, copy, n).and_then(|b| geometry.byte_offset(b)) else { continue };
             match items.last_mut() {
-                // one item for what lies together, to be read at once
+                // one item for contiguous blocks, to be read at once
                 Some(last)
                     if last.offset + u64::from(last.len) == offset && last.len + block_size <= REQUEST as u32 =>
                 {
@@ -73,7 +73,7 @@ impl Table {
         let groups = bytes.chunks_exact(size).take(geometry.groups as usize);
         let mut groups: Vec<_> = groups.map(Group::from_bytes).collect();
         if copy.get() != 0 {
-            // copies are not updated: what they say was never written may have been since
+            // copies are not updated: bitmaps that they mark as never written may exist by now
             for group in &mut groups {
                 group.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
                 group.itable_unused = 0;
@@ -82,7 +82,7 @@ impl Table {
         Self { bytes, groups }
     }
 
-    /// Whether everything lies where it may, and nothing on anything else.
+    /// Whether all parts are at allowed locations and do not overlap.
     pub(crate) fn makes_sense(&self, geometry: &Geometry, features: &Features) -> bool {
         let placed = geometry.group_numbers().zip(&self.groups).all(|(group, descriptor)| {
             let range = allowed_range(geometry, features, group);
@@ -92,7 +92,7 @@ impl Table {
         placed && self.overlaps(geometry).is_empty()
     }
 
-    /// The parts that begin on another part.
+    /// The parts whose first block belongs to another part.
     fn overlaps(&self, geometry: &Geometry) -> Vec<Part> {
         let groups = geometry.group_numbers().zip(&self.groups);
         let parts = groups.flat_map(|(group, descriptor)| {
@@ -116,7 +116,7 @@ impl Table {
         parts
     }
 
-    /// Checks each descriptor by itself; the groups whose checksum is wrong.
+    /// Checks each descriptor by itself; returns the groups whose checksum is wrong.
     pub(crate) fn check(
         &self,
         disk: &DiskSuperblock,
@@ -161,7 +161,7 @@ impl Table {
                 report(Problem::new(Code::LastGroupBlockUninit));
             }
         }
-        // where blocks are claimed in clusters, neighbours may share one, so that claiming them shows nothing
+        // with clusters, neighbours may share one, so claims do not show overlaps
         if geometry.cluster_blocks > 1 {
             for Part { blocks, group, code } in self.overlaps(geometry) {
                 problems.report(Problem::new(code).group(group).block(FsBlock(blocks.start)));
@@ -170,8 +170,8 @@ impl Table {
         untrusted
     }
 
-    /// For each group, how many inodes at the start of its table may be in use. e2fsck believes the descriptor in this
-    /// even where its checksum is wrong; what lies behind was perhaps never written.
+    /// For each group, how many inodes at the start of its table may be in use. e2fsck trusts the descriptor in this
+    /// even where its checksum is wrong; the rest of the table may never have been written.
     pub(crate) fn used_inodes(&self, geometry: &Geometry) -> Vec<u32> {
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
         let volume = u64::from(geometry.first_data_block)..geometry.blocks;
@@ -192,7 +192,7 @@ impl Table {
 }
 
 /// Block `n` of the table that goes with the superblock in group `copy`. The blocks of meta groups have copies of their
-/// own; any other superblock than the primary goes with the first of them.
+/// own; any superblock other than the primary has the first of them.
 fn block_of_copy(geometry: &Geometry, copy: GroupNo, n: u32) -> Option<FsBlock> {
     if copy.get() == 0 {
         return Some(geometry.descriptor_block(n));
@@ -213,6 +213,6 @@ pub(crate) fn allowed_range(geometry: &Geometry, features: &Features, group: Gro
 }
 
 pub(crate) fn lies_in(blocks: &Range<u64>, range: &Range<u64>) -> bool {
-    // a part at block 0 is a part that was never assigned a place
+    // a part at block 0 was never allocated
     blocks.start != 0 && range.start <= blocks.start && blocks.end <= range.end
 }

@@ -1,8 +1,8 @@
-//! The content of a device that is no ext2, ext3 or ext4 volume, by the marks other formats leave at known places.
+//! The content of a device that is not an ext2, ext3 or ext4 volume, by the magic numbers of other formats.
 
 use blockdev::BlockDevice;
 
-/// The offset of a mark in bytes, the mark, and what bears it.
+/// The byte offset of a magic number, the number, and the format.
 const MARKS: &[(u64, &[u8], &str)] = &[
     (0, b"XFSB", "it looks like an XFS volume"),
     (0x10040, b"_BHRfS_M", "it looks like a Btrfs volume"),
@@ -20,21 +20,21 @@ const MARKS: &[(u64, &[u8], &str)] = &[
     (0x52, b"FAT32", "it looks like a FAT volume"),
     (0x218, b"LVM2 001", "it is part of an LVM volume group; check the logical volume"),
     (4096, b"\xFC\x4E\x2B\xA9", "it is part of a RAID array; check the array"),
-    (512, b"EFI PART", "it holds a partition table; check one of the partitions"),
+    (512, b"EFI PART", "it has a partition table; check one of the partitions"),
     (0, b"\x1F\x8B", "it is compressed with gzip; unpack it first"),
     (0, b"\xFD7zXZ\0", "it is compressed with xz; unpack it first"),
     (0, b"\x28\xB5\x2F\xFD", "it is compressed with zstd; unpack it first"),
     (0, b"BZh", "it is compressed with bzip2; unpack it first"),
     (0, b"PK\x03\x04", "it is a ZIP archive"),
     (0, b"QFI\xFB", "it is a QCOW2 image; attach it with qemu-nbd first"),
-    // last: many of the above may bear it too
-    (0x1FE, b"\x55\xAA", "it holds a boot sector, perhaps with a partition table"),
+    // last: many of the above may have it too
+    (0x1FE, b"\x55\xAA", "it has a boot sector, perhaps with a partition table"),
 ];
 
-/// The number of bytes that are looked at.
+/// The number of bytes that are read.
 const LOOK: u64 = 68 << 10;
 
-/// The likely content of the device, as the end of a sentence; `None` where nothing is known of it.
+/// The likely content of the device, as the end of a sentence; `None` where it is not identified.
 pub(crate) fn look(device: &dyn BlockDevice) -> Option<&'static str> {
     let len = device.geometry().len;
     if len == 0 {

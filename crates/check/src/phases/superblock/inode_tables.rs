@@ -1,6 +1,6 @@
-//! Inode tables that their descriptor does not lead to: what stands there does not agree with the group's inode bitmap,
-//! while one of the places where mkfs puts tables does. A descriptor has a copy only on volumes of several groups; but
-//! the place follows from that of the bitmaps and of the neighbours' tables, and what lies there can be asked.
+//! Inode tables with a wrong location in their descriptor: the blocks there do not match the group's inode bitmap,
+//! while those at a location where mkfs puts tables do. A descriptor has a copy only on volumes of several groups; but
+//! the location follows from those of the bitmaps and of the neighbours' tables, and the content there can be compared.
 
 use crate::phases::superblock::descriptors::{Table, allowed_range, lies_in, own_blocks};
 use crate::problem::Problem;
@@ -15,10 +15,10 @@ use format::superblock::Geometry;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeSet;
 
-/// Groups whose tables are looked for at most: more than that is not the damage of a few sectors.
+/// Maximum number of groups whose tables are searched for: more are not the result of a few damaged sectors.
 const MOST: usize = 4096;
 
-/// The sources that can be asked on a volume of which nothing but the superblock is known.
+/// The search for tables on a volume of which only the superblock is known.
 pub(crate) struct Seeker<'a> {
     pub(crate) scanner: &'a Scanner<'a>,
     pub(crate) geometry: &'a Geometry,
@@ -28,30 +28,31 @@ pub(crate) struct Seeker<'a> {
 /// The agreement of a table with its group's bitmap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
-    /// Inodes of users' files that the bitmap says are in use.
+    /// Inodes of users' files that are in use by the bitmap.
     pub(crate) members: u32,
-    /// Inodes of which bitmap and table say different things.
+    /// Inodes in which bitmap and table differ.
     differing: u32,
-    /// The table is the group's, whatever the bitmap says: it has inodes whose checksums, over their numbers too, are
-    /// right, or the root.
+    /// Whether the table is certainly the group's, whatever the bitmap states: it contains the root, or inodes with
+    /// right checksums, which cover their numbers.
     proved: bool,
 }
 
 impl Agreement {
-    /// Few differences may be a crash's, but a wrong place has hardly an inode right.
+    /// Whether bitmap and table agree well enough: a crash may leave a few differences, but at a wrong location hardly
+    /// any inode agrees.
     fn is_good(self) -> bool {
         u64::from(self.differing) * 4 <= u64::from(self.members)
     }
 
-    /// The bitmap knows of files, and the table is not theirs.
+    /// Whether the bitmap has files in use, but the table is not theirs.
     pub(crate) fn is_lost(self) -> bool {
         self.members > 0 && !self.proved && !self.is_good()
     }
 }
 
 impl Seeker<'_> {
-    /// Puts right the tables' places in descriptors that make no sense, or of which the first group's does not lead to
-    /// the root; what was changed, as problems. Nothing is changed unless all descriptors make sense then.
+    /// Corrects the table locations in descriptors that make no sense, or of which the first group's does not lead to
+    /// the root. Returns the changes as problems. Nothing is changed unless all descriptors make sense afterwards.
     pub(crate) fn seek(&self, table: &mut Table) -> Vec<Problem> {
         let suspects = self.suspects(table);
         if suspects.is_empty() || suspects.len() > MOST {
@@ -79,7 +80,7 @@ impl Seeker<'_> {
         problems
     }
 
-    /// Whether the first group's table has the root in its place, as far as a look at one inode shows.
+    /// Whether the first group's table contains the root, by that one inode.
     pub(crate) fn leads_to_root(&self, table: &Table) -> bool {
         let Some(group) = table.groups.first() else { return false };
         self.slot(group.inode_table.get(), 1)
@@ -87,18 +88,18 @@ impl Seeker<'_> {
             .unwrap_or(false)
     }
 
-    /// Whether the root is in one of the places where mkfs puts the first group's table, as far as its head shows.
+    /// Whether the root is at one of the locations where mkfs puts the first group's table.
     pub(crate) fn root_stands_somewhere(&self, groups: &[Group]) -> bool {
         let Some(group) = groups.first() else { return false };
         let head = self.geometry.group_head(GroupNo(0)).end;
-        // behind the bitmaps of all groups of a flexible one
+        // after the bitmaps of all groups of a flexible group
         let behind = 2 * u64::from(self.geometry.flex_groups);
         let places = self.places(GroupNo(0), group, groups, &BTreeSet::new());
         places.into_iter().chain(head.checked_add(behind)).any(|place| self.contains_root(place))
     }
 
-    /// The groups whose table does not lie where it may, or on something else; and the first, where the root is not
-    /// there.
+    /// The groups whose table is at an invalid location or overlaps other metadata; and the first, if its table does
+    /// not contain the root.
     fn suspects(&self, table: &Table) -> BTreeSet<GroupNo> {
         let mut suspects = BTreeSet::new();
         let mut parts = Vec::new();
@@ -127,15 +128,15 @@ impl Seeker<'_> {
         suspects
     }
 
-    /// The places where mkfs may have put a group's table, the likeliest first.
+    /// The locations where mkfs may have put a group's table, the likeliest first.
     fn places(&self, number: GroupNo, group: &Group, groups: &[Group], suspects: &BTreeSet<GroupNo>) -> Vec<u64> {
         let (bitmap, inodes) = (group.block_bitmap.get(), group.inode_bitmap.get());
-        // flexible groups reserve space for the bitmaps of all of them
+        // a flexible group reserves space for the bitmaps of all its groups
         let apart = inodes.checked_sub(bitmap).filter(|apart| *apart <= u64::from(self.geometry.blocks_per_group));
         let head = self.geometry.group_head(number).end;
         let mut places: Vec<u64> = apart.and_then(|apart| inodes.checked_add(apart)).into_iter().collect();
         places.extend([inodes.saturating_add(1), bitmap.saturating_add(2), head.saturating_add(2)]);
-        // behind the table of the group before, before that of the one behind, or as far from the head as theirs
+        // after the table of the previous group, before that of the next one, or as far from the head as theirs
         let trusted = |n: u32| {
             let neighbour = GroupNo(n);
             let group = groups.get(n as usize).filter(|_| !suspects.contains(&neighbour))?;
@@ -155,7 +156,7 @@ impl Seeker<'_> {
         places
     }
 
-    /// Whether a group's table is at this place, by all that can be asked.
+    /// Whether a group's table is at this location, by all available evidence.
     fn is_place(&self, number: GroupNo, group: &Group, place: u64) -> bool {
         let blocks = place..place.saturating_add(self.geometry.itable_blocks.into());
         if !lies_in(&blocks, &allowed_range(self.geometry, self.features, number)) {
@@ -166,14 +167,14 @@ impl Seeker<'_> {
             return false;
         }
         match self.agreement(number, group, place) {
-            // a group without a file proves nothing, but the root does
+            // a group without files proves nothing; the root does
             Some(Agreement { members: 0, differing: 0, .. }) | None => first,
             Some(agreement) => agreement.is_good(),
         }
     }
 
-    /// Compares what would be a group's table with its inode bitmap; `None` where one of them cannot be read, or the
-    /// bitmap was never written.
+    /// Compares a possible inode table of a group with its inode bitmap; `None` where one of them cannot be read, or
+    /// the bitmap was never written.
     pub(crate) fn agreement(&self, number: GroupNo, group: &Group, place: u64) -> Option<Agreement> {
         let geometry = self.geometry;
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
@@ -226,7 +227,7 @@ impl Seeker<'_> {
         let block = if raw.flags().contains(InodeFlags::EXTENTS) {
             match RawNode::from_bytes(&raw.disk.i_block).filter(|node| node.header.eh_magic.get() == extent::MAGIC) {
                 Some(node) if node.header.eh_depth.get() == 0 => node.extents().first().map(|e| e.start().get()),
-                // a root of that size: its own fields have to do
+                // a root of that size: its own fields are sufficient
                 Some(_) => return true,
                 None => None,
             }

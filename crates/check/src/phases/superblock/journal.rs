@@ -1,4 +1,4 @@
-//! Phase 0: the journal's inode and superblock. Nothing is replayed: the volume is checked as it stands.
+//! Phase 0: the journal's inode and superblock. Nothing is replayed: the volume is checked as it is on the device.
 
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
@@ -11,20 +11,20 @@ use format::inode::{FileKind, RawInode};
 use format::jbd2::{BlockType, DiskSuperblock, Header, JournalSuperblock, SuperblockProblem};
 use zerocopy::IntoBytes;
 
-/// A journal of fewer blocks is none.
+/// Minimum number of blocks of a journal.
 const MIN_BLOCKS: u64 = 1024;
-/// Blocks of the log that are read at most to count its transactions.
+/// Maximum number of log blocks that are read to count its transactions.
 const LOG_READS: u32 = 1 << 16;
-/// `s_jnl_backup_type`: `s_jnl_blocks` holds the inode's block map and size.
+/// `s_jnl_backup_type`: `s_jnl_blocks` is a copy of the inode's block map and size.
 const BACKUP_BLOCKS: u8 = 1;
 
-/// Checks the journal, where the superblock speaks of one.
+/// Checks the journal, where the superblock has one.
 pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let disk = &volume.disk;
     let has_journal = volume.features.compat.contains(Compat::HAS_JOURNAL);
     let recover = volume.features.incompat.contains(Incompat::NEEDS_RECOVERY);
     let inode = InodeNo(disk.s_journal_inum.get());
-    // e2fsck looks for the device even where there is an inode too, and where no feature speaks of a journal
+    // e2fsck searches for the device even where there is also an inode, and where the journal feature is not set
     if disk.s_journal_uuid != [0; 16] {
         return problems.report(Problem::new(Code::JournalDeviceNotFound));
     }
@@ -48,7 +48,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     }
     if check_superblock(volume, &file, &bytes, problems) && (recover || has_log(&bytes)) {
         match transactions(scanner, volume, &file, &bytes) {
-            // it may be newer than the volume, or older: not for -p to decide
+            // it may be newer or older than the volume: -p must not decide
             _ if !recover => problems.report(Problem::new(Code::JournalRecoveryFlagMissing)),
             0 => problems.report(Problem::new(Code::JournalRecoveryOfNothing)),
             count => problems.report(Problem::new(Code::JournalNotReplayed).count(count)),
@@ -58,34 +58,34 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
 
 /// The journal as it was found.
 pub(crate) struct FoundJournal {
-    /// Its inode: the one that the superblock names, or the reserved one.
+    /// Its inode: the one in the superblock, or the reserved one.
     pub(crate) number: InodeNo,
     pub(crate) file: SystemInode,
     /// Its first block.
     pub(crate) bytes: Vec<u8>,
-    /// The inode is not valid: the map and the size are those that the superblock has a copy of.
+    /// Whether the inode is invalid, and map and size are from the copy in the superblock.
     pub(crate) from_copy: bool,
 }
 
 /// The journal and its first block.
 ///
-/// The superblock may name any inode: old kernels let an ordinary file be the journal. Where what it names is no
-/// journal, the number may be what is wrong, and the reserved inode is asked: that is where the journal lies by now on
-/// nearly all volumes, and nothing else may lie there. Where that inode is not valid either, the copy of its block map
-/// in the superblock is tried, as e2fsck does: nothing else notices that an inode which is not in use should be the
-/// journal.
+/// The superblock may name any inode: old kernels allowed an ordinary file as the journal. Where that inode is not a
+/// journal, the number may be wrong, and the reserved inode is tried: it is the journal on nearly all volumes, and can
+/// be nothing else. Where that inode is invalid too, the copy of its block map in the superblock is tried, as in
+/// e2fsck: no other check detects that an inode not in use should be the journal.
 pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Option<FoundJournal> {
     let reserved = InodeNo::JOURNAL;
     let ours = || at(scanner, volume, reserved).or_else(|| from_copy(scanner, volume));
     if named == reserved {
         return ours();
     }
-    // a user's file may hold an image of a journal: the reserved inode comes first where the copy is that of its map
+    // a user's file may contain an image of a journal: the reserved inode is preferred where the copy is that of its
+    // map
     let confirmed = || at(scanner, volume, reserved).filter(|_| is_copied(scanner, volume));
     confirmed().or_else(|| at(scanner, volume, named)).or_else(ours)
 }
 
-/// The journal, where this inode holds one.
+/// The journal in this inode, if there is one.
 fn at(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> Option<FoundJournal> {
     volume.geometry.inode_slot(number)?;
     usable(scanner, volume, number, SystemInode::read(scanner, volume, number)?, false)
@@ -95,7 +95,8 @@ fn at(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> Option<FoundJo
 fn from_copy(scanner: &Scanner<'_>, volume: &Volume) -> Option<FoundJournal> {
     let (root, size) = copy(volume)?;
     let file = SystemInode::of_map(scanner, volume, &root, size);
-    // the inode is written anew from it: what has to be cut out of the map then would leave no journal, again and again
+    // the inode is rewritten from the copy: if overlapping blocks were then removed from the map, no journal would
+    // remain, in every run
     if file.overlaps() {
         return None;
     }
@@ -116,9 +117,9 @@ fn usable(
     }
     let bytes = file.read_block(scanner, volume, 0)?;
     Header::parse(&bytes)?;
-    // a stray block behind the log makes the file longer, with a hole between: the log is there all the same
+    // a stray block after the log makes the file longer, with a hole in between; the log is still intact
     let log = superblock(&bytes).map_or(blocks, |disk| blocks.min(MIN_BLOCKS.max(disk.s_maxlen.get().into())));
-    // e2fsck takes a journal that ends within a block for none
+    // e2fsck rejects a journal that ends within a block
     let whole = file.size.is_multiple_of(volume.geometry.block_size.into());
     if file.blocks_without_hole() < log || file.end() < blocks || !whole {
         return None;
@@ -126,7 +127,7 @@ fn usable(
     Some(FoundJournal { number, file, bytes, from_copy })
 }
 
-/// Whether the superblock's copy is that of the reserved inode's block map.
+/// Whether the superblock's copy matches the reserved inode's block map.
 fn is_copied(scanner: &Scanner<'_>, volume: &Volume) -> bool {
     let slot = system_inode::read_slot(scanner, volume, InodeNo::JOURNAL);
     let raw = slot.as_deref().and_then(RawInode::from_slot);
@@ -147,7 +148,7 @@ pub(crate) fn copy(volume: &Volume) -> Option<([u8; 60], u64)> {
     Some((root, u64::from(high) << 32 | u64::from(low)))
 }
 
-/// `true` where the log can be read.
+/// Checks the journal's superblock; returns whether the log can be read.
 fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems: &Problems) -> bool {
     let bad = || Problem::new(Code::JournalSuperblockBad);
     let Some(disk) = superblock(bytes) else {
@@ -157,8 +158,8 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);
     let found = disk.problems(block_size, blocks);
-    // whatever else seems wrong with it may be right with a feature that is not known; but where it says that volumes
-    // share it, e2fsck takes all but the fields of version 1 for leftovers
+    // with an unknown feature any other apparent error may be correct; but where several volumes share the journal,
+    // e2fsck treats all but the fields of version 1 as leftovers
     let shared = disk.s_nr_users.get() > 1;
     let mut unknown = found.iter().filter_map(unknown_feature).peekable();
     if unknown.peek().is_some() {
@@ -169,7 +170,7 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
         }
         return false;
     }
-    // what a journal of version 1 has beyond its fields are leftovers, which e2fsck passes over
+    // bytes after the fields of a version 1 journal superblock are leftovers, which e2fsck ignores
     let version1 = Header::parse(bytes).is_some_and(|h| h.block_type == Some(BlockType::SuperblockV1));
     let has_more = disk.s_feature_compat.get() | disk.s_feature_incompat.get() | disk.s_feature_ro_compat.get() != 0;
     if version1 && (has_more || disk.s_nr_users.get() != 0) {
@@ -192,13 +193,12 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
             | SuperblockProblem::First { .. }
             | SuperblockProblem::Start { .. }
             | SuperblockProblem::TooLong { .. } => bad(),
-            // an error that the kernel left says nothing of the bytes
+            // an error recorded by the kernel does not mean that the bytes are damaged
             SuperblockProblem::Errno(_) => continue,
         };
         problems.report(problem);
     }
-    // the kernel mounts none with a shorter log; it sets up the area for fast commits at mount, also behind a log that
-    // is empty
+    // the kernel rejects a shorter log; it sets up the fast commit area at mount, also after an empty log
     let (first, end) = (u64::from(disk.s_first.get()), u64::from(disk.s_maxlen.get()));
     let area = disk.s_num_fc_blks.get().into();
     let later = area > 0 && volume.features.compat.contains(Compat::FAST_COMMIT) && disk.fast_commit_blocks() == 0;
@@ -210,7 +210,7 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
     readable(bytes, block_size, blocks).is_some()
 }
 
-/// The problem of a journal with features that are not known.
+/// The problem of a journal with unknown features.
 fn unknown_feature(problem: &SuperblockProblem) -> Option<Problem> {
     match *problem {
         SuperblockProblem::UnknownIncompat(bits) => Some(Problem::new(Code::JournalFeatureUnknown).found(bits.into())),
@@ -221,8 +221,8 @@ fn unknown_feature(problem: &SuperblockProblem) -> Option<Problem> {
     }
 }
 
-/// The journal's superblock, where the log can be read by it. Every log begins in block 1; one that says otherwise, and
-/// says so of no block of the journal, is read from there, as by e2fsck: what was committed is in it all the same.
+/// The journal's superblock, where the log can be read by it. Every log begins in block 1; where `s_first` is not a
+/// block of the journal, the log is read from block 1, as in e2fsck, since its transactions are still there.
 pub(crate) fn readable(bytes: &[u8], block_size: u32, blocks: u64) -> Option<JournalSuperblock> {
     let parse = |bytes: &[u8]| JournalSuperblock::parse(bytes, block_size, blocks);
     parse(bytes).ok().or_else(|| {
@@ -247,8 +247,8 @@ fn has_log(bytes: &[u8]) -> bool {
     superblock(bytes).is_some_and(|disk| disk.s_start.get() != 0)
 }
 
-/// The number of complete transactions in the log, counted by their commit blocks. Checksums are not looked at: that is
-/// left to the replay.
+/// The number of complete transactions in the log, counted by their commit blocks. Checksums are not verified: the
+/// replay does that.
 fn transactions(scanner: &Scanner<'_>, volume: &Volume, file: &SystemInode, bytes: &[u8]) -> u64 {
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);

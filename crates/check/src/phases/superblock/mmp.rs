@@ -10,8 +10,8 @@ use format::feature::Incompat;
 use format::mmp::{self, DiskMmp, Use};
 use zerocopy::FromBytes;
 
-/// Whether no other process checks the volume just now. One that has it mounted is not looked for, as that takes
-/// waiting, and a check that writes nothing does no harm.
+/// Checks that no other process is checking the volume. Mounts are not detected, as that requires waiting, and a
+/// read-only check does no harm.
 pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) -> Result<(), Refusal> {
     if !volume.features.incompat.contains(Incompat::MMP) {
         return Ok(());
@@ -43,7 +43,7 @@ pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     match disk.usage() {
         Use::Clean | Use::Mounted(_) => Ok(()),
         Use::Fsck | Use::Invalid(_) => Err(Refusal {
-            sentence: "another check of this volume is under way, or one was broken off; if so, tune2fs -E clear_mmp \
+            sentence: "another check of this volume is running, or one was interrupted; if so, tune2fs -E clear_mmp \
                        frees the volume"
                 .to_owned(),
             exit: crate::report::exit::OPERATIONAL,

@@ -1,5 +1,4 @@
-//! Inodes without a name that wait to be freed or cut to size: the list that begins in the superblock, and the orphan
-//! file.
+//! Orphans, which are to be deleted or truncated: the list that begins in the superblock, and the orphan file.
 
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
@@ -13,12 +12,13 @@ use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
-/// A longer list of orphans is not followed.
+/// Maximum length of the orphan list that is followed.
 const LONGEST_LIST: u32 = 1 << 20;
-/// A larger orphan file is none: the kernel makes it of 512 blocks at most.
+/// Maximum number of blocks of an orphan file; the kernel creates at most 512.
 const ORPHAN_FILE_BLOCKS: u64 = 1 << 16;
 
-/// The list of orphans that begins in the superblock and goes on in their deletion times.
+/// Checks the orphan list, which begins in the superblock and continues in the deletion times of its inodes. Returns
+/// its inodes.
 pub(super) fn check_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) -> BTreeSet<InodeNo> {
     let mut orphans = BTreeSet::new();
     let mut next = volume.disk.s_last_orphan.get();
@@ -36,7 +36,7 @@ pub(super) fn check_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Prob
             break;
         };
         let Some(raw) = RawInode::from_slot(&slot) else { break };
-        // a list that leads back into itself is reported as far as it goes
+        // a list with a loop is reported up to the repeated inode
         if !orphans.insert(inode) {
             break;
         }
@@ -46,7 +46,7 @@ pub(super) fn check_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Prob
     orphans
 }
 
-/// The file of orphans: empty when the volume was unmounted in order.
+/// Checks the orphan file, which is empty on a cleanly unmounted volume.
 pub(super) fn check_file(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let present = volume.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
     if !volume.features.compat.contains(Compat::ORPHAN_FILE) {
@@ -88,7 +88,7 @@ pub(super) fn check_file(scanner: &Scanner<'_>, volume: &Volume, problems: &Prob
             let found = tail.ob_checksum.get().into();
             return report(at(Code::OrphanFileChecksumWrong).found(found).expected(computed.into()));
         }
-        // without checksums e2fsck takes the checksum for one more number
+        // without checksums e2fsck reads the checksum as one more inode number
         let stray = !volume.geometry.metadata_csum && tail.ob_checksum.get() != 0;
         if stray || slots.iter().any(|b| *b != 0) {
             clean = false;

@@ -1,4 +1,4 @@
-//! The resize inode, which holds the descriptor blocks reserved for growth.
+//! The resize inode, which lists the descriptor blocks reserved for growth.
 
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
@@ -10,16 +10,16 @@ use format::inode::{FileKind, RawInode};
 use format::{InodeNo, indirect};
 use std::ops::Range;
 
-/// The descriptor blocks reserved for growth behind the primary table.
+/// The descriptor blocks reserved for growth after the primary table.
 fn reserved_blocks(volume: &Volume) -> Range<u64> {
     let geometry = &volume.geometry;
     let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
     first..first + u64::from(geometry.reserved_descriptor_blocks)
 }
 
-/// The resize inode: its doubly indirect block names the descriptor blocks reserved for growth, in a ring that begins
-/// with the table's own length. What those blocks hold is checked when the rounds read them ([`names_copies`]), and so
-/// is that it has no map without the feature.
+/// Checks the resize inode: its doubly indirect block lists the descriptor blocks reserved for growth, in a ring that
+/// begins with the table's own length. The content of those blocks is checked when the rounds read them
+/// ([`names_copies`]), as is that it has no map without the feature.
 pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let geometry = &volume.geometry;
     if !volume.features.compat.contains(Compat::RESIZE_INODE) || geometry.first_meta_group != u32::MAX {
@@ -51,8 +51,7 @@ pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     }
 }
 
-/// Whether a block that the resize inode reserves for growth names its copies, those in the groups with a superblock,
-/// and nothing else.
+/// Whether a descriptor block reserved for growth lists exactly its copies in the groups with a superblock.
 pub(crate) fn names_copies(volume: &Volume, block: u64, bytes: &[u8]) -> bool {
     let geometry = &volume.geometry;
     let copies = geometry

@@ -1,7 +1,7 @@
-//! The layout of the space maps as the superblock states it, or a copy where that does not fit.
+//! The layout of the space maps by the superblock, or by a copy where that does not fit.
 //!
-//! Only mkfs and a conversion write these numbers, into all superblocks. So copies are read only where the maps of the
-//! primary are not in order.
+//! Only mkfs and a conversion write these numbers, into all superblocks. So copies are read only where the maps by the
+//! primary have errors.
 
 use super::Accepted;
 use crate::options::Refusal;
@@ -14,11 +14,12 @@ use crate::volume::Volume;
 use format::space_map::SpaceMaps;
 use format::superblock::{DiskSuperblock, Superblock};
 
-/// Reads the volume's space maps, where it has them, by the superblock or by the first of `copies` by which less is
-/// wrong; then the problem is that the superblock's numbers are.
+/// Reads the volume's space maps, where it has them, by the superblock or by the first of `copies` with fewer errors;
+/// then the superblock's numbers are reported as wrong.
 ///
 /// # Errors
-/// There is no superblock by which table and log lie inside the volume and on none of its superblocks and descriptors.
+/// [`Refusal`] where under every superblock table or log are outside the volume or overlap its superblocks and
+/// descriptors.
 pub(super) fn read(
     scanner: &Scanner<'_>,
     volume: &mut Volume,
@@ -47,7 +48,7 @@ pub(super) fn read(
     by(scanner, volume, own).map(|_| None)
 }
 
-/// Reads the space maps that a superblock speaks of, and makes it the volume's; how much is wrong with them.
+/// Reads the space maps by a superblock, makes that the volume's, and returns the number of errors.
 fn by(scanner: &Scanner<'_>, volume: &mut Volume, disk: DiskSuperblock) -> Result<usize, Refusal> {
     volume.disk = disk;
     let sb = Superblock { disk, features: volume.features, geometry: volume.geometry.clone() };
@@ -55,15 +56,15 @@ fn by(scanner: &Scanner<'_>, volume: &mut Volume, disk: DiskSuperblock) -> Resul
     volume.space_maps = maps.map(|maps| Recorded::read(scanner, maps, &volume.groups));
     if !system_zone::space_map_log_lies_alone(volume) {
         return Err(Refusal::new(
-            "the superblock puts the table or the log of the space maps onto other superblocks or descriptors (x_map_start, \
-             x_space_map_log): nothing is changed; try a copy of the superblock with -b",
+            "the superblock places the table or the log of the space maps over superblocks or descriptors \
+             (x_map_start, x_space_map_log): nothing was changed; try a backup superblock with -b",
         ));
     }
     let crossing = usize::from(!system_zone::space_maps_lie_alone(volume));
     Ok(volume.space_maps.as_ref().map_or(0, |maps| maps.problems.len()) + crossing)
 }
 
-/// The numbers in which two superblocks differ.
+/// The space map fields in which two superblocks differ.
 pub(super) fn differing(one: &DiskSuperblock, other: &DiskSuperblock) -> Vec<&'static str> {
     let fields = [
         ("x_map_groups", one.x_map_groups != other.x_map_groups),
