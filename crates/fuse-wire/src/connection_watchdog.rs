@@ -4,14 +4,12 @@
 //! has the lock may itself wait for an answer of this server: when the server is killed then, all its threads end but
 //! the one that waits, for which /dev/fuse stays open; so the kernel does not see that no process answers any more, and
 //! all that use the mount hang. Only another process can end the connection then. It is started before the first such
-//! message and sleeps until the server's first thread has ended. Before Linux 6.9 the kernel says only when all threads
-//! have; there it looks twice a second. It costs nothing else.
+//! message, looks twice a second whether the server has ended, and costs nothing else.
 
 use crate::mountinfo::mounted_on;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
-use rustix::process::{Pid, PidfdFlags, getpid, getppid, pidfd_open};
+use rustix::process::{getpid, getppid};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -21,9 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// `PIDFD_THREAD`: the descriptor is of one thread, here the first of a process, and readable when that has ended.
-const ONE_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
-/// The interval between checks whether the server has ended, where the kernel does not say it.
+/// The interval between checks whether the server has ended.
 const LOOK: Duration = Duration::from_millis(500);
 /// The name in lists of processes: not the server's, so that a user who kills all servers by their name leaves it.
 const NAME: &str = "fuse-watchdog";
@@ -78,12 +74,6 @@ pub fn watchdog(server: i32, device: u32) -> io::Result<()> {
     let _ = std::fs::write("/proc/self/comm", NAME);
     // open from now on: a later connection with the same number is another file
     let mut control = control(device)?;
-    let thread = Pid::from_raw(server).and_then(|server| pidfd_open(server, ONE_THREAD).ok());
-    // asked behind the opening: the number is still the server's
-    if let Some(thread) = thread.filter(|_| lives(server)) {
-        // where it fails, what follows does it
-        let _ = poll(&mut [PollFd::new(&thread, PollFlags::IN)], None);
-    }
     while lives(server) {
         std::thread::sleep(LOOK);
     }
