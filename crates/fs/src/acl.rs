@@ -1,22 +1,22 @@
-//! POSIX access control lists, where they touch permission bits: set, inherited, changed by chmod.
+//! POSIX access control lists and their effect on permission bits: setting, inheritance, chmod.
 
 use crate::{Error, FileKind, Inode, Result, Xattrs};
 use format::acl::{Acl, AclEntry, Tag};
 use format::xattr::index;
 
-/// The permission bits a list stands for: of owner, group (the mask's where it has one) and others.
+/// The permission bits equivalent to a list: of owner, group (the mask's if the list has a mask) and others.
 fn permissions(acl: &Acl) -> u16 {
     let perm = |wanted: Tag| acl.0.iter().find(|entry| entry.tag == wanted).map(|entry| entry.perm & 7);
     let group = perm(Tag::Mask).or_else(|| perm(Tag::GroupObj));
     perm(Tag::UserObj).unwrap_or(0) << 6 | group.unwrap_or(0) << 3 | perm(Tag::Other).unwrap_or(0)
 }
 
-/// Whether a list says no more than permission bits do.
+/// Whether a list is equivalent to permission bits.
 fn is_minimal(acl: &Acl) -> bool {
     acl.0.iter().all(|entry| matches!(entry.tag, Tag::UserObj | Tag::GroupObj | Tag::Other))
 }
 
-/// A list as a program passes it: what is to be stored, `None` where nothing is, and the permission bits that follow.
+/// Parses a list passed by a process: the value to store, `None` for none, and the permission bits that result.
 pub(crate) fn from_program(inode: &Inode, index: u8, value: &[u8]) -> Result<(Option<Vec<u8>>, Option<u16>)> {
     let bad = Error::Invalid("not an access control list");
     if inode.kind == FileKind::Symlink {
@@ -39,8 +39,8 @@ pub(crate) fn from_program(inode: &Inode, index: u8, value: &[u8]) -> Result<(Op
     Ok((stored, Some(permissions(&acl))))
 }
 
-/// The permissions that a new file inherits from its directory's default list: its permission bits, and the access list
-/// and default list to be stored, where it gets one.
+/// The permissions that a new file inherits from its directory's default list: permission bits, and the access list and
+/// default list to store, if any.
 pub(crate) struct Inherited {
     pub(crate) mode: u16,
     pub(crate) access: Option<Vec<u8>>,
@@ -48,7 +48,7 @@ pub(crate) struct Inherited {
 }
 
 impl Xattrs {
-    /// The permissions of a new file: cut by the directory's default list where it has one, else by `umask`.
+    /// The permissions of a new file: masked by the directory's default list if it has one, else by `umask`.
     pub(crate) fn inherit(&self, dir: &Inode, kind: FileKind, mode: u16, umask: u16) -> Result<Inherited> {
         let plain = Inherited { mode: mode & !(umask & 0o777), access: None, default: None };
         if kind == FileKind::Symlink {
@@ -71,7 +71,7 @@ impl Xattrs {
         Ok(Inherited { mode: mode & !0o777 | permissions(&acl), access, default })
     }
 
-    /// The access list of a file whose permission bits become `mode`; `None` where it has none.
+    /// The access list of a file after a change of its permission bits to `mode`; `None` if it has none.
     pub(crate) fn chmod_acl(&self, inode: &Inode, mode: u16) -> Result<Option<Vec<u8>>> {
         if inode.kind == FileKind::Symlink {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Admission of changes to the volume, and rollback of transactions: every call that changes something is admitted here
-//! before it locks anything.
+//! Admission of changes to the volume, and rollback of transactions: each call that changes the volume is admitted here
+//! before it takes any lock.
 
 use crate::gate::{self, Before, Broken, CallGuard, DirtySet, Gate};
 use crate::layers::stands_on;
@@ -19,13 +19,13 @@ impl Admission {
         Self { orphans: Orphans::over(maps) }
     }
 
-    /// A guard for several calls that change the volume, so that no transaction begins between them; and for a caller
-    /// that must not look while one is rolled back. Waits where a transaction is under way to which this thread does
-    /// not belong, and ends it where it has taken too long. A thread that has a guard for
-    /// [looking](crate::Base::looking) must not ask.
+    /// A guard for several calls that change the volume, so that no transaction begins between them; also for a caller
+    /// that must not read during a rollback. Waits while a transaction runs of which this thread is not a member, and
+    /// ends that transaction after its timeout. A thread with a guard for [looking](crate::Base::looking) must not call
+    /// this.
     ///
     /// # Errors
-    /// Of a member: [`Error::TransactionTooLarge`] and [`Error::Cancelled`], where the transaction cannot go on.
+    /// For a member: [`Error::TransactionTooLarge`] and [`Error::Cancelled`], if the transaction cannot continue.
     pub fn changing(&self) -> Result<CallGuard<'_>> {
         loop {
             if let Some(guard) = self.changing_within(Duration::MAX)? {
@@ -34,12 +34,12 @@ impl Admission {
         }
     }
 
-    /// As [`Admission::changing`]; `None` where a transaction has not ended after `most`.
+    /// As [`Admission::changing`]; `None` if a transaction has not ended after `most`.
     ///
     /// # Errors
     /// As [`Admission::changing`].
     pub fn changing_within(&self, most: Duration) -> Result<Option<CallGuard<'_>>> {
-        // the error of a rollback is one of the device, which the call that follows meets
+        // an error of the rollback is an error of the device, which the next call returns
         let overdue = |id, why| drop(self.roll_back(id, why, |_| ()));
         match self.gate() {
             Some(gate) => gate.change(most, overdue),
@@ -47,10 +47,10 @@ impl Admission {
         }
     }
 
-    /// As [`Admission::changing`] for what cannot be part of a transaction.
+    /// As [`Admission::changing`], for operations that cannot be part of a transaction.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where this thread is a member of one.
+    /// [`Error::Invalid`] if this thread is a member of a transaction.
     pub(crate) fn changing_outside(&self) -> Result<CallGuard<'_>> {
         if gate::is_member() && self.gate().is_some_and(Gate::has_transaction) {
             return Err(Error::Invalid("this operation cannot be part of a transaction"));
@@ -58,8 +58,8 @@ impl Admission {
         self.changing()
     }
 
-    /// As [`Admission::changing`], for a caller that wants everything durable that was done before. `None` while a
-    /// transaction runs: what was done before it is durable, and what is done in it will be when it is committed.
+    /// As [`Admission::changing`], for a caller that needs all earlier changes durable. `None` while a transaction
+    /// runs: changes before it are durable, and changes in it will be when it commits.
     pub(crate) fn changing_to_sync(&self) -> Result<Option<CallGuard<'_>>> {
         if !gate::is_changing() && self.gate().is_some_and(Gate::runs) {
             return Ok(None);
@@ -67,17 +67,17 @@ impl Admission {
         self.changing().map(Some)
     }
 
-    /// Rolls back a transaction that has taken too long; whether there is one under way still.
+    /// Rolls back a transaction that has exceeded its timeout; returns whether a transaction still runs.
     pub(crate) fn has_transaction(&self) -> bool {
         let Some(gate) = self.gate().filter(|gate| gate.has_transaction()) else { return false };
         if let Some((id, why)) = gate.overdue() {
-            // what it meets is an error of the device, which stays
+            // an error here is an error of the device, which persists
             drop(self.roll_back(id, why, |_| ()));
         }
         gate.has_transaction()
     }
 
-    /// Passes for the last changes to a volume that is unmounted: a transaction that is under way is rolled back.
+    /// As [`Admission::changing`], for the last changes before unmounting: rolls back a transaction that still runs.
     pub(crate) fn changing_at_last(&self) -> Result<CallGuard<'_>> {
         loop {
             if let Some(guard) = self.try_change() {
@@ -89,9 +89,9 @@ impl Admission {
         }
     }
 
-    /// The volume is what it was when the transaction began. Does nothing where that is over. `notify` is called
-    /// before others may change anything, with the dirty set of the transaction; a call that looks then sees the volume
-    /// as it is.
+    /// Restores the state of the volume before the transaction; does nothing if the transaction has ended. Calls
+    /// `notify` with the transaction's dirty set before any other change is admitted; calls that read the volume from
+    /// `notify` see the restored state.
     pub(crate) fn roll_back(&self, id: u64, why: Broken, notify: impl FnOnce(&DirtySet)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
         if !gate.end(id, Some(&why)) {
@@ -108,7 +108,8 @@ impl Admission {
                 let led_to: Vec<_> = dirty.names.iter().map(|(dir, name)| self.leads_to(*dir, name)).collect();
                 self.undo(before, &made)?;
                 let longer = self.record_assumed(&sizes);
-                // with a name the kernel forgets what is mounted beneath it, too: not where nothing has changed
+                // invalidating a name also detaches what the kernel has mounted beneath it, so only changed names are
+                // reported
                 let is_other = |((dir, name), led_to): &(&(InodeNo, Vec<u8>), Option<_>)| {
                     led_to.is_none() || *led_to != self.leads_to(*dir, name)
                 };
@@ -117,7 +118,7 @@ impl Admission {
                 Ok(())
             })
         };
-        // half of it may be there, and nothing of it must reach the device
+        // the undo may be incomplete, and none of it must reach the device
         let undone = undone.inspect_err(|e| self.store.fail(e));
         notify(&gate.show());
         gate.open(true);
@@ -136,7 +137,7 @@ impl Admission {
         writing.space.undo(self, before.sums)?;
         writing.space.copy_content(false);
         for number in made {
-            // first parked, then looked at: a release meanwhile finds one of the two
+            // parked before it is checked: a concurrent release finds one of the two
             writing.space.park_inode(*number);
             if !self.nodes.is_looked_up(*number) {
                 writing.space.unpark_inode(*number);
@@ -145,13 +146,13 @@ impl Admission {
         Ok(())
     }
 
-    /// The file that a name leads to, and its generation.
+    /// The inode number and the generation of the file that a name refers to.
     fn leads_to(&self, dir: InodeNo, name: &[u8]) -> Option<(InodeNo, u32)> {
         let number = self.lookup(&*self.inode(dir).ok()?, name).ok()?;
         Some((number, self.inode(number).ok()?.raw().disk.i_generation.get()))
     }
 
-    /// The sizes of regular files that are looked up, as the kernel knows them.
+    /// The sizes of regular files with a lookup count, as the kernel caches them.
     fn sizes_of_looked_up(&self, dirty: &BTreeSet<InodeNo>) -> Vec<(InodeNo, u64)> {
         let looked_up = dirty.iter().filter(|number| self.nodes.is_looked_up(**number));
         let size = |number: &InodeNo| {
@@ -163,7 +164,7 @@ impl Admission {
         looked_up.filter_map(size).collect()
     }
 
-    /// Notes which files have another size than is assumed of them; returns those that are longer.
+    /// Records the files whose size differs from the one the kernel assumes; returns those that are longer.
     fn record_assumed(&self, sizes: &[(InodeNo, u64)]) -> BTreeSet<InodeNo> {
         let mut longer = BTreeSet::new();
         for (number, assumed) in sizes {
@@ -179,12 +180,12 @@ impl Admission {
         longer
     }
 
-    /// Does the work that was put off until the end of a transaction and for which no call waits.
+    /// Does the work that was postponed until the end of a transaction and that no call waits for.
     pub(crate) fn after_transaction(&self) -> Result<()> {
-        // where another one has begun, its end is soon enough
+        // if another transaction has begun, its end is early enough
         let Some(_guard) = self.try_change() else { return Ok(()) };
         match self.free_released() {
-            // what is left is freed when the volume is next opened for writing
+            // the rest is freed when the volume is next opened for writing
             Err(Error::Corrupt { .. } | Error::ReadOnly(_)) => Ok(()),
             outcome => outcome,
         }

@@ -1,12 +1,13 @@
-//! The space of a volume that is open for writing: its groups in memory.
+//! The space of a volume open for writing: its groups in memory.
 //!
-//! 1. The counts of all groups are in memory, from opening on. Free space and free inodes of a group are read when they
-//!    are first needed, verified once, and may be dropped again between generations where nothing of them is waiting.
-//! 2. From then on memory is the truth. What is stored of it is announced to the store at the first change in a
-//!    generation, so that it counts towards the generation's size, and gets its content when the generation closes (in
-//!    `commit_hooks`). How free space is stored, [`record`] alone knows.
-//! 3. A group whose free space contradicts the volume is left alone: nothing is allocated there, and what is freed
-//!    there stays in use until a check. The volume is marked as having errors then.
+//! 1. The counts of all groups are in memory from opening on. Free space and free inodes of a group are read and
+//!    verified once, when they are first needed; they may be dropped between generations unless they have pending
+//!    changes.
+//! 2. From then on the state in memory is authoritative. The stored form is announced to the store at the first change
+//!    in a generation, so that it counts towards the generation's size, and is filled in when the generation closes (in
+//!    `commit_hooks`). Only [`record`] depends on how free space is stored.
+//! 3. A group whose free space contradicts the volume is excluded: no allocation there, and freed blocks and inodes
+//!    stay in use until a check. The volume is then marked as having errors.
 //! 4. Locks: a group's lock, then the store's or a counter's. No two groups are locked at once, and no node's lock is
 //!    taken under one.
 
@@ -66,12 +67,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::VolumeState;
 use system_zones::SystemZones;
 
-/// Most groups a volume may have to be opened for writing: their counts stay in memory.
+/// Maximum number of groups of a volume opened for writing: their counts stay in memory.
 const MAX_GROUPS: u32 = 1 << 24;
 /// Descriptor blocks read in one batch.
 const BATCH: u32 = 256;
 
-/// A group that is not trusted any more, and why.
+/// A group that is not trusted any more, with the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DamagedGroup {
     /// The group.
@@ -84,23 +85,23 @@ pub struct DamagedGroup {
 pub(crate) struct SpaceOptions {
     /// The journal's blocks, ascending.
     pub(crate) journal: Vec<Range<u64>>,
-    /// The superblock's state while generations are written.
+    /// The state of the superblock while generations are written.
     pub(crate) in_use: VolumeState,
-    /// The volume was consistent when it was opened, so it may be called so again.
+    /// The volume was consistent when it was opened, so it may be marked clean again.
     pub(crate) was_valid: bool,
-    /// A crash may bring back content that was freed, so it is deferred until its generation is durable.
+    /// Freed content is deferred until its generation is durable, as a crash may restore it.
     pub(crate) defer_content: bool,
-    /// So it is with numbers of inodes.
+    /// As `defer_content`, for inode numbers.
     pub(crate) defer_inodes: bool,
     /// The defect that is injected on purpose.
     pub(crate) mutant: Injected,
-    /// Content that counts is never overwritten in its place.
+    /// Content of durable generations is never overwritten in place.
     pub(crate) copies: bool,
-    /// The placement of blocks, where the format does not say it.
+    /// The placement of blocks, if the format does not determine it.
     pub(crate) placement: Placement,
     /// The seed of the generation numbers of new inodes.
     pub(crate) seed: u64,
-    /// Most groups whose bitmaps stay cached between generations.
+    /// Maximum number of groups whose bitmaps stay cached between generations.
     pub(crate) bitmaps: usize,
     pub(crate) clock: Clock,
 }
@@ -111,17 +112,17 @@ pub(crate) struct Space {
     pub(crate) options: SpaceOptions,
     groups: Box<[GroupCell]>,
     system_zones: Arc<SystemZones>,
-    /// The record from which free space is loaded, and to which it is written.
+    /// The record that free space is loaded from and written to.
     pub(crate) record: Box<dyn FreeSpaceRecord>,
     layout: Arc<Layout>,
-    /// The blocks that snapshots pin; set where there can be snapshots.
+    /// The blocks pinned by snapshots; set on volumes that can have snapshots.
     snapshot_pins: Option<SnapshotPins>,
     /// Free blocks of a native volume's metadata groups.
     free_metadata: AtomicU64,
     policy: Policy,
     rule: Rule,
     fit: Fit,
-    /// The longest run of each group, by [`Try::class`].
+    /// An upper bound on the longest run of each group, by [`Try::class`].
     bounds: Bounds<{ Try::CLASSES }>,
     pub(crate) pool: Mutex<Pool>,
     pub(crate) free_inodes: AtomicU64,
@@ -130,31 +131,31 @@ pub(crate) struct Space {
     changed: Mutex<Vec<u32>>,
     /// Groups with free space or free inodes in memory.
     loaded: Mutex<BTreeSet<u32>>,
-    /// Space that was freed and must not be allocated yet, by the generation that freed it.
+    /// Freed space that must not be allocated yet, by the generation that freed it.
     deferred: Mutex<BTreeMap<u64, RunSet>>,
-    /// So with inodes.
+    /// As `deferred`, for inodes.
     deferred_inodes: Mutex<BTreeMap<u64, RunSet>>,
-    /// Free inodes that are not allocated.
+    /// Free inodes that must not be allocated.
     parked: Parked,
-    /// The volume is being unmounted: no inode is allocated, and no content taken in.
+    /// The volume is being unmounted: no inode is allocated, and no content accepted.
     closing: AtomicBool,
-    /// The superblock as the open generation will close it, and as the last one did.
+    /// The superblock for the open generation, and the one of the last closed generation.
     pub(crate) superblock: Mutex<DiskSuperblock>,
     pub(crate) closed: Mutex<DiskSuperblock>,
     damaged: Mutex<Vec<DamagedGroup>>,
     numbers: AtomicU64,
-    /// Content is not overwritten in its place, but for what the open generation allocated.
+    /// Content is not overwritten in place, except blocks allocated in the open generation.
     copies: AtomicBool,
-    /// Blocks allocated for content in the open generation, while `copies` is set.
+    /// Blocks allocated for content in the open generation, if `copies` is set.
     allocated: Mutex<BlockRanges>,
     /// Bytes written since the last generation closed, for `s_kbytes_written`.
     pub(crate) written: AtomicU64,
 }
 
-/// The descriptors of all groups.
+/// Reads the descriptors of all groups.
 ///
 /// # Errors
-/// Those of the device; of the format, where one is damaged.
+/// Those of the device; those of the format for a damaged descriptor.
 fn read_descriptors(volume: &Disk) -> Result<Vec<Group>> {
     let geometry = &volume.sb.geometry;
     let per_block = geometry.descriptors_per_block();
@@ -244,21 +245,20 @@ impl Space {
         self.groups.get(group.get() as usize)
     }
 
-    /// A group's descriptor as it is now.
+    /// The current descriptor of a group.
     pub(crate) fn descriptor(&self, group: GroupNo) -> Option<Group> {
         Some(self.cell(group)?.state.lock().descriptor)
     }
 
-    /// From now on no inode is allocated, so that the numbers of those that are freed mean nothing else, and no content
-    /// is taken in.
+    /// Stops allocation of inodes, so that the numbers of freed inodes are not reused, and acceptance of content.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
     }
 
-    /// Refuses what is not to be begun any more.
+    /// Refuses new operations while the volume is being unmounted.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where the volume is being unmounted.
+    /// [`Error::ReadOnly`] during unmounting.
     pub(crate) fn is_open(&self) -> Result<()> {
         if self.closing.load(Ordering::SeqCst) {
             return Err(Error::ReadOnly("the volume is being unmounted".into()));
@@ -276,7 +276,7 @@ impl Space {
         State::from_bits_retain(self.superblock.lock().s_state.get()).contains(State::ERROR)
     }
 
-    /// Notes that the volume contradicts itself: it is marked as having errors from the next generation on.
+    /// Records an inconsistency of the volume: it is marked as having errors from the next generation on.
     pub(crate) fn record_error(&self) {
         let seconds = (self.options.clock)().seconds;
         let mut sb = self.superblock.lock();
@@ -295,8 +295,8 @@ impl Space {
 
     /// A number that distinguishes one use of an inode from the next.
     fn next_number(&self) -> u32 {
-        // SplitMix64 and not the generator of a library: the numbers are on devices, where a seed has to lead to the
-        // same ones for ever, and each is taken without a lock
+        // SplitMix64 and not a library's generator: the numbers are stored on devices, where a seed must yield the same
+        // sequence in all versions, and each is drawn without a lock
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
         let mut z = self.numbers.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -312,7 +312,7 @@ impl Totals for Space {
 
     fn of(&self, group: u32) -> GroupTotals {
         let Some(cell) = self.cell(GroupNo(group)) else { return GroupTotals::default() };
-        // inodes of a metadata group have their content in the data groups
+        // inodes of a metadata group have their content in data groups
         let content = self.layout.group_for(Purpose::Data, group);
         GroupTotals {
             blocks: self.cell(GroupNo(content)).map_or(0, |cell| cell.blocks.load(Ordering::Relaxed)),

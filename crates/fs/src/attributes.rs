@@ -1,4 +1,4 @@
-//! Attributes of an inode that are set from outside: permissions, owner, times, flags, project.
+//! Changes of inode attributes: permissions, owner, times, flags, project.
 
 use crate::xattr::Wanted;
 use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Result, Timestamp};
@@ -6,8 +6,8 @@ use format::feature::{Incompat, RoCompat};
 use format::xattr::index;
 use std::sync::Arc;
 
-/// The attributes of a file that are to change; those that are `None` stay. The change time becomes now unless it is
-/// set.
+/// The attributes of a file to change; those that are `None` stay. The change time becomes the current time unless it
+/// is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttributes {
     /// Permission bits with set-user-id, set-group-id and sticky: 0 to 0o7777.
@@ -24,18 +24,18 @@ pub struct SetAttributes {
     pub ctime: Option<Timestamp>,
     /// Creation, where the inode records it.
     pub crtime: Option<Timestamp>,
-    /// Flags, all of them: those that [`Files::set_attributes`] does not let be changed must be as they are.
+    /// Flags, complete: those that [`Files::set_attributes`] cannot change must equal the current ones.
     pub flags: Option<InodeFlags>,
     /// Project.
     pub project: Option<u32>,
-    /// The change time stays as it is, whatever else changes and `ctime` says.
+    /// The change time stays, whatever else changes and whatever `ctime` contains.
     pub preserve_ctime: bool,
-    /// The times are the present, or those of what was written before, and nothing else is asked for: files that are
-    /// append-only allow that.
+    /// The times are the current time, or those of an earlier write, and no other change is requested: append-only
+    /// files allow that.
     pub touch: bool,
 }
 
-/// Flags that may be changed at any time, as chattr(1) does.
+/// Flags that may be changed at any time, as with chattr(1).
 const SETTABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -52,22 +52,22 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::PROJINHERIT)
     .union(InodeFlags::CASEFOLD);
 
-/// Flags that say something about directories only.
+/// Flags for directories only.
 const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::CASEFOLD);
 
 impl Files {
-    /// Changes attributes of a file, and returns it as it is then. New permission bits also change its access control
-    /// list. Times are stored as finely and as far as the inode can record them.
+    /// Changes attributes of a file, and returns the changed inode. New permission bits also change its access control
+    /// list. Times are stored with the precision and range of the inode.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] where the file is immutable or append-only (but for its flags), and for flags and
-    /// projects that this file or this volume cannot have; [`Error::NotEmpty`] where a directory with names is to
-    /// compare names without case from now on.
+    /// [`Error::NotPermitted`] if the file is immutable or append-only (except for its flags), and for flags and
+    /// projects that this file or this volume cannot have; [`Error::NotEmpty`] for casefold on a directory that is not
+    /// empty.
     pub fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<Arc<Inode>> {
         self.set_attributes_if(number, set, |_| true)
     }
 
-    /// As [`Files::set_attributes`], where a file is as it is wanted to be; else it is returned as it is.
+    /// As [`Files::set_attributes`], if `wanted` accepts the file; else the inode is returned unchanged.
     ///
     /// # Errors
     /// As [`Files::set_attributes`].
@@ -99,7 +99,7 @@ impl Files {
             let mut inode = inode;
             if list.is_some() {
                 let wanted = Wanted { index: index::POSIX_ACL_ACCESS, name: b"", value: list };
-                // of the same length as before: no value moves to an inode of its own, and none is left
+                // same length as before: no value moves to an inode of its own, and none becomes unused
                 inode = self.put_attributes(&change, &inode, &[wanted])?.0;
             }
             let ctime = set.ctime.unwrap_or(change.now());
@@ -134,7 +134,7 @@ impl Files {
         })
     }
 
-    /// Flags as they are to be, where they may be.
+    /// The flags to set, if they are permitted.
     fn settable(&self, inode: &Inode, flags: InodeFlags) -> Result<InodeFlags> {
         let old = inode.raw().flags();
         let changed = old ^ flags;

@@ -1,4 +1,4 @@
-//! The second layer: what every part of a volume stands on, its blocks, its free space, and who may change it.
+//! The second layer: the base of all parts of a volume, its blocks, its free space, and admission of changes.
 
 use crate::alloc::Space;
 use crate::disk::Disk;
@@ -18,32 +18,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use store::engine::Limits;
 
-/// The base that every part of a volume stands on.
+/// The base of all parts of a volume.
 pub struct Base {
     pub(crate) disk: Disk,
-    /// Set where it is open for writing.
+    /// Set if it is open for writing.
     pub(crate) writing: Option<Writing>,
     pub(crate) warnings: Vec<Warning>,
 }
 
 stands_on!(Base, disk: Disk);
 
-/// The state of a volume that is open for writing, beside the cache.
+/// The state of a volume open for writing, in addition to the cache.
 pub(crate) struct Writing {
     pub(crate) options: WriteOptions,
     pub(crate) consistency: Consistency,
     pub(crate) space: Arc<Space>,
-    /// Blocks taken by the volume's own structures, once that was asked for.
+    /// Blocks used by the volume's own structures, computed on first use.
     pub(crate) overhead: OnceLock<u64>,
-    /// Inodes without a name that are looked up, and those whose truncation has not finished.
+    /// Inodes without a name that have a lookup count, and those whose truncation has not finished.
     pub(crate) orphans: OrphanList,
-    /// The gate; set where transactions are possible.
+    /// The gate; set if transactions are possible.
     pub(crate) gate: Option<Gate<Before>>,
-    /// The new inodes; set where the engine does not write unchanged blocks.
+    /// The new inodes; set if the engine does not write unchanged blocks.
     pub(crate) new_inodes: Option<NewInodes>,
-    /// Wakes the thread in the background.
+    /// Wakes the background thread.
     pub(crate) wakeup: Arc<Wakeup>,
-    /// Most bytes of content that may wait for their place as long as memory is what it is.
+    /// Maximum number of bytes of delayed data, under the current memory budget.
     pub(crate) most_delayed: AtomicUsize,
 }
 
@@ -62,14 +62,14 @@ impl Writing {
         }
     }
 
-    /// Most bytes of content that may wait for their place.
+    /// Maximum number of bytes of delayed data.
     pub(crate) fn most_delayed(&self) -> usize {
         self.most_delayed.load(Ordering::Relaxed)
     }
 }
 
 impl Base {
-    /// As it is on its device, for reading.
+    /// A volume as on its device, for reading.
     pub(crate) fn over(disk: Disk) -> Self {
         Self { disk, writing: None, warnings: Vec::new() }
     }
@@ -88,13 +88,13 @@ impl Base {
         self.writing.is_some()
     }
 
-    /// The mode by which the volume stays consistent through a crash; `None` where it is open for reading only.
+    /// The mode that preserves consistency through a crash; `None` if it is open for reading only.
     #[must_use]
     pub fn consistency(&self) -> Option<Consistency> {
         self.writing.as_ref().map(|writing| writing.consistency)
     }
 
-    /// The time of day.
+    /// The current time.
     pub(crate) fn now(&self) -> Timestamp {
         self.writing.as_ref().map_or_else(system_time, |w| (w.options.clock)())
     }
@@ -115,7 +115,7 @@ impl Base {
         &self.warnings
     }
 
-    /// Whether a file's flags allow that it is changed, removed, or gets another name.
+    /// Checks that a file's flags permit changing, removing and renaming it.
     pub(crate) fn may_change(&self, inode: &Inode) -> Result<()> {
         if inode.raw().flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Error::NotPermitted("the file is immutable or append-only"));
@@ -123,7 +123,7 @@ impl Base {
         Ok(())
     }
 
-    /// Bytes of the extra fields that new inodes get.
+    /// Size of the extra fields of new inodes, in bytes.
     pub(crate) fn extra_isize(&self) -> u16 {
         if !self.sb.features.ro_compat.contains(RoCompat::EXTRA_ISIZE) {
             return EXTRA_ISIZE;
@@ -133,7 +133,7 @@ impl Base {
         if fits { wanted.max(EXTRA_ISIZE) } else { EXTRA_ISIZE }
     }
 
-    /// Sets an empty map in an inode, in the form that new files of the volume have.
+    /// Initializes an empty map in an inode, in the form used for new files of the volume.
     pub(crate) fn make_map(&self, buf: &mut InodeBuf) {
         let mut flags = buf.raw().flags();
         let mut block = [0; 60];
@@ -159,25 +159,25 @@ impl Base {
         self.writing.as_ref()?.gate.as_ref()
     }
 
-    /// As [`Admission::changing`](crate::Admission::changing), where that is possible at once.
+    /// As [`Admission::changing`](crate::Admission::changing), if possible without waiting.
     #[must_use]
     pub fn try_change(&self) -> Option<CallGuard<'_>> {
         self.gate().map_or_else(|| Some(gate::free()), Gate::try_change)
     }
 
-    /// A guard for several calls that look at the volume: no transaction is rolled back meanwhile.
+    /// A guard for several calls that read the volume: no transaction is rolled back meanwhile.
     pub fn looking(&self) -> CallGuard<'_> {
         self.gate().map_or_else(gate::free, Gate::look)
     }
 
-    /// Whether a call that changes something would have to wait for a transaction to which this thread does not belong.
+    /// Whether a changing call would have to wait for a transaction of which this thread is not a member.
     #[must_use]
     pub fn would_wait(&self) -> bool {
         self.gate().is_some_and(Gate::would_wait)
     }
 
-    /// The number of times that a transaction has begun or ended: where it is the same before and after a call had to
-    /// wait, none has touched anything meanwhile.
+    /// The number of times that a transaction has begun or ended: if it is the same before and after a call had to
+    /// wait, no transaction has changed anything meanwhile.
     #[must_use]
     pub fn transaction_sequence(&self) -> u64 {
         self.gate().map_or(0, Gate::transaction_sequence)
@@ -191,7 +191,7 @@ impl Base {
         }
     }
 
-    /// The number was free, and a file gets it.
+    /// Records an inode number that was free and is allocated to a file.
     pub(crate) fn record_made(&self, number: InodeNo) {
         if let Some(gate) = self.gate() {
             gate.record(|now| {
@@ -200,8 +200,8 @@ impl Base {
         }
     }
 
-    /// Whether a number that is freed was in use before the transaction that there is began. It may be so again, and
-    /// must not become another file's meanwhile: a member that learned it would take the one for the other.
+    /// Whether a number being freed was in use before the current transaction began. A rollback may restore that use,
+    /// so it must not be reused meanwhile: a member that cached the number would confuse the two files.
     pub(crate) fn is_of_before(&self, number: InodeNo) -> bool {
         let mut is = false;
         if let Some(gate) = self.gate() {
@@ -218,7 +218,7 @@ impl Base {
         }
     }
 
-    /// An operation did not fit into the transaction.
+    /// Records that an operation did not fit into the transaction.
     pub(crate) fn record_too_large(&self, error: &Error) {
         if let (Error::TransactionTooLarge { limit }, Some(gate)) = (error, self.gate()) {
             gate.record(|now| {
@@ -227,7 +227,7 @@ impl Base {
         }
     }
 
-    /// Whether there is a transaction: what is done now is durable when it ends.
+    /// Whether a transaction runs: changes made now become durable when it ends.
     pub(crate) fn in_transaction(&self) -> bool {
         self.gate().is_some_and(Gate::has_transaction)
     }

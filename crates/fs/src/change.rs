@@ -1,9 +1,9 @@
-//! A change to the volume: one operation of the store, and what the file system needs to make it.
+//! A change to the volume: one operation of the store, with the state that the file system needs for it.
 //!
-//! What is changed under one [`Change`] belongs to one generation, so it lands whole or not at all as far as the engine
-//! promises. It must not fail halfway: reads, checks and allocations come first, edits last. Where an edit fails all
-//! the same (a block that was evicted and cannot be read again), what is in memory is not consistent any more, and the
-//! volume turns read-only.
+//! The changes under one [`Change`] belong to one generation, so they are atomic as far as the engine guarantees. A
+//! change must not fail halfway: reads, checks and allocations are done first, edits last. If an edit fails all the
+//! same (a block was evicted and cannot be read again), the state in memory is inconsistent, and the volume becomes
+//! read-only.
 
 use crate::error::OfInode;
 use crate::{Error, Inode, InodeNo, Inodes, Result, Timestamp};
@@ -19,41 +19,42 @@ use store::{ChangeRecord, Kind, Operation, OperationKind, Part, Tag};
 #[cfg(test)]
 mod tests;
 
-/// A change under way. See [`Operation`] for what must not be done while there is one.
+/// A change in progress. See [`Operation`] for what is not permitted meanwhile.
 pub(crate) struct Change<'v> {
     pub(crate) volume: &'v Inodes,
     op: Operation<'v>,
     now: Timestamp,
     privilege: Cell<Privilege>,
-    /// Inodes whose numbers may be used again when the change is over; whether each was a directory.
+    /// Freed inodes whose numbers may be reused after the change; with whether each was a directory.
     freed: RefCell<Vec<(InodeNo, bool)>>,
 }
 
-/// Blocks of bitmaps, descriptors and the superblock that an ordinary change brings with it.
+/// Blocks of bitmaps, descriptors and the superblock changed by an ordinary change.
 const OWN_CREDITS: usize = 8;
 
 impl Inodes {
-    /// Begins a change of at most `credits` metadata blocks. Bitmaps, descriptors and the superblock do not count.
+    /// Begins a change of at most `credits` metadata blocks. Bitmaps, descriptors and the superblock are not included.
     pub(crate) fn change(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, OperationKind::Ordinary)
     }
 
-    /// As [`Inodes::change`], for one that frees, or changes only what is there: it finds space on a full volume, too.
+    /// As [`Inodes::change`], for a change that frees or only modifies existing blocks: it is admitted on a full
+    /// volume, too.
     pub(crate) fn change_freeing(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, OperationKind::Freeing)
     }
 
-    /// As [`Inodes::change`], for one that allocates blocks for delayed data whose space was reserved.
+    /// As [`Inodes::change`], for the allocation of reserved blocks for delayed data.
     pub(crate) fn change_reserved(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, OperationKind::Reserved)
     }
 
-    /// As [`Inodes::change`], for a snapshot: where there is space to delete it again.
+    /// As [`Inodes::change`], for creating a snapshot: requires space to delete it again.
     pub(crate) fn change_to_snapshot(&self) -> Result<Change<'_>> {
         self.change_with(0, OperationKind::Snapshot)
     }
 
-    /// As [`Inodes::change`], for the deletion of a snapshot: it finds space where all else does not.
+    /// As [`Inodes::change`], for deleting a snapshot: admitted where no other change is.
     pub(crate) fn change_deleting(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, OperationKind::Deletion)
     }
@@ -69,8 +70,8 @@ impl Inodes {
 }
 
 impl<'v> Change<'v> {
-    /// Announces `credits` more metadata blocks, if the open generation has space for them: never waits. Where it has
-    /// not, what is left to do needs a change of its own.
+    /// Announces `credits` more metadata blocks, if the open generation has space for them: never waits. If it has not,
+    /// the remaining work needs a change of its own.
     #[must_use]
     pub(crate) fn extend(&mut self, credits: usize) -> bool {
         self.op.extend(credits)
@@ -81,8 +82,8 @@ impl<'v> Change<'v> {
         self.now
     }
 
-    /// Refuses what takes names away while the volume is being unmounted: files without a name are freed by then. Asked
-    /// within the change, which the unmounting waits for, and before it changes anything.
+    /// Refuses the removal of names during unmounting, by which time files without a name are already freed. Checked
+    /// within the change, which unmounting waits for, and before any edit.
     ///
     /// # Errors
     /// [`Error::ReadOnly`].
@@ -90,7 +91,7 @@ impl<'v> Change<'v> {
         self.volume.space()?.is_open()
     }
 
-    /// From now on allocations may use what this privilege allows.
+    /// Allows later allocations to use what this privilege permits.
     pub(crate) fn set_privilege(&self, privilege: Privilege) {
         self.privilege.set(privilege);
     }
@@ -99,7 +100,7 @@ impl<'v> Change<'v> {
         self.privilege.get()
     }
 
-    /// The number is freed when the change ends.
+    /// Frees the number when the change ends.
     pub(crate) fn free_at_end(&self, number: InodeNo, was_directory: bool) {
         self.freed.borrow_mut().push((number, was_directory));
     }
@@ -108,12 +109,12 @@ impl<'v> Change<'v> {
     pub(crate) fn edit_superblock<R>(&self, change: impl FnOnce(&mut DiskSuperblock) -> R) -> Result<R> {
         let block = FsBlock(OFFSET / u64::from(self.volume.sb.geometry.block_size));
         let tag = Tag::new(Kind::Superblock, InodeNo(0));
-        // its bytes follow when the generation closes
+        // its bytes are set when the generation closes
         self.edit(block, tag, |_| ())?;
         Ok(change(&mut self.volume.space()?.superblock.lock()))
     }
 
-    /// The generation it belongs to.
+    /// The generation of the change.
     pub(crate) fn generation(&self) -> u64 {
         self.op.generation()
     }
@@ -129,12 +130,12 @@ impl<'v> Change<'v> {
         Ok(self.op.edit(block, tag, change).inspect_err(|e| self.volume.store.fail(e))?)
     }
 
-    /// Sets the first content of a block that was just allocated, from zeroes.
+    /// Sets the initial content of a newly allocated block, starting from zeroes.
     pub(crate) fn fresh<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
         self.op.fresh(block, tag, change)
     }
 
-    /// Writes file data; blocks that were just allocated must be written whole.
+    /// Writes file data; newly allocated blocks must be written whole.
     pub(crate) fn write_data(&self, owner: InodeNo, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
         if let Ok(space) = self.volume.space() {
             space.written.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -142,22 +143,22 @@ impl<'v> Change<'v> {
         Ok(self.op.write_data(owner, first, offset, data)?)
     }
 
-    /// Notes that blocks of an inode were allocated or freed, for an engine that wants to know.
+    /// Records that blocks of an inode were allocated or freed, for engines that use change records.
     pub(crate) fn record_run(&self, owner: InodeNo, part: Part, (first, count): (FsBlock, u64), allocated: bool) {
         self.op.record_change(|| ChangeRecord::Run { owner, part, first, count, allocated });
     }
 
-    /// Notes that a file takes the name of another, for an engine that wants to know.
+    /// Records that a file replaces another under its name, for engines that use change records.
     pub(crate) fn record_whole(&self, number: InodeNo) {
         self.op.record_change(|| ChangeRecord::Whole { number });
     }
 
-    /// The operation below.
+    /// The underlying operation.
     pub(crate) fn operation(&self) -> &Operation<'v> {
         &self.op
     }
 
-    /// Changes an inode in its table. The result is what [`Inodes::inode`] returns from now on.
+    /// Changes an inode in its table. [`Inodes::inode`] returns the result from now on.
     pub(crate) fn update_inode(&self, inode: &Inode, change: impl FnOnce(&mut InodeBuf)) -> Result<Arc<Inode>> {
         let mut buf =
             InodeBuf::from_slot(inode.raw().bytes()).ok_or(Error::Invalid("an inode is shorter than 128 bytes"))?;
@@ -165,10 +166,10 @@ impl<'v> Change<'v> {
         self.put_inode(inode.number, buf)
     }
 
-    /// Puts an inode into its table, made or changed.
+    /// Writes a new or changed inode into its table.
     pub(crate) fn put_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<Arc<Inode>> {
         let writing = self.volume.writing.as_ref();
-        // while an inode is in the chain of orphans, its link there is for the chain to say
+        // while an inode is in the orphan chain, its link there is set by the chain
         let chain = writing.and_then(|w| w.orphans.chain());
         if let Some(next) = chain.as_ref().and_then(|chain| chain.next_of(number)) {
             buf.disk_mut().i_dtime = next.into();
@@ -176,7 +177,7 @@ impl<'v> Change<'v> {
         self.store_inode(number, buf)
     }
 
-    /// [`Change::put_inode`] for a caller that has the chain of orphans locked.
+    /// [`Change::put_inode`] for a caller that has the orphan chain locked.
     pub(crate) fn store_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<Arc<Inode>> {
         let volume = self.volume;
         let place = volume.inode_place(number)?;
@@ -194,12 +195,12 @@ impl<'v> Change<'v> {
         Ok(inode)
     }
 
-    /// Clears an inode's slot as a freed inode's is: what the caller says remains in it.
+    /// Clears the slot of a freed inode, except for the content of `buf`.
     pub(crate) fn put_freed_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<()> {
         let made = self.volume.writing.as_ref().and_then(|w| w.new_inodes.as_ref());
         let place = self.volume.inode_place(number)?;
         if made.is_some_and(|made| made.contains(number, self.generation())) {
-            // as it is on the device, so that the inode costs no write
+            // as on the device, so that the inode costs no write
             self.write_slot(number, place, &vec![0; buf.bytes().len()])?;
         } else {
             if self.volume.deferred_checksum(place.1) == 0 {
@@ -213,13 +214,13 @@ impl<'v> Change<'v> {
         Ok(())
     }
 
-    /// Writes an inode's slot; whether it was all zeroes, as of an inode that was never used.
+    /// Writes an inode's slot; returns whether it was all zeroes, as for an inode never used before.
     fn write_slot(&self, number: InodeNo, (block, offset): (FsBlock, usize), bytes: &[u8]) -> Result<bool> {
         let deferred_slots = self.volume.deferred_checksum(offset);
         let tag = Tag { deferred_slots, ..Tag::new(Kind::InodeTable, number) };
         let (wants_record, mut before) = (self.op.wants_change_records(), None);
         let was_empty = self.edit(block, tag, |table| {
-            // the place is inside the block: inode sizes divide block sizes
+            // the slot is inside the block: inode sizes divide block sizes
             let Some(slot) = table.get_mut(offset..offset + bytes.len()) else { return false };
             // most have a type
             let was_empty = slot.starts_with(&[0, 0]) && slot.iter().all(|byte| *byte == 0);

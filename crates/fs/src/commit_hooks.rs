@@ -1,5 +1,5 @@
-//! The additions of the file system to a generation that closes: bitmaps, descriptors and the superblock, and the
-//! checksums of blocks that were changed.
+//! Additions of the file system to a closing generation: bitmaps, descriptors and the superblock, and the checksums of
+//! changed blocks.
 
 use crate::alloc::{Space, with_errors};
 use format::feature::{Features, Incompat};
@@ -13,8 +13,8 @@ use store::{Closing, CommitHooks, Kind, Need, SpaceHooks, StateSource, Tag, Volu
 use zerocopy::IntoBytes;
 
 impl Space {
-    /// The superblock as it is closed, marked as in use: a generation may reach the device in any order, so its
-    /// superblock must not say that all is consistent.
+    /// The superblock at a close, marked as in use: blocks of a generation may reach the device in any order, so its
+    /// superblock must not claim consistency.
     fn close_superblock(&self) -> DiskSuperblock {
         let mut sb = self.superblock.lock();
         let free = self.pool.lock().free_units() * u64::from(self.sb.geometry.cluster_blocks);
@@ -32,7 +32,7 @@ impl Space {
         self.marked(closed, self.options.in_use)
     }
 
-    /// Sets the checksum of the inodes in a block of an inode table that wait for it.
+    /// Sets the deferred checksums of the inodes in a block of an inode table.
     fn set_inode_checksums(&self, tag: &Tag, table: &mut [u8]) -> Option<()> {
         let geometry = &self.sb.geometry;
         let first = tag.owner.get() - geometry.inode_slot(tag.owner)?.offset / geometry.inode_size;
@@ -42,7 +42,7 @@ impl Space {
             waiting &= waiting - 1;
             let start = (n * geometry.inode_size) as usize;
             let slot = table.get_mut(start..start + geometry.inode_size as usize)?;
-            // one that was cleared is as it was before its first use
+            // a cleared inode is all zeroes, as before its first use
             if slot.iter().any(|byte| *byte != 0) {
                 set_slot_checksum(slot, geometry, InodeNo(first + n));
             }
@@ -50,14 +50,14 @@ impl Space {
         Some(())
     }
 
-    /// A superblock with a state. A volume that was not clean when it was opened does not become so by being unmounted.
+    /// A superblock with a state. A volume that was not clean when it was opened does not become clean by unmounting.
     fn marked(&self, mut sb: DiskSuperblock, volume: VolumeState) -> DiskSuperblock {
         let mut state = State::from_bits_retain(sb.s_state.get());
         let Features { compat, mut incompat, ro_compat } = sb.features();
         incompat.set(Incompat::NEEDS_RECOVERY, volume == VolumeState::NeedsReplay);
         state.set(State::VALID, volume != VolumeState::NeedsCheck && self.options.was_valid);
         sb.s_state = state.bits().into();
-        // the first revision has no features, and no journal that could be needed
+        // the first revision has no features, and so no journal to replay
         if sb.s_rev_level.get() > 0 {
             sb.set_features(Features { compat, incompat, ro_compat });
         }
@@ -99,7 +99,7 @@ impl CommitHooks for Space {
         if !geometry.metadata_csum {
             return;
         }
-        // a block without space for a checksum has none: it is left as it is
+        // a block without space for a checksum has none: it is not changed
         let _ = match tag.kind {
             Kind::ExtentNode => geometry.tail(Tailed::ExtentNode).set_checksum(bytes, block, tag.seed),
             Kind::Indirect => geometry.tail(Tailed::Indirect).set_checksum(bytes, block, tag.seed),
@@ -107,7 +107,7 @@ impl CommitHooks for Space {
             Kind::DirectoryIndex => geometry.tail(Tailed::Index).set_checksum(bytes, block, tag.seed),
             Kind::Attributes => xattr::write_block_checksum(bytes, block, geometry.checksum_seed),
             Kind::InodeTable => self.set_inode_checksums(tag, bytes),
-            // checksum set where they are made, or none
+            // the checksum is set where the block is written, or there is none
             _ => None,
         };
     }
@@ -132,7 +132,7 @@ impl SpaceHooks for Space {
 impl StateSource for Space {
     fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>) {
         let mut sb = *self.closed.lock();
-        // that something is wrong with the volume does not wait for the next generation
+        // errors of the volume are recorded without waiting for the next generation
         with_errors(&mut sb, &self.superblock.lock());
         let sb = self.marked(sb, state);
         (OFFSET, Arc::from(sb.as_bytes()))

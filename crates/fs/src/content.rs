@@ -1,4 +1,4 @@
-//! The content of files and symbolic links, as their blocks have it.
+//! The content of files and symbolic links, read from their blocks.
 
 use crate::alloc::Role;
 use crate::inline_data::is_inline;
@@ -8,7 +8,7 @@ use format::{FileBlock, FsBlock, Structure, Where};
 use store::DataRead;
 
 impl Maps {
-    /// Whether a file has content that we can read: see [`Files::read_at`](crate::Files::read_at).
+    /// Checks that a file has content that can be read: see [`Files::read_at`](crate::Files::read_at).
     ///
     /// # Errors
     /// As [`Files::read_at`](crate::Files::read_at).
@@ -21,7 +21,7 @@ impl Maps {
         }
     }
 
-    /// [`Files::read_at`](crate::Files::read_at) for content of any kind, as it stands.
+    /// [`Files::read_at`](crate::Files::read_at) for content of any kind, without interpretation.
     pub(crate) fn read_content(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let buf = clamp(buf, inode.size, offset);
         if is_inline(inode) {
@@ -35,7 +35,7 @@ impl Maps {
         Ok(buf.len())
     }
 
-    /// Content that goes the way of metadata: what was changed may be in the cache only.
+    /// Reads content that is written as metadata: changes may be in the cache only.
     fn read_cached(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
         let block_size = u64::from(self.sb.geometry.block_size);
         let (mut rest, mut at) = (buf, offset);
@@ -59,7 +59,7 @@ impl Maps {
         let block_size = u64::from(self.sb.geometry.block_size);
         let mut reads: Vec<DataRead<'_>> = Vec::new();
         let (mut rest, mut at) = (buf, offset);
-        // runs that continue each other on the volume become one request
+        // runs that are adjacent on the volume become one request
         let mut pending: Option<(FsBlock, u64, u64)> = None;
         let mut todo = rest.len() as u64;
         while todo > 0 {
@@ -97,11 +97,11 @@ impl Maps {
         }
     }
 
-    /// The target of a symbolic link: not empty, without NUL, at most a block long. That of an encrypted link is a text
-    /// that stands for it, as [`Directories::read_dir`](crate::Directories::read_dir) shows encrypted names.
+    /// The target of a symbolic link: not empty, without NUL, at most a block long. For an encrypted link it is a
+    /// no-key name, as [`Directories::read_dir`](crate::Directories::read_dir) returns for encrypted names.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for other kinds, [`Error::Corrupt`] for a target that cannot be one.
+    /// [`Error::Invalid`] for other kinds, [`Error::Corrupt`] for an invalid target.
     pub fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
         if inode.kind != FileKind::Symlink {
             return Err(Error::Invalid("not a symbolic link"));
@@ -132,20 +132,20 @@ impl Maps {
     }
 }
 
-/// As much of a buffer as a file of `size` bytes can fill from `offset` on.
+/// The part of a buffer that a file of `size` bytes can fill from `offset` on.
 pub(crate) fn clamp(buf: &mut [u8], size: u64, offset: u64) -> &mut [u8] {
     let left = size.saturating_sub(offset);
     let len = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
     buf.get_mut(..len).unwrap_or_default()
 }
 
-/// Takes the first `len` bytes, which are there.
+/// Splits off the first `len` bytes, which must exist.
 fn split(buf: &mut [u8], len: u64) -> (&mut [u8], &mut [u8]) {
     let len = usize::try_from(len).map_or(buf.len(), |len| len.min(buf.len()));
     buf.split_at_mut(len)
 }
 
-/// Adds a read of the bytes at the start of `buf`, and returns what follows them.
+/// Adds a read into the start of `buf`, and returns the rest of `buf`.
 fn request<'a>(
     reads: &mut Vec<DataRead<'a>>,
     buf: &'a mut [u8],

@@ -1,56 +1,56 @@
 //! Delayed data: file content that was written and has no blocks yet.
 //!
-//! Blocks are allocated when the content leaves memory, many at once: so a file that grows in small steps lies in one
-//! extent, and one that is removed soon costs nothing.
+//! Blocks are allocated when the content is written out, many at once: so a file that grows in small steps has one
+//! extent, and a short-lived file costs nothing.
 //!
-//! Content is gathered in buffers of whole blocks. A write that continues a buffer lengthens it, so what was written in
-//! order leaves in large writes.
+//! Content is collected in buffers of whole blocks. A write that continues a buffer extends it, so sequential writes
+//! are written out as large writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The longest buffer in bytes: one write to the device.
 const LONGEST: usize = 1 << 20;
-/// The bytes of memory that a buffer takes besides its content, about: a place in the tree of buffers, and for the first
-/// the file's node.
+/// Approximate memory in bytes of a buffer besides its content: an entry in the tree of buffers, and for the first
+/// buffer the file's node.
 const BUFFER_OVERHEAD: usize = 512;
 
-/// The delayed content of one file.
+/// The delayed data of one file.
 #[derive(Default)]
 pub(crate) struct Delayed {
-    /// Buffers by the number of their first block in the file: whole blocks, none empty, none over another.
+    /// Buffers by the number of their first block in the file: whole blocks, none empty, no overlap.
     buffers: BTreeMap<u64, Vec<u8>>,
     bytes: usize,
 }
 
 impl Delayed {
-    /// There is none.
+    /// Whether there is no delayed data.
     pub(crate) fn is_empty(&self) -> bool {
         self.buffers.is_empty()
     }
 
-    /// The amount of content, in bytes.
+    /// The amount of delayed data, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The memory that it takes in bytes, about.
+    /// Its approximate memory in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.bytes + BUFFER_OVERHEAD * self.buffers.len()
     }
 
-    /// The buffer that holds a block: its first block, and its bytes.
+    /// The buffer that contains a block: its first block, and its bytes.
     fn buffer(&self, block_size: usize, block: u64) -> Option<(u64, &Vec<u8>)> {
         let (first, bytes) = self.buffers.range(..=block).next_back()?;
         (block - first < (bytes.len() / block_size) as u64).then_some((*first, bytes))
     }
 
-    /// Blocks from `block` on that are here, one behind the other, in one buffer; 0 where it is not here.
+    /// Number of consecutive delayed blocks from `block` on in one buffer; 0 if it is not delayed.
     pub(crate) fn here(&self, block_size: usize, block: u64) -> u64 {
         self.buffer(block_size, block).map_or(0, |(first, bytes)| first + (bytes.len() / block_size) as u64 - block)
     }
 
-    /// The first block at or after `block` that is here.
+    /// The first delayed block at or after `block`.
     pub(crate) fn next(&self, block_size: usize, block: u64) -> Option<u64> {
         if self.here(block_size, block) > 0 {
             return Some(block);
@@ -58,7 +58,7 @@ impl Delayed {
         self.buffers.range(block..).next().map(|(first, _)| *first)
     }
 
-    /// Writes into blocks that are all here, from byte `offset` of the file on.
+    /// Overwrites blocks that are all delayed, from byte `offset` of the file on.
     pub(crate) fn overwrite(&mut self, block_size: usize, offset: u64, data: &[u8]) {
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
@@ -73,8 +73,8 @@ impl Delayed {
         }
     }
 
-    /// Adds blocks from `block` on, none of which is here: `data`, at byte `into` of the first, and zeroes around it to
-    /// whole blocks.
+    /// Adds blocks from `block` on, none of which is delayed: `data`, at byte `into` of the first, padded with zeroes
+    /// to whole blocks.
     pub(crate) fn add(&mut self, block_size: usize, block: u64, into: usize, data: &[u8]) {
         let len = (into + data.len()).next_multiple_of(block_size);
         self.bytes += len;
@@ -94,7 +94,7 @@ impl Delayed {
         buffer.resize(end, 0);
     }
 
-    /// Takes out the blocks of a range.
+    /// Removes the blocks of a range.
     pub(crate) fn remove(&mut self, block_size: usize, blocks: Range<u64>) {
         if self.buffers.is_empty() || blocks.is_empty() {
             return;
@@ -120,7 +120,7 @@ impl Delayed {
         }
     }
 
-    /// Copies what is here over `buf`, which holds the file's content from byte `offset` on.
+    /// Copies delayed data over `buf`, which contains the file's content from byte `offset` on.
     pub(crate) fn lay_over(&self, block_size: usize, offset: u64, buf: &mut [u8]) {
         let end = offset.saturating_add(buf.len() as u64);
         let block = offset / block_size as u64;
@@ -138,7 +138,7 @@ impl Delayed {
         }
     }
 
-    /// The first blocks that follow each other: their first, how many, and the buffers they are in, at most `buffers`.
+    /// The first range of consecutive blocks: its first block, its length, and its buffers, at most `buffers`.
     pub(crate) fn first_range(&self, block_size: usize, buffers: usize) -> Option<(u64, u64, Vec<&[u8]>)> {
         let first = *self.buffers.first_key_value()?.0;
         let (mut end, mut run) = (first, Vec::new());
@@ -161,7 +161,7 @@ mod tests {
     const BLOCK: usize = 16;
     const LEN: usize = 40 * BLOCK;
 
-    /// The delayed content, byte by byte.
+    /// The delayed data, byte by byte.
     fn content(delayed: &Delayed) -> Vec<Option<u8>> {
         let mut all = vec![None; LEN];
         let mut block = 0;

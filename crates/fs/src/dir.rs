@@ -1,13 +1,13 @@
-//! Directories: names to inodes, and lists of names.
+//! Directories: lookup of names, and listing.
 //!
-//! A position in a directory is a *cookie*, a number that the caller only hands back.
+//! A position in a directory is a *cookie*, an opaque number for the caller.
 //!
-//! 1. By offset: the cookie is the byte, in the directory's blocks, from which the next entry is shown. An inline
-//!    directory is taken as if it had blocks: "." at 0, ".." at 12, `i_block` at 24, and the rest behind it. Entries of
-//!    a plain directory never move, and a cookie into one that went shows what follows it.
-//! 2. By hash, on a volume that is open for writing, where directories have indexes: entries move when a block splits,
-//!    so the cookie says from which name on, in the order of hashes (see `order`). A directory of one block counts too,
-//!    as it may be a hash tree before its list is read to the end.
+//! 1. By offset: the cookie is the byte offset, in the directory's blocks, of the next entry. An inline directory is
+//!    treated as if it had blocks: "." at 0, ".." at 12, `i_block` at 24, and the rest behind it. Entries of a plain
+//!    directory never move, and a cookie to a removed entry continues with the entry after it.
+//! 2. By hash, on a volume open for writing with indexed directories: entries move when a block splits, so the cookie
+//!    is a position in the order of hashes (see `hash_order`). This includes directories of one block, as they may
+//!    become hash trees before the listing ends.
 
 pub(crate) mod block;
 mod hash_order;
@@ -31,31 +31,31 @@ use format::{FileBlock, FsBlock, Structure, Where};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Blocks of a directory read ahead at once.
+/// Number of blocks of a directory read ahead at once.
 const AHEAD: u64 = 32;
 
-/// The position, as cookies count, at which `i_block` of an inline directory begins: behind "." and "..".
+/// The offset of `i_block` of an inline directory in cookies: behind "." and "..".
 const INLINE_START: u64 = 24;
 
-/// One name in a directory.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The inode it names, as the entry says: on a damaged volume it may not exist.
+    /// The inode number in the entry: on a damaged volume the inode may not exist.
     pub inode: InodeNo,
-    /// The name, any bytes; of an encrypted one a text that stands for it and that [`Directories::lookup`] takes.
+    /// The name, any bytes; for an encrypted one its no-key name, which [`Directories::lookup`] accepts.
     pub name: Vec<u8>,
-    /// The type, where the entry says it. On volumes without the feature filetype only the inode does.
+    /// The type, if the entry contains it. On volumes without the feature filetype only the inode does.
     pub kind: Option<FileKind>,
-    /// The cookie of what follows this entry.
+    /// The cookie of the position after this entry.
     pub next: u64,
 }
 
-/// The entries of a directory from a cookie on, "." and ".." among them, in an order of the directory's own.
+/// The entries of a directory from a cookie on, including "." and "..", in an order of the directory's own.
 ///
-/// What is added or removed meanwhile may be shown or not; all else is shown once.
+/// Entries added or removed meanwhile may be returned or not; all others are returned once.
 ///
-/// A block that cannot be read or is corrupt yields one error, after what could be read of it, and the next block
-/// follows. It ends on any directory: none has more blocks than its volume.
+/// A block that is unreadable or corrupt yields one error, after its readable entries, and the next block follows. The
+/// iteration ends on any directory: none has more blocks than its volume.
 pub struct ReadDir<'a> {
     volume: &'a Directories,
     dir: Arc<Inode>,
@@ -86,7 +86,7 @@ impl Directories {
     /// The entries of a directory from `cookie` on; 0 is the start.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], or [`Error::Corrupt`] for a size no directory can have.
+    /// [`Error::NotADirectory`], or [`Error::Corrupt`] for an impossible size.
     pub fn read_dir(&self, dir: &Arc<Inode>, cookie: u64) -> Result<ReadDir<'_>> {
         self.is_directory(dir)?;
         let _guard = self.looking();
@@ -112,7 +112,7 @@ impl Directories {
         if dir.kind == FileKind::Directory { Ok(()) } else { Err(Error::NotADirectory) }
     }
 
-    /// The hash that no-key names of an encrypted directory carry: only where the kernel would list it by hash.
+    /// The hash function for no-key names of an encrypted directory: only where the kernel would list it by hash.
     fn hasher_of_names(&self, dir: &Inode) -> Option<Hasher> {
         let one_block = dir.size == u64::from(self.sb.geometry.block_size);
         if !self.is_indexed(dir) && !one_block && !is_inline(dir) {
@@ -127,14 +127,14 @@ impl Directories {
         self.hasher(version)
     }
 
-    /// The hash function of that version, with the sign and the seed of this volume.
+    /// The hash function of a version, with the signedness and the seed of this volume.
     pub(crate) fn hasher(&self, version: HashVersion) -> Option<Hasher> {
         let unsigned = Flags::from_bits_retain(self.sb.disk.s_flags.get()).contains(Flags::UNSIGNED_HASH);
         let version = if unsigned { version.to_unsigned() } else { version };
         Hasher::new(version, self.sb.disk.hash_seed())
     }
 
-    /// The blocks of a directory from block `first` on.
+    /// An iterator over the blocks of a directory from block `first` on.
     pub(crate) fn dir_blocks(&self, dir: &Inode, first: u64) -> Result<DirBlocks> {
         let end = dir.size.div_ceil(u64::from(self.sb.geometry.block_size));
         if end > self.sb.geometry.blocks {
@@ -149,7 +149,7 @@ impl Directories {
         Ok(self.dir_block_of(dir, &self.map(dir, block)?)?.0)
     }
 
-    /// The first block of a run of a directory, its checksum verified, and where it is.
+    /// The first block of a run of a directory, its checksum verified, and its number.
     pub(crate) fn dir_block_of(&self, dir: &Inode, run: &FileExtent) -> Result<(Arc<[u8]>, FsBlock)> {
         let Some(physical) = run.physical() else {
             return Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "it has a hole"));
@@ -170,12 +170,12 @@ impl Directories {
     }
 }
 
-/// The path through the blocks of a directory in order.
+/// An iterator over the blocks of a directory in order.
 pub(crate) struct DirBlocks {
     at: u64,
     end: u64,
     run: Option<FileExtent>,
-    /// The first block that was not asked for ahead of time.
+    /// The first block that has not been read ahead.
     ahead: u64,
 }
 
@@ -202,7 +202,7 @@ impl DirBlocks {
         }
     }
 
-    /// The next block: the byte of the directory at which it begins, and its content.
+    /// The next block: its byte offset in the directory, and its content.
     pub(crate) fn next(&mut self, volume: &Directories, dir: &Inode) -> Option<(u64, Result<Arc<[u8]>>)> {
         if self.at >= self.end {
             return None;
@@ -225,7 +225,7 @@ impl DirBlocks {
 }
 
 impl ReadDir<'_> {
-    /// Makes those entries ready that begin at or after the cookie `from`; their offsets count from the cookie `start`.
+    /// Queues the entries at or after the cookie `from`; their offsets count from the cookie `start`.
     fn take<'e>(&mut self, entries: impl Iterator<Item = format::Result<Entry<'e>>>, start: u64, from: u64) {
         let format = self.volume.dir_format(&self.dir);
         for entry in entries {
@@ -266,12 +266,12 @@ impl ReadDir<'_> {
         self.take(inline.entries(), INLINE_START, from);
     }
 
-    /// The inodes of the entries that are ready.
+    /// The inodes of the queued entries.
     pub(crate) fn ready_inodes(&self) -> impl Iterator<Item = InodeNo> {
         self.ready.iter().filter_map(|entry| entry.as_ref().ok()).map(|entry| entry.inode)
     }
 
-    /// Makes the entries of the next block ready where none are left; says whether it did.
+    /// Queues the entries of the next block if none are left; returns whether it did.
     pub(crate) fn fill(&mut self) -> bool {
         if !self.ready.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! The lowest layer: the cached blocks of a volume, its superblock, and where fixed metadata lies.
+//! The lowest layer: the cached blocks of a volume, its superblock, and the locations of fixed metadata.
 
 use crate::layout::Layout;
 use crate::native::{self, Versions};
@@ -12,38 +12,38 @@ use format::{FsBlock, InodeNo};
 use std::sync::Arc;
 use store::Store;
 
-/// A volume as its device has it: blocks through a cache, and the superblock that says where things lie.
+/// A volume on its device: blocks through a cache, and the superblock with the locations of other structures.
 pub struct Disk {
     pub(crate) store: Store,
     pub(crate) sb: Superblock,
-    /// The block of the superblock's copy the volume was opened with.
+    /// The block of the backup superblock that the volume was opened with.
     pub(crate) backup: Option<FsBlock>,
-    /// The layout that follows from its kind.
+    /// The layout for its format.
     pub(crate) layout: Arc<Layout>,
 }
 
 impl Disk {
-    /// The superblock, with the journal's content where there was any.
+    /// The superblock, with the journal's content applied if there was any.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.sb
     }
 
-    /// A summary of the volume, as the device has it now.
+    /// A summary of the volume's current state on the device.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
+    /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of the structures read.
     pub fn summary(&self) -> Result<VolumeSummary> {
         self.layout.summary(&self.sb)
     }
 
-    /// The device as the file system sees it: the journal's content laid over it where there was any.
+    /// The device as the file system reads it: with the journal's content overlaid if there was any.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         self.store.device()
     }
 
-    /// The device that holds the volume: where that lies above a map, what is beneath.
+    /// The device that contains the volume: beneath the map, on a native volume.
     #[must_use]
     pub fn storage(&self) -> &Arc<dyn BlockDevice> {
         self.layout.storage().unwrap_or_else(|| self.device())
@@ -52,12 +52,12 @@ impl Disk {
     /// The versions of the volume.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) where its format has none but the live one.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if its format has only the live one.
     pub(crate) fn versions(&self) -> Result<&Versions> {
         self.layout.versions().ok_or_else(native::no_versions)
     }
 
-    /// The format of a directory's blocks, which their reader must know.
+    /// The format of a directory's blocks, needed to read them.
     pub(crate) fn dir_format(&self, dir: &Inode) -> DirFormat {
         let flags = dir.raw().flags();
         DirFormat {
@@ -67,7 +67,7 @@ impl Disk {
         }
     }
 
-    /// The start of the checksums of an inode's own structures.
+    /// The initial value of the checksums of an inode's own structures.
     pub(crate) fn seed(&self, inode: &Inode) -> u32 {
         inode.raw().seed(&self.sb.geometry, inode.number)
     }

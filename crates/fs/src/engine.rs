@@ -1,5 +1,5 @@
-//! The modes of consistency that a volume can have, and the engine of each: one table, and nowhere else is one chosen. A
-//! new mode is an engine in `store`, a name in [`Consistency`], and a row here.
+//! The consistency modes that a volume can have, and the engine of each: the only table that chooses one. A new mode is
+//! an engine in `store`, a name in [`Consistency`], and a row here.
 
 use crate::memory_budget;
 use crate::mkfs::Kind;
@@ -11,26 +11,26 @@ use std::time::Duration;
 use store::engine::{CopyOnWrite, DirtyBit, Journal, JournalOptions, Limits, Linked, NativeUnordered, Unordered};
 use store::{CommitHooks, Engine, EngineWithSpace, SpaceHooks, Store};
 
-/// Blocks that a generation may hold, whatever the options say: four of the largest operations.
+/// Minimum number of blocks that a generation may contain, whatever the options: four of the largest operations.
 const LEAST_DIRTY: usize = 512;
 
 /// A mode on the volumes that can have it.
 pub(crate) struct PossibleMode {
     pub(crate) consistency: Consistency,
-    /// The types of volumes that can have it as they are made, or made for it; the usual one first.
+    /// The formats that can have it, by default or if created for it; the most usual first.
     formats: &'static [Kind],
     /// The log that it writes.
     log: Log,
-    /// Whether a volume can be written that was not unmounted.
+    /// Whether it can write to a volume that was not unmounted.
     pub(crate) takes_unclean: bool,
-    /// The ways of handling data that a user can insist on.
+    /// The data modes that a user can choose.
     data: &'static [DataMode],
-    /// Refuses a volume that lacks what the mode needs.
+    /// Refuses a volume that lacks a requirement of the mode.
     needs: fn(&Maps) -> Result<()>,
     make: fn(&Maps, &WriteOptions, &Sizes) -> Result<NewEngine>,
 }
 
-/// All modes of all volumes; of those that a volume can have, the first is its best.
+/// All modes of all volumes; the first one that a volume can have is its default.
 static TABLE: [PossibleMode; 6] = [
     PossibleMode {
         consistency: Consistency::Snapshot,
@@ -92,7 +92,7 @@ static TABLE: [PossibleMode; 6] = [
 ];
 
 impl Consistency {
-    /// The types of volumes that can have this mode, the usual one first.
+    /// The formats that can have this mode, the most usual first.
     pub fn formats(self) -> impl Iterator<Item = Kind> {
         self.rows().flat_map(|mode| mode.formats.iter().copied())
     }
@@ -108,11 +108,11 @@ impl Consistency {
     }
 }
 
-/// An engine for a store that does not write yet.
+/// An engine for a store that is not open for writing yet.
 pub(crate) enum NewEngine {
-    /// One without space of its own.
+    /// An engine without space of its own.
     Plain(Box<dyn Engine>),
-    /// One that stores metadata in space of its own.
+    /// An engine that stores metadata in space of its own.
     WithSpace(Box<dyn EngineWithSpace>),
 }
 
@@ -145,22 +145,21 @@ impl NewEngine {
     }
 }
 
-/// Sizes in memory that an engine has to respect.
+/// Sizes in memory that an engine must respect.
 struct Sizes {
     /// Bytes of a block.
     block: u32,
-    /// Most changed blocks of a generation.
+    /// Maximum number of changed blocks of a generation.
     dirty_blocks: usize,
-    /// Most bytes of a transaction.
+    /// Maximum number of bytes of a transaction.
     transaction: usize,
 }
 
 impl Maps {
-    /// The mode that the options ask for, or the best that the volume can have.
+    /// The mode requested by the options, or the default of the volume.
     ///
     /// # Errors
-    /// [`Error::Impossible`] where the volume cannot have it, or not with data handled as asked for; those of the
-    /// device.
+    /// [`Error::Impossible`] if the volume cannot have it, or not with the requested data mode; those of the device.
     pub(crate) fn possible_mode(&self, options: &WriteOptions) -> Result<&'static PossibleMode> {
         let mut refused = Error::Impossible("the volume has no such mode");
         let asked = |mode: &&PossibleMode| options.consistency.is_none_or(|asked| asked == mode.consistency);
@@ -175,10 +174,10 @@ impl Maps {
 }
 
 impl PossibleMode {
-    /// The engine of a volume that can have this mode.
+    /// The engine of this mode for a volume that can have it.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Corrupt`] where what the engine needs of the volume is damaged.
+    /// Those of the device; [`Error::Corrupt`] if structures that the engine needs are damaged.
     pub(crate) fn engine(&self, maps: &Maps, options: &WriteOptions) -> Result<NewEngine> {
         let block = maps.sb.geometry.block_size;
         let transaction = memory_budget::budget().transaction_blocks;
@@ -186,7 +185,7 @@ impl PossibleMode {
         (self.make)(maps, options, &Sizes { block, dirty_blocks, transaction })
     }
 
-    /// Refuses a handling of data that the mode does not have.
+    /// Refuses a data mode that the mode does not have.
     fn handles(&self, options: &WriteOptions) -> Result<()> {
         let insisted = options.data_insisted || options.data == DataMode::NewBlocks;
         if !insisted || self.data.contains(&options.data) {
@@ -202,11 +201,11 @@ impl PossibleMode {
 }
 
 fn needs_versions(maps: &Maps) -> Result<()> {
-    const NONE: &str = "`consistency=snapshot` needs a native volume: `extant mkfs -t extant` makes one";
+    const NONE: &str = "`consistency=snapshot` needs a native volume: `extant mkfs -t extant` creates one";
     maps.layout.versions().map(|_| ()).ok_or(Error::Impossible(NONE))
 }
 
-/// Refuses a volume whose metadata moves: an engine that promises less than snapshots would be a lie.
+/// Refuses a volume whose metadata moves: an engine with weaker guarantees than snapshots would be misleading.
 fn needs_fixed_locations(maps: &Maps) -> Result<()> {
     const NATIVE: Error = Error::Impossible("a native volume needs `consistency=snapshot` or `none`");
     if maps.layout.versions().is_some() { Err(NATIVE) } else { Ok(()) }
@@ -235,7 +234,7 @@ fn linked(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngin
 
 fn journal(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
     let clock = Arc::clone(&options.clock);
-    // content in the open generation, in the one that is committed, and twice as much in the log
+    // content of the open generation, of the one being committed, and twice as much in the log
     let content = (sizes.transaction / 4 / sizes.block as usize).max(LEAST_DIRTY);
     let journal_data = options.data == DataMode::Journal;
     let journal = JournalOptions {

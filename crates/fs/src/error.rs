@@ -1,33 +1,33 @@
 use format::{InodeNo, Structure, Where};
 
-/// Why the file system could not do what was asked. Each kind stands for one answer of POSIX; the table of those is in
-/// the crate that speaks to a kernel.
+/// An error of the file system. Each kind corresponds to one POSIX error; that table is in the crate that answers the
+/// kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The device refused a request, or ends before the volume does.
+    /// The device refused a request, or is shorter than the volume.
     #[error(transparent)]
     Io(blockdev::Error),
-    /// The volume or the file is consistent as far as we know, but needs something we do not have.
+    /// The volume or the file is consistent as far as known, but needs something unsupported.
     #[error("unsupported: {0}")]
     Unsupported(String),
     /// The bytes contradict the format.
     #[error("corrupt {structure}{at}: {what}")]
     Corrupt {
-        /// Which structure.
+        /// The kind of structure.
         structure: Structure,
         /// The location of the structure.
         at: Where,
         /// The problem with it, as a phrase without a full stop.
         what: &'static str,
     },
-    /// No superblock was accepted at the place asked for. Copies may exist elsewhere.
+    /// No valid superblock was found at the requested location. Copies may exist elsewhere.
     #[error(
-        "{0}; a copy of the superblock may be whole: specify its block with -b \
+        "{0}; a copy of the superblock may be intact: specify its block with -b \
          (the first is often 32768, or 8193 with blocks of 1024 bytes)"
     )]
     NoSuperblock(Box<Error>),
-    /// A native volume cannot be opened as it stands. There are no copies of its superblocks to be named, so the next
-    /// step is another one than for ext volumes.
+    /// A native volume cannot be opened in its present state. Its superblocks have no copies to specify, so the next
+    /// step differs from that for ext volumes.
     #[error("{what} ({why}); {next}")]
     Native {
         /// The part that cannot be read.
@@ -37,67 +37,67 @@ pub enum Error {
         /// The next step, or the reason why there is none.
         next: &'static str,
     },
-    /// There is no file of that name or number.
+    /// No file has that name or number.
     #[error("no such file or directory")]
     NotFound,
-    /// The inode of that number is not in use, or not any more.
+    /// The inode of that number is not in use, or no longer in use.
     #[error("inode {0} is not in use")]
     Stale(InodeNo),
-    /// A directory is needed here.
+    /// The operation needs a directory.
     #[error("not a directory")]
     NotADirectory,
-    /// A directory cannot be used like this.
+    /// The operation is not possible on a directory.
     #[error("is a directory")]
     IsADirectory,
     /// A name is longer than 255 bytes.
     #[error("the name is longer than 255 bytes")]
     NameTooLong,
-    /// A path leads through more than 40 symbolic links.
+    /// A path follows more than 40 symbolic links.
     #[error("too many symbolic links")]
     TooManyLinks,
     /// The file has no attribute of that name.
     #[error("no such attribute")]
     NoAttribute,
-    /// The content is encrypted, and we have no key.
-    #[error("encrypted, and there is no key")]
+    /// The content is encrypted, and no key is available.
+    #[error("encrypted, and the key is not available")]
     Encrypted,
-    /// The call makes no sense for a file of this kind.
+    /// The call is invalid for a file of this kind.
     #[error("{0}")]
     Invalid(&'static str),
-    /// There is no space: no free block, or no free inode.
+    /// No free block, or no free inode.
     #[error("no space left on the volume")]
     NoSpace,
-    /// The name, or the attribute, is there already.
+    /// The name, or the attribute, already exists.
     #[error("already exists")]
     Exists,
-    /// A directory has names besides "." and "..".
+    /// The directory contains names besides "." and "..".
     #[error("the directory is not empty")]
     NotEmpty,
-    /// The file has as many names as the format can count, or the directory as many subdirectories.
+    /// The file has the maximum number of names, or the directory the maximum number of subdirectories.
     #[error("too many links")]
     TooManyNames,
-    /// A file would become larger than its format, or the volume's, can count.
+    /// A file would exceed the maximum size of its format, or of the volume.
     #[error("the file would be too large")]
     FileTooLarge,
-    /// The file's flags (immutable, append-only) forbid it, or the format does.
+    /// Forbidden by the file's flags (immutable, append-only), or by the format.
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
-    /// A transaction changes more than a generation can hold; it can only be rolled back.
+    /// A transaction changes more blocks than a generation can contain; it can only be rolled back.
     #[error("the transaction exceeds its limit of {limit} metadata blocks and must be rolled back")]
     TransactionTooLarge {
-        /// Blocks it may change.
+        /// Maximum number of blocks that it may change.
         limit: usize,
     },
     /// The transaction was rolled back, with the reason.
     #[error("the transaction was rolled back: {0}")]
     Cancelled(String),
-    /// There is another transaction.
+    /// Another transaction exists.
     #[error("another transaction is in progress")]
     Busy,
     /// The volume is read-only, with the reason.
     #[error("{0}")]
     ReadOnly(String),
-    /// It was to be written in a way that a volume of its kind cannot be; another way may do.
+    /// The volume cannot be written in the requested mode; another mode may be possible.
     #[error("it cannot be mounted for writing with these options: {0}")]
     Impossible(&'static str),
 }
@@ -108,7 +108,7 @@ impl Error {
         Error::Corrupt { structure, at: at.into(), what }
     }
 
-    /// The same where a directory names the inode: an entry that leads to one that is not in use is damage.
+    /// Converts the error of an inode that a directory refers to: an entry for an inode that is not in use is damage.
     #[must_use]
     pub fn of_named(self) -> Self {
         match self {
@@ -121,7 +121,7 @@ impl Error {
         }
     }
 
-    /// Whether this is the answer for a damaged volume (as opposed to a wrong request, or a device that failed).
+    /// Whether this is the error for a damaged volume (as opposed to an invalid request, or a failed device).
     #[must_use]
     pub fn is_corruption(&self) -> bool {
         match self {
@@ -154,7 +154,7 @@ impl From<store::Error> for Error {
             store::Error::Format(e) => e.into(),
             e @ (store::Error::ReadOnly | store::Error::Failed(_)) => Error::ReadOnly(e.to_string()),
             store::Error::TransactionTooLarge { limit } => Error::TransactionTooLarge { limit },
-            // no operation of ours is that large
+            // no operation of the file system is that large
             e @ (store::Error::TooLarge { .. } | store::Error::Journal(_)) => Error::Unsupported(e.to_string()),
             store::Error::NoSpace => Error::NoSpace,
             store::Error::Native(why) | store::Error::Linked(why) => {
@@ -164,9 +164,9 @@ impl From<store::Error> for Error {
     }
 }
 
-/// Says of which inode a structure is, where the format's parser only knew the bytes.
+/// Adds the inode to errors of the format's parser, which only sees the bytes.
 pub(crate) trait OfInode<T> {
-    /// Adds the inode to a corruption that has no place yet.
+    /// Adds the inode to a corruption without a location.
     fn of(self, inode: InodeNo) -> Result<T>;
 }
 

@@ -1,8 +1,8 @@
 //! Files mapped by a tree of extents.
 //!
-//! The path down is taken by the block asked for, so it is at most as long as the tree is deep (a node says its depth,
-//! and each must be one less than its parent's). The neighbours of the entry taken bound what the child may speak for:
-//! whatever a damaged child claims beyond is not believed, and the runs of a file never overlap.
+//! The path down is determined by the requested block, so it is at most as long as the depth of the tree (a node
+//! contains its depth, which must be one less than its parent's). The neighbours of the followed entry bound the range
+//! of the child: what a damaged child claims beyond is ignored, and the runs of a file never overlap.
 
 use crate::error::OfInode;
 use crate::{Error, FileExtent, Inode, Mapping, Maps, Result};
@@ -17,7 +17,7 @@ mod tree;
 
 use tree::END;
 
-/// Maps that are trees of extents.
+/// Maps in the form of extent trees.
 pub(crate) struct Extents;
 
 /// The result of looking up a block in a node.
@@ -34,7 +34,7 @@ impl Maps {
         let blocks = self.sb.geometry.blocks;
         let root = Node::parse(&inode.raw().disk.i_block, None, blocks).of(inode.number)?;
         let mut step = look(root, from, END);
-        // ends: the depth falls by one each time
+        // terminates: the depth decreases by one each time
         loop {
             let (child, depth, end) = match step {
                 Step::Found(run) => return Ok(run),
@@ -63,7 +63,7 @@ impl Maps {
     }
 }
 
-/// Looks up `from` in `node`, which speaks for the file up to `end`.
+/// Looks up `from` in `node`, whose range ends at `end`.
 fn look(node: Node<'_>, from: FileBlock, end: u64) -> Step {
     match node {
         Node::Leaf(extents) => {

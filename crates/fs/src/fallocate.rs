@@ -1,4 +1,4 @@
-//! Space for files apart from content: allocated in advance, freed, moved.
+//! Space for files apart from writing content: preallocated, freed, moved.
 
 use crate::file::edit::{FileEdit, stamp};
 use crate::inline_data::is_inline;
@@ -9,47 +9,50 @@ use format::extent::{Extent, MAX_INIT_LEN};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// An operation on a range of a file, as fallocate(2) has it.
+/// An operation on a range of a file, as in fallocate(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AllocateMode {
-    /// Allocate blocks that read as zeroes, and make the file longer where the range ends behind it.
+    /// Allocate blocks that read as zeroes, and extend the file if the range ends behind it.
     Extend,
     /// Allocate blocks; the size stays (`FALLOC_FL_KEEP_SIZE`).
     KeepSize,
-    /// Make it a hole; the size stays (`FALLOC_FL_PUNCH_HOLE`).
+    /// Deallocate the range; the size stays (`FALLOC_FL_PUNCH_HOLE`).
     PunchHole,
-    /// Make it read as zeroes without freeing blocks, and longer as for `Extend` (`FALLOC_FL_ZERO_RANGE`).
+    /// Make the range read as zeroes without freeing blocks, and extend the file as `Extend` does
+    /// (`FALLOC_FL_ZERO_RANGE`).
     Zero,
     /// As `Zero`; the size stays.
     ZeroKeepSize,
-    /// Take it out: what follows moves to its place (`FALLOC_FL_COLLAPSE_RANGE`). Whole blocks only, inside the file.
+    /// Remove the range: the content behind it moves to its start (`FALLOC_FL_COLLAPSE_RANGE`). Whole blocks only,
+    /// inside the file.
     Collapse,
-    /// Insert a hole: what follows moves behind it (`FALLOC_FL_INSERT_RANGE`). Whole blocks only, inside the file.
+    /// Insert a hole: the content at the offset moves behind it (`FALLOC_FL_INSERT_RANGE`). Whole blocks only, inside
+    /// the file.
     Insert,
 }
 
 impl Files {
-    /// Allocates space for a range of a regular file, or frees it: `len` bytes from byte `offset` on. Files without
-    /// extents know [`AllocateMode::PunchHole`] only. Long ranges are worked on in steps; a crash between them, or a
-    /// lack of space, leaves a part done: the file is consistent, and for `Collapse` and `Insert` of files in very many
-    /// pieces what follows the range may stand partly in its old place. These two are durable when this returns, unless
-    /// they are part of a transaction.
+    /// Allocates or frees space for a range of a regular file: `len` bytes from byte `offset` on. Files without extents
+    /// support [`AllocateMode::PunchHole`] only. Long ranges are processed in steps; a crash between them, or a lack of
+    /// space, leaves a part done: the file is consistent, but for `Collapse` and `Insert` of heavily fragmented files
+    /// the content behind the range may be only partly moved. These two are durable when this returns, unless they are
+    /// part of a transaction.
     ///
     /// # Errors
     /// As [`Files::write_at`]; [`Error::Invalid`] for ranges that are empty or (`Collapse`, `Insert`) not of whole
-    /// blocks inside the file; [`Error::Unsupported`] for what needs extents.
+    /// blocks inside the file; [`Error::Unsupported`] for modes that need extents.
     pub fn allocate(&self, number: InodeNo, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let moved = Cell::new(false);
         self.edit_file(number, |file| match moved.get() {
             false => file.allocate(mode, offset, len, &moved),
-            // content was moved that would be moved once more
+            // content was already moved, and a retry would move it again
             true => Err(Error::NoSpace),
         })
     }
 
-    /// Allocates blocks for the holes in a range of a regular file without writing any of them, and makes the file
-    /// longer where the range ends behind it: it reads as whatever the device contained there, perhaps what another
-    /// user removed. For volumes that are made to be measured, of whose content nothing is asked but where it lies.
+    /// Allocates blocks for the holes in a range of a regular file without writing any of them, and extends the file if
+    /// the range ends behind it: it reads as whatever the device contained there, perhaps removed files of another
+    /// user. For volumes made for measurements, where only the location of content matters.
     ///
     /// # Errors
     /// As [`Files::write_at`].
@@ -59,7 +62,7 @@ impl Files {
 }
 
 impl FileEdit<'_> {
-    /// `moved` says afterwards whether it is not to be tried again.
+    /// Sets `moved` if the operation must not be retried.
     fn allocate(&mut self, mode: AllocateMode, offset: u64, len: u64, moved: &Cell<bool>) -> Result<()> {
         if len == 0 {
             return Err(Error::Invalid("the range is empty"));
@@ -106,7 +109,7 @@ impl FileEdit<'_> {
         self.end_at(end, grow)
     }
 
-    /// The file ends at `end` at least, where it may grow; in any case it was changed.
+    /// Extends the file to at least `end` if it may grow; updates its times in any case.
     fn end_at(&mut self, end: u64, grow: bool) -> Result<()> {
         let size = self.size();
         if grow && end > size {
@@ -119,7 +122,7 @@ impl FileEdit<'_> {
         Ok(())
     }
 
-    /// Allocates blocks for the holes of a range, as blocks that are not written, or as they are.
+    /// Allocates blocks for the holes of a range, marked as unwritten or, without `unwritten`, with their old content.
     fn fill(&mut self, from: u64, to: u64, unwritten: bool) -> Result<()> {
         let mut at = from;
         while at < to {
@@ -143,7 +146,7 @@ impl FileEdit<'_> {
     fn punch(&mut self, offset: u64, end: u64) -> Result<()> {
         let block_size = self.block_size() as u64;
         let size = self.size();
-        // of the last block all that counts lies before the end of the file
+        // in the last block only the part before the end of the file is in use
         let end = if end >= size { end.max(size.next_multiple_of(block_size)) } else { end };
         let (first, last) = (offset.div_ceil(block_size), end / block_size);
         if first >= last {
@@ -158,7 +161,7 @@ impl FileEdit<'_> {
     fn zero_range(&mut self, offset: u64, end: u64, grow: bool) -> Result<()> {
         let block_size = self.block_size() as u64;
         let (first, last) = (offset.div_ceil(block_size), end / block_size);
-        // what may lack space comes first: then the content is as it was
+        // what may lack space is done first: on failure the content is unchanged
         self.fill(offset / block_size, end.div_ceil(block_size), true)?;
         if first >= last {
             self.zero(offset, end)?;
@@ -167,7 +170,7 @@ impl FileEdit<'_> {
             self.zero(last * block_size, end)?;
             self.unwrite(first, last)?;
         }
-        // what a snapshot has, too, became holes
+        // blocks that must not be overwritten, such as those of a snapshot, became holes
         self.fill(offset / block_size, end.div_ceil(block_size), true)?;
         self.end_at(end, grow)
     }
@@ -187,7 +190,7 @@ impl FileEdit<'_> {
             let inode = Arc::clone(&self.inode);
             let change = self.volume.splitting(CLEARING)?;
             let (in_place, same) = change.in_place(physical, u64::from(len))?;
-            // blocks that are not written must be free to be: what something else leads to is left, not marked
+            // a later write overwrites the marked blocks in place, so blocks that must not be overwritten become holes
             let unwritten = Extent { len: same.min(u64::from(len)) as u32, ..unwritten };
             let end = at + u64::from(unwritten.len);
             (self.inode, ()) = change.edit_inode(&inode, |buf| match in_place {
@@ -211,8 +214,8 @@ impl FileEdit<'_> {
         Ok((offset / block_size, len / block_size))
     }
 
-    /// Repeats a step until it says that it was the last. Where it finds no space, what was freed is waited for here,
-    /// once, and the file stays locked: a caller that tried all of it again would begin anew.
+    /// Repeats a step until it returns that it was the last. If there is no space, waits here, once, until freed space
+    /// may be used, and the file stays locked: a retry by the caller would begin anew.
     fn in_steps(&mut self, mut step: impl FnMut(&mut Self) -> Result<bool>) -> Result<()> {
         let mut waited = false;
         loop {
@@ -286,10 +289,10 @@ impl FileEdit<'_> {
         self.make_move_durable()
     }
 
-    /// Makes what was moved within the file durable, before any of it is written over in its place: until then a crash
-    /// brings back the old map, which leads to the same blocks by other offsets.
+    /// Makes moves within the file durable before any moved block is overwritten in place: until then a crash restores
+    /// the old map, which refers to the same blocks at other offsets.
     fn make_move_durable(&self) -> Result<()> {
-        // a transaction writes nothing over in its place
+        // a transaction overwrites nothing in place
         if self.volume.has_transaction() { Ok(()) } else { Ok(self.volume.store.sync()?) }
     }
 }

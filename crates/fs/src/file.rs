@@ -15,7 +15,7 @@ use crate::node::NodeState;
 use crate::{Admission, Attributes, Error, Inode, InodeNo, Mapping, Maps, Result};
 use format::{FileBlock, Structure, Where};
 
-/// Files: their content, and what their inodes say.
+/// Files: their content and the attributes of their inodes.
 pub struct Files {
     admission: Admission,
 }
@@ -27,12 +27,12 @@ impl Files {
         Self { admission: Admission::over(maps) }
     }
 
-    /// Reads from byte `offset` of a regular file on, and says how many bytes were read: as many as `buf` holds, or
-    /// fewer where the file ends. Holes read as zeroes. Data goes from the device to `buf` without a copy between, in
-    /// requests as long as the file's runs.
+    /// Reads from byte `offset` of a regular file on, and returns the number of bytes read: the length of `buf`, or
+    /// less at the end of the file. Holes read as zeroes. Data is read from the device into `buf` without an
+    /// intermediate copy, in requests as long as the file's runs.
     ///
     /// # Errors
-    /// [`Error::Encrypted`] for a file whose key we lack, [`Error::IsADirectory`], [`Error::Invalid`] for other kinds.
+    /// [`Error::Encrypted`] for an encrypted file, [`Error::IsADirectory`], [`Error::Invalid`] for other kinds.
     pub fn read_at(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.current(inode, |inode, state| {
             self.readable(inode)?;
@@ -46,8 +46,8 @@ impl Files {
         })
     }
 
-    /// An inode as it is now, with what of it is only in memory, locked against changes. Where the volume is open for
-    /// reading only, it is what it was, and all there is.
+    /// Calls `read` with the current inode and its state in memory, locked against changes. On a volume open for
+    /// reading only there is no such state, and the inode is unchanged.
     fn current<R>(&self, inode: &Inode, read: impl FnOnce(&Inode, Option<&NodeState>) -> Result<R>) -> Result<R> {
         if self.writing.is_none() {
             return read(inode, None);
@@ -58,8 +58,8 @@ impl Files {
         read(&*self.inode(inode.number)?, Some(&state))
     }
 
-    /// The attributes of an inode as stat(2) reports them now: [`Inodes::attributes`](crate::Inodes::attributes) with
-    /// the content that has no place on the device yet.
+    /// The current attributes of an inode for stat(2): [`Inodes::attributes`](crate::Inodes::attributes), including
+    /// delayed data.
     ///
     /// # Errors
     /// As [`Inodes::inode`](crate::Inodes::inode).
@@ -69,7 +69,7 @@ impl Files {
             let mut attributes = self.attributes(inode);
             if let Some(state) = state {
                 attributes.size = state.size.unwrap_or(attributes.size);
-                // some of the delayed content has a place that was never written
+                // some delayed data has unwritten blocks
                 let reserved = state.reservation.as_ref().map_or(0, Reservation::blocks);
                 let reserved = reserved.saturating_mul(self.sb.geometry.block_size.into());
                 attributes.blocks = attributes.blocks.saturating_add(reserved.min(state.delayed.bytes() as u64) / 512);
@@ -78,7 +78,7 @@ impl Files {
         })
     }
 
-    /// The first byte of data at or after `offset`; `None` where only a hole follows, or nothing. Unwritten extents are
+    /// The first byte of data at or after `offset`; `None` if only a hole or nothing follows. Unwritten extents are
     /// holes.
     ///
     /// # Errors
@@ -87,8 +87,8 @@ impl Files {
         self.seek(inode, offset, true)
     }
 
-    /// The first byte at or after `offset` that lies in a hole, or the file's size, where an imagined hole begins;
-    /// `None` where `offset` is not inside the file.
+    /// The first byte at or after `offset` in a hole, or the file's size, where a virtual hole begins; `None` if
+    /// `offset` is not inside the file.
     ///
     /// # Errors
     /// As [`Files::read_at`].
@@ -96,7 +96,8 @@ impl Files {
         self.seek(inode, offset, false)
     }
 
-    /// The first byte of a hole between two places of a file; `None` where all is data. The file's end is no hole.
+    /// The first byte of a hole between two offsets of a file; `None` if all is data. The end of the file is not a
+    /// hole.
     ///
     /// # Errors
     /// As [`Files::read_at`].
@@ -116,7 +117,7 @@ impl Files {
         })
     }
 
-    /// Looks no farther than `stop`.
+    /// Searches no farther than `stop`.
     fn seek_in(&self, inode: &Inode, state: &NodeState, (offset, stop): (u64, u64), data: bool) -> Result<Option<u64>> {
         self.readable(inode)?;
         let size = state.size_of(inode);
@@ -136,7 +137,7 @@ impl Files {
                 (true, block + delayed)
             } else {
                 let run = self.map(inode, FileBlock(block))?;
-                // ends in good time on a map whose blocks point to each other
+                // ends soon on a map whose blocks point to each other
                 mapped = mapped.saturating_add(if run.mapping == Mapping::Hole { 0 } else { run.len });
                 let next = state.delayed.next(block_size as usize, block).unwrap_or(u64::MAX);
                 (matches!(run.mapping, Mapping::Data(_)), run.end().get().min(next))

@@ -1,16 +1,16 @@
-//! Admission of calls that change a volume, and of calls that look at it, while a transaction has it for itself.
+//! Admission of calls that change or read a volume, while a transaction or a single call has exclusive use of it.
 //!
-//! Every call that changes something passes the gate before it locks anything, and every call that looks at what can
-//! change; within such a call it is passed already. So no call waits here while it has a lock.
+//! Each call that changes the volume, or reads what may change, passes the gate before it takes any lock; nested calls
+//! pass without waiting. So no call waits here while it has a lock.
 //!
-//! | | changes by members | changes by others | looking |
+//! | | changes by members | changes by others | reading |
 //! | --- | --- | --- | --- |
 //! | no transaction | | at once | at once |
-//! | one begins or ends | wait | wait | at once |
-//! | one call has the volume for itself | | wait | at once |
-//! | one runs | at once | wait, until the time it may take is over | at once |
-//! | one is rolled back | refused | wait | wait |
-//! | it is rolled back, and caches above are emptied | refused | wait | at once |
+//! | a transaction begins or ends | wait | wait | at once |
+//! | one call has exclusive use | | wait | at once |
+//! | a transaction runs | at once | wait, until its timeout | at once |
+//! | it is being rolled back | refused | wait | wait |
+//! | it is rolled back, and caches above are being invalidated | refused | wait | at once |
 
 use crate::alloc::Sums;
 use crate::orphan_list::Chain;
@@ -22,33 +22,33 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// In the gate's state: only members of the transaction change anything.
+/// State bit of the gate: changes are admitted only from members of the transaction.
 const CLOSED: u8 = 1;
-/// In the gate's state: no call looks.
+/// State bit of the gate: no reading calls are admitted.
 const STILL: u8 = 2;
 
-/// The longest time that a wait for something without a time of its own sleeps, before it looks again.
+/// Maximum sleep of a wait without a timeout of its own, before it checks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// Calls under way in this thread that change something.
+    /// Number of changing calls in progress in this thread.
     static CHANGES: Cell<u32> = const { Cell::new(0) };
-    /// Those that look.
+    /// Number of reading calls in progress in this thread.
     static LOOKS: Cell<u32> = const { Cell::new(0) };
-    /// The transaction in which this thread works; 0 for none.
+    /// The transaction that this thread is a member of; 0 for none.
     static MEMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Why a transaction can only be rolled back.
+/// The reason why a transaction can only be rolled back.
 #[derive(Debug, Clone)]
 pub(crate) enum Broken {
-    /// It changes more than a generation can hold: so many blocks of metadata.
+    /// More changes than a generation can contain: the limit in metadata blocks.
     TooLarge(usize),
-    /// It took longer than it may.
+    /// An exceeded timeout.
     TimedOut(Duration),
-    /// It was ended, for this reason.
+    /// An end on request, with the reason.
     Ended(String),
 }
 
@@ -62,15 +62,14 @@ impl Broken {
     }
 }
 
-/// The inodes and names that a transaction changed: caches above the volume must forget them when the transaction is
-/// rolled back.
+/// The inodes and names changed by a transaction: caches above the volume must invalidate them when it is rolled back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DirtySet {
-    /// Inodes that it made, changed or freed.
+    /// Inodes created, changed or freed.
     pub inodes: BTreeSet<InodeNo>,
-    /// Names that it made, changed or removed, or tried to, each with its directory.
+    /// Names created, changed or removed, or attempted to be, each with its directory.
     pub names: BTreeSet<(InodeNo, Vec<u8>)>,
-    /// Of those inodes, regular files that are looked up and are longer than before the rollback.
+    /// Of those inodes, regular files with a lookup count that are longer than before the rollback.
     pub longer: BTreeSet<InodeNo>,
 }
 
@@ -82,24 +81,24 @@ pub(crate) struct Before {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No transaction: one call wants nothing changed beside it.
+    /// No transaction: one call excludes all other changes.
     Alone,
     Begins,
     Runs,
     Ends,
 }
 
-/// The transaction there is.
+/// The current transaction.
 pub(crate) struct Current<B> {
     pub(crate) id: u64,
     pub(crate) phase: Phase,
     limit: Duration,
     deadline: Option<Instant>,
     pub(crate) broken: Option<Broken>,
-    /// The state that is needed to roll it back.
+    /// The state needed to roll it back.
     pub(crate) before: Option<B>,
     pub(crate) dirty: DirtySet,
-    /// Numbers that were free when it began and that it allocated to files.
+    /// Inode numbers that were free when it began and that it allocated to files.
     pub(crate) made: BTreeSet<InodeNo>,
 }
 
@@ -116,11 +115,11 @@ pub(crate) struct Gate<B> {
     state: AtomicU8,
     changing: AtomicUsize,
     looking: AtomicUsize,
-    /// A thread waits for one of the two to be zero.
+    /// A thread waits for one of the two counts to become zero.
     emptying: AtomicBool,
     current: Mutex<Option<Current<B>>>,
     undone: Mutex<Undone>,
-    /// Notified when one of the counts is zero while a thread waits for that, and when a phase begins.
+    /// Notified when one of the counts becomes zero while a thread waits for that, and when a phase begins.
     wakeup: Condvar,
     /// The number of times that a transaction has begun or ended.
     transaction_sequence: AtomicU64,
@@ -135,18 +134,19 @@ enum Answer {
 
 type Depth = &'static std::thread::LocalKey<Cell<u32>>;
 
-/// A call is under way: no transaction begins, ends or is rolled back meanwhile, as far as it matters.
+/// A guard for a call in progress: no transaction begins, ends or is rolled back meanwhile, as far as that affects the
+/// call.
 #[must_use]
 pub struct CallGuard<'g> {
-    /// The count that goes down with it; `None` within another.
+    /// The count to decrement on drop; `None` for a nested call.
     count: Option<(&'g AtomicUsize, &'g dyn Wake)>,
-    /// The count of this thread that goes down.
+    /// The count of this thread to decrement.
     depth: Option<Depth>,
-    /// It belongs to this thread.
+    /// A marker that binds the guard to this thread.
     thread: PhantomData<*const ()>,
 }
 
-/// Wakes those that wait for a count to become zero.
+/// Wakes threads that wait for a count to become zero.
 trait Wake {
     fn wake(&self);
 }
@@ -173,7 +173,7 @@ impl Drop for CallGuard<'_> {
     }
 }
 
-/// This thread works in a transaction until this is dropped.
+/// Membership of this thread in a transaction, until it is dropped.
 #[must_use]
 pub struct Member<'t> {
     before: u64,
@@ -192,33 +192,33 @@ pub(crate) fn enter<'t>(id: u64) -> Member<'t> {
     Member { before: MEMBER.replace(id), transaction: PhantomData, thread: PhantomData }
 }
 
-/// A guard within another call.
+/// A guard for a nested call.
 fn nested(depth: Depth) -> CallGuard<'static> {
     depth.set(depth.get() + 1);
     CallGuard { count: None, depth: Some(depth), thread: PhantomData }
 }
 
-/// A guard where there is no gate.
+/// A guard for a volume without a gate.
 pub(crate) fn free<'g>() -> CallGuard<'g> {
     CallGuard { count: None, depth: None, thread: PhantomData }
 }
 
-/// A guard for the thread that carries out the beginning or the end of a transaction.
+/// A guard for the thread that begins or ends a transaction.
 pub(crate) fn in_charge() -> CallGuard<'static> {
     nested(&CHANGES)
 }
 
-/// Whether this thread works in a transaction.
+/// Whether this thread is a member of a transaction.
 pub(crate) fn is_member() -> bool {
     MEMBER.get() != 0
 }
 
-/// Whether this thread is within a call that changes something.
+/// Whether this thread is within a changing call.
 pub(crate) fn is_changing() -> bool {
     CHANGES.get() > 0
 }
 
-/// A call that nothing is changed beside, until this is dropped.
+/// A call that excludes all other changes, until this is dropped.
 pub(crate) struct Alone<'g, B> {
     charge: Option<CallGuard<'static>>,
     gate: &'g Gate<B>,
@@ -254,12 +254,12 @@ impl<B> Gate<B> {
         CallGuard { count: Some((count, self)), depth: Some(depth), thread: PhantomData }
     }
 
-    /// Whether changes have to ask what is under way.
+    /// Whether changes must check the state of the gate.
     fn is_closed(&self) -> bool {
         self.state.load(SeqCst) != 0
     }
 
-    /// Whether there is a transaction, in any phase.
+    /// Whether a transaction exists, in any phase.
     pub(crate) fn has_transaction(&self) -> bool {
         self.is_closed() && self.lock().as_ref().is_some_and(|now| now.phase != Phase::Alone)
     }
@@ -269,7 +269,7 @@ impl<B> Gate<B> {
         self.transaction_sequence.load(SeqCst)
     }
 
-    /// A guard for a change, or what to do instead.
+    /// A guard for a change, or the reason why it is not admitted.
     fn ask(&self) -> std::result::Result<CallGuard<'_>, Answer> {
         if is_changing() {
             return Ok(nested(&CHANGES));
@@ -297,7 +297,7 @@ impl<B> Gate<B> {
                     Answer::Refused(error)
                 }
                 (Phase::Runs, None) => Answer::Admitted,
-                // what is broken is never committed, so no member waits for its end either
+                // a broken transaction is never committed, so no member waits for its end either
                 (_, Some(broken)) => Answer::Refused(broken.error()),
                 _ => Answer::Wait,
             },
@@ -309,20 +309,20 @@ impl<B> Gate<B> {
         }
     }
 
-    /// Why a transaction is over that did not come to its end.
+    /// The error for a transaction that was rolled back.
     pub(crate) fn undone_with(&self, id: u64) -> Option<Error> {
         let undone = self.undone.lock();
         let why = undone.why.clone().unwrap_or_else(|| Broken::Ended("it was rolled back".into()));
         (id != 0 && undone.id == id).then(|| why.error())
     }
 
-    /// A guard for a change, at once or not at all.
+    /// A guard for a change, without waiting.
     pub(crate) fn try_change(&self) -> Option<CallGuard<'_>> {
         self.ask().ok()
     }
 
-    /// A guard for a change; `None` where that took longer than `most`. `overdue` is called with a transaction that this
-    /// thread waited for longer than it may take.
+    /// A guard for a change; `None` if that took longer than `most`. Calls `overdue` with a transaction that has
+    /// exceeded its timeout while this thread waited for it.
     pub(crate) fn change(&self, most: Duration, overdue: impl Fn(u64, Broken)) -> Result<Option<CallGuard<'_>>> {
         let until = Instant::now().checked_add(most);
         loop {
@@ -331,7 +331,7 @@ impl<B> Gate<B> {
                 Err(Answer::Refused(error)) => return Err(error),
                 Err(_) => {}
             }
-            debug_assert_eq!(LOOKS.get(), 0, "a call that looks must not wait");
+            debug_assert_eq!(LOOKS.get(), 0, "a reading call must not wait");
             let mut current = self.lock();
             while let Some(now) = current.as_ref() {
                 let left = now.deadline.filter(|_| now.phase == Phase::Runs);
@@ -355,7 +355,7 @@ impl<B> Gate<B> {
         self.wakeup.wait_for(current, most);
     }
 
-    /// A guard for looking.
+    /// A guard for a reading call.
     pub(crate) fn look(&self) -> CallGuard<'_> {
         if is_changing() || LOOKS.get() > 0 {
             return nested(&LOOKS);
@@ -374,7 +374,7 @@ impl<B> Gate<B> {
         }
     }
 
-    /// Closes the gate for a new transaction, and returns when no change is under way.
+    /// Closes the gate for a new transaction, and returns when no change is in progress.
     pub(crate) fn begin(&self, limit: Duration) -> Result<u64> {
         if is_changing() {
             return Err(Error::Invalid("a transaction cannot begin within a call that changes something"));
@@ -384,10 +384,10 @@ impl<B> Gate<B> {
         Ok(id)
     }
 
-    /// Closes the gate for a call that nothing is changed beside, and returns when no change is under way.
+    /// Closes the gate for a call that excludes all other changes, and returns when no change is in progress.
     ///
     /// # Errors
-    /// [`Error::Busy`] where there is a transaction; [`Error::Invalid`] where this thread would wait for itself.
+    /// [`Error::Busy`] if there is a transaction; [`Error::Invalid`] if this thread would wait for itself.
     pub(crate) fn alone(&self) -> Result<Alone<'_, B>> {
         if is_changing() {
             return Err(Error::Invalid("a call that changes the volume cannot wait for all changes to end"));
@@ -403,7 +403,7 @@ impl<B> Gate<B> {
         let id = NEXT.fetch_add(1, SeqCst);
         let mut current = self.lock();
         while let Some(now) = current.as_ref() {
-            // a call that is alone is over soon
+            // a call with exclusive use ends soon
             if now.phase != Phase::Alone {
                 return Err(Error::Busy);
             }
@@ -417,14 +417,14 @@ impl<B> Gate<B> {
         Ok(id)
     }
 
-    /// A transaction begins or ends; a call that is alone is none.
+    /// Counts the beginning or end of a transaction; not that of a call with exclusive use.
     fn advance_sequence(&self, phase: Phase) {
         if phase != Phase::Alone {
             self.transaction_sequence.fetch_add(1, SeqCst);
         }
     }
 
-    /// Its members may come.
+    /// Admits changes by members.
     pub(crate) fn run(&self, before: B) {
         if let Some(now) = self.lock().as_mut() {
             (now.phase, now.before) = (Phase::Runs, Some(before));
@@ -433,7 +433,7 @@ impl<B> Gate<B> {
         self.wakeup.notify_all();
     }
 
-    /// The transaction that runs.
+    /// The running transaction.
     pub(crate) fn running(&self) -> Option<u64> {
         self.lock().as_ref().filter(|now| now.phase == Phase::Runs).map(|now| now.id)
     }
@@ -443,15 +443,15 @@ impl<B> Gate<B> {
         self.is_closed() && matches!(self.admit(), Answer::Wait)
     }
 
-    /// Whether a transaction runs for longer than it may.
+    /// The running transaction if it has exceeded its timeout.
     pub(crate) fn overdue(&self) -> Option<(u64, Broken)> {
         let current = self.lock();
         let now = current.as_ref().filter(|now| now.phase == Phase::Runs)?;
         now.deadline.is_some_and(|end| Instant::now() >= end).then_some((now.id, Broken::TimedOut(now.limit)))
     }
 
-    /// Prevents members from changing more, waits until none does, and, where it is rolled back (`undo`), until no call
-    /// looks. False where the transaction does not run any more.
+    /// Prevents further changes by members, waits until none is in progress and, for a rollback (`undo`), until no call
+    /// reads. `false` if the transaction no longer runs.
     pub(crate) fn end(&self, id: u64, undo: Option<&Broken>) -> bool {
         debug_assert!(!is_changing() && LOOKS.get() == 0, "this thread would wait for itself");
         let mut current = self.lock();
@@ -464,7 +464,7 @@ impl<B> Gate<B> {
                     }
                     break;
                 }
-                // another thread ends it just now
+                // another thread is ending it
                 Some(now) if now.id == id => self.wait(&mut current, LOOK_AGAIN),
                 _ => return false,
             }
@@ -480,7 +480,7 @@ impl<B> Gate<B> {
         true
     }
 
-    /// Of a transaction that was undone: calls may look again. Its dirty set is the answer.
+    /// Admits reading calls again after the undo of a transaction. Returns its dirty set.
     pub(crate) fn show(&self) -> DirtySet {
         let current = self.lock();
         self.state.store(CLOSED, SeqCst);
@@ -490,7 +490,7 @@ impl<B> Gate<B> {
         dirty
     }
 
-    /// The end does not come about.
+    /// Cancels the end of the transaction.
     pub(crate) fn go_on(&self) {
         if let Some(now) = self.lock().as_mut() {
             now.phase = Phase::Runs;
@@ -498,7 +498,7 @@ impl<B> Gate<B> {
         self.wakeup.notify_all();
     }
 
-    /// The transaction that ends or began is over; whether it was `undone`.
+    /// Opens the gate at the end of a transaction, or after one that did not begin; `undone` if it was rolled back.
     pub(crate) fn open(&self, undone: bool) {
         let mut current = self.lock();
         let over = current.take();
@@ -514,7 +514,7 @@ impl<B> Gate<B> {
         self.wakeup.notify_all();
     }
 
-    /// The dirty set of a transaction that was rolled back, for the first caller that asks.
+    /// The dirty set of a transaction that was rolled back, for the first caller only.
     pub(crate) fn take_dirty_set(&self, id: u64) -> DirtySet {
         let mut undone = self.undone.lock();
         if undone.id == id { std::mem::take(&mut undone.dirty) } else { DirtySet::default() }
@@ -529,7 +529,7 @@ impl<B> Gate<B> {
         self.emptying.store(false, SeqCst);
     }
 
-    /// Notes something about the transaction there is. Changes that were under way when it was to begin are none of it.
+    /// Records something in the current transaction. Changes still in progress when it begins are not part of it.
     pub(crate) fn record(&self, what: impl FnOnce(&mut Current<B>)) {
         if self.is_closed()
             && let Some(now) = self.lock().as_mut()
@@ -539,7 +539,7 @@ impl<B> Gate<B> {
         }
     }
 
-    /// Waits while a transaction begins or ends; whether one runs then.
+    /// Waits while a transaction begins or ends; returns whether one runs afterwards.
     pub(crate) fn runs(&self) -> bool {
         if !self.is_closed() {
             return false;
@@ -570,7 +570,7 @@ mod tests {
             let snapshot = scope.spawn(|| {
                 let alone = gate.alone().expect("no transaction runs");
                 order.lock().push("alone");
-                assert!(is_changing() && gate.try_change().is_some(), "it may change something itself");
+                assert!(is_changing() && gate.try_change().is_some(), "it may change the volume itself");
                 let begins = scope.spawn(|| {
                     gate.begin(Duration::MAX).expect("it waits");
                     order.lock().push("a transaction");
@@ -608,7 +608,7 @@ mod tests {
             while !gate.is_closed() {
                 std::thread::yield_now();
             }
-            // it passed the gate in time, and makes a file only now
+            // it passed the gate in time, and creates a file only now
             made(12);
             drop(before);
             begins.join().expect("a thread").expect("it begins");

@@ -1,7 +1,7 @@
-//! Group descriptors and inode tables: where they are, and reading them.
+//! Group descriptors and inode tables: their location, and reading them.
 //!
-//! Descriptors are read and checked when they are needed, so that opening a volume costs the
-//! same whatever its size, and a wrong descriptor is an error for its own group only.
+//! Descriptors are read and verified when they are needed, so that the cost of opening a volume does not depend on its
+//! size, and a damaged descriptor is an error for its own group only.
 
 use crate::error::OfInode;
 use crate::layout::MetadataGoes;
@@ -10,11 +10,11 @@ use format::group::{Group, descriptor_checksum};
 use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
 use std::sync::Arc;
 
-/// Blocks of a region that are read at once.
+/// Number of blocks of a metadata region that are read at once.
 const AROUND: u64 = 64;
 
 impl Disk {
-    /// [`Base::group`] as its block has it, which may be older than what is in memory.
+    /// [`Base::group`] from its block, which may be older than the state in memory.
     pub(crate) fn read_descriptor(&self, group: GroupNo) -> Result<Group> {
         let geometry = &self.sb.geometry;
         let per_block = geometry.descriptors_per_block();
@@ -36,8 +36,8 @@ impl Disk {
         Ok(found)
     }
 
-    /// The source from which block `n` of the descriptor table is read: the primary, or the copy that belongs to the
-    /// superblock the volume was opened with.
+    /// The location of block `n` of the descriptor table: the primary, or the copy that belongs to the superblock the
+    /// volume was opened with.
     fn descriptor_block(&self, n: u32) -> FsBlock {
         let geometry = &self.sb.geometry;
         match self.backup {
@@ -52,15 +52,15 @@ impl Disk {
         }
     }
 
-    /// Reads blocks of the descriptor table that will soon be asked for.
+    /// Prefetches blocks of the descriptor table.
     pub(crate) fn prefetch_descriptors(&self, first: u32, count: u32) {
         let end = first.saturating_add(count).min(self.sb.geometry.descriptor_blocks);
         let blocks: Vec<FsBlock> = (first..end).map(|n| self.descriptor_block(n)).collect();
         self.store.prefetch(&blocks);
     }
 
-    /// The bit that says that the inode at `offset` in its block waits for its checksum; 0 where checksums are written
-    /// with the inode: without metadata_csum, and where a block has more inodes than there are bits.
+    /// The bit for the deferred checksum of the inode at `offset` in its block; 0 if checksums are written with the
+    /// inode: without metadata_csum, and if a block has more inodes than there are bits.
     pub(crate) fn deferred_checksum(&self, offset: usize) -> u32 {
         let geometry = &self.sb.geometry;
         let deferred = geometry.metadata_csum && geometry.block_size / geometry.inode_size <= u32::BITS;
@@ -72,7 +72,7 @@ impl Base {
     /// The descriptor of a group, its checksum verified and its blocks inside the volume.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for that group, [`Error::NotFound`] for a group the volume does not have.
+    /// [`Error::Corrupt`] for that group, [`Error::NotFound`] for a group number beyond the last.
     pub fn group(&self, group: GroupNo) -> Result<Group> {
         let geometry = &self.sb.geometry;
         if group.get() >= geometry.groups {
@@ -84,16 +84,15 @@ impl Base {
         self.read_descriptor(group)
     }
 
-    /// Before a block of a tree is read that is in no cache: reads with it what lies beside it in a region. These are
-    /// blocks of the trees of files that were made at about the same time, each of which would cost a seek to the
-    /// region and back.
+    /// Reads an uncached block of a tree together with its neighbours in a metadata region. These are blocks of the
+    /// trees of files that were created at about the same time, each of which would cost a seek to the region and back.
     pub(crate) fn read_around(&self, block: FsBlock) {
         let geometry = &self.sb.geometry;
         if self.layout.metadata_goes() != MetadataGoes::IntoRegions || self.store.contains(block) {
             return;
         }
         let Some(group) = geometry.group_of(block) else { return };
-        // where there is no descriptor, the block is read alone
+        // without a descriptor, the block is read alone
         let mask = self.group(group).map_or(0, |found| found.regions);
         if let Some(region) = geometry.region_blocks(group, mask).find(|region| region.contains(&block.get())) {
             let start = block.get() - (block.get() - region.start) % AROUND;
@@ -110,11 +109,11 @@ impl Base {
         }
     }
 
-    /// The block of the inode table that holds an inode, and the inode's place in it in bytes.
+    /// The block of the inode table that contains an inode, and the inode's byte offset in it.
     pub(crate) fn inode_place(&self, inode: InodeNo) -> Result<(FsBlock, usize)> {
         let slot = self.sb.geometry.inode_slot(inode).ok_or(Error::NotFound)?;
         let table = self.inode_table(slot.group)?;
-        // `group` saw that the table lies inside the volume
+        // `group` checked that the table is inside the volume
         Ok((FsBlock(table.get() + u64::from(slot.table_block)), slot.offset as usize))
     }
 
@@ -123,7 +122,7 @@ impl Base {
         let (block, offset) = self.inode_place(number)?;
         let (block, waiting) = self.store.table_block(block)?;
         let slot = block.get(offset..offset + self.sb.geometry.inode_size as usize).unwrap_or_default();
-        // of a slot that was never used, or was freed, nothing else needs to make sense: i_mode and i_links_count
+        // in a slot that was never used, or was freed, nothing but i_mode and i_links_count needs to be valid
         if slot.get(..2) == Some(&[0; 2]) && slot.get(26..28) == Some(&[0; 2]) {
             return Err(Error::Stale(number));
         }
@@ -136,8 +135,8 @@ impl Base {
         Ok(Arc::new(inode.of(number)?))
     }
 
-    /// Reads the table blocks of inodes that will soon be asked for, in one batch. Inodes that cannot be placed are
-    /// left out; their error comes when they are asked for.
+    /// Prefetches the table blocks of inodes in one batch. Inodes without a valid location are left out; their error is
+    /// returned when they are read.
     pub fn prefetch_inodes(&self, inodes: impl IntoIterator<Item = InodeNo>) {
         let slots = inodes.into_iter().filter_map(|n| self.sb.geometry.inode_slot(n));
         let mut places: Vec<_> = slots.map(|slot| (slot.group, slot.table_block)).collect();
@@ -145,7 +144,7 @@ impl Base {
         places.dedup();
         let tables = places.chunk_by(|a, b| a.0 == b.0).filter_map(|of_group| {
             let table = self.inode_table(of_group.first()?.0).ok()?;
-            // `group` saw that the table lies inside the volume
+            // `group` checked that the table is inside the volume
             Some(of_group.iter().map(move |place| FsBlock(table.get() + u64::from(place.1))))
         });
         let mut blocks: Vec<FsBlock> = tables.flatten().collect();

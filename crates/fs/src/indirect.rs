@@ -1,6 +1,6 @@
 //! Files mapped by `i_block` and up to three levels of indirect blocks.
 //!
-//! The path down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
+//! The path down has at most four steps whatever the blocks contain, so blocks that point to each other are harmless.
 
 use crate::{Error, FileExtent, Inode, Mapping, Maps, Result};
 use format::indirect::DIRECT;
@@ -13,7 +13,7 @@ use zerocopy::little_endian::U32;
 
 mod edit;
 
-/// Maps that are lists of blocks, and of blocks of such lists.
+/// Maps in the form of block lists and indirect blocks.
 pub(crate) struct Indirect;
 
 /// `i_block` as pointers.
@@ -29,7 +29,7 @@ impl Maps {
         let words: BlockPointers = inode.raw().block_words::<15>().map(U32::new);
         let mut at = Where::Inode(inode.number);
         let mut block: Arc<[u8]>;
-        // the pointers from the one taken on to the end of their block; the direct ones end where the indirect begin
+        // the pointers from the followed one to the end of their block; the direct ones end where the indirect begin
         let mut list: &[U32] = &[];
         for (&index, level) in indexes.iter().zip((0..=depth).rev()) {
             if level == depth {
@@ -48,15 +48,14 @@ impl Maps {
             }
         }
         let start = pointed(&self.sb, list, at)?;
-        // a pointer out of range ends the run before it, and is met when it is asked for
+        // a pointer out of range ends the run before it, and is an error when it is looked up itself
         let len = list.iter().zip(start.get()..self.sb.geometry.blocks).take_while(|(p, b)| u64::from(p.get()) == *b);
         Ok(FileExtent { logical: from, len: len.count() as u64, mapping: Mapping::Data(start) })
     }
 }
 
 impl Maps {
-    /// An indirect block that leads over `level` levels to data. Where blocks say whose they are, it is found to be
-    /// that.
+    /// An indirect block with `level` levels down to data. Its owner is verified on volumes where blocks have one.
     fn indirect_block(&self, inode: &Inode, block: FsBlock, level: u32) -> Result<Arc<[u8]>> {
         let tail = self.sb.geometry.tail(Tailed::Indirect);
         self.may_lead_to(inode, block, 1, Purpose::Metadata)?;
@@ -74,7 +73,7 @@ impl Maps {
     }
 }
 
-/// The block the first of some pointers names.
+/// The block that the first of some pointers refers to.
 fn pointed(sb: &Superblock, list: &[U32], at: Where) -> Result<FsBlock> {
     let block = list.first().map_or(0, |p| u64::from(p.get()));
     if block <= u64::from(sb.geometry.first_data_block) || block >= sb.geometry.blocks {

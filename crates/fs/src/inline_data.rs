@@ -1,4 +1,4 @@
-//! Files and directories whose content stands in their inode.
+//! Inline data: files and directories whose content is in their inode.
 
 use crate::error::OfInode;
 use crate::{Inode, InodeFlags, Maps, Result};
@@ -6,7 +6,7 @@ use format::inline::{DATA_XATTR, InlineData, InlineDir};
 use format::xattr::{Value, XattrArea};
 use format::{Error as FormatError, Structure};
 
-/// Whether an inode's content stands in the inode itself.
+/// Whether an inode's content is in the inode itself.
 pub(crate) fn is_inline(inode: &Inode) -> bool {
     inode.raw().flags().contains(InodeFlags::INLINE_DATA)
 }
@@ -21,7 +21,7 @@ impl Maps {
     }
 }
 
-/// The content behind the 60 bytes of `i_block`: the value of `system.data`.
+/// The content after the 60 bytes of `i_block`: the value of `system.data`.
 fn rest_of(inode: &Inode) -> Result<&[u8]> {
     let area = XattrArea::in_inode(inode.raw().attribute_area()).of(inode.number)?;
     let (index, name) = DATA_XATTR;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::recovery::{BlockExtent, JournalLocation};
 
-/// Most extents of a journal's file: it is made in one go and has only a few.
+/// Maximum number of extents of a journal's file: it is created at once and has only a few.
 const MAX_JOURNAL_RUNS: usize = 1 << 20;
 
 impl Maps {
@@ -19,7 +19,7 @@ impl Maps {
         Ok(JournalLocation::internal(device, self.sb.geometry.block_size, self.journal_runs(inode)?))
     }
 
-    /// The blocks of the journal inside the volume, ascending; none where their location cannot be read.
+    /// The blocks of the journal inside the volume, ascending; none if their location cannot be read.
     pub(crate) fn journal_blocks(&self) -> Vec<Range<u64>> {
         let inode = self.sb.journal_inode().filter(|_| self.sb.features.compat.contains(Compat::HAS_JOURNAL));
         let runs = inode.and_then(|inode| self.journal_runs(inode).ok()).unwrap_or_default();

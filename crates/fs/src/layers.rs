@@ -1,8 +1,8 @@
-//! The layers of a volume: each is a type that owns the one beneath it and dereferences to it. A layer calls down by
-//! name, and cannot call up. ARCHITECTURE.md names them all, [`Disk`](crate::Disk) the lowest and
-//! [`Volume`](crate::Volume) the top.
+//! The layers of a volume: each is a type that owns the one beneath it and dereferences to it. A layer calls lower ones
+//! directly, and cannot call higher ones. ARCHITECTURE.md lists all of them, from [`Disk`](crate::Disk), the lowest, to
+//! [`Volume`](crate::Volume), the top.
 
-/// Says that one layer stands on another, which it owns in a field.
+/// Implements the dereference from a layer to the one beneath it, which it owns in a field.
 macro_rules! stands_on {
     ($upper:ident, $field:ident: $lower:ty) => {
         impl std::ops::Deref for $upper {

@@ -1,13 +1,13 @@
-//! The properties that follow from the kind of a volume: which groups are for what, what counts as free, what the
-//! device has. The kind is asked here, and when a volume is opened or made, and nowhere else.
+//! The properties that depend on the format of a volume: the use of groups, the meaning of free, the size on the
+//! device. The format is checked here, and when a volume is opened or created, and nowhere else.
 //!
 //! - A *classic* volume (ext2, ext3, ext4) has metadata and data in all groups.
 //! - One with *regions* (rext3) has chunks of its groups set aside for metadata.
-//! - A *native* one lies above a map. Its metadata has groups of its own, which take space of the device only when they
-//!   are written; so the pool of free blocks counts data groups alone, and whether there is space for metadata is for
-//!   the engine to say. Snapshots pin blocks, which the descriptors of data groups count.
+//! - A *native* one is above a map. Its metadata has groups of its own, which use space of the device only after they
+//!   are written; so the pool of free blocks contains data groups alone, and the engine determines whether there is
+//!   space for metadata. Snapshots pin blocks, which are counted in the descriptors of data groups.
 //!
-//! What blocks of metadata end in is the geometry's to say: [`format::tail`].
+//! The tails of metadata blocks depend on the geometry: [`format::tail`].
 
 use crate::mkfs;
 use crate::native::{Native, Versions};
@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::native::Mapped;
 
-/// A volume's kind, and what follows from it.
+/// The format of a volume, and the properties that depend on it.
 pub(crate) struct Layout {
     kind: Kind,
     blocks: u64,
@@ -43,14 +43,14 @@ enum Kind {
 pub(crate) enum MetadataGoes {
     /// Anywhere.
     Anywhere,
-    /// Into the regions that the group descriptors name.
+    /// In the regions named by the group descriptors.
     IntoRegions,
-    /// Into groups of its own, and nowhere else.
+    /// In groups of its own, and nowhere else.
     IntoOwnGroups,
 }
 
 impl Layout {
-    /// The layout of the volume with this superblock, which lies on the device itself.
+    /// The layout of a volume with this superblock directly on the device.
     pub(crate) fn on_device(sb: &Superblock) -> Self {
         let kind = if sb.geometry.has_regions() { Kind::Regions } else { Kind::Classic };
         let cluster = u64::from(sb.geometry.cluster_blocks);
@@ -59,7 +59,7 @@ impl Layout {
         Self::new(sb, kind, reserved)
     }
 
-    /// The layout of the volume with this superblock above the map of a native volume.
+    /// The layout of a volume with this superblock above the map of a native volume.
     pub(crate) fn above_map(sb: &Superblock, native: &NativeSuperblock, mapped: Arc<Mapped>) -> Self {
         Self::new(sb, Kind::Native(Native::new(mapped, native)), 0)
     }
@@ -68,7 +68,7 @@ impl Layout {
         Self { kind, blocks: sb.geometry.blocks, groups: sb.geometry.groups, reserved_for_extents }
     }
 
-    /// The native volume beneath; `None` for other kinds. What follows from it, the methods of this type say.
+    /// The native volume beneath; `None` for other formats. Its effects are in the methods of this type.
     fn native(&self) -> Option<&Native> {
         match &self.kind {
             Kind::Native(native) => Some(native),
@@ -76,28 +76,28 @@ impl Layout {
         }
     }
 
-    /// The versions of the volume's metadata; `None` where it has only one, which is changed in its place.
+    /// The versions of the volume's metadata; `None` if it has only one, which is changed in place.
     pub(crate) fn versions(&self) -> Option<&Versions> {
         self.native().map(|native| &native.versions)
     }
 
-    /// The device beneath the one that the volume is read from; `None` where these are one.
+    /// The device beneath the one that the volume is read from; `None` if both are the same.
     pub(crate) fn storage(&self) -> Option<&Arc<dyn BlockDevice>> {
         self.versions().map(|versions| versions.mapped.below())
     }
 
-    /// A summary of the volume with this superblock, as the device has it now.
+    /// A summary of the volume with this superblock, from the current state of the device.
     pub(crate) fn summary(&self, sb: &Superblock) -> Result<VolumeSummary> {
         let summary = VolumeSummary::of_superblock(sb);
         let Some(versions) = self.versions() else { return Ok(summary) };
         let generations = Generations::read(versions.mapped.below())?;
-        // what the ext4 superblock above the map says of its state is for engines that need recovery
+        // the state in the ext4 superblock above the map is for engines that need recovery
         let unordered = generations.superblock.unordered;
         Ok(VolumeSummary {
             format: mkfs::Kind::Extant.name(),
             is_own: true,
             state: Some(if unordered { "in use without consistency, or not unmounted" } else { "clean" }),
-            // the groups of metadata stand for no blocks of the device, and the superblock counts these as well
+            // groups of metadata have no blocks of the device of their own, but the superblock includes them
             blocks: generations.layout().blocks(),
             counts_free: false,
             metadata_blocks: Some(generations.physical_blocks),
@@ -105,7 +105,7 @@ impl Layout {
         })
     }
 
-    /// Why the volume may lack what was durable; `None` where all of that is there, or where only a check can say so.
+    /// The reason why the volume may lack durable data; `None` if it does not, or if only a check can determine that.
     pub(crate) fn may_lack(&self) -> Result<Option<&'static str>> {
         let lack = self.storage().map(|device| store::native::may_lack(&**device)).transpose()?;
         Ok(lack.flatten())
@@ -120,7 +120,7 @@ impl Layout {
         }
     }
 
-    /// The groups in which blocks of a purpose may lie.
+    /// The groups in which blocks for a purpose may be.
     pub(crate) fn groups_for(&self, purpose: Purpose) -> Range<u32> {
         match (self.native(), purpose) {
             (None, _) => 0..self.groups,
@@ -129,8 +129,7 @@ impl Layout {
         }
     }
 
-    /// The group to begin with, where `group` would be the natural one: its counterpart among the groups for the
-    /// purpose.
+    /// The first group to search if `group` is the preferred one: its counterpart among the groups for the purpose.
     pub(crate) fn group_for(&self, purpose: Purpose, group: u32) -> u32 {
         let range = self.groups_for(purpose);
         if range.contains(&group) {
@@ -139,59 +138,59 @@ impl Layout {
         range.start + group % (range.end - range.start).max(1)
     }
 
-    /// The groups whose chunks an engine may take for regions of its own.
+    /// The groups whose chunks an engine may allocate for regions of its own.
     pub(crate) fn groups_with_chunks(&self) -> Range<u32> {
         if self.native().is_some() { self.groups_for(Purpose::Data) } else { 0..0 }
     }
 
-    /// The chunks of one of these groups that the device has, as they are numbered over the volume.
+    /// The chunks of such a group that exist on the device, numbered over the volume.
     pub(crate) fn chunks_of(&self, group: GroupNo) -> Range<u32> {
         let all = self.native().map_or(0, |native| native.layout.chunks());
         let first = group.get() * (GROUP_BLOCKS / CHUNK_BLOCKS);
         first..first.saturating_add(GROUP_BLOCKS / CHUNK_BLOCKS).min(all).max(first)
     }
 
-    /// Whether these blocks may contain what is for a purpose, as far as the kind of the volume says so.
+    /// Whether these blocks may be used for a purpose, according to the format of the volume.
     pub(crate) fn may_contain(&self, purpose: Purpose, blocks: &Range<u64>) -> bool {
         self.native().is_none_or(|native| !native.is_not_for(purpose, blocks))
     }
 
-    /// Blocks of the volume that the device has; what a native volume counts beyond them are only numbers.
+    /// Blocks of the volume that exist on the device; a native volume's further block numbers are those of its map.
     pub(crate) fn device_blocks(&self) -> u64 {
         self.native().map_or(self.blocks, |native| native.layout.blocks())
     }
 
-    /// Blocks that can never hold data; `counted` counts the volume's own structures.
+    /// Blocks that can never contain data; `counted` counts the volume's own structures.
     pub(crate) fn overhead(&self, counted: impl FnOnce() -> u64) -> u64 {
         match self.native() {
-            // the metadata groups hold no data, nor does what the last data group lacks
+            // the metadata groups contain no data, nor does the missing part of the last data group
             Some(native) => self.blocks - native.layout.blocks() + native.layout.front(),
             None => counted(),
         }
     }
 
-    /// Blocks the kernel reserves for extent trees that grow while delayed writes are made: a fiftieth of the clusters,
-    /// at most 4 096.
+    /// Blocks that the kernel reserves for the growth of extent trees by delayed writes: a fiftieth of the clusters, at
+    /// most 4 096.
     pub(crate) fn reserved_for_extents(&self) -> u64 {
         self.reserved_for_extents
     }
 
-    /// Whether blocks for a purpose are taken from the pool of free blocks.
+    /// Whether blocks for a purpose are allocated from the pool of free blocks.
     pub(crate) fn is_pooled(&self, purpose: Purpose) -> bool {
         self.native().is_none() || purpose == Purpose::Data
     }
 
-    /// Whether the free blocks of a group count in the pool.
+    /// Whether the free blocks of a group are in the pool.
     pub(crate) fn is_pool_group(&self, group: u32) -> bool {
         self.groups_for(Purpose::Data).contains(&group)
     }
 
-    /// Blocks that are free in a group's bitmap and pinned by snapshots, as its descriptor counts them.
+    /// Blocks that are free in a group's bitmap and pinned by snapshots, according to its descriptor.
     pub(crate) fn pinned(&self, group: u32, descriptor: &Group) -> u64 {
         if self.groups_with_chunks().contains(&group) { descriptor.pinned() } else { 0 }
     }
 
-    /// Blocks of a group that may be allocated, as its descriptor has it.
+    /// Blocks of a group that may be allocated, according to its descriptor.
     pub(crate) fn available(&self, group: u32, descriptor: &Group) -> u32 {
         u64::from(descriptor.free_clusters).saturating_sub(self.pinned(group, descriptor)) as u32
     }

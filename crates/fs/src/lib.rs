@@ -1,25 +1,27 @@
 //! Volumes: inodes, block maps, files, directories, extended attributes, paths.
 //!
-//! [`Volume::open`] takes a device and returns a volume that many threads may read at once. Everything hangs off it:
+//! [`Volume::open`] takes a device and returns a volume that many threads may read at once. All else is reached from
+//! it:
 //!
 //! | to | call |
 //! | --- | --- |
 //! | find a name | [`Directories::lookup`], [`Directories::resolve`], [`Directories::read_dir`], [`Directories::walk`] |
-//! | look at an inode | [`Inodes::inode`], [`Inodes::attributes`] |
+//! | read an inode | [`Inodes::inode`], [`Inodes::attributes`] |
 //! | read content | [`Files::read_at`], [`Files::seek_data`], [`Base::read_link`], [`Base::map`] |
 //! | read attributes | [`Xattrs::list_xattrs`], [`Xattrs::get_xattr`] |
-//! | see the volume as a whole | [`Disk::superblock`], [`Disk::summary`], [`Base::group`], [`Inodes::statfs`], [`Base::warnings`] |
+//! | get information on the volume | [`Disk::superblock`], [`Disk::summary`], [`Base::group`], [`Inodes::statfs`],
+//! [`Base::warnings`] |
 //! | change content | [`Files::write_at`], [`Files::truncate`], [`Files::allocate`], [`Files::fsync`], [`Files::attributes_of`] |
 //! | change names | [`Names::create`], [`Names::symlink`], [`Names::link`], [`Names::unlink`], [`Names::rmdir`], [`Names::rename`] |
-//! | change what an inode says | [`Files::set_attributes`], [`Files::set_xattr`], [`Files::remove_xattr`] |
+//! | change attributes of an inode | [`Files::set_attributes`], [`Files::set_xattr`], [`Files::remove_xattr`] |
 //! | use a file without a name | [`Names::tmpfile`], [`Inodes::add_lookup`], [`Orphans::forget`] |
-//! | do several things at once or not at all | [`Volume::transaction`] |
+//! | make several changes atomically | [`Volume::transaction`] |
 //! | take snapshots | [`Volume::create_snapshot`], [`Volume::snapshots`], [`Volume::open_snapshot`], [`Volume::delete_snapshot`], [`rollback`] |
 //! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`]; [`Base::on_behalf_of`], [`Volume::trim`] |
 //!
-//! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
-//! error for the file it belongs to and for no other; nothing here panics, loops, or takes memory by what a damaged
-//! volume claims.
+//! An [`Inode`] is a copy of the inode at the time it was read, and never changes. A corrupt structure is an error only
+//! for the file it belongs to; no function here panics, loops, or allocates memory by sizes that a damaged volume
+//! claims.
 #![forbid(unsafe_code)]
 
 mod acl;

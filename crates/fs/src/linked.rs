@@ -1,4 +1,4 @@
-//! The location of the list of linked writes, and whether a volume can have one.
+//! The location of the list of linked writes, and the requirements for having one.
 
 use crate::mutant::{Injected, InjectedBelow};
 use crate::{Error, Mapping, Maps, Result};
@@ -9,18 +9,18 @@ use format::linked::{Areas, INODE, INODE_SIZE_MAX};
 use format::superblock::State;
 use store::recovery::linked::{self, Finding, List};
 
-/// Features that linked writes do not go with: what is not described by the list.
+/// Features incompatible with linked writes: the list cannot describe their structures.
 const OTHER_COMPAT: Compat = Compat::HAS_JOURNAL.union(Compat::ORPHAN_FILE);
 const OTHER_INCOMPAT: Incompat = Incompat::FILETYPE.complement();
 const OTHER_RO: RoCompat = RoCompat::SPARSE_SUPER.union(RoCompat::LARGE_FILE).complement();
 
-/// A list that cannot be used; why.
+/// The error for a list that cannot be used, with the reason.
 fn no_list<T>(why: &'static str) -> Result<T> {
     Err(Error::Impossible(why))
 }
 
 impl Maps {
-    /// The reason why the volume does not go with linked writes; `None` where it does.
+    /// The reason why the volume cannot use linked writes; `None` if it can.
     pub(crate) fn unfit_for_linked(&self) -> Option<&'static str> {
         let (features, geometry) = (&self.sb.features, &self.sb.geometry);
         if features.compat.intersects(OTHER_COMPAT) {
@@ -40,8 +40,8 @@ impl Maps {
     /// The list in inode 5.
     ///
     /// # Errors
-    /// [`Error::Impossible`] where it cannot be one: not a regular file, with holes, not contiguous, of an
-    /// invalid size, or not written by linked writes for this volume. Those of the device.
+    /// [`Error::Impossible`] if it is invalid: not a regular file, with holes, not contiguous, of an invalid size, or
+    /// not written by linked writes for this volume. Those of the device.
     pub(crate) fn linked_list(&self) -> Result<List> {
         const NONE: &str = "the volume has no list of linked writes";
         if let Some(why) = self.unfit_for_linked() {
@@ -79,10 +79,10 @@ impl Maps {
         Ok(List { at, areas, counter })
     }
 
-    /// The finding in the list of a volume that was not unmounted, where it has one.
+    /// The recovery finding of a volume that was not unmounted, if it has a list.
     pub(crate) fn linked_finding(&self, mutant: Injected) -> Result<Option<Finding>> {
         let state = State::from_bits_retain(self.sb.disk.s_state.get());
-        // one that is marked as having errors needs a full check in any case
+        // a volume marked as having errors needs a full check in any case
         if state.intersects(State::VALID | State::ERROR) || self.backup.is_some() {
             return Ok(None);
         }

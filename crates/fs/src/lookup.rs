@@ -1,4 +1,4 @@
-//! One name in a directory: through its hash tree where it has one, else through all its blocks.
+//! Lookup of one name in a directory: through its hash tree if it has one, else through all its blocks.
 
 use crate::error::OfInode;
 use crate::inline_data::is_inline;
@@ -9,25 +9,25 @@ use format::feature::{Compat, Incompat};
 use format::hash::{Hasher, NameHash};
 use format::{FileBlock, Structure, Where, casefold};
 
-/// A name that was found, and where it stands.
+/// An entry that was found, and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) inode: InodeNo,
-    /// The type, where the entry says it.
+    /// The type, if the entry contains it.
     pub(crate) kind: Option<FileType>,
     /// The block of the directory; 0 in an inline directory.
     pub(crate) block: FileBlock,
-    /// The entry's start: in that block, or in an inline directory from `i_block` on, with the rest behind it.
+    /// The byte offset of the entry: in that block, or in an inline directory from `i_block` on, followed by the rest.
     pub(crate) offset: usize,
 }
 
-/// The name looked for, in the ways a directory may compare it.
+/// The wanted name, in the forms in which a directory may compare it.
 enum Wanted<'a> {
     /// Byte for byte.
     Exact(&'a [u8]),
     /// Byte for byte, or by the folded form.
     Folded { name: &'a [u8], folded: Vec<u8> },
-    /// The encrypted name that a text stands for.
+    /// The encrypted name of a no-key name.
     Encrypted(NoKeyName),
 }
 
@@ -42,7 +42,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// The hash by which the index files it; `None` where it cannot be known.
+    /// The hash of the name in the index; `None` if it is unknown.
     fn hash(&self, hasher: Option<&Hasher>) -> Option<u32> {
         match self {
             Wanted::Exact(name) => Some(hasher?.hash(name).hash),
@@ -53,12 +53,13 @@ impl Wanted<'_> {
 }
 
 impl Directories {
-    /// The inode of a name in a directory. Names are compared as the directory does: byte for byte, or without case
-    /// in a casefolded one; in an encrypted one the text is asked for that [`Directories::read_dir`] shows.
+    /// Looks up the inode of a name in a directory. Names are compared by the directory's rules: byte for byte, or
+    /// case-insensitively in a casefolded one; in an encrypted one by the no-key name that [`Directories::read_dir`]
+    /// returns.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NameTooLong`]; [`Error::Corrupt`] where the name could
-    /// stand in a part of the directory that cannot be read, or names an inode that no directory may name.
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NameTooLong`]; [`Error::Corrupt`] if the name may be in
+    /// an unreadable part of the directory, or refers to an inode that no directory may contain.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<InodeNo> {
         if self.writing.is_none() {
             return Ok(self.find_named(dir, name)?.inode);
@@ -88,7 +89,7 @@ impl Directories {
         Ok(found)
     }
 
-    /// Finds a name in a directory, whatever it names.
+    /// Finds a name in a directory, whatever its inode.
     pub(crate) fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
         let is_dot = matches!(name, b"." | b"..");
         let Some(wanted) = (if is_dot { Some(Wanted::Exact(name)) } else { self.wanted(dir, name) }) else {
@@ -100,7 +101,7 @@ impl Directories {
         if self.is_indexed(dir) && !is_dot {
             match self.find_by_hash(dir, &wanted) {
                 Ok(Some(outcome)) => return Ok(outcome),
-                // the tree cannot be used, but every name still stands in a block
+                // the tree cannot be used, but every name is in some block
                 Ok(None) | Err(Error::Corrupt { .. }) => {}
                 Err(e) => return Err(e),
             }
@@ -108,12 +109,12 @@ impl Directories {
         self.find_in_all(dir, &wanted)
     }
 
-    /// Whether a directory compares names without case.
+    /// Whether a directory compares names case-insensitively.
     pub(crate) fn folds(&self, dir: &Inode) -> bool {
         dir.raw().flags().contains(InodeFlags::CASEFOLD) && self.sb.features.incompat.contains(Incompat::CASEFOLD)
     }
 
-    /// The hash by which a directory that is not encrypted files a name.
+    /// The hash of a name in a directory that is not encrypted.
     pub(crate) fn hash_of(&self, dir: &Inode, hasher: &Hasher, name: &[u8]) -> NameHash {
         match self.folds(dir).then(|| casefold::fold(name)).flatten() {
             Some(folded) => hasher.hash(&folded),
@@ -149,7 +150,7 @@ impl Directories {
         Ok(found.map(|e| Found { inode: e.inode, kind: e.kind(&format), block: at, offset: e.offset }))
     }
 
-    /// The entry that is wanted. An entry that is corrupt is an error only where none is found.
+    /// The wanted entry. A corrupt entry is an error only if the wanted one is not found.
     fn find_among<'e>(
         &self,
         dir: &Inode,
@@ -171,7 +172,7 @@ impl Directories {
         trouble.map_or(Ok(None), Err).of(dir.number)
     }
 
-    /// Looks through all blocks. One that cannot be read is an error only where no other has the name.
+    /// Searches all blocks. An unreadable block is an error only if no other contains the name.
     fn find_in_all(&self, dir: &Inode, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let mut trouble = None;
         let mut blocks = self.dir_blocks(dir, 0)?;
@@ -186,17 +187,17 @@ impl Directories {
         trouble.map_or(Ok(None), Err)
     }
 
-    /// Whether the directory says it has a hash tree, and the volume that directories may.
+    /// Whether the directory is marked as having a hash tree, on a volume where directories may have one.
     pub(crate) fn is_indexed(&self, dir: &Inode) -> bool {
         dir.raw().flags().contains(InodeFlags::INDEX) && self.sb.features.compat.contains(Compat::DIR_INDEX)
     }
 
-    /// Looks where the hash tree says. `None` where the tree cannot answer.
+    /// Searches by the hash tree. `None` if the tree cannot be used.
     fn find_by_hash(&self, dir: &Inode, wanted: &Wanted<'_>) -> Result<Option<Option<Found>>> {
         let mut path = self.tree(dir)?;
         let Some(hash) = wanted.hash(self.hasher(path.hash_version).as_ref()) else { return Ok(None) };
         let mut leaf = path.go_to(hash)?;
-        // names of one hash may fill several leaves, but never more than the directory has
+        // names with one hash may fill several leaves, but never more than the directory has
         for _ in 0..=dir.size / u64::from(self.sb.geometry.block_size) {
             let block = self.dir_block(dir, leaf)?;
             if let Some(found) = self.find_in(dir, leaf, &block, wanted)? {

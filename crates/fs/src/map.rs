@@ -1,4 +1,4 @@
-//! The one way from a block of a file to a block of the volume.
+//! The mapping from a block of a file to a block of the volume.
 
 mod edit;
 mod largest;
@@ -15,30 +15,30 @@ use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock};
 use zerocopy::FromBytes;
 
-/// Blocks of a file that follow each other, and where they are.
+/// Consecutive blocks of a file, and their mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileExtent {
     /// The first block of the file.
     pub logical: FileBlock,
-    /// Blocks, at least 1. A hole after the last mapped block reaches to the end of what the map can hold.
+    /// Number of blocks, at least 1. A hole after the last mapped block extends to the maximum of the map.
     pub len: u64,
     /// The mapping of these blocks.
     pub mapping: Mapping,
 }
 
-/// The mapping of a run of a file's blocks: where they lie, as the file's map says.
+/// The mapping of a run of a file's blocks, according to the file's map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapping {
-    /// Nowhere: reads as zeroes.
+    /// Not mapped: reads as zeroes.
     Hole,
     /// Allocated from this block on, but never written: reads as zeroes.
     Unwritten(FsBlock),
-    /// From this block on.
+    /// Written, from this block on.
     Data(FsBlock),
 }
 
 impl FileExtent {
-    /// The first block to read; `None` where the run reads as zeroes.
+    /// The first block to read; `None` if the run reads as zeroes.
     #[must_use]
     pub fn physical(&self) -> Option<FsBlock> {
         match self.mapping {
@@ -53,7 +53,7 @@ impl FileExtent {
         FileBlock(self.logical.get().saturating_add(self.len))
     }
 
-    /// The rest of the run from one of its blocks on.
+    /// The part of the run from one of its blocks on.
     pub(crate) fn from(&self, from: FileBlock) -> Self {
         let skipped = from.get().saturating_sub(self.logical.get());
         let mapping = match self.mapping {
@@ -64,13 +64,13 @@ impl FileExtent {
         Self { logical: from, len: self.len.saturating_sub(skipped).max(1), mapping }
     }
 
-    /// A hole from `from` to `end`, which lies after it.
+    /// A hole from `from` to `end`, which is greater.
     pub(crate) fn hole(from: FileBlock, end: u64) -> Self {
         Self { logical: from, len: end.saturating_sub(from.get()).max(1), mapping: Mapping::Hole }
     }
 }
 
-/// The location of the content of inodes, and the content itself, as the blocks have it.
+/// The maps of inodes, and the content read through them.
 pub struct Maps {
     pub(crate) base: Base,
 }
@@ -82,11 +82,12 @@ impl Maps {
         Self { base }
     }
 
-    /// The run that begins at a block of a file, as long as one look into the map shows it; the next one may continue
-    /// it. The file's size plays no part. An inode without a map (inline data, a short link, a device) is one hole.
+    /// The run that begins at a block of a file, as long as found by one lookup in the map; the next one may continue
+    /// it. The file's size is not considered. An inode without a map (inline data, a fast symbolic link, a device) is
+    /// one hole.
     ///
     /// # Errors
-    /// [`Error::Corrupt`](crate::Error::Corrupt) where the map is.
+    /// [`Error::Corrupt`](crate::Error::Corrupt) for a corrupt map.
     pub fn map(&self, inode: &Inode, from: FileBlock) -> Result<FileExtent> {
         let flags = inode.raw().flags();
         let run = if is_inline(inode) || !has_map(inode.kind) || inode.is_fast_symlink() {
@@ -107,12 +108,12 @@ pub(crate) fn has_map(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
 }
 
-/// Whether an inode has blocks that a map leads to (or, which no count distinguishes, one of attributes).
+/// Whether an inode has mapped blocks (or an attribute block, which the count does not distinguish).
 pub(crate) fn has_blocks(volume: &Maps, inode: &Inode) -> bool {
     has_map(inode.kind) && !is_inline(inode) && !inode.is_fast_symlink() && inode.sectors(&volume.sb) > 0
 }
 
-/// Whether a map is wholly in its inode.
+/// Whether a map is entirely in its inode.
 pub(crate) fn is_in_inode(inode: &Inode) -> bool {
     let raw = inode.raw();
     if raw.flags().contains(InodeFlags::EXTENTS) {
@@ -123,8 +124,7 @@ pub(crate) fn is_in_inode(inode: &Inode) -> bool {
     }
 }
 
-/// The role of the blocks of an inode's content for the allocator: content that goes the way of metadata counts as
-/// such.
+/// The allocation role of an inode's content blocks: content that is written as metadata counts as metadata.
 pub(crate) fn role(owner: &Inode) -> Role {
     if owner.kind == FileKind::Regular && !owner.raw().flags().contains(InodeFlags::EA_INODE) {
         Role::Content

@@ -1,71 +1,71 @@
-//! The memory there is to use, and its division by purpose.
+//! The available memory, and its division by purpose.
 //!
-//! All bounds come from here. What a volume is opened with says the most that it takes of each; the share of the memory
-//! that there is says it where that is less:
+//! All limits are defined here. The options of opening a volume set the maximum for each purpose; the share of the
+//! available memory limits it if that is less:
 //!
-//! | what | share | most, unless the volume is opened with another number |
+//! | purpose | share | maximum, unless set when the volume is opened |
 //! | --- | --- | --- |
-//! | content that has no place yet | 1/16 | 1 GiB |
-//! | cached metadata; bitmaps take half of that on top | 1/16 | 32 MiB |
-//! | changed metadata of the generation that is open; the one on its way to the device takes as much again | 1/32 | 64 MiB |
-//! | a generation that is open for a transaction; what a journal has that is not home | 1/8 | 64 MiB |
+//! | delayed data | 1/16 | 1 GiB |
+//! | cached metadata; bitmaps use an additional half of that | 1/16 | 32 MiB |
+//! | changed metadata of the open generation; the one being written uses the same amount again | 1/32 | 64 MiB |
+//! | a generation open for a transaction; journal contents not yet checkpointed | 1/8 | 64 MiB |
 //! | inodes | 1/32 | 16384 |
-//! | inodes that are looked up and not in use | 1/16 | none |
+//! | inodes that have a lookup count and are not in use | 1/16 | none |
 //!
-//! Together that is less than half: the rest is for the buffers of requests, what is being written, and what the
-//! allocator cannot use. Without the limit of a control group content that has no place yet may take 64 MiB in any
-//! case, for a machine that has little memory has the disk to swap to.
+//! Together that is less than half: the rest is for the buffers of requests, blocks being written, and allocator
+//! overhead. Without the limit of a control group delayed data may use 64 MiB in any case, as a machine with little
+//! memory has the disk for swapping.
 //!
-//! A limit may change while the volume is in use, and other programs may take what there is, so code that is bound by
-//! it looks again now and then.
+//! A limit may change while the volume is in use, and other programs may use the memory, so code that depends on it
+//! checks it periodically.
 
 use parking_lot::Mutex;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The memory in bytes that is assumed where the system does not report it.
+/// The memory in bytes that is assumed if the system does not report it.
 const UNKNOWN: u64 = 1 << 30;
-/// The time for which what was found counts.
+/// The time for which a result is cached.
 const LOOK: Duration = Duration::from_secs(2);
-/// Content that has no place yet, where no control group has a limit.
+/// Minimum for delayed data without the limit of a control group.
 const LEAST_DELAYED: u64 = 64 << 20;
-/// An inode in memory takes about so many bytes, and at most and at least so many are cached.
+/// Approximate bytes of an inode in memory, and the maximum and minimum number of cached inodes.
 const INODE_BYTES: u64 = 400;
 const INODES: (u64, u64) = (1024, 16384);
 
-/// Bytes that an inode takes which is looked up and not in use: number, count and mark in a table that is 7/16 full at
-/// least.
+/// Bytes of an inode that has a lookup count and is not in use: number, count and mark in a table that is at least 7/16
+/// full.
 pub(crate) const LOOKED_UP_BYTES: usize = 24;
 
-/// The memory that this process may use.
+/// The memory available to this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Memory {
-    /// Bytes: those of the machine, or fewer where a control group that it is in has a limit, as in a container.
+    /// Bytes: those of the machine, or fewer if a control group of the process has a limit, as in a container.
     bytes: u64,
-    /// A control group has a limit.
+    /// Whether a control group has a limit.
     is_limited: bool,
-    /// Other programs have taken nearly all that the machine has.
+    /// Whether other programs use nearly all of the machine's memory.
     is_short: bool,
 }
 
-/// The division of memory by purpose, in bytes unless it says otherwise.
+/// The division of memory by purpose, in bytes unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Content that has no place yet.
+    /// Delayed data.
     pub(crate) delayed: usize,
-    /// Cached metadata that is as on the device.
+    /// Cached metadata that is unchanged.
     pub(crate) cache: usize,
     /// Changed metadata of the open generation.
     pub(crate) dirty: usize,
-    /// Changed metadata of a generation that is open for a transaction, and what a journal has that is not home.
+    /// Changed metadata of a generation that is open for a transaction, and journal contents not yet checkpointed.
     pub(crate) transaction_blocks: usize,
-    /// Inodes in the cache of inodes: how many.
+    /// Number of inodes in the cache of inodes.
     pub(crate) inodes: usize,
-    /// Inodes that are looked up and not in use: how many.
+    /// Number of inodes that have a lookup count and are not in use.
     pub(crate) looked_up: usize,
 }
 
-/// The budget as it is now, or was a moment ago.
+/// The current budget, or a recent one.
 pub(crate) fn budget() -> Budget {
     static LAST: Mutex<Option<(Instant, Budget)>> = Mutex::new(None);
     let mut last = LAST.lock();
@@ -107,16 +107,15 @@ fn field(info: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The limits of the groups that `groups` names (as proc(5) has it: number, controllers, path), and of those above
-/// them. Within a container the path may be one that is not seen there; the root of the hierarchy then is the
-/// container's group.
+/// The limits of the control groups in `groups` (in the format of proc(5): number, controllers, path), and of their
+/// ancestors. Within a container the path may not be visible; the root of the hierarchy is then the container's group.
 fn limits_of(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<u64> {
     let mut limits = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
         let (root, files): (_, &[&str]) = match controllers {
-            // beyond the second the system slows the process down
+            // above the second limit the system throttles the process
             "" => (Path::new("/sys/fs/cgroup"), &["memory.max", "memory.high"]),
             _ if controllers.split(',').any(|controller| controller == "memory") => {
                 (Path::new("/sys/fs/cgroup/memory"), &["memory.limit_in_bytes"])
@@ -125,7 +124,7 @@ fn limits_of(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<u64> {
         };
         for group in Path::new(path).ancestors() {
             let folder = root.join(group.strip_prefix("/").unwrap_or(group));
-            // "max" is no limit
+            // "max" means no limit
             let found = files.iter().filter_map(|file| read(&folder.join(file))?.trim().parse::<u64>().ok());
             limits.extend(found);
         }

@@ -1,9 +1,9 @@
-//! Multiple-mount protection: a block by which others that can see the device know that a volume is in use.
+//! Multiple-mount protection: a block that shows other hosts with access to the device that a volume is in use.
 //!
-//! While the volume is open for writing, its number in the block changes every few seconds. A host that opens it
-//! waits longer than that, and takes a number that stood still for one that no host will change any more.
+//! While the volume is open for writing, the sequence number in the block changes every few seconds. A host that opens
+//! it waits longer than that, and considers the volume unused if the number has not changed.
 //!
-//! The block is no part of any generation: it is written straight to the device, and never through the cache.
+//! The block is not part of any generation: it is written directly to the device, and never through the cache.
 
 use crate::{Base, Error, Result, WriteOptions};
 use blockdev::BlockDevice;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Seconds between changes of the number, where the superblock does not say.
+/// Default seconds between changes of the number, if the superblock does not specify it.
 const INTERVAL: u16 = 5;
-/// The longest interval that is believed.
+/// Maximum interval accepted, in seconds.
 const MAX_INTERVAL: u16 = 300;
 
 /// The multiple-mount-protection block of a volume in use.
@@ -26,16 +26,16 @@ pub(crate) struct Heartbeat {
     seed: Option<u32>,
     disk: DiskMmp,
     interval: Duration,
-    /// When the number last changed, on the clock of [`Volume::tick`](crate::Volume::tick).
+    /// The time of the last change of the number, on the clock of [`Volume::tick`](crate::Volume::tick).
     changed: Duration,
 }
 
 impl Heartbeat {
-    /// Makes sure that no one else uses the volume, and marks it as in use. Takes as long as the volume's interval asks
-    /// for: some seconds. `None` where the volume has no such block.
+    /// Verifies that no other host uses the volume, and marks it as in use. Takes as long as the volume's interval
+    /// requires: some seconds. `None` if the volume has no such block.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where it is in use; [`Error::Corrupt`] for a block that says nothing sensible.
+    /// [`Error::ReadOnly`] if it is in use; [`Error::Corrupt`] for an invalid block.
     pub(crate) fn begin(volume: &Base, options: &WriteOptions) -> Result<Option<Self>> {
         let Some(block) = volume.sb.mmp_block() else { return Ok(None) };
         let geometry = &volume.sb.geometry;
@@ -71,7 +71,7 @@ impl Heartbeat {
         heartbeat.disk = *found.disk();
         heartbeat.set_owner();
         heartbeat.write(1 + options.seed() as u32 % SEQ_MAX, options)?;
-        // two that begin in the same moment both write; the one that wrote last goes on
+        // two hosts that begin at the same moment both write; the one that wrote last continues
         heartbeat.wait(heartbeat.interval);
         let seen = heartbeat.read()?;
         if !heartbeat.is_ours(&seen) {
@@ -87,7 +87,7 @@ impl Heartbeat {
         fill(&mut self.disk.mmp_bdevname, b"extant");
     }
 
-    /// Waits longer than a user of the volume may take to change its number.
+    /// Waits longer than the maximum time between number changes of another user.
     fn wait(&self, interval: Duration) {
         let grace = Duration::from_secs(1);
         std::thread::sleep((interval * 2 + grace).min(interval + 60 * grace));
@@ -111,15 +111,15 @@ impl Heartbeat {
         seen.disk().mmp_seq == self.disk.mmp_seq && seen.disk().mmp_nodename == self.disk.mmp_nodename
     }
 
-    /// When it is time to change the number, on the clock of [`Heartbeat::tick`].
+    /// The time of the next change of the number, on the clock of [`Heartbeat::tick`].
     pub(crate) fn due(&self) -> Duration {
         self.changed.saturating_add(self.interval)
     }
 
-    /// Changes the number when it is time, and makes sure that no one else has.
+    /// Changes the number when it is due, and verifies that no other host has.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where another host has: then nothing may be written any more.
+    /// [`Error::ReadOnly`] if another host has: then nothing may be written any more.
     pub(crate) fn tick(&mut self, now: Duration, options: &WriteOptions) -> Result<()> {
         if now.saturating_sub(self.changed) < self.interval {
             return Ok(());
@@ -134,7 +134,7 @@ impl Heartbeat {
         self.write(if number >= SEQ_MAX { 1 } else { number + 1 }, options)
     }
 
-    /// Marks the volume as not in use any more.
+    /// Marks the volume as no longer in use.
     pub(crate) fn clear(&mut self, options: &WriteOptions) -> Result<()> {
         self.write(SEQ_CLEAN, options)
     }

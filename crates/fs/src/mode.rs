@@ -1,9 +1,8 @@
-//! The ways in which a volume is written, and their names: what reads one, prints one or goes through all of them has
-//! them from here.
+//! The modes of writing a volume, and their names: the single source for parsing, printing and listing them.
 
 use std::str::FromStr;
 
-/// A text that is not one of the names it should be; it says which to use.
+/// The error for a text that is not one of the names; contains the valid ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("use {}", one_of(.0))]
 pub struct UnknownName(pub(crate) Vec<&'static str>);
@@ -16,14 +15,14 @@ fn one_of(names: &[&str]) -> String {
     }
 }
 
-/// The names of an enumeration: all of its values, to text and back.
+/// The names of an enumeration: all of its values, and conversion to and from text.
 macro_rules! names {
     ($type:ident { $($value:ident = $name:literal),+ $(,)? }) => {
         impl $type {
-            /// All of them.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$value),+];
 
-            /// Its name, as options have it.
+            /// Its name in options.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$value => $name),+ }
@@ -48,25 +47,25 @@ macro_rules! names {
 }
 pub(crate) use names;
 
-/// The mode by which a volume stays consistent through a crash.
+/// The mode that determines the state after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Consistency {
-    /// Not at all: a crash is followed by a full check.
+    /// None: a crash requires a full check.
     None,
-    /// A full check only after a crash while metadata was on its way.
+    /// A full check only after a crash while metadata was being written.
     DirtyBit,
-    /// A list on an ext2 volume says what is about to change: a crash is followed by the repair of that.
+    /// A list on an ext2 volume describes the changes in progress: after a crash these are repaired.
     Linked,
-    /// The journal of ext3 and ext4: a crash is followed by its replay.
+    /// The journal of ext3 and ext4: it is replayed after a crash.
     Journal,
-    /// Meta-data snapshotting on a native volume: the device holds a whole generation at every instant, so a crash is
-    /// followed by nothing.
+    /// Meta-data snapshotting on a native volume: the device contains a whole generation at every instant, so nothing
+    /// is necessary after a crash.
     Snapshot,
 }
 
 names!(Consistency { None = "none", DirtyBit = "dirty-bit", Linked = "linked", Journal = "journal", Snapshot = "snapshot" });
 
-/// The log of a mode: what it writes on the volume so that a crash is followed by the repair of that alone.
+/// The log of a mode, written on the volume so that only logged changes need repair after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Log {
     /// None.
@@ -80,39 +79,39 @@ pub enum Log {
 /// The handling of file data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DataMode {
-    /// Data is on the device before the metadata that leads to it.
+    /// Data is on the device before the metadata that refers to it.
     #[default]
     Ordered,
     /// No order between data and metadata.
     Writeback,
-    /// Data goes through the journal as well.
+    /// Data is written through the journal as well.
     Journal,
-    /// On a native volume with snapshots: what overwrites data goes to new blocks, so that data after a crash is that of
-    /// the newest whole generation, as all else is.
+    /// On a native volume with snapshots: overwritten data goes to new blocks, so that data after a crash is that of
+    /// the newest whole generation, like all else.
     NewBlocks,
 }
 
 names!(DataMode { Ordered = "ordered", Writeback = "writeback", Journal = "journal", NewBlocks = "cow" });
 
-/// The placement of new blocks, on a volume whose format leaves it open.
+/// The placement of new blocks, on a volume whose format does not determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Placement {
-    /// Near what they belong to.
+    /// Near related blocks.
     #[default]
     Usual,
-    /// Metadata to the front of each group, into about 4 % of it, and content behind that, as long as there is space
-    /// for both: a check has to go to fewer places then. A file's first indirect block stays with its content.
+    /// Metadata at the front of each group, in about 4 % of it, and content behind that, as long as there is space for
+    /// both: a check then seeks less. A file's first indirect block stays with its content.
     Hint,
 }
 
 names!(Placement { Usual = "usual", Hint = "hint" });
 
-/// Consistency and data together: what a crash leaves.
+/// Consistency and data mode together: the guarantees after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
-    /// In one word.
+    /// A single-word name.
     pub name: &'static str,
-    /// The mode by which the volume stays consistent.
+    /// The consistency mode.
     pub consistency: Consistency,
     /// The handling of file data.
     pub data: DataMode,
@@ -131,7 +130,7 @@ pub const MODES: [Mode; 8] = [
 ];
 
 impl Mode {
-    /// The options of `extant mount -o` for it.
+    /// Its options for `extant mount -o`.
     #[must_use]
     pub fn options(&self) -> String {
         match self.data {

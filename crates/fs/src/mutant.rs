@@ -1,4 +1,4 @@
-//! Faults made on purpose, for tests that they are caught. One can be chosen with the cargo feature `mutants` alone;
+//! Intentional defects, for tests that they are detected. One can be chosen only with the cargo feature `mutants`;
 //! without it nothing is stored or compared.
 
 use blockdev::BlockDevice;
@@ -7,51 +7,51 @@ use std::sync::Arc;
 use store::engine::{CopyOnWrite, Linked};
 use store::recovery::linked::{self, Finding, List};
 
-/// One thing that the file system does wrong, or the store beneath it.
+/// A defect of the file system, or of the store beneath it.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(not(feature = "mutants"), expect(unreachable_pub, reason = "no other crate has it then"))]
 pub enum Mutant {
-    /// Nothing.
+    /// No defect.
     #[default]
     Identity,
-    /// A caller that asks for a generation to be durable gets the one before.
+    /// A call to make a generation durable returns when the one before is.
     ShortSync,
-    /// Blocks are allocated again at once when they are freed, although a crash may bring back what used them.
+    /// Freed blocks are allocated again at once, although a crash may restore their old use.
     ReuseAtOnce,
-    /// Data that snapshots use is written over in its place.
+    /// Data used by snapshots is overwritten in place.
     OverwritePinned,
     /// The head of a folded tree of space maps is written a generation before the tree.
     HeadBeforeTree,
-    /// A tree of space maps is folded into the place that its head leads to.
+    /// A tree of space maps is folded into its active copy.
     FoldInPlace,
-    /// A tree of space maps is folded twice in one close, the second time into the place that its durable head leads to.
+    /// A tree of space maps is folded twice in one close, the second time into the copy that its durable head refers to.
     FoldTwice,
     /// A second fold of each tree in one close, which waits as it should.
     FoldAgain,
-    /// The sequence of space maps begins anew with each mount.
+    /// The sequence of space maps restarts with each mount.
     RestartSequence,
-    /// A record of each generation does not get into the log of space maps.
+    /// A record of each generation is missing from the log of space maps.
     LoseRecord,
-    /// The log of space maps is written over before the heads have what stands there.
+    /// The log of space maps is overwritten before the heads include its records.
     TailBeforeHeads,
-    /// What an engine of the store, or its recovery, does wrong.
+    /// A defect of an engine of the store, or of its recovery.
     #[cfg(feature = "mutants")]
     Store(store::Mutant),
 }
 
-/// The mutant that a part of the file system is.
+/// The injected mutant.
 pub(crate) type Injected = store::Injected<Mutant>;
 
-/// The part of an [`Injected`] that is for the store.
+/// The part of an [`Injected`] for the store.
 pub(crate) trait InjectedBelow {
-    /// The engine, with its defect where it has one.
+    /// The engine, with the injected defect if any.
     fn copy_on_write(self, engine: CopyOnWrite) -> store::Result<CopyOnWrite>;
 
     /// As [`InjectedBelow::copy_on_write`].
     fn linked(self, engine: Linked) -> Linked;
 
-    /// As [`linked::find`], with the recovery's defect where it has one.
+    /// As [`linked::find`], with the injected defect of recovery if any.
     fn find_linked(self, volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List) -> store::Result<Finding>;
 }
 

@@ -1,9 +1,8 @@
-//! The name space: files made, named, renamed and removed.
+//! The name space: creating, linking, renaming and removing files.
 //!
-//! Each call locks what it works on (see the rules of `node`), checks everything that POSIX asks to be checked, and
-//! then makes one change, so that after a crash it has happened whole or not at all. Whether the caller may do it is
-//! not asked: permissions, the sticky bit and set-group-id bits of users who are in no such group are for the caller,
-//! which knows the user.
+//! Each call takes its locks (see the rules of `node`), performs all checks that POSIX requires, and then makes one
+//! change, so that it is atomic after a crash. Permissions are not checked: permission bits, the sticky bit and
+//! set-group-id bits of users outside the group are the responsibility of the caller, which knows the user.
 
 mod link;
 mod make;
@@ -24,15 +23,15 @@ use format::{Structure, Where, casefold};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Most names a file can have, and most subdirectories that can be counted: ext4's, and that of ext2 and ext3.
+/// Maximum number of names of a file, and of counted subdirectories: ext4's, and that of ext2 and ext3.
 const LINKS_EXT4: u16 = 65_000;
 const LINKS: u16 = 32_000;
 
-/// Metadata blocks a new name may dirty: the leaf and each index block above it split, the map of the directory grows
-/// by a block for each, and two or three inodes change.
+/// Metadata blocks that a new name may dirty: the leaf and each index block above it split, the map of the directory
+/// grows by a block for each, and two or three inodes change.
 const NAMING: usize = 40;
 
-/// Whether a name can stand in a directory.
+/// Checks that a name is valid in a directory.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Error::NameTooLong);
@@ -47,10 +46,10 @@ fn strict(sb: &DiskSuperblock) -> bool {
     sb.s_encoding_flags.get() & casefold::FLAG_STRICT != 0
 }
 
-/// The name space: files made, linked, renamed and removed.
+/// The name space: creating, linking, renaming and removing files.
 pub struct Names {
     files: Files,
-    /// Locked by a rename between directories, so that no directory gets another parent meanwhile.
+    /// Locked by a rename between directories, so that no directory changes its parent meanwhile.
     rename: Mutex<()>,
 }
 
@@ -61,7 +60,7 @@ impl Names {
         Self { files: Files::over(maps), rename: Mutex::default() }
     }
 
-    /// A directory whose node is locked, to be changed.
+    /// A directory whose node is locked, checked for a change.
     fn dir_to_change(&self, number: InodeNo) -> Result<Arc<Inode>> {
         self.writing()?;
         let dir = self.inode(number)?;
@@ -75,7 +74,7 @@ impl Names {
         Ok(dir)
     }
 
-    /// Whether names can be taken out of a directory.
+    /// Checks that names may be removed from a directory.
     fn may_lose_names(&self, dir: &Inode) -> Result<()> {
         if dir.raw().flags().contains(InodeFlags::APPEND) {
             return Err(Error::NotPermitted("the directory is append-only"));
@@ -83,7 +82,7 @@ impl Names {
         Ok(())
     }
 
-    /// Whether a directory can contain a name, as far as its encoding goes.
+    /// Checks that a name is valid in the directory's encoding.
     fn may_contain(&self, dir: &Inode, name: &[u8]) -> Result<()> {
         if dir.raw().flags().contains(InodeFlags::ENCRYPT) {
             return Err(Error::Encrypted);
@@ -98,7 +97,7 @@ impl Names {
         if self.sb.features.format_name() == "ext4" { LINKS_EXT4 } else { LINKS }
     }
 
-    /// The link count of a directory that gets a subdirectory. One with more than can be counted has 1.
+    /// The new link count of a directory after adding a subdirectory. With more than can be counted it is 1.
     fn with_subdirectory(&self, dir: &Inode) -> Result<u16> {
         let links = dir.raw().disk.i_links_count.get();
         let indexed = self.is_indexed(dir) && self.sb.features.compat.contains(Compat::DIR_INDEX);
@@ -112,13 +111,13 @@ impl Names {
         Ok(links + 1)
     }
 
-    /// The link count of a directory that loses a subdirectory.
+    /// The new link count of a directory after removing a subdirectory.
     fn without_subdirectory(dir: &Inode) -> u16 {
         let links = dir.raw().disk.i_links_count.get();
         if links > 2 { links - 1 } else { links }
     }
 
-    /// A directory's names have changed. Times are written when they differ by a tick.
+    /// Updates a directory after a change of its names. Times are written if they differ by a tick.
     fn touch(&self, change: &Change<'_>, dir: &Arc<Inode>, links: Option<u16>) -> Result<Arc<Inode>> {
         let now = change.now();
         let node = self.node(dir.number);
@@ -137,7 +136,7 @@ impl Names {
         })
     }
 
-    /// Whether a file may get a name in a directory that hands on its project.
+    /// Checks that a file may get a name in a directory that passes on its project.
     fn same_project(&self, dir: &Inode, inode: &Inode) -> Result<()> {
         let inherits = dir.raw().flags().contains(InodeFlags::PROJINHERIT);
         if inherits && dir.raw().project() != inode.raw().project() {
@@ -146,13 +145,13 @@ impl Names {
         Ok(())
     }
 
-    /// An entry that leads where only corruption leads.
+    /// The error for an entry that only corruption can explain.
     fn leads_back(dir: InodeNo) -> Error {
-        Error::corrupt(Structure::Directory, Where::Inode(dir), "an entry leads back to an ancestor")
+        Error::corrupt(Structure::Directory, Where::Inode(dir), "an entry refers to its directory or an ancestor")
     }
 }
 
-/// Type and permissions as `i_mode` has them.
+/// Type and permissions in the form of `i_mode`.
 fn mode_of(kind: FileKind, permissions: u16) -> u16 {
     let kind = match kind {
         FileKind::Fifo => 0x1000,

@@ -1,5 +1,5 @@
-//! The layers beneath a native volume: its map, and the device. Above the map the volume is an ext4 volume; what of it is
-//! otherwise, the [`Layout`](crate::layout::Layout) says.
+//! The layers beneath a native volume: its map, and the device. Above the map the volume is an ext4 volume; its
+//! differences are defined by the [`Layout`](crate::layout::Layout).
 
 use crate::{Error, Result};
 use format::native::snapshots::Snapshot;
@@ -18,7 +18,7 @@ use store::native::Mapped;
 pub(crate) struct Native {
     pub(crate) versions: Versions,
     pub(crate) layout: NativeLayout,
-    /// Blocks of the device that nothing gets, so that no other program takes what lies there for its own.
+    /// Blocks of the device that are never allocated, so that no other program identifies their content as its own.
     reserved: BTreeSet<u64>,
 }
 
@@ -30,8 +30,8 @@ pub(crate) struct Versions {
 }
 
 impl Native {
-    /// Whether these blocks cannot hold what is for `purpose`: in groups for
-    /// something else, in reserved blocks, or in the metadata regions.
+    /// Whether these blocks cannot be used for `purpose`: in groups for another purpose, in reserved blocks, or in the
+    /// metadata regions.
     pub(crate) fn is_not_for(&self, purpose: Purpose, blocks: &Range<u64>) -> bool {
         match purpose {
             Purpose::Data => {
@@ -50,7 +50,7 @@ impl Native {
     }
 }
 
-/// Whether the ext4 superblock above a map is that of the volume beneath.
+/// Checks that the ext4 superblock above a map belongs to the volume beneath.
 pub(crate) fn fits(layout: &NativeLayout, uuid: &[u8; 16], sb: &Superblock) -> Result<()> {
     let geometry = &sb.geometry;
     let same = geometry.blocks == layout.logical_blocks()
@@ -66,16 +66,16 @@ pub(crate) fn fits(layout: &NativeLayout, uuid: &[u8; 16], sb: &Superblock) -> R
     Ok(())
 }
 
-/// A call for snapshots on a volume that has none.
+/// The error for a snapshot operation on a volume without snapshots.
 pub(crate) fn no_versions() -> Error {
-    Error::Unsupported("snapshots need a volume made with `extant mkfs -t extant`".into())
+    Error::Unsupported("snapshots need a volume created with `extant mkfs -t extant`".into())
 }
 
-/// Why a native superblock was not accepted.
+/// The error for a native superblock that was not accepted.
 pub(crate) fn no_superblock(error: store::Error) -> Error {
     match Error::from(error) {
         e @ (Error::Unsupported(_) | Error::Io(_)) => e,
-        // it has no copies elsewhere that one could ask for
+        // there are no copies elsewhere to specify
         why => Error::Native {
             what: "both superblocks of the native volume are damaged",
             why: Box::new(why),
@@ -84,8 +84,8 @@ pub(crate) fn no_superblock(error: store::Error) -> Error {
     }
 }
 
-/// Why the volume above a map cannot be opened; `of_snapshot`: the map is that of a snapshot. Copies of its superblock
-/// do not exist, but there may be another generation.
+/// The error for a volume above a map that cannot be opened; `of_snapshot`: the map is that of a snapshot. Copies of
+/// its superblock do not exist, but another generation may.
 pub(crate) fn unreadable(error: Error, of_snapshot: bool) -> Error {
     let why = match error {
         e @ (Error::Unsupported(_) | Error::NotFound) => return e,
@@ -93,7 +93,7 @@ pub(crate) fn unreadable(error: Error, of_snapshot: bool) -> Error {
         other => other,
     };
     let why = match why {
-        // that a native volume is none of ext2, ext3 and ext4 is not what is wrong
+        // a hint to another format does not apply to a native volume
         Error::Corrupt { structure, at, what } => {
             Error::Corrupt { structure, at, what: what.split(": this is").next().unwrap_or(what) }
         }
@@ -104,14 +104,14 @@ pub(crate) fn unreadable(error: Error, of_snapshot: bool) -> Error {
     } else {
         (
             "the newest generation of the native volume cannot be read",
-            "run `extant check -fy` to go back to the generation before, if that is intact",
+            "run `extant check -fy` to return to the previous generation, if it is intact",
         )
     };
     Error::Native { what, why: Box::new(why), next }
 }
 
-/// The superblock in force of a native volume, and the device as it is seen through its map, or through that of a
-/// snapshot; `None` for other volumes.
+/// The active superblock of a native volume, and the device read through its map, or through the map of a snapshot;
+/// `None` for other volumes.
 pub(crate) fn open(
     device: &Arc<dyn blockdev::BlockDevice>,
     snapshot: Option<&[u8]>,
@@ -128,7 +128,7 @@ pub(crate) fn open(
     Ok(Some((superblock, Arc::new(mapped))))
 }
 
-/// The snapshot of a name.
+/// The snapshot with that name.
 pub(crate) fn find(mapped: &Mapped, name: &[u8]) -> Result<Snapshot> {
     mapped.snapshots()?.iter().flatten().find(|snapshot| snapshot.name == name).cloned().ok_or(Error::NotFound)
 }

@@ -1,11 +1,11 @@
-//! Inodes that the open generation made in slots that were never used. Where the engine does not write unchanged
-//! blocks, one that is freed again leaves its slot as it was on the device.
+//! Inodes that the open generation created in slots that were never used. If the engine does not write unchanged
+//! blocks, an inode that is freed again leaves its slot as on the device.
 
 use format::InodeNo;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 
-/// Those of the generation of that number.
+/// The inodes of the generation with that number.
 #[derive(Default)]
 pub(crate) struct NewInodes(Mutex<(u64, HashSet<InodeNo>)>);
 
@@ -22,13 +22,13 @@ impl NewInodes {
         all.1.insert(number);
     }
 
-    /// Whether the open generation, of this number, made the inode.
+    /// Whether the open generation, with this number, created the inode.
     pub(crate) fn contains(&self, number: InodeNo, generation: u64) -> bool {
         let all = self.lock();
         all.0 == generation && all.1.contains(&number)
     }
 
-    /// The open generation was rolled back.
+    /// Clears the set after a rollback of the open generation.
     pub(crate) fn clear(&self) {
         *self.lock() = Default::default();
     }

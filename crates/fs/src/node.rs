@@ -1,17 +1,18 @@
-//! Inodes in use: their locks, their lookup counts, and what of them is only in memory.
+//! Inodes in use: their locks, their lookup counts, and their state that is only in memory.
 //!
-//! The truth about an inode is its slot in the inode table, in the store's cache. A [`Node`] is what goes with it while
-//! it is worked on.
+//! The authoritative state of an inode is its slot in the inode table, in the store's cache. A [`Node`] is the
+//! additional state while it is in use.
 //!
 //! Locks are taken in this order, and an operation of the store begins after all of them:
 //! 1. the volume's rename lock, by a rename between directories;
-//! 2. directories, a parent before its child; of two that are not above each other the lower number first;
+//! 2. directories, a parent before its child; of two of which neither is an ancestor of the other, the lower number
+//!    first;
 //! 3. other inodes, the lower number first.
 //!
-//! Reading takes a node's lock shared, changing takes it alone.
+//! Readers take a node's lock shared, writers take it exclusively.
 //!
-//! An inode that is looked up costs a number and a count, nothing else: there may be millions of them. Nodes are for
-//! those in use; of the others a bounded number is cached.
+//! An inode with a lookup count only costs a number and a count: there may be millions of them. Nodes are for inodes in
+//! use; a bounded number of idle nodes is cached.
 
 use crate::alloc::Reservation;
 use crate::delayed::Delayed;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 64;
-/// Idle nodes that a shard caches before it looks for them.
+/// Number of nodes in a shard above which idle ones are dropped.
 const IDLE_CACHED: usize = 256;
 
 /// An inode in use.
@@ -32,34 +33,35 @@ pub(crate) struct Node {
     state: RwLock<NodeState>,
     /// The newest generation in which its inode, map or content changed.
     datasync_generation: AtomicU64,
-    /// The newest generation in which anything of it changed, and be it a time only.
+    /// The newest generation in which anything of it changed, including times only.
     sync_generation: AtomicU64,
-    /// Of a plain directory, where to look for space for a name: the block times 2^16, and the start of an entry in it.
+    /// For a plain directory, the hint for finding space for a name: the block times 2^16, plus the start of an entry
+    /// in it.
     space_hint: AtomicU64,
-    /// Of a directory: names came or went since its list was last asked for.
+    /// For a directory: whether names were added or removed since its list was last queried.
     renamed: AtomicBool,
-    /// Its inode was freed, and the next one of that number has another node.
+    /// Whether its inode was freed; the next one with that number has a different node.
     gone: AtomicBool,
-    /// It was asked for since idle nodes were last looked for.
+    /// Whether it was used since idle nodes were last dropped.
     used: AtomicBool,
 }
 
 /// The state of an inode that is only in memory.
 #[derive(Default)]
 pub(crate) struct NodeState {
-    /// Content that has no place on the device yet.
+    /// Delayed data.
     pub(crate) delayed: Delayed,
     /// The blocks reserved for it.
     pub(crate) reservation: Option<Reservation>,
-    /// The file's size, where delayed content makes it larger than the inode says.
+    /// The file's size, if delayed data makes it larger than the size in the inode.
     pub(crate) size: Option<u64>,
-    /// Blocks of the file that are known to have no place.
+    /// Blocks of the file that are known to be unallocated.
     pub(crate) hole: Option<Range<u64>>,
-    /// Content was lost since a caller last asked for it to be durable: the map was damaged.
+    /// Whether content was lost since a caller last requested durability, because the map was damaged.
     pub(crate) lost: bool,
-    /// The size that callers which looked the file up may still assume: that of before a rollback, which changed it.
+    /// The size that callers which looked the file up may still assume: the one before a rollback, which changed it.
     pub(crate) assumed: Option<u64>,
-    /// The memory of `delayed` in bytes that the volume's total has counted.
+    /// The memory of `delayed` in bytes included in the volume's total.
     counted: usize,
 }
 
@@ -69,14 +71,14 @@ impl NodeState {
         self.size.unwrap_or(inode.size)
     }
 
-    /// Forgets what has no place yet, and what is known of the map.
+    /// Drops delayed data, and cached knowledge of the map.
     pub(crate) fn drop_delayed(&mut self) {
         *self = Self { counted: self.counted, lost: self.lost, assumed: self.assumed, ..Self::default() };
     }
 }
 
 impl Node {
-    /// The node of an inode that changed in no generation later than `generation`.
+    /// The node of an inode that did not change in any generation later than `generation`.
     fn new(generation: u64) -> Self {
         Self {
             state: RwLock::default(),
@@ -97,7 +99,7 @@ impl Node {
         self.state.write()
     }
 
-    /// Whether its inode was freed since.
+    /// Whether its inode has been freed.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -107,47 +109,47 @@ impl Node {
         self.sync_generation.store(generation, Ordering::Release);
     }
 
-    /// The last change was one of times only: what counts for the content is as `before`.
+    /// Records that the last change was one of times only: the generation of content is `before` again.
     pub(crate) fn only_times(&self, before: u64) {
         self.datasync_generation.store(before, Ordering::Release);
     }
 
-    /// Settles what was not known of changes up to a generation, which does not matter any more: that generation is
-    /// durable.
+    /// Replaces unknown generations of change by this one, which is durable, so that the exact number no longer
+    /// matters.
     pub(crate) fn settle(&self, generation: u64) {
         for newest in [&self.datasync_generation, &self.sync_generation] {
-            // where it fails, a change is known
+            // on failure, the generation is known
             let _ = newest.compare_exchange(u64::MAX, generation, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
-    /// The newest generation in which it changed; the largest number where that is not known.
+    /// The newest generation in which it changed; the largest number if that is unknown.
     pub(crate) fn datasync_generation(&self) -> u64 {
         self.datasync_generation.load(Ordering::Acquire)
     }
 
-    /// As [`Node::datasync_generation`], with changes of times.
+    /// As [`Node::datasync_generation`], including changes of times.
     pub(crate) fn sync_generation(&self) -> u64 {
         self.sync_generation.load(Ordering::Acquire)
     }
 
-    /// The position at which to look for space for a name: a block, and the start of an entry in it.
+    /// The hint for finding space for a name: a block, and the start of an entry in it.
     pub(crate) fn space_hint(&self) -> (u64, usize) {
         let hint = self.space_hint.load(Ordering::Relaxed);
         (hint >> 16, (hint & 0xFFFF) as usize)
     }
 
-    /// Set anew by code that changes where entries start.
+    /// Sets the hint; called by code that changes the starts of entries.
     pub(crate) fn set_space_hint(&self, block: u64, entry: usize) {
         self.space_hint.store(block << 16 | (entry as u64 & 0xFFFF), Ordering::Relaxed);
     }
 
-    /// A directory's names have changed.
+    /// Records that a directory's names have changed.
     pub(crate) fn record_names(&self) {
         self.renamed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether names came or went since this was last asked.
+    /// Whether names were added or removed since the last call.
     pub(crate) fn names_changed(&self) -> bool {
         self.renamed.swap(false, Ordering::Relaxed)
     }
@@ -156,7 +158,7 @@ impl Node {
         self.state.try_read().is_some_and(|state| state.delayed.is_empty() && !state.lost)
     }
 
-    /// Whether callers which looked it up may assume another size than it has; true where that cannot be seen just now.
+    /// Whether callers which looked it up may assume another size than it has; `true` if that cannot be determined now.
     fn is_assumed(&self) -> bool {
         self.state.try_read().is_none_or(|state| state.assumed.is_some())
     }
@@ -165,10 +167,10 @@ impl Node {
 /// Nodes and lookup counts, by the low bits of the numbers.
 struct Shard {
     nodes: HashMap<InodeNo, Arc<Node>, ByNumber>,
-    /// The lookup count of each inode that is looked up; such an inode is not freed, even when its last name is gone. A
-    /// count that reaches the largest number stays there, and the inode looked up.
+    /// The lookup count of each inode that has one; such an inode is not freed, even after its last name was removed. A
+    /// count that reaches the maximum stays there, and the inode is never forgotten.
     lookup_counts: HashMap<InodeNo, u32, ByNumber>,
-    /// The number of nodes there may be before idle ones are looked for.
+    /// The number of nodes above which idle ones are dropped.
     most: usize,
 }
 
@@ -177,15 +179,15 @@ impl Shard {
         Self { nodes: HashMap::default(), lookup_counts: HashMap::default(), most: IDLE_CACHED }
     }
 
-    /// Drops idle nodes: first those that were not asked for since it was last called, and where that
-    /// leaves too many, also those that were. Directories that know where they have space are spared for longer. What
-    /// is lost of them is when they changed: `newest` is made no older than that.
+    /// Drops idle nodes: first those not used since the last call, and if too many are left, also those that were.
+    /// Directories with a space hint are dropped later. Their generations of change are lost: `newest` is raised to at
+    /// least these.
     fn drop_idle(&mut self, newest: &AtomicU64) {
         for mercy in [2, 1, 0] {
             let mut spared = 0;
             self.nodes.retain(|number, node| {
                 let used = node.used.swap(false, Ordering::Relaxed);
-                // what a caller assumes is nowhere else
+                // an assumed size is stored nowhere else
                 let assumed = || self.lookup_counts.contains_key(number) && node.is_assumed();
                 if Arc::strong_count(node) > 1 || !node.is_idle() || assumed() {
                     return true;
@@ -224,19 +226,19 @@ impl Shard {
 /// All nodes of a volume.
 pub(crate) struct Nodes {
     shards: Box<[Mutex<Shard>]>,
-    /// No inode that has no node changed in a later generation than this one.
+    /// Inodes without a node have not changed in a later generation than this.
     newest_dropped: AtomicU64,
-    /// The shard that is next asked for inodes that are only looked up.
+    /// The next shard to search for inodes that only have a lookup count.
     next_looked_up: AtomicUsize,
-    /// Bytes of delayed content of all of them.
+    /// Bytes of delayed data of all of them.
     delayed: AtomicUsize,
 }
 
-/// Nodes that are locked alone, by the number of their inode.
+/// Nodes locked exclusively, by the number of their inode.
 pub(crate) struct Locked<'a>(pub(crate) Vec<(InodeNo, RwLockWriteGuard<'a, NodeState>)>);
 
 impl Locked<'_> {
-    /// The state of an inode that is only in memory; `None` for one that is not among those locked.
+    /// The in-memory state of an inode; `None` if it is not among those locked.
     pub(crate) fn state(&mut self, number: InodeNo) -> Option<&mut NodeState> {
         self.0.iter_mut().find(|(n, _)| *n == number).map(|(_, state)| &mut **state)
     }
@@ -271,7 +273,7 @@ impl Nodes {
         Arc::clone(shard.nodes.entry(number).or_insert_with(|| Arc::new(Node::new(newest.load(Ordering::Acquire)))))
     }
 
-    /// Drops nodes that were idle for a while, where there are many.
+    /// Drops nodes that were idle for a while, if there are many.
     pub(crate) fn drop_idle(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -289,22 +291,22 @@ impl Nodes {
         *count = count.saturating_add(1);
     }
 
-    /// Takes `times` off the lookup count of an inode and says whether nothing is left.
+    /// Subtracts `times` from the lookup count of an inode and returns whether it is 0.
     pub(crate) fn drop_lookups(&self, number: InodeNo, times: u64) -> bool {
         self.shard(number).drop_lookups(number, times)
     }
 
-    /// Whether an inode is looked up.
+    /// Whether an inode has a lookup count.
     pub(crate) fn is_looked_up(&self, number: InodeNo) -> bool {
         self.shard(number).lookup_counts.contains_key(&number)
     }
 
-    /// The number of inodes that are looked up.
+    /// The number of inodes with a lookup count.
     pub(crate) fn looked_up(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().lookup_counts.len()).sum()
     }
 
-    /// Inodes that are looked up and have not been in use lately, `most` or a few more. The next call goes on where
+    /// Inodes that have a lookup count and were not used recently, `most` or a few more. The next call continues where
     /// this one ended.
     pub(crate) fn only_looked_up(&self, most: usize) -> Vec<InodeNo> {
         let mut found = Vec::new();
@@ -321,7 +323,7 @@ impl Nodes {
         found
     }
 
-    /// The inode was freed: what was known of it is of no use to the next inode of that number.
+    /// Removes the node of a freed inode: it does not apply to the next inode with that number.
     pub(crate) fn remove(&self, number: InodeNo) {
         let node = self.shard(number).nodes.remove(&number);
         if let Some(node) = node {
@@ -329,7 +331,7 @@ impl Nodes {
         }
     }
 
-    /// Counts what of a node is delayed now, and returns the total.
+    /// Updates the count of a node's delayed data, and returns the total.
     pub(crate) fn count_delayed(&self, state: &mut NodeState) -> usize {
         let now = state.delayed.memory();
         let before = std::mem::replace(&mut state.counted, now);
@@ -340,12 +342,12 @@ impl Nodes {
         }
     }
 
-    /// The number of bytes of content that are in memory only.
+    /// The number of bytes of delayed data.
     pub(crate) fn delayed(&self) -> usize {
         self.delayed.load(Ordering::Relaxed)
     }
 
-    /// Throws away what of inodes is in memory only. Lookup counts stay.
+    /// Discards the state of inodes that is only in memory. Lookup counts stay.
     pub(crate) fn undo(&self) {
         for shard in &self.shards {
             for node in shard.lock().nodes.values() {
@@ -357,7 +359,7 @@ impl Nodes {
         }
     }
 
-    /// All inodes that have content in memory only.
+    /// All inodes with delayed data.
     pub(crate) fn with_delayed(&self) -> Vec<(InodeNo, Arc<Node>)> {
         let all = self.shards.iter().flat_map(|shard| {
             let shard = shard.lock();
@@ -387,7 +389,7 @@ mod tests {
         }
         assert!(nodes(&all) <= SHARDS * IDLE_CACHED, "{} nodes", nodes(&all));
         assert_eq!(all.looked_up(), 100_000);
-        // one whose node was dropped is known to have changed no later than the latest of those
+        // an inode whose node was dropped is assumed to have changed in the latest generation of those
         let newest = all.get(InodeNo(1)).datasync_generation();
         assert!((1..=101).contains(&newest), "{newest}");
         for _ in 0..2 {
@@ -402,7 +404,7 @@ mod tests {
         assert!(bytes <= 100_000 * LOOKED_UP_BYTES, "{bytes} bytes");
         let found = all.only_looked_up(1000);
         assert!((1000..5000).contains(&found.len()), "{}", found.len());
-        // and when none is looked up, nothing is left
+        // after all are forgotten, nothing is left
         (1..=100_000).map(InodeNo).for_each(|number| assert!(all.shard(number).drop_lookups(number, 1)));
         assert_eq!(all.looked_up(), 0);
         let places: usize = all.shards.iter().map(|shard| shard.lock().lookup_counts.capacity()).sum();
@@ -427,7 +429,7 @@ mod tests {
         assert!(!all.shard(number).drop_lookups(number, 2) && all.is_looked_up(number));
         assert!(all.shard(number).drop_lookups(number, 5) && !all.is_looked_up(number));
         assert!(!all.shard(number).drop_lookups(number, 1), "it was not looked up");
-        // too often to be counted: for ever
+        // more than can be counted: the count stays at the maximum
         *all.shard(number).lookup_counts.entry(number).or_default() = u32::MAX;
         assert!(!all.shard(number).drop_lookups(number, 1) && all.is_looked_up(number));
     }

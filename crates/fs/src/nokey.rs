@@ -1,20 +1,21 @@
-//! Names of an encrypted directory when its key is not there.
+//! Names of an encrypted directory without its key.
 //!
-//! The kernel's form (fs/crypto, "no-key names"), so that both show the same: base64url without padding of the two
-//! hashes of the name, 4 bytes each, and the encrypted name; of one longer than 149 bytes the first 149 and the SHA-256
-//! of the others. It holds only letters, digits, "-" and "_", is at most 252 bytes long, and finds its entry again.
+//! The kernel's form (fs/crypto, "no-key names"), so that both return the same: base64url without padding of the two
+//! hashes of the name, 4 bytes each, and the encrypted name; if it is longer than 149 bytes, its first 149 and the
+//! SHA-256 of the others. A no-key name contains only letters, digits, "-" and "_", is at most 252 bytes long, and
+//! identifies its entry.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use format::hash::NameHash;
 use sha2::{Digest, Sha256};
 
-/// Bytes of the encrypted name that are shown as they are.
+/// Bytes of the encrypted name that are included unhashed.
 const SHOWN: usize = 149;
 const HASHES: usize = 8;
 const DIGEST: usize = 32;
 
-/// The text that stands for an encrypted name.
+/// The no-key name of an encrypted name.
 pub(crate) fn encode(encrypted: &[u8], hash: NameHash) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HASHES + SHOWN + DIGEST);
     bytes.extend(hash.hash.to_le_bytes());
@@ -29,15 +30,15 @@ pub(crate) fn encode(encrypted: &[u8], hash: NameHash) -> Vec<u8> {
     URL_SAFE_NO_PAD.encode(bytes).into_bytes()
 }
 
-/// An encrypted name, read from its text.
+/// An encrypted name, decoded from its no-key name.
 pub(crate) struct NoKeyName {
-    /// The hashes in the text; zero where its directory has none.
+    /// The hashes in the no-key name; zero if its directory has none.
     pub(crate) hash: NameHash,
     name: Vec<u8>,
 }
 
 impl NoKeyName {
-    /// Reads the text back; `None` where it is none.
+    /// Decodes a no-key name; `None` if it is invalid.
     pub(crate) fn decode(text: &[u8]) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (hash, rest) = bytes.split_first_chunk::<4>()?;
@@ -49,7 +50,7 @@ impl NoKeyName {
         Some(Self { hash, name: name.to_vec() })
     }
 
-    /// Whether the text stands for this encrypted name.
+    /// Whether this is the no-key name of this encrypted name.
     pub(crate) fn is(&self, encrypted: &[u8]) -> bool {
         match self.name.split_at_checked(SHOWN) {
             Some((shown, digest)) if !digest.is_empty() => encrypted
@@ -60,8 +61,8 @@ impl NoKeyName {
     }
 }
 
-/// The text that stands for the target of an encrypted symbolic link: on the device a length of two bytes, the
-/// encrypted target, and padding. `None` where the length is wrong.
+/// The no-key name for the target of an encrypted symbolic link: on the device a length of two bytes, the encrypted
+/// target, and padding. `None` if the length is invalid.
 pub(crate) fn link_target(content: &[u8]) -> Option<Vec<u8>> {
     let (len, rest) = content.split_first_chunk::<2>()?;
     let encrypted = rest.get(..usize::from(u16::from_le_bytes(*len)))?;

@@ -1,8 +1,8 @@
 //! Opening a volume.
 //!
-//! Opening reads the superblock and, where the volume was not unmounted, the journal. It guesses nothing: a superblock
-//! that is not accepted is an error, and a copy is used only where the caller names it. What the journal holds is laid
-//! over the device in memory, so all that follows sees the volume as it will be after a replay, and nothing is written.
+//! Opening reads the superblock and, if the volume was not unmounted, the journal. Nothing is guessed: an invalid
+//! superblock is an error, and a copy is used only if the caller specifies it. The journal's content is overlaid in
+//! memory, so that all later reads see the volume as after a replay, and nothing is written.
 
 use crate::base::Base;
 use crate::disk::Disk;
@@ -23,14 +23,14 @@ use store::native::Mapped;
 use store::recovery::linked::Finding;
 use store::recovery::{JournalLocation, Recovery, recover};
 
-/// Opens the volume on a device, as [`Volume::open`](crate::Volume::open) says. The heartbeat says that it is in use,
-/// where it is open for writing and has a block for that.
+/// Opens the volume on a device; see [`Volume::open`](crate::Volume::open). The heartbeat marks it as in use, if it is
+/// open for writing and has a block for that.
 pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<(Maps, Option<Heartbeat>)> {
     let mut maps = match native::open(&device, options.snapshot.as_deref())? {
         Some((superblock, mapped)) => {
             let sb = asked_superblock(&*mapped, options);
             let above = sb.and_then(|sb| above_map(&superblock, mapped, sb, options));
-            // who names a copy asks for a place where there is none
+            // with a specified copy, the error is that of a location where a native volume has none
             let named = options.superblock.is_some();
             above.map_err(|e| if named { e } else { native::unreadable(e, options.snapshot.is_some()) })?
         }
@@ -53,7 +53,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
         maps.start_writing(write.clone(), options.cache_bytes)
     });
     if let Err(e) = outcome {
-        // the volume is not in use after all; that it could not be opened is the error that counts
+        // the volume is not in use after all; the error of opening it is the one to return
         heartbeat.iter_mut().for_each(|heartbeat| drop(heartbeat.clear(write)));
         return Err(e);
     }
@@ -78,7 +78,7 @@ fn above_map(
     Ok(over(Disk { store, sb, backup: options.superblock, layout }))
 }
 
-/// A volume as it is on its device, for reading.
+/// A volume on its device, for reading.
 fn over(disk: Disk) -> Maps {
     Maps::over(Base::over(disk))
 }
@@ -89,12 +89,12 @@ fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> 
     Disk { store, sb, backup: options.superblock, layout }
 }
 
-/// A recovery, and what is said of it where it is made for good and where it is only shown.
+/// A recovery, and the warnings for writing its result to the device and for an overlay in memory.
 type ToRecover = (Box<dyn Recovery>, Warning, Warning);
 
 impl Maps {
-    /// Lays over the device what a crash left to be recovered; where the volume is to be written, it is recovered for
-    /// good.
+    /// Recovers the state after a crash: overlays it in memory or, if the volume is to be written, writes it to the
+    /// device.
     fn recover(&mut self, options: &OpenOptions) -> Result<()> {
         let Some((recovery, written, shown)) = self.what_to_recover(options)? else { return Ok(()) };
         let device = Arc::clone(self.store.device());
@@ -107,7 +107,7 @@ impl Maps {
         } else {
             (recovery.overlay(device), shown)
         };
-        // the superblock itself may be recovered, but a volume does not change its geometry
+        // recovery may change the superblock itself, but not the geometry of the volume
         let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*device)? };
         if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
             return Err(Error::corrupt(
@@ -123,7 +123,7 @@ impl Maps {
         Ok(())
     }
 
-    /// The recovery that has to be made, with the warning where it is made for good and the one where it is only shown.
+    /// The recovery that is necessary, with the warnings for writing its result and for an overlay.
     fn what_to_recover(&mut self, options: &OpenOptions) -> Result<Option<ToRecover>> {
         if let Some(recovery) = self.journal_to_replay(options)? {
             return Ok(Some((recovery, Warning::JournalWrittenHome, Warning::JournalReplayed)));
@@ -142,8 +142,8 @@ impl Maps {
         })
     }
 
-    /// The content of the journal, where it is to be replayed. A copy of the superblock does not say whether the
-    /// journal is empty, so then the journal itself is asked.
+    /// The content of the journal, if it is to be replayed. A copy of the superblock does not record whether the
+    /// journal is empty, so then the journal itself is checked.
     fn journal_to_replay(&mut self, options: &OpenOptions) -> Result<Option<Box<dyn Recovery>>> {
         let wanted = self.sb.features.incompat.contains(Incompat::NEEDS_RECOVERY) || self.backup.is_some();
         if !wanted || !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
@@ -207,8 +207,8 @@ impl Maps {
         }
     }
 
-    /// The host that has the volume mounted, as its multiple-mount-protection block says. A block that says nothing
-    /// sensible counts as no host.
+    /// The host that has the volume mounted, according to its multiple-mount-protection block. An invalid block counts
+    /// as no host.
     fn user(&self) -> Option<String> {
         let block = self.store.block(self.sb.mmp_block()?).ok()?;
         let seed = self.sb.geometry.metadata_csum.then_some(self.sb.geometry.checksum_seed);
@@ -218,7 +218,7 @@ impl Maps {
     }
 }
 
-/// The superblock that the options ask for.
+/// The superblock requested by the options.
 fn asked_superblock(device: &dyn BlockDevice, options: &OpenOptions) -> Result<Superblock> {
     match options.superblock {
         None => primary_superblock(device),
@@ -238,18 +238,18 @@ fn backup_superblock(device: &dyn BlockDevice, block: FsBlock, block_size: Optio
     let mut outcome = None;
     for size in sizes {
         let Some(offset) = block.get().checked_mul(u64::from(size)) else { continue };
-        // block 0 of larger blocks holds the primary, behind the boot sector
+        // with larger blocks, block 0 contains the primary superblock, behind the boot sector
         let offset = if block.get() == 0 { OFFSET } else { offset };
         match read_superblock(device, offset) {
             Ok(sb) if sb.geometry.block_size == size => return Ok(sb),
             Ok(_) => {}
             Err(e @ Error::Unsupported(_)) => return Err(e),
-            // the most useful answer: damage where there was a superblock, rather than none at all
+            // the most useful error: damage of an existing superblock, rather than none at all
             Err(e) if outcome.is_none() || e.is_corruption() => outcome = Some(e),
             Err(_) => {}
         }
     }
-    let none = || Error::corrupt(Structure::Superblock, Where::Block(block), "there is no copy in that block");
+    let none = || Error::corrupt(Structure::Superblock, Where::Block(block), "that block contains no copy");
     Err(Error::NoSuperblock(Box::new(outcome.unwrap_or_else(none))))
 }
 

@@ -11,21 +11,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Options for opening a volume.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Most bytes of metadata in the cache, and half as many again of bitmaps where the volume is written. 32 MiB
-    /// unless set; a sixteenth of the memory that the process may use where that is less.
+    /// Maximum number of bytes of metadata in the cache; bitmaps may use an additional half of that if the volume is
+    /// written. 32 MiB by default; a sixteenth of the memory available to the process if that is less.
     pub cache_bytes: usize,
-    /// Use the copy of the superblock in this block (counted in the volume's own block size), and the copies of the
-    /// group descriptors that belong to it. The primary unless set.
+    /// Use the superblock copy in this block (in units of the volume's own block size), and its copies of the group
+    /// descriptors. The primary by default.
     pub superblock: Option<FsBlock>,
-    /// The block size in bytes by which `superblock` is counted. Unless set, each size is tried, smallest first.
+    /// The block size in bytes for `superblock`. By default each size is tried, smallest first.
     pub block_size: Option<u32>,
-    /// The device with the volume's journal, where that is not inside the volume. Needed only if it was not unmounted.
+    /// The device with the volume's journal, if that is external. Needed only if the volume was not unmounted.
     pub external_journal: Option<Arc<dyn BlockDevice>>,
-    /// Show the volume without what its journal holds, even where it was not unmounted.
+    /// Ignore the content of the journal, even if the volume was not unmounted.
     pub ignore_journal: bool,
-    /// Open a native volume as the snapshot of this name has it, for reading only.
+    /// Open a native volume in the version of the snapshot with this name, for reading only.
     pub snapshot: Option<Vec<u8>>,
-    /// Open the volume for writing as well. For reading only unless set.
+    /// Open the volume for writing as well. By default for reading only.
     pub write: Option<WriteOptions>,
 }
 
@@ -43,41 +43,42 @@ impl Default for OpenOptions {
     }
 }
 
-/// The source of the time of day.
+/// The source of the current time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Options for writing to a volume.
 #[derive(Clone)]
 pub struct WriteOptions {
-    /// The mode by which it stays consistent. Unless set, the best the volume has: snapshots on a native one, its
-    /// journal, else the dirty bit.
+    /// The consistency mode. By default the best of the volume: snapshots on a native one, its journal, else the dirty
+    /// bit.
     pub consistency: Option<Consistency>,
     /// The handling of file data.
     pub data: DataMode,
-    /// Whether `data` was asked for: a volume that cannot do that is not opened ([`crate::Error::Impossible`]).
+    /// Whether `data` was requested explicitly: a volume without that mode is not opened
+    /// ([`crate::Error::Impossible`]).
     pub data_insisted: bool,
-    /// The longest time that a change may stay in memory only, as far as [`Volume::tick`](crate::Volume::tick) is
-    /// called. 5 s unless set.
+    /// The maximum time that a change may stay in memory only, provided that [`Volume::tick`](crate::Volume::tick) is
+    /// called. 5 s by default.
     pub commit: Duration,
-    /// Most bytes of changed metadata a generation holds; a journal may allow less, and where there is little memory it
-    /// is a share of that. 64 MiB unless set.
+    /// Maximum number of bytes of changed metadata in a generation; a journal may allow less, and with little memory it
+    /// is a share of that. 64 MiB by default.
     pub dirty_bytes: usize,
-    /// Most bytes of file content that wait for their place. 1 GiB unless set: what is removed again before it had to
-    /// leave memory costs no write. Where it is less: a sixteenth of the memory that the process may use, but at least
-    /// 64 MiB as long as no control group limits it. A volume with multiple mount protection takes no more than 64 MiB,
-    /// so that it can say in time that it is in use.
+    /// Maximum number of bytes of delayed data. 1 GiB by default: content removed before it is written out costs no
+    /// write. If it is less: a sixteenth of the memory available to the process, but at least 64 MiB unless a control
+    /// group limits it. A volume with multiple mount protection uses at most 64 MiB, so that its heartbeat is written
+    /// in time.
     pub delayed_bytes: usize,
-    /// The time of day; the system's unless set.
+    /// The source of the current time; the system's by default.
     pub clock: Clock,
-    /// The seed of the numbers that distinguish one use of an inode from the next; from the time of day unless set.
+    /// The seed of the generation numbers of inodes; from the current time by default.
     pub seed: Option<u64>,
-    /// Whether all users may allocate from the root reserve. Not unless set.
+    /// Whether all users may allocate from the root reserve. `false` by default.
     pub superuser: bool,
-    /// The placement of new blocks. A volume with metadata regions has its own rule, whatever this says.
+    /// The placement of new blocks. Ignored on a volume with metadata regions, which has its own rule.
     pub placement: Placement,
-    /// The mount point of the volume, for its superblock; at most 63 bytes of it are stored.
+    /// The mount point of the volume, for its superblock; at most 63 bytes are stored.
     pub mounted_at: Option<Vec<u8>>,
-    /// The defect that is injected, for a test that it is caught.
+    /// The injected defect, for a test that it is detected.
     #[cfg(feature = "mutants")]
     pub mutant: crate::Mutant,
 }
@@ -103,7 +104,7 @@ impl Default for WriteOptions {
 }
 
 impl WriteOptions {
-    /// The defect that a test asked for; none without the feature `mutants`.
+    /// The injected defect; none without the feature `mutants`.
     pub(crate) fn mutant(&self) -> Injected {
         #[cfg(feature = "mutants")]
         return Injected::new(self.mutant);

@@ -1,13 +1,13 @@
-//! Orphans: inodes without a name that are still looked up, and files whose truncation has not finished.
+//! Orphans: inodes without a name that have a lookup count, and files whose truncation has not finished.
 //!
-//! They are on the device, so that a crash loses no space: in the slots of the orphan file where the volume has one,
-//! else in a chain that begins in the superblock and goes on through `i_dtime`.
+//! They are recorded on the device, so that a crash loses no space: in the slots of the orphan file if the volume has
+//! one, else in a chain that begins in the superblock and continues through `i_dtime`.
 //!
-//! 1. An inode gets onto the list, and off it, under the lock of its node, in the change that makes it an orphan or
-//!    ends that. What is in memory says where on the device it stands.
-//! 2. The link of an inode in the chain belongs to the chain's lock, not to the inode's: the removal of the next one
-//!    changes it. Code that writes an inode asks here for it (see `Change::put_inode`).
-//! 3. An orphan is freed by one thread: that for which [`OrphanList::begin_freeing`] is true.
+//! 1. An inode is added to the list, and removed from it, under the lock of its node, in the change that makes it an
+//!    orphan or ends that. The list in memory contains the position on the device.
+//! 2. The link of an inode in the chain is protected by the chain's lock, not by the inode's: it changes when the next
+//!    one is removed. Code that writes an inode gets the link here (see `Change::put_inode`).
+//! 3. An orphan is freed by one thread: the one for which [`OrphanList::begin_freeing`] returned `true`.
 
 use crate::change::Change;
 use crate::error::OfInode;
@@ -30,16 +30,16 @@ impl Change<'_> {
         writing.map(|w| &w.orphans).ok_or_else(|| Error::ReadOnly("the volume is open for reading".into()))
     }
 
-    /// Puts an inode onto the list, if it is not on it. The caller has the inode's lock.
+    /// Adds an inode to the list unless it is already there. The caller has the inode's lock.
     pub(crate) fn add_orphan(&self, inode: &Arc<Inode>, may_be_linked: bool) -> Result<Arc<Inode>> {
         match self.list_orphan(inode.number, may_be_linked)? {
-            // with its link, which is written by asking for it
+            // writes the inode, and with it its link
             true => self.update_inode(inode, |_| {}),
             false => Ok(Arc::clone(inode)),
         }
     }
 
-    /// As [`Change::add_orphan`]; says whether the inode has to be written, with its link, and leaves that to the
+    /// As [`Change::add_orphan`]; returns whether the inode must be written, with its link, which is left to the
     /// caller.
     pub(crate) fn list_orphan(&self, number: InodeNo, may_be_linked: bool) -> Result<bool> {
         let orphans = self.orphans()?;
@@ -65,7 +65,7 @@ impl Change<'_> {
         Ok(in_file.is_none())
     }
 
-    /// Takes a slot of the orphan file; `None` where it has none.
+    /// Allocates a slot of the orphan file; `None` if none is free.
     fn add_to_file(&self, chain: &mut Chain, number: InodeNo) -> Result<Option<usize>> {
         let Some(file) = &mut chain.file else { return Ok(None) };
         let most = slots(self.volume.sb.geometry.block_size);
@@ -73,7 +73,7 @@ impl Change<'_> {
         let Some((block, used)) = file.blocks.get_mut(n) else { return Ok(None) };
         let put = self.edit(*block, file.tag, |bytes| set_slot(bytes, most, 0, number.get()))?;
         if !put {
-            // the count was wrong, so the block is full
+            // the count was wrong: the block is full
             *used = most;
             return Ok(None);
         }
@@ -81,7 +81,7 @@ impl Change<'_> {
         Ok(Some(n))
     }
 
-    /// Takes an inode off the list, if it is on it. Its own `i_dtime` is for the caller to write.
+    /// Removes an inode from the list if it is there. The caller must write its own `i_dtime`.
     pub(crate) fn remove_orphan(&self, number: InodeNo) -> Result<()> {
         let orphans = self.orphans()?;
         let mut chain = orphans.lock();
@@ -118,14 +118,14 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Takes an inode that stays off the list.
+    /// Removes an inode that stays in use from the list.
     pub(crate) fn end_orphan(&self, inode: &Arc<Inode>) -> Result<Arc<Inode>> {
         self.remove_orphan(inode.number)?;
         self.update_inode(inode, |buf| buf.disk_mut().i_dtime = 0.into())
     }
 }
 
-/// Puts `new` into the first slot that holds `old`; says whether there is one.
+/// Writes `new` into the first slot that contains `old`; returns whether there is one.
 fn set_slot(bytes: &mut [u8], slots: u32, old: u32, new: u32) -> bool {
     let slot = bytes.chunks_exact_mut(4).take(slots as usize).find(|slot| **slot == old.to_le_bytes());
     if let Some(slot) = slot {
@@ -135,7 +135,7 @@ fn set_slot(bytes: &mut [u8], slots: u32, old: u32, new: u32) -> bool {
     false
 }
 
-/// Inodes without a name, and how they are freed.
+/// Inodes without a name, and freeing them.
 pub struct Orphans {
     directories: Directories,
 }
@@ -162,8 +162,8 @@ impl Orphans {
         dropped.into_iter().try_for_each(|value_inode| self.free_orphan(value_inode))
     }
 
-    /// Frees an inode that is on the list, locked: its content, also what has no place yet, in as many changes as it
-    /// takes, and the inode in the last of them. Returns attribute inodes that are to be freed then.
+    /// Frees a locked inode that is on the list: its content, including delayed data, in as many changes as necessary,
+    /// and the inode in the last of them. Returns attribute inodes to free afterwards.
     fn free_locked(&self, number: InodeNo, locked: &mut Locked<'_>) -> Result<Vec<InodeNo>> {
         if let Some(state) = locked.state(number) {
             state.drop_delayed();
@@ -178,7 +178,7 @@ impl Orphans {
             let cleared = change.map_clear(&inode, &mut buf, from, u64::MAX, &mut Steps::new());
             if matches!(cleared, Ok(None)) {
                 return self.free_emptied(&change, &inode).or_else(|e| {
-                    // its content is gone; the inode waits for the next try
+                    // its content is freed; the inode is freed by a later attempt
                     change.put_inode(number, buf)?;
                     Err(e)
                 });
@@ -188,19 +188,21 @@ impl Orphans {
         }
     }
 
-    /// Takes `times` off the lookup count of an inode. Where nothing is left and it has no name, it is freed.
+    /// Subtracts `times` from the lookup count of an inode. If it becomes 0 and the inode has no name, the inode is
+    /// freed.
     ///
     /// # Errors
-    /// Those of freeing it; it stays an orphan then, and is freed when the volume is next opened for writing.
+    /// Those of freeing it; it then stays an orphan, and is freed when the volume is next opened for writing.
     pub fn forget(&self, number: InodeNo, times: u64) -> Result<()> {
         let Some(writing) = self.writing.as_ref().filter(|_| self.drop_lookups(number, times)) else { return Ok(()) };
         if writing.space.is_parked(number) {
-            // no one asks for the file that never was any more, and the next one of that number has another node
+            // the kernel no longer uses the file that was rolled back, and the next one with that number has a
+            // different node
             self.nodes.remove(number);
             writing.space.unpark_inode(number);
             return Ok(());
         }
-        // no need to wait for the transaction: its end looks for what is left
+        // need not wait for the transaction: its end frees what is left
         let Some(_guard) = self.try_change() else { return Ok(()) };
         let node = self.node(number);
         let goes = {
@@ -211,7 +213,7 @@ impl Orphans {
         if goes { self.free_orphan(number) } else { Ok(()) }
     }
 
-    /// Frees the inodes without a name that are not looked up any more: what could not be done while a transaction ran.
+    /// Frees the inodes without a name and without a lookup count that could not be freed while a transaction ran.
     pub(crate) fn free_released(&self) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let all: Vec<InodeNo> = match writing.orphans.chain() {
@@ -235,11 +237,11 @@ impl Orphans {
         self.any_inode(number).is_ok_and(|inode| inode.raw().disk.i_links_count.get() == 0)
     }
 
-    /// Does what was left undone when the volume was last in use: frees inodes without a name, finishes truncations. To
-    /// be called once, when it has just been opened for writing.
+    /// Completes the work left when the volume was last in use: frees inodes without a name, finishes truncations. Must
+    /// be called once, right after opening for writing.
     ///
     /// # Errors
-    /// Those of the device. A damaged list is read up to the damage, and the volume marked as having errors.
+    /// Those of the device. A damaged list is read up to the damage, and the volume is marked as having errors.
     pub(crate) fn recover_orphans(&self) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let listed = self.read_orphans(&writing.orphans)?;
@@ -268,7 +270,7 @@ impl Orphans {
         self.sb.features.compat.contains(Compat::ORPHAN_FILE) && self.sb.disk.s_orphan_file_inum.get() != 0
     }
 
-    /// Reads both lists into memory. What is wrong with them ends the one it is in.
+    /// Reads both lists into memory. Each is read up to its first error.
     fn read_orphans(&self, orphans: &OrphanList) -> Result<Vec<InodeNo>> {
         let mut chain = Chain::default();
         let mut found = Vec::new();
@@ -322,7 +324,7 @@ impl Orphans {
             for orphan in block.of(number)?.orphans() {
                 used += 1;
                 if !self.may_be_named(orphan) || orphan == InodeNo::ROOT {
-                    return Err(bad("it names an inode that cannot be an orphan"));
+                    return Err(bad("it contains an inode that cannot be an orphan"));
                 }
                 let entry = OrphanEntry::File { block: n as usize };
                 let entry = Orphan { entry, may_be_linked: false, being_freed: false };
@@ -336,11 +338,11 @@ impl Orphans {
         Ok(())
     }
 
-    /// Frees all orphans, looked up or not, and finishes truncations that an error cut short: what is to be done before
-    /// the volume is unmounted.
+    /// Frees all orphans, whether or not they have a lookup count, and finishes truncations interrupted by an error:
+    /// the last step before the volume is unmounted.
     ///
     /// # Errors
-    /// Those of freeing them; those that are left are on the list.
+    /// Those of freeing them; the remaining ones stay on the list.
     pub(crate) fn end_orphans(&self) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let all: Vec<InodeNo> = writing.orphans.lock().all.keys().copied().collect();

@@ -3,21 +3,21 @@
 use crate::{Directories, Error, FileKind, InodeNo, Result};
 use std::collections::VecDeque;
 
-/// Symbolic links followed on one path, as Linux does.
+/// Maximum number of symbolic links followed on one path, as in Linux.
 const MAX_LINKS: usize = 40;
 
 impl Directories {
-    /// The inode a path leads to, following symbolic links. The path starts at the root, with or without a slash; a
-    /// link with an absolute target starts at the volume's root again, and `..` never leads out of it.
+    /// The inode of a path, following symbolic links. The path starts at the root, with or without a slash; a link with
+    /// an absolute target starts at the volume's root again, and `..` stays inside the volume.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManyLinks`], [`Error::NameTooLong`], or what is wrong
-    /// with a directory on the way.
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManyLinks`], [`Error::NameTooLong`], or an error of a
+    /// directory in the path.
     pub fn resolve(&self, path: &[u8]) -> Result<InodeNo> {
         self.walk_path(path, true)
     }
 
-    /// As [`Directories::resolve`], but a symbolic link that the path itself names (not one on the way) is the answer.
+    /// As [`Directories::resolve`], but does not follow a symbolic link in the last component.
     ///
     /// # Errors
     /// As [`Directories::resolve`].
@@ -63,7 +63,7 @@ impl Directories {
     }
 }
 
-/// The names of a path, empty ones left out. A slash at the end asks for a directory, which a last "." asks for too.
+/// The components of a path, without empty ones. A trailing slash requires a directory, expressed by a trailing ".".
 fn components(path: &[u8]) -> VecDeque<Vec<u8>> {
     let mut names: VecDeque<_> =
         path.split(|&b| b == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect();

@@ -1,4 +1,4 @@
-//! On whose behalf a thread works: whether it may use the root reserve.
+//! The user on whose behalf a thread works, which determines whether it may use the root reserve.
 
 use crate::Base;
 use space::Privilege;
@@ -8,7 +8,7 @@ thread_local! {
     static MAY_USE_RESERVE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Restores the privilege from before, also where the work panics.
+/// Restores the previous privilege, also after a panic.
 struct Before(bool);
 
 impl Drop for Before {
@@ -18,8 +18,8 @@ impl Drop for Before {
 }
 
 impl Base {
-    /// Does `work` for a user of a group: what this thread allocates meanwhile may come from the root reserve, where
-    /// the user is root, or the reserve is for this user (`s_def_resuid`) or this group (`s_def_resgid`, unless 0).
+    /// Calls `work` on behalf of a user and group: allocations of this thread meanwhile may use the root reserve if the
+    /// user is root, or the reserve is for this user (`s_def_resuid`) or this group (`s_def_resgid`, unless 0).
     pub fn on_behalf_of<R>(&self, uid: u32, gid: u32, work: impl FnOnce() -> R) -> R {
         let sb = &self.sb.disk;
         let group = u32::from(sb.s_def_resgid.get());
@@ -28,7 +28,7 @@ impl Base {
         work()
     }
 
-    /// Which free blocks this thread may use.
+    /// The free blocks that this thread may use.
     pub(crate) fn usual_privilege(&self) -> Privilege {
         let all = self.writing.as_ref().is_some_and(|writing| writing.options.superuser);
         if all || MAY_USE_RESERVE.get() { Privilege::Superuser } else { Privilege::Ordinary }

@@ -1,8 +1,8 @@
-//! Going back to a snapshot of a native volume that is not in use.
+//! Rollback of an unused native volume to a snapshot.
 //!
-//! One generation does it: the volume gets the snapshot's map, with the list of snapshots as it is now. What differs
-//! from the snapshot is little: the data groups' counts of what the other snapshots hold, and the chunks that the new
-//! generation takes for itself. Until it is durable the volume is what it was.
+//! One generation does it: the volume gets the snapshot's map, with the current list of snapshots. It differs from the
+//! snapshot only in the data groups' counts of blocks pinned by the other snapshots, and in the chunks allocated to the
+//! new generation. Until it is durable the volume is unchanged.
 
 use crate::alloc::{in_use, used_by};
 use crate::native::{find, unreadable};
@@ -21,24 +21,23 @@ use store::native::Mapped;
 use store::{BlockWrite, Kind, Tag};
 use zerocopy::IntoBytes;
 
-/// Blocks that are changed beside the descriptors: bitmaps of groups that grant chunks, the superblock.
+/// Maximum number of changed blocks besides the descriptors: bitmaps of groups that grant chunks, the superblock.
 const OTHERS: usize = 64;
 
-/// A data group of the volume as it will be.
+/// A data group of the volume after the rollback.
 struct Data {
     number: GroupNo,
     descriptor: Group,
-    /// The block bitmap, where the group granted chunks.
+    /// The block bitmap, if the group granted chunks.
     changed: Option<Container>,
 }
 
-/// Makes a native volume what it was when a snapshot was made: what was done since is lost, as far as no other snapshot
-/// holds it. All snapshots stay. The volume must not be in use.
+/// Rolls a native volume back to a snapshot: later changes are lost, unless another snapshot contains them. All
+/// snapshots stay. The volume must not be in use.
 ///
 /// # Errors
-/// [`Error::Unsupported`] on volumes that are not native; [`Error::NotFound`]; [`Error::NoSpace`] where no space is
-/// left for a new generation; [`Error::ReadOnly`] where the device cannot be written; those of the device;
-/// [`Error::Corrupt`].
+/// [`Error::Unsupported`] on volumes that are not native; [`Error::NotFound`]; [`Error::NoSpace`] if no space is left
+/// for a new generation; [`Error::ReadOnly`] if the device cannot be written; those of the device; [`Error::Corrupt`].
 pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     if device.geometry().read_only {
         return Err(Error::ReadOnly("the device is read-only".into()));
@@ -63,8 +62,8 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
 }
 
 impl Base {
-    /// A data group as this volume, a snapshot, has it, with what the other snapshots pin; up to `want` unused chunks
-    /// are taken.
+    /// A data group of this volume, a snapshot, with the count of blocks pinned by the other snapshots; allocates up to
+    /// `want` unused chunks.
     fn as_it_was(
         &self,
         now: &Self,
@@ -101,8 +100,8 @@ impl Base {
         Ok(Data { number, descriptor, changed })
     }
 
-    /// The blocks that are other than in this volume, which is a snapshot: descriptors, bitmaps, and the superblock
-    /// where blocks were taken.
+    /// The blocks that differ from this volume, which is a snapshot: descriptors, bitmaps, and the superblock if blocks
+    /// were allocated.
     fn changed_blocks(&self, groups: Vec<Data>, taken: u64) -> Result<Vec<BlockWrite>> {
         let geometry = &self.sb.geometry;
         let tag = |kind| Tag::new(kind, InodeNo(0));

@@ -1,8 +1,8 @@
-//! Snapshots of a native volume: making, listing, reading and deleting them.
+//! Snapshots of a native volume: creating, listing, reading and deleting them.
 //!
-//! A snapshot is a generation that stays. It costs nothing when it is made, and later what changed since: metadata goes
-//! to new physical blocks in any case, and content that a snapshot pins is copied before it is changed. What is freed
-//! but pinned can be allocated when the last snapshot that pins it is deleted.
+//! A snapshot is a generation that is preserved. Creating it costs nothing; later it uses the space of what has changed
+//! since: metadata goes to new physical blocks in any case, and content pinned by a snapshot is copied before it is
+//! changed. Freed blocks that are pinned can be allocated when the last snapshot that pins them is deleted.
 
 use crate::alloc::pinned_alone;
 use crate::gate::{Alone, Before};
@@ -20,11 +20,11 @@ use store::native::{Mapped, SnapshotChange};
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// Its name: 1 to 128 bytes, neither zero nor `/` among them, and neither `.` nor `..`.
+    /// Its name: 1 to 128 bytes, without zero bytes and `/`, and neither `.` nor `..`.
     pub name: Vec<u8>,
     /// The number of its generation.
     pub generation: u64,
-    /// When it was made, in seconds since 1970.
+    /// The time of its creation, in seconds since 1970.
     pub time: i64,
 }
 
@@ -40,13 +40,13 @@ fn others(mapped: &Mapped, name: &[u8]) -> Result<Vec<Snapshot>> {
 }
 
 impl Volume {
-    /// Whether the volume is of a format that has snapshots.
+    /// Whether the format of the volume has snapshots.
     #[must_use]
     pub fn has_snapshots(&self) -> bool {
         self.layout.versions().is_some()
     }
 
-    /// The volume's snapshots, the oldest first. Of a volume that is open as a snapshot: none.
+    /// The volume's snapshots, the oldest first. None for a volume opened as a snapshot.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on volumes that are not native; those of the device; [`Error::Corrupt`].
@@ -57,21 +57,20 @@ impl Volume {
         Ok(all)
     }
 
-    /// Makes a snapshot of everything that was done before the call; it is durable when this returns. What others do
-    /// meanwhile is in it as far as they had got at one moment: no change without those that ended before it began.
-    /// They wait while what is left of delayed content gets its place and is flushed. What a snapshot costs does not
-    /// depend on the volume's size.
+    /// Creates a snapshot of everything done before the call; it is durable on return. Concurrent changes are included
+    /// up to one point in time: no change without those that ended before it began. They wait while the rest of the
+    /// delayed data is allocated and flushed. The cost of a snapshot does not depend on the volume's size.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that no snapshot may have; [`Error::Exists`]; [`Error::NoSpace`] where there are 4
-    /// 096 snapshots already, or no space is left for one; [`Error::Invalid`] within a transaction; as
-    /// [`Volume::snapshots`] and [`Volume::sync`].
+    /// [`Error::Invalid`] for an invalid name; [`Error::Exists`]; [`Error::NoSpace`] if there are already 4 096
+    /// snapshots, or no space is left for one; [`Error::Invalid`] within a transaction; as [`Volume::snapshots`] and
+    /// [`Volume::sync`].
     pub fn create_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo> {
         let versions = self.versions()?;
         if !Snapshot::is_name(name) {
             return Err(Error::Invalid("a snapshot's name has 1 to 128 bytes, no slash, and is neither . nor .."));
         }
-        // most of what is delayed gets its place while others go on; an error comes again below
+        // most of the delayed data is allocated while other calls continue; an error recurs below
         drop(self.changing_outside().and_then(|_guard| self.flush_all_delayed()));
         let _alone = self.alone()?;
         let _guard = self.changing_outside()?;
@@ -95,8 +94,8 @@ impl Volume {
         Ok(SnapshotInfo::from(&find(&versions.mapped, name)?))
     }
 
-    /// Returns when nothing is changed beside this thread, and no transaction is under way; so it stays until the
-    /// answer is dropped. `None` where there is no gate.
+    /// Waits until no other thread changes the volume and no transaction runs, and excludes both until the result is
+    /// dropped. `None` if there is no gate.
     fn alone(&self) -> Result<Option<Alone<'_, Before>>> {
         let Some(gate) = self.gate() else { return Ok(None) };
         loop {
@@ -108,12 +107,12 @@ impl Volume {
         }
     }
 
-    /// Deletes a snapshot; what it alone pinned can be allocated when this returns.
+    /// Deletes a snapshot; the blocks that only it pinned can be allocated when this returns.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] within a transaction; [`Error::Unsupported`] where more groups changed
-    /// than one operation can count, see [`WriteOptions::dirty_bytes`](crate::WriteOptions); as [`Volume::snapshots`]
-    /// and [`Volume::sync`].
+    /// [`Error::NotFound`]; [`Error::Invalid`] within a transaction; [`Error::Unsupported`] if more groups changed than
+    /// one operation can include, see [`WriteOptions::dirty_bytes`](crate::WriteOptions); as [`Volume::snapshots`] and
+    /// [`Volume::sync`].
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
         let versions = self.versions()?;
         let _guard = self.changing_outside()?;
@@ -132,9 +131,9 @@ impl Volume {
         Ok(self.store.sync_generation(generation)?)
     }
 
-    /// Frees chunks that the metadata regions of a native volume do not need any more, as after the deletion of
-    /// snapshots or of very many files. Those that the next work will hardly need are freed without this call when
-    /// nothing happens for a while, as far as [`Volume::tick`] is called.
+    /// Frees chunks that the metadata regions of a native volume do not need any more, for example after the deletion
+    /// of snapshots or of very many files. Chunks unlikely to be needed soon are freed without this call when the
+    /// volume is idle, provided that [`Volume::tick`] is called.
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -145,7 +144,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Bytes that a snapshot alone holds: what would come back if it were deleted now.
+    /// Unique space of a snapshot in bytes: the space that its deletion would free now.
     ///
     /// # Errors
     /// [`Error::NotFound`]; as [`Volume::snapshots`].
@@ -166,14 +165,14 @@ impl Volume {
         Ok(blocks.saturating_mul(BLOCK_SIZE.into()))
     }
 
-    /// Whether a block lies where it did in a snapshot.
+    /// Whether a block has the same physical block as in a snapshot.
     fn is_as_in(&self, mapped: &Mapped, snapshot: &Snapshot, block: FsBlock) -> Result<bool> {
         let (then, now) = (mapped.entry_at(snapshot, block)?, mapped.entry_of(block)?);
         Ok(then.map(|entry| (entry.physical, entry.generation)) == now.map(|entry| (entry.physical, entry.generation)))
     }
 
-    /// Opens a snapshot for reading, beside this volume; at most `cache_bytes` bytes of its metadata are cached,
-    /// and fewer where there is little memory. Once it is deleted, what is read from it is an error.
+    /// Opens a snapshot for reading, in addition to this volume; at most `cache_bytes` bytes of its metadata are
+    /// cached, and fewer with little memory. After it is deleted, reading from it is an error.
     ///
     /// # Errors
     /// [`Error::NotFound`]; as [`Volume::snapshots`] and [`Volume::open`].

@@ -6,7 +6,7 @@ use format::feature::{Compat, RoCompat};
 use format::group::Group;
 use std::sync::atomic::Ordering;
 
-/// The attributes of a file that stat(2) reports, and those that ext4 has besides.
+/// The attributes of a file for stat(2), and further ones of ext4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
     /// The inode's number.
@@ -19,11 +19,11 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names. A directory with more subdirectories than can be counted has 1.
+    /// Number of names. A directory with more subdirectories than can be counted has 1.
     pub links: u16,
     /// Size in bytes; 0 for devices, pipes and sockets.
     pub size: u64,
-    /// Space taken, in units of 512 bytes.
+    /// Space used, in units of 512 bytes.
     pub blocks: u64,
     /// Bytes in a block of the volume.
     pub block_size: u32,
@@ -35,7 +35,7 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// Creation, where the inode records it.
+    /// Creation, if the inode records it.
     pub crtime: Option<Timestamp>,
     /// Project.
     pub project: u32,
@@ -45,12 +45,12 @@ pub struct Attributes {
     pub generation: u32,
 }
 
-/// The statistics of a volume that statfs(2) reports.
+/// The statistics of a volume for statfs(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
     /// Bytes in a block, the unit of all counts of blocks here.
     pub block_size: u32,
-    /// Blocks that can hold data: all but the volume's own metadata and its journal.
+    /// Blocks that can contain data: all except the volume's own metadata and its journal.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
@@ -60,24 +60,24 @@ pub struct StatFs {
     pub files: u64,
     /// Free inodes.
     pub files_free: u64,
-    /// Longest name in bytes.
+    /// Maximum length of a name in bytes.
     pub name_max: u32,
-    /// The volume's number: the halves of its UUID joined by exclusive or.
+    /// The volume's ID: the halves of its UUID combined by exclusive or.
     pub id: u64,
 }
 
 impl Inodes {
-    /// The attributes of an inode as stat(2) reports them.
+    /// The attributes of an inode for stat(2).
     #[must_use]
     pub fn attributes(&self, inode: &Inode) -> Attributes {
         let raw = inode.raw();
         let device = matches!(inode.kind, FileKind::CharDevice | FileKind::BlockDevice).then(|| raw.device());
         let mut blocks = inode.sectors(&self.sb);
         if inode.kind == FileKind::Regular && is_inline(inode) {
-            // as the kernel does, so that tools do not take such a file for one hole
+            // as in the kernel, so that tools do not consider such a file one hole
             blocks = blocks.saturating_add(inode.size.div_ceil(512));
         }
-        // of an encrypted link the text that is shown counts, as long as it is
+        // the size of an encrypted link is that of its no-key name
         let shown = if inode.kind == FileKind::Symlink && raw.flags().contains(InodeFlags::ENCRYPT) {
             self.read_link(inode).ok()
         } else {
@@ -104,9 +104,9 @@ impl Inodes {
         }
     }
 
-    /// The statistics of the volume as statfs(2) reports them: blocks without the overhead of metadata, and free space
-    /// as the group descriptors count it, without what snapshots hold. A group whose descriptor cannot be read counts
-    /// as full.
+    /// The statistics of the volume for statfs(2): blocks without the overhead of metadata, and free space according to
+    /// the group descriptors, without blocks pinned by snapshots. A group whose descriptor cannot be read counts as
+    /// full.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
         let geometry = &self.sb.geometry;
@@ -127,13 +127,13 @@ impl Inodes {
         }
     }
 
-    /// The groups whose descriptors the device has space for: a bound for loops, whatever a superblock claims.
+    /// The number of groups whose descriptors fit on the device: a bound for loops, whatever a superblock claims.
     fn groups_there(&self) -> u32 {
         let there = self.device().geometry().len / u64::from(self.sb.geometry.descriptor_size);
         u32::try_from(there).unwrap_or(u32::MAX).min(self.sb.geometry.groups)
     }
 
-    /// Free clusters and free inodes of all groups, without what is reserved for delayed data.
+    /// Free clusters and free inodes of all groups, without clusters reserved for delayed data.
     fn free_counts(&self) -> (u64, u64) {
         if let Ok(space) = self.space() {
             let pool = space.pool.lock();
@@ -154,7 +154,7 @@ impl Inodes {
             })
     }
 
-    /// Blocks taken by the volume's own structures.
+    /// Blocks used by the volume's own structures.
     fn overhead_blocks(&self) -> u64 {
         match &self.writing {
             Some(writing) => *writing.overhead.get_or_init(|| self.layout.overhead(|| self.count_overhead())),

@@ -1,31 +1,31 @@
-//! A volume in a few values, for callers that only look at it.
+//! A volume in a few values, for callers that display it.
 
 use crate::Generations;
 use format::feature::Incompat;
 use format::superblock::Superblock;
 
-/// A volume as its device has it: what all formats have, and in optional values what only some have. The layout fills
-/// it, so that no caller asks which format it looks at.
+/// A summary of a volume on its device: values of all formats, and optional values of some. It is filled by the layout,
+/// so that no caller depends on the format.
 #[derive(Debug, Clone)]
 pub struct VolumeSummary {
     /// The name of the format.
     pub format: &'static str,
     /// Whether other programs cannot use the format.
     pub is_own: bool,
-    /// The state in words; `None` where the superblock says it.
+    /// The state in words; `None` if it is in the superblock.
     pub state: Option<&'static str>,
     /// Blocks of the device.
     pub blocks: u64,
-    /// Whether the superblock counts the free ones among these.
+    /// Whether the superblock contains the number of free ones among these.
     pub counts_free: bool,
-    /// Blocks of the device that are for metadata; `None` where they are all that content cannot have.
+    /// Blocks of the device for metadata; `None` if they are all that cannot contain content.
     pub metadata_blocks: Option<u64>,
-    /// The generations and snapshots, where the format has them.
+    /// The generations and snapshots, if the format has them.
     pub generations: Option<Generations>,
 }
 
 impl VolumeSummary {
-    /// The summary that an ext superblock alone allows: of a volume that lies on the device itself.
+    /// The summary from an ext superblock alone: for a volume directly on the device.
     #[must_use]
     pub fn of_superblock(sb: &Superblock) -> Self {
         Self {

@@ -1,23 +1,24 @@
-//! Transactions: several calls of which a crash, or the user's will, leaves all or nothing.
+//! Transactions: several calls that a crash or a rollback leaves all or none of.
 //!
-//! Before a transaction begins everything is durable: generation G. What its members do is the one generation that
-//! follows, which closes when the transaction is committed and no sooner. So G is on the device all the while, and
-//! nothing writes over what G leads to: metadata never is, content is copied while a transaction runs, and what was
-//! freed is not allocated. Rolling back is therefore to forget: what was changed in memory is thrown away and read
-//! again from the device, and the few sums that are nowhere else were noted when the transaction began.
+//! Before a transaction begins everything is durable: generation G. The changes of its members are the single next
+//! generation, which closes when the transaction is committed and no sooner. So G stays on the device meanwhile, and no
+//! block of G is overwritten: metadata never is, content is copied while a transaction runs, and freed blocks are not
+//! allocated. A rollback therefore only discards changes in memory: the state is read again from the device, and the
+//! few sums that exist only in memory were saved when the transaction began.
 //!
-//! | in memory | when rolled back |
+//! | in memory | on rollback |
 //! | --- | --- |
-//! | changed blocks, blocks freed | the store drops them |
-//! | inodes, names, pages | [`DirtySet`] says which, for caches above |
+//! | changed blocks, blocks freed | dropped by the store |
+//! | inodes, names, pages | listed in [`DirtySet`], for caches above |
 //! | cached inodes | dropped |
-//! | delayed data, reservations, sizes, hints | dropped: before, all content had its place |
+//! | delayed data, reservations, sizes, hints | dropped: no data was delayed at the beginning |
 //! | bitmaps and descriptors of changed groups | read again |
-//! | sums of free blocks and inodes, superblock | as noted |
-//! | blocks and inodes deferred until they are durable | forgotten: before, none was |
-//! | orphans | as noted; those that are not looked up any more are freed then |
-//! | which inodes are looked up | stays: that is not the volume's; numbers without a file are parked |
-//! | the size that the kernel assumes of a file | noted, where it is another now: see [`Files::write_with`](crate::Files::write_with) |
+//! | sums of free blocks and inodes, superblock | restored |
+//! | blocks and inodes deferred until they are durable | dropped: there were none at the beginning |
+//! | orphans | restored; those without a lookup count are freed afterwards |
+//! | lookup counts | stay: they belong to the kernel; numbers without a file are parked |
+//! | the size that the kernel assumes of a file | recorded if it differs now: see
+//! [`Files::write_with`](crate::Files::write_with) |
 //! | damage that was found | stays |
 
 use crate::gate::{self, Before, Broken, DirtySet, Gate, Member};
@@ -25,9 +26,9 @@ use crate::{Error, InodeNo, Result, Volume};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A transaction under way. What threads do that [entered](Transaction::enter) it happens whole, when it is
-/// [committed](Transaction::commit), or not at all; other threads see it at once, and wait before they change anything
-/// themselves. When it is dropped it is rolled back.
+/// A transaction in progress. Changes by threads that [entered](Transaction::enter) it are atomic: durable when it is
+/// [committed](Transaction::commit), or undone; other threads see them at once, and wait before they change anything
+/// themselves. Dropping it rolls it back.
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct Transaction {
     volume: Arc<Volume>,
@@ -35,16 +36,16 @@ pub struct Transaction {
 }
 
 impl Volume {
-    /// Begins a transaction, when what is under way has ended and is durable. There is one at a time, and it may take
-    /// `time` at most: a caller that waits for it longer, or [`Volume::tick`], rolls it back. Its limit in size is what
-    /// one generation can hold: [`WriteOptions::dirty_bytes`](crate::WriteOptions) of metadata, or less where the
-    /// volume has no more free space for it; content is not limited but by free space, and blocks that it frees can be
-    /// used when it is over. The call that exceeds the limit fails, and every one after it: once all calls were
-    /// answered well, a commit finds space.
+    /// Begins a transaction after changes in progress have ended and are durable. There is at most one, and it may last
+    /// `time` at most: after that a caller that waits for it, or [`Volume::tick`], rolls it back. Its size is limited
+    /// to one generation: [`WriteOptions::dirty_bytes`](crate::WriteOptions) of metadata, or less if the volume has no
+    /// more free space for it; content is limited only by free space, and blocks that it frees can be used when it is
+    /// over. The call that exceeds the limit fails, and every one after it: if all calls succeeded, a commit finds
+    /// space.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on volumes that are not written with snapshots; [`Error::Busy`] where there is another;
-    /// [`Error::Invalid`] within a call that changes something; as [`Volume::sync`].
+    /// [`Error::Unsupported`] on volumes that are not written with snapshots; [`Error::Busy`] if there is another;
+    /// [`Error::Invalid`] within a changing call; as [`Volume::sync`].
     pub fn transaction(self: &Arc<Self>, time: Duration) -> Result<Transaction> {
         let gate = self.gate_of_transactions()?;
         let id = gate.begin(time)?;
@@ -72,7 +73,7 @@ impl Volume {
 
     fn commit_transaction(&self, id: u64, notify: impl FnOnce(&DirtySet)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
-        let over = || gate.undone_with(id).unwrap_or_else(|| Error::Cancelled("it was over".into()));
+        let over = || gate.undone_with(id).unwrap_or_else(|| Error::Cancelled("it has ended".into()));
         if !gate.end(id, None) {
             return Err(over());
         }
@@ -98,27 +99,27 @@ impl Volume {
 }
 
 impl Transaction {
-    /// Enters the transaction: all that this thread does until the answer is dropped is part of it. Several threads may
-    /// be in it at once.
+    /// Enters the transaction: all changes of this thread until the result is dropped are part of it. Several threads
+    /// may be members at once.
     ///
-    /// A sync, or fsync, by a member returns at once: it is durable when the transaction is committed.
+    /// A sync, or fsync, by a member returns at once: its changes become durable when the transaction is committed.
     pub fn enter(&self) -> Member<'_> {
         gate::enter(self.id)
     }
 
-    /// Returns when all that was done is durable; a crash before leaves nothing of it. Calls of other members come to
-    /// their end first.
+    /// Commits: returns when all changes are durable; a crash before leaves none of them. Waits for calls of other
+    /// members to end.
     ///
     /// # Errors
-    /// Then nothing of it is left: [`Error::TransactionTooLarge`], [`Error::NoSpace`] where content finds no place,
-    /// [`Error::Cancelled`] where it was rolled back already. Where the device fails the volume is read-only, and
-    /// whether it was committed is known when the volume is next opened.
+    /// Then all changes are undone: [`Error::TransactionTooLarge`], [`Error::NoSpace`] if there is no space for
+    /// content, [`Error::Cancelled`] if it was already rolled back. If the device fails the volume is read-only, and
+    /// whether the commit succeeded is determined when the volume is next opened.
     pub fn commit(self) -> Result<()> {
         self.commit_or(|_| ())
     }
 
-    /// As [`Transaction::commit`], for a transaction that is shared. Calls after the first answer [`Error::Cancelled`].
-    /// Where it has to be rolled back instead, `notify` is called as by [`Transaction::undo`].
+    /// As [`Transaction::commit`], for a shared transaction. Calls after the first return [`Error::Cancelled`]. If it
+    /// has to be rolled back instead, `notify` is called as by [`Transaction::undo`].
     ///
     /// # Errors
     /// As [`Transaction::commit`].
@@ -126,17 +127,17 @@ impl Transaction {
         self.volume.commit_transaction(self.id, notify)
     }
 
-    /// Makes the volume what it was when the transaction began; returns what caches must forget of the transaction.
-    /// Calls of other members, and calls that look at the volume, come to their end first.
+    /// Rolls back the volume to the beginning of the transaction; returns the dirty set to invalidate in caches. Waits
+    /// for calls of other members, and calls that read the volume, to end.
     ///
     /// # Errors
-    /// Those of the device; the volume is read-only then, and on the device nothing of the transaction is left.
+    /// Those of the device; the volume is read-only then, and no change of the transaction is left on the device.
     pub fn rollback(self) -> Result<DirtySet> {
         self.cancel("it was rolled back")
     }
 
-    /// As [`Transaction::rollback`], for a transaction that is shared: calls of its members fail with `why`. Where it
-    /// was rolled back before, the first call returns its dirty set.
+    /// As [`Transaction::rollback`], for a shared transaction: calls of its members fail with `why`. If it was rolled
+    /// back before, the first call returns its dirty set.
     ///
     /// # Errors
     /// As [`Transaction::rollback`].
@@ -145,10 +146,9 @@ impl Transaction {
         Ok(self.volume.gate_of_transactions()?.take_dirty_set(self.id))
     }
 
-    /// As [`Transaction::cancel`], for a caller with caches above the volume: `notify` is called with what they must
-    /// forget before any other call can change the volume, and when calls that look at it see it as it was. It may ask
-    /// the volume for what it likes, but must not wait for changes by others. Does nothing where the transaction is
-    /// over.
+    /// As [`Transaction::cancel`], for a caller with caches above the volume: `notify` is called with the dirty set to
+    /// invalidate before any other call can change the volume, and when reading calls see the restored state. It may
+    /// read the volume, but must not wait for changes by others. Does nothing if the transaction has ended.
     ///
     /// # Errors
     /// As [`Transaction::rollback`].
@@ -156,7 +156,7 @@ impl Transaction {
         self.volume.roll_back(self.id, Broken::Ended(why.to_owned()), notify)
     }
 
-    /// From now on it can only be rolled back: calls of members that change anything are refused with `why`.
+    /// Permits only a rollback from now on: changing calls of members are refused with `why`.
     pub fn doom(&self, why: &str) {
         let Some(gate) = self.volume.gate() else { return };
         if let Some(now) = gate.lock().as_mut().filter(|now| now.id == self.id) {
@@ -164,7 +164,7 @@ impl Transaction {
         }
     }
 
-    /// Why it cannot be committed any more, or was rolled back.
+    /// The reason why it cannot be committed any more, or was rolled back.
     #[must_use]
     pub fn trouble(&self) -> Option<Error> {
         let gate = self.volume.gate()?;
@@ -172,14 +172,14 @@ impl Transaction {
         now.map(|broken| broken.error()).or_else(|| gate.undone_with(self.id))
     }
 
-    /// Whether it has made, changed or freed an inode so far.
+    /// Whether it has created, changed or freed an inode so far.
     #[must_use]
     pub fn has_changed(&self, inode: InodeNo) -> bool {
         let Some(gate) = self.volume.gate() else { return false };
         gate.lock().as_ref().is_some_and(|now| now.id == self.id && now.dirty.inodes.contains(&inode))
     }
 
-    /// Whether it has neither been committed nor rolled back.
+    /// Whether it has been neither committed nor rolled back.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.volume.gate().and_then(Gate::running) == Some(self.id)
@@ -189,7 +189,7 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         if self.is_running() {
-            // an error is one of the device, which stays
+            // an error here is an error of the device, which persists
             drop(self.volume.roll_back(self.id, Broken::Ended("it was dropped".into()), |_| ()));
         }
     }

@@ -1,19 +1,18 @@
-//! Discard of free blocks, as fstrim(8) asks for.
+//! Discard of free blocks, as for fstrim(8).
 
 use crate::{Error, Result, Volume};
 use format::{FsBlock, GroupNo};
 
 impl Volume {
-    /// Discards the free blocks among `length` bytes from byte `start` on, as far as `least` bytes follow each other;
-    /// returns how many bytes that were. What was freed and would come back by a crash counts as free when it is
-    /// durable, and what a snapshot pins does not. Waits for transactions of others, whose content is copied to free
-    /// blocks.
+    /// Discards the free blocks among `length` bytes from byte `start` on, in runs of at least `least` bytes; returns
+    /// the number of bytes discarded. Freed blocks that a crash could restore count as free when that is durable, and
+    /// blocks pinned by a snapshot do not. Waits for transactions of others, whose content is copied to free blocks.
     ///
-    /// While the device works, the blocks of one group at a time are not allocated.
+    /// While the device works, the blocks of at most one group are unavailable for allocation.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range that begins behind the volume, is shorter than a block, or asks for more than a
-    /// group in one piece; [`Error::ReadOnly`] where the volume was not opened for writing; those of the device.
+    /// [`Error::Invalid`] for a range that begins behind the volume or is shorter than a block, and for a `least`
+    /// larger than a group; [`Error::ReadOnly`] if the volume was not opened for writing; those of the device.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         self.writing()?;
         let _guard = self.changing_outside()?;
@@ -42,7 +41,7 @@ impl Volume {
         Ok(trimmed * size)
     }
 
-    /// As [`Volume::trim`], in blocks of a group; how many blocks.
+    /// As [`Volume::trim`], in blocks of a group; returns the number of blocks.
     fn trim_group(&self, group: GroupNo, from: u32, to: u32, least: u32) -> Result<u64> {
         let space = self.space()?;
         let size = u64::from(self.sb.geometry.block_size);

@@ -1,4 +1,4 @@
-//! Cutting files off, and making them longer.
+//! Truncating files, and extending them.
 
 use crate::file::edit::{FileEdit, stamp};
 use crate::inline_data::is_inline;
@@ -6,14 +6,14 @@ use crate::map::{CLEARING, Steps};
 use crate::{Error, Files, InodeNo, Result};
 use std::sync::Arc;
 
-/// Blocks of file data that a change may write, where they are journaled: the one in which the file ends.
+/// Blocks of file data that a change may write, if they are journaled: the one with the end of the file.
 const TAIL: usize = 1;
-/// Metadata blocks that listing an orphan, or taking it off the list, adds to a change.
+/// Metadata blocks that adding an orphan to the list, or removing it, adds to a change.
 const LISTING: usize = 3;
 
 impl Files {
-    /// Sets the size of a regular file: what lies behind it is freed, what is new reads as zeroes. Where freeing takes
-    /// many steps, a crash between them leaves the new size, and the rest is freed when the volume is next opened for
+    /// Sets the size of a regular file: blocks behind it are freed, a new part reads as zeroes. If freeing takes many
+    /// steps, a crash between them leaves the new size, and the rest is freed when the volume is next opened for
     /// writing.
     ///
     /// # Errors
@@ -21,7 +21,7 @@ impl Files {
     pub fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
         self.edit_file(number, |file| {
             file.truncate(size)?;
-            // the caller knows the size now
+            // the caller knows the current size
             file.state.assumed = None;
             Ok(())
         })
@@ -29,8 +29,8 @@ impl Files {
 }
 
 impl FileEdit<'_> {
-    /// Frees what an earlier truncation could not free behind the file's end: what makes the file longer would bring it
-    /// back.
+    /// Frees blocks behind the file's end that an earlier truncation could not free: extending the file would expose
+    /// them.
     pub(crate) fn finish_cut(&mut self) -> Result<()> {
         let number = self.inode.number;
         if self.inode.raw().disk.i_links_count.get() == 0 || !self.volume.is_orphan(number) {
@@ -56,7 +56,7 @@ impl FileEdit<'_> {
         self.cut(size)
     }
 
-    /// Makes a file shorter, or frees what it has behind its end.
+    /// Truncates a file, or frees blocks behind its end.
     fn cut(&mut self, size: u64) -> Result<()> {
         let block_size = self.block_size();
         let first = size.div_ceil(block_size as u64);
@@ -69,7 +69,7 @@ impl FileEdit<'_> {
         } else if tail > 0 && size < self.size() {
             last = self.run(first - 1)?.physical();
         }
-        // what is delayed below the new end still waits for its place, and the size with it
+        // delayed data below the new end is still unallocated, and the size is written with it
         let recorded = if self.state.delayed.is_empty() {
             (self.state.size, self.state.reservation) = (None, None);
             size
@@ -95,17 +95,17 @@ impl FileEdit<'_> {
                 cleared
             });
             if untouched {
-                // the file is as it was
+                // the file is unchanged
                 return cleared.map(drop);
             }
             steps += 1;
             let unfinished = cleared.as_ref().map_or(true, |(_, at)| at.is_some());
             if steps == 1 && unfinished && !listed_before {
-                // also where an error ends it here: the rest is freed before the file is changed again
+                // also if an error ends it here: the rest is freed before the file is changed again
                 change.add_orphan(&self.volume.inode(number)?, true)?;
             }
             if let Some(block) = last.take() {
-                // where that would need a block it is not done: a file that grows looks after it
+                // not done if it would need a new block: extending the file zeroes it
                 let in_place = change.in_place(block, 1).is_ok_and(|(in_place, _)| in_place);
                 if in_place {
                     let zeroes = vec![0; tail as usize];

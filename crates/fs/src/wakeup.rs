@@ -1,53 +1,55 @@
-//! The sleep of the thread in the background, and its wakeup.
+//! Sleep and wakeup of the background thread.
 //!
-//! The thread looks at the volume, finds when something is next due (a generation, content without a place, the mark of
-//! a clean volume), and sleeps until then; where nothing is, until it is woken. Operations do not say what they leave
-//! to do: they only say that there may be something, and the thread looks. They do so each, so it must cost next to
-//! nothing: a state says whether there is anything to be said.
+//! The thread checks the volume, computes when something is next due (a generation, delayed data, marking the volume
+//! clean), and sleeps until then; if nothing is due, until it is woken. Operations do not report what they leave to do:
+//! they only report that there may be something, and the thread checks. As each operation does so, it must cost next to
+//! nothing: a state records whether a report is needed.
 //!
-//! | state | the thread | who comes with news |
+//! | state | the thread | an operation that reports work |
 //! | --- | --- | --- |
-//! | `LOOKS` | has begun to look, and nothing came since | makes it `NEWS` |
-//! | `NEWS` | looks again after a tick at most | does nothing |
-//! | `SLEEPS` | sleeps until something is due; nothing came since it began to look | makes it `NEWS` and wakes it |
+//! | `LOOKS` | has begun to check, and nothing was reported since | sets `NEWS` |
+//! | `NEWS` | checks again after a tick at most | does nothing |
+//! | `SLEEPS` | sleeps until something is due; nothing was reported since it began to check | sets `NEWS` and wakes it
+//! |
 //!
-//! So while a volume is in use the thread looks ten times a second, which also says how quiet it is, and no operation
-//! makes a system call for it but the first behind a quiet time.
+//! So while a volume is in use the thread checks ten times a second, which also measures how long it has been idle, and
+//! no operation makes a system call for it except the first after an idle time.
 //!
 //! No wakeup is lost:
-//! 1. An operation does its work, then reads the state, with a fence between. The thread sets `LOOKS`, then looks at
-//!    what there is, with a fence between. So an operation that still reads the `NEWS` of before did its work early
-//!    enough for the thread to see it. Any other makes `NEWS` out of what it reads.
-//! 2. `SLEEPS` comes out of `LOOKS` alone, in one step: where there were news since, the thread sleeps for a tick.
-//! 3. Only one finds `SLEEPS`, and it says so in the call, under the lock under which the thread reads the call before
-//!    it waits: it comes before that, and the thread does not wait, or later, and the thread is notified.
-//! 4. A call that arrives when the thread was awake again (its time had come) makes it look once more, for nothing.
+//! 1. An operation does its work, then reads the state, with a fence between. The thread sets `LOOKS`, then checks for
+//!    work, with a fence between. So an operation that still reads the previous `NEWS` did its work early enough for
+//!    the thread to see it. Any other replaces the value it reads by `NEWS`.
+//! 2. `SLEEPS` is set only from `LOOKS`, atomically: if something was reported since, the thread sleeps for a tick.
+//! 3. Only one operation reads `SLEEPS`, and it sets a flag in the call, under the lock under which the thread reads
+//!    the call before it waits: either it is set before that, and the thread does not wait, or later, and the thread is
+//!    notified.
+//! 4. A call that arrives when the thread is already awake (its timeout had expired) causes one unnecessary check.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// The interval at which the background thread looks while the volume is in use.
+/// The interval of checks while the volume is in use.
 const TICK: Duration = Duration::from_millis(100);
 
 const LOOKS: u8 = 0;
 const NEWS: u8 = 1;
 const SLEEPS: u8 = 2;
 
-/// Wakes the background thread before its time.
+/// Wakes the background thread before its timeout.
 #[derive(Default)]
 pub(crate) struct Wakeup {
     call: Mutex<Call>,
     changed: Condvar,
-    /// It was rung, and what it was rung for may not be done yet.
-    pub(crate) rung: AtomicBool,
-    /// See above.
+    /// The thread was woken for a tick, which may not be done yet.
+    pub(crate) requested: AtomicBool,
+    /// The state; see above.
     state: AtomicU8,
-    /// How often the thread has woken.
+    /// The number of times that the thread has woken.
     woken: AtomicU64,
 }
 
-/// The reasons for which the background thread is called.
+/// The reasons for waking the background thread.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) tick: bool,
@@ -56,34 +58,34 @@ pub(crate) struct Call {
 }
 
 impl Wakeup {
-    pub(crate) fn ring(&self, set: impl FnOnce(&mut Call)) {
+    pub(crate) fn wake(&self, set: impl FnOnce(&mut Call)) {
         set(&mut self.call.lock());
         self.changed.notify_all();
     }
 
-    /// Something was done that may be due some time.
+    /// Reports that something was done that may become due.
     pub(crate) fn news(&self) {
         fence(Ordering::SeqCst);
         self.used();
     }
 
-    /// The volume was used. As [`Wakeup::news`], but where it races with the thread it may be lost: for what the next
-    /// use makes up for.
+    /// Reports that the volume was used. As [`Wakeup::news`], but a report concurrent with the thread's check may be
+    /// lost, until the next use repeats it.
     pub(crate) fn used(&self) {
         if self.state.load(Ordering::Relaxed) != NEWS && self.state.swap(NEWS, Ordering::SeqCst) == SLEEPS {
-            self.ring(|call| call.news = true);
+            self.wake(|call| call.news = true);
         }
     }
 
-    /// The thread begins to look; whether there were news since it last did.
+    /// Begins a check; returns whether something was reported since the last one.
     pub(crate) fn look(&self) -> bool {
         let came = self.state.swap(LOOKS, Ordering::SeqCst) == NEWS;
         fence(Ordering::SeqCst);
         came
     }
 
-    /// Waits for a call, or for so long as nothing is due (`None`: ever); for a tick at least, and at most where there
-    /// were news since the thread looked.
+    /// Waits for a call, or for the time until something is due (`None`: no timeout); for at least a tick, and at most
+    /// a tick if something was reported since the check.
     pub(crate) fn wait(&self, due: Option<Duration>) -> Call {
         let change = |from, to| self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         let most = if due.is_none_or(|due| due > TICK) && change(LOOKS, SLEEPS) { due } else { Some(TICK) };
@@ -101,7 +103,7 @@ impl Wakeup {
         heard
     }
 
-    /// How often the thread has woken.
+    /// The number of times that the thread has woken.
     #[cfg(test)]
     pub(crate) fn woken(&self) -> u64 {
         self.woken.load(Ordering::Relaxed)
@@ -126,7 +128,7 @@ mod tests {
                     if seen == 2 * EACH {
                         return;
                     }
-                    // a lost wakeup would be for good
+                    // a lost wakeup would wait for ever
                     wakeup.wait(None);
                 }
             })
@@ -168,10 +170,10 @@ mod tests {
     #[test]
     fn a_call_is_heard_once() {
         let wakeup = Wakeup::default();
-        wakeup.ring(|call| call.tick = true);
+        wakeup.wake(|call| call.tick = true);
         assert!(wakeup.wait(None).tick);
         assert!(!wakeup.wait(Some(Duration::ZERO)).tick);
-        wakeup.ring(|call| call.stop = true);
+        wakeup.wake(|call| call.stop = true);
         assert!(wakeup.wait(None).stop && wakeup.wait(None).stop, "an end is for good");
     }
 }

@@ -1,22 +1,22 @@
-//! A whole tree.
+//! Traversal of a tree.
 
 use crate::{Directories, Error, FileKind, Inode, InodeNo, ReadDir, Result};
 use format::{Structure, Where};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// A directory and all below it, each directory before what is in it, in the order of the directories' blocks.
+/// A directory and everything below it, each directory before its content, in the order of the directories' blocks.
 ///
-/// Each item is a path, relative to the start (which is the empty path itself), and the inode it names. An error stands
-/// for that path alone: an inode that cannot be read, or a part of that directory. A directory met a second time is an
-/// error and is not entered again, so the walk ends on any volume.
+/// Each item is a path, relative to the start (which is the empty path itself), and its inode. An error applies to its
+/// path alone: an inode that cannot be read, or a part of that directory. A directory found a second time is an error
+/// and is not entered again, so the walk ends on any volume.
 pub struct Walk<'a> {
     volume: &'a Directories,
     start: Option<InodeNo>,
-    /// The path of the directory that was entered last. It is as long as the tree is deep, so the others have lengths
-    /// only.
+    /// The path of the directory that was entered last. Its length depends on the depth of the tree, so the other
+    /// directories only store lengths.
     path: Vec<u8>,
-    /// The length of the path of each directory on the way, and its entries.
+    /// The length of the path of each open directory, and its entries.
     open: Vec<(usize, ReadDir<'a>)>,
     entered: HashSet<InodeNo>,
 }
@@ -41,7 +41,7 @@ impl Walk<'_> {
                 return Err(Error::corrupt(Structure::Directory, at, "it has a second name"));
             }
             let entries = self.volume.read_dir(&inode, 0)?;
-            // what is on the way stays as it is
+            // the common part stays
             self.path.extend_from_slice(path.get(self.path.len()..).unwrap_or_default());
             self.open.push((path.len(), entries));
         }

@@ -1,57 +1,57 @@
-//! Warnings about a volume that could be opened all the same.
+//! Warnings about a volume that could still be opened.
 
 use crate::FsBlock;
 use std::fmt;
 
-/// A warning about a volume, for the user. None of them stands in the way of reading.
+/// A warning about a volume, for the user. None of them prevents reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// It was not unmounted, and what its journal holds is shown as if it had been replayed.
+    /// A volume that was not unmounted is read as if its journal had been replayed.
     JournalReplayed,
-    /// It was not unmounted, and its journal was replayed for good, because it is to be written.
+    /// The journal of a volume that was not unmounted was replayed on the device, as it is open for writing.
     JournalWrittenHome,
-    /// It was not unmounted, and its journal was left aside as asked: files may be stale or damaged.
+    /// The journal of a volume that was not unmounted was ignored as requested: files may be stale or damaged.
     JournalIgnored,
-    /// The journal is damaged: what follows the damage is not shown. What was found, in words.
+    /// The journal is damaged: its content after the damage is ignored. Contains descriptions of the damage.
     JournalDamaged(Vec<String>),
-    /// The journal ends in fast commits, which are not replayed: the newest changes are not shown.
+    /// The journal ends in fast commits, which are not replayed: the newest changes are missing.
     FastCommits {
-        /// Commits.
+        /// Number of fast commits.
         commits: u32,
-        /// Changes in them: names made or removed, ranges of files, inodes.
+        /// Changes in them: names created or removed, ranges of files, inodes.
         changes: u32,
     },
-    /// It was not unmounted, and is shown as if it had been repaired by its list of linked writes.
+    /// A volume that was not unmounted is read as if repaired by its list of linked writes.
     ListShown,
-    /// It was not unmounted, and was repaired by its list of linked writes, because it is to be written.
+    /// A volume that was not unmounted was repaired by its list of linked writes, as it is open for writing.
     ListRepaired {
-        /// Files and directories that the list named.
+        /// Files and directories in the list.
         inodes: usize,
         /// New files among them that had not reached the device.
         lost: usize,
     },
-    /// It was not unmounted, and its list of linked writes does not say how to repair it. The text says why.
+    /// A volume that was not unmounted cannot be repaired by its list of linked writes. Contains the reason.
     ListNeedsCheck(&'static str),
-    /// It has no journal and was not unmounted: metadata may contradict itself.
+    /// A volume without a journal was not unmounted: metadata may contradict itself.
     NotUnmounted,
-    /// The kernel or a checker met errors on it.
+    /// The kernel or a checker found errors on the volume.
     HasErrors,
-    /// Another host may have it mounted: what is shown may be inconsistent.
+    /// Another host may have the volume mounted: its data may be inconsistent.
     InUse {
-        /// The host that says so.
+        /// The host in the multiple-mount-protection block.
         host: String,
     },
-    /// The device ends before the volume does: what lies beyond cannot be read.
+    /// The device ends before the volume does: the part beyond cannot be read.
     Truncated {
         /// Length of the device in bytes.
         device: u64,
         /// Length of the volume in bytes.
         volume: u64,
     },
-    /// A native volume may not be shown as it was last. The text says why.
+    /// A native volume may lack its newest changes. Contains the reason.
     MayLack(&'static str),
-    /// It was opened with a copy of the superblock, so its counts may be old.
+    /// The volume was opened with a copy of the superblock, so its counts may be outdated.
     BackupSuperblock(FsBlock),
 }
 
@@ -82,12 +82,12 @@ impl fmt::Display for Warning {
             Warning::NotUnmounted => f.write_str("the volume has no journal and was not unmounted: a check is advised"),
             Warning::HasErrors => f.write_str("the volume is marked as having errors: a check is advised"),
             Warning::InUse { host } => {
-                write!(f, "the volume may be mounted by {host}: what is shown may be inconsistent")
+                write!(f, "the volume may be mounted by {host}: its data may be inconsistent")
             }
             Warning::MayLack(why) => write!(f, "the newest changes of the volume may be missing: {why}"),
             Warning::Truncated { device, volume } => write!(
                 f,
-                "the device ends at byte {device}, the volume at byte {volume}: what lies beyond cannot be read"
+                "the device ends at byte {device}, the volume at byte {volume}: the part beyond cannot be read"
             ),
             Warning::BackupSuperblock(block) => {
                 write!(f, "opened with the copy of the superblock in block {block}: counts may be old")

@@ -1,6 +1,6 @@
-//! Opening for writing: whether a volume may be written, and how it is begun.
+//! Opening for writing: its requirements, and its beginning.
 //!
-//! What stands in the way is one sentence; the caller may then open the volume for reading only.
+//! The reason for a refusal is one sentence; the caller may then open the volume for reading only.
 
 use crate::alloc::{Space, SpaceOptions};
 use crate::base::Writing;
@@ -11,7 +11,7 @@ use format::space_map::SpaceMaps;
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
 
-/// Features a volume may have that is written.
+/// The read-only compatible features that a volume open for writing may have.
 const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::LARGE_FILE)
     .union(RoCompat::HUGE_FILE)
@@ -22,12 +22,13 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::ORPHAN_PRESENT)
     .union(RoCompat::EXTANT_RO);
 
-/// Groups whose bitmaps stay cached between generations, whatever the options say; else as many as fit into the cache.
+/// Minimum number of groups whose bitmaps stay cached between generations, whatever the options; else as many as fit
+/// into the cache.
 const LEAST_BITMAPS: usize = 16;
-/// Most bytes of content that may have to be written between two signs that the volume is in use.
+/// Maximum number of bytes of delayed data on a volume with a heartbeat, so that writing them does not delay it.
 const MOST_BETWEEN_SIGNS: usize = 64 << 20;
 
-/// Why a volume with these features cannot be written; `None` where it can, as far as they say.
+/// The reason why a volume with these features cannot be written; `None` if the features do not prevent it.
 #[must_use]
 pub fn unwritable(features: &Features) -> Option<String> {
     let unknown = Features { ro_compat: features.ro_compat - WRITABLE, ..Features::default() };
@@ -36,8 +37,7 @@ pub fn unwritable(features: &Features) -> Option<String> {
 }
 
 impl Maps {
-    /// Begins writing to a volume whose journal, if it has one, is empty.
-    /// The cache has `cache` bytes.
+    /// Begins writing to a volume whose journal, if it has one, is empty. The cache has `cache` bytes.
     pub(crate) fn start_writing(&mut self, mut options: WriteOptions, cache: usize) -> Result<()> {
         if self.sb.mmp_block().is_some() {
             options.delayed_bytes = options.delayed_bytes.min(MOST_BETWEEN_SIGNS);
@@ -47,7 +47,7 @@ impl Maps {
         self.start_with(engine, mode.consistency, options, cache)
     }
 
-    /// As [`Maps::start_writing`], with an engine that is there.
+    /// As [`Maps::start_writing`], with this engine.
     pub(crate) fn start_with(
         &mut self,
         engine: NewEngine,
@@ -77,10 +77,10 @@ impl Maps {
         Ok(())
     }
 
-    /// Whether the volume may be written, as far as can be said before its journal is replayed.
+    /// Checks the requirements for writing that do not depend on the replay of the journal.
     pub(crate) fn may_be_written(&self, open: &OpenOptions) -> Result<()> {
         if let Some(write) = &open.write {
-            // before anything is written, as a replayed journal
+            // before anything is written, such as a replayed journal
             self.possible_mode(write)?;
         }
         if let Some(why) = unwritable(&self.sb.features) {
@@ -110,7 +110,7 @@ impl Maps {
         self.has_no_errors()
     }
 
-    /// Whether what was found in the journal may be written home.
+    /// Checks that the content of the journal may be written home.
     pub(crate) fn may_be_replayed(&self) -> Result<()> {
         for note in self.warnings() {
             match note {
@@ -139,10 +139,10 @@ impl Maps {
         Ok(())
     }
 
-    /// The mode by which the volume is to stay consistent, where it can.
+    /// The consistency mode requested by the options, if the volume can have it.
     fn mode_for(&self, options: &WriteOptions) -> Result<&'static PossibleMode> {
         let mode = self.possible_mode(options)?;
-        // the journal may have brought an error with it
+        // replay may have marked the volume as having errors
         self.has_no_errors()?;
         if !self.state().contains(State::VALID) && !mode.takes_unclean {
             return refuse("it was not unmounted; it needs a check first");
@@ -155,14 +155,14 @@ fn refuse<T>(why: &str) -> Result<T> {
     Err(Error::ReadOnly(format!("the volume cannot be written: {why}")))
 }
 
-/// The superblock of a volume that is mounted now.
+/// The superblock of a volume at the beginning of a mount.
 fn mounted(disk: &DiskSuperblock, options: &WriteOptions, now: Timestamp) -> DiskSuperblock {
     let mut sb = *disk;
     sb.s_mnt_count = sb.s_mnt_count.get().saturating_add(1).into();
     sb.s_mtime = (now.seconds as u32).into();
     sb.s_mtime_hi = (now.seconds >> 32) as u8;
     if let Some(path) = &options.mounted_at {
-        // ended by a zero byte
+        // terminated by a zero byte
         let length = path.len().min(sb.s_last_mounted.len() - 1);
         sb.s_last_mounted = [0; 64];
         sb.s_last_mounted[..length].copy_from_slice(&path[..length]);

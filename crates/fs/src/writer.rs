@@ -1,4 +1,4 @@
-//! The durability of a volume: syncs, what is due after a while, the thread in the background, unmounting.
+//! Durability of a volume: syncs, work that becomes due after a while, the background thread, unmounting.
 
 use crate::alloc::DamagedGroup;
 use crate::memory_budget::{self, Budget};
@@ -11,23 +11,23 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Asks the kernel to prune from its caches those of these inodes that it does not use, and their names
+/// A function that makes the kernel prune those of these inodes that it does not use from its caches, and their names
 /// (FUSE_NOTIFY_PRUNE), so that they are forgotten here. It must not wait for that.
 pub type Prune = Box<dyn Fn(Vec<InodeNo>) + Send + Sync>;
 
-/// The state by which a volume that is open for writing is written in time.
+/// The state for writing changes of a volume in time.
 pub(crate) struct Writer {
-    /// Says that the volume is in use, where it has a block for that.
+    /// Marks the volume as in use, if it has a block for that.
     heartbeat: Mutex<Option<Heartbeat>>,
-    /// Most bytes the cache may have, however much memory there is.
+    /// Maximum number of bytes of the cache, however much memory is available.
     most_cached: usize,
-    /// Prunes the kernel's unused inodes and names from its caches (FUSE_NOTIFY_PRUNE), where too many inodes are
-    /// looked up.
+    /// Prunes the kernel's unused inodes and names from its caches (FUSE_NOTIFY_PRUNE), if too many inodes have a
+    /// lookup count.
     prune: OnceLock<Prune>,
     background: Mutex<Option<Background>>,
-    /// Since when content waits for its place.
+    /// The time since which data is delayed.
     delayed_since: Mutex<Option<Duration>>,
-    /// In the quiet it found none.
+    /// The allocation of delayed data failed when the volume was idle.
     refused: AtomicBool,
 }
 
@@ -44,16 +44,16 @@ impl Writer {
     }
 }
 
-/// The thread that calls `tick` for a volume. It ends when this is dropped.
+/// The thread that calls `tick` for a volume. It ends on drop.
 struct Background {
     wakeup: Arc<Wakeup>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The interval at which it looks after memory while the volume is in use.
+/// The interval of memory checks while the volume is in use.
 const LOOK: Duration = Duration::from_secs(1);
-/// So often it does so when the volume is not in use any more: what is not needed then is found by the second time.
-/// Later nothing changes that the volume has.
+/// Number of memory checks after the last use of the volume: unneeded memory is found by the second one. Later the
+/// volume's memory does not change.
 const LOOKS: u32 = 3;
 
 impl Volume {
@@ -64,29 +64,28 @@ impl Volume {
         self.space().map(|space| space.damaged()).unwrap_or_default()
     }
 
-    /// Something in the volume contradicts the format: it is marked as having errors, so that it is checked before it
-    /// is written again. Does nothing where it is marked already, or open for reading only. Not to be called within a
-    /// call into the volume.
+    /// Marks the volume as having errors, so that it is checked before it is written again: something contradicts the
+    /// format. Does nothing if it is already marked, or open for reading only. Must not be called within a call into
+    /// the volume.
     pub fn mark_for_check(&self) {
         let Ok(space) = self.space() else { return };
         if space.has_errors() {
             return;
         }
         space.record_error();
-        // where nothing can be written any more, the volume is not marked as clean either; behind a transaction the
-        // next change brings it along
+        // if nothing can be written any more, the volume is not marked as clean either; during a transaction the mark
+        // is written by the next change
         let Some(_guard) = self.try_change() else { return };
         if let Ok(change) = self.change(1) {
             change.edit_superblock(|_| ()).ok();
         }
     }
 
-    /// Returns when everything that was done before the call would survive a loss of power, as far as the volume's
-    /// consistency promises it.
+    /// Returns when everything done before the call is durable, as far as the consistency mode guarantees it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where content finds no place after all; [`Error::Io`], and from then on [`Error::ReadOnly`],
-    /// where the device fails; [`Error::ReadOnly`] where the volume was not opened for writing.
+    /// [`Error::NoSpace`] if there is no space for delayed data after all; [`Error::Io`], and from then on
+    /// [`Error::ReadOnly`], if the device fails; [`Error::ReadOnly`] if the volume was not opened for writing.
     pub fn sync(&self) -> Result<()> {
         self.writing()?;
         let Some(_guard) = self.changing_to_sync()? else { return Ok(()) };
@@ -94,11 +93,11 @@ impl Volume {
         Ok(self.store.sync()?)
     }
 
-    /// Does what is due at `now`, counted from any fixed moment: content that has waited for longer than
-    /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written, and both are durable
-    /// when it returns. So is a generation that is half full, and content that takes half of what it may gets its
-    /// place; under the dirty bit all content does when nothing happens, before the volume is marked clean. To be
-    /// called a few times a second while the volume is in use, by one thread; [`Volume::start_background`] does.
+    /// Does the work due at `now`, counted from any fixed moment: data delayed for longer than [`WriteOptions::commit`]
+    /// is allocated, a generation open for that long is written, and both are durable on return. A generation that is
+    /// half full is also written, and delayed data is allocated when it reaches half of its limit; under the dirty bit
+    /// all delayed data is written when the volume is idle, before the volume is marked clean. Must be called a few
+    /// times a second while the volume is in use, by one thread; [`Volume::start_background`] does that.
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -117,7 +116,7 @@ impl Volume {
             *since = oldest.filter(|oldest| now.saturating_sub(*oldest) < writing.options.commit);
             *since != oldest
         };
-        // what found no space is tried again when it is due
+        // data without space is retried when it is due
         let may_rest = self.nodes.delayed() > 0 && !writer.refused.load(Ordering::Relaxed);
         let rests = may_rest && self.store.rests(now);
         // a file without space for its content does not delay the rest
@@ -126,7 +125,7 @@ impl Volume {
             writer.refused.store(rests && placed.is_err(), Ordering::Relaxed);
         }
         if due {
-            // what got its place now has waited for as long as anything may
+            // data allocated now has waited for the maximum time
             self.store.sync()?;
         }
         if rests {
@@ -136,8 +135,8 @@ impl Volume {
         placed
     }
 
-    /// Brings everything to the device and marks the volume as clean. Afterwards it can be read, but not changed: a
-    /// change made meanwhile is there, or was refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
+    /// Writes everything to the device and marks the volume as clean. Afterwards it can be read, but not changed: a
+    /// concurrent change is either included, or refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -147,9 +146,9 @@ impl Volume {
             background.stop();
         }
         let _guard = self.changing_at_last()?;
-        // requests may go on: what is reserved for them from here on would be lost, so they are refused
+        // requests may continue: later reservations would be lost, so they are refused
         writing.space.close();
-        // operations that began before end first: they may leave files without a name
+        // earlier operations end first: they may leave files without a name
         let ended = self.store.sync().map_err(crate::Error::from);
         // a file whose delayed data finds no space does not prevent the unmount
         let outcome = ended.and_then(|()| self.end_orphans()).and(self.flush_all_delayed());
@@ -158,7 +157,7 @@ impl Volume {
         outcome
     }
 
-    /// Marks the volume as not in use any more.
+    /// Marks the volume as no longer in use.
     pub(crate) fn end_heartbeat(&self) -> Result<()> {
         let heartbeat = self.writer()?.heartbeat.lock().take();
         heartbeat.map_or(Ok(()), |mut heartbeat| heartbeat.clear(&self.writing()?.options))
@@ -168,13 +167,13 @@ impl Volume {
         self.writer.as_ref().ok_or_else(|| store::Error::ReadOnly.into())
     }
 
-    /// Writes nothing any more: what is in memory may be wrong, as after a panic in a call into the volume. The volume
-    /// can be read as before.
+    /// Stops all writing: the state in memory may be wrong, for example after a panic in a call into the volume. The
+    /// volume can still be read.
     pub fn abort(&self, why: &str) {
         self.store.fail(&why);
     }
 
-    /// Takes no more of each kind of memory than its share.
+    /// Limits each kind of memory to its share.
     pub(crate) fn follow_memory(&self, budget: Budget) {
         let (Some(writing), Some(writer)) = (&self.writing, &self.writer) else { return };
         let options = &writing.options;
@@ -183,8 +182,8 @@ impl Volume {
         self.store.limit_memory(cache, options.dirty_bytes.min(budget.dirty));
     }
 
-    /// Adapts the use of memory now and then, on the thread in the background, which has no lock: what there is may
-    /// have changed, and what is not needed is freed.
+    /// Adapts the use of memory, in the background thread, which has no lock: the available memory may have changed,
+    /// and unneeded memory is freed.
     fn look_after_memory(&self) {
         let budget = memory_budget::budget();
         self.follow_memory(budget);
@@ -192,32 +191,32 @@ impl Volume {
         self.limit_looked_up(budget.looked_up);
     }
 
-    /// Where more than `most` inodes are looked up, has some that have not been in use lately pruned from the kernel's
-    /// caches. The thread in the background calls it with as many as memory allows.
+    /// If more than `most` inodes have a lookup count, prunes some that were not used recently from the kernel's
+    /// caches. The background thread calls it with the number that memory allows.
     pub fn limit_looked_up(&self, most: usize) {
         let Some(prune) = self.writer.as_ref().and_then(|writer| writer.prune.get()) else { return };
         let looked_up = self.nodes.looked_up();
         if looked_up > most {
-            // some more, so that it is not for each new one
+            // some more, so that this is not needed for each new one
             prune(self.nodes.only_looked_up(looked_up - most / 4 * 3));
         }
     }
 
-    /// Where many inodes are [looked up](crate::Inodes::add_lookup) and memory is little, `prune` is called with some
-    /// that have not been in use lately, so that they are [forgotten](crate::Orphans::forget): now and then, by the
-    /// thread in the background. May be called once.
+    /// Sets the function called with inodes that were not used recently if many have a [lookup
+    /// count](crate::Inodes::add_lookup) and memory is short, so that they are [forgotten](crate::Orphans::forget):
+    /// periodically, by the background thread. May be called once.
     pub fn on_many_looked_up(&self, prune: Prune) {
         if let Some(writer) = &self.writer {
-            // the first caller's stays
+            // the first caller's function stays
             let _ = writer.prune.set(prune);
         }
     }
 
-    /// The time at which [`Volume::tick`] next has something to do if nothing happens until then, on the same clock;
-    /// `now` where that cannot be said, `None` where it has nothing to do.
+    /// The time at which [`Volume::tick`] next has work if nothing happens until then, on the same clock; `now` if that
+    /// is unknown, `None` if it has no work.
     fn next_due(&self, now: Duration) -> Option<Duration> {
         let (writing, writer) = (self.writing().ok()?, self.writer().ok()?);
-        // no more than the time of a transaction is looked for, and its end; so it is with a call that is alone
+        // during a transaction, or a call with exclusive use, only its timeout and its end matter
         if self.try_change().is_none() || self.has_much_delayed() {
             return Some(now);
         }
@@ -231,8 +230,8 @@ impl Volume {
     }
 
     /// Starts a thread that calls [`Volume::tick`] when something is due, when memory fills, and about ten times a
-    /// second while the volume is in use, until [`Volume::unmount`] or until the volume is dropped. In quiet it sleeps.
-    /// Does nothing where there is one already, or where the volume is open for reading only.
+    /// second while the volume is in use, until [`Volume::unmount`] or until the volume is dropped. It sleeps while the
+    /// volume is idle. Does nothing if it is already running, or if the volume is open for reading only.
     pub fn start_background(self: &Arc<Self>) {
         let (Ok(writing), Ok(writer)) = (self.writing(), self.writer()) else { return };
         let mut place = writer.background.lock();
@@ -249,7 +248,7 @@ impl Volume {
 
 impl Background {
     fn stop(mut self) {
-        self.wakeup.ring(|call| call.stop = true);
+        self.wakeup.wake(|call| call.stop = true);
         if let Some(thread) = self.thread.take() {
             // a thread that panicked has reported it
             thread.join().ok();
@@ -259,12 +258,12 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // not waited for: it may be the thread itself that drops the volume
-        self.wakeup.ring(|call| call.stop = true);
+        // not joined: the thread itself may drop the volume
+        self.wakeup.wake(|call| call.stop = true);
     }
 }
 
-/// Does what is due on a volume until it is called to stop.
+/// Does the work due on a volume until it is stopped.
 fn work(volume: &Weak<Volume>, wakeup: &Wakeup) {
     let start = Instant::now();
     let (mut looked, mut looks) = (start, LOOKS);
@@ -278,7 +277,7 @@ fn work(volume: &Weak<Volume>, wakeup: &Wakeup) {
         if wakeup.look() {
             looks = LOOKS;
         }
-        // who works on the volume, or syncs it, hears of an error from the store
+        // calls that change or sync the volume return the error from the store
         if volume.tick(start.elapsed()).is_err() && volume.store.failure().is_some() {
             return;
         }
@@ -286,10 +285,10 @@ fn work(volume: &Weak<Volume>, wakeup: &Wakeup) {
             volume.look_after_memory();
             (looked, looks) = (Instant::now(), looks - 1);
         }
-        // what could not be done now, as behind a transaction, is not called for at each operation
+        // work that is not possible now, as during a transaction, is not requested by each operation
         let waits = call.tick && volume.is_half_full();
         if !waits {
-            wakeup.rung.store(false, Ordering::Relaxed);
+            wakeup.requested.store(false, Ordering::Relaxed);
         }
         let now = start.elapsed();
         let next = if waits { Some(now) } else { volume.next_due(now) };

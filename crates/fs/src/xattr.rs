@@ -1,4 +1,4 @@
-//! Extended attributes: in the inode, in a block of their own, values in inodes of their own.
+//! Extended attributes: in the inode, in an attribute block, or with values in attribute inodes.
 
 pub(crate) mod pack;
 mod set;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 /// Extended attributes of inodes.
 pub struct Xattrs {
     inodes: Inodes,
-    /// Locked while the users of an attribute inode are counted, which belongs to several files. Nothing is locked
-    /// under it.
+    /// Locked while the references to an attribute inode are counted, as it may belong to several files. Nothing is
+    /// locked under it.
     values: Mutex<()>,
 }
 
@@ -36,17 +36,16 @@ impl Xattrs {
         Self { inodes: Inodes::over(maps), values: Mutex::default() }
     }
 
-    /// The names of a file's attributes, with their prefixes, in the order in which they are stored. What no program
-    /// can see (inline data, the encryption context) is left out; whether `trusted.` may be seen is for the caller to
-    /// say.
+    /// The names of a file's attributes, with their prefixes, in the order in which they are stored. Internal ones
+    /// (inline data, the encryption context) are omitted; the caller decides whether `trusted.` may be listed.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the attributes are.
+    /// [`Error::Corrupt`] for corrupt attributes.
     pub fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         self.with_current(inode, |inode| self.list_in(inode))
     }
 
-    /// Looks at an inode as it is now, while it does not change.
+    /// Calls `look` with the current inode, while it does not change.
     fn with_current<R>(&self, inode: &Inode, look: impl FnOnce(&Inode) -> Result<R>) -> Result<R> {
         if self.writing.is_none() {
             return look(inode);
@@ -70,10 +69,10 @@ impl Xattrs {
         Ok(names)
     }
 
-    /// The value of an attribute, by its name with prefix. Access control lists come in the form that programs use.
+    /// The value of an attribute, by its name with prefix. Access control lists are returned in the user-space format.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`], or [`Error::Corrupt`] where the attributes or the value are.
+    /// [`Error::NoAttribute`], or [`Error::Corrupt`] for corrupt attributes or a corrupt value.
     pub fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         self.with_current(inode, |inode| self.get_in(inode, name))
     }
@@ -97,7 +96,7 @@ impl Xattrs {
         Err(Error::NoAttribute)
     }
 
-    /// The block of a file's attributes, where it has one, its checksum verified.
+    /// The attribute block of a file, if it has one, its checksum verified.
     fn xattr_block(&self, inode: &Inode) -> Result<Option<(FsBlock, Arc<[u8]>)>> {
         let geometry = &self.sb.geometry;
         let at = inode.raw().file_acl(self.sb.features.incompat.contains(Incompat::BIT64));
@@ -132,7 +131,7 @@ impl Xattrs {
         }
     }
 
-    /// The value that an inode of its own holds: `size` bytes, at most 16 MiB.
+    /// The value in an attribute inode: `size` bytes, at most 16 MiB.
     fn value_inode(&self, inode: &Inode, xattr: &Xattr<'_>, number: InodeNo, size: u32) -> Result<Vec<u8>> {
         let bad = |what| Err(Error::corrupt(Structure::ExtendedAttribute, Where::Inode(inode.number), what));
         if !self.sb.features.incompat.contains(Incompat::EA_INODE) || !self.may_be_named(number) {
@@ -146,7 +145,7 @@ impl Xattrs {
         }
         let mut value = vec![0; size as usize];
         self.read_content(&value_inode, 0, &mut value)?;
-        // Lustre's older form has a pointer back to the file in place of the hash
+        // Lustre's older form has a pointer back to the file instead of the hash
         let belongs =
             raw.disk.i_mtime.get() == inode.number.get() && raw.disk.i_generation == inode.raw().disk.i_generation;
         let hash = inode_value_hash(&value, self.sb.geometry.checksum_seed);
@@ -171,7 +170,7 @@ fn in_block(at: FsBlock, block: &[u8]) -> Result<XattrArea<'_>> {
     Ok(XattrArea::in_block(block).map_err(|e| e.at(Where::Block(at)))?)
 }
 
-/// The attribute's name with prefix, where a program may see it.
+/// The attribute's name with prefix, if processes may see it.
 fn name_of(xattr: &Xattr<'_>) -> Option<Vec<u8>> {
     if (xattr.entry.e_name_index, xattr.name) == DATA_XATTR {
         return None;

@@ -1,4 +1,4 @@
-//! Damaged volumes: everything is asked of them; nothing may panic, hang, or go on for ever.
+//! Reading damaged volumes in every way: no call may panic, hang, or run for ever.
 
 mod common;
 
@@ -9,17 +9,17 @@ use std::path::Path;
 use testkit::damage::{Damager, metadata_ranges};
 use testkit::{Image, Rng, Spec, Tree, cases, need, repair_checksums};
 
-/// Bytes read of one file: a damaged size may promise far more than there is.
+/// Maximum number of bytes read of one file: a damaged size may be far larger than the file.
 const READ: u64 = 4 << 20;
 
-/// Asks for everything, and says how many answers came and how many of them were errors.
+/// Makes every kind of read, and returns the number of results and the number of errors among them.
 fn ask_everything(volume: &Volume) -> (u64, u64) {
     let (mut asked, mut errors) = (0u64, 0u64);
     let mut count = |ok: bool| {
         asked += 1;
         errors += u64::from(!ok);
-        // each directory's blocks may be those of another, but no block holds more than 5 000 entries
-        assert!(asked < 20_000_000, "it goes on and on");
+        // each directory's blocks may be those of another, but no block contains more than 5 000 entries
+        assert!(asked < 20_000_000, "it does not end");
     };
     let _ = volume.statfs();
     for note in volume.warnings() {
@@ -64,7 +64,7 @@ fn read(volume: &Volume, inode: &extant_fs::Inode, buf: &mut [u8]) -> Result<()>
     for _ in 0..1000 {
         at = volume.map(inode, at)?.end();
     }
-    // a damaged map has no more pieces than the volume has bytes, but those are many
+    // a damaged map has no more extents than the volume has bytes, but those are many
     let mut at = 0;
     for _ in 0..200 {
         let Some(data) = volume.seek_data(inode, at)? else { break };
@@ -86,7 +86,7 @@ fn bases() -> Vec<(Image, usize)> {
     ]
 }
 
-/// A damager of the volume's metadata, or of all of it.
+/// A damager of the volume's metadata, or of the whole volume.
 fn damager(image: &Path, bytes: &[u8], block: usize, rng: &mut Rng) -> Damager {
     if rng.chance(80) {
         let ranges: Vec<Range<usize>> = metadata_ranges(image, block);
@@ -103,7 +103,7 @@ fn consistent_volumes_return_no_error() {
     }
     for (image, _) in bases() {
         let (asked, errors) = ask_everything(&open_bytes(image.bytes()).unwrap());
-        // the names asked for that are not there
+        // lookups of names that do not exist are errors, too
         assert!(asked > 1000 && errors < asked / 3, "{asked} {errors}");
     }
 }

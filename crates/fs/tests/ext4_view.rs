@@ -1,5 +1,5 @@
-//! The same volumes read by another implementation, the crate ext4-view. Extents only: it takes a hole in a block map
-//! for an error.
+//! Volumes read by another implementation, the crate ext4-view, for comparison. Extents only: it returns an error for a
+//! hole in a block map.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::error::Error;
 use std::sync::Arc;
 use testkit::{Image, Spec, Tree, need};
 
-/// Hands the bytes of our device to the other.
+/// Passes the bytes of our device to the other implementation.
 struct Reader(Arc<dyn blockdev::BlockDevice>);
 
 impl ext4_view::Ext4Read for Reader {

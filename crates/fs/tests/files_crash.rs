@@ -1,5 +1,5 @@
-//! A crash at any moment of work on files: the journal brings the volume to a consistent state, in which no file shows
-//! what a block contained before, and a truncation that was cut short is finished.
+//! A crash at any point of work on files: replay leaves the volume in a consistent state, in which no file exposes the
+//! old content of a block, and an interrupted truncation is completed.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn open(device: Arc<dyn BlockDevice>, data: DataMode) -> Volume {
     Volume::open(device, &OpenOptions { write: Some(write), ..OpenOptions::default() }).expect("open")
 }
 
-/// A volume whose free blocks hold something, and with two empty files.
+/// A volume whose free blocks have content, with two empty files.
 fn base(args: &[&str]) -> Vec<u8> {
     let image = Image::mke2fs(args, 12 << 20).debugfs(&["write /dev/null a", "write /dev/null b"]).build();
     let device = Arc::new(MemoryDevice::from_vec(image.bytes()));
@@ -42,7 +42,7 @@ fn data(rng: &mut Rng, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Something that changes a file.
+/// Makes a random change to a file.
 fn work(volume: &Volume, file: InodeNo, rng: &mut Rng) {
     let size = volume.attributes_of(file).expect("attributes").size;
     let offset = rng.below(size.min(2 << 20) + 100_000);
@@ -65,14 +65,14 @@ fn work(volume: &Volume, file: InodeNo, rng: &mut Rng) {
     }
 }
 
-/// Verifies what must hold after a crash, whatever was done.
+/// Verifies the invariants after a crash, whatever was done.
 fn verify(bytes: Vec<u8>, about: &str) {
     let device = Arc::new(MemoryDevice::from_vec(bytes));
     let volume = open(Arc::<MemoryDevice>::clone(&device), DataMode::Ordered);
     for path in ["/a", "/b"] {
         let file = number(&volume, path);
         let stale = content(&volume, file).iter().filter(|byte| **byte == STALE).count();
-        assert_eq!(stale, 0, "{about}: {path} shows what a block contained before");
+        assert_eq!(stale, 0, "{about}: {path} shows the old content of a block");
     }
     volume.unmount().expect("unmount");
     drop(volume);
@@ -102,7 +102,7 @@ fn no_crash_shows_what_a_block_contained_before() {
                 work(&volume, *rng.pick(&files), &mut rng);
             }
             for file in files {
-                assert!(!content(&volume, file).contains(&STALE), "{args:?} {mode:?}: it shows without a crash");
+                assert!(!content(&volume, file).contains(&STALE), "{args:?} {mode:?}: it shows even without a crash");
             }
             volume.sync().expect("sync");
             let log = record.log().expect("the log");
@@ -126,7 +126,7 @@ fn a_truncation_cut_short_is_finished() {
         let device = Arc::new(MemoryDevice::from_vec(image.bytes()));
         let volume = open(Arc::<MemoryDevice>::clone(&device), DataMode::Ordered);
         let file = number(&volume, "/a");
-        // in many pieces
+        // with many extents
         for block in 0..9_000u64 {
             volume.write_at(file, block * 2048, &[7; 1024]).expect("write");
         }

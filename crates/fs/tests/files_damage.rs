@@ -1,5 +1,5 @@
-//! Writing to damaged volumes: whatever the blocks of a map, the inodes and the bitmaps hold, nothing panics or goes on
-//! for ever, and a file that cannot be changed says so.
+//! Writing to damaged volumes: whatever the content of maps, inodes and bitmaps, no call panics or runs for ever, and a
+//! change that is not possible returns an error.
 
 mod common;
 
@@ -13,7 +13,7 @@ use testkit::{Image, Rng, cases, need, repair_checksums};
 
 const FILES: u64 = 4;
 
-/// Volumes with files in many pieces.
+/// Volumes with files of many extents.
 fn bases() -> Vec<(Image, usize, Vec<InodeNo>)> {
     let make = |args: &[&str], block: usize| {
         let commands: Vec<String> = (0..FILES).map(|n| format!("write /dev/null f{n}")).collect();
@@ -123,7 +123,7 @@ fn damaged_files_are_changed_without_harm() {
                 refused += 1;
             }
         }
-        // what found no place was heard of, or is heard of now
+        // lost data has been reported, or is reported now
         let _ = volume.unmount();
     }
     assert!(done > refused && refused > 0, "{done} done, {refused} refused");

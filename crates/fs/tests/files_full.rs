@@ -15,7 +15,7 @@ fn volume_with_files(args: &[&str], size: u64, files: usize) -> (Image, Volume, 
     (image, volume, files)
 }
 
-/// Volumes, and how many blocks of 1 024 bytes they have at least.
+/// Volumes, and their minimum number of blocks of 1 024 bytes.
 const TINY: &[(&[&str], u64)] = &[
     (&["-t", "ext2", "-b", "1024", "-m", "0", "-N", "16"], 1200),
     (&["-t", "ext4", "-b", "1024", "-m", "0", "-N", "16", "-O", "^has_journal"], 1200),
@@ -71,7 +71,7 @@ fn a_full_volume_refuses_and_stays_consistent() {
                         Err(e) => panic!("{e}"),
                     },
                 }
-                // what was accepted has its space reserved: this never fails for want of space
+                // space for accepted data is reserved: this never fails for lack of space
                 if rng.chance(10) {
                     volume.fsync(file, false).expect("fsync");
                 }
@@ -109,7 +109,7 @@ fn small_writes_fill_a_volume_to_the_last_block() {
         volume.sync().expect("sync");
         assert!(volume.statfs().blocks_available <= 8, "{args:?}: {:?}", volume.statfs());
         assert!(content(&volume, files[0]) == vec![7; size as usize]);
-        // space again after some was freed
+        // space again after a part was freed
         volume.truncate(files[0], size / 2).expect("truncate");
         assert_eq!(volume.write_at(files[0], size / 2, &[8; 50_000]).expect("write"), 50_000);
         volume.unmount().expect("unmount");
@@ -200,7 +200,7 @@ fn readers_see_whole_writes() {
     });
 }
 
-/// A cache of pages takes a short count for the whole.
+/// A page cache takes a short count for a complete write.
 #[test]
 fn pages_are_written_whole_or_refused() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -220,7 +220,7 @@ fn pages_are_written_whole_or_refused() {
         };
         assert!(matches!(refused, Error::NoSpace), "{args:?}: {refused}");
         assert!(content(&volume, files[0])[..whole as usize].iter().all(|byte| *byte == 0xa5));
-        // anybody else hears how far it came
+        // other callers get the number of bytes written
         volume.truncate(files[0], whole.saturating_sub(50 << 10)).expect("space for a part");
         let data = [&data[..], &data].concat();
         let part = volume.write_at(files[1], 0, &data).expect("a part");

@@ -1,5 +1,5 @@
-//! Maps of files in very many pieces: trees of extents several levels deep, indirect blocks of all three levels; grown,
-//! changed, and taken down again.
+//! Maps of files with very many extents: extent trees of several levels, indirect blocks of all three levels; grown,
+//! changed, and removed again.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn a_tree_grows_three_levels_and_goes_again() {
     let args = ["-t", "ext4", "-b", "1024", "-O", "^has_journal", "-N", "64"];
     let (image, volume, file) = volume_with_file(&args, 80 << 20);
     let free = volume.statfs().blocks_free;
-    // every other block of a file, so each is an extent of its own
+    // every other block of a file, so each is a separate extent
     let blocks = 40_000u64;
     for block in 0..blocks {
         volume.write_at(file, block * 2048, &pattern(block * 2)).unwrap();
@@ -57,12 +57,12 @@ fn a_tree_grows_three_levels_and_goes_again() {
     for block in [0, 1, 2, 39_999, 40_000, 79_998] {
         assert_pattern(&volume, file, block, block % 2 == 0);
     }
-    // a tree that is written in order has full nodes
+    // a tree that is written sequentially has full nodes
     let used = free - volume.statfs().blocks_free;
     assert!(used - blocks <= blocks / 84 + 16, "{} blocks for the tree", used - blocks);
     volume.sync().unwrap();
 
-    // holes that are filled join what is beside them where they lie beside it, and split nodes where not
+    // filled holes are merged with adjacent extents if contiguous, and split nodes if not
     let mut rng = Rng::new(5);
     for _ in 0..3_000 {
         let block = rng.below(blocks) * 2 + 1;
@@ -81,7 +81,7 @@ fn a_tree_grows_three_levels_and_goes_again() {
 
     let volume = open_writable(image.path(), WriteOptions::default());
     let before = content(&volume, file);
-    // moves every extent behind it, through many changes
+    // moves every extent behind it, in many changes
     volume.allocate(file, AllocateMode::Insert, 30 * 1024, 1024).unwrap();
     volume.allocate(file, AllocateMode::Collapse, 10 * 1024, 3 * 1024).unwrap();
     let after = content(&volume, file);
@@ -126,7 +126,7 @@ fn unwritten_extents_are_split_and_joined() {
     for block in (0..40_000).step_by(7) {
         assert_pattern(&volume, file, block, written.contains(&block));
     }
-    // all of it written: the pieces become as long as they can be
+    // all of it written: extents reach their maximum length
     let all: Vec<u8> = (0..40_000).flat_map(pattern).collect();
     for (piece, at) in all.chunks(1 << 20).zip((0u64..).step_by(1 << 20)) {
         assert_eq!(volume.write_at(file, at, piece).unwrap(), piece.len());
@@ -158,7 +158,7 @@ fn indirect_maps_reach_three_levels() {
         let (image, volume, file) = volume_with_file(args, 120 << 20);
         let free = volume.statfs().blocks_free;
         let first_triple = 12 + 256 + 65_536;
-        // the borders of each level, and blocks that need a way of their own
+        // the boundaries of each level, and blocks that need a path of their own
         let blocks =
             [0, 11, 12, 267, 268, 523, 524, 40_000, first_triple - 1, first_triple, first_triple + 255, 900_000];
         for block in blocks {
@@ -169,7 +169,7 @@ fn indirect_maps_reach_three_levels() {
             assert_pattern(&volume, file, block, true);
             assert_pattern(&volume, file, block + 1, blocks.contains(&(block + 1)));
         }
-        // a range over the border of the double and the triple map
+        // a range across the boundary of the double and the triple map
         let start = first_triple - 3_000;
         let bytes: Vec<u8> = (start..start + 6_000).flat_map(pattern).collect();
         let mut done = 0;
@@ -207,7 +207,7 @@ fn files_end_where_their_format_ends() {
         return;
     }
     let huge = i64::MAX as u64;
-    // by extents all but the last of 2^32 blocks; by blocks what three levels reach; without large_file 2 GiB
+    // with extents all but the last of 2^32 blocks; with block maps the range of three levels; without large_file 2 GiB
     for (args, most) in [
         (&["-t", "ext4", "-b", "1024"][..], 1024 * ((1u64 << 32) - 1)),
         (&["-t", "ext4", "-b", "4096"], 4096 * ((1u64 << 32) - 1)),

@@ -1,5 +1,5 @@
-//! Files that are changed in every way, beside a model of bytes: what is read is always what the model holds, e2fsck
-//! finds nothing wrong with what is left, and the kernel reads the same.
+//! Files changed in every way, compared with a model of bytes: reads always return the model's content, e2fsck finds no
+//! error in the result, and the kernel reads the same.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use testkit::{Image, Rng, cases, need, oracle, tools};
 
-/// Volumes, their files' block size, and the largest size a model file gets.
+/// Volumes, their files' block size, and the maximum size of a model file.
 const SHAPES: &[(&[&str], u64, u64)] = &[
     (&["-t", "ext2", "-b", "1024"], 1024, 700_000),
     (&["-t", "ext3", "-b", "1024"], 1024, 400_000),
@@ -25,7 +25,7 @@ const SHAPES: &[(&[&str], u64, u64)] = &[
 ];
 const FILES: usize = 3;
 
-/// A file and what it should hold.
+/// A file and its expected content.
 struct File {
     number: InodeNo,
     model: Vec<u8>,
@@ -33,7 +33,7 @@ struct File {
 
 struct Bed {
     image: Image,
-    /// Gone only while it is opened again.
+    /// Absent only while it is reopened.
     volume: Option<Volume>,
     files: Vec<File>,
     block_size: u64,
@@ -51,7 +51,7 @@ fn name(n: usize) -> String {
     format!("/file{n}")
 }
 
-/// Has the kernel write a file in pieces, with holes and blocks that are not written.
+/// Makes the kernel write a file in parts, with holes and unwritten blocks.
 fn by_kernel(path: &Path, rng: &mut Rng, largest: u64) {
     let file = std::fs::OpenOptions::new().write(true).open(path).expect("opening with the kernel");
     for _ in 0..rng.below(60) {
@@ -63,7 +63,7 @@ fn by_kernel(path: &Path, rng: &mut Rng, largest: u64) {
             what => {
                 let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let mode = if what == 6 { punch } else { FallocateFlags::KEEP_SIZE };
-                // files without extents know no unwritten blocks
+                // files without extents cannot have unwritten blocks
                 match rustix::fs::fallocate(&file, mode, offset, len) {
                     Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
                     Err(e) => panic!("{e}"),
@@ -87,11 +87,12 @@ impl Bed {
         }
         files.unmount().expect("unmount");
         drop(files);
-        // now and then the kernel was there before us
+        // sometimes the kernel writes first
         let models = if rng.chance(40) && by_others(args) {
             let mounted = oracle::kernel_mount(image.path(), "").expect("mount");
             (0..FILES).for_each(|n| by_kernel(&mounted.path().join(&name(n)[1..]), rng, largest));
-            // what it finds when it looks again: with inline data it may be other than what it had in memory
+            // the content that the kernel reads after a remount: with inline data it may differ from what it had in
+            // memory
             mounted.unmount();
             let mounted = oracle::kernel_mount(image.path(), "ro").expect("mount");
             let read = |n| std::fs::read(mounted.path().join(&name(n)[1..])).expect("reading with the kernel");
@@ -99,7 +100,7 @@ impl Bed {
         } else {
             vec![Vec::new(); FILES]
         };
-        // now and then hardly anything may wait
+        // sometimes with a very small limit for delayed data
         let dirty_bytes = *rng.pick(&[64 << 20, 1 << 20, 200_000]);
         let data = *rng.pick(&[DataMode::Ordered, DataMode::Writeback, DataMode::Journal]);
         let options = WriteOptions { dirty_bytes, delayed_bytes: dirty_bytes, data, ..WriteOptions::default() };
@@ -120,7 +121,7 @@ impl Bed {
         self.volume.as_ref().expect("it is open")
     }
 
-    /// A range of at most `largest` bytes: small ones and those at borders of blocks are common.
+    /// A range of at most `largest` bytes: small ones and those at block boundaries are frequent.
     fn range(&self, rng: &mut Rng, size: u64) -> (u64, u64) {
         let mut offset = match rng.below(4) {
             0 => size,
@@ -248,7 +249,7 @@ impl Bed {
         did
     }
 
-    /// Reads a part of a file, and looks for its holes.
+    /// Reads a part of a file, and searches its holes.
     fn check(&self, n: usize, rng: &mut Rng, did: &str) {
         let File { number, model } = &self.files[n];
         let inode = self.volume().inode(*number).unwrap();
@@ -283,7 +284,7 @@ impl Bed {
             let mounted = oracle::kernel_mount(self.image.path(), "ro,noload").expect("mount");
             for (n, file) in self.files.iter().enumerate() {
                 let bytes = std::fs::read(mounted.path().join(&name(n)[1..])).expect("reading with the kernel");
-                assert!(bytes == file.model, "the kernel reads {} otherwise: {log:#?}", name(n));
+                assert!(bytes == file.model, "the kernel reads {} differently: {log:#?}", name(n));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Volumes that lie with every checksum right: nothing of the volume itself, or of another file, is read or written
-//! through a file.
+//! Hostile volumes with valid checksums: no data of the volume itself, or of another file, is read or written through a
+//! file.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{number, open_writable};
 use extant_fs::{Error, FileKind, InodeNo, NewFile, Volume, WriteOptions};
 use testkit::{Image, need, oracle};
 
-/// A number in what debugfs says of a group or a file, behind a word.
+/// The number behind a word in debugfs output on a group or a file.
 fn behind(said: &str, word: &str) -> u64 {
     let rest = said.split(word).nth(1).unwrap_or_else(|| panic!("no {word:?} in {said}"));
     let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
@@ -53,13 +53,13 @@ fn no_map_leads_to_the_volumes_own_structures() {
         }
         for (what, block) in own {
             image.set_bytes(&fresh);
-            // of an extent the third word behind the header is the block, of pointers the first is
+            // of an extent the block is the third word behind the header, of pointers the first
             let word = if args[1] == "ext4" { 5 } else { 0 };
             image.debugfs(&[&format!("sif f block[{word}] {block}")]);
             let before = image.bytes();
             let volume = open_writable(image.path(), WriteOptions::default());
             refuses(&volume, "/f", what);
-            // what it leads to is not freed with it
+            // the block that it refers to is not freed with it
             let removed = volume.unlink(InodeNo::ROOT, b"f").and_then(|()| volume.sync());
             assert!(matches!(removed, Ok(()) | Err(Error::Corrupt { .. })), "{what}: {removed:?}");
             volume.unmount().expect("unmounted");
@@ -67,13 +67,13 @@ fn no_map_leads_to_the_volumes_own_structures() {
             assert!(said.contains("marked in use"), "{what}: {said}");
             let after = image.bytes();
             let at = block as usize * 1024;
-            // what is there changes by what else happens, but not to what was to be written
+            // the block may be changed by other operations, but not by this write
             assert!(after[at..at + 1024] != [7; 1024], "{what} was written over");
             if what == "an inode table" {
                 assert!(after[at..at + 1024] == before[at..at + 1024], "{what} changed");
             }
         }
-        // a block of attributes
+        // an attribute block
         image.set_bytes(&fresh);
         let table = behind(group, "inode table at");
         image.debugfs(&[&format!("sif f file_acl {table}")]);
@@ -90,8 +90,7 @@ fn no_new_file_gets_the_inode_of_another() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
         return;
     }
-    // in a table that was zeroed, checksums of inodes show that they are in use; else only an open file's is known to
-    // be
+    // in a table that was zeroed, checksums show that inodes are in use; else this is known only for an open file
     for (features, flags, open) in
         [("metadata_csum", 5, false), ("metadata_csum", 1, true), ("^metadata_csum,uninit_bg", 1, true)]
     {
@@ -127,7 +126,7 @@ fn no_new_file_gets_the_inode_of_another() {
         };
         let before = generations(&volume);
         for n in 0..20 {
-            // where no group is left that can be trusted there is no space
+            // without any consistent group left there is no space
             match create(&volume, format!("m{n}")) {
                 Ok(made) => assert!(others.iter().all(|(_, number)| *number != made.number), "{made:?}"),
                 Err(e) => assert!(matches!(e, Error::NoSpace), "{e}"),

@@ -1,4 +1,4 @@
-//! Volumes that the kernel filled, against what the kernel shows of them.
+//! Volumes filled by the kernel, compared with what the kernel returns of them.
 
 mod common;
 

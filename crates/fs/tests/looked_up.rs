@@ -1,5 +1,6 @@
-//! Inodes that are looked up never mean something else: numbers of files that a rollback took back, sizes that it
-//! changed, what is reserved while the volume is unmounted; and what a change leaves of privileges and times.
+//! The effect of rollback and unmounting on inodes with a lookup count: numbers of files that a rollback undid are not
+//! reused, sizes that it changed are tracked, and data accepted during unmounting is written; also privilege bits and
+//! times after a change.
 
 mod common;
 
@@ -77,7 +78,7 @@ fn looked_up_numbers_of_files_that_never_were_stay_unused() {
         assert_eq!(free, volume.statfs(), "round {round}");
         let others: Vec<_> = (0..60).map(|n| file(&volume, &format!("other {n}"))).collect();
         assert!(others.iter().all(|number| !looked_up.contains(number)), "round {round}");
-        // those that are not looked up are used again, and nothing is left out but what is
+        // numbers without a lookup count are reused, and only those with one are left out
         assert!(files.iter().filter(|number| !looked_up.contains(number)).all(|number| others.contains(number)));
         let (number, other) = (files[0], others[0]);
         assert_stale(volume.inode(number), "the inode");
@@ -92,7 +93,7 @@ fn looked_up_numbers_of_files_that_never_were_stay_unused() {
         assert_stale(volume.unlink(dir, b"x"), "a name in it");
         assert_stale(volume.rename(dir, b"x", ROOT, b"y", RenameFlags::default()), "a rename from it");
         assert_stale(volume.rename(ROOT, b"other 0", dir, b"y", RenameFlags::default()), "a rename to it");
-        // bitmaps are read anew after another rollback
+        // bitmaps are read again after another rollback
         let transaction = volume.transaction(LONG).expect("a transaction");
         {
             let _inside = transaction.enter();
@@ -100,12 +101,12 @@ fn looked_up_numbers_of_files_that_never_were_stay_unused() {
             assert!(more.iter().all(|number| !looked_up.contains(number)), "round {round}");
             volume.unlink(ROOT, b"other 0").expect("removed");
             let in_its_place = file(&volume, "other 0");
-            assert_ne!(in_its_place, other, "what a rollback brings back was another file's meanwhile");
+            assert_ne!(in_its_place, other, "a number that a rollback restores was another file's meanwhile");
         }
         transaction.rollback().expect("a rollback");
         let later: Vec<_> = (0..60).map(|n| file(&volume, &format!("later {n}"))).collect();
         assert!(later.iter().all(|number| !looked_up.contains(number)), "round {round}");
-        // when they are forgotten they are free
+        // after they are forgotten they are free
         looked_up.iter().for_each(|number| volume.forget(*number, 1).expect("forget"));
         let last: Vec<_> = (0..60).map(|n| file(&volume, &format!("last {n}"))).collect();
         assert!(last.iter().any(|number| looked_up.contains(number)), "round {round}");
@@ -126,7 +127,7 @@ fn what_a_committed_transaction_freed_is_used_again() {
     {
         let _inside = transaction.enter();
         (0..20).for_each(|n| volume.unlink(ROOT, format!("{n}").as_bytes()).expect("removed"));
-        // what it made itself was not known to others before
+        // a file that it created itself was not known to others before
         let short = file(&volume, "short");
         volume.unlink(ROOT, b"short").expect("removed");
         assert_eq!(file(&volume, "again"), short);
@@ -163,23 +164,23 @@ fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {
             transaction.rollback().expect("a rollback")
         };
         let dirty = roll_back();
-        // others are in use meanwhile, and the file is only looked up
+        // other files are in use meanwhile, and the file only has a lookup count
         (0..40_000).for_each(|n| volume.flush_delayed(InodeNo(1000 + n)).expect("nothing to flush"));
         assert_eq!(dirty.longer.contains(&number), in_it < 200);
-        // the caller that looked it up goes on from what it knows
+        // the caller that looked it up continues from the size it knows
         let append = |at: u64, bytes: &[u8]| volume.write_with(number, at, bytes, &APPEND).map(|written| written.at);
         assert_eq!(append(in_it, &[2; 30]).expect("appended"), 200);
         assert_eq!(append(in_it + 30, &[3; 30]).expect("appended"), 230);
         let piece = WriteHow { in_any_order: true, ..APPEND };
         let early = volume.write_with(number, in_it + 1000, &[9; 30], &piece);
-        assert!(matches!(early, Err(Error::Busy)), "a piece that comes before its first");
-        // one that comes for itself goes to the end wherever it is thought to be
+        assert!(matches!(early, Err(Error::Busy)), "a part that arrives before the first");
+        // a separate write is appended at the end whatever size is assumed
         assert_eq!(append(in_it + 1000, &[9; 30]).expect("appended"), 260);
-        // until it has asked for the size
+        // until the caller has queried the size
         assert_eq!(append(290, &[4; 40]).expect("appended"), 290);
         let expected = [vec![1; 200], vec![2; 30], vec![3; 30], vec![9; 30], vec![4; 40]].concat();
         assert!(content(&volume, number) == expected, "{name}");
-        // two rollbacks are as one, and a caller that sets the size knows it
+        // two rollbacks have the effect of one, and a caller that sets the size knows it
         volume.truncate(number, 200).expect("cut");
         roll_back();
         roll_back();
@@ -191,7 +192,7 @@ fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {
     volume.unmount().expect("unmounting");
 }
 
-/// Programs go on writing, making files and reading while the volume is unmounted.
+/// Processes continue to write, create files and read while the volume is unmounted.
 #[test]
 fn what_is_answered_while_it_is_unmounted_is_there() {
     const SLOTS: u64 = 3000;
@@ -199,7 +200,7 @@ fn what_is_answered_while_it_is_unmounted_is_there() {
     for device in [native(), ext4()] {
         for round in 0..3 {
             let volume = open(&device);
-            // without a name, and looked up
+            // without a name, with a lookup count
             let looked_up: BTreeSet<_> = (0..300)
                 .map(|n| {
                     let number = file(&volume, &format!("nameless {round} {n}"));
@@ -261,7 +262,7 @@ fn what_is_answered_while_it_is_unmounted_is_there() {
     }
 }
 
-/// The device as it is while nothing was asked to be durable: content is written over in its place at once.
+/// The device without any request for durability: content is overwritten in place at once.
 #[test]
 fn privileges_are_gone_before_the_content_changes() {
     let device = ext4();
@@ -283,7 +284,7 @@ fn privileges_are_gone_before_the_content_changes() {
         let crashed = open(&(Arc::new(MemoryDevice::from_vec(all)) as Arc<dyn BlockDevice>));
         assert!(content(&crashed, number)[..4096] == bytes, "it is on the device");
         assert_eq!(crashed.attributes_of(number).expect("attributes").mode & 0o7777, left, "{mode:o}");
-        // a file without any is left alone
+        // a file without privilege bits is not changed
         assert!(!volume.write_with(number, 0, &bytes, &how).expect("writing").dropped);
     }
     volume.unmount().expect("unmounting");
@@ -308,7 +309,7 @@ fn times_that_stay_are_those_of_the_moment() {
         volume.flush_delayed(number).expect("flushed");
         assert_eq!(times(), before, "{length}");
     }
-    // noting accesses takes nothing back of what others set meanwhile
+    // recording accesses does not undo concurrent changes of attributes
     std::thread::scope(|scope| {
         let (volume, done) = (&volume, Arc::new(AtomicU64::new(0)));
         let over = Arc::clone(&done);

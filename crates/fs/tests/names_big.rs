@@ -1,4 +1,4 @@
-//! Directories with many names: hash trees of several levels, listed while they change.
+//! Directories with many names: hash trees of several levels, listed during changes.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn file(kind: FileKind) -> NewFile {
 }
 
 fn name(n: u32) -> Vec<u8> {
-    // lengths of all kinds
+    // names of various lengths
     format!("{n:0width$}", width = 6 + (n as usize * 7) % 30).into_bytes()
 }
 
@@ -35,7 +35,7 @@ fn a_hundred_thousand_names_come_and_go() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    // one inode with many names, and a first one of its own now and then
+    // one inode with many names, and sometimes a name for a new inode
     for args in [&["-t", "ext4", "-b", "1024", "-N", "4096"][..], &["-t", "ext3", "-b", "1024", "-N", "4096"]] {
         let image = Image::mke2fs(args, 64 << 20).build();
         let volume = open_writable(image.path(), WriteOptions::default());
@@ -83,8 +83,8 @@ fn a_hundred_thousand_names_come_and_go() {
     }
 }
 
-/// Cookies stay good while other names come and go: a reader that goes on from one sees all names that were there
-/// throughout, once.
+/// Cookies stay valid while other names are added and removed: a reader that continues from one gets all names that
+/// existed throughout, once.
 #[test]
 fn a_list_goes_on_where_it_was_left() {
     if !need(&["mke2fs", "e2fsck"]) {
@@ -111,7 +111,7 @@ fn a_list_goes_on_where_it_was_left() {
                 let Some(last) = part.last() else { break };
                 cookie = last.as_ref().expect("a name").next;
                 seen.extend(part.into_iter().map(|entry| entry.expect("a name").name));
-                // names come and go behind and before the place, and blocks split
+                // names are added and removed before and after the position, and blocks split
                 for _ in 0..7 {
                     let [come, go] = [n, n / 2].map(|n| format!("comes{before}-{n}"));
                     if n < during {
@@ -134,7 +134,7 @@ fn a_list_goes_on_where_it_was_left() {
     }
 }
 
-/// Removing what is listed, in pieces, empties a directory.
+/// Removing the listed names, in parts, empties a directory.
 #[test]
 fn removing_what_is_listed_empties_a_directory() {
     if !need(&["mke2fs", "e2fsck"]) {
@@ -168,7 +168,7 @@ fn removing_what_is_listed_empties_a_directory() {
     }
 }
 
-/// Two levels of index blocks end at about 15 000 leaves of 1 KiB; a third one goes on.
+/// Two levels of index blocks end at about 15 000 leaves of 1 KiB; a third one continues.
 #[test]
 fn a_tree_is_as_deep_as_the_volume_allows() {
     if !need(&["mke2fs", "e2fsck"]) {
@@ -222,7 +222,7 @@ fn colliding(count: usize) -> Vec<Vec<u8>> {
     for n in 0.. {
         let middle = format!("{n:08x}").into_bytes();
         let state = middle.iter().fold(start, |state, &byte| step(state, byte));
-        // of the last two bytes one is tried, and the other follows
+        // the last byte but one is tried, and the last one follows from it
         for byte in b'0'..=b'z' {
             let (next, newest) = step(state, byte);
             for sum in [target, target + MODULUS] {
@@ -270,7 +270,7 @@ fn names_of_one_hash_fill_several_leaves() {
         assert!(as_set(listed(volume, dir)) == *all);
     };
     check(&volume, &all);
-    // one by one, so that the list stops among names of one hash
+    // one by one, so that the list is interrupted among names of one hash
     let (mut seen, mut cookie) = (Vec::new(), 0);
     let inode = volume.inode(dir).expect("the directory");
     while let Some(entry) = volume.read_dir(&inode, cookie).expect("a directory").next() {

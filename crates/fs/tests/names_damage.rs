@@ -1,4 +1,4 @@
-//! Damaged volumes whose names are changed: nothing panics, hangs, or goes on for ever.
+//! Changing names on damaged volumes: no call panics, hangs, or runs for ever.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn open_damaged(bytes: Vec<u8>) -> Option<Volume> {
     Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).ok()
 }
 
-/// Some directories and names that the volume shows.
+/// Some directories and names found on the volume.
 fn some_names(volume: &Volume) -> Vec<(InodeNo, Vec<u8>)> {
     let mut found = Vec::new();
     let mut dirs = vec![InodeNo::ROOT];
@@ -32,7 +32,7 @@ fn some_names(volume: &Volume) -> Vec<(InodeNo, Vec<u8>)> {
     found
 }
 
-/// Changes names and attributes in every way; how many calls succeeded.
+/// Changes names and attributes in every way; returns the number of successful calls.
 fn change_everything(volume: &Volume, rng: &mut Rng) -> u64 {
     let names = some_names(volume);
     if names.is_empty() {
@@ -62,7 +62,7 @@ fn change_everything(volume: &Volume, rng: &mut Rng) -> u64 {
         };
         done += u64::from(ok);
     }
-    // the volume may have found itself damaged
+    // the volume may have detected its damage
     let _ = volume.unmount();
     done
 }

@@ -1,4 +1,4 @@
-//! The refusals of each call on the name space, and what it leaves alone then.
+//! The errors of each call on the name space, and its lack of effect then.
 
 mod common;
 
@@ -139,19 +139,19 @@ fn kinds_that_do_not_go_together() {
             Error::Invalid(_)
         );
         assert_eq!((links(volume, ROOT), links(volume, a), links(volume, b)), (5, 2, 3));
-        // a directory takes the place of an empty one elsewhere
+        // a directory replaces an empty one elsewhere
         volume.rename(deep, b"deeper", ROOT, b"c", NONE).expect("rename");
         assert_eq!((links(volume, ROOT), links(volume, deep)), (6, 2));
         volume.rename(ROOT, b"c", b, b"deep", NONE).expect("onto an empty directory");
         assert_eq!((links(volume, ROOT), links(volume, b)), (5, 3));
         refuses!(volume.create(deep, b"x", &new(FileKind::Regular)), Error::Stale(_));
-        // a file and a directory change places
+        // a file and a directory are exchanged
         volume.rename(ROOT, b"f", b, b"deep", exchange).expect("exchange");
         assert_eq!((links(volume, ROOT), links(volume, b)), (6, 2));
-        // two names of one file stay
+        // both names of one file stay
         let f = volume.lookup(&volume.inode(b).expect("b"), b"deep").expect("the file");
         volume.link(f, ROOT, b"again").expect("link");
-        volume.rename(b, b"deep", ROOT, b"again", NONE).expect("nothing to do");
+        volume.rename(b, b"deep", ROOT, b"again", NONE).expect("no effect");
         assert_eq!(links(volume, f), 2);
         refuses!(volume.rename(b, b"deep", ROOT, b"again", RenameFlags { no_replace: true, ..NONE }), Error::Exists);
     });
@@ -262,7 +262,7 @@ fn a_full_volume_says_so_and_stays_consistent() {
         volume.rmdir(ROOT, b"file3").expect("rmdir");
         dir(volume, ROOT, "again");
     });
-    // no blocks: long links take one each
+    // out of blocks: long links need one each
     with_volume(&["-t", "ext4", "-b", "1024", "-N", "20000", "-O", "^has_journal"], |volume| {
         let mut made = 0;
         let last = loop {

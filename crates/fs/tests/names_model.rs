@@ -1,5 +1,5 @@
-//! Random operations on the name space, beside a model of a tree: each answers as the model does, and what is left is
-//! the model's tree for us, for e2fsck and for the kernel.
+//! Random operations on the name space, compared with a model of a tree: each returns the model's result, and the final
+//! tree is the model's for Extant, for e2fsck and for the kernel.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use testkit::oracle::kernel_mount;
 use testkit::{ContentHash, Entry, Field, Manifest, Rng, Time, cases, need, tools, walk};
 
-/// Volumes, and whether all is done in a directory that compares names without case.
+/// Volumes, and whether all is done in a directory that compares names case-insensitively.
 const SHAPES: &[(&[&str], bool)] = &[
     (&["-t", "ext2", "-b", "1024"], false),
     (&["-t", "ext2", "-b", "4096", "-I", "128", "-O", "^filetype,^dir_index"], false),
@@ -40,7 +40,7 @@ struct File {
     device: (u32, u32),
     mtime: Option<Timestamp>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// By the name as it is compared: the name as it is, and the file.
+    /// By the comparison form of the name: the name itself, and the file.
     names: BTreeMap<Vec<u8>, (Vec<u8>, usize)>,
     parent: usize,
     number: InodeNo,
@@ -53,7 +53,7 @@ struct Model {
 
 type Outcome = Result<(), &'static str>;
 
-/// The error's kind, as the model names it.
+/// The error's kind in the model.
 fn kind_of(e: &Error) -> &'static str {
     match e {
         Error::NotFound => "NotFound",
@@ -197,7 +197,7 @@ impl Model {
                 (true, true) if !self.file(target).names.is_empty() => return Err("NotEmpty"),
                 _ => {}
             }
-            // the entry stays, with the case it has
+            // the entry stays, with its case
             new_name = self.file(to.0).names[&self.key(to.1)].0.clone();
             self.lose(target);
         }
@@ -213,7 +213,7 @@ impl Model {
         Ok(())
     }
 
-    /// The tree below a directory of the volume, as far as the model knows it.
+    /// The tree in a directory of the volume, as far as the model contains it.
     fn manifest(&self) -> Manifest {
         let mut manifest = Manifest::default();
         let mut first: BTreeMap<usize, PathBuf> = BTreeMap::new();
@@ -276,7 +276,7 @@ struct Bed<'a> {
     volume: &'a Volume,
     model: &'a mut Model,
     rng: &'a mut Rng,
-    /// Bytes of a name's end that make it long.
+    /// Bytes of a suffix that makes names long.
     tail: usize,
 }
 
@@ -385,7 +385,7 @@ impl Bed<'_> {
                 let expected = self.model.rename((dir, &name), (to, &new), flags);
                 let label = format!("{} to {to}/{} {flags:?}", label("rename"), new.escape_ascii());
                 assert_eq!(result, expected, "{label}");
-                // a device that stays behind has a number of the volume's choice
+                // the number of a whiteout device is chosen by the volume
                 if flags.whiteout
                     && expected.is_ok()
                     && let Some(n) = self.model.find(dir, &name)
@@ -399,7 +399,7 @@ impl Bed<'_> {
                 let files = self.model.alive(|file| file.kind != FileKind::Symlink);
                 let n = *self.rng.pick(&files);
                 let (mode, uid) = (self.rng.below(0o10000) as u16, self.rng.below(1 << 32) as u32);
-                // later than 2038 where the inode can say so
+                // later than 2038 if the inode can store it
                 let mtime = Timestamp { seconds: self.rng.below(2_000_000_000) as i64, nanos: 0 };
                 let set = SetAttributes {
                     mode: Some(mode),
@@ -437,7 +437,7 @@ impl Bed<'_> {
     }
 }
 
-/// The tree below `dir` of a manifest.
+/// The part of a manifest under `dir`.
 fn below(all: Manifest, dir: &str) -> Manifest {
     let mut found = Manifest::default();
     for (path, mut entry) in all.0 {
@@ -489,7 +489,7 @@ fn random_operations_answer_as_a_model_does() {
             drop(volume);
             assert_valid(image.path(), &args);
             model.manifest().assert_same(&below(manifest(&open(image.path())), "top"));
-            // kernels without Unicode do not mount volumes that compare names without case
+            // kernels without Unicode do not mount volumes with case-insensitive names
             if !folds && !args.contains(&"rext3") && tools::has_loop() {
                 let mounted = kernel_mount(image.path(), "ro,noload").expect("mount");
                 let theirs = walk(&mounted.path().join("top")).expect("walk");

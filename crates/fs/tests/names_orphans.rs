@@ -1,4 +1,4 @@
-//! Files without a name: looked up, released, left behind by a crash.
+//! Files without a name: with a lookup count, released, and after a crash.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn free(volume: &Volume) -> (u64, u64) {
     (volume.statfs().blocks_free, volume.statfs().files_free)
 }
 
-/// e2fsck finds nothing wrong, and no file is left to be freed.
+/// Asserts that e2fsck finds no error, and that no orphan is left.
 fn assert_no_orphans(image: &Image, args: &[&str]) {
     assert_valid(image.path(), &args);
     let volume = open(image.path());
@@ -105,7 +105,7 @@ fn what_was_looked_up_goes_with_the_volume_or_after_a_crash() {
         let nameless = volume.tmpfile(ROOT, &new(FileKind::Regular)).expect("tmpfile").number;
         volume.write_at(nameless, 0, b"without a name").expect("write");
         volume.sync().expect("sync");
-        // as after a loss of power: one copy for us, one for the kernel
+        // after a loss of power: one copy for Extant, one for the kernel
         let (crashed, for_kernel) = (Image::from_bytes(&image.bytes()), Image::from_bytes(&image.bytes()));
         let after = open_writable(crashed.path(), WriteOptions::default());
         assert_eq!(free(&after), at_first, "{args:?}");
@@ -116,7 +116,7 @@ fn what_was_looked_up_goes_with_the_volume_or_after_a_crash() {
             kernel_mount(for_kernel.path(), "").expect("mount").unmount();
             assert_valid(for_kernel.path(), args);
         }
-        // unmounted in order, looked up or not
+        // unmounted cleanly, with or without a lookup count
         volume.unmount().expect("unmount");
         drop(volume);
         assert_no_orphans(&image, args);

@@ -29,7 +29,7 @@ fn threads_share_directories() {
     ];
     for args in shapes {
         let image = Image::mke2fs(args, 48 << 20).build();
-        // small generations close while others work
+        // small generations close during the work
         let options = WriteOptions { dirty_bytes: 1 << 20, delayed_bytes: 1 << 20, ..WriteOptions::default() };
         let volume = Arc::new(open_writable(image.path(), options));
         volume.start_background();
@@ -38,7 +38,7 @@ fn threads_share_directories() {
                 volume.create(ROOT, format!("dir{n}").as_bytes(), &new(FileKind::Directory)).expect("mkdir").number
             })
             .collect();
-        // each thread has names of its own, and all fight for a few
+        // each thread has names of its own, and all compete for a few
         let own_names: Vec<BTreeSet<(usize, String)>> = std::thread::scope(|scope| {
             let all: Vec<_> = (0..THREADS)
                 .map(|t| {
@@ -106,7 +106,7 @@ fn threads_share_directories() {
                                             | Error::NotADirectory
                                             | Error::Invalid(_),
                                         ) => {}
-                                        // it was removed between being found and being changed
+                                        // it was removed between lookup and change
                                         Err(Error::Stale(_)) => {}
                                         Err(e) => panic!("{e}"),
                                     }
@@ -130,7 +130,7 @@ fn threads_share_directories() {
     }
 }
 
-/// Directories are moved into each other from all sides: no loop comes into being, and no thread waits for ever.
+/// Directories are moved into each other by several threads: no loop is created, and there is no deadlock.
 #[test]
 fn directories_move_between_each_other() {
     if !need(&["mke2fs", "e2fsck"]) {

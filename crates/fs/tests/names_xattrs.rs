@@ -1,5 +1,5 @@
-//! Extended attributes that are set and removed, beside a model, e2fsck and the kernel; access control lists beside the
-//! kernel's.
+//! Setting and removing extended attributes, compared with a model, e2fsck and the kernel; access control lists
+//! compared with the kernel's.
 
 mod common;
 
@@ -15,7 +15,7 @@ const ROOT: InodeNo = InodeNo::ROOT;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Volumes, and the longest value to try.
+/// Volumes, and the maximum length of values to try.
 const SHAPES: &[(&[&str], u64)] = &[
     (&["-t", "ext2", "-b", "1024", "-I", "128"], 1200),
     (&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"], 1200),
@@ -176,7 +176,7 @@ fn what_attributes_refuse() {
     assert!(matches!(set(f, b"user.a", 65_537), Err(Error::NoSpace)));
     assert!(matches!(set(fifo, b"user.a", 1), Err(Error::NotPermitted(_))));
     set(fifo, b"trusted.a", 1).expect("for the superuser");
-    set(f, &[b"user.", &[b'n'; 250][..]].concat(), 700).expect("as long as can be");
+    set(f, &[b"user.", &[b'n'; 250][..]].concat(), 700).expect("the maximum length");
     assert!(matches!(set(f, ACCESS, 7), Err(Error::Invalid(_))));
     assert!(matches!(volume.set_xattr(f, DEFAULT, &acl(7).to_xattr(), XattrMode::Any), Err(Error::NotPermitted(_))));
     volume.unmount().expect("unmount");
@@ -203,7 +203,7 @@ fn minimal() -> Acl {
     Acl(vec![entry(Tag::UserObj, 6), entry(Tag::GroupObj, 4), entry(Tag::Other, 0)])
 }
 
-/// The same by us and by the kernel, on two volumes.
+/// The same operations by Extant and by the kernel, on two volumes.
 #[test]
 fn access_control_lists_are_as_the_kernel_stores_them() {
     if !need(&["mke2fs", "e2fsck", "mount", "umount"]) || !tools::has_loop() {

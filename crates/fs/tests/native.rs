@@ -1,4 +1,5 @@
-//! Volumes of the native format: made, used, found again, filled to the last block, and seen by e2fsck through the map.
+//! Volumes of the native format: created, used, reopened, filled to the last block, and checked by e2fsck through the
+//! map.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_fs::mkfs::{Kind, MkfsOptions, make};
@@ -41,8 +42,8 @@ fn content(volume: &Volume, number: InodeNo) -> Vec<u8> {
     bytes
 }
 
-/// Verifies what e2fsck says of the volume above the map. It knows nothing of physical blocks: blocks of the regions
-/// are in use, but no inode's, and that alone it may say.
+/// Verifies the output of e2fsck for the volume above the map. It does not know physical blocks: blocks of the regions
+/// are in use, but belong to no inode, and it may report only that.
 fn assert_valid_above(device: &Arc<dyn BlockDevice>) {
     if !need(&["e2fsck"]) {
         return;
@@ -55,7 +56,7 @@ fn assert_valid_above(device: &Arc<dyn BlockDevice>) {
     file.set_len(len).expect("its length");
     let mut block = vec![0; MIB as usize];
     for at in (0..len).step_by(block.len()) {
-        // file data means nothing to e2fsck
+        // e2fsck does not read file data
         if at > 0 && at < sb.layout.metadata_start() * 4096 {
             continue;
         }
@@ -132,7 +133,7 @@ fn what_is_made_and_removed_in_one_generation_is_not_written() {
         volume.unlink(dir, name.as_bytes()).expect("removing");
     }
     volume.sync().expect("a sync");
-    // the directory with its times, counts, the map above them
+    // the directory with its times, counts, and their map entries
     let written = (device.counters().writes.bytes - before) / 4096;
     assert!(written <= 24, "{written} blocks");
     volume.unmount().expect("unmounting");
@@ -169,13 +170,13 @@ fn a_volume_can_be_filled_and_emptied_over_and_over() {
         }
         volume.sync().expect("a sync");
     }
-    // no round leaves less space than one of its kind before
+    // no later iteration leaves less space than one of its kind before
     assert!(filled[4] * 10 >= filled[0] * 8 && filled[5] * 10 >= filled[1] * 8, "{filled:?}");
     volume.unmount().expect("unmounting");
     assert_valid_above(&device);
 }
 
-/// A block that begins as the backup superblock of an ext4 volume of the device's size would.
+/// A block that begins like the backup superblock of an ext4 volume of the device's size.
 fn backup(len: u64) -> Vec<u8> {
     let other = MemoryDevice::from_vec(vec![0; len as usize]);
     let mut options = options();
@@ -222,7 +223,7 @@ fn no_content_lies_where_other_programs_look_for_their_superblocks() {
         for number in blocks {
             let mut block = vec![0xFF; 4096];
             device.read(number * 4096, &mut block).expect("reading");
-            assert!(block.iter().all(|byte| *byte == 0), "block {number} holds something, {n} made");
+            assert!(block.iter().all(|byte| *byte == 0), "block {number} is not zero, {n} files");
         }
         if need(&["e2fsck"]) {
             let mut before = vec![0; LEN as usize];

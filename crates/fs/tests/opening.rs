@@ -1,4 +1,4 @@
-//! The requirements of a volume for being opened, and what is said about one that is not as it should be.
+//! Requirements for opening a volume, and the errors and warnings for one that does not meet them.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn refusal(bytes: Vec<u8>) -> String {
     open_bytes(bytes).err().expect("a refusal").to_string()
 }
 
-/// Changes the superblock and puts its checksum right.
+/// Changes the superblock and updates its checksum.
 fn change(bytes: &mut [u8], edit: impl FnOnce(&mut DiskSuperblock)) {
     let mut sb = DiskSuperblock::from_slice(&bytes[1024..2048]).unwrap();
     edit(&mut sb);
@@ -64,7 +64,7 @@ fn a_copy_of_the_superblock_opens_the_volume() {
         let image = Image::mke2fs(args, 24 << 20).with_tree(&tree).build();
         let mut bytes = image.bytes();
         let intact = manifest(&open(image.path()));
-        // the primary and the descriptors behind it are gone
+        // the primary superblock and the descriptors behind it are destroyed
         bytes[1024..2048].fill(0);
         let behind = if block_size == 1024 { 2048..3072 } else { 4096..8192 };
         if !args.iter().any(|a| a.contains("meta_bg")) {
@@ -147,7 +147,7 @@ fn state_is_noted() {
     }
 }
 
-/// A volume the kernel was writing to when its image was copied; and the copy that `at_that_time` makes of more.
+/// A volume whose image was copied while the kernel was writing to it; and the copy that `at_that_time` makes of more.
 fn cut_off<T>(args: &[&str], seed: u64, at_that_time: impl FnOnce() -> T) -> (Image, T) {
     let image = Image::mke2fs(args, 64 << 20).build();
     let mounted = kernel_mount(image.path(), "").expect("mount");
@@ -175,8 +175,8 @@ fn a_journal_is_replayed_in_memory() {
         let volume = open(image.path());
         assert_eq!(volume.warnings(), [Warning::JournalReplayed], "{args:?}");
         let ours = manifest(&volume);
-        assert!(image.bytes() == before, "{args:?}: looking changed the volume");
-        // the kernel replays it too, into the image
+        assert!(image.bytes() == before, "{args:?}: reading changed the volume");
+        // the kernel replays it, too, in the image
         kernel_mount(image.path(), "").expect("mount").unmount();
         let mounted = kernel_mount(image.path(), "ro,noload").expect("mount");
         testkit::walk(mounted.path()).expect("walk").assert_same(&ours);
@@ -199,7 +199,7 @@ fn a_journal_on_another_device_has_to_be_specified() {
     let args = ["-t", "ext4", "-b", "4096", "-J", &place];
     let made = std::panic::catch_unwind(|| cut_off(&args, 64, || journal.bytes()));
     tools::must("losetup", &["-d", &loop_device]);
-    let (image, journal) = made.expect("a volume with its journal elsewhere");
+    let (image, journal) = made.expect("a volume with an external journal");
     let refused = refusal(image.bytes());
     assert!(refused.contains("journal is on another device"), "{refused}");
     let journal = memory(&journal);

@@ -1,4 +1,4 @@
-//! Paths, symbolic links, places in files: what POSIX says of each.
+//! Paths, symbolic links, offsets in files: compared with the rules of POSIX.
 
 mod common;
 
@@ -102,7 +102,7 @@ fn places_in_a_sparse_file() {
     let is = |range: std::ops::Range<usize>, byte: u8| content[range].iter().all(|&b| b == byte);
     assert!(is(0..8192, 0) && is(8192..12288, 1) && is(12288..1 << 20, 0) && is(1 << 20..(1 << 20) + 100, 2));
     assert!(is((1 << 20) + 100..size as usize, 0) && is(size as usize..size as usize + 10, 0xEE));
-    // any piece equals that part of the whole
+    // any part equals that part of the whole
     for (offset, len) in [(0, 1), (8191, 2), (8192, 4096), (5000, 9000), (1_048_500, 200), (size - 1, 10), (size, 10)] {
         let mut piece = vec![0xEE; len];
         let n = volume.read_at(&file, offset, &mut piece).unwrap();

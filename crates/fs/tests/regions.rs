@@ -1,4 +1,4 @@
-//! Metadata regions: where blocks go while there is space, and where when there is none; and the hint of the same.
+//! Metadata regions: the location of blocks with and without free space in them; and the same for the placement hint.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use testkit::{Image, need};
 
 const BLOCK: u64 = 1024;
-/// Blocks that one indirect block leads to.
+/// Number of blocks mapped by one indirect block.
 const REACH: u64 = 254;
 
 fn options() -> WriteOptions {
@@ -31,7 +31,7 @@ fn write_far(volume: &Volume, number: InodeNo, n: u64) -> Result<(), Error> {
     volume.flush_delayed(number)
 }
 
-/// The chunks of all groups that are region.
+/// The chunks of all groups that belong to a region.
 fn masks(volume: &Volume) -> Vec<u64> {
     let groups = volume.superblock().geometry.group_numbers();
     groups.map(|group| volume.group(group).expect("a descriptor").regions).collect()
@@ -41,7 +41,7 @@ fn shown(path: &Path) -> Plain {
     plain(std::fs::read(path).expect("an image")).expect("a volume with regions")
 }
 
-/// The indirect blocks' groups.
+/// The groups of the indirect blocks.
 fn groups_of_tables(volume: &Volume, number: InodeNo) -> Vec<u32> {
     let inode = volume.inode(number).expect("there");
     let geometry = &volume.superblock().geometry;
@@ -79,7 +79,7 @@ fn regions_fill_and_spill_and_grow() {
         }
         assert!(grown == 0 || written + 20 > capacity, "{written} indirect blocks where {capacity} blocks are region");
     }
-    assert!(spilled > 0, "the other groups' regions came before a larger one");
+    assert!(spilled > 0, "the other groups' regions were used before a larger one");
     volume.unmount().expect("unmount");
     drop(volume);
     let shown = shown(image.path());
@@ -100,13 +100,13 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
         return;
     }
     for extents in ["^has_journal,^flex_bg", "^has_journal,extents"] {
-        // so much that more of it is left than is reserved for metadata at last
+        // so large that more of it is left at the end than is reserved for metadata
         let args = ["-t", "rext3", "-b", "1024", "-g", "1024", "-N", "256", "-O", extents, "-E", "region=65536"];
         let image = image(&args, 8 << 20);
         let volume = open_writable(image.path(), options());
         let free = volume.statfs();
         let (large, small) = (new_file(&volume, b"large"), new_file(&volume, b"small"));
-        // content until there is no block left
+        // writes content until no block is left
         let piece = vec![7; 64 << 10];
         let mut size = 0;
         let full = loop {
@@ -118,7 +118,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
         assert!(matches!(full, Error::NoSpace), "{full}");
         volume.sync().expect("sync");
         let seen = shown(image.path());
-        // when it had the regions as well, the last of its own metadata had none
+        // after it had also used the regions, the last of its own metadata found no space in them
         assert!(
             seen.strays.len() < 5 && seen.guests.len() > 100,
             "{} {} {size} {:?} {free:?}",
@@ -127,7 +127,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
             volume.statfs()
         );
         assert_eq!(volume.statfs().blocks_available, 0);
-        // single free blocks, so that no chunk can become region
+        // single free blocks, so that no chunk can become a region
         for n in (2_000..3_000).step_by(2) {
             volume.allocate(large, AllocateMode::PunchHole, n * BLOCK, BLOCK).expect("a hole");
         }
@@ -147,7 +147,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
         volume.unmount().expect("unmount");
         drop(volume);
         let seen = shown(image.path());
-        // the few nodes of an extent tree find a place in what is reserved
+        // the few nodes of an extent tree fit into the reserved blocks
         assert!(extents.contains("extents") || seen.strays.len() > 100, "{}", seen.strays.len());
         assert_valid(image.path(), &"full");
         let volume = open_writable(image.path(), options());
@@ -193,7 +193,7 @@ fn all_engines_of_ext3_use_the_regions() {
     images[0].assert_same(&images[2]);
 }
 
-/// Blocks of metadata of a file, and where its content begins in its group.
+/// Metadata blocks of a file, and the start of its content in its group.
 fn tables(image: &Image, name: &str) -> Vec<u64> {
     let said = testkit::oracle::debugfs(image.path(), &format!("stat {name}"));
     let blocks = said.split(if said.contains("EXTENTS:") { "EXTENTS:" } else { "BLOCKS:" }).nth(1).unwrap_or_default();
@@ -213,7 +213,7 @@ fn the_hint_brings_metadata_to_the_front() {
         let image = Image::mke2fs(args, 32 << 20).build();
         let volume = open_writable(image.path(), WriteOptions { placement: Placement::Hint, ..options() });
         let number = new_file(&volume, b"file");
-        // in pieces, so that extents need a tree
+        // fragmented, so that extents need a tree
         for n in 0..3_000u64 {
             volume.write_at(number, n * 2 * BLOCK, &[1; BLOCK as usize]).expect("write");
         }

@@ -1,4 +1,4 @@
-//! rext3 volumes as they are made: what is in them, for a checker that knows ext4, and where it lies.
+//! New rext3 volumes: their content, for a checker that knows ext4, and the location of their blocks.
 
 mod common;
 
@@ -9,7 +9,7 @@ use extant_fs::{GroupNo, InodeNo, Volume};
 use format::checksum::crc32c;
 use testkit::need;
 
-/// Shapes, their length in MiB, and the CRC32C of all their bytes.
+/// Variants, their length in MiB, and the CRC32C of all their bytes.
 const SHAPES: &[(&[&str], u64, u32)] = &[
     (&["-t", "rext3", "-b", "1024", "-O", "^flex_bg"], 3, 0xFCED_38A0),
     (&["-t", "rext3", "-b", "1024", "-O", "^has_journal,^flex_bg"], 40, 0x155D_74C1),
@@ -34,7 +34,7 @@ fn new_volumes_are_consistent_and_always_the_same() {
         digests.push(crc32c(!0, &image.bytes()));
         let seen = plain(image.bytes()).expect("a volume of type rext3");
         assert_eq!((&seen.strays[..], &seen.guests[..]), (&[][..], &[][..]), "{args:?}");
-        // the journal of such a volume has two levels of indirect blocks, which would have to be longer for e2fsck
+        // the journal of such a volume has two levels of indirect blocks, and would have to be longer for e2fsck
         if mib > 3 {
             assert_valid(image.path(), &args);
         }

@@ -1,5 +1,5 @@
-//! Snapshots of native volumes beside a model: each reads as the tree was at its moment, whatever happens to the
-//! volume, and what they pinned is freed to the last block.
+//! Snapshots of native volumes compared with a model: each reads as the tree at the time of its creation, whatever
+//! happens to the volume, and all blocks that it pinned are freed after its deletion.
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use extant_fs::mkfs::{Kind, MkfsOptions, make};
@@ -29,7 +29,7 @@ fn made_with() -> MkfsOptions {
     options
 }
 
-/// The least memory: bitmaps are dropped and read again.
+/// Opens with the smallest cache: bitmaps are dropped and read again.
 fn open(device: &Arc<dyn BlockDevice>) -> Volume {
     let write = WriteOptions { seed: Some(7), superuser: true, ..WriteOptions::default() };
     let options = OpenOptions { write: Some(write), cache_bytes: 256 << 10, ..OpenOptions::default() };
@@ -74,7 +74,7 @@ fn number(volume: &Volume, name: &[u8]) -> InodeNo {
     volume.lookup(&volume.inode(InodeNo::ROOT).expect("the root"), name).expect("the file")
 }
 
-/// A volume and what it should hold.
+/// A volume and its expected content.
 struct World {
     device: Arc<dyn BlockDevice>,
     volume: Volume,
@@ -86,7 +86,7 @@ struct World {
 impl World {
     fn new(device: Arc<dyn BlockDevice>, rng: Rng) -> Self {
         let volume = open(&device);
-        // from here on it has what it needs at rest
+        // from here on it has everything it needs when idle
         volume.create(InodeNo::ROOT, b"f", &new(FileKind::Regular)).expect("a file");
         volume.unlink(InodeNo::ROOT, b"f").expect("removing");
         volume.sync().expect("a sync");
@@ -193,7 +193,7 @@ impl World {
         }
         let name = self.rng.pick(&names).clone();
         self.volume.unmount().expect("unmounting");
-        rollback(Arc::clone(&self.device), &name).expect("going back");
+        rollback(Arc::clone(&self.device), &name).expect("rolling back");
         self.tree = self.taken[&name].clone();
         self.volume = open(&self.device);
     }
@@ -203,7 +203,7 @@ impl World {
         self.volume = open(&self.device);
     }
 
-    /// The volume and its snapshots are as they should be.
+    /// Asserts that the volume and its snapshots have the expected content.
     fn look(&self) {
         assert_same(&read(&self.volume), &self.tree, "the volume");
         let names: Vec<_> = self.volume.snapshots().expect("the list").into_iter().map(|info| info.name).collect();
@@ -246,7 +246,7 @@ fn snapshots_are_what_the_tree_was() {
     }
 }
 
-/// With EXTANT_CAMPAIGN=1500 there are 1.5 million files; `--nocapture` shows how long it took.
+/// With EXTANT_CAMPAIGN=1500 there are 1.5 million files; `--nocapture` prints the time taken.
 #[test]
 fn a_snapshot_is_made_at_the_same_cost_on_any_volume() {
     let mut costs = Vec::new();
@@ -275,7 +275,7 @@ fn a_snapshot_is_made_at_the_same_cost_on_any_volume() {
         costs.push((device.counters().writes.bytes - before) / 4096);
         volume.unmount().expect("unmounting");
     }
-    // the list, the chunk table, the nodes above them, two superblocks; one level more on the large volume
+    // the list, the chunk table, the nodes above them, two superblocks; one more level on the large volume
     assert!(costs[1] <= 24 && costs[1] - costs[0] <= 6, "{costs:?}");
 }
 
@@ -297,7 +297,7 @@ fn a_volume_that_snapshots_have_filled_can_be_emptied() {
     let World { volume, .. } = World::new(Arc::clone(&device), Rng::new(0));
     let free = volume.statfs().blocks_free;
     let mut made = 0u64;
-    // each round a snapshot holds what the round before has written, until nothing is free
+    // in each iteration a snapshot pins what the one before has written, until nothing is free
     for round in 0u64.. {
         let name = format!("f{round}").into_bytes();
         let file = match volume.create(InodeNo::ROOT, &name, &new(FileKind::Regular)) {
@@ -311,7 +311,7 @@ fn a_volume_that_snapshots_have_filled_can_be_emptied() {
             Err(Error::NoSpace) => {}
             Err(e) => panic!("{e}"),
         }
-        volume.unlink(InodeNo::ROOT, &name).expect("removing goes on a full volume");
+        volume.unlink(InodeNo::ROOT, &name).expect("removing from a full volume");
         if !matches!(written, Ok(n) if n == 3 << 20) {
             break;
         }
@@ -386,7 +386,7 @@ fn a_damaged_list_is_an_error_and_the_volume_can_be_read() {
     assert!(rollback(device, b"a name like no other").expect_err("damaged").is_corruption());
 }
 
-/// With EXTANT_CAMPAIGN=40 a thousand of them.
+/// With EXTANT_CAMPAIGN=40 a thousand snapshots.
 #[test]
 fn snapshots_deleted_in_any_order_leave_no_trace() {
     let all = rounds(25);
@@ -481,7 +481,7 @@ fn snapshots_stay_what_they_are_while_others_work() {
     volume.unmount().expect("unmounting");
     drop(volume);
     let volume = open(&device);
-    // each bitmap is compared with what the descriptors count when it is read
+    // each bitmap is compared with the counts of the descriptors when it is read
     for (n, name) in volume.snapshots().expect("the list").into_iter().map(|info| info.name).enumerate() {
         volume.delete_snapshot(&name).unwrap_or_else(|e| panic!("{n}: {e}"));
     }
@@ -503,7 +503,7 @@ fn what_was_not_yet_written_in_one_snapshot_may_be_content_in_another() {
     volume.write_at(file, 0, &[1; 64 << 10]).expect("writing");
     volume.create_snapshot(b"behind").expect("a snapshot");
     volume.unmount().expect("unmounting");
-    rollback(Arc::clone(&device), b"before").expect("going back");
+    rollback(Arc::clone(&device), b"before").expect("rolling back");
     let volume = open(&device);
     assert_same(&read(&volume), &Tree::from([(b"f".to_vec(), vec![0; 64 << 10])]), "the volume");
     volume.write_at(number(&volume, b"f"), 0, &[2; 64 << 10]).expect("writing");
@@ -514,9 +514,9 @@ fn what_was_not_yet_written_in_one_snapshot_may_be_content_in_another() {
     volume.unmount().expect("unmounting");
 }
 
-/// One thread writes a number into one file after another. Whatever a snapshot finds, no file has a newer number than
-/// those before it, and none an older one than the next but for the round under way: in place, copied, and where files
-/// grow.
+/// One thread writes an increasing number into one file after another. In any snapshot no file has a newer number than
+/// the files before it, and none an older one than the next, except for the iteration in progress: in place, copied,
+/// and with growing files.
 #[test]
 fn a_snapshot_is_of_one_moment() {
     for grow in [false, true] {
@@ -569,7 +569,7 @@ fn a_snapshot_is_of_one_moment() {
     }
 }
 
-/// Blocks that a snapshot has, too, cannot be marked as unwritten: others take their place, so that a write needs no
+/// Blocks shared with a snapshot cannot be marked as unwritten: they are replaced by others, so that a write needs no
 /// space.
 #[test]
 fn a_zeroed_range_has_blocks_of_its_own_beside_a_snapshot() {

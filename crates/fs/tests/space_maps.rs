@@ -1,5 +1,5 @@
-//! Volumes with space maps: what is allocated and freed is in the maps when they are opened again, whatever the log and
-//! the trees had to do, and e2fsck finds nothing wrong with the same volume with block bitmaps.
+//! Volumes with space maps: after reopening, allocations and frees are in the maps, whatever the log and the trees had
+//! to do, and e2fsck finds no error in the same volume converted to block bitmaps.
 
 mod common;
 
@@ -46,8 +46,8 @@ fn bytes(device: &MemoryDevice) -> Vec<u8> {
     bytes
 }
 
-/// Asserts that e2fsck finds no error in the volume with block bitmaps, and returns the number of blocks that are free
-/// with the maps.
+/// Asserts that e2fsck finds no error in the volume converted to block bitmaps, and returns the number of free blocks
+/// according to the maps.
 fn assert_valid(device: &MemoryDevice) -> u64 {
     let bytes = bytes(device);
     let free = space_maps::free_blocks(&bytes).unwrap_or_else(|what| panic!("{what}"));
@@ -99,9 +99,9 @@ fn what_was_freed_nearby_is_used_first() {
     };
     let files: Vec<InodeNo> = (0..20).map(made).collect();
     let (hole, end) = (blocks(&volume, files[15]), blocks(&volume, files[17])[3] + 1);
-    assert_eq!(blocks(&volume, files[18])[0], end, "the files lie in a row");
+    assert_eq!(blocks(&volume, files[18])[0], end, "the files are contiguous");
     volume.unlink(InodeNo::ROOT, b"f15").expect("removed");
-    // durable, and so free to be used
+    // durable, and therefore available
     volume.sync().expect("synced");
     volume.sync().expect("synced");
     volume.write_at(files[17], 4096, &[2; 1024]).expect("written");
@@ -111,7 +111,7 @@ fn what_was_freed_nearby_is_used_first() {
     volume.unmount().expect("unmounted");
 }
 
-/// Files are written and removed, in many small generations so that the ring goes round and round.
+/// Writes and removes files, in many small generations so that the ring wraps several times.
 fn work(volume: &Volume, rng: &mut Rng, files: &mut Vec<String>, steps: u32) {
     for _ in 0..steps {
         match rng.below(10) {
@@ -171,7 +171,7 @@ fn places(device: &MemoryDevice) -> (SpaceMaps, [usize; 3]) {
     (maps, at)
 }
 
-/// Damage costs its own groups, and nothing else: the rest is read and written on.
+/// Damage affects only its own groups: the others are still read and written.
 #[test]
 fn damage_costs_its_own_groups() {
     let device = make(64 << 20, |_| ());
@@ -182,14 +182,14 @@ fn damage_costs_its_own_groups() {
     let (maps, [head, ring, tree]) = places(&device);
     assert_eq!(maps.maps(), 4);
     let good = bytes(&device);
-    // the record of the first generation is in the log, and no head has it
+    // the record of the first generation is in the log, and not included in any head
     for (at, lost) in [(head + 9, 2), (tree + 30, 2), (tree, 2), (ring + 33, 8), (head + 64 + 9, 2)] {
         let mut bad = good.clone();
         bad[at] ^= 1;
         let device = Arc::new(MemoryDevice::from_vec(bad));
         let volume = open(&device, MODES[2]);
         assert_eq!(content(&volume, file_number), vec![3; 50_000]);
-        // what is in use in such a group stays so, and the volume says that it needs a check
+        // blocks in use in such a group stay in use, and the volume is marked for a check
         let freed = volume.unlink(InodeNo::ROOT, b"stays");
         let number = if lost < 8 { Some(file(&volume, "more")) } else { None };
         let written = number.map(|number| volume.write_at(number, 0, &vec![1; 400_000]));
@@ -201,7 +201,7 @@ fn damage_costs_its_own_groups() {
         let sb = Superblock::parse(&bytes(&device)[1024..]).expect("a superblock");
         assert!(State::from_bits_retain(sb.disk.s_state.get()).contains(State::ERROR), "byte {at}");
     }
-    // numbers that lead nowhere, and a feature that a newer version has
+    // invalid numbers, and a feature of a newer version
     let wrong: [fn(&mut DiskSuperblock); 3] =
         [|sb| sb.x_map_groups = 3.into(), |sb| sb.x_map_start = 0.into(), |sb| sb.x_ro_features = 3.into()];
     for change in wrong {
@@ -244,7 +244,7 @@ fn what_does_not_go_together_is_refused() {
     });
 }
 
-/// The volume is left as a loss of power leaves it: the kernel reads it and replays its journal, and then we write it.
+/// The volume is left as after a loss of power: the kernel reads it and replays its journal, and then Extant writes it.
 #[test]
 fn a_cut_volume_is_read_by_the_kernel_and_then_by_us() {
     if !need(&["e2fsck"]) {
@@ -256,7 +256,7 @@ fn a_cut_volume_is_read_by_the_kernel_and_then_by_us() {
     let mut files = Vec::new();
     work(&volume, &mut rng, &mut files, 60);
     volume.sync().expect("synced");
-    // not unmounted: what the journal has is not home
+    // not unmounted: the journal has not been checkpointed
     let image = Image::from_bytes(&bytes(&device));
     let seen = manifest(&volume);
     match oracle::kernel_mount(image.path(), "ro") {
@@ -272,7 +272,7 @@ fn a_cut_volume_is_read_by_the_kernel_and_then_by_us() {
     assert_valid(&replayed);
 }
 
-/// Without what a look itself changes.
+/// The manifest without what reading itself changes.
 fn manifest_of(manifest: &Manifest) -> Manifest {
     Manifest(manifest.0.clone()).forget(&[Field::Accessed])
 }

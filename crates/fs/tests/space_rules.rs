@@ -1,5 +1,5 @@
-//! The rules on which user may use which blocks and numbers, and when: blocks that are reserved, blocks and numbers
-//! that were freed, bitmaps that cannot be read, and the free blocks that a device is notified of.
+//! The rules for the use of blocks and numbers by users: reserved blocks, freed blocks and numbers, unreadable bitmaps,
+//! and the free blocks discarded on a device.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn with(consistency: Consistency) -> WriteOptions {
     WriteOptions { consistency: Some(consistency), ..WriteOptions::default() }
 }
 
-/// Writes to a new file until there is no space; how much fitted.
+/// Writes to a new file until there is no space; returns the number of bytes written.
 fn fill(volume: &Volume, name: &[u8]) -> u64 {
     let file = volume.create(ROOT, name, &FILE).expect("a file").number;
     let mut at = 0;
@@ -55,7 +55,7 @@ fn reserved_blocks_are_for_whom_the_superblock_says() {
         let wrote = volume.on_behalf_of(uid, gid, || volume.write_at(number, end, &[2; 1024]));
         assert_eq!(wrote.is_ok(), may, "user {uid}, group {gid}: {wrote:?}");
     }
-    // and no longer than it says
+    // and only while the reserve exists
     assert!(matches!(
         volume.create(ROOT, b"more", &FILE).and_then(|f| volume.write_at(f.number, 0, &[3; 9999])),
         Err(Error::NoSpace)
@@ -80,7 +80,7 @@ fn a_bitmap_that_cannot_be_read_is_an_error_of_the_device() {
         let volume = Volume::open(Arc::new(device), &options).expect("opened");
         let made = volume.create(ROOT, b"f", &FILE);
         assert!(matches!(made, Err(Error::Io(_))), "{made:?}");
-        assert!(volume.damaged_groups().is_empty(), "the group is as good as it was");
+        assert!(volume.damaged_groups().is_empty(), "the group is as usable as before");
     }
 }
 
@@ -122,7 +122,7 @@ fn all_numbers_can_be_used_again_and_again() {
         while volume.create(ROOT, format!("{round}-{made}").as_bytes(), &FILE).is_ok() {
             made += 1;
         }
-        // all but the reserved ones and lost+found
+        // all except the reserved ones and lost+found
         assert_eq!(made, 64 - 11);
         for n in 0..made {
             volume.unlink(ROOT, format!("{round}-{n}").as_bytes()).expect("unlink");
@@ -162,7 +162,7 @@ fn trimming_reports_free_blocks_and_no_others() {
         };
         volume.unlink(ROOT, b"gone").expect("unlink");
         if consistency == Consistency::Journal {
-            // a crash would bring it back
+            // a crash would restore it
             volume.trim(0, u64::MAX, 0).expect("trimmed");
             assert_eq!(there(), 7);
         }
@@ -175,7 +175,7 @@ fn trimming_reports_free_blocks_and_no_others() {
         for (start, length, least) in [(32 << 20, 1 << 20, 0), (0, 1, 0), (0, u64::MAX, 1 << 40)] {
             assert!(matches!(volume.trim(start, length, least), Err(Error::Invalid(_))));
         }
-        // nothing is out of reach afterwards, and what was left is as it was
+        // no block stays unavailable afterwards, and the remaining file is unchanged
         assert_eq!(volume.statfs().blocks_free * u64::from(volume.superblock().geometry.block_size), free);
         let mut read = vec![0; content.len()];
         volume.read_at(&volume.inode(left).expect("a file"), 0, &mut read).expect("read");
@@ -210,8 +210,8 @@ fn files_that_grow_at_once_lie_in_long_pieces() {
             let (mut at, mut pieces, mut end) = (0, 0, None);
             while at < inode.size.div_ceil(u64::from(volume.superblock().geometry.block_size)) {
                 let run = volume.map(&inode, extant_fs::FileBlock(at)).expect("a map");
-                let first = run.physical().expect("a place").get();
-                // an indirect block or two may lie between
+                let first = run.physical().expect("a block").get();
+                // an indirect block or two may be between
                 pieces += u32::from(end.is_none_or(|end| first < end || first > end + 2));
                 end = Some(first + run.len);
                 at += run.len;

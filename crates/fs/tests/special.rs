@@ -1,5 +1,5 @@
-//! Features that few volumes have: names without case, encryption without the key, values in inodes of their own,
-//! access control lists; and many threads at once.
+//! Rarely used features: casefolded names, encryption without the key, values in attribute inodes, access control
+//! lists; and many threads at once.
 
 mod common;
 
@@ -78,7 +78,7 @@ fn encrypted_without_the_key() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::create_dir(&secret).unwrap();
-    // the names are as good as encrypted ones: the directory says that they are
+    // the directory is marked as encrypted, so any names count as encrypted ones
     let names: Vec<String> = (0..300).map(|n| format!("{n:0>16}{}", "x".repeat(n % 240))).collect();
     for name in &names {
         std::fs::write(secret.join(name), b"cipher text").unwrap();
@@ -105,7 +105,7 @@ fn encrypted_without_the_key() {
     }
     assert_eq!(refused, 1);
     assert!(matches!(volume.lookup(&dir, names[5].as_bytes()), Err(Error::NotFound)));
-    // the length "01" is more than the link has
+    // the length "01" exceeds that of the link
     let link = volume.inode(volume.resolve_nofollow(link.as_bytes()).unwrap()).unwrap();
     assert!(matches!(volume.read_link(&link), Err(Error::Corrupt { .. })));
 }
@@ -119,7 +119,7 @@ fn values_in_inodes_of_their_own() {
     std::fs::write(folder.path().join("file"), b"content").unwrap();
     let image =
         Image::mke2fs(&["-t", "ext4", "-b", "1024", "-O", "ea_inode"], 8 << 20).with_folder(folder.path()).build();
-    // debugfs takes a block at most, and that does not fit beside anything
+    // debugfs accepts a block at most, which does not fit in addition to anything
     let value: Vec<u8> = (0..1024u32).map(|n| (n * 7 % 251) as u8).collect();
     let source = image.beside("value");
     std::fs::write(&source, &value).unwrap();
@@ -134,7 +134,7 @@ fn values_in_inodes_of_their_own() {
     assert_eq!(volume.get_xattr(&file, b"user.small").unwrap(), b"tiny");
     assert!(volume.get_xattr(&file, b"user.large").unwrap() == value);
 
-    // one byte of the value changes: its hash shows it, and the other attribute is not touched
+    // one byte of the value changes: its hash reveals it, and the other attribute is not affected
     let mut bytes = image.bytes();
     let at = bytes.windows(64).position(|w| w == &value[..64]).expect("the value's first block");
     bytes[at] ^= 1;
@@ -195,7 +195,7 @@ fn a_map_that_leads_in_circles_comes_to_an_end() {
     let image = Image::mke2fs(&["-t", "ext2", "-b", "1024"], 8 << 20).with_folder(folder.path()).build();
     let volume = open(image.path());
     let file = volume.inode(volume.resolve(b"/file").unwrap()).unwrap();
-    // the indirect block names itself everywhere, and stands for all three levels
+    // the indirect block refers to itself everywhere, and is used for all three levels
     let indirect: u32 = file.raw().block_words::<13>()[12];
     let mut bytes = image.bytes();
     let at = indirect as usize * 1024;
@@ -218,7 +218,7 @@ fn many_threads_see_the_same() {
     }
     let tree = Tree::new(81, &Spec { wide: 400, ..Spec::small() });
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 24 << 20).with_tree(&tree).indexed().build();
-    // so small a cache that the threads push out each other's blocks
+    // so small a cache that the threads evict each other's blocks
     let options = OpenOptions { cache_bytes: 32 << 10, ..OpenOptions::default() };
     let volume = Arc::new(Volume::open(common::device(image.path()), &options).unwrap());
     let alone = manifest(&volume);

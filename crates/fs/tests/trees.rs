@@ -1,4 +1,4 @@
-//! Volumes of every format that mke2fs makes from a folder, against what was written into that folder.
+//! Volumes of every format that mke2fs makes from a folder, compared with the content of that folder.
 
 mod common;
 
@@ -6,8 +6,8 @@ use common::{manifest, open};
 use extant_fs::{Error, FileBlock, FileKind, InodeFlags, InodeNo, Volume};
 use testkit::{Field, Image, Spec, Tree, need};
 
-/// Arguments of mke2fs, and whether e2fsck is to index the directories. Inline data is left to what the kernel writes:
-/// mke2fs loses the end of a file that ends in a hole there.
+/// Arguments of mke2fs, and whether e2fsck should index the directories. Inline data is tested with files written by
+/// the kernel only: mke2fs loses the end of a file that ends in a hole.
 const VARIANTS: &[(&[&str], bool)] = &[
     (&["-t", "ext2", "-b", "1024"], true),
     (&["-t", "ext2", "-b", "2048", "-O", "^filetype,^dir_index"], false),
@@ -51,7 +51,7 @@ fn every_format_shows_what_was_written() {
     }
 }
 
-/// Each name by look-up, each place in a directory by cookie.
+/// Each name by lookup, and each position in a directory by cookie.
 fn every_name_is_found(volume: &Volume) {
     let mut indexed = 0;
     for (path, inode) in volume.walk(InodeNo::ROOT) {

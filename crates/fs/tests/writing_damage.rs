@@ -1,5 +1,5 @@
-//! Volumes whose own structures (superblock, descriptors, bitmaps, journal) are damaged, opened for writing: they are
-//! refused, or worked on with errors here and there; nothing panics, hangs, or goes on for ever.
+//! Opening for writing on volumes with damaged structures of their own (superblock, descriptors, bitmaps, journal):
+//! they are refused, or used with some errors; no call panics, hangs, or runs for ever.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 use testkit::damage::Damager;
 use testkit::{Image, Rng, Spec, Tree, cases, need, repair_checksums};
 
-/// The bytes of the volume's own structures, inode tables left out.
+/// The bytes of the volume's own structures, without inode tables.
 fn structures(image: &Image, block: usize) -> Vec<Range<usize>> {
     let volume = open(image.path());
     let geometry = &volume.superblock().geometry;
@@ -38,7 +38,7 @@ fn structures(image: &Image, block: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Works on whatever can be worked on, and says how many calls succeeded.
+/// Makes as many changes as possible, and returns the number of successful calls.
 fn work(volume: &Volume, rng: &mut Rng) -> u32 {
     let mut paths: Vec<Vec<u8>> = Vec::new();
     for (path, inode) in volume.walk(InodeNo::ROOT).take(60) {
@@ -73,7 +73,7 @@ fn work(volume: &Volume, rng: &mut Rng) -> u32 {
     done + u32::from(volume.unmount().is_ok())
 }
 
-/// The parts of a path before its last slash, and behind it.
+/// The parts of a path before and after its last slash.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),

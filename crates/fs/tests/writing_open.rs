@@ -1,5 +1,5 @@
-//! Opening for writing: what is refused, what is marked on the device, and that e2fsck and the kernel accept what was
-//! written, on volumes of many shapes and with every consistency.
+//! Opening for writing: refusals, the marks on the device, and acceptance of the result by e2fsck and the kernel, on
+//! volumes of many layouts and with every consistency mode.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use testkit::{Image, Rng, need, oracle, tools};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Shapes that record their space in different ways.
+/// Variants that record their space in different ways.
 const SHAPES: &[&[&str]] = &[
     &["-t", "ext2", "-b", "1024"],
     &["-t", "ext2", "-b", "4096", "-I", "128", "-O", "^resize_inode"],
@@ -64,7 +64,7 @@ fn is_valid(image: &Path) -> bool {
 /// The result of a run: files with their content, at most a few hundred.
 type Model = std::collections::BTreeMap<String, Vec<u8>>;
 
-/// Makes, changes and removes files, in directories at the top and below.
+/// Creates, changes and removes files, in top-level directories and deeper ones.
 fn work(volume: &Volume, rng: &mut Rng, model: &mut Model, steps: u32) {
     for step in 0..steps {
         let names: Vec<String> = model.keys().cloned().collect();
@@ -197,7 +197,7 @@ fn the_superblock_says_how_the_volume_is() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    // nothing is written to a volume that is only looked at
+    // nothing is written to a volume open for reading
     let image = Image::mke2fs(&["-t", "ext2"], 8 << 20).build();
     let before = image.bytes();
     let volume = open_writable(image.path(), WriteOptions::default());
@@ -207,7 +207,7 @@ fn the_superblock_says_how_the_volume_is() {
     drop(volume);
     assert!(image.bytes() == before);
 
-    // in use, quiet, and in use again
+    // in use, idle, and in use again
     let mounted_at = Some(b"/a/place".to_vec());
     let volume = open_writable(image.path(), WriteOptions { mounted_at, ..WriteOptions::default() });
     volume.create(InodeNo::ROOT, b"one", &new(FileKind::Regular)).expect("a file");
@@ -216,7 +216,7 @@ fn the_superblock_says_how_the_volume_is() {
     assert!(!is_valid(image.path()));
     volume.tick(Duration::from_secs(100)).expect("tick");
     volume.tick(Duration::from_secs(102)).expect("tick");
-    assert!(is_valid(image.path()), "it has been quiet for two seconds");
+    assert!(is_valid(image.path()), "it has been idle for two seconds");
     assert_valid(image.path(), &"quiet");
     volume.create(InodeNo::ROOT, b"two", &new(FileKind::Regular)).expect("a file");
     volume.sync().expect("sync");
@@ -227,7 +227,7 @@ fn the_superblock_says_how_the_volume_is() {
     assert_eq!(sb.last_mounted(), "/a/place");
     assert!(sb.s_kbytes_written.get() > 0);
 
-    // now it needs a check, except for those who promise nothing; and it does not become consistent by that
+    // now it needs a check, except in a mode without guarantees; and using it does not make it consistent
     let refused = open_for_writing(&image, WriteOptions::default());
     assert!(matches!(&refused, Err(Error::ReadOnly(why)) if why.contains("check")), "{:?}", refused.err());
     let volume = open_writable(image.path(), with(Consistency::None));
@@ -237,7 +237,7 @@ fn the_superblock_says_how_the_volume_is() {
     drop(volume);
     assert!(!is_valid(image.path()));
 
-    // and neither when something was found wrong
+    // nor after an error was found
     for shape in ["ext2", "ext4"] {
         let image = Image::mke2fs(&["-t", shape], 16 << 20).build();
         let volume = open_writable(image.path(), WriteOptions::default());
@@ -289,9 +289,9 @@ fn what_cannot_be_written_is_refused_in_a_sentence() {
             Err(other) => panic!("{sentence}: {other}"),
             Ok(_) => panic!("{sentence}: it was opened"),
         }
-        assert!(image.bytes() == before, "{sentence}: a volume that is refused is left alone");
+        assert!(image.bytes() == before, "{sentence}: a refused volume is not changed");
         let readable = Volume::open(Arc::new(MemoryDevice::from_vec(before)), &OpenOptions { write: None, ..options });
-        assert!(readable.is_ok_and(|volume| volume.sync().is_err()), "{sentence}: it can be read all the same");
+        assert!(readable.is_ok_and(|volume| volume.sync().is_err()), "{sentence}: it can still be read");
     };
     let make = |args: &[&str]| Image::mke2fs(args, 16 << 20).build();
     let plain = OpenOptions::default();
@@ -336,7 +336,7 @@ fn a_group_whose_bitmap_is_wrong_is_left_alone() {
         volume.unlink(InodeNo::ROOT, b"big").expect("removed");
         volume.unmount().expect("unmounted");
         drop(volume);
-        // a free block of group 1 seems to be in use
+        // a free block of group 1 appears to be in use
         let group = open(image.path()).group(extant_fs::GroupNo(1)).expect("a group");
         let mut bytes = image.bytes();
         bytes[group.block_bitmap.get() as usize * 1024 + 700] ^= 0x10;
@@ -353,7 +353,7 @@ fn a_group_whose_bitmap_is_wrong_is_left_alone() {
         drop(volume);
         let after = image.bytes();
         let at = group.block_bitmap.get() as usize * 1024;
-        assert!(after[at..at + 1024] == bytes[at..at + 1024], "nothing was done to it");
+        assert!(after[at..at + 1024] == bytes[at..at + 1024], "it is unchanged");
         assert_eq!(superblock(image.path()).s_state.get() & 2, 2, "the volume is marked as having errors");
         assert!(superblock(image.path()).s_error_count.get() > 0);
         compare(&open(image.path()), &model, &shape);
@@ -384,13 +384,13 @@ fn a_full_volume_takes_new_files_as_soon_as_others_are_gone() {
         };
         let first = fill(b"first");
         assert!(first > 5 << 20, "{first}");
-        // what it contained is free only when its removal is durable; a caller that needs it waits for that
+        // the old content is free only when its removal is durable; a caller that needs the space waits for that
         for _ in 0..3 {
             volume.unlink(InodeNo::ROOT, b"first").expect("removed");
             let again = fill(b"first");
             assert!(again.abs_diff(first) < 100_000, "{first} {again}");
         }
-        // and inodes
+        // the same for inodes
         let mut made = 0;
         while volume.create(InodeNo::ROOT, format!("n{made}").as_bytes(), &new(FileKind::Regular)).is_ok() {
             made += 1;
@@ -420,7 +420,7 @@ fn the_background_writes_what_is_left_alone() {
         let number = volume.resolve(b"/file").ok()?;
         (content(&volume, number) == b"content").then_some(())
     };
-    // it takes as long as the machine takes; without a background thread for ever
+    // depends on the speed of the machine; without a background thread it would never end
     let mut tries = 0;
     while there().is_none() {
         tries += 1;
@@ -450,7 +450,7 @@ fn a_volume_in_use_says_so() {
     drop(volume);
     assert_valid(image.path(), &"mmp");
     assert_eq!(open(image.path()).warnings(), []);
-    // left by a crash: no process changes the number any more
+    // after a crash: no process changes the number any more
     let crashed = Image::from_bytes(&seen);
     let volume = open_writable(crashed.path(), WriteOptions::default());
     // another process writes the block: nothing is written any more

@@ -90,7 +90,7 @@ impl Pair {
         words.extend(Self::options(options));
         words.push(text(&self.path("ours")).to_owned());
         let ran = run_with(command(&words).env("SOURCE_DATE_EPOCH", TIME), b"", LIMIT);
-        let noted = ran.text().ends_with("the volume is too small for a journal and gets none\n");
+        let noted = ran.text().ends_with("the volume is too small for a journal and is created without one\n");
         assert!(ran.exit == Some(0) && (noted || ran.text().is_empty()), "extant mkfs {options}: {}", ran.text());
     }
 }
@@ -356,7 +356,7 @@ fn refusals_are_one_sentence() {
     for (options, size, why) in [
         ("-t ext5", "8M", "unknown type; use extant, ext2, ext3, ext4, rext3 or spacemap"),
         ("-t ext4 -O nonsense", "8M", "unknown feature `nonsense`"),
-        ("-t ext4 -O dirdata", "8M", "cannot be made with the feature dirdata"),
+        ("-t ext4 -O dirdata", "8M", "cannot be created with the feature dirdata"),
         ("-t ext4 -O bigalloc,^extent,^64bit", "8M", "bigalloc needs the feature extent"),
         ("-t ext4 -O resize_inode,meta_bg", "8M", "exclude each other"),
         ("-t ext4 -b 3000", "8M", "a power of two from 1024 to 65536"),
@@ -375,8 +375,8 @@ fn refusals_are_one_sentence() {
         ("-t extant -J size=4", "32M", "-j and -J"),
         ("-t extant -O has_journal", "32M", "feature has_journal is not available with -t extant"),
         ("-t extant -O ^filetype", "32M", "feature filetype cannot be omitted with -t extant"),
-        ("-t ext4", "0", "the size is 0: name the size of the volume"),
-        ("-t extant", "0", "the size is 0: name the size of the volume"),
+        ("-t ext4", "0", "the size is 0: specify the size of the volume"),
+        ("-t extant", "0", "the size is 0: specify the size of the volume"),
         ("-t ext4 -L a-label-of-17-byte", "8M", "can have at most 16 bytes"),
         ("-t ext2", "8", "no space for a volume"),
         ("-t ext2", "nonsense", "invalid size 'nonsense'"),
@@ -391,7 +391,7 @@ fn refusals_are_one_sentence() {
         let nothing = [
             "unknown type",
             "unknown feature",
-            "cannot be made with",
+            "cannot be created with",
             "not a number",
             "unknown extended",
             "invalid UUID",

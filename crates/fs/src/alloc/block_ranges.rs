@@ -1,13 +1,13 @@
-//! Ranges of blocks that were allocated for content, to know which may be overwritten.
+//! Ranges of blocks allocated for content, to determine which may be overwritten.
 
 use std::collections::BTreeMap;
 
-/// Ranges of blocks: the first block of each, and the one behind it. None touches another.
+/// Ranges of blocks: first block to end (exclusive). No two ranges touch.
 #[derive(Default)]
 pub(super) struct BlockRanges(BTreeMap<u64, u64>);
 
 impl BlockRanges {
-    /// Adds blocks, none of which is there.
+    /// Adds blocks, none of which is in the set.
     pub(super) fn add(&mut self, first: u64, count: u64) {
         let (mut start, mut end) = (first, first + count);
         if let Some((before, _)) = self.0.range(..first).next_back().filter(|(_, end)| **end == first) {
@@ -23,7 +23,8 @@ impl BlockRanges {
         self.0.clear();
     }
 
-    /// Whether a block is there, and how many from it on, at most `len`, are as it is.
+    /// Whether the block `first` is in the set, and the number of blocks from it on, at most `len`, with the same
+    /// answer.
     pub(super) fn answer(&self, first: u64, len: u64) -> (bool, u64) {
         if let Some((_, end)) = self.0.range(..=first).next_back().filter(|(_, end)| **end > first) {
             return (true, len.min(end - first));

@@ -1,8 +1,8 @@
-//! Blocks: where they come from and how they go back.
+//! Allocation and freeing of blocks.
 //!
-//! A request says where it would like to be and how much it could use, and gets one run: the goal itself where enough
-//! is free there, else a run that is long enough in the goal's group, then in the groups that follow; where a few
-//! groups have no such run, the longest that was seen. Which of the runs of a group that are long enough, [`fit`] says.
+//! A request states a goal and a wanted length, and is answered with one run: at the goal itself if enough is free
+//! there, else a run that is long enough in the goal's group, then in the groups after it; if a few groups have no such
+//! run, the longest one found. [`fit`] chooses among the runs of a group that are long enough.
 
 use super::Space;
 use super::cell::{GroupCell, GroupState};
@@ -18,18 +18,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::Operation;
 
-/// Groups that are looked into for a run that is long enough, before a shorter one is taken.
+/// Number of groups searched for a run that is long enough before a shorter one is taken.
 const LOOK: usize = 8;
-/// At the goal itself a run of so many blocks is taken, even where more is wanted.
+/// Blocks: a run of this length at the goal itself is taken, even if more is wanted.
 const ENOUGH: u32 = 16;
-/// Bytes asked for at once from which on a file is long.
+/// Minimum size of a request, in bytes, for its file to count as long.
 const LONG: u64 = 256 << 10;
-/// Files that grow at once in one place are separated by this part of a group, so that each lies in long pieces.
+/// Files that grow at the same time in one place are separated by this fraction of a group, so that each has long
+/// extents.
 const APART: u32 = 8;
-/// The maximum number of times that a run that was found may be taken by another thread in the same moment.
+/// Maximum number of attempts when the found run is allocated by another thread meanwhile.
 const TRIES: usize = 64;
 
-/// Blocks that follow each other.
+/// Consecutive blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// The first block.
@@ -39,7 +40,7 @@ pub(crate) struct Extent {
 }
 
 impl Space {
-    /// Whether a file's blocks lie where a file's blocks can.
+    /// Checks that all blocks are ones that a file may own.
     pub(super) fn may_be_freed(&self, first: FsBlock, count: u64) -> Result<()> {
         let geometry = &self.sb.geometry;
         let bad = |what| Err(Error::corrupt(Structure::Bitmap, Where::Block(first), what));
@@ -66,8 +67,8 @@ impl Space {
         Ok(())
     }
 
-    /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is pinned; the rest may be
-    /// allocated when the generation `deferred` is durable, without one at once.
+    /// Marks blocks of a group that are in use as free, in memory. Blocks used by a snapshot are pinned; the others may
+    /// be allocated when the generation `deferred` is durable, or at once if it is `None`.
     pub(super) fn free_units(
         &self,
         cell: &GroupCell,
@@ -114,13 +115,13 @@ impl Space {
         }
     }
 
-    /// Adds to what was freed in a generation and is deferred until it is durable.
+    /// Adds to the space freed in a generation, which is deferred until the generation is durable.
     pub(super) fn defer<R>(&self, generation: u64, add: impl FnOnce(&mut RunSet) -> R) {
         let units = self.sb.geometry.clusters_per_group();
         add(self.deferred.lock().entry(generation).or_insert_with(|| RunSet::new(units)));
     }
 
-    /// Releases what was freed up to a generation: it may be allocated again.
+    /// Releases what was freed up to a generation for allocation.
     pub(crate) fn release(&self, generation: u64) {
         fn due(deferred: &Mutex<BTreeMap<u64, RunSet>>, generation: u64) -> impl Iterator<Item = RunSet> + use<> {
             let mut all = deferred.lock();
@@ -139,7 +140,7 @@ impl Space {
     }
 
     /// Defers the first free run of at least `least` blocks that begins in a range of a group, until
-    /// [`Space::release_run`]; `None` where there is none, or all is reserved.
+    /// [`Space::release_run`]; `None` if there is none or all space is reserved.
     pub(crate) fn set_aside(
         &self,
         op: &Operation<'_>,
@@ -163,16 +164,16 @@ impl Space {
         Ok(Some(run))
     }
 
-    /// Blocks that were set aside may be allocated again.
+    /// Releases blocks that were set aside for allocation.
     pub(crate) fn release_run(&self, group: u32, run: Run) {
         self.release_blocks(group, run.len, |free| free.release(run));
     }
 
-    /// So many blocks of a group that were deferred may be allocated again.
+    /// Releases `count` deferred blocks of a group for allocation.
     fn release_blocks(&self, group: u32, count: u32, release: impl FnOnce(&mut ContainerMap)) {
         let Some(cell) = self.cell(GroupNo(group)) else { return };
         let mut state = cell.state.lock();
-        // it is there: what defers something is not dropped
+        // it is loaded: a group with deferred space is not dropped
         if let Some(free) = &mut state.space.free {
             release(free);
         }
@@ -189,8 +190,8 @@ impl Space {
         }
     }
 
-    /// Finds and takes a run for blocks that the pool has granted; `begin` is the group and the unit where to look
-    /// first.
+    /// Finds and allocates a run for blocks already granted by the pool; `begin` is the group and the unit where the
+    /// search begins.
     pub(super) fn place(&self, op: &Operation<'_>, begin: (u32, u32), want: u32, role: Role) -> Result<Extent> {
         let enough = if role.purpose() == Purpose::Metadata { 1 } else { want.min(ENOUGH) };
         for kind in self.rule.tries(role) {
@@ -212,8 +213,8 @@ impl Space {
         Err(Error::NoSpace)
     }
 
-    /// The best run to be seen from where a search begins. A group whose bitmap cannot be read is passed over; that is
-    /// an error only where no other has space.
+    /// The best run in search order. A group whose bitmap cannot be read is skipped; that is an error only if no other
+    /// group has space.
     fn look(
         &self,
         op: &Operation<'_>,
@@ -231,7 +232,7 @@ impl Space {
         let mut unread = None;
         let mut looked = 0;
         while looked < LOOK || best.is_none() && unread.is_none() {
-            // only what is longer than what was seen is looked at
+            // only groups that may have a run longer than the best so far are examined
             let least = best.map_or(0, |(_, run)| run.len) + 1;
             let Some(group) = order.iter_mut().find_map(|range| {
                 let group = self.bounds.next(kind.class(), range.clone(), least);
@@ -263,19 +264,19 @@ impl Space {
             if there >= enough {
                 return Ok(Some((group, Run { start: from, len: there })));
             }
-            // no longer than there can be, so that a group in pieces is not looked through again and again
+            // at most the longest run possible, so that a fragmented group is not searched repeatedly
             let hoped = want.min(longest);
             let (goal_here, is_long) = ((group == goal).then_some(unit), self.is_long(want));
             let request = Request { group, within: &within, goal: goal_here, want: hoped, near: chunk, is_long };
             let found = self.fit.find(map, &request);
             let len = found.map_or(0, |run| run.len);
             if len < hoped {
-                // every run was looked at: none is longer
+                // all runs were examined: none is longer
                 self.bounds.lower(kind.class(), group, len);
             }
             if let Some(run) = found {
                 if len == want {
-                    // a file that would go on where another one does: both get space to go on
+                    // a file that would continue right after another one: both get space to grow
                     let meets = group == goal && unit > 0 && there == 0 && is_long;
                     let apart = self.sb.geometry.blocks_per_group / APART;
                     return Ok(Some((group, if meets { fit::apart(map, &within, run, apart) } else { run })));
@@ -293,12 +294,12 @@ impl Space {
         }
     }
 
-    /// Whether so many blocks at once are part of a long file, most likely.
+    /// Whether a request of this many blocks probably belongs to a long file.
     fn is_long(&self, blocks: u32) -> bool {
         u64::from(blocks) * u64::from(self.sb.geometry.block_size) >= LONG
     }
 
-    /// Takes as much of a run as is still free, from its start.
+    /// Allocates the still free part of a run, from its start.
     fn take(&self, op: &Operation<'_>, group: u32, run: Run) -> Result<Option<Run>> {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
         let Some(mut state) = self.lock_space(op.store(), group)? else { return Ok(None) };
@@ -321,26 +322,26 @@ impl Space {
     }
 }
 
-/// Blocks that are reserved for delayed data. What is left of the reservation is released when it is dropped.
+/// Blocks reserved for delayed data. The unused rest is released on drop.
 pub(crate) struct Reservation {
     pub(super) space: Arc<Space>,
     pub(super) blocks: u64,
 }
 
 impl Reservation {
-    /// The number of blocks that are reserved.
+    /// The number of reserved blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// So many of the blocks were allocated, or are not needed any more.
+    /// Subtracts blocks that were allocated, or are not needed any more.
     pub(crate) fn spend(&mut self, blocks: u64) {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
         self.space.pool.lock().unreserve(blocks);
     }
 
-    /// Joins two reservations.
+    /// Merges two reservations.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.blocks += std::mem::take(&mut other.blocks);
     }

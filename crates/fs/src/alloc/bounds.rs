@@ -1,19 +1,19 @@
-//! The longest run that each group may have, so that a search passes over the groups that have no run long enough
-//! without a look at each.
+//! An upper bound on the longest run of each group, so that a search skips groups without a long enough run and without
+//! examining them.
 //!
-//! A bound may be too large, never too small. So it is raised after blocks came back, and lowered only by the holder of
-//! the group's lock, who looked at all of its runs; or to what the group's own counts say, which are read under the
-//! tree's lock and change before the bound is raised.
+//! A bound may be too large, never too small. So it is raised after blocks were freed, and lowered only by the holder
+//! of the group's lock after an examination of all its runs; or to the limit of the group's own counts, which are read
+//! under the tree's lock and change before the bound is raised.
 
 use parking_lot::Mutex;
 use space::Longest;
 use std::ops::Range;
 
-/// Bounds of all groups, for each class of searches that there is on a volume.
+/// Bounds of all groups, for each class of searches used on a volume.
 pub(super) struct Bounds<const CLASSES: usize>([Option<Mutex<Longest>>; CLASSES]);
 
 impl<const CLASSES: usize> Bounds<CLASSES> {
-    /// As the groups are when only their counts of blocks are known; without the classes that are not `used`.
+    /// Initializes the bounds from the groups' counts of blocks, without the classes that are not `used`.
     pub(super) fn new(counts: &[u32], used: impl Fn(usize) -> bool) -> Self {
         let tree = |class| used(class).then(|| Mutex::new(Longest::from(counts.to_vec())));
         Self(std::array::from_fn(tree))
@@ -24,12 +24,13 @@ impl<const CLASSES: usize> Bounds<CLASSES> {
         self.of(class)?.lock().next_in(range, least)
     }
 
-    /// No run of a group is longer.
+    /// The upper bound on the runs of a group.
     pub(super) fn bound(&self, class: usize, group: u32) -> u32 {
         self.of(class).map_or(0, |tree| tree.lock().bound(group))
     }
 
-    /// A group was passed over for what its own counts say: the bound becomes that, so that it is not met again.
+    /// Lowers the bound of a group that was skipped because of its own counts to these, so that it is not visited
+    /// again.
     pub(super) fn pass_over(&self, class: usize, group: u32, most: impl FnOnce() -> u32) {
         let Some(tree) = self.of(class) else { return };
         let mut tree = tree.lock();
@@ -39,14 +40,15 @@ impl<const CLASSES: usize> Bounds<CLASSES> {
         }
     }
 
-    /// All runs of a group were looked at, by the holder of its lock, and this is the longest.
+    /// Lowers the bound to the longest run of a group, all of whose runs were examined by the holder of its lock.
     pub(super) fn lower(&self, class: usize, group: u32, longest: u32) {
         if let Some(tree) = self.of(class) {
             tree.lock().set(group, longest);
         }
     }
 
-    /// Blocks of a group came back, or other ones are set aside for metadata; the group's own counts say so already.
+    /// Raises the bound after blocks of a group were freed or its metadata chunks changed; the group's own counts are
+    /// updated before.
     pub(super) fn raise(&self, group: u32) {
         self.0.iter().flatten().for_each(|tree| tree.lock().raise(group, u32::MAX));
     }

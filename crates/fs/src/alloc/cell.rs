@@ -1,5 +1,4 @@
-//! A group in memory: its descriptor, its free space and its free inodes once they are needed, and what of them has
-//! changed.
+//! A group in memory: its descriptor, its free space and free inodes once they are needed, and flags for their changes.
 
 use super::record::FreeBlocksHint;
 use format::FsBlock;
@@ -10,15 +9,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A group.
 pub(crate) struct GroupCell {
-    /// The first block of its inode table; it does not move.
+    /// The first block of its inode table, which never moves.
     pub(crate) table: FsBlock,
     /// Blocks that may be allocated.
     pub(super) blocks: AtomicU32,
-    /// Most blocks that there can be while that is not known, and `blocks` is what a policy takes it for; else 0.
+    /// Upper bound on the available blocks while `blocks` is only an estimate for policies; else 0.
     most: AtomicU32,
     pub(super) inodes: AtomicU32,
     pub(super) directories: AtomicU32,
-    /// The chunks that are set aside for metadata.
+    /// The chunks set aside for metadata.
     pub(super) mask: AtomicU64,
     pub(super) state: Mutex<GroupState>,
 }
@@ -26,9 +25,9 @@ pub(crate) struct GroupCell {
 /// The state that a group's lock protects.
 pub(crate) struct GroupState {
     pub(super) descriptor: Group,
-    /// The group stands in the list of changed groups.
+    /// Whether the group is in the list of changed groups.
     pub(super) changed: bool,
-    /// Its descriptor's block counts to the open generation.
+    /// Whether its descriptor's block is counted in the open generation.
     pub(super) descriptor_changed: bool,
     pub(super) corrupt: bool,
     pub(super) space: SpaceArea,
@@ -38,11 +37,11 @@ pub(crate) struct GroupState {
 /// The free space of a group.
 #[derive(Default)]
 pub(super) struct SpaceArea {
-    /// Set once it was needed.
+    /// Set once it has been needed.
     pub(super) free: Option<ContainerMap>,
-    /// It was announced to the open generation.
+    /// Whether it has been announced to the open generation.
     pub(super) changed: bool,
-    /// The number of snapshots it has taken note of; see [`SnapshotPins`](super::snapshot_pins::SnapshotPins).
+    /// The number of snapshots taken into account; see [`SnapshotPins`](super::snapshot_pins::SnapshotPins).
     pub(super) epoch: u64,
     /// The generation that last changed it.
     pub(super) generation: u64,
@@ -51,15 +50,15 @@ pub(super) struct SpaceArea {
 /// The free inodes of a group.
 #[derive(Default)]
 pub(super) struct InodeGroup {
-    /// Set once they were needed.
+    /// Set once they have been needed.
     pub(super) free: Option<ContainerMap>,
-    /// They changed in the open generation.
+    /// Whether they were changed in the open generation.
     pub(super) changed: bool,
 }
 
 impl GroupCell {
-    /// The group is again as the device has it, with so many blocks that may be allocated, but for what is known to be
-    /// corrupt. No operation uses it.
+    /// Resets the group to its state on the device, with `available` blocks that may be allocated; known corruption
+    /// stays. No operation uses the group.
     pub(super) fn reset(&self, descriptor: Group, available: u32) {
         let mut state = self.state.lock();
         let usable = if state.corrupt { 0 } else { u32::MAX };
@@ -71,7 +70,7 @@ impl GroupCell {
         self.directories.store(descriptor.directories, Ordering::Relaxed);
     }
 
-    /// The `hint` counts where there is one, else `available`.
+    /// The free blocks are those of `hint` if present, else `available`.
     pub(super) fn new(descriptor: Group, mask: u64, available: u32, hint: Option<FreeBlocksHint>) -> Self {
         let available = hint.map_or(available, |hint| hint.mean);
         Self {
@@ -87,24 +86,24 @@ impl GroupCell {
 }
 
 impl GroupCell {
-    /// Most blocks that may be allocated.
+    /// Upper bound on the blocks that may be allocated.
     pub(super) fn most_blocks(&self) -> u32 {
         self.blocks.load(Ordering::Relaxed).max(self.most.load(Ordering::Relaxed))
     }
 
-    /// The group's free space is in memory, and known.
+    /// Records that the group's free space is in memory and its count exact.
     pub(super) fn set_known(&self, state: &mut GroupState, free: &ContainerMap) {
         state.descriptor.free_clusters = free.free_units();
         self.blocks.store(free.available(), Ordering::Relaxed);
         self.most.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the group's free space was never read, and its count of blocks is a hint only.
+    /// Whether the group's free space was never read, so that its count of blocks is only a hint.
     pub(super) fn has_only_hint(&self) -> bool {
         self.most.load(Ordering::Relaxed) > 0
     }
 
-    /// Nothing can be allocated any more; the blocks that could be, as far as that was known.
+    /// Stops allocation in the group; returns the blocks that were available, as far as known.
     pub(super) fn close(&self) -> u32 {
         self.most.store(0, Ordering::Relaxed);
         self.inodes.store(0, Ordering::Relaxed);
@@ -122,7 +121,7 @@ impl GroupState {
         self.corrupt
     }
 
-    /// Nothing of what is in memory waits for anything: it can be read again.
+    /// Whether nothing in memory is pending, so that it can be dropped and read again.
     pub(super) fn is_clean(&self) -> bool {
         let defers = |free: &Option<ContainerMap>| free.as_ref().is_some_and(|free| free.deferred() > 0);
         !self.changed && !defers(&self.space.free) && !defers(&self.inodes.free)

@@ -9,11 +9,11 @@ use store::{Closing, Need};
 
 /// Chunks in a group.
 const CHUNKS: u32 = GROUP_BLOCKS / CHUNK_BLOCKS;
-/// Chunks are granted beyond what is needed while so many parts of a hundred of the volume's blocks stay free.
+/// Chunks are granted beyond the immediate need while at least this percentage of the volume's blocks stays free.
 const PLENTY: u64 = 12;
 
 impl Space {
-    /// Takes free chunks out of the data groups for the metadata regions. Only while a generation closes.
+    /// Allocates free chunks of the data groups to the metadata regions. Only while a generation closes.
     pub(crate) fn take_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
         let mut taken = Vec::new();
         let size = u64::from(CHUNK_BLOCKS);
@@ -42,13 +42,13 @@ impl Space {
         Ok(taken)
     }
 
-    /// Chunks of the metadata regions are free blocks of the data groups again. Only while a generation closes.
+    /// Frees chunks of the metadata regions in the data groups. Only while a generation closes.
     pub(crate) fn put_chunks_back(&self, closing: &Closing<'_>, chunks: &[u32]) -> store::Result<()> {
         for chunk in chunks {
             let group = chunk / CHUNKS;
             let run = Run { start: chunk % CHUNKS * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
             let Some(cell) = self.cell(GroupNo(group)) else { continue };
-            // those of a group that cannot be read, or contradicts itself, stay until a check
+            // chunks of a group that is unreadable or contradicts itself stay allocated until a check
             let Some(mut state) = self.lock_space_to_free(closing.store(), group) else { continue };
             if !state.space.free.as_ref().is_some_and(|free| free.is_used(run)) {
                 self.mark_corrupt(
@@ -65,9 +65,9 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a wholly free chunk of a group; its number there.
+    /// Allocates a wholly free chunk of a group; returns its index in the group.
     fn take_chunk(&self, closing: &Closing<'_>, group: u32) -> store::Result<Option<u32>> {
-        // a group whose bitmap cannot be read is passed over
+        // a group whose bitmap cannot be read is skipped
         let Ok(Some(mut state)) = self.lock_space(closing.store(), group) else { return Ok(None) };
         let Some(free) = &mut state.space.free else { return Ok(None) };
         let whole = |chunk: &u32| free.run_at(chunk * CHUNK_BLOCKS, CHUNK_BLOCKS) == CHUNK_BLOCKS;
@@ -85,7 +85,7 @@ impl Space {
         Ok(Some(chunk))
     }
 
-    /// Free blocks of the metadata groups, for the superblock's count of all.
+    /// Free blocks of the metadata groups, for the superblock's total.
     pub(crate) fn free_metadata(&self) -> u64 {
         self.free_metadata.load(Ordering::Relaxed)
     }

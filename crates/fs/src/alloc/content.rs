@@ -1,6 +1,6 @@
-//! Content that stays where it is: which blocks of it may be overwritten in their places.
+//! Overwriting of content in place: which blocks allow it.
 //!
-//! Where they may not, a write allocates new blocks and frees the old ones in one change.
+//! For other blocks, a write allocates new blocks and frees the old ones in one change.
 
 use super::Space;
 use crate::Result;
@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use store::Operation;
 
 impl Space {
-    /// Whether content may be written over in its place, asked for the blocks from `first` on: the answer for the
-    /// first, and for how many of `len` it holds. It holds as long as the operation.
+    /// Whether content may be overwritten in place: the answer for block `first`, and the number of blocks, at most
+    /// `len`, that it applies to. It is valid as long as the operation.
     ///
-    /// Blocks that no durable generation leads to always may: they were allocated in the open one.
+    /// Blocks allocated in the open generation may always be overwritten: no durable generation refers to them.
     pub(crate) fn in_place(&self, op: &Operation<'_>, first: FsBlock, len: u64) -> Result<(bool, u64)> {
         if self.options.mutant.is(Mutant::OverwritePinned) {
             return Ok((true, len));
@@ -25,14 +25,14 @@ impl Space {
         Ok(self.allocated.lock().answer(first.get(), len))
     }
 
-    /// Blocks were allocated for content.
+    /// Records blocks allocated for content.
     pub(super) fn record_allocated(&self, first: FsBlock, count: u32) {
         if self.copies.load(Ordering::Acquire) {
             self.allocated.lock().add(first.get(), count.into());
         }
     }
 
-    /// A generation closes: what it allocated is content that counts.
+    /// Clears the record at the close of a generation: its blocks are part of that generation from then on.
     pub(crate) fn forget_allocated(&self) {
         self.allocated.lock().clear();
     }

@@ -1,20 +1,20 @@
-//! The choice among the runs of a group that has space for a request.
+//! The choice among the runs of a group with enough space for a request.
 
 use parking_lot::Mutex;
 use space::{Container, ContainerMap, Run};
 use std::collections::VecDeque;
 
-/// Recent frees of the volume that are remembered.
+/// Maximum number of recorded recent frees of the volume.
 const RECENT: usize = 64;
-/// Of what becomes free at once in a group, the runs that are remembered.
+/// Maximum number of runs recorded of one free in a group.
 const AT_ONCE: usize = 8;
 
-/// How a run of a group is chosen.
+/// The method of choosing a run of a group.
 pub(super) enum Fit {
-    /// The first that is long enough, from the goal on and then before it.
+    /// The first run that is long enough, searched from the goal to the end, then from the start.
     First,
-    /// A run near the goal that became free lately; else for a small request the nearest hole that fits, and for a
-    /// large one the longest run.
+    /// A recently freed run near the goal; else the nearest hole that fits for a small request, and the longest run for
+    /// a large one.
     Nearest(Mutex<Recent>),
 }
 
@@ -22,42 +22,42 @@ pub(super) enum Fit {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
     pub(super) group: u32,
-    /// The parts of the group in which a run may lie, ascending.
+    /// The parts of the group in which a run may be, ascending.
     pub(super) within: &'a [Run],
-    /// The unit at which it would best begin, where that lies in this group.
+    /// The preferred first unit, if it is in this group.
     pub(super) goal: Option<u32>,
-    /// Units, no more than the longest run may have.
+    /// Wanted length in units, at most the longest possible run.
     pub(super) want: u32,
-    /// Units from the goal up to which a recent free is near.
+    /// Maximum distance from the goal, in units, for a recent free to be near.
     pub(super) near: u32,
-    /// It is part of a long file, most likely.
+    /// The request probably belongs to a long file.
     pub(super) is_long: bool,
 }
 
 impl Request<'_> {
-    /// The unit where the search begins.
+    /// The unit at which the search begins.
     fn begin(&self) -> u32 {
         self.goal.unwrap_or(0)
     }
 
-    /// Whether a run lies where it may.
+    /// Whether a run is inside the permitted parts.
     fn is_within(&self, run: Run) -> bool {
         self.within.iter().any(|part| part.start <= run.start && run.end() <= part.end())
     }
 
-    /// Whether a run may lie anywhere in the group.
+    /// Whether a run may be anywhere in the group.
     fn is_anywhere(&self, units: u32) -> bool {
         matches!(self.within, [part] if part.start == 0 && part.end() >= units)
     }
 }
 
 impl Fit {
-    /// The choice of a volume: where free space is recorded as extents, by the extents.
+    /// The method of a volume: by extents if its free space is recorded as extents.
     pub(super) fn new(is_by_extents: bool) -> Self {
         if is_by_extents { Self::Nearest(Mutex::default()) } else { Self::First }
     }
 
-    /// A run for a request; where none is as long as wanted, the longest.
+    /// A run for a request; the longest if none has the wanted length.
     pub(super) fn find(&self, map: &ContainerMap, request: &Request<'_>) -> Option<Run> {
         let (within, from, want) = (request.within, request.begin(), request.want);
         let Self::Nearest(recent) = self else { return map.find(within, from, want) };
@@ -74,7 +74,7 @@ impl Fit {
         nearest.or_else(|| map.find(within, from, want))
     }
 
-    /// Units of a group may be allocated again, a run of them or several.
+    /// Records the free of one or more runs of units in a group.
     pub(super) fn record_free(&self, group: u32, runs: impl Iterator<Item = Run>) {
         if let Self::Nearest(recent) = self {
             let mut recent = recent.lock();
@@ -88,8 +88,7 @@ impl Fit {
     }
 }
 
-/// Runs that became free lately, by group, the newest last. Each may have been allocated again since: it says where to
-/// look, and nothing more.
+/// Recently freed runs, by group, the newest last. Each may have been allocated again since: these are hints only.
 #[derive(Debug, Default)]
 pub(super) struct Recent(VecDeque<(u32, Run)>);
 
@@ -101,8 +100,9 @@ impl Recent {
         self.0.push_back((group, run));
     }
 
-    /// The start of the recent free nearest to the goal that is still long enough, of those as near the newest. What is
-    /// returned is taken for allocated. To a long file it must offer as much again, for it goes on there.
+    /// The start of the nearest recent free to the goal that is still long enough, of equally near ones the newest. The
+    /// returned units are removed from the record. For a long file it must have twice the wanted length, as the file
+    /// will grow.
     fn near(&mut self, map: &ContainerMap, request: &Request<'_>, goal: u32) -> Option<Run> {
         let want = request.want;
         let least = if request.is_long { want.saturating_mul(2) } else { want };
@@ -122,8 +122,8 @@ impl Recent {
     }
 }
 
-/// The run of a long file that would go on where another one does: it begins `apart` units further where there is
-/// space, so that both can go on.
+/// The run for a long file that would otherwise continue right after another file: it begins `apart` units later if
+/// there is space, so that both can grow.
 pub(super) fn apart(map: &ContainerMap, within: &[Run], run: Run, apart: u32) -> Run {
     let both = run.len.saturating_add(apart);
     let long = map.find(within, run.start, both).filter(|long| long.len == both);
@@ -136,7 +136,7 @@ mod tests {
 
     const ALL: &[Run] = &[Run { start: 0, len: 4096 }];
 
-    /// Free are 100..108, 300..302, 310..350, 2000..4096.
+    /// A map with 100..108, 300..302, 310..350 and 2000..4096 free.
     fn map() -> ContainerMap {
         let mut map = ContainerMap::new(4096);
         for (start, end) in [(0, 100), (108, 300), (302, 310), (350, 2000)] {
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(found(&fit, Some(200), 8, false), Some((100, 8)));
         assert_eq!(found(&fit, None, 3, true), Some((2000, 3)));
         assert_eq!(found(&fit, Some(303), 4096, false), Some((2000, 2096)));
-        // where only a part of the group may be looked at
+        // only a part of the group is permitted
         let within = &[Run { start: 305, len: 20 }];
         let request = Request { group: 3, within, goal: Some(303), want: 2, near: 64, is_long: false };
         assert_eq!(fit.find(&map(), &request), Some(Run { start: 310, len: 2 }));
@@ -179,7 +179,7 @@ mod tests {
         let runs = [(100, 8), (310, 3), (340, 10), (2000, 5), (400, 9)];
         fit.record_free(3, runs.map(|(start, len)| Run { start, len }).into_iter());
         fit.record_free(4, std::iter::once(Run { start: 300, len: 2 }));
-        // the nearest of them, as much of it as there still is, but not what was allocated again or lies far away
+        // the nearest one, as much of it as is still free, but not one allocated again or far away
         assert_eq!(found(&fit, Some(305), 2, false), Some((310, 2)));
         assert_eq!(found(&fit, Some(305), 2, false), Some((312, 2)));
         assert_eq!(found(&fit, Some(305), 2, false), Some((340, 2)));
@@ -189,7 +189,7 @@ mod tests {
         // a long file would fill it at once
         assert_eq!(found(&fit, Some(110), 5, true), Some((2000, 5)));
         assert_eq!(found(&fit, Some(110), 4, true), Some((100, 4)));
-        // no more are remembered than there is space for
+        // no more are recorded than the limit
         (0..1000).for_each(|n| fit.record_free(n, ALL.iter().copied()));
         let Fit::Nearest(recent) = &fit else { panic!("just made") };
         assert_eq!(recent.lock().0.len(), RECENT);

@@ -1,4 +1,4 @@
-//! Groups come into memory when they are needed, and what changed of them goes into the generation that closes.
+//! Loading of groups into memory when they are needed, and writing of their changes into the closing generation.
 
 use super::cell::{GroupCell, GroupState};
 use super::record::LoadError;
@@ -13,16 +13,16 @@ use store::{ChangeRecord, Closing, Kind, Operation, Store, Tag};
 const DESCRIPTORS: Tag = Tag::new(Kind::Descriptors, InodeNo(0));
 
 impl Space {
-    /// Whether descriptors carry checksums, and so their flags and `bg_itable_unused` mean something.
+    /// Whether descriptors have checksums, so that their flags and `bg_itable_unused` are valid.
     pub(super) fn has_descriptor_checksums(&self) -> bool {
         self.sb.geometry.metadata_csum || self.sb.geometry.gdt_csum
     }
 
-    /// A group with its free space in memory; `None` for a group that is corrupt. Only within an operation: between two
-    /// looks at the lock no generation may close.
+    /// A group with its free space in memory; `None` for a corrupt group. Only within an operation: no generation may
+    /// close between two acquisitions of the lock.
     ///
     /// # Errors
-    /// Those of the device. The group stays usable: the next call reads again.
+    /// Those of the device. The group stays usable: the next call reads it again.
     pub(super) fn lock_space(&self, store: &Store, group: u32) -> Result<Option<MutexGuard<'_, GroupState>>> {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
         let state = cell.state.lock();
@@ -34,7 +34,7 @@ impl Space {
         self.load_space(store, group, live.as_deref())
     }
 
-    /// A group whose free space is in memory, in the newest epoch; `None` for one that is corrupt.
+    /// A group whose free space is in memory, updated to the newest epoch; `None` for a corrupt one.
     fn up_to_date<'s>(&self, group: u32, mut state: MutexGuard<'s, GroupState>) -> Option<MutexGuard<'s, GroupState>> {
         if state.corrupt {
             return None;
@@ -45,8 +45,8 @@ impl Space {
         Some(state)
     }
 
-    /// As [`Space::lock_space`], by a caller that prevents snapshots from being deleted; `live` is set for groups of
-    /// which they pin blocks.
+    /// As [`Space::lock_space`], for a caller that prevents the deletion of snapshots; `live` is set for groups with
+    /// blocks pinned by them.
     pub(super) fn load_space(
         &self,
         store: &Store,
@@ -59,7 +59,7 @@ impl Space {
             return Ok(self.up_to_date(group, state));
         }
         let descriptor = state.descriptor;
-        // not under the lock: others need the group meanwhile
+        // not under the lock, as others need the group meanwhile
         drop(state);
         let loaded = self.record.load(store, GroupNo(group), &descriptor);
         let pinned = match self.snapshot_pins.as_ref().zip(live) {
@@ -100,13 +100,13 @@ impl Space {
         }
     }
 
-    /// [`Space::lock_space`] for what is freed.
+    /// As [`Space::lock_space`], for freeing.
     pub(super) fn lock_space_to_free(&self, store: &Store, group: u32) -> Option<MutexGuard<'_, GroupState>> {
         self.or_note(self.lock_space(store, group))
     }
 
-    /// A group in which something is to be freed. Where its bitmap could not be read, that stays in use and the volume
-    /// is marked for a check: what used it is gone already.
+    /// A group in which something is to be freed. If its bitmap cannot be read, the freed blocks stay in use there and
+    /// the volume is marked for a check: their owner is already gone.
     pub(super) fn or_note<'s>(
         &self,
         locked: Result<Option<MutexGuard<'s, GroupState>>>,
@@ -117,7 +117,7 @@ impl Space {
         })
     }
 
-    /// The group is not trusted any more.
+    /// Marks the group as corrupt.
     pub(super) fn mark_corrupt(&self, cell: &GroupCell, group: u32, state: &mut GroupState, what: &'static str) {
         if std::mem::replace(&mut state.corrupt, true) {
             return;
@@ -130,8 +130,7 @@ impl Space {
         self.record_error();
     }
 
-    /// Marks the groups whose record of free space was found to be damaged when the volume was opened. Their blocks are
-    /// in no count.
+    /// Marks groups whose record of free space was found damaged at opening. Their blocks are not counted anywhere.
     pub(super) fn mark_corrupt_areas(&self) {
         for (number, cell) in self.sb.geometry.group_numbers().zip(&self.groups) {
             if let Some(what) = self.record.free_blocks_hint(number).and_then(|hint| hint.corrupt) {
@@ -140,13 +139,13 @@ impl Space {
         }
     }
 
-    /// The block of the table of descriptors that has a group's.
+    /// The block of the descriptor table that contains a group's descriptor.
     fn descriptor_block(&self, group: u32) -> FsBlock {
         let geometry = &self.sb.geometry;
         geometry.descriptor_block(group / geometry.descriptors_per_block())
     }
 
-    /// The group's descriptor is about to change in the open generation.
+    /// Announces a change of the group's descriptor in the open generation.
     pub(super) fn touch_descriptor(&self, op: &Operation<'_>, group: u32, state: &mut GroupState) -> Result<()> {
         if !state.descriptor_changed {
             let block = self.descriptor_block(group);
@@ -159,14 +158,14 @@ impl Space {
         Ok(())
     }
 
-    /// The group stands in the list of those that changed in the open generation.
+    /// Adds the group to the list of groups changed in the open generation.
     fn list_changed(&self, group: u32, state: &mut GroupState) {
         if !std::mem::replace(&mut state.changed, true) {
             self.changed.lock().push(group);
         }
     }
 
-    /// The free space of the group is about to change in the open generation.
+    /// Announces a change of the group's free space in the open generation.
     pub(super) fn touch_space(&self, op: &Operation<'_>, group: u32, state: &mut GroupState) -> Result<()> {
         if self.record.is_in_descriptors() {
             self.touch_descriptor(op, group, state)?;
@@ -200,7 +199,7 @@ impl Space {
         Ok(())
     }
 
-    /// Drops what is in memory of an unchanged group, where so many groups are in memory that it takes too much.
+    /// Drops the state in memory of an unchanged group if too many groups are in memory.
     pub(super) fn drop_if_many(&self, group: u32, state: &mut GroupState) {
         let mut loaded = self.loaded.lock();
         if loaded.len() > self.options.bitmaps && state.is_clean() {
@@ -209,7 +208,7 @@ impl Space {
         }
     }
 
-    /// Brings the free space, the free inodes and the descriptors that changed into the closing generation.
+    /// Writes the changed free space, free inodes and descriptors into the closing generation.
     pub(crate) fn finish_groups(&self, closing: &Closing<'_>) -> store::Result<()> {
         let geometry = &self.sb.geometry;
         let mut changed = std::mem::take(&mut *self.changed.lock());
@@ -250,7 +249,7 @@ impl Space {
         Ok(())
     }
 
-    /// Between generations: where too much is in memory, that goes which can.
+    /// Drops clean groups between generations if too many are in memory.
     fn shed(&self) {
         let mut loaded = self.loaded.lock();
         if loaded.len() <= self.options.bitmaps {

@@ -1,8 +1,8 @@
-//! The blocks that the maps of files may lead to.
+//! Protection of the volume's own structures from the maps of files.
 //!
-//! A map says where a file's blocks are, and a damaged or hostile one may lead to the volume's own structures: a user
-//! who may read or write that file would read or write these. So where a map leads is checked before it is followed. Of
-//! volumes that are only read less is known, and less is checked.
+//! A map states the blocks of a file; a damaged or hostile one may point to the volume's own structures, so that a user
+//! who may read or write the file could read or write these. So the target of a mapping is checked before use. For
+//! volumes open for reading, less is known and less is checked.
 
 use super::Space;
 use crate::{Base, Error, Inode, Result};
@@ -11,13 +11,13 @@ use space::Purpose;
 use std::ops::Range;
 
 impl Base {
-    /// Refuses blocks to which a file's map leads, or which hold its attributes, where they cannot be a file's.
+    /// Refuses blocks that a file's map points to, or that contain its attributes, if they cannot belong to a file.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
     pub(crate) fn may_lead_to(&self, inode: &Inode, first: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
         let blocks = first.get()..first.get().saturating_add(count);
-        // the maps of the volume's own inodes lead where those of others do not
+        // the maps of the volume's own inodes point to blocks that other files must not use
         let refused = self.may_be_named(inode.number)
             && (!self.layout.may_contain(purpose, &blocks)
                 || self.writing.as_ref().is_some_and(|writing| writing.space.is_own(&blocks)));
@@ -30,7 +30,7 @@ impl Base {
 }
 
 impl Space {
-    /// Whether the volume's own structures, its journal among them, lie in these blocks.
+    /// Whether some of these blocks belong to the volume's own structures, including its journal.
     pub(super) fn is_own(&self, blocks: &Range<u64>) -> bool {
         let before_end = self.options.journal.partition_point(|run| run.start < blocks.end);
         let last = before_end.checked_sub(1).and_then(|n| self.options.journal.get(n));

@@ -13,7 +13,7 @@ use store::{Closing, Kind, Operation, Store, Tag};
 const TAG: Tag = Tag::new(Kind::InodeBitmap, InodeNo(0));
 
 impl Space {
-    /// A group with its free inodes in memory; as [`Space::lock_space`].
+    /// A group with its free inodes in memory; see [`Space::lock_space`].
     ///
     /// # Errors
     /// Those of the device.
@@ -24,7 +24,7 @@ impl Space {
             return Ok(Some(state).filter(|state| !state.is_corrupt()));
         }
         let descriptor = state.descriptor;
-        // not under the lock: others need the group meanwhile
+        // not under the lock, as others need the group meanwhile
         drop(state);
         let read = self.read_inodes(store, &descriptor);
         let mut state = cell.state.lock();
@@ -46,12 +46,12 @@ impl Space {
         }
     }
 
-    /// The free inodes of a group, if what is stored can be trusted.
+    /// The free inodes of a group, if the stored bitmap is consistent.
     fn read_inodes(&self, store: &Store, descriptor: &Group) -> Result<ContainerMap, LoadError> {
         let all = self.sb.geometry.inodes_per_group;
         if self.has_descriptor_checksums() && descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
             let counts = descriptor.free_inodes == all && descriptor.directories == 0;
-            let what = LoadError::Corrupt("its inode counts do not fit INODE_UNINIT");
+            let what = LoadError::Corrupt("its inode counts contradict INODE_UNINIT");
             return if counts { Ok(ContainerMap::new(all)) } else { Err(what) };
         }
         let bytes = store.block(descriptor.inode_bitmap).map_err(LoadError::read)?;
@@ -70,7 +70,7 @@ impl Space {
         Ok(free)
     }
 
-    /// The free inodes of the group are about to change in the open generation.
+    /// Announces a change of the group's free inodes in the open generation.
     pub(super) fn touch_inodes(&self, op: &Operation<'_>, group: u32, state: &mut GroupState) -> Result<()> {
         self.touch_descriptor(op, group, state)?;
         if !std::mem::replace(&mut state.inodes.changed, true)
@@ -81,7 +81,7 @@ impl Space {
         Ok(())
     }
 
-    /// Brings the free inodes of a group into the closing generation, where they changed.
+    /// Writes the free inodes of a group into the closing generation if they were changed.
     pub(super) fn finish_inodes(&self, closing: &Closing<'_>, state: &mut GroupState) {
         if std::mem::take(&mut state.inodes.changed)
             && let Some(free) = &state.inodes.free

@@ -1,7 +1,7 @@
-//! Inodes: which number a new one gets, and how it goes back.
+//! Allocation and freeing of inodes.
 //!
-//! The part of an inode table that was never used may hold anything (lazy initialisation): its blocks are zeroed when
-//! their first inode is allocated, and never read.
+//! The never used part of an inode table may contain anything (lazy initialisation): its blocks are zeroed when their
+//! first inode is allocated, and never read.
 
 use super::Space;
 use super::cell::GroupState;
@@ -14,14 +14,15 @@ use std::sync::atomic::Ordering;
 use store::{Kind, Operation, Tag};
 
 impl GroupState {
-    /// The block bitmap has content of its own from now on.
+    /// Clears BLOCK_UNINIT: the block bitmap is stored from now on.
     pub(super) fn block_bitmap_is_there(&mut self) {
         self.descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
 }
 
 impl Space {
-    /// Allocates the first free inode of a group; its index. `is_open` says whether an inode is in use as an open file.
+    /// Allocates the first free inode of a group; returns its index. `is_open` says whether an inode is in use as an
+    /// open file.
     pub(super) fn take_inode(
         &self,
         op: &Operation<'_>,
@@ -31,12 +32,12 @@ impl Space {
     ) -> Result<Option<u32>> {
         let geometry = &self.sb.geometry;
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
-        // an inode takes a group into use, its block bitmap as well
+        // the first inode initializes the group, including its block bitmap
         if self.has_descriptor_checksums() && self.lock_space(op.store(), group)?.is_none() {
             return Ok(None);
         }
         let Some(mut state) = self.lock_inodes(op.store(), group)? else { return Ok(None) };
-        // asked with the lock: what is freed when the volume is unmounted is not found here any more
+        // checked under the lock: inodes freed during unmounting are not found here any more
         self.is_open()?;
         let reserved = (geometry.first_inode - 1).saturating_sub(group.saturating_mul(geometry.inodes_per_group));
         let found =
@@ -66,9 +67,8 @@ impl Space {
         Ok(Some(run.start))
     }
 
-    /// The evidence that a group has inodes in use where its map shows none, so that a new file would take the place of
-    /// another: the first free one is an open file, or its table was zeroed and never used, and holds inodes
-    /// nevertheless.
+    /// Evidence that inodes are in use although the bitmap shows them as free, so that a new file would overwrite
+    /// another: the first free one is an open file, or the table is zeroed and unused by its flags but contains inodes.
     fn contradicts(
         &self,
         op: &Operation<'_>,
@@ -83,8 +83,7 @@ impl Space {
         if is_open(number) {
             return Some("an inode that is open is free in its inode bitmap");
         }
-        // a table that was not zeroed may hold inodes from before mkfs, with right checksums where the UUID was the
-        // same
+        // a table that was not zeroed may contain inodes from before mkfs, with valid checksums if the UUID is the same
         let never_used = GroupFlags::INODE_UNINIT | GroupFlags::INODE_ZEROED;
         if !geometry.metadata_csum || !state.descriptor.flags.contains(never_used) {
             return None;
@@ -95,7 +94,7 @@ impl Space {
         slots.filter_map(inode).any(|inode| in_use(&inode)).then_some("INODE_UNINIT hides inodes in use")
     }
 
-    /// Zeroes the blocks of the inode table that come into use with the inode at `index`.
+    /// Zeroes the blocks of the inode table that are first used by the inode at `index`.
     fn begin_table(&self, op: &Operation<'_>, state: &mut GroupState, index: u32) {
         let geometry = &self.sb.geometry;
         let descriptor = &mut state.descriptor;
@@ -111,13 +110,13 @@ impl Space {
         descriptor.flags.remove(GroupFlags::INODE_UNINIT);
     }
 
-    /// Records that an inode was freed in a generation. With `defer`, or where a crash may bring it back, its number is
-    /// not allocated before the generation is durable.
+    /// Records an inode as freed in a generation. With `defer`, or if a crash may restore the inode, its number is not
+    /// allocated before the generation is durable.
     pub(crate) fn free_inode(&self, number: InodeNo, was_directory: bool, generation: u64, defer: bool) {
         let Some(slot) = self.sb.geometry.inode_slot(number) else { return };
         let Some(cell) = self.cell(slot.group) else { return };
         let mut state = cell.state.lock();
-        // the map is there: it was marked as changed in this generation
+        // the map is loaded: it was marked as changed in this generation
         let run = Run { start: slot.index, len: 1 };
         let defer = defer || self.options.defer_inodes && !self.options.mutant.is(Mutant::ReuseAtOnce);
         if state.is_corrupt() || !state.inodes.free.as_mut().is_some_and(|free| free.free(run, defer)) {
@@ -139,7 +138,7 @@ impl Space {
         }
     }
 
-    /// The numbers of inodes of a group that were deferred may be used again.
+    /// Releases deferred inode numbers of a group for allocation.
     pub(super) fn release_inodes(&self, group: u32, inodes: &Container) {
         let Some(cell) = self.cell(GroupNo(group)) else { return };
         let mut state = cell.state.lock();
@@ -153,21 +152,21 @@ impl Space {
 }
 
 impl Space {
-    /// A number that is free is not allocated before it is unparked.
+    /// Parks a free number: it is not allocated until it is unparked.
     pub(crate) fn park_inode(&self, number: InodeNo) {
         let Some(slot) = self.sb.geometry.inode_slot(number) else { return };
         let Some(cell) = self.cell(slot.group) else { return };
         self.parked.park(slot, cell.state.lock().inodes.free.as_mut());
     }
 
-    /// A number that was parked may be allocated.
+    /// Unparks a number: it may be allocated again.
     pub(crate) fn unpark_inode(&self, number: InodeNo) {
         let Some(slot) = self.sb.geometry.inode_slot(number).filter(|_| self.parked.any()) else { return };
         let Some(cell) = self.cell(slot.group) else { return };
         self.parked.unpark(slot, cell.state.lock().inodes.free.as_mut());
     }
 
-    /// Whether a number is parked: no file has it.
+    /// Whether a number is parked, so that no file has it.
     pub(crate) fn is_parked(&self, number: InodeNo) -> bool {
         self.parked.any() && self.sb.geometry.inode_slot(number).is_some_and(|slot| self.parked.contains(slot))
     }

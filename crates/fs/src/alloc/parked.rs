@@ -1,8 +1,8 @@
-//! Numbers of inodes that are free and not allocated: files that a rollback undid had them, and the kernel goes on
-//! asking for these files. Under another file's number it would get that file.
+//! Inode numbers that are free but not allocated: they belonged to files that a rollback undid, and the kernel still
+//! refers to these files. If the number were reused, it would get another file.
 //!
-//! A parked number is deferred in its group's free inodes, so the search for one does not see it. Nothing of it is on
-//! the device: when the volume is opened again no process uses any.
+//! A parked number is deferred in its group's free inodes, so searches skip it. Nothing is stored on the device: after
+//! the volume is opened again no process uses such a number.
 
 use format::InodeSlot;
 use parking_lot::Mutex;
@@ -10,10 +10,10 @@ use space::{ContainerMap, Run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Parked inodes: by their group, their index in it.
+/// Parked inodes: indexes by group.
 #[derive(Default)]
 pub(super) struct Parked {
-    /// The number of parked inodes; where there are none, no lock is needed.
+    /// The number of parked inodes; no lock is needed if it is 0.
     count: AtomicUsize,
     groups: Mutex<BTreeMap<u32, BTreeSet<u32>>>,
 }
@@ -23,7 +23,7 @@ fn one(index: u32) -> Run {
 }
 
 impl Parked {
-    /// Parks an inode, of whose group `free` are the free inodes if they are in memory.
+    /// Parks an inode; `free` are the free inodes of its group, if they are in memory.
     pub(super) fn park(&self, slot: InodeSlot, free: Option<&mut ContainerMap>) {
         if self.groups.lock().entry(slot.group.get()).or_default().insert(slot.index) {
             self.count.fetch_add(1, Ordering::Release);
@@ -34,7 +34,7 @@ impl Parked {
         }
     }
 
-    /// The inverse of [`Parked::park`]; nothing for one that is not parked.
+    /// The inverse of [`Parked::park`]; does nothing for an inode that is not parked.
     pub(super) fn unpark(&self, slot: InodeSlot, free: Option<&mut ContainerMap>) {
         let mut groups = self.groups.lock();
         let Some(group) = groups.get_mut(&slot.group.get()) else { return };
@@ -50,7 +50,7 @@ impl Parked {
         }
     }
 
-    /// Whether there is any.
+    /// Whether any inode is parked.
     pub(super) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
@@ -60,7 +60,7 @@ impl Parked {
         self.groups.lock().get(&slot.group.get()).is_some_and(|group| group.contains(&slot.index))
     }
 
-    /// Defers what is parked of a group's free inodes that were just read, by the holder of the group's lock.
+    /// Defers the parked inodes of a group in its free inodes, which were just read, under the group's lock.
     pub(super) fn defer_in(&self, group: u32, free: &mut ContainerMap) {
         if self.any()
             && let Some(parked) = self.groups.lock().get(&group)

@@ -1,4 +1,4 @@
-//! The start of the search for a block, and the growth of what is set aside for metadata.
+//! The start of the search for a block, and growth of the metadata regions.
 
 use super::Space;
 use super::cell::GroupCell;
@@ -9,13 +9,12 @@ use std::sync::atomic::Ordering;
 use store::Operation;
 
 impl Space {
-    /// Whether such blocks of a file lie near its inode, and not near its content.
+    /// Whether such blocks of a file are placed near its inode instead of near its content.
     pub(crate) fn lies_apart(&self, role: Role) -> bool {
         self.rule.is_near_inode(role)
     }
 
-    /// The start of a search for a block of an inode that lies in group `home`, and that would best be at `goal`: its
-    /// group, and the unit there.
+    /// The start of a search for a block of an inode in group `home` with the goal `goal`: group and unit.
     pub(super) fn begin_at(&self, home: GroupNo, goal: FsBlock, role: Role) -> (u32, u32) {
         let geometry = &self.sb.geometry;
         let (group, unit) = match geometry.group_of(goal) {
@@ -23,25 +22,25 @@ impl Space {
             None => (0, 0),
         };
         let home = match self.rule {
-            // the groups that the block belongs into
+            // the groups for blocks of this kind
             Rule::OwnGroups => match self.layout.group_for(role.purpose(), group) {
                 same if same == group => return (group, unit),
                 other => return (other, 0),
             },
-            // the regions of a flexible group lie in its first groups
+            // the regions of a flexible group are in its first groups
             Rule::Regions => home.get() - home.get() % geometry.flex_groups.max(1),
             Rule::Together | Rule::Hint => home.get(),
         };
         if group != home && self.lies_apart(role) { (home, 0) } else { (group, unit) }
     }
 
-    /// No run of available blocks of a group is longer than this where it is looked for so.
+    /// Upper bound on the runs of available blocks of a group for this kind of attempt.
     pub(super) fn bound(&self, kind: Try, group: u32, cell: &GroupCell) -> u32 {
         self.bounds.bound(kind.class(), group).min(cell.most(kind))
     }
 
-    /// Sets a chunk more aside for metadata, in the first group from `home` on that has one that is wholly free;
-    /// returns the group.
+    /// Sets another chunk aside for metadata, in the first group from `home` on with a wholly free one; returns the
+    /// group.
     pub(super) fn grow_region(&self, op: &Operation<'_>, home: u32) -> Result<Option<u32>> {
         let chunk = self.sb.geometry.chunk_blocks();
         for group in self.policy.groups_from(self.sb.geometry.groups, home).into_iter().flatten() {
@@ -53,7 +52,7 @@ impl Space {
             let mask = state.descriptor.regions;
             let Some(map) = &state.space.free else { continue };
             let is_free = |bit: &u32| mask & 1 << bit == 0 && map.run_at(bit * chunk, chunk) == chunk;
-            // next to the region that is there, where that is possible
+            // next to the existing region if possible
             let first = mask.trailing_zeros().min(63);
             let Some(bit) = (first..u64::BITS).chain(0..first).find(is_free) else {
                 self.drop_if_many(group, &mut state);

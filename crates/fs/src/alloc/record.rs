@@ -1,16 +1,17 @@
-//! The record of a volume's free space on its device: the seam between the allocator, which knows free space as sets in
-//! memory, and what is stored.
+//! The record of a volume's free space on its device: the interface between the allocator, which works with sets in
+//! memory, and the stored form.
 //!
-//! 1. [`load`](FreeSpaceRecord::load) reads a group's free space once, before anything of it changes; from then on
-//!    memory is the truth, and the caller may drop it again only while nothing of it waits to be written.
+//! 1. [`load`](FreeSpaceRecord::load) reads a group's free space once, before any change to it; from then on the state
+//!    in memory is authoritative, and the caller may drop it only while it has no unwritten changes.
 //! 2. [`announce`](FreeSpaceRecord::announce) is called before the first change of a group's free space in a
-//!    generation, so that the blocks that will be written count towards the generation's size.
-//! 3. [`write`](FreeSpaceRecord::write) is called when that generation closes, once for each group that was announced.
-//! 4. What is written beyond announced blocks is at most [`closing_credits`](FreeSpaceRecord::closing_credits) blocks.
+//!    generation, so that the blocks to be written count towards the generation's size.
+//! 3. [`write`](FreeSpaceRecord::write) is called when that generation closes, once for each announced group.
+//! 4. At most [`closing_credits`](FreeSpaceRecord::closing_credits) blocks are written beyond those that were
+//!    announced.
 //!
-//! 5. [`finish`](FreeSpaceRecord::finish) is called when all groups of a closing generation were written.
+//! 5. [`finish`](FreeSpaceRecord::finish) is called after all groups of a closing generation were written.
 //!
-//! Groups stay the unit of locks, of totals and of searches, whatever is stored.
+//! Groups stay the unit of locks, of totals and of searches, whatever the stored form.
 
 mod bitmaps;
 mod contract;
@@ -29,23 +30,22 @@ use space_maps::Found;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The kind of record that a volume's free space has, as it is found when the volume is opened: the one place that
-/// chooses.
+/// The kind of record of a volume's free space, determined when the volume is opened: the only place that chooses.
 pub(super) enum Opening {
     BlockBitmaps,
     SpaceMaps(Box<Found>),
 }
 
 impl Opening {
-    /// The record of a volume.
+    /// Reads the record of a volume.
     ///
     /// # Errors
-    /// Those of the device; what the superblock says of the record and what contradicts the volume.
+    /// Those of the device; invalid superblock fields of the record, and contradictions to the volume.
     pub(super) fn read(volume: &Disk) -> Result<Self> {
         Ok(Found::read(volume)?.map_or(Self::BlockBitmaps, |found| Self::SpaceMaps(Box::new(found))))
     }
 
-    /// The blocks that the record itself takes, by the descriptors of all groups.
+    /// The blocks used by the record itself, according to the descriptors of all groups.
     pub(super) fn own_blocks(&mut self, groups: &[Group]) -> Vec<Range<u64>> {
         let bitmap = |group: &Group| group.block_bitmap.get()..group.block_bitmap.get().saturating_add(1);
         match self {
@@ -54,7 +54,7 @@ impl Opening {
         }
     }
 
-    /// The record of the volume whose own structures lie in these system zones.
+    /// Converts into the record of a volume with these system zones.
     pub(super) fn into_record(
         self,
         volume: &Disk,
@@ -68,7 +68,7 @@ impl Opening {
     }
 }
 
-/// Free blocks by the record of a volume that is only read; `None` where the descriptors count them.
+/// Free blocks according to the record, for a volume open for reading; `None` if the descriptors count them.
 ///
 /// # Errors
 /// As [`Opening::read`].

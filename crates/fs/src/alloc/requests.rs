@@ -1,4 +1,4 @@
-//! Allocation and freeing by a change: blocks and inodes.
+//! Allocation and freeing of blocks and inodes by a change.
 
 use super::blocks::Extent;
 use super::{Reservation, Role, Space};
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::ChangeRecord;
 
-/// Groups whose bitmap cannot be read that are passed over in the search for an inode.
+/// Maximum number of groups with an unreadable bitmap that the search for an inode skips.
 const UNREAD: usize = 8;
 
 impl Change<'_> {
-    /// Allocates 1 to `want` blocks that follow each other for an inode, near `goal` as far as their role allows. Their
-    /// content is undefined.
+    /// Allocates 1 to `want` consecutive blocks for an inode, near `goal` as far as their role allows. Their content is
+    /// undefined.
     ///
     /// # Errors
     /// [`Error::NoSpace`]. Nothing is changed then.
@@ -26,7 +26,7 @@ impl Change<'_> {
         let home = space.sb.geometry.inode_slot(owner).map_or(GroupNo(0), |slot| slot.group);
         let begin = space.begin_at(home, goal, role);
         if !space.layout.is_pooled(role.purpose()) {
-            // numbers are plenty; whether there is space was found out when the change began
+            // metadata block numbers are plentiful; space was checked when the change began
             return space.place(self.operation(), begin, want.clamp(1, most), role);
         }
         let allocated = space.pool.lock().allocate(u64::from(want.clamp(1, most)), self.privilege()) as u32;
@@ -44,8 +44,8 @@ impl Change<'_> {
         outcome
     }
 
-    /// Reads what [`Change::free`] needs for these blocks: they are taken out of a map only when they can be freed, or
-    /// they would be in use for ever without an owner.
+    /// Reads what [`Change::free`] needs for these blocks: they must be removed from a map only if they can be freed,
+    /// or they would stay in use without an owner.
     ///
     /// # Errors
     /// Those of the device, and those of [`Change::free`]; nothing is changed then.
@@ -61,11 +61,11 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Frees blocks. They may be allocated again when a crash cannot bring back what used them.
+    /// Frees blocks. They may be allocated again once a crash cannot restore their old use.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where they are not blocks that a file may have; nothing is changed then. Blocks of a group
-    /// that is damaged stay as they are.
+    /// [`Error::Corrupt`] if they are not blocks that a file may own; nothing is changed then. Blocks of a damaged
+    /// group stay in use.
     pub(crate) fn free(&self, first: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
         let space = self.volume.space()?;
         space.may_be_freed(first, count)?;
@@ -89,11 +89,10 @@ impl Change<'_> {
     }
 
     /// Allocates an inode for a new file in a directory, near it as far as its kind allows, and returns its number and
-    /// the generation it gets. What its slot contains is undefined until [`Change::put_inode`].
+    /// generation. The content of its slot is undefined until [`Change::put_inode`].
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where no inode is free, [`Error::ReadOnly`] where the volume is being unmounted. Nothing is
-    /// changed then.
+    /// [`Error::NoSpace`] if no inode is free, [`Error::ReadOnly`] during unmounting. Nothing is changed then.
     pub(crate) fn allocate_inode(&self, parent: &Inode, kind: FileKind) -> Result<(InodeNo, u32)> {
         let space = self.volume.space()?;
         let geometry = &space.sb.geometry;
@@ -107,7 +106,7 @@ impl Change<'_> {
         };
         let in_use = |inode: Arc<Inode>| inode.raw().disk.i_links_count.get() > 0;
         let is_open = |number| self.volume.is_looked_up(number) && self.volume.any_inode(number).is_ok_and(in_use);
-        // a group whose bitmap cannot be read is passed over; that is an error only where no other has an inode
+        // a group whose bitmap cannot be read is skipped; that is an error only if no other group has an inode
         let mut unread = Vec::new();
         for group in space.policy.groups_from(geometry.groups, choice.unwrap_or(home)).into_iter().flatten() {
             if space.cell(GroupNo(group)).is_none_or(|cell| cell.inodes.load(Ordering::Relaxed) == 0) {
@@ -128,8 +127,8 @@ impl Change<'_> {
         Err(unread.pop().unwrap_or(Error::NoSpace))
     }
 
-    /// Reads what [`Change::free_inode`] needs for an inode: it is taken out of the volume's structures only when it
-    /// can be freed.
+    /// Reads what [`Change::free_inode`] needs for an inode, which must be removed from the volume's structures only if
+    /// it can be freed.
     ///
     /// # Errors
     /// Those of the device.
@@ -139,11 +138,11 @@ impl Change<'_> {
         space.lock_inodes(self.operation().store(), slot.group.get()).map(drop)
     }
 
-    /// Frees an inode. Its number may be allocated again when the change is over, so that no one else writes the slot
-    /// that this change still clears.
+    /// Frees an inode. Its number may be allocated again after the change, so that no other operation writes the slot
+    /// while this change clears it.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a number that no file has. An inode of a group that is damaged stays as it is.
+    /// [`Error::Corrupt`] for a number that no file can have. An inode of a damaged group stays in use.
     pub(crate) fn free_inode(&self, number: InodeNo, was_directory: bool) -> Result<()> {
         let space = self.volume.space()?;
         let slot = space.sb.geometry.inode_slot(number).filter(|_| number.get() >= space.sb.geometry.first_inode);
@@ -169,8 +168,8 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// As [`Change::in_place`], for blocks that were never written here. In a snapshot they may be content all the
-    /// same, after the volume went back to an older one.
+    /// As [`Change::in_place`], for blocks recorded as unwritten. After a rollback to an older snapshot they may be
+    /// content of another snapshot all the same.
     pub(crate) fn unwritten_in_place(&self, first: FsBlock, len: u64) -> Result<(bool, u64)> {
         self.volume.space()?.is_unpinned(self.operation().store(), first, len)
     }
@@ -182,7 +181,7 @@ impl Change<'_> {
 }
 
 impl Base {
-    /// The goal of the allocation of an inode's first block.
+    /// The goal for the allocation of an inode's first block.
     pub(crate) fn goal(&self, inode: &Inode) -> FsBlock {
         let geometry = &self.sb.geometry;
         let group = geometry.inode_slot(inode.number).map_or(0, |slot| slot.group.get());
@@ -194,8 +193,8 @@ impl Base {
         geometry.group_start(GroupNo(self.layout.group_for(Purpose::Data, group)))
     }
 
-    /// Reserves `blocks` blocks for delayed data. To be called outside of a change: it may have to wait
-    /// until what was freed is durable.
+    /// Reserves `blocks` blocks for delayed data. Must be called outside of a change, as it may wait until freed space
+    /// is durable.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -212,7 +211,7 @@ impl Base {
         Ok(Reservation { space, blocks })
     }
 
-    /// Waits until what was freed may be used.
+    /// Waits until freed space may be used.
     pub(crate) fn wait_for_space(&self) -> Result<()> {
         let space = self.space()?;
         // the first lock is released before the second is taken
@@ -223,7 +222,7 @@ impl Base {
         Ok(())
     }
 
-    /// Whether there are things on this volume that can pin content: snapshots, transactions, an option.
+    /// Whether this volume has anything that can pin content: snapshots, transactions, an option.
     pub(crate) fn may_have_to_copy(&self) -> bool {
         self.space().is_ok_and(|space| space.snapshot_pins.is_some())
     }

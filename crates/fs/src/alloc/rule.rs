@@ -1,9 +1,8 @@
-//! The placement of blocks by their role: the one place where the volume's format and its mount options are asked.
+//! The placement of blocks by their role: the only place that depends on the volume's format and mount options.
 //!
 //! The groups of a volume may set some of their blocks aside for metadata, by 64ths (*chunks*): a mask for each group.
-//! The volume's [`Rule`] says what that means for a block, as a list of [`Try`]s: where the allocator looks first, and
-//! where then. Each of them may look at all groups. The last one finds whatever is free, so that there is no space only
-//! where there is none.
+//! The volume's [`Rule`] defines the order of search for a block as a list of [`Try`]s. Each of them may search all
+//! groups. The last one finds any free block, so that an allocation fails only without free space.
 
 use super::cell::GroupCell;
 use crate::Placement;
@@ -13,15 +12,15 @@ use format::superblock::Geometry;
 use space::{Purpose, Run};
 use std::sync::atomic::Ordering;
 
-/// The share of a group that is set aside for metadata where it is only a hint, in chunks: about 4 %.
+/// The share of a group set aside for metadata where it is only a hint, in chunks: about 4 %.
 const HINT_CHUNKS: u64 = 3;
 
-/// The use of a block, as far as its place depends on that.
+/// The use of a block, as far as its placement depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Content of a file.
     Content,
-    /// The indirect block that a file's 13th block needs.
+    /// The indirect block for a file's 13th block.
     FirstIndirect,
     /// All other metadata.
     Metadata,
@@ -37,37 +36,37 @@ impl Role {
     }
 }
 
-/// The rule by which a volume's blocks are placed.
+/// The placement rule of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Metadata and content together, near what they belong to.
+    /// Metadata and content together, near their owner.
     Together,
-    /// Metadata to the front of each group, but for a file's first indirect block, and content behind it; where one is
+    /// Metadata at the front of each group, except a file's first indirect block, and content behind it; if one part is
     /// full, the other is used.
     Hint,
-    /// Metadata in the regions that the group descriptors name, which grow; content elsewhere.
+    /// Metadata in the regions named by the group descriptors, which grow; content elsewhere.
     Regions,
-    /// Metadata in groups of its own, which are set aside whole; content in the others.
+    /// Metadata in groups of its own, set aside as a whole; content in the others.
     OwnGroups,
 }
 
-/// An attempt: one place to look.
+/// An attempt: one set of blocks to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Try {
-    /// In what is set aside, in the group where to begin alone.
+    /// In the blocks set aside, only in the first group of the search.
     InsideHere,
-    /// In what is set aside.
+    /// In the blocks set aside.
     Inside,
-    /// In what is set aside when a chunk more is.
+    /// In the blocks set aside, after setting another chunk aside.
     Grow,
-    /// In what is not set aside.
+    /// In the blocks not set aside.
     Outside,
     /// Everywhere.
     Anywhere,
 }
 
 impl Rule {
-    /// The rule of a volume whose layout leaves it to the options, or does not.
+    /// The rule of a volume, from its layout or, if that leaves the choice, the options.
     pub(super) fn new(layout: &Layout, placement: Placement) -> Self {
         match (layout.metadata_goes(), placement) {
             (MetadataGoes::IntoOwnGroups, _) => Rule::OwnGroups,
@@ -77,7 +76,7 @@ impl Rule {
         }
     }
 
-    /// The attempts at finding a block, in this order.
+    /// The attempts to find a block, in order.
     pub(super) fn tries(self, role: Role) -> &'static [Try] {
         match (self, role) {
             (Rule::Together, _) => &[Try::Anywhere],
@@ -89,19 +88,19 @@ impl Rule {
         }
     }
 
-    /// Whether a block is ever looked for by an attempt of this class.
+    /// Whether the rule has attempts of this class.
     pub(super) fn has(self, class: usize) -> bool {
         let roles = [Role::Content, Role::FirstIndirect, Role::Metadata];
         roles.iter().any(|role| self.tries(*role).iter().any(|kind| kind.class() == class))
     }
 
-    /// Whether such a block lies near its inode, and not near what it belongs to.
+    /// Whether such a block is placed near its inode instead of near related blocks.
     pub(super) fn is_near_inode(self, role: Role) -> bool {
         matches!(self.tries(role).first(), Some(Try::InsideHere | Try::Inside))
     }
 
-    /// The chunks of a group that are set aside for metadata; `own_end` is where the group's own structures at its
-    /// front end, in units.
+    /// The chunks of a group set aside for metadata; `own_end` is the end of the group's own structures at its front,
+    /// in units.
     pub(super) fn mask(
         self,
         layout: &Layout,
@@ -126,7 +125,7 @@ impl Try {
     /// The number of classes.
     pub(super) const CLASSES: usize = 3;
 
-    /// Which of the [`Bounds`](super::bounds::Bounds) of groups belong to it.
+    /// The index of its [`Bounds`](super::bounds::Bounds) of groups.
     pub(super) fn class(self) -> usize {
         match self {
             Try::InsideHere | Try::Inside | Try::Grow => 0,
@@ -135,7 +134,7 @@ impl Try {
         }
     }
 
-    /// The units of a group of `units` that may be looked at, ascending.
+    /// The units that may be searched in a group of `units`, ascending.
     pub(super) fn within(self, mask: u64, chunk: u32, units: u32) -> Vec<Run> {
         let mask = match self {
             Try::InsideHere | Try::Inside | Try::Grow => mask,
@@ -151,10 +150,10 @@ impl Try {
 }
 
 impl GroupCell {
-    /// The most blocks that there can be where it is looked for so, by the group's own counts.
+    /// Upper bound on the blocks that an attempt can find, from the group's own counts.
     pub(super) fn most(&self, kind: Try) -> u32 {
         match (kind, self.mask.load(Ordering::Relaxed)) {
-            // nothing is there to be looked at
+            // no unit may be searched
             (Try::InsideHere | Try::Inside, 0) | (Try::Outside, u64::MAX) => 0,
             _ => self.most_blocks(),
         }

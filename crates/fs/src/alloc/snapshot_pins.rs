@@ -1,11 +1,11 @@
-//! Blocks that snapshots pin: which they are, and how they come back.
+//! Blocks pinned by snapshots, and how they become free.
 //!
-//! 1. The free space of a group in memory knows which of the group's blocks a snapshot uses. It learns that when it is
-//!    read, from the bitmap that each snapshot has of the group; equal physical blocks are equal bitmaps, which are
-//!    read once.
-//! 2. A snapshot is made without a look at any group: it moves the *epoch* on while no operation runs, and a group that
-//!    is in memory takes all that it uses for pinned before anything else is done with it in the new epoch.
-//! 3. While one is deleted, no group comes into memory. What only that snapshot pinned may be allocated when the
+//! 1. The free space of a group in memory includes which of the group's blocks a snapshot uses. It is read from the
+//!    bitmap that each snapshot has of the group, when the group is loaded; equal physical blocks are equal bitmaps,
+//!    which are read once.
+//! 2. A snapshot is created without access to any group: it increments the *epoch* while no operation runs, and a group
+//!    in memory marks all its blocks in use as pinned before any other use in the new epoch.
+//! 3. While one is deleted, no group is loaded. Blocks pinned only by that snapshot may be allocated when the
 //!    generation without it is durable.
 
 use super::cell::SpaceArea;
@@ -23,27 +23,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::native::Mapped;
 
-/// The blocks that a native volume's snapshots pin.
+/// The blocks pinned by a native volume's snapshots.
 pub(super) struct SnapshotPins {
     pub(super) mapped: Arc<Mapped>,
     live: RwLock<LiveSnapshots>,
-    /// Whether there are any; changed with `live`.
+    /// Whether any snapshot exists; changed together with `live`.
     pub(super) any: AtomicBool,
-    /// The number of snapshots that were made since the volume was opened.
+    /// The number of snapshots created since the volume was opened.
     pub(super) epoch: AtomicU64,
     /// Blocks of the data groups that are free in the bitmaps and pinned.
     pub(super) blocks: AtomicU64,
 }
 
-/// The snapshots that pin something.
+/// The snapshots that pin blocks.
 pub(super) struct LiveSnapshots {
     pub(super) list: Vec<Snapshot>,
-    /// One more is on its way to the device; it pins what is used in groups that have not changed since.
+    /// Whether one more is being written to the device; it pins the blocks in use in groups unchanged since.
     pub(super) pending: bool,
 }
 
 impl SnapshotPins {
-    /// Those of a volume, where there can be snapshots; `blocks` is the sum of what the descriptors count.
+    /// The pins of a volume that can have snapshots; `blocks` is the sum of the descriptors' counts.
     pub(super) fn of(layout: &Layout, blocks: u64) -> Result<Option<Self>> {
         let Some(Versions { mapped, .. }) = layout.versions() else { return Ok(None) };
         let list: Vec<Snapshot> = mapped.snapshots()?.iter().flatten().cloned().collect();
@@ -56,7 +56,7 @@ impl SnapshotPins {
         }))
     }
 
-    /// While this is locked no snapshot is deleted.
+    /// A lock under which no snapshot is deleted.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, LiveSnapshots> {
         self.live.read()
     }
@@ -65,7 +65,7 @@ impl SnapshotPins {
         self.live.write()
     }
 
-    /// The free space of a data group takes note of the snapshots that were made since it was last looked at.
+    /// Updates the free space of a data group for the snapshots created since its last update.
     pub(super) fn catch_up(&self, area: &mut SpaceArea) {
         let epoch = self.epoch.load(Ordering::Acquire);
         if std::mem::replace(&mut area.epoch, epoch) != epoch
@@ -75,15 +75,15 @@ impl SnapshotPins {
         }
     }
 
-    /// The units that snapshots pin of the group with this bitmap block.
+    /// The units pinned by snapshots in the group with this bitmap block.
     ///
     /// # Errors
-    /// Those of the device; of the format, where a snapshot's map or bitmap is damaged.
+    /// Those of the device; those of the format for a damaged map or bitmap of a snapshot.
     pub(super) fn of_group(&self, live: &LiveSnapshots, block: FsBlock) -> store::Result<PinsOfGroup> {
         Ok(PinsOfGroup { units: used_by(&self.mapped, &live.list, block)?, pending: live.pending })
     }
 
-    /// Units that snapshots use of the group with this bitmap block, where nothing changes beside.
+    /// Units used by snapshots in the group with this bitmap block, while nothing else changes.
     ///
     /// # Errors
     /// As [`SnapshotPins::of_group`].
@@ -91,7 +91,7 @@ impl SnapshotPins {
         used_by(&self.mapped, &self.read().list, block)
     }
 
-    /// Puts that into the group's free space as it was just read.
+    /// Marks the pins in the group's free space, which was just read.
     pub(super) fn mark(&self, pins: &PinsOfGroup, area: &mut SpaceArea, free: &mut ContainerMap) {
         free.pin(&pins.units);
         if pins.pending {
@@ -101,7 +101,7 @@ impl SnapshotPins {
     }
 }
 
-/// The units that snapshots pin of a group.
+/// The units of a group pinned by snapshots.
 pub(super) struct PinsOfGroup {
     units: Container,
     pending: bool,
@@ -111,12 +111,12 @@ pub(super) fn block_version(entry: &Entry) -> (u64, u64) {
     (entry.physical, entry.generation)
 }
 
-/// The blocks in use by a bitmap as it is stored.
+/// The blocks in use according to a stored bitmap.
 pub(crate) fn in_use(bitmap: &[u8]) -> Container {
     Container::from_set_bits(bitmap, GROUP_BLOCKS)
 }
 
-/// The blocks that snapshots use of the group with this bitmap block.
+/// The blocks used by snapshots in the group with this bitmap block.
 pub(crate) fn used_by(mapped: &Mapped, snapshots: &[Snapshot], block: FsBlock) -> store::Result<Container> {
     let mut union = Container::empty(GROUP_BLOCKS);
     let mut seen = HashSet::new();
@@ -130,7 +130,7 @@ pub(crate) fn used_by(mapped: &Mapped, snapshots: &[Snapshot], block: FsBlock) -
     Ok(union)
 }
 
-/// The blocks of such a group that a snapshot uses and none of the others does.
+/// The blocks of such a group used by one snapshot and by none of the others.
 pub(super) fn used_alone(
     mapped: &Mapped,
     snapshot: &Snapshot,
@@ -141,7 +141,7 @@ pub(super) fn used_alone(
     let Some(entry) = mapped.entry_at(snapshot, block)? else { return Ok(nothing) };
     let mut seen = HashSet::from([block_version(&entry)]);
     let mut different = Vec::new();
-    // those that were made next before and after it most likely have the same
+    // the snapshots created next before and after it most likely have the same
     let mut others: Vec<&Snapshot> = others.iter().collect();
     others.sort_by_key(|other| other.generation.abs_diff(snapshot.generation));
     for other in others {
@@ -163,7 +163,8 @@ pub(super) fn used_alone(
     Ok(only)
 }
 
-/// Blocks of the group with this bitmap block that a snapshot pins, and neither one of `others` nor the live bitmap.
+/// Blocks of the group with this bitmap block pinned by one snapshot, and used neither by `others` nor in the live
+/// bitmap.
 pub(crate) fn pinned_alone(
     mapped: &Mapped,
     snapshot: &Snapshot,

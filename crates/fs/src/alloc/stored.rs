@@ -1,4 +1,4 @@
-//! Free space as the device records it, of a volume that is only looked at.
+//! Free space as recorded on the device, of a volume open for reading.
 
 use super::record::{FreeSpaceRecord, LoadError, Opening};
 use super::snapshot_pins::SnapshotPins;
@@ -12,10 +12,9 @@ use space::Purpose;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The free space of a volume as its device records it, group by group.
+/// The free space of a volume as recorded on its device, group by group.
 ///
-/// What the volume would free when it is opened for writing (files that were open, the journal's own use) counts as
-/// used.
+/// Blocks that would be freed by opening the volume for writing (orphan files, the journal's own use) count as used.
 pub struct StoredFreeSpace<'a> {
     disk: &'a Disk,
     groups: Vec<Group>,
@@ -24,11 +23,11 @@ pub struct StoredFreeSpace<'a> {
 }
 
 impl Disk {
-    /// The free space of the volume as its device records it.
+    /// The free space of the volume as recorded on its device.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Corrupt`] where descriptors or the record's own superblock fields contradict the
-    /// volume; [`Error::Unsupported`] for more groups than a volume may have that is opened for writing.
+    /// Those of the device; [`Error::Corrupt`] if descriptors or the record's own superblock fields contradict the
+    /// volume; [`Error::Unsupported`] for more groups than a volume open for writing may have.
     pub fn stored_free_space(&self) -> Result<StoredFreeSpace<'_>> {
         let geometry = &self.sb.geometry;
         if geometry.groups > MAX_GROUPS {
@@ -45,18 +44,18 @@ impl Disk {
 }
 
 impl StoredFreeSpace<'_> {
-    /// Numbers of the groups whose blocks can hold content, ascending.
+    /// Numbers of the groups whose blocks can contain content, ascending.
     #[must_use]
     pub fn groups(&self) -> Range<u32> {
         self.disk.layout.groups_for(Purpose::Data)
     }
 
-    /// Runs of blocks of a group that neither the volume nor one of its snapshots uses, ascending. A run at the end of
-    /// a group may go on in the next.
+    /// Runs of blocks of a group used neither by the volume nor by one of its snapshots, ascending. A run at the end of
+    /// a group may continue in the next.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Corrupt`] where the group's record contradicts the volume: its free space is not
-    /// known.
+    /// Those of the device; [`Error::Corrupt`] if the group's record contradicts the volume, so that its free space is
+    /// unknown.
     pub fn of_group(&self, group: GroupNo) -> Result<Vec<Range<u64>>> {
         let what = |what| Error::corrupt(Structure::Bitmap, Where::Group(group), what);
         let descriptor = self.groups.get(group.get() as usize).ok_or_else(|| what("the volume has no such group"))?;

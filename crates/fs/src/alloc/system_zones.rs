@@ -8,11 +8,11 @@ use format::{Structure, Where};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The blocks of the volume's own structures, wherever the descriptors put them.
+/// The blocks of the volume's own structures, at the locations in the descriptors.
 pub(crate) struct SystemZones {
     /// Ascending, with a gap between each and the next.
     zones: Vec<Range<u64>>,
-    /// The zone behind the blocks that were asked for last, by its number: most questions are about the same gap.
+    /// The index of the zone behind the most recently queried blocks: most queries are about the same gap.
     last_gap: AtomicUsize,
 }
 
@@ -20,15 +20,15 @@ impl SystemZones {
     /// As [`SystemZones::new`].
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where two structures overlap, or one lies outside the groups.
+    /// [`Error::Corrupt`] if two structures overlap, or one is outside the groups.
     pub(crate) fn of_volume(geometry: &Geometry, groups: &[Group], record: Vec<Range<u64>>) -> Result<Self> {
         let what = "the group descriptors assign the same block to two structures";
         let overlap = || Error::corrupt(Structure::GroupDescriptor, Where::Volume, what);
         Self::new(geometry, groups, record).ok_or_else(overlap)
     }
 
-    /// The system zones of a volume with these descriptors, which are in the order of their groups, and of the blocks
-    /// that the record of its free space takes. `None` where two structures overlap, or one lies outside the groups.
+    /// The system zones of a volume from its descriptors, in the order of their groups, and the blocks of its free
+    /// space record. `None` if two structures overlap, or one is outside the groups.
     pub(crate) fn new(geometry: &Geometry, groups: &[Group], record: Vec<Range<u64>>) -> Option<Self> {
         let mut all = record;
         all.reserve(groups.len() * 2);
@@ -56,7 +56,7 @@ impl SystemZones {
         consistent.then_some(Self { zones: all, last_gap: AtomicUsize::new(0) })
     }
 
-    /// Whether one of these blocks, at least one, lies in a zone.
+    /// Whether one of these blocks, at least one, is in a zone.
     pub(crate) fn overlap(&self, blocks: &Range<u64>) -> bool {
         let last = self.last_gap.load(Ordering::Relaxed);
         if self.is_gap_before(last, blocks) {
@@ -67,14 +67,14 @@ impl SystemZones {
         !self.is_gap_before(gap, blocks)
     }
 
-    /// Whether `blocks` lie between this zone and the one before.
+    /// Whether `blocks` are between this zone and the one before.
     fn is_gap_before(&self, zone: usize, blocks: &Range<u64>) -> bool {
         let before = zone.checked_sub(1).and_then(|n| self.zones.get(n));
         before.is_none_or(|zone| zone.end <= blocks.start)
             && self.zones.get(zone).is_none_or(|zone| blocks.end <= zone.start)
     }
 
-    /// The parts of `blocks` that lie in a zone, ascending.
+    /// The parts of `blocks` that are in a zone, ascending.
     pub(crate) fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let first = self.zones.partition_point(|zone| zone.end <= blocks.start);
         let there = self.zones.get(first..).unwrap_or_default().iter();
@@ -82,7 +82,7 @@ impl SystemZones {
         there.take_while(move |zone| zone.start < end).map(move |zone| zone.start.max(start)..zone.end.min(end))
     }
 
-    /// The number of these blocks, from the first on, that lie in zones without a gap.
+    /// The number of these blocks, from the first on, that are in zones without a gap.
     pub(crate) fn front(&self, blocks: Range<u64>) -> u64 {
         let start = blocks.start;
         self.within(blocks).take_while(|zone| zone.start == start).map(|zone| zone.end - start).next().unwrap_or(0)

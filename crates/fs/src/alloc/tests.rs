@@ -1,4 +1,4 @@
-//! Allocation on volumes of many shapes, checked by e2fsck.
+//! Allocation on volumes of many layouts, checked by e2fsck.
 
 use super::{Purpose, Role};
 use crate::{Clock, Consistency, Error, FileKind, InodeNo, OpenOptions, Timestamp, Volume, WriteOptions};
@@ -29,7 +29,7 @@ fn options(consistency: Consistency) -> OpenOptions {
     OpenOptions { cache_bytes: 64 << 10, write: Some(write), ..OpenOptions::default() }
 }
 
-/// The least that is cached between generations: bitmaps are dropped and read again.
+/// Opens with the smallest cache between generations: bitmaps are dropped and read again.
 fn open(image: &Path, consistency: Consistency) -> Volume {
     let writable = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
     let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, writable).expect("opening an image"));
@@ -81,8 +81,7 @@ fn allocating_and_freeing_leaves_a_consistent_volume() {
             }
             if round % 50 == 0 {
                 volume.sync().expect("sync");
-                // what was freed in this generation is deferred until it was written, and its maps stay for the next
-                // one
+                // space freed in this generation is deferred until it is durable, and its maps stay for the next one
                 volume.sync().expect("sync");
                 let space = volume.space().expect("writable");
                 assert!(space.loaded.lock().len() <= space.options.bitmaps, "{shape:?}");
@@ -132,7 +131,7 @@ fn all_blocks_can_be_used_and_none_twice() {
     assert!(matches!(volume.reserve(1), Err(Error::NoSpace)));
     drop(reservation);
     volume.reserve(100).expect("the reservation was released");
-    // what was reserved may use all there is
+    // the reservation may use all free blocks
     let change = volume.change(0).expect("a change");
     change.set_privilege(space::Privilege::Reserved);
     while let Ok(extent) = change.allocate(InodeNo::ROOT, FsBlock(0), 5000, Role::Content) {
@@ -140,7 +139,7 @@ fn all_blocks_can_be_used_and_none_twice() {
     }
     drop(change);
     assert_eq!(volume.statfs().blocks_free, 0);
-    // what is freed as metadata is not allocated again before it is durable
+    // blocks freed as metadata are not allocated again before they are durable
     let extent = extents.pop().expect("there are some");
     let change = volume.change(0).expect("a change");
     change.free(extent.first, extent.count.into(), Purpose::Metadata).expect("free");
@@ -226,7 +225,7 @@ fn a_large_volume_is_opened_and_used() {
     drop(change);
     assert_eq!(volume.statfs().blocks_free, free - taken.iter().map(|extent| u64::from(extent.count)).sum::<u64>());
     assert!(taken.iter().take(4).all(|extent| extent.count == 30_000), "{taken:?}");
-    // directories at the top are spread
+    // top-level directories are spread over groups
     let groups: std::collections::BTreeSet<u32> = (0..20)
         .map(|_| put_empty(&volume, FileKind::Directory))
         .map(|number| volume.sb.geometry.inode_slot(number).expect("it exists").group.get() / 16)
@@ -272,7 +271,7 @@ fn descriptors_that_overlap_are_not_written_on() {
     }
 }
 
-/// The first extent of an inode leads to a block.
+/// An inode whose first extent points to `block`.
 fn led_to(volume: &Volume, number: InodeNo, block: u64) -> crate::Inode {
     let inode = volume.inode(number).expect("an inode");
     let mut bytes = inode.raw().bytes().to_vec();
@@ -301,13 +300,13 @@ fn no_map_of_a_native_volume_leads_to_its_metadata() {
     let descriptors = versions.mapped.entry_of(FsBlock(1)).expect("read").expect("written");
     let data = 0..native.metadata_start().min(native.blocks());
     let refused: Vec<u64> = data.filter(|block| !leads(*block)).collect();
-    // the superblocks, where descriptors lie now, where e2fsck would look for another superblock
+    // the superblocks, the current descriptors, and the locations that e2fsck searches for another superblock
     let reserved = native.backup_blocks();
     assert!([0, 1, descriptors.physical].iter().chain(&reserved).all(|block| refused.contains(block)), "{refused:?}");
     assert!(refused.len() < 4096, "{} blocks", refused.len());
     // metadata above the map
     assert!(!leads(native.metadata_start() + 10));
-    // a directory in the place of content
+    // a directory instead of content
     let root = volume.inode(InodeNo::ROOT).expect("the root");
     assert!(volume.map(&root, format::FileBlock(0)).is_ok());
     assert!(

@@ -1,7 +1,7 @@
-//! The space of a volume as it was when everything was durable.
+//! The space of a volume at the time when everything was durable.
 //!
-//! What a group's bitmaps and descriptor were stands on the device, so only the volume's sums are saved; the groups
-//! that were changed since are read again.
+//! The former bitmaps and descriptor of a group are on the device, so only the volume's sums are saved; the groups
+//! changed since are read again.
 
 use super::Space;
 use crate::{Disk, Result};
@@ -10,7 +10,7 @@ use format::superblock::{DiskSuperblock, State};
 use space::Pool;
 use std::sync::atomic::Ordering;
 
-/// The sums.
+/// The sums of a volume's groups.
 pub(crate) struct Sums {
     pool: Pool,
     free_metadata: u64,
@@ -18,12 +18,12 @@ pub(crate) struct Sums {
     free_inodes: u64,
     directories: u64,
     superblock: DiskSuperblock,
-    /// The number of groups that were known to be damaged.
+    /// The number of groups known to be damaged.
     damaged: usize,
 }
 
 impl Space {
-    /// The space as it is now. Everything is durable, and nothing changes meanwhile.
+    /// The current sums. Everything is durable, and nothing changes meanwhile.
     pub(crate) fn sums(&self) -> Sums {
         Sums {
             pool: self.pool.lock().clone(),
@@ -36,10 +36,10 @@ impl Space {
         }
     }
 
-    /// The space is what it was. The store has thrown away what was changed since, and no call uses the space.
+    /// Restores the space. The store has discarded the changes since, and no call uses the space.
     ///
     /// # Errors
-    /// Those of reading the descriptors of groups that were changed: then nothing in memory can be trusted.
+    /// Those of reading the descriptors of changed groups: then nothing in memory can be trusted.
     pub(crate) fn undo(&self, volume: &Disk, sums: Sums) -> Result<()> {
         self.deferred.lock().clear();
         self.deferred_inodes.lock().clear();
@@ -50,7 +50,7 @@ impl Space {
         self.free_inodes.store(sums.free_inodes, Ordering::Relaxed);
         self.directories.store(sums.directories, Ordering::Relaxed);
         let mut superblock = sums.superblock;
-        // what was found wrong meanwhile is wrong
+        // damage found meanwhile persists
         with_errors(&mut superblock, &self.superblock.lock());
         *self.superblock.lock() = superblock;
         let changed = std::mem::take(&mut *self.changed.lock());
@@ -72,13 +72,13 @@ impl Space {
         Ok(())
     }
 
-    /// From now on content is not overwritten in its place; or as the options say.
+    /// Sets whether content is never overwritten in place; if not `always`, the options decide.
     pub(crate) fn copy_content(&self, always: bool) {
         self.copies.store(always || self.options.copies, Ordering::Release);
     }
 }
 
-/// Takes over what a superblock says of errors.
+/// Copies the error fields of a superblock.
 pub(crate) fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
     let state = State::from_bits_retain(from.s_state.get()) & State::ERROR;
     sb.s_state = (sb.s_state.get() | state.bits()).into();

@@ -1,4 +1,4 @@
-//! Snapshots come and go: what they pin when they are made, and what may be allocated when one is deleted.
+//! Creation and deletion of snapshots: the blocks pinned by creation, and those that may be allocated after deletion.
 
 use super::Space;
 use super::snapshot_pins::{LiveSnapshots, SnapshotPins, block_version, used_alone};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use store::{Operation, Store};
 
 impl Space {
-    /// Blocks of the data groups that are free in the bitmaps and that a snapshot pins.
+    /// Number of blocks of the data groups that are free in the bitmaps and pinned by a snapshot.
     pub(crate) fn pinned_blocks(&self) -> u64 {
         self.snapshot_pins.as_ref().map_or(0, |pins| pins.blocks.load(Ordering::Relaxed))
     }
@@ -24,14 +24,14 @@ impl Space {
         }
     }
 
-    /// Blocks were freed that a snapshot pins.
+    /// Records blocks freed while a snapshot pins them.
     pub(super) fn record_pinned(&self, count: u32) {
         if let Some(pins) = &self.snapshot_pins {
             pins.blocks.fetch_add(count.into(), Ordering::Relaxed);
         }
     }
 
-    /// Whether no snapshot prevents content from being written over in its place; as [`Space::in_place`].
+    /// Whether no snapshot prevents content from being overwritten in place; as [`Space::in_place`].
     pub(super) fn is_unpinned(&self, store: &Store, first: FsBlock, len: u64) -> Result<(bool, u64)> {
         if !self.snapshot_pins.as_ref().is_some_and(|pins| pins.any.load(Ordering::Acquire)) {
             return Ok((true, len));
@@ -41,7 +41,7 @@ impl Space {
         let blocks = geometry.group_blocks(group);
         let len = len.min(blocks.end - first.get());
         let Some(state) = self.lock_space(store, group.get())? else {
-            // not known, so it stays as it is
+            // unknown, so it is not overwritten
             return Ok((false, len));
         };
         let run = Run { start: (first.get() - blocks.start) as u32, len: len as u32 };
@@ -49,7 +49,7 @@ impl Space {
         Ok((!is_pinned, same.into()))
     }
 
-    /// A generation closes. Where it becomes a snapshot, all that is used now is pinned from now on.
+    /// Called when a generation closes. If it becomes a snapshot, all blocks in use are pinned from then on.
     pub(crate) fn close_versions(&self, generation: u64) {
         let Some(pins) = &self.snapshot_pins else { return };
         if pins.mapped.becomes_snapshot(generation) {
@@ -59,7 +59,7 @@ impl Space {
         }
     }
 
-    /// The generation that closed last is durable.
+    /// Called when the last closed generation is durable.
     pub(crate) fn versions_are_durable(&self) {
         let Some(pins) = &self.snapshot_pins else { return };
         pins.mapped.publish_snapshots();
@@ -70,8 +70,8 @@ impl Space {
         }
     }
 
-    /// The blocks that a snapshot uses and none of `others` does, of the groups where they are not all used now, or may
-    /// not be before long: those that changed since, and those in memory. The groups themselves are the second.
+    /// The blocks used by a snapshot and none of `others`, in the groups where they are not all in use now or may soon
+    /// not be: those changed since, and those in memory. The second value is the set of these groups.
     pub(crate) fn pinned_only_by(
         &self,
         store: &Store,
@@ -85,7 +85,7 @@ impl Space {
                 let Some(block) = self.bitmap_block(group) else { continue };
                 only.add_group(group.into(), &used_alone(&pins.mapped, snapshot, others, block)?);
                 looked.insert(group);
-                // it is needed soon
+                // needed soon
                 store.prefetch(&[block]);
             }
         }
@@ -96,7 +96,7 @@ impl Space {
         Some(self.cell(GroupNo(group))?.state.lock().descriptor.block_bitmap)
     }
 
-    /// Whether a group's bitmap may be another than it was in a snapshot, or is in memory.
+    /// Whether a group is in memory, or its bitmap may differ from the one in a snapshot.
     fn may_differ(&self, pins: &SnapshotPins, store: &Store, snapshot: &Snapshot, group: u32) -> Result<bool> {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(false) };
         let durable = store.durable_generation();
@@ -111,11 +111,12 @@ impl Space {
         Ok(now.as_ref().map(block_version) != then.as_ref().map(block_version))
     }
 
-    /// Unpins what only a snapshot pins: `only` and `looked` are what [`Space::pinned_only_by`] found a moment ago,
-    /// `others` are those that remain. The list is for the generation of the change to change.
+    /// Unpins the blocks pinned only by one snapshot: `only` and `looked` are a very recent result of
+    /// [`Space::pinned_only_by`], `others` are the snapshots that remain. The list must be changed in the same
+    /// generation as this change.
     ///
     /// # Errors
-    /// Those of the device and of damaged snapshots; nothing is changed then.
+    /// Those of the device, and those of damaged snapshots; nothing is changed then.
     pub(crate) fn unpin_snapshot(
         &self,
         op: &Operation<'_>,
@@ -141,7 +142,7 @@ impl Space {
                     op.store().fail(e)
                 }
             })?;
-            // what a corrupt group pins stays as it is
+            // blocks pinned in a corrupt group stay in use
             let Some(mut state) = loaded else { continue };
             let Some(freed) = state.space.free.as_mut().map(|free| free.unpin(units)) else { continue };
             let count = u64::from(freed.count());

@@ -1,4 +1,4 @@
-//! Notes: what an engine that wants them learns is what the file system did.
+//! Change records: an engine that uses them receives what the file system did.
 
 use crate::engine::NewEngine;
 use crate::open;
@@ -63,7 +63,7 @@ fn open(image: &Image) -> (Volume, Arc<Mutex<Vec<ChangeRecord>>>) {
     (volume, records)
 }
 
-/// The state of an inode by the records.
+/// The state of an inode according to the records.
 #[derive(Default)]
 struct Known {
     content: BTreeMap<u64, u64>,
@@ -120,7 +120,7 @@ fn change_records_say_what_changed() {
                 ChangeRecord::Group { number, free_inodes, .. } => drop(groups.entry(number).or_insert(free_inodes)),
             }
         }
-        assert_eq!(groups.get(&GroupNo(0)), Some(&free), "as it was before");
+        assert_eq!(groups.get(&GroupNo(0)), Some(&free), "as before");
         for (number, places) in [(a, true), (b, false)] {
             let inode = volume.inode(number).expect("the file");
             let of = &known[&number.get()];

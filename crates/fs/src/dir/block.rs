@@ -1,8 +1,8 @@
-//! The bytes of a directory block that changes: entries put in, taken out, pointed elsewhere.
+//! Changes to the bytes of a directory block: inserting, removing and redirecting entries.
 //!
-//! A *part* is what entries may fill: a block without its checksum tail, or one area of an inline directory.
-//! Everything here works on a part that was read as consistent before; `None` means that it is not, and that nothing
-//! was written.
+//! A *part* is the space for entries: a block without its checksum tail, or one area of an inline directory. All
+//! functions work on a part that was read as consistent before; `None` means that it is not, and that nothing was
+//! written.
 
 use format::dir::{
     DirEntry, DirFormat, Entries, FileType, Head, LeafTail, decode_rec_len, encode_rec_len, entry_len, write_entry,
@@ -10,7 +10,7 @@ use format::dir::{
 use format::{FileBlock, InodeNo};
 use zerocopy::FromBytes;
 
-/// An entry about to be written.
+/// An entry to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewEntry<'a> {
     pub(crate) inode: InodeNo,
@@ -18,13 +18,13 @@ pub(crate) struct NewEntry<'a> {
     pub(crate) kind: Option<FileType>,
 }
 
-/// Bytes an entry of that name takes.
+/// Bytes needed by an entry with this name.
 pub(crate) fn needed(name: &[u8]) -> usize {
     // names have at most 255 bytes
     entry_len(name.len() as u8, false)
 }
 
-/// Which leaf of which directory a block is, and what it ends in.
+/// The identity of a leaf block, and its tail.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leaf {
     pub(crate) tail: LeafTail,
@@ -32,10 +32,10 @@ pub(crate) struct Leaf {
     pub(crate) at: FileBlock,
 }
 
-/// The first entry from the one at `from` on that has `need` bytes to spare: an unused one, or the end of a used one.
+/// The offset of the first entry at or after `from` with `need` spare bytes: an unused one, or the end of a used one.
 pub(crate) fn find_space(part: &[u8], from: usize, need: usize, format: DirFormat) -> format::Result<Option<usize>> {
     let has_space = |entry: &Head<'_>| {
-        // most have a record that is too short for both
+        // most records are too short for both
         entry.rec_len >= need && {
             let taken = if entry.inode != 0 { entry_len(entry.name_len, format.hashed) } else { 0 };
             entry.rec_len.saturating_sub(taken) >= need
@@ -55,7 +55,7 @@ fn set_rec_len(part: &mut [u8], at: usize, len: usize, format: DirFormat) -> Opt
     Some(())
 }
 
-/// Puts an entry into what the entry at `at` has to spare, and returns the offset of the new one.
+/// Inserts an entry into the spare bytes of the entry at `at`, and returns the offset of the new one.
 pub(crate) fn insert(part: &mut [u8], at: usize, new: &NewEntry<'_>, format: DirFormat) -> Option<usize> {
     let old = *head(part, at)?;
     let rec_len = decode_rec_len(old.rec_len.get(), format.block_size) as usize;
@@ -68,7 +68,7 @@ pub(crate) fn insert(part: &mut [u8], at: usize, new: &NewEntry<'_>, format: Dir
     Some(at + taken)
 }
 
-/// Takes out the entry at `at`: the one before it reaches over its place then, and where none is, it becomes unused.
+/// Removes the entry at `at`: the entry before it is extended over it; if there is none, it becomes unused.
 pub(crate) fn remove(part: &mut [u8], at: usize, format: DirFormat) -> Option<()> {
     let (mut before, mut offset) = (None, 0);
     let found = Entries::new(part, format).seek(|entry| {
@@ -110,7 +110,7 @@ pub(crate) fn point(
     Some(())
 }
 
-/// Fills a part with these entries, one behind the other; the last reaches to the end.
+/// Fills a part with these entries, consecutively; the last extends to the end.
 pub(crate) fn fill(part: &mut [u8], entries: &[NewEntry<'_>], format: DirFormat) -> Option<()> {
     part.fill(0);
     let Some((last, others)) = entries.split_last() else {
@@ -126,7 +126,7 @@ pub(crate) fn fill(part: &mut [u8], entries: &[NewEntry<'_>], format: DirFormat)
     write_entry(rest, last.inode, last.name, last.kind, None, format)
 }
 
-/// Makes a whole block of entries, with its tail where there are tails (the checksum comes later).
+/// Fills a whole block with entries, with a tail on volumes that have them (the checksum is set later).
 pub(crate) fn make_leaf(block: &mut [u8], entries: &[NewEntry<'_>], format: DirFormat, leaf: Leaf) -> Option<()> {
     let len = block.len().checked_sub(leaf.tail.size())?;
     fill(block.get_mut(..len)?, entries, format)?;

@@ -1,9 +1,9 @@
-//! The list of a directory in the order of its names' hashes.
+//! Listing of a directory in the order of its names' hashes.
 //!
-//! The cookie of a name: 31 bits of its hash, 20 of the minor hash, and 11 that count the names for which all those are
-//! the same, in the order of their bytes. "." has 0 and ".." has 1. So a cookie stays good while other names come and
-//! go and blocks split; only where names of the very same hash come or go, one of them may be shown twice or not at
-//! all.
+//! The cookie of a name: 31 bits of its hash, 20 of the minor hash, and 11 that number the names with all these bits
+//! equal, in the order of their bytes. "." has 0 and ".." has 1. So a cookie stays valid when other names are added or
+//! removed and blocks split; only if names with the same hash are added or removed, one of them may be returned twice
+//! or not at all.
 
 use super::{DirEntry, ReadDir, kind_of};
 use crate::error::OfInode;
@@ -13,7 +13,7 @@ use format::FileBlock;
 use format::dir::{DirFormat, Entries, Entry, dot_entries};
 use format::hash::{CONTINUES, HashVersion, Hasher, NameHash};
 
-/// The cookies of "." and "..", and the first that a name can have.
+/// The cookies of "." and "..", and the lowest cookie of a name.
 const DOT: u64 = 0;
 const DOT_DOT: u64 = 1;
 const NAMES: u64 = 2;
@@ -21,8 +21,8 @@ const NAMES: u64 = 2;
 const ORDINAL_BITS: u32 = 11;
 const MINOR_BITS: u32 = 20;
 
-/// Leaves with names of one hash that are put in order together. More would have more names of one hash than cookies
-/// can distinguish.
+/// Maximum number of leaves with names of one hash that are sorted together. More would have more names of one hash
+/// than cookies can distinguish.
 const MOST_LEAVES: usize = 256;
 
 fn cookie(hash: NameHash) -> u64 {
@@ -30,16 +30,16 @@ fn cookie(hash: NameHash) -> u64 {
     (major << MINOR_BITS | minor) << ORDINAL_BITS
 }
 
-/// The hash from which names with this cookie or a later one may have theirs.
+/// The lowest hash of names with this cookie or a later one.
 fn hash_of(cookie: u64) -> u32 {
     let major = cookie.saturating_sub(NAMES) >> (MINOR_BITS + ORDINAL_BITS);
     u32::try_from(major << 1).unwrap_or(!CONTINUES)
 }
 
-/// A name with its place in the order.
+/// A name with its position in the order.
 struct Named {
     cookie: u64,
-    /// As it is on the device, where it is shown otherwise.
+    /// The name on the device, if a different form is returned.
     raw: Option<Vec<u8>>,
     entry: DirEntry,
 }
@@ -50,10 +50,10 @@ impl Named {
     }
 }
 
-/// Names that are collected to be put in order.
+/// Names collected for sorting.
 struct Names {
     list: Vec<Named>,
-    /// Names before this cookie were listed already. Of those whose hash is the same all are needed: they are counted.
+    /// Names before this cookie were already listed. All names with an equal hash are needed, as they are numbered.
     first: u64,
 }
 
@@ -66,7 +66,7 @@ impl Directories {
             && (self.dir_format(dir).hashed || self.order_of(dir).is_some())
     }
 
-    /// The hash function of a directory; `None` where that is not known, or takes a key.
+    /// The hash function of a directory; `None` if it is unknown or needs a key.
     fn order_of(&self, dir: &Inode) -> Option<Hasher> {
         let version = if self.is_indexed(dir) {
             self.tree(dir).ok()?.hash_version
@@ -78,7 +78,7 @@ impl Directories {
 }
 
 impl ReadDir<'_> {
-    /// Makes the names of the next leaf ready whose cookie is `from` or later. Returns the cookie to go on from.
+    /// Queues the names of the next leaf with the cookie `from` or later. Returns the cookie to continue from.
     pub(super) fn take_hashed(&mut self, from: u64) -> Option<u64> {
         let dir = std::sync::Arc::clone(&self.dir);
         self.hasher = self.volume.order_of(&dir);
@@ -117,7 +117,7 @@ impl ReadDir<'_> {
         self.ready.push_back(parent.map(|parent| dot(parent, b"..", NAMES)));
     }
 
-    /// The names of a directory that has no tree.
+    /// The names of a directory without a tree.
     fn whole(&mut self, dir: &Inode, names: &mut Names) {
         let format = self.volume.dir_format(dir);
         if is_inline(dir) {
@@ -133,8 +133,8 @@ impl ReadDir<'_> {
         }
     }
 
-    /// The names of the leaf that a cookie leads to, and of those that continue its last hash. What cannot be read
-    /// yields an error and is passed over.
+    /// Collects the names of the leaf for a cookie, and of the leaves that continue its last hash. Unreadable blocks
+    /// yield an error and are skipped.
     fn leaves(&mut self, dir: &Inode, from: u64, names: &mut Names) -> Option<u64> {
         let volume = self.volume;
         let format = volume.dir_format(dir);
@@ -154,7 +154,7 @@ impl ReadDir<'_> {
             }
             match path.next_hash() {
                 Ok(Some(next)) if next & CONTINUES != 0 => leaf = path.advance(),
-                // a tree whose hashes do not ascend must not lead round and round
+                // a tree whose hashes do not ascend must not cause an endless loop
                 Ok(Some(next)) => {
                     return Some(NAMES + cookie(NameHash { hash: next, minor: 0 })).filter(|next| *next > from);
                 }
@@ -211,7 +211,7 @@ fn dot(inode: InodeNo, name: &[u8], next: u64) -> DirEntry {
 }
 
 impl Directories {
-    /// The inode that ".." names in a directory.
+    /// The inode that ".." refers to in a directory.
     pub(crate) fn parent_of(&self, dir: &Inode) -> Result<InodeNo> {
         if is_inline(dir) {
             return Ok(self.inline_dir(dir)?.parent);

@@ -1,4 +1,5 @@
-//! The bytes of a hash tree that grows: index blocks made, filled, split, and leaves split by the order of hashes.
+//! Changes to the bytes of a hash tree: index blocks created, filled and split, and leaves split in the order of
+//! hashes.
 
 use super::block::{NewEntry, needed};
 use format::dir::{DirEntry, DirFormat, encode_rec_len};
@@ -7,7 +8,7 @@ use format::htree::{DxCountLimit, DxEntry, DxRootInfo, Index, IndexFormat};
 use format::{FileBlock, InodeNo};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The offset in bytes at which the entries of an index start: in the root behind "..", and in any other index block.
+/// The offset in bytes of the entries of an index: in the root behind "..", and in any other index block.
 const ROOT_ENTRIES: usize = 32;
 const NODE_ENTRIES: usize = 8;
 const ROOT_INFO: usize = 24;
@@ -23,7 +24,7 @@ fn entry(child: Child) -> Option<DxEntry> {
     Some(DxEntry { hash: child.0.into(), block: u32::try_from(child.1.get()).ok()?.into() })
 }
 
-/// Fills an index block with these entries and no others. Of the first one the hash is not stored.
+/// Fills an index block with exactly these entries. The hash of the first one is not stored.
 fn set_entries(block: &mut [u8], start: usize, limit: usize, entries: &[Child]) -> Option<()> {
     let space = block.get_mut(start..)?;
     for (slot, &child) in space.chunks_exact_mut(DxEntry::SIZE).zip(entries) {
@@ -34,13 +35,13 @@ fn set_entries(block: &mut [u8], start: usize, limit: usize, entries: &[Child]) 
         count: u16::try_from(entries.len()).ok().filter(|&count| usize::from(count) <= limit && count > 0)?.into(),
     };
     space.get_mut(..DxCountLimit::SIZE)?.copy_from_slice(head.as_bytes());
-    // nothing of what was there before; where the index ends, the place of a checksum follows
+    // clears the rest; the space for a checksum follows the index
     let used = entries.len() * DxEntry::SIZE;
     space.get_mut(used..)?.fill(0);
     Some(())
 }
 
-/// Makes the root of an index with one leaf.
+/// Creates the root of an index with one leaf.
 pub(crate) fn make_root(
     block: &mut [u8],
     own: InodeNo,
@@ -74,7 +75,7 @@ pub(crate) fn make_root(
     set_entries(block, ROOT_ENTRIES, format.root_limit(), &[(0, leaf)])
 }
 
-/// Makes an index block that is not the root.
+/// Creates an index block that is not the root.
 pub(crate) fn make_node(block: &mut [u8], entries: &[Child], format: &IndexFormat) -> Option<()> {
     block.fill(0);
     let head = DirEntry {
@@ -87,7 +88,7 @@ pub(crate) fn make_node(block: &mut [u8], entries: &[Child], format: &IndexForma
     set_entries(block, NODE_ENTRIES, format.node_limit(), entries)
 }
 
-/// Puts an entry behind that at `position`. There must be space.
+/// Inserts an entry after the one at `position`. There must be space.
 pub(crate) fn insert_below(block: &mut [u8], is_root: bool, position: usize, child: Child) -> Option<()> {
     let space = block.get_mut(start(is_root)..)?;
     let (head, _) = DxCountLimit::mut_from_prefix(space).ok()?;
@@ -103,7 +104,7 @@ pub(crate) fn insert_below(block: &mut [u8], is_root: bool, position: usize, chi
     Some(())
 }
 
-/// Leaves an index block only its first `count` entries.
+/// Truncates an index block to its first `count` entries.
 pub(crate) fn truncate(block: &mut [u8], is_root: bool, count: usize) -> Option<()> {
     let space = block.get_mut(start(is_root)..)?;
     let (head, _) = DxCountLimit::mut_from_prefix(space).ok()?;
@@ -111,14 +112,14 @@ pub(crate) fn truncate(block: &mut [u8], is_root: bool, count: usize) -> Option<
     Some(())
 }
 
-/// Makes the root lead to one index block, which has got its entries: the tree is a level deeper then.
+/// Makes the root refer to one index block, which has received its entries: the tree is one level deeper.
 pub(crate) fn deepen_root(block: &mut [u8], node: FileBlock, format: &IndexFormat) -> Option<()> {
     let (info, _) = DxRootInfo::mut_from_prefix(block.get_mut(ROOT_INFO..)?).ok()?;
     info.indirect_levels = info.indirect_levels.checked_add(1)?;
     set_entries(block, ROOT_ENTRIES, format.root_limit(), &[(0, node)])
 }
 
-/// Whether an index block has no space for one more entry.
+/// Whether an index block has no space for another entry.
 pub(crate) fn is_full(index: &Index<'_>, is_root: bool, format: &IndexFormat) -> bool {
     index.len() >= if is_root { format.root_limit() } else { format.node_limit() }
 }
@@ -128,23 +129,22 @@ pub(crate) fn all_below(index: &Index<'_>) -> Vec<Child> {
     index.iter().collect()
 }
 
-/// The change to a leaf without space for one more name.
+/// The change to a leaf without space for another name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Split {
-    /// All entries fit once they stand close together.
+    /// All entries fit without gaps between them.
     Compact,
-    /// The first `count` entries in the order of hashes stay; the others begin with this hash in the index.
+    /// The first `count` entries in the order of hashes stay; the others have this hash in the index.
     At { count: usize, hash: u32 },
 }
 
-/// Decides how to make space for `need` bytes in a leaf of `capacity` bytes. `entries` is brought into the order of
-/// hashes.
+/// Decides how to gain `need` bytes in a leaf of `capacity` bytes. Sorts `entries` by hash.
 pub(crate) fn split(entries: &mut [(NameHash, NewEntry<'_>)], need: usize, capacity: usize) -> Option<Split> {
     let used: usize = entries.iter().map(|(_, e)| needed(e.name)).sum();
     if used + need <= capacity {
         return Some(Split::Compact);
     }
-    // stable: entries of one hash stay in their order
+    // stable: entries with one hash stay in their order
     entries.sort_by_key(|(hash, _)| *hash);
     let (mut count, mut bytes) = (0, 0);
     while count < entries.len() && bytes < used / 2 {
@@ -157,7 +157,7 @@ pub(crate) fn split(entries: &mut [(NameHash, NewEntry<'_>)], need: usize, capac
     Some(Split::At { count, hash: first | if continues { CONTINUES } else { 0 } })
 }
 
-/// The entries of a leaf, or of the first block of a plain directory without its dots, as [`split`] takes them.
+/// The entries of a leaf, or of the first block of a plain directory without its dots, as input of [`split`].
 pub(crate) fn hashed_entries<'a>(
     part: &'a [u8],
     format: DirFormat,
@@ -189,7 +189,7 @@ mod tests {
         let mut block = vec![0; 1024];
         make_root(&mut block, InodeNo(12), (InodeNo(2), 2), HashVersion::HalfMd4, FileBlock(1), &FORMAT).unwrap();
         for n in 1..FORMAT.root_limit() as u32 {
-            // each in front of those before
+            // each before the earlier ones
             insert_below(&mut block, true, 0, (10_000 - n * 2, FileBlock(u64::from(n) + 1))).unwrap();
         }
         assert!(insert_below(&mut block, true, 0, (2, FileBlock(9))).is_none());

@@ -1,4 +1,4 @@
-//! The path through a hash tree: from its root to a leaf, and on to the leaves behind it.
+//! The path through a hash tree: from its root to a leaf, and to the following leaves.
 
 use crate::error::OfInode;
 use crate::{Directories, Error, Inode, Result};
@@ -8,7 +8,7 @@ use format::htree::{DxRoot, Index, IndexFormat};
 use format::{FileBlock, Structure, Where};
 use std::sync::Arc;
 
-/// An index block on the path to a leaf, and the entry taken there.
+/// An index block on the path to a leaf, and the entry followed there.
 pub(crate) struct Step {
     pub(crate) number: FileBlock,
     pub(crate) block: Arc<[u8]>,
@@ -34,9 +34,9 @@ pub(crate) struct IndexPath<'a> {
     volume: &'a Directories,
     dir: &'a Inode,
     pub(crate) format: IndexFormat,
-    /// As the root has it: signed, whatever the superblock says.
+    /// According to the root: signed, whatever the superblock says.
     pub(crate) hash_version: HashVersion,
-    /// Levels of index blocks below the root.
+    /// Levels of index blocks under the root.
     levels: usize,
     pub(crate) steps: Vec<Step>,
 }
@@ -50,7 +50,7 @@ impl Directories {
         }
     }
 
-    /// The tree of an indexed directory, at its root.
+    /// The path at the root of an indexed directory's tree.
     pub(crate) fn tree<'a>(&'a self, dir: &'a Inode) -> Result<IndexPath<'a>> {
         let format = self.index_format(dir);
         let root = self.dir_block(dir, FileBlock(0))?;
@@ -62,7 +62,7 @@ impl Directories {
 }
 
 impl IndexPath<'_> {
-    /// Goes from the root to the leaf that has the names of `hash`, or the first of them.
+    /// Moves from the root to the leaf for `hash`, the first if there are several.
     pub(crate) fn go_to(&mut self, hash: u32) -> Result<FileBlock> {
         self.steps.truncate(1);
         if let Some(root) = self.steps.first_mut() {
@@ -71,7 +71,7 @@ impl IndexPath<'_> {
         self.down(|index| index.position(hash))
     }
 
-    /// Goes down from the last step to a leaf, taking in each index block the entry that `choose` says.
+    /// Descends from the last step to a leaf, following in each index block the entry returned by `choose`.
     fn down(&mut self, choose: impl Fn(&Index<'_>) -> usize) -> Result<FileBlock> {
         let at = Where::Inode(self.dir.number);
         loop {
@@ -83,7 +83,7 @@ impl IndexPath<'_> {
                 return Err(Error::corrupt(Structure::HashTree, at, "an index block has no entry to follow"));
             };
             if below == FileBlock(0) {
-                return Err(Error::corrupt(Structure::HashTree, at, "the tree leads back to its root"));
+                return Err(Error::corrupt(Structure::HashTree, at, "the tree refers back to its root"));
             }
             if self.steps.len() > self.levels {
                 return Ok(below);
@@ -94,7 +94,7 @@ impl IndexPath<'_> {
         }
     }
 
-    /// The lowest hash of the leaf behind the one the path leads to; `None` where that is the last.
+    /// The lowest hash of the leaf after the current one; `None` at the last.
     pub(crate) fn next_hash(&self) -> Result<Option<u32>> {
         for step in self.steps.iter().rev() {
             let index = step.index(&self.format).of(self.dir.number)?;
@@ -105,7 +105,7 @@ impl IndexPath<'_> {
         Ok(None)
     }
 
-    /// Goes on to the next leaf. After an error, to the first one behind what cannot be read.
+    /// Moves to the next leaf; after an error, to the first one behind the unreadable part.
     pub(crate) fn advance(&mut self) -> Result<Option<FileBlock>> {
         while let Some(step) = self.steps.last_mut() {
             if step.position + 1 < step.index(&self.format).of(self.dir.number)?.len() {
@@ -117,7 +117,7 @@ impl IndexPath<'_> {
         Ok(None)
     }
 
-    /// The leaf behind the one the path leads to, where it may hold further names of `hash`.
+    /// The leaf after the current one, if it may contain further names of `hash`.
     pub(crate) fn next_leaf(&mut self, hash: u32) -> Result<Option<FileBlock>> {
         match self.next_hash()? {
             Some(next) if next & !CONTINUES == hash & !CONTINUES => self.advance(),

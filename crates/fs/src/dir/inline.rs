@@ -1,4 +1,4 @@
-//! Inline directories that change: entries in `i_block` and in the value of `system.data`.
+//! Changes to inline directories: entries in `i_block` and in the value of `system.data`.
 
 use crate::change::Change;
 use crate::dir::block;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 /// Bytes of the parent's number at the start of `i_block`.
 const PARENT_LEN: usize = 4;
 
-/// Space in an inline directory for one more name.
+/// The space in an inline directory for another name.
 pub(crate) enum Space {
-    /// The entry at this offset has space.
+    /// In the entry at this offset.
     At(usize),
-    /// There is space where the value of `system.data` gets longer.
+    /// Only after extending the value of `system.data`.
     Grow,
-    /// There is none.
+    /// No space.
     None,
 }
 
@@ -28,7 +28,7 @@ fn damaged(inode: InodeNo) -> Error {
     Error::corrupt(Structure::InlineData, Where::Inode(inode), "its attributes or entries are invalid")
 }
 
-/// The attributes in an inode, `system.data` among them, and the bytes there are for them.
+/// The attributes in an inode, including `system.data`, and the number of bytes available for them.
 fn attrs_of(inode: &Inode) -> Result<(Vec<Attr>, usize)> {
     let space = inode.raw().attribute_area();
     let attrs = match XattrArea::in_inode(space).of(inode.number)? {
@@ -38,7 +38,7 @@ fn attrs_of(inode: &Inode) -> Result<(Vec<Attr>, usize)> {
     Ok((attrs, space.len()))
 }
 
-/// The value of `system.data`, empty where there is none.
+/// The value of `system.data`, empty if it is missing.
 fn data_of(attrs: &mut Vec<Attr>, inode: InodeNo) -> Result<&mut Vec<u8>> {
     let (index, name) = DATA_XATTR;
     let at = match attrs.iter().position(|attr| attr.is(index, name)) {
@@ -71,7 +71,7 @@ pub(crate) fn find_space(volume: &Directories, dir: &Inode, need: usize) -> Resu
     Ok(if more >= need.max(12) && len.is_multiple_of(4) { Space::Grow } else { Space::None })
 }
 
-/// Makes `system.data` as long as it can get: what is new is one unused entry.
+/// Extends `system.data` to its maximum: the new part is one unused entry.
 pub(crate) fn grow(volume: &Directories, change: &Change<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
     let format = volume.dir_format(dir);
     let (mut attrs, space) = attrs_of(dir)?;
@@ -100,7 +100,7 @@ fn put_attrs(
     })
 }
 
-/// Changes the entry at `offset`, counted as [`crate::lookup::Found`] does. `edit` gets the part it is in.
+/// Changes the entry at `offset`, counted as in [`crate::lookup::Found`]. `edit` gets the part that contains it.
 pub(crate) fn edit(
     change: &Change<'_>,
     dir: &Arc<Inode>,
@@ -120,7 +120,7 @@ pub(crate) fn edit(
     put_attrs(change, dir, &attrs, |_| {})
 }
 
-/// Points ".." to another directory.
+/// Sets the inode of "..".
 pub(crate) fn set_parent(change: &Change<'_>, dir: &Arc<Inode>, parent: InodeNo) -> Result<Arc<Inode>> {
     let mut i_block = dir.raw().disk.i_block;
     for (byte, new) in i_block.iter_mut().zip(parent.get().to_le_bytes()) {
@@ -129,7 +129,7 @@ pub(crate) fn set_parent(change: &Change<'_>, dir: &Arc<Inode>, parent: InodeNo)
     change.update_inode(dir, |inode| inode.set_block(i_block))
 }
 
-/// Makes a new directory inline, where the volume has inline data and the inode has space for the attribute.
+/// Makes a new directory inline, if the volume has inline data and the inode has space for the attribute.
 pub(crate) fn make(volume: &Directories, inode: &mut InodeBuf, parent: InodeNo) -> Option<()> {
     let (index, name) = DATA_XATTR;
     let attrs = [Attr { index, name: name.to_vec(), value: Stored::Here(Vec::new()) }];
@@ -153,7 +153,7 @@ pub(crate) fn make(volume: &Directories, inode: &mut InodeBuf, parent: InodeNo) 
     Some(())
 }
 
-/// Takes an inline directory's content out of it: it is an empty file with a map then.
+/// Converts an inline directory to an empty file with a map.
 pub(crate) fn leave(volume: &Directories, change: &Change<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
     let (mut attrs, _) = attrs_of(dir)?;
     let (index, name) = DATA_XATTR;

@@ -1,10 +1,10 @@
-//! Names put into directories and taken out.
+//! Insertion of names into directories, and removal.
 //!
-//! A name is put in in two steps: [`Directories::make_space`] finds a place, and where there is none, makes one: a
-//! plain directory gets a block, or becomes a hash tree; a hash tree's leaf splits, and its index blocks where they are
-//! full. Each of these is complete in itself, and allocates before it edits: if the next one finds no space, the
-//! directory is consistent and has the names it had. [`Directories::put_name`] then only writes. The directory's node
-//! is locked alone throughout.
+//! A name is inserted in two steps: [`Directories::make_space`] finds space or makes it: a plain directory gets a
+//! block, or becomes a hash tree; a hash tree's leaf splits, and its index blocks if they are full. Each of these
+//! changes is complete in itself, and allocates before it edits: if the next one finds no space, the directory is
+//! consistent and its names are unchanged. [`Directories::put_name`] then only writes. Only the directory's node is
+//! locked throughout.
 
 use super::block::{self, Leaf, NewEntry, needed};
 use super::htree::{self, Split};
@@ -37,7 +37,7 @@ pub(crate) enum Spot {
     },
 }
 
-/// The error of an edit whose bytes were read as consistent, and could not change since.
+/// The error of an edit of bytes that were read as consistent and cannot have changed since.
 fn damaged(number: InodeNo) -> Error {
     Error::corrupt(Structure::Directory, Where::Inode(number), "a block has changed in memory since it was read")
 }
@@ -55,20 +55,20 @@ impl Directories {
         self.sb.geometry.block_size as usize - self.sb.geometry.leaf_tail().size()
     }
 
-    /// Block `at` of a directory as a leaf.
+    /// The [`Leaf`] of block `at` of a directory.
     fn leaf_of(&self, dir: &Inode, at: FileBlock) -> Leaf {
         Leaf { tail: self.sb.geometry.leaf_tail(), owner: dir.number, at }
     }
 
-    /// Lets an index block that was made say whose it is, where blocks do.
+    /// Sets the owner of a new index block, on volumes where blocks have one.
     fn own_index(&self, dir: &Inode, bytes: &mut [u8]) -> Option<()> {
         self.sb.geometry.tail(Tailed::Index).write(bytes, dir.number, 0)
     }
 
-    /// A directory with one block more.
+    /// Extends a directory by one block.
     fn grow(&self, change: &Change<'_>, dir: &Inode) -> Result<(Arc<Inode>, FileBlock, FsBlock)> {
         change.grow_directory(dir).map_err(|e| match e {
-            // no larger directory is possible, which is how the kernel says it too
+            // a larger directory is not possible; the kernel returns this error too
             Error::FileTooLarge => Error::NoSpace,
             e => e,
         })
@@ -80,16 +80,16 @@ impl Directories {
             .ok_or_else(|| Error::corrupt(Structure::Directory, Where::Inode(dir.number), "it has a hole"))
     }
 
-    /// The part of a leaf that entries fill, as it must be to be changed.
+    /// The part of a leaf with the entries, checked before a change.
     fn part<'b>(&self, dir: &Inode, block: &'b [u8]) -> Result<&'b [u8]> {
         let short = || Error::corrupt(Structure::Directory, Where::Inode(dir.number), "a block is too short");
         block.get(..self.part_len()).ok_or_else(short)
     }
 
-    /// Finds or makes the place for a name that is not there. Returns the directory as it is then.
+    /// Finds or makes space for a name that does not exist. Returns the directory in its new state.
     pub(crate) fn make_space(&self, change: &Change<'_>, dir: Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Spot)> {
         let mut dir = dir;
-        // each round but the last splits something; a tree is at most three levels deep
+        // each iteration but the last splits something; a tree is at most three levels deep
         for _ in 0..16 {
             if is_inline(&dir) {
                 match inline::find_space(self, &dir, needed(name))? {
@@ -112,7 +112,7 @@ impl Directories {
         Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "no space can be made for a name"))
     }
 
-    /// A place in a plain directory, or the directory with one block more.
+    /// Space in a plain directory, or the directory extended by one block.
     fn space_in_list(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
         let format = self.dir_format(dir);
         let blocks = dir.size / u64::from(self.sb.geometry.block_size);
@@ -142,14 +142,14 @@ impl Directories {
         Ok(Err(grown))
     }
 
-    /// The hash function for directories that become trees; `None` where none do.
+    /// The hash function for directories that become trees; `None` if none do.
     pub(super) fn version_of_new_trees(&self) -> Option<HashVersion> {
         let wanted = self.sb.features.compat.contains(Compat::DIR_INDEX);
         let version = HashVersion::from_raw(self.sb.disk.s_def_hash_version).filter(|_| wanted)?;
         matches!(version, HashVersion::Legacy | HashVersion::HalfMd4 | HashVersion::Tea).then_some(version)
     }
 
-    /// Makes a hash tree of a directory with one block: its names move to a leaf, and the block becomes the root.
+    /// Converts a directory of one block to a hash tree: its names move to a leaf, and the block becomes the root.
     fn make_tree(&self, change: &Change<'_>, dir: &Arc<Inode>, version: HashVersion) -> Result<Arc<Inode>> {
         let format = self.index_format(dir);
         let bytes = self.dir_block(dir, FileBlock(0))?;
@@ -176,14 +176,14 @@ impl Directories {
         })
     }
 
-    /// A place in a hash tree, or the directory after one split.
+    /// Space in a hash tree, or the directory after one split.
     fn space_in_tree(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
         let mut path = self.tree(dir)?;
         let format = path.format;
         let Some(hasher) = self.hasher(path.hash_version) else { return Err(Error::Encrypted) };
         let hash = self.hash_of(dir, &hasher, name);
         let mut at = path.go_to(hash.hash)?;
-        // of leaves with the same hash the last, which alone can split on
+        // of leaves with the same hash the last, which alone can split further
         while let Some(next) = path.next_leaf(hash.hash)? {
             at = next;
         }
@@ -227,7 +227,7 @@ impl Directories {
         Ok(Err(grown))
     }
 
-    /// Makes space for one more leaf in the index, by one step. `None` where there is space.
+    /// Makes space for another leaf in the index, by one step. `None` if there is space.
     fn space_for_leaf(
         &self,
         change: &Change<'_>,
@@ -235,7 +235,7 @@ impl Directories {
         path: &IndexPath<'_>,
     ) -> Result<Option<Arc<Inode>>> {
         let format = &path.format;
-        // the lowest block that has space; what is below it has to split, the highest first
+        // the lowest block with space; of the blocks under it, which must split, the highest first
         let mut full: Option<(&Step, &Step)> = None;
         let mut above: Option<&Step> = None;
         let mut all_full = true;
@@ -272,11 +272,11 @@ impl Directories {
         Ok(Some(grown))
     }
 
-    /// Puts a new index block between the root and all below it.
+    /// Inserts a new index block between the root and all below it.
     fn deepen(&self, change: &Change<'_>, dir: &Arc<Inode>, path: &IndexPath<'_>) -> Result<Arc<Inode>> {
         let format = &path.format;
         if path.steps.len() > usize::from(format.max_indirect_levels()) {
-            // the largest directory there can be
+            // the largest possible directory
             return Err(Error::NoSpace);
         }
         let Some(root) = path.steps.first() else { return Err(damaged(dir.number)) };
@@ -312,7 +312,7 @@ impl Directories {
         }
         let entries: Vec<NewEntry<'_>> =
             names.iter().zip(kinds).map(|((inode, name), kind)| NewEntry { inode: *inode, name, kind }).collect();
-        // undone where there is no block to be had
+        // undone if no block can be allocated
         let emptied = inline::leave(self, change, dir)?;
         let grown = match self.grow(change, &emptied) {
             Ok(grown) => grown,
@@ -329,7 +329,7 @@ impl Directories {
         Ok(grown)
     }
 
-    /// Writes a name into the place made for it.
+    /// Writes a name into the space made for it.
     pub(crate) fn put_name(
         &self,
         change: &Change<'_>,
@@ -356,7 +356,7 @@ impl Directories {
         }
     }
 
-    /// Takes a name out of a directory.
+    /// Removes a name from a directory.
     pub(crate) fn take_name(&self, change: &Change<'_>, dir: &Arc<Inode>, found: &Found) -> Result<Arc<Inode>> {
         let format = self.dir_format(dir);
         if is_inline(dir) {
@@ -395,7 +395,7 @@ impl Directories {
         Ok(Arc::clone(dir))
     }
 
-    /// Points ".." to another directory.
+    /// Sets the inode of "..".
     pub(crate) fn set_parent(&self, change: &Change<'_>, dir: &Arc<Inode>, parent: InodeNo) -> Result<Arc<Inode>> {
         if is_inline(dir) {
             return inline::set_parent(change, dir, parent);
@@ -425,7 +425,7 @@ impl Directories {
         Ok(dir)
     }
 
-    /// Whether a directory has no names but its dots. What cannot be read may have some.
+    /// Whether a directory has no names except its dots. Unreadable blocks may have some.
     pub(crate) fn is_empty_dir(&self, dir: &Inode) -> Result<bool> {
         let format = self.dir_format(dir);
         if is_inline(dir) {

@@ -1,7 +1,8 @@
-//! Extent trees on the volume, changed: nodes read and verified, blocks for new ones, all of it counted in `i_blocks`.
+//! Changes to extent trees on the volume: reads and verifies nodes, allocates blocks for new ones, and updates
+//! `i_blocks`.
 //!
-//! The inode is a copy ([`InodeBuf`]) that the caller puts into its table when it is done. After each function here,
-//! also one that failed, the copy and the tree's blocks fit each other.
+//! The inode is a copy ([`InodeBuf`]) that the caller writes into its table at the end. After each function here, also
+//! after an error, the copy and the tree's blocks are consistent with each other.
 
 use super::Extents;
 use super::tree::{Content, END, Edits, Inner, NodeForm, Path, carve, end_of, longest};
@@ -20,7 +21,7 @@ use std::ops::Range;
 use store::{Kind, Part};
 
 impl Maps {
-    /// The path to the leaf that speaks for a block, or would.
+    /// The path to the leaf whose range contains a block.
     fn extent_path(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Path> {
         let blocks = self.sb.geometry.blocks;
         let mut path = Path { inner: Vec::new(), block: None, extents: Vec::new(), end: END, absorbed: None };
@@ -51,7 +52,7 @@ impl Maps {
             bytes = self.extent_block(owner, child.block)?;
             node = Node::parse(&bytes, Some(depth), blocks).map_err(|e| e.at(Where::Block(child.block)))?;
         }
-        // what is read from such a tree is bounded, but what is written would not be
+        // reads from such a tree are bounded, but writes would not be
         let inside = path.extents.iter().all(|e| e.logical.get() >= start && end_of(e) <= path.end);
         if !inside {
             let at = path.block.map_or(Where::Inode(owner.number), Where::Block);
@@ -60,7 +61,7 @@ impl Maps {
         Ok(path)
     }
 
-    /// The form of the blocks of an inode's tree.
+    /// The parameters of the nodes of an inode's tree.
     fn node_form(&self, owner: &Inode) -> NodeForm {
         let geometry = &self.sb.geometry;
         let (len, tail) = (geometry.block_size as usize, geometry.tail(Tailed::ExtentNode));
@@ -77,7 +78,7 @@ impl Maps {
         })
     }
 
-    /// The first block behind all that a file mapped by extents has.
+    /// The end of the last extent of a file mapped by extents.
     pub(crate) fn extents_end(&self, inode: &Inode) -> Result<u64> {
         let path = self.extent_path(inode, &InodeBuf::from(inode.raw()), FileBlock(END - 1))?;
         Ok(path.extents.last().map_or(0, end_of))
@@ -146,8 +147,8 @@ impl MapForm for Extents {
 }
 
 impl Change<'_> {
-    /// Replaces mapped blocks from `at` on by newly allocated ones, as written ones: at most `want`, and as many as lie
-    /// in one piece before and after. The old ones are freed.
+    /// Replaces mapped blocks from `at` on by newly allocated ones, marked as written: at most `want`, and as many as
+    /// are contiguous both before and after. The old ones are freed.
     pub(crate) fn extents_replace(
         &self,
         owner: &Inode,
@@ -182,14 +183,14 @@ impl Change<'_> {
         let carved = carve(&path.extents, run.logical.get(), end_of(&run), Some(run));
         let same = |e: &Extent| e.physical == run.physical && e.len == run.len;
         if !matches!(&carved.removed[..], [one] if same(one)) {
-            return Err(Error::Invalid("the blocks to be converted are not mapped like this"));
+            return Err(Error::Invalid("the blocks to be converted are not mapped as expected"));
         }
         self.put_leaf(owner, buf, path, carved.entries, 0)
     }
 
-    /// Moves all extents from block `from` on by `by` blocks: to the end where `up`, else to the start, where there is
-    /// space for them. `rest` bounds what is still to be moved, also after an error: the next call goes on there. Says
-    /// whether that was all.
+    /// Moves all extents from block `from` on by `by` blocks: to the end if `up`, else to the start, where there must
+    /// be space for them. `rest` bounds what is still to be moved, also after an error: the next call continues there.
+    /// Returns whether the move is complete.
     pub(crate) fn extents_shift(
         &self,
         owner: &Inode,
@@ -209,7 +210,7 @@ impl Change<'_> {
             let moves = |e: &Extent| if up { end_of(e) > from && e.logical.get() < limit } else { end_of(e) > limit };
             let first = path.extents.first().map_or(END, |e| e.logical.get());
             if up && first > at {
-                // the first leaf, and nothing before the limit is left
+                // this is the first leaf, and no extent before the limit is left
                 return Ok(true);
             }
             let next = if up { first } else { path.end };
@@ -241,7 +242,7 @@ impl Change<'_> {
         }
     }
 
-    /// Sets the entries of a leaf, with all that follows; `data` blocks more are mapped by it.
+    /// Sets the entries of a leaf, with all resulting edits; it maps `data` more blocks than before.
     fn put_leaf(&self, owner: &Inode, buf: &mut InodeBuf, path: Path, entries: Vec<Extent>, data: u64) -> Result<()> {
         let form = self.volume.node_form(owner);
         let (mut path, mut entries) = (path, entries);
@@ -290,12 +291,12 @@ impl Change<'_> {
         if gone > 0 { self.collapse(owner, buf) } else { Ok(()) }
     }
 
-    /// Blocks for nodes, `count` of them or none.
+    /// Allocates blocks for nodes, either `count` of them or none.
     fn allocate_nodes(&self, owner: &Inode, near: FsBlock, count: usize) -> Result<Vec<FsBlock>> {
         let mut blocks = Vec::with_capacity(count);
         let mut goal = near;
         while blocks.len() < count {
-            // at most a handful: one a level
+            // a few: one for each level
             match self.allocate(owner.number, goal, (count - blocks.len()) as u32, Role::Metadata) {
                 Ok(run) => {
                     self.record_run(owner.number, Part::Map, (run.first, run.count.into()), true);
@@ -322,8 +323,8 @@ impl Change<'_> {
         extents.iter().try_for_each(|e| self.prepare_to_free(e.physical, u64::from(e.len)))
     }
 
-    /// Takes levels away while the root has one child, whose entries it has space for. What is as it should be is done
-    /// by then: a child that cannot be read stays.
+    /// Removes levels while the root has a single child whose entries fit into it. The tree is already consistent
+    /// before: an unreadable child stays.
     fn collapse(&self, owner: &Inode, buf: &mut InodeBuf) -> Result<()> {
         let blocks = self.volume.sb.geometry.blocks;
         loop {

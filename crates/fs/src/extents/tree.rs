@@ -1,48 +1,48 @@
-//! Changing an extent tree, as arithmetic on nodes that were read: no I/O, no allocation.
+//! Changes to an extent tree as computations on nodes in memory: no I/O, no allocation.
 //!
-//! Every change is one of a single leaf: some of its entries are replaced ([`carve`]), and what follows from that runs
-//! up the [`Path`] that leads to it ([`Path::replace`]): keys, a split where a node overflows, a level more where the
-//! root does, removal of a node that became empty. The key of a child is always the first block its own first entry
-//! speaks for, as e2fsck wants it.
+//! Each change affects one leaf: some of its entries are replaced ([`carve`]), and the consequences are propagated up
+//! the [`Path`] to it ([`Path::replace`]): keys, a split of a node that overflows, another level if that is the root,
+//! removal of a node that became empty. The key of a child is always the first block of its own first entry, as e2fsck
+//! requires.
 
 use format::extent::{Child, Extent, MAX_INIT_LEN, capacity, write_inner, write_leaf};
 use format::tail::Tail;
 use format::{FileBlock, FsBlock, InodeNo};
 
-/// One more than the last block an extent can name.
+/// One more than the highest block number in an extent.
 pub(super) const END: u64 = 1 << 32;
 /// Bytes of the root, which is `i_block`.
 const ROOT: usize = 60;
 
-/// The form of a tree's blocks.
+/// The parameters of a tree's nodes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeForm {
     /// Bytes in a block.
     pub(super) len: usize,
-    /// The tail they end in.
+    /// The kind of tail at its end.
     pub(super) tail: Tail,
-    /// The inode they belong to.
+    /// The inode that owns them.
     pub(super) owner: InodeNo,
 }
 
 impl NodeForm {
-    /// Entries that a node other than the root has space for.
+    /// Maximum number of entries of a node other than the root.
     pub(super) fn capacity(self) -> usize {
         self.tail.extent_node_entries()
     }
 }
 
-/// The most blocks one extent can have.
+/// The maximum number of blocks of one extent.
 pub(super) fn longest(unwritten: bool) -> u32 {
     u32::from(MAX_INIT_LEN) - u32::from(unwritten)
 }
 
-/// The first block of the file behind an extent.
+/// The end of an extent: the first block of the file behind it.
 pub(super) fn end_of(extent: &Extent) -> u64 {
     extent.logical.get() + u64::from(extent.len)
 }
 
-/// The part of an extent that covers `from..to` of the file, which it does.
+/// The part of an extent that covers `from..to` of the file, which must be inside it.
 fn part(extent: &Extent, from: u64, to: u64) -> Extent {
     let skipped = from - extent.logical.get();
     Extent {
@@ -62,8 +62,8 @@ pub(super) struct Carved {
     pub(super) removed: Vec<Extent>,
 }
 
-/// A leaf in which `from..to` of the file is mapped by `new` alone, or not at all. Entries that continue each other
-/// become one.
+/// Computes a leaf in which `from..to` of the file is mapped by `new` alone, or not at all. Adjacent entries are
+/// merged.
 pub(super) fn carve(entries: &[Extent], from: u64, to: u64, new: Option<Extent>) -> Carved {
     let mut carved = Carved { entries: Vec::with_capacity(entries.len() + 2), removed: Vec::new() };
     let mut new = new;
@@ -89,7 +89,7 @@ pub(super) fn carve(entries: &[Extent], from: u64, to: u64, new: Option<Extent>)
     carved
 }
 
-/// Appends an extent, or lengthens the last one by it.
+/// Appends an extent, merged with the last one if possible.
 fn push(entries: &mut Vec<Extent>, extent: Extent) {
     if let Some(last) = entries.last_mut()
         && end_of(last) == extent.logical.get()
@@ -109,34 +109,34 @@ pub(super) struct Inner {
     /// Its block; `None` for the root.
     pub(super) block: Option<FsBlock>,
     pub(super) children: Vec<Child>,
-    /// Which of them the path takes.
+    /// The index of the entry on the path.
     pub(super) at: usize,
 }
 
-/// The path from the root to the leaf that speaks for a block.
+/// The path from the root to the leaf whose range contains a block.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// The root first; empty where the root is the leaf.
+    /// The root first; empty if the root is the leaf.
     pub(super) inner: Vec<Inner>,
-    /// The leaf's block; `None` where it is the root.
+    /// The leaf's block; `None` if it is the root.
     pub(super) block: Option<FsBlock>,
     pub(super) extents: Vec<Extent>,
-    /// The first block that the leaf does not speak for.
+    /// The end of the leaf's range.
     pub(super) end: u64,
-    /// The leaf behind it, whose entries this one takes over.
+    /// The leaf behind it, whose entries are merged into this one.
     pub(super) absorbed: Option<FsBlock>,
 }
 
-/// A node's new content, encoded.
+/// The new content of a node, encoded.
 #[derive(Debug)]
 pub(super) struct NodeWrite {
     pub(super) block: FsBlock,
     pub(super) bytes: Vec<u8>,
-    /// The block was just allocated.
+    /// The block is newly allocated.
     pub(super) fresh: bool,
 }
 
-/// The edits to the tree that follow from a change of a leaf.
+/// The edits to the tree that result from a change of a leaf.
 #[derive(Debug, Default)]
 pub(super) struct Edits {
     pub(super) nodes: Vec<NodeWrite>,
@@ -173,7 +173,7 @@ impl Content {
         }
     }
 
-    /// Writes it as a node of `depth`. `None` where a number is more than an entry can hold.
+    /// Writes the entries as a node of `depth`. `None` if a number is too large for an entry.
     pub(super) fn write(&self, depth: u16, node: &mut [u8]) -> Option<()> {
         match self {
             Content::Leaf(extents) => write_leaf(node, extents),
@@ -183,32 +183,32 @@ impl Content {
 }
 
 impl Path {
-    /// Blocks needed for the tree when the leaf gets `entries` entries, at most two more than fit.
+    /// Number of blocks needed for the tree if the leaf gets `entries` entries, at most two more than fit.
     pub(super) fn blocks_needed(&self, entries: usize, form: NodeForm) -> usize {
         let capacity_of = |block: Option<FsBlock>| if block.is_some() { form.capacity() } else { capacity(ROOT) };
         if entries <= capacity_of(self.block) {
             return 0;
         }
         let full = self.inner.iter().rev().take_while(|node| node.children.len() >= capacity_of(node.block)).count();
-        // one for each node that splits; a root moves into a block of its own, which has space for more than it had
+        // one for each node that splits; a root moves into a block of its own, which has more space
         1 + full
     }
 
-    /// The goal of an allocation for `at`: the block where it would continue the last extent before it; `None` where
-    /// the leaf has none before it.
+    /// The goal of an allocation for `at`: the block at which it would continue the last extent before it; `None` if
+    /// the leaf has no extent before it.
     pub(super) fn goal(&self, at: FileBlock) -> Option<FsBlock> {
         let before = self.extents.iter().rev().find(|e| e.logical < at)?;
         before.physical.checked_add(at.get() - before.logical.get())
     }
 
-    /// The number of blocks from `at` on that are not mapped, as far as the leaf speaks.
+    /// The number of unmapped blocks from `at` on, within the leaf's range.
     pub(super) fn hole(&self, at: FileBlock) -> u64 {
         let next = self.extents.iter().find(|e| end_of(e) > at.get());
         next.map_or(self.end, |e| e.logical.get()).saturating_sub(at.get())
     }
 
-    /// The neighbour that the leaf could join when it has `entries` entries: a leaf of the same parent, and whether it
-    /// is the one behind. Only where the leaf lost entries and is half empty.
+    /// The neighbour that the leaf could be merged with when it has `entries` entries: a leaf of the same parent, and
+    /// whether it is the one behind. Only if the leaf has lost entries and is at most half full.
     pub(super) fn neighbour(&self, entries: usize, form: NodeForm) -> Option<(FsBlock, bool)> {
         let parent = self.inner.last()?;
         if entries >= self.extents.len() || entries == 0 || entries > form.capacity() / 2 {
@@ -218,8 +218,8 @@ impl Path {
         parent.children.get(parent.at + 1).map(|child| (child.block, true)).or_else(before)
     }
 
-    /// The path to the leaf that has the entries of both, `entries` and the neighbour's; `None` where these are too
-    /// many to leave it some space, or contradict each other.
+    /// The path to the leaf with the entries of both, `entries` and the neighbour's; `None` if these are too many to
+    /// leave some space, or contradict each other.
     pub(super) fn join(
         &mut self,
         entries: &[Extent],
@@ -231,7 +231,7 @@ impl Path {
         let (first, second) = if is_behind { (entries, others) } else { (others, entries) };
         let mut joined = Vec::with_capacity(first.len() + second.len());
         first.iter().chain(second).for_each(|e| push(&mut joined, *e));
-        // what is damaged stays where it is
+        // damaged nodes are not merged
         let in_order = joined.is_sorted_by(|a, b| end_of(a) <= b.logical.get());
         if joined.len() > form.capacity() / 4 * 3 || !in_order {
             return None;
@@ -245,13 +245,13 @@ impl Path {
         Some(joined)
     }
 
-    /// The tree when the leaf has these entries; `blocks` are as many as [`Path::blocks_needed`] said. `None` where a
-    /// number is more than an entry can hold, or the blocks are too few.
+    /// The edits for a leaf with these entries; `blocks` must be as many as [`Path::blocks_needed`] returned. `None` if
+    /// a number is too large for an entry, or the blocks are too few.
     pub(super) fn replace(mut self, entries: Vec<Extent>, blocks: &[FsBlock], form: NodeForm) -> Option<Edits> {
         let mut edits = Edits::default();
         let mut blocks = blocks.iter().copied();
         let mut depth = 0u16;
-        // a node that grows at its end splits there, so that a file written in order fills its nodes
+        // a node that grows at its end splits there, so that a file written sequentially fills its nodes
         let mut at_end = entries.last().map(|e| e.logical) > self.extents.last().map(|e| e.logical);
         let (mut content, mut block) = (Content::Leaf(entries), self.block);
         while let Some(home) = block {
@@ -286,7 +286,7 @@ impl Path {
     }
 }
 
-/// Puts content into a node's block, or into two, or frees it; returns what its parent says of it from now on.
+/// Writes content into a node's block, or into two, or frees the block; returns the entries for its parent.
 fn put(
     edits: &mut Edits,
     home: FsBlock,
@@ -346,21 +346,21 @@ mod tests {
         let carved = carve(&leaf, 5, 12, None);
         assert_eq!(carved.entries, [extent(0, 100, 5, false), extent(12, 202, 8, false), leaf[2]]);
         assert_eq!(carved.removed, [extent(5, 105, 5, false), extent(10, 200, 2, false)]);
-        // between two that continue it
+        // between two that it is adjacent to
         let carved = carve(&[leaf[0], extent(15, 115, 3, false)], 10, 15, Some(extent(10, 110, 5, false)));
         assert_eq!(carved, Carved { entries: vec![extent(0, 100, 18, false)], removed: vec![] });
-        // in the middle of one that is unwritten
+        // in the middle of an unwritten one
         let carved = carve(&leaf, 31, 32, Some(extent(31, 301, 1, false)));
         let rest = [extent(30, 300, 1, true), extent(31, 301, 1, false), extent(32, 302, 3, true)];
         assert_eq!(carved.entries[2..], rest);
-        // not longer than an entry can say
+        // not longer than an entry permits
         let long = extent(0, 1000, 32_767, false);
         let carved = carve(&[long], 32_767, 32_769, Some(extent(32_767, 33_767, 2, false)));
         assert_eq!(carved.entries.len(), 2);
         assert!(carve(&[], 3, 9, None).entries.is_empty());
     }
 
-    /// A tree in memory, as the volume has it.
+    /// A tree in memory, in its stored form.
     struct Tree {
         root: [u8; ROOT],
         blocks: BTreeMap<u64, Vec<u8>>,
@@ -418,7 +418,7 @@ mod tests {
             self.root = edits.root.unwrap_or(self.root);
         }
 
-        /// All extents in order; keys and depths are as they must be, and no block is lost.
+        /// Returns all extents in order; checks keys and depths, and that no block is lost.
         fn check(&self) -> Vec<Extent> {
             let (mut all, mut seen) = (Vec::new(), 0);
             self.walk(None, None, &mut all, &mut seen);

@@ -1,4 +1,4 @@
-//! A regular file while it is changed: locked, and its inode as it is now.
+//! A regular file during a change: locked, with its current inode.
 
 use crate::change::Change;
 use crate::inline_data::is_inline;
@@ -10,33 +10,32 @@ use format::inode::InodeBuf;
 use space::Privilege;
 use std::sync::Arc;
 
-/// Times of changes are stored as exactly as the kernel stores them, by its own tick: in nanoseconds.
+/// Granularity of the times of changes in nanoseconds: a tick of the kernel, as for times set by the kernel.
 const TICK: i64 = 4_000_000;
-/// A file that has a quarter of this waiting for its place brings it to the device: it is one that is written in one
-/// go, and the device should not stand still meanwhile. Bytes.
+/// Bytes; a file with a quarter of this amount of delayed data writes it out, as it is probably written sequentially
+/// and the device should not be idle meanwhile.
 const STREAM: usize = 64 << 20;
 
-/// A regular file while it is changed.
+/// A regular file during a change.
 pub(crate) struct FileEdit<'a> {
     pub(crate) volume: &'a Files,
     pub(crate) node: &'a Node,
     pub(crate) state: &'a mut NodeState,
     pub(crate) inode: Arc<Inode>,
-    /// The times do not show what is done to the content.
+    /// Changes of the content do not change the times.
     pub(crate) preserve_times: bool,
 }
 
 impl Files {
-    /// Changes a regular file. Where there is no space, `work` is tried once more after all delayed content got its
-    /// place and what was freed may be used again: it must not mind that its first try did a part.
+    /// Changes a regular file. If there is no space, `work` is retried once after all delayed data got blocks and freed
+    /// space may be used again: it must tolerate that its first attempt was partly done.
     pub(crate) fn edit_file<R>(&self, number: InodeNo, work: impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
         self.with_space(|| self.try_file(number, &work))
     }
 
-    /// Does `work`; where there is no space, once more, when content in memory has its place and what was freed may be
-    /// used. It must leave everything as it was then, or not mind that a part was done. To be called outside of a
-    /// change and without a node's lock.
-    /// Waits for transactions of others.
+    /// Calls `work`; if there is no space, once more after delayed data got blocks and freed space may be used. On that
+    /// error it must leave everything unchanged, or tolerate that a part was done. Must be called outside of a change
+    /// and without a node's lock. Waits for transactions of others.
     ///
     /// # Errors
     /// Those of `work`, and of a sync.
@@ -44,7 +43,7 @@ impl Files {
         let _guard = self.changing()?;
         match work() {
             Err(Error::NoSpace) => {
-                // whose content finds no place hears of it from fsync
+                // files whose delayed data finds no space report it at fsync
                 let _ = self.flush_all_delayed();
                 self.wait_for_space()?;
                 work()
@@ -53,7 +52,7 @@ impl Files {
         }
     }
 
-    /// A change that allocates no more than the nodes it needs to split others: there is always space for these.
+    /// A change that allocates only the nodes needed to split others: space for these is always reserved.
     pub(crate) fn splitting(&self, credits: usize) -> Result<Change<'_>> {
         let change = self.change_reserved(credits)?;
         change.set_privilege(Privilege::Reserved);
@@ -67,7 +66,7 @@ impl Files {
         }
         let node = self.node(number);
         let mut state = node.write();
-        // asked with the lock: an unmount sees what is accepted before
+        // checked under the lock: unmounting sees all changes accepted before
         writing.space.is_open()?;
         let inode = self.inode(number)?;
         let flags = inode.raw().flags();
@@ -86,8 +85,8 @@ impl Files {
         let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode, preserve_times: false };
         file.finish_cut()?;
         let mut outcome = work(&mut file);
-        // the caller that exceeds the limit brings its own to the device; where data is journaled, one write is not to
-        // be torn between what has a place and what has none yet
+        // a caller that exceeds the limit writes out its own data; with journaled data, one write must not be split
+        // between allocated and delayed blocks
         let (own, limit) = (file.state.delayed.bytes(), writing.most_delayed());
         let much = self.nodes.count_delayed(file.state) > limit || own > limit.min(STREAM) / 4;
         if outcome.is_ok() && (much || own > 0 && self.store.journals_data()) {
@@ -101,10 +100,10 @@ impl Files {
 }
 
 impl FileEdit<'_> {
-    /// Refuses what an append-only file must not suffer.
+    /// Refuses operations that an append-only file forbids.
     pub(crate) fn may_shrink(&self) -> Result<()> {
         if self.inode.raw().flags().contains(InodeFlags::APPEND) {
-            return Err(Error::NotPermitted("the file may only grow"));
+            return Err(Error::NotPermitted("the file is append-only"));
         }
         Ok(())
     }
@@ -113,17 +112,17 @@ impl FileEdit<'_> {
         self.volume.sb.geometry.block_size as usize
     }
 
-    /// The file's size, with delayed content.
+    /// The size of the file, including delayed data.
     pub(crate) fn size(&self) -> u64 {
         self.state.size_of(&self.inode)
     }
 
-    /// Forgets what is known of the map, which is not true any more.
+    /// Clears cached mappings before a change of the map.
     pub(crate) fn map_changes(&mut self) {
         self.state.hole = None;
     }
 
-    /// Reads what the file holds before its end, with delayed content.
+    /// Reads content before the end of the file, including delayed data.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         if is_inline(&self.inode) {
             return self.volume.read_content(&self.inode, offset, buf).map(drop);
@@ -145,7 +144,7 @@ impl FileEdit<'_> {
         Ok(run)
     }
 
-    /// The content changes now. A time is written when it differs by a tick.
+    /// Marks the content as changed at the current time. A time is written if it differs by a tick.
     pub(crate) fn touch(&mut self) -> Result<()> {
         let now = self.volume.now();
         if self.preserve_times || is_stamped(&self.inode, now) {
@@ -158,7 +157,7 @@ impl FileEdit<'_> {
         Ok(())
     }
 
-    /// Zeroes bytes on the device, as far as they have a place that was written. No content is delayed there.
+    /// Zeroes bytes on the device, as far as they are in written blocks. No data is delayed there.
     pub(crate) fn zero(&mut self, from: u64, to: u64) -> Result<()> {
         let block_size = self.block_size() as u64;
         let mut at = from;
@@ -171,7 +170,7 @@ impl FileEdit<'_> {
                 let mut done = self.overwrite(first, at % block_size, &zeroes)?;
                 if done == 0 {
                     done = self.delay(run, at, &zeroes, 0)?;
-                    // what is done next may make the file longer
+                    // the next operation may extend the file
                     self.flush()?;
                 }
                 at += done as u64;
@@ -182,18 +181,18 @@ impl FileEdit<'_> {
         Ok(())
     }
 
-    /// Zeroes what lies behind the end in the last block, so that a file that grows shows nothing of it.
+    /// Zeroes the part of the last block behind the end of the file, so that an extended file does not expose it.
     pub(crate) fn zero_tail(&mut self) -> Result<()> {
         let (size, block_size) = (self.size(), self.block_size());
         let end = size.next_multiple_of(block_size as u64);
-        // delayed blocks hold zeroes behind the end
+        // delayed blocks have zeroes behind the end
         if end == size || self.state.delayed.here(block_size, size / block_size as u64) > 0 {
             return Ok(());
         }
         self.zero(size, end)
     }
 
-    /// Sets the size in the inode; nothing is delayed.
+    /// Sets the size in the inode; no data is delayed.
     pub(crate) fn set_size(&mut self, size: u64) -> Result<()> {
         let change = self.volume.change(1)?;
         let now = change.now();
@@ -204,7 +203,7 @@ impl FileEdit<'_> {
         Ok(())
     }
 
-    /// Frees the blocks of a range, in as many changes as it takes.
+    /// Frees the blocks of a range, in as many changes as necessary.
     pub(crate) fn clear(&mut self, from: u64, to: u64) -> Result<()> {
         self.map_changes();
         let mut at = Some(from);
@@ -220,7 +219,7 @@ impl FileEdit<'_> {
     }
 }
 
-/// Whether an inode's times say that its content changed in this tick.
+/// Whether the times of an inode already record a change of content in this tick.
 pub(crate) fn is_stamped(inode: &Inode, now: Timestamp) -> bool {
     let raw = inode.raw();
     let wide = raw.extra_isize() >= 0x10;
@@ -231,7 +230,7 @@ pub(crate) fn is_stamped(inode: &Inode, now: Timestamp) -> bool {
     same(raw.mtime()) && same(raw.ctime())
 }
 
-/// The content changed at `now`.
+/// Sets the times of an inode for a change of content at `now`.
 pub(crate) fn stamp(buf: &mut InodeBuf, now: Timestamp) {
     buf.set_mtime(now);
     buf.set_ctime(now);

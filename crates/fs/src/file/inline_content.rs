@@ -1,4 +1,4 @@
-//! Files whose content stands in their inode: while it fits, and when it does not any more.
+//! Inline data: files whose content is in their inode, and the conversion when it no longer fits.
 
 use super::edit::{FileEdit, stamp};
 use crate::error::OfInode;
@@ -15,8 +15,8 @@ use format::xattr::XattrArea;
 use std::sync::Arc;
 
 impl FileEdit<'_> {
-    /// Writes where the content stands in the inode, or may from now on. False where it has to have blocks, which it
-    /// has then as far as it had content.
+    /// Writes inline data, or converts an empty file to it. `false` if the file needs blocks, to which any inline
+    /// content was moved.
     pub(crate) fn write_inline(&mut self, offset: u64, data: &[u8]) -> Result<bool> {
         if !is_inline(&self.inode) && !self.may_become_inline() {
             return Ok(false);
@@ -36,7 +36,7 @@ impl FileEdit<'_> {
         Ok(put)
     }
 
-    /// Changes the size of a file whose content stands in its inode. False as for [`FileEdit::write_inline`].
+    /// Changes the size of a file with inline data. `false` as for [`FileEdit::write_inline`].
     pub(crate) fn resize_inline(&mut self, size: u64) -> Result<bool> {
         if let Some(len) = self.fits_inline(size) {
             let content = self.inline_content(len)?;
@@ -48,13 +48,13 @@ impl FileEdit<'_> {
         Ok(false)
     }
 
-    /// The length, where it could be that of content in the inode.
+    /// The length, if it could be that of inline data.
     fn fits_inline(&self, len: u64) -> Option<usize> {
         let most = I_BLOCK_LEN + self.inode.raw().attribute_area().len();
         usize::try_from(len).ok().filter(|len| *len <= most)
     }
 
-    /// A file that has neither content nor blocks, on a volume that knows inline data.
+    /// Whether a file has neither content nor blocks, on a volume with inline data.
     fn may_become_inline(&self) -> bool {
         let raw = self.inode.raw();
         if !self.volume.sb.features.incompat.contains(Incompat::INLINE_DATA) || raw.attribute_area().is_empty() {
@@ -68,18 +68,18 @@ impl FileEdit<'_> {
         no_blocks && self.size() == 0 && self.state.delayed.is_empty()
     }
 
-    /// The content, cut or lengthened by zeroes to `len` bytes: what fits into an inode, or the file's own size.
+    /// The content, truncated or extended by zeroes to `len` bytes, which fit into an inode or are the file's own size.
     fn inline_content(&self, len: usize) -> Result<Vec<u8>> {
         let data = if is_inline(&self.inode) { Some(self.volume.inline_data(&self.inode)?) } else { None };
         let mut content = vec![0; len];
         if let Some(data) = data {
-            // what it has less is zero
+            // the rest is zero
             let _len = data.read_at(0, &mut content);
         }
         Ok(content)
     }
 
-    /// Makes `content` all of the file, if there is space for it.
+    /// Makes `content` the whole file, if it fits.
     fn put_inline(&mut self, content: &[u8]) -> Result<bool> {
         let mut buf = InodeBuf::from(self.inode.raw());
         let (head, tail) = content.split_at(content.len().min(I_BLOCK_LEN));
@@ -105,7 +105,7 @@ impl FileEdit<'_> {
         Ok(true)
     }
 
-    /// Moves content that stands in the inode to a block of its own.
+    /// Moves inline data to a block of its own.
     pub(crate) fn leave_inline(&mut self) -> Result<()> {
         let block_size = self.block_size();
         // shorter than an inode, and so than a block
@@ -136,7 +136,7 @@ impl FileEdit<'_> {
     }
 }
 
-/// Sets the value of `system.data`, or removes it. False, with nothing changed, where there is no space.
+/// Sets the value of `system.data`, or removes it. `false`, with nothing changed, if there is no space.
 fn set_data(inode: &Inode, buf: &mut InodeBuf, value: Option<&[u8]>) -> Result<bool> {
     let mut attrs = match XattrArea::in_inode(inode.raw().attribute_area()).of(inode.number)? {
         Some(area) => pack::unpack(&area).of(inode.number)?,
@@ -158,6 +158,6 @@ fn set_data(inode: &Inode, buf: &mut InodeBuf, value: Option<&[u8]>) -> Result<b
     if !pack::fits_inode(&attrs, space.len()) {
         return Ok(false);
     }
-    // it fits, as was just asked
+    // it fits, as checked above
     Ok(pack::pack_inode(space, &attrs).is_some())
 }

@@ -1,17 +1,17 @@
 //! Writing into files.
 //!
-//! | bytes | go |
+//! | bytes | destination |
 //! | --- | --- |
-//! | of blocks that were written before, inside the file | straight to the device, where they may be written over |
-//! | of blocks that are delayed already | there |
-//! | whole blocks without a place, many of them | to the device at once, their blocks allocated together |
-//! | else | to the delayed content, whose space is reserved |
+//! | of written blocks inside the file | directly to the device, if they may be overwritten |
+//! | of delayed blocks | the delayed data |
+//! | of many whole blocks that are not allocated | directly to the device, with blocks allocated together |
+//! | other | the delayed data, with reserved space |
 //!
-//! A block's first content and the map that leads to it land in one change, so that no crash shows what the block
-//! contained before. The size in the inode moves with them, never before.
+//! A block's first content and the map entry for it are in one change, so that no crash exposes the old content of the
+//! block. The size in the inode is updated with them, never before.
 //!
-//! Blocks that must stay as they are (see `Space::in_place`) are treated like a hole that reads as what they hold:
-//! their content is delayed, with the rest of a block where only a part is written, and gets a new place.
+//! Blocks that must not be overwritten (see `Space::in_place`) are treated like a hole that reads as their content: new
+//! content is delayed, with the rest of the block if only a part is written, and gets a new block.
 
 use super::edit::{FileEdit, stamp};
 use crate::change::Change;
@@ -25,59 +25,59 @@ use space::Privilege;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// Why an append-only file refuses content.
-const ONLY_GROWS: &str = "the file may only grow";
-/// So many bytes of whole blocks without a place are not delayed.
+/// The reason why an append-only file refuses content.
+const ONLY_GROWS: &str = "the file is append-only";
+/// Bytes: writes of at least this many in whole unallocated blocks are not delayed.
 const BULK: usize = 256 << 10;
-/// Most bytes that get their place in one change.
+/// Maximum number of bytes for which one change allocates blocks.
 const LARGEST: u64 = 64 << 20;
-/// The origin of content that gets its place.
+/// The origin of content for which blocks are allocated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Put {
-    /// It is written now.
+    /// A write now.
     Written,
-    /// It comes from the kernel's page cache, which sets the times.
+    /// A write from the kernel's page cache, which sets the times.
     FromPageCache,
-    /// It was delayed, and its space is reserved.
+    /// Delayed data, with reserved space.
     Delayed,
 }
 
-/// Most buffers of delayed data that get blocks in one change.
+/// Maximum number of buffers of delayed data that get blocks in one change.
 const MAX_BUFFERS: usize = 64;
 
 /// Set-user-id.
 const S_ISUID: u16 = 0o4000;
 /// Set-group-id.
 const S_ISGID: u16 = 0o2000;
-/// The group may execute.
+/// Execute permission of the group.
 const S_IXGRP: u16 = 0o10;
 
-/// The mode that is left when a file is written or gets another owner, by a user who is in its group or not. Without
-/// the right to execute, set-group-id means something else, and stays with the group.
+/// The mode after a write or a change of owner, depending on whether the user is in the file's group. Without the
+/// group's execute permission, set-group-id has another meaning, and stays if the user is in the group.
 pub fn without_privileges(mode: u16, in_group: impl FnOnce() -> bool) -> u16 {
     let stays = mode & S_ISGID != 0 && mode & S_IXGRP == 0 && in_group();
     mode & !S_ISUID & if stays { !0 } else { !S_ISGID }
 }
 
-/// Options for writing content. Unless set, as by write(2) of a process that may leave privileges on files.
+/// Options for writing content. The default is write(2) by a process that may preserve the privilege bits of files.
 #[derive(Clone, Copy, Default)]
 pub struct WriteHow<'a> {
-    /// The content is appended, and the offset is where the caller assumes the end of the file. A rollback can change
-    /// the size that a caller which [looked the file up](crate::Inodes::add_lookup) assumes: the content goes to the
-    /// end all the same.
+    /// The content is appended, and the offset is the end of the file known to the caller. After a rollback the size
+    /// known to a caller that [looked the file up](crate::Inodes::add_lookup) may be outdated: the content is appended
+    /// all the same.
     pub append: bool,
-    /// Pieces of one write(2) may come in any order, not each when the one before is answered: direct ones.
+    /// Parts of one write(2) may arrive in any order, not each after the answer to the one before: direct I/O.
     pub in_any_order: bool,
-    /// Before the content changes, set-user-id is taken off the file, and set-group-id: where the group may not execute
-    /// the file, that stays if this says of the file's group that the user who writes is in it.
+    /// Clear set-user-id before the content changes, and set-group-id: if the group may not execute the file, that
+    /// stays if this function returns, for the file's group, that the writing user is a member.
     pub drop_privileges: Option<&'a dyn Fn(u32) -> bool>,
-    /// The times stay as they are: the cache that had the content until now sets them.
+    /// Leave the times as they are: the page cache that had the content sets them.
     pub preserve_times: bool,
-    /// The content is that of whole pages of a cache, with what they contained before. In a file that may only grow,
-    /// such a page fills what is zero; where it does not hold what is there else, that stays, and it is an error. All
-    /// is written or an error, as with `whole`.
+    /// The content is whole pages of a cache, including their earlier content. In an append-only file, such a page may
+    /// fill bytes that are zero; where it differs from other bytes, these stay, and an error is returned. Either all is
+    /// written or an error is returned, as with `whole`.
     pub pages: bool,
-    /// There is no short count, which the caller would take for the whole or for a failure of the device: what stops it
+    /// No short count, which the caller would take for a complete write or for a failure of the device: an interruption
     /// is an error, also after a part was written.
     pub whole: bool,
 }
@@ -85,17 +85,17 @@ pub struct WriteHow<'a> {
 /// The part of a file that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// From which byte of the file on.
+    /// The byte offset of its start in the file.
     pub at: u64,
     /// The number of bytes.
     pub bytes: usize,
-    /// The file had privileges, and has them no more.
+    /// The file had privilege bits, which were cleared.
     pub dropped: bool,
 }
 
 impl Files {
-    /// Takes privileges off a regular file whose content is about to change, as [`WriteHow::drop_privileges`] says;
-    /// whether it had any.
+    /// Clears the privilege bits of a regular file whose content is about to change, as for
+    /// [`WriteHow::drop_privileges`]; returns whether it had any.
     ///
     /// # Errors
     /// As [`Files::write_at`].
@@ -103,9 +103,9 @@ impl Files {
         self.edit_file(number, |file| file.drop_privileges(in_group))
     }
 
-    /// Writes to a regular file from byte `offset` on, and says how many bytes were written: fewer than there are where
-    /// the file's size has a limit, or where there was no space for more. A gap between the end and `offset` reads as
-    /// zeroes. Permissions, and what a write does to set-user-ID bits, are the caller's business.
+    /// Writes to a regular file from byte `offset` on, and returns the number of bytes written: fewer than requested if
+    /// the file's size is limited, or if there was no space for more. A gap between the end and `offset` reads as
+    /// zeroes. The caller is responsible for permissions, and for the effect of a write on set-user-ID bits.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::NotPermitted`], [`Error::Encrypted`],
@@ -114,12 +114,12 @@ impl Files {
         Ok(self.write_with(number, offset, data, &WriteHow::default())?.bytes)
     }
 
-    /// As [`Files::write_at`], in the way that is asked for.
+    /// As [`Files::write_at`], with options.
     ///
     /// # Errors
-    /// As [`Files::write_at`]; [`Error::Busy`] where it is not known where content is to be appended.
+    /// As [`Files::write_at`]; [`Error::Busy`] if the position of appended content is not known.
     pub fn write_with(&self, number: InodeNo, offset: u64, data: &[u8], how: &WriteHow<'_>) -> Result<Written> {
-        // where it is tried again, what is appended goes to the same place
+        // on a retry, appended content goes to the same offset
         let (at, dropped) = (Cell::new(None), Cell::new(false));
         let allowed = RefCell::new(None);
         let (bytes, sync) = self.edit_file(number, |file| {
@@ -150,10 +150,10 @@ impl Files {
         Ok(Written { at: at.get().unwrap_or(offset), bytes, dropped: dropped.get() })
     }
 
-    /// Writes all delayed content of a file, and allocates blocks where it has none.
+    /// Writes all delayed data of a file, and allocates its blocks.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Corrupt`] where the map is, and then the content is lost.
+    /// Those of the device; [`Error::Corrupt`] for a corrupt map, in which case the content is lost.
     pub fn flush_delayed(&self, number: InodeNo) -> Result<()> {
         let _guard = self.changing()?;
         let node = self.node(number);
@@ -161,7 +161,7 @@ impl Files {
             return Ok(());
         }
         let mut state = node.write();
-        // the file may have gone meanwhile, and its content with it
+        // the file may have been freed meanwhile, and its content with it
         if state.delayed.is_empty() {
             return Ok(());
         }
@@ -171,7 +171,7 @@ impl Files {
         outcome
     }
 
-    /// Writes all delayed content of all files, and allocates blocks where it has none.
+    /// Writes all delayed data of all files, and allocates its blocks.
     ///
     /// # Errors
     /// As [`Files::flush_delayed`]: the first, after all files were tried.
@@ -184,11 +184,11 @@ impl Files {
         outcome
     }
 
-    /// Returns when a file's content, and the inode (where `data_only`, as far as it is needed to read the content),
-    /// would survive a loss of power. Serves any kind of file.
+    /// Makes a file's content and inode durable (with `data_only`, the inode as far as it is needed to read the
+    /// content). For any kind of file.
     ///
     /// # Errors
-    /// As [`Files::flush_delayed`], also of an earlier call by another process; those of the device, and then the
+    /// As [`Files::flush_delayed`], also for an earlier call by another process; those of the device, after which the
     /// volume is read-only.
     pub fn fsync(&self, number: InodeNo, data_only: bool) -> Result<()> {
         if self.writing.is_none() {
@@ -214,7 +214,7 @@ impl Files {
         Ok(())
     }
 
-    /// Blocks of file data that a change may write.
+    /// Maximum number of blocks of file data that a change may write.
     fn data_blocks(&self) -> u64 {
         if self.store.journals_data() {
             (self.store.max_credits() / 2).clamp(1, 64) as u64
@@ -223,12 +223,12 @@ impl Files {
         }
     }
 
-    /// Metadata blocks of a change of one place in a map, which writes `blocks` blocks of data.
+    /// Metadata blocks of a change at one position of a map that writes `blocks` blocks of data.
     fn data_credits(&self, blocks: u64) -> usize {
         ONE_PLACE + self.store.credits_for_data(blocks as usize)
     }
 
-    /// The number of blocks at the start of a run that one change writes of `content`, which is whole blocks.
+    /// The number of blocks at the start of a run that one change can write from `content`, which is whole blocks.
     fn blocks_at_once(&self, run: FileExtent, content: &[&[u8]]) -> u64 {
         let block_size = u64::from(self.sb.geometry.block_size);
         let blocks = content.iter().map(|buffer| buffer.len() as u64).sum::<u64>() / block_size;
@@ -237,8 +237,8 @@ impl Files {
 }
 
 impl Change<'_> {
-    /// Writes the content of the first `count` blocks of a run, at most, and allocates them where they have no place.
-    /// The content is whole blocks; the file is `size` bytes long with it. How many blocks were written.
+    /// Writes the content of the first `count` blocks of a run, at most, and allocates those that are unallocated. The
+    /// content is whole blocks; the file is `size` bytes long with it. Returns the number of blocks written.
     fn put_content(
         &self,
         inode: &Arc<Inode>,
@@ -280,7 +280,7 @@ impl Change<'_> {
             if end > inode.size {
                 buf.set_size(end);
             }
-            // delayed content changed the file when it was written; times may have been set since
+            // delayed data set the times when it was written; they may have been changed since
             if as_it == Put::Written {
                 stamp(buf, change.now());
             }
@@ -290,27 +290,27 @@ impl Change<'_> {
 }
 
 impl FileEdit<'_> {
-    /// The offset of content that is appended by a caller which assumes that the file ends at `end`.
+    /// The offset for content appended by a caller which assumes that the file ends at `end`.
     fn end_for(&mut self, end: u64, in_any_order: bool) -> Result<u64> {
         let size = self.size();
         match self.state.assumed {
             None => Ok(end),
-            // the size was asked for since
+            // the size has been queried since
             Some(_) if end == size => {
                 self.state.assumed = None;
                 Ok(size)
             }
             Some(assumed) if end == assumed => Ok(size),
-            // it may be a piece that belongs behind another
+            // it may be a part that belongs behind another
             Some(_) if in_any_order => Err(Error::Busy),
-            // it heard of the size, and then the file grew before it was written
+            // the caller learned the size, and then the file grew before the write
             Some(_) => Ok(size),
         }
     }
 
-    /// Refuses content that an append-only file must not get. Pages that were appended come in any order, each with
-    /// what stood in it: a page may come when the file is longer already. What may be written of a page that is to be
-    /// refused comes back: it may hold what others appended.
+    /// Refuses content that an append-only file forbids. Appended pages arrive in any order, each with its earlier
+    /// content: a page may arrive after the file has grown further. For a refused page, returns the content that may be
+    /// written: it may contain data appended by others.
     fn may_overwrite(&self, offset: u64, data: &[u8], pages: bool) -> Result<Option<Vec<u8>>> {
         let inside = self.size().saturating_sub(offset).min(data.len() as u64) as usize;
         if inside == 0 || !self.inode.raw().flags().contains(InodeFlags::APPEND) {
@@ -328,16 +328,15 @@ impl FileEdit<'_> {
         Ok(Some(allowed).filter(|allowed| allowed != data))
     }
 
-    /// Callers that looked the file up assume that it ends at `end` at least.
+    /// Raises the size assumed by callers that looked the file up to at least `end`.
     pub(crate) fn assume_end(&mut self, end: u64) {
         if let Some(assumed) = &mut self.state.assumed {
             *assumed = end.max(*assumed);
         }
     }
 
-    /// Takes set-user-id off the file, and set-group-id where it is to go with it; whether it had any. It is durable
-    /// before this returns, as far as there is no transaction, for content may reach the device at any time from then
-    /// on.
+    /// Clears set-user-id, and set-group-id if it must be cleared with it; returns whether any was set. This is durable
+    /// on return, unless there is a transaction, as content may reach the device at any time from then on.
     pub(crate) fn drop_privileges(&mut self, in_group: &dyn Fn(u32) -> bool) -> Result<bool> {
         let raw = self.inode.raw();
         let mode = raw.disk.i_mode.get();
@@ -361,7 +360,7 @@ impl FileEdit<'_> {
         Ok(true)
     }
 
-    /// Writes as much as there is space for, or, where it is to be `whole`, all or an error.
+    /// Writes as much as there is space for, or, if `whole`, all or returns an error.
     fn write(&mut self, offset: u64, data: &[u8], whole: bool) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
@@ -384,7 +383,7 @@ impl FileEdit<'_> {
             match self.write_some(offset + done as u64, rest) {
                 Ok(written) => done += written,
                 Err(e) if done == 0 || whole => return Err(e),
-                // what was written is what the caller hears of; what stopped it stops the next call
+                // the caller gets the number of bytes written; the error stops the next call
                 Err(_) => break,
             }
         }
@@ -395,7 +394,7 @@ impl FileEdit<'_> {
     fn write_some(&mut self, at: u64, data: &[u8]) -> Result<usize> {
         let block_size = self.block_size();
         let (block, into) = (at / block_size as u64, (at % block_size as u64) as usize);
-        // the part of the data that lies in `blocks` blocks from here on
+        // the part of the data in the next `blocks` blocks
         let within = |blocks: u64| {
             let bytes = blocks.saturating_mul(block_size as u64) - into as u64;
             data.get(..usize::try_from(bytes).map_or(data.len(), |bytes| bytes.min(data.len()))).unwrap_or(data)
@@ -415,7 +414,7 @@ impl FileEdit<'_> {
         }
     }
 
-    /// Writes into blocks that have no place, or none where they may be written.
+    /// Writes into blocks that are not allocated, or that must not be overwritten.
     fn write_elsewhere(&mut self, run: FileExtent, at: u64, data: &[u8]) -> Result<usize> {
         let block_size = self.block_size();
         let into = (at % block_size as u64) as usize;
@@ -430,7 +429,7 @@ impl FileEdit<'_> {
         Ok(self.written(at, done))
     }
 
-    /// The file holds what was written.
+    /// Updates the state of the file after a write; returns `len`.
     fn written(&mut self, at: u64, len: usize) -> usize {
         let end = at + len as u64;
         if end > self.size() {
@@ -439,14 +438,14 @@ impl FileEdit<'_> {
         len
     }
 
-    /// Writes into blocks that were written before. What grows the file waits with the size.
+    /// Writes into written blocks. Data beyond the end of the file is delayed with the size.
     fn write_mapped(&mut self, run: FileExtent, first: FsBlock, at: u64, data: &[u8]) -> Result<usize> {
         let block_size = self.block_size();
         let end = at + data.len() as u64;
         let inside = if end <= self.inode.size {
             data.len()
         } else {
-            // whole blocks of the file, and then the one in which it ends
+            // whole blocks of the file, then the one with its end
             let whole = self.inode.size - self.inode.size % block_size as u64;
             whole.saturating_sub(at).min(data.len() as u64) as usize
         };
@@ -463,7 +462,7 @@ impl FileEdit<'_> {
         Ok(self.written(at, done))
     }
 
-    /// The blocks that `data` reaches into, whole, with what they hold around it.
+    /// The blocks that contain `data`, whole, with their other content.
     fn with_rest(&self, first: FsBlock, at: u64, data: &[u8]) -> Result<Vec<u8>> {
         let block_size = self.block_size();
         let (into, start) = ((at % block_size as u64) as usize, at - at % block_size as u64);
@@ -476,14 +475,14 @@ impl FileEdit<'_> {
         if end < whole.len() && (into == 0 || last > 0) {
             self.volume.store.read(first, last as u64, whole.get_mut(last..).unwrap_or_default())?;
         }
-        // behind the end of the file blocks may hold anything
+        // behind the end of the file blocks may contain anything
         let used = usize::try_from(self.size().saturating_sub(start)).unwrap_or(usize::MAX);
         whole.get_mut(used..).unwrap_or_default().fill(0);
         whole.get_mut(into..end).unwrap_or_default().copy_from_slice(data);
         Ok(whole)
     }
 
-    /// Changes bytes of blocks that were written before, as far as they may be written over; how many bytes.
+    /// Overwrites bytes of written blocks, as far as that is permitted; returns the number of bytes.
     pub(crate) fn overwrite(&mut self, first: FsBlock, offset: u64, data: &[u8]) -> Result<usize> {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
@@ -491,14 +490,14 @@ impl FileEdit<'_> {
                 Ok(0) => break,
                 Ok(some) => done += some,
                 Err(e) if done == 0 => return Err(e),
-                // the caller hears of what was written, and of the error when it goes on
+                // the caller gets the number of bytes written, and the error in the next call
                 Err(_) => break,
             }
         }
         Ok(done)
     }
 
-    /// As [`FileEdit::overwrite`], as much as one change takes: all of that, or nothing of it.
+    /// As [`FileEdit::overwrite`], as much as one change permits: all of that, or nothing.
     fn overwrite_some(&mut self, first: FsBlock, offset: u64, data: &[u8]) -> Result<usize> {
         let volume = self.volume;
         let block_size = self.block_size() as u64;
@@ -520,17 +519,17 @@ impl FileEdit<'_> {
         Ok(part.len())
     }
 
-    /// Whether content that is delayed may need a block where it was so.
+    /// Whether delayed data with this mapping may need a new block.
     fn may_take(&self, mapping: Mapping) -> bool {
         match mapping {
             Mapping::Hole => true,
-            // as long as it is delayed, a generation may close, and then the block must stay as it is
+            // while it is delayed, a generation may close, after which the block must not be overwritten
             Mapping::Data(_) | Mapping::Unwritten(_) => self.volume.may_have_to_copy(),
         }
     }
 
-    /// Delays content that has no block, or none where it may be written. Where none can be reserved for it, it gets
-    /// one now or never, and the file ends at `end` or behind. How many bytes.
+    /// Delays content without a block, or with one that must not be overwritten. If no block can be reserved, it is
+    /// written at once or fails, and the file ends at `end` or behind. Returns the number of bytes.
     pub(crate) fn delay(&mut self, run: FileExtent, at: u64, data: &[u8], end: u64) -> Result<usize> {
         let block_size = self.block_size();
         let (block, into) = (at / block_size as u64, (at % block_size as u64) as usize);
@@ -560,7 +559,7 @@ impl FileEdit<'_> {
         Ok(data.len())
     }
 
-    /// Reserves blocks for a hole, and for the metadata that leads there.
+    /// Reserves blocks for a hole, and for the metadata that maps it.
     fn reserve_blocks(&mut self, block: u64, blocks: u64) -> Result<()> {
         let block_size = self.block_size();
         let metadata = if self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
@@ -579,7 +578,7 @@ impl FileEdit<'_> {
         Ok(())
     }
 
-    /// Indirect blocks that may be missing: all of the path, for each lowest one where nothing is reserved yet.
+    /// Indirect blocks that may be missing: the whole path, for each lowest one not yet reserved.
     fn indirect_metadata(&self, block: u64, blocks: u64) -> u64 {
         let block_size = self.block_size();
         let format = self.volume.sb.geometry.indirect();
@@ -597,7 +596,7 @@ impl FileEdit<'_> {
         count
     }
 
-    /// Writes whole blocks that have no place, or none that was written, without delay. The file ends at `end` or
+    /// Writes whole blocks that are unallocated, or must not be overwritten, without delay. The file ends at `end` or
     /// behind.
     fn write_at_once(&mut self, run: FileExtent, data: &[u8], end: u64) -> Result<usize> {
         self.flush()?;
@@ -611,21 +610,21 @@ impl FileEdit<'_> {
         Ok(blocks as usize * self.block_size())
     }
 
-    /// Writes all delayed content, and allocates blocks where it has none.
+    /// Writes all delayed data, and allocates its blocks.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let outcome = self.flush_buffers();
         if let Err(e) = &outcome
             && !matches!(e, Error::NoSpace | Error::Io(_) | Error::ReadOnly(_))
         {
-            // it will never have a place, and must not stand in the way of what will
+            // it can never be allocated, and must not block other data
             self.state.drop_delayed();
             self.state.lost = true;
         }
         outcome
     }
 
-    /// All of it in one change, as long as the open generation has space for that: a crash leaves the file as it was
-    /// before, or as it is now, not as long as one of its buffers.
+    /// Writes all of it in one change, as far as the open generation has space: a crash leaves the file in the old or
+    /// the new state, not at the length of one of its buffers.
     fn flush_buffers(&mut self) -> Result<()> {
         let (volume, block_size) = (self.volume, self.block_size());
         let size = self.size();

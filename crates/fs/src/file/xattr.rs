@@ -1,4 +1,4 @@
-//! Extended attributes set and removed, as programs ask for it.
+//! Setting and removing of extended attributes, as requested by processes.
 
 use crate::acl;
 use crate::xattr::{ATTRIBUTES, Wanted, XattrMode};
@@ -6,18 +6,17 @@ use crate::{Error, FileKind, Files, InodeNo, Result};
 use format::dir::NAME_MAX;
 use format::xattr::{index, split_name};
 
-/// The longest value that a program can set for an attribute (`XATTR_SIZE_MAX`), in bytes.
+/// The maximum length of a value that a process can set (`XATTR_SIZE_MAX`), in bytes.
 const VALUE_LIMIT: usize = 65536;
 
 impl Files {
-    /// Sets an attribute, by its name with prefix. Access control lists are passed in the form that programs use; the
-    /// access list changes the permission bits as chmod(1) shows them, and one that says no more than those is not
-    /// stored.
+    /// Sets an attribute, by its name with prefix. Access control lists are passed in the user-space format; the access
+    /// list changes the permission bits shown by chmod(1), and a list equivalent to these is not stored.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a prefix that does not exist, [`Error::NameTooLong`], [`Error::NoSpace`] also for a
-    /// value that is too long, [`Error::Exists`] and [`Error::NoAttribute`] as `mode` says, [`Error::Invalid`] for a
-    /// list that is none, [`Error::NotPermitted`] where the file's flags or its kind forbid it.
+    /// [`Error::Unsupported`] for an unknown prefix, [`Error::NameTooLong`], [`Error::NoSpace`] also for a value that
+    /// is too long, [`Error::Exists`] and [`Error::NoAttribute`] depending on `mode`, [`Error::Invalid`] for an invalid
+    /// list, [`Error::NotPermitted`] if the file's flags or kind forbid it.
     pub fn set_xattr(&self, number: InodeNo, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if value.len() > VALUE_LIMIT {
             return Err(Error::NoSpace);
@@ -28,7 +27,7 @@ impl Files {
     /// Removes an attribute, by its name with prefix.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`] where it is not there, and as [`Files::set_xattr`].
+    /// [`Error::NoAttribute`] if it does not exist, and as [`Files::set_xattr`].
     pub fn remove_xattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
         let _guard = self.changing()?;
         self.change_xattr(number, name, None, XattrMode::Replace)

@@ -1,7 +1,7 @@
-//! Maps of indirect blocks, changed: pointers set, missing indirect blocks made, those that became empty freed.
+//! Changes to indirect maps: pointers set, missing indirect blocks allocated, empty ones freed.
 //!
-//! The inode is a copy, as for extent trees. Each step works within what one indirect block of the lowest level (or
-//! `i_block`) covers.
+//! The inode is a copy, as for extent trees. Each step is limited to the range of one indirect block of the lowest
+//! level (or `i_block`).
 
 use super::{BlockPointers, Indirect, pointed};
 use crate::alloc::Role;
@@ -20,27 +20,27 @@ use std::sync::Arc;
 use store::{Kind, Part};
 use zerocopy::little_endian::U32;
 
-/// The path to a block's pointer, as far as there is one.
+/// The path to a block's pointer, as far as it exists.
 struct Path {
     format: IndirectFormat,
     /// Index into `i_block`, then one for each indirect block.
     indexes: Vec<usize>,
-    /// The indirect blocks that are there, the highest first.
+    /// The existing indirect blocks, the highest first.
     blocks: Vec<(FsBlock, Arc<[u8]>)>,
 }
 
 impl Path {
-    /// Indirect blocks that are not there.
+    /// Number of indirect blocks that are missing.
     fn missing(&self) -> usize {
         self.indexes.len() - 1 - self.blocks.len()
     }
 
-    /// The last index that leads anywhere: into the lowest block that is there.
+    /// The index into the lowest existing block.
     fn index(&self) -> usize {
         self.indexes.get(self.blocks.len()).copied().unwrap_or_default()
     }
 
-    /// The pointers from the block's own to the last of the same list; empty where indirect blocks are missing.
+    /// The pointers from the block's own to the last of the same list; empty if indirect blocks are missing.
     fn list<'a>(&'a self, words: &'a BlockPointers) -> &'a [U32] {
         match self.blocks.last() {
             _ if self.missing() > 0 => &[],
@@ -62,7 +62,7 @@ fn set_word(buf: &mut InodeBuf, index: usize, block: FsBlock) {
     buf.set_block_words(&words);
 }
 
-/// Sets pointers from `index` on to blocks that follow each other, or to zero.
+/// Sets pointers from `index` on to consecutive blocks, or to zero.
 fn set_pointers(bytes: &mut [u8], index: usize, count: usize, first: Option<FsBlock>) {
     let places = bytes.chunks_exact_mut(4).skip(index).take(count);
     for (place, n) in places.zip(0u64..) {
@@ -71,8 +71,8 @@ fn set_pointers(bytes: &mut [u8], index: usize, count: usize, first: Option<FsBl
     }
 }
 
-/// The runs that are mapped by a list of pointers, of which the first is that of block `at`: the first block of each
-/// run, and its length.
+/// The runs mapped by a list of pointers, the first of which is for block `at`: the first block of each run, and its
+/// length.
 fn runs_of(list: &[U32], at: u64) -> Vec<(u64, u64)> {
     let follows = |a: &(u64, u64), b: &(u64, u64)| a.0 + 1 == b.0 && a.1 + 1 == b.1;
     let mapped = list.iter().zip(at..).map(|(p, n)| (n, u64::from(p.get()))).filter(|(_, p)| *p != 0);
@@ -101,7 +101,7 @@ impl Maps {
         Ok(path)
     }
 
-    /// The goal of an allocation for `at`: the block behind the one that is mapped before it.
+    /// The goal of an allocation for `at`: the block after the one that is mapped for the preceding block of the file.
     fn indirect_goal(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Option<FsBlock>> {
         let Some(before) = at.get().checked_sub(1) else { return Ok(None) };
         let path = self.indirect_path(owner, buf, FileBlock(before))?;
@@ -115,7 +115,7 @@ impl MapForm for Indirect {
         geometry.indirect().reach()
     }
 
-    /// Missing indirect blocks come before the data.
+    /// Allocates missing indirect blocks before the data.
     fn allocate(
         &self,
         change: &Change<'_>,
@@ -140,7 +140,7 @@ impl MapForm for Indirect {
         };
         let want = want.min(slots).min(1 << 30) as u32;
         if want == 0 {
-            return Err(Error::Invalid("the blocks are mapped already"));
+            return Err(Error::Invalid("the blocks are already mapped"));
         }
         let goal = volume.indirect_goal(owner, buf, at)?.unwrap_or_else(|| volume.goal(owner));
         volume.count_blocks(buf, u64::from(want) + missing as u64, 0)?;
@@ -163,7 +163,7 @@ impl MapForm for Indirect {
                 let _ = ends.write(bytes, owner.number, (chain.len() - n) as u64);
             });
         }
-        // the new blocks, or the highest of the chain to them, are hung where the path ended
+        // the new blocks, or the highest block of the chain to them, are linked at the end of the path
         let (count, first) = chain.first().map_or((run.len as usize, run.physical), |block| (1, *block));
         match path.blocks.last() {
             Some((block, _)) => {
@@ -186,7 +186,7 @@ impl MapForm for Indirect {
         let at = range.start;
         let path = change.volume.indirect_path(owner, buf, FileBlock(at))?;
         if path.missing() > 0 {
-            // what the pointer at which the path ends would cover
+            // the range of the pointer at the end of the path
             let format = &path.format;
             let levels = path.indexes.iter().rev().zip(0..path.missing() as u32);
             let into = levels.fold(0, |into, (index, level)| into + *index as u64 * format.span(level));
@@ -208,8 +208,8 @@ impl MapForm for Indirect {
 }
 
 impl Change<'_> {
-    /// The indirect blocks that a path lacks, and up to `want` blocks for data behind them; all of it where 32 bits
-    /// reach.
+    /// Allocates the indirect blocks missing from a path, and up to `want` blocks for data behind them; all of them
+    /// with numbers of 32 bits.
     fn indirect_blocks(
         &self,
         owner: &Inode,
@@ -258,8 +258,7 @@ impl Change<'_> {
         self.free(block, 1, Purpose::Metadata)
     }
 
-    /// Clears pointers at the end of the path, which leads to block `at`, and frees the indirect blocks that hold none
-    /// any more.
+    /// Clears pointers at the end of the path to block `at`, and frees the indirect blocks that become empty.
     fn clear_pointers(
         &self,
         owner: &Inode,
@@ -278,7 +277,7 @@ impl Change<'_> {
         for (first, count) in gone.runs() {
             self.prepare_to_free(first, count)?;
         }
-        // whether or not it is found to be empty
+        // whether or not it becomes empty
         path.blocks.iter().try_for_each(|(block, _)| self.prepare_to_free(*block, 1))?;
         freed.append(gone);
         let tag = self.tag(Kind::Indirect, owner);

@@ -1,7 +1,8 @@
-//! Changing a file's map, whichever form it has.
+//! Changes to a file's map, in either form.
 //!
-//! The inode is worked on as a copy ([`InodeBuf`]), so that map, size and times of one change reach its table together.
-//! Whatever a function here answers, the copy fits the blocks of the map afterwards and is to be put into the table.
+//! The inode is edited as a copy ([`InodeBuf`]), so that map, size and times of one change are written together.
+//! Whatever a function here returns, the copy matches the blocks of the map afterwards and must be written to the
+//! table.
 
 use crate::change::Change;
 use crate::extents::Extents;
@@ -18,36 +19,36 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::{Kind, Part, Tag};
 
-/// Metadata blocks a change of one place in a map may dirty: two nodes on each level of a tree and a new root, and the
-/// inode.
+/// Metadata blocks that a change at one position of a map may dirty: two nodes on each level of a tree and a new root,
+/// and the inode.
 pub(crate) const ONE_PLACE: usize = 14;
-/// Leaves of a map that one change clears, where there are more; see [`CLEARING`].
+/// Leaves of a longer map that one change clears; see [`CLEARING`].
 const LEAVES: usize = 12;
-/// Metadata blocks that such a change may dirty: the leaves and their neighbours, what is above them, and the inode.
+/// Metadata blocks that such a change may dirty: the leaves and their neighbours, their ancestors, and the inode.
 pub(crate) const CLEARING: usize = 2 * LEAVES + 16;
 
-/// The amount of a map that a change may still clear.
+/// The part of a map that a change may still clear.
 pub(crate) struct Steps {
     leaves: usize,
-    /// Runs of blocks: each may lie in a group of its own, whose bitmap is changed.
+    /// Runs of blocks: each may be in a different group, whose bitmap is changed.
     runs: usize,
-    /// Blocks: an engine that journals data has to be notified of each.
+    /// Blocks: an engine that journals data must be notified of each.
     blocks: u64,
 }
 
 impl Steps {
-    /// As much as [`CLEARING`] credits allow.
+    /// The limits for [`CLEARING`] credits.
     pub(crate) fn new() -> Self {
         Self { leaves: LEAVES, runs: 128, blocks: 1 << 18 }
     }
 
-    /// All that was allocated in the same change.
+    /// The limits for everything allocated in the same change.
     pub(crate) fn all() -> Self {
         Self { leaves: usize::MAX, runs: usize::MAX, blocks: u64::MAX }
     }
 
-    /// Takes a leaf in which these runs would be cleared, ascending: the first block in the file, and how many. Returns
-    /// the block where to stop before; `None` where nothing may be cleared any more.
+    /// Counts a leaf in which these runs, ascending, would be cleared: the first block in the file, and the number of
+    /// blocks. Returns the block to stop before; `None` if nothing more may be cleared.
     pub(crate) fn take(&mut self, runs: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
         if self.runs == 0 || self.blocks == 0 {
             return None;
@@ -68,7 +69,7 @@ impl Steps {
     }
 }
 
-/// Blocks that a map does not need any more: the first of each run, its length, and the block of the file that it was.
+/// Blocks that are no longer mapped: the first of each run, its length, and its former block in the file.
 #[derive(Default)]
 pub(crate) struct Freed(Vec<(FsBlock, u64, u64)>);
 
@@ -90,10 +91,10 @@ impl Freed {
     }
 }
 
-/// A form that maps have: a tree of extents, or lists of indirect blocks. The caller of its methods holds the inode's
-/// lock, and puts the copy of the inode into its table whatever they answer.
+/// A form of map: an extent tree, or indirect blocks. The caller of its methods holds the inode's lock, and writes the
+/// copy of the inode to its table whatever they return.
 pub(crate) trait MapForm {
-    /// The end of the blocks that it can map.
+    /// The end of the range of blocks that it can map.
     fn reach(&self, geometry: &Geometry) -> u64;
 
     /// See [`Change::map_allocate`].
@@ -107,8 +108,8 @@ pub(crate) trait MapForm {
         unwritten: bool,
     ) -> Result<Extent>;
 
-    /// Unmaps blocks from the start of a range on as far as one leaf goes, and adds them to `freed`; where to go on, or
-    /// `None` where `steps` allow nothing any more.
+    /// Unmaps blocks from the start of a range within one leaf, and adds them to `freed`; returns the block to continue
+    /// from, or `None` if `steps` are used up.
     fn clear_leaf(
         &self,
         change: &Change<'_>,
@@ -129,10 +130,10 @@ fn form_of(buf: &InodeBuf) -> &'static dyn MapForm {
 }
 
 impl Inodes {
-    /// Counts blocks to and off an inode.
+    /// Adds blocks to and subtracts them from an inode's count.
     ///
     /// # Errors
-    /// [`Error::FileTooLarge`] where `i_blocks` cannot count them; then nothing changed.
+    /// [`Error::FileTooLarge`] if `i_blocks` would overflow; then nothing changed.
     pub(crate) fn count_blocks(&self, buf: &mut InodeBuf, more: u64, fewer: u64) -> Result<()> {
         let block_size = self.sb.geometry.block_size;
         let huge_file = self.sb.features.ro_compat.contains(RoCompat::HUGE_FILE);
@@ -142,8 +143,8 @@ impl Inodes {
         buf.set_sectors(then, huge_file, block_size).ok_or(Error::FileTooLarge)
     }
 
-    /// Frees what a file has behind its size, the rest of a truncation that a crash or an error cut short, and takes
-    /// the file off the list of orphans. The caller has the inode's lock.
+    /// Frees blocks of a file behind its size, the rest of a truncation interrupted by a crash or an error, and removes
+    /// the file from the orphan list. The caller has the inode's lock.
     pub(crate) fn end_truncate(&self, number: InodeNo) -> Result<Arc<Inode>> {
         let mut inode = self.inode(number)?;
         if inode.kind == FileKind::Regular && !is_inline(&inode) {
@@ -154,7 +155,7 @@ impl Inodes {
         change.end_orphan(&inode)
     }
 
-    /// Frees the blocks of a file from `first` on, in as many changes as it takes. The caller has the inode's lock.
+    /// Frees the blocks of a file from `first` on, in as many changes as necessary. The caller has the inode's lock.
     pub(crate) fn clear_from(&self, inode: Arc<Inode>, first: u64) -> Result<Arc<Inode>> {
         let (mut inode, mut at) = (inode, Some(first));
         while let Some(from) = at {
@@ -167,8 +168,8 @@ impl Inodes {
 }
 
 impl Change<'_> {
-    /// Works on a copy of an inode and puts it into its table, also where the work failed: the map's blocks are as the
-    /// copy says.
+    /// Edits a copy of an inode and writes it to its table, also if the edit failed: the blocks of the map match the
+    /// copy.
     pub(crate) fn edit_inode<R>(
         &self,
         inode: &Inode,
@@ -180,7 +181,7 @@ impl Change<'_> {
         outcome.map(|value| (inode, value))
     }
 
-    /// Allocates blocks for a hole at `at`, at most `want` and as many as lie in one piece, and maps them.
+    /// Allocates and maps blocks for a hole at `at`, at most `want`, contiguous.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooLarge`]; then nothing changed.
@@ -197,8 +198,8 @@ impl Change<'_> {
         Ok(run)
     }
 
-    /// Replaces written blocks from `at` on by newly allocated ones, at most `want` and as many as lie in one piece
-    /// before and after; the old ones are freed. The content is for the caller to write.
+    /// Replaces written blocks from `at` on by newly allocated ones, at most `want`, contiguous both before and after;
+    /// the old ones are freed. The caller must write the content.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooLarge`]; then nothing changed.
@@ -216,7 +217,7 @@ impl Change<'_> {
         self.extents_convert(owner, buf, run)
     }
 
-    /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; returns where to go on.
+    /// Unmaps and frees the blocks of `from..to`, as far as `steps` permit; returns the block to continue from.
     pub(crate) fn map_clear(
         &self,
         owner: &Inode,
@@ -242,7 +243,7 @@ impl Change<'_> {
         outcome
     }
 
-    /// Frees blocks that were taken out of a map.
+    /// Frees blocks that were removed from a map.
     pub(crate) fn release(&self, owner: &Inode, buf: &mut InodeBuf, freed: Freed) -> Result<()> {
         for (first, count, at) in freed.0 {
             self.volume.count_blocks(buf, 0, count)?;
@@ -252,7 +253,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Adds a block to the end of a directory: it is mapped and counted; its content is for the caller to write, with
+    /// Appends a block to a directory: it is mapped and counted; the caller must write its content, with
     /// [`Change::fresh`].
     ///
     /// # Errors
@@ -272,8 +273,8 @@ impl Change<'_> {
         Ok((dir, at, run.physical))
     }
 
-    /// Writes the first content of an inode, which goes the path of metadata: the target of a link, the value of an
-    /// attribute inode. The inode's flags say which form its map has, and the map is empty.
+    /// Writes the first content of an inode, which is written as metadata: the target of a link, the value of an
+    /// attribute inode. The inode's flags determine the form of its map, which is empty.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; then nothing changed.

@@ -1,18 +1,17 @@
-//! The largest size of a file.
+//! The maximum size of a file.
 
 use crate::{Inode, InodeFlags, Maps};
 use format::feature::RoCompat;
 use format::indirect::DIRECT;
 
-/// One more than the last block that a file mapped by extents can have: the block before 2^32 has no end that 32 bits
-/// could name.
+/// Maximum number of blocks of a file mapped by extents: block 2^32 − 1 would have an end of more than 32 bits.
 const EXTENT_BLOCKS: u64 = (1 << 32) - 1;
-/// The largest offset a caller can name.
+/// The largest offset that a caller can specify.
 const LARGEST: u64 = i64::MAX as u64;
 
 impl Maps {
-    /// The size in bytes that a file can have at most: what its map reaches, and what `i_blocks` can count of it.
-    /// Without the feature `large_file` it is 2^31 − 1.
+    /// The maximum size of a file in bytes: the range of its map, as far as `i_blocks` can count it. Without the
+    /// feature `large_file` it is 2^31 − 1.
     #[must_use]
     pub fn max_file_size(&self, inode: &Inode) -> u64 {
         let block_size = u64::from(self.sb.geometry.block_size);

@@ -1,17 +1,17 @@
-//! The features of the volume, and which of them do not go together.
+//! The features of the volume, and the combinations that are not possible.
 
 use super::{Kind, MkfsOptions, Result, refuse};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::space_map::{LEAST_LOG, MOST_LOG};
 
-/// Features that a native volume may have beside those it always has.
+/// Features that a native volume may have besides those it always has.
 const OPTIONAL: Features = Features {
     compat: Compat::STABLE_INODES,
     incompat: Incompat::CSUM_SEED.union(Incompat::LARGE_DIR).union(Incompat::INLINE_DATA),
     ro_compat: RoCompat::empty(),
 };
 
-/// The features that `options` come to.
+/// The features that result from `options`.
 pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
     let mut features = options.features.apply(options.kind.features());
     if options.encoding.is_some() {
@@ -20,7 +20,7 @@ pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
     if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
         features.ro_compat -= RoCompat::GDT_CSUM;
     }
-    // what only the type set goes, where what was asked for excludes it
+    // features set only by the type are dropped if requested ones exclude them
     let asked = |compat, incompat, ro_compat| options.features.sets(Features { compat, incompat, ro_compat });
     let (none, nothing) = (Compat::empty(), RoCompat::empty());
     if features.incompat.contains(Incompat::META_BG)
@@ -33,7 +33,7 @@ pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
         && options.kind != Kind::SpaceMap
         && !asked(Compat::RESIZE_INODE, Incompat::empty(), nothing)
     {
-        // what would grow the volume knows nothing of space maps
+        // the kernel's resizing does not support space maps
         features.compat -= Compat::RESIZE_INODE;
     }
     if !features.incompat.contains(Incompat::EXTENT)
@@ -44,7 +44,7 @@ pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
     }
     consistent(&features, options)?;
     if options.kind == Kind::Extant && features != options.kind.features() {
-        // what the format is made of, and what would have no use in it
+        // the required features of the format, and features that would have no effect in it
         let more = features.without(options.kind.features()).without(OPTIONAL);
         let fewer = options.kind.features().without(features);
         if let Some(name) = more.names().first() {
@@ -74,11 +74,11 @@ fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
             "rext3 cannot have the features resize_inode and bigalloc",
         ),
         (options.region_bytes.is_some() && !regions, "region= needs the type rext3"),
-        (space_maps && options.kind == Kind::Extant, "the type extant goes without the feature space_maps"),
+        (space_maps && options.kind == Kind::Extant, "the type extant cannot have the feature space_maps"),
         (space_maps && !incompat(Incompat::FLEX_BG), "space_maps needs the feature flex_bg"),
         (space_maps && ro_compat(RoCompat::BIGALLOC), "space_maps cannot have the feature bigalloc"),
         (space_maps && compat(Compat::RESIZE_INODE), "space_maps cannot have the feature resize_inode"),
-        (space_maps && options.packed_meta_blocks, "space_maps goes without packed_meta_blocks"),
+        (space_maps && options.packed_meta_blocks, "space_maps cannot be used with packed_meta_blocks"),
         (options.kind == Kind::SpaceMap && !space_maps, "the type spacemap needs the feature space_maps"),
         (options.metablockgroup_bytes.is_some() && !space_maps, "metablockgroup= needs the feature space_maps"),
         (options.space_map_log.is_some() && !space_maps, "space_map_log= needs the feature space_maps"),

@@ -1,7 +1,7 @@
-//! The content of a new volume: root, lost+found, and files of the volume's own.
+//! The content of a new volume: root, lost+found, and the system inodes.
 //!
-//! Inodes are made in the order in which their blocks are taken: root, lost+found, the map of blocks reserved for
-//! descriptors, journal, multiple-mount-protection block, quota files, orphan file.
+//! Inodes are created in the order in which their blocks are allocated: root, lost+found, the map of blocks reserved
+//! for descriptors, journal, multiple-mount-protection block, quota files, orphan file.
 
 mod linked_list;
 
@@ -22,22 +22,22 @@ use space::Purpose;
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
-/// Bytes that lost+found has ready, so that a checker need not allocate.
+/// Bytes preallocated in lost+found, so that a checker need not allocate.
 const LOST_FOUND_LEN: u64 = 16 << 10;
 const LOST_FOUND: InodeNo = InodeNo(11);
-/// The orphan file has this share of the volume's blocks, and from 32 to 512 of them.
+/// The divisor of the volume's blocks for the length of the orphan file, which has from 32 to 512 blocks.
 const ORPHAN_SHARE: u64 = 4096;
 
-/// Inodes and blocks to be written, and blocks to be zeroed.
+/// Inodes and blocks to write, and blocks to zero.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Content {
-    /// Inodes in use, and reserved ones that must carry a checksum, which is not set yet.
+    /// Inodes in use, and reserved ones that need a checksum, which is not set yet.
     pub(super) inodes: Vec<(InodeNo, InodeBuf)>,
     /// Blocks of these inodes.
     pub(super) blocks: Vec<OwnBlock>,
     /// Blocks of the journal.
     pub(super) journal: Vec<Range<u64>>,
-    /// The last inode that is in use.
+    /// The last inode in use.
     pub(super) last_inode: u32,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct OwnBlock {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Makes all files. Takes their blocks, and writes into the superblock what it says of them. `regions` are the metadata
+/// Creates all files: allocates their blocks, and sets their fields in the superblock. `regions` are the metadata
 /// regions, ascending.
 pub(super) fn make(
     plan: &mut VolumePlan,
@@ -98,7 +98,7 @@ struct Maker<'a> {
 #[derive(Default)]
 struct Taken {
     runs: Vec<Range<u64>>,
-    /// Space they take, whole clusters, in units of 512 bytes.
+    /// Their space in whole clusters, in units of 512 bytes.
     sectors: u64,
 }
 
@@ -115,7 +115,7 @@ impl Maker<'_> {
         self.plan.features.incompat.contains(Incompat::EXTENT)
     }
 
-    /// The seed of an inode's own structures, where they carry checksums; generations are 0.
+    /// The checksum seed of an inode's own structures, on volumes with checksums; generations are 0.
     fn seed(&self, inode: InodeNo) -> Option<u32> {
         let geometry = &self.plan.geometry;
         geometry.metadata_csum.then(|| InodeBuf::new(geometry.inode_size, 0).raw().seed(geometry, inode))
@@ -150,11 +150,11 @@ impl Maker<'_> {
         clusters * self.cluster() * u64::from(self.plan.geometry.block_size / 512)
     }
 
-    /// Takes `count` blocks, the first free ones from `goal` on, then from the volume's start. Where there are metadata
-    /// regions, first among those blocks that are there for the purpose.
+    /// Allocates `count` blocks, the first free ones from `goal` on, then from the volume's start. On volumes with
+    /// metadata regions, prefers the blocks for the purpose.
     fn take(&mut self, goal: u64, count: u64, purpose: Purpose) -> Result<Taken> {
         let (cluster, end) = (self.cluster(), self.plan.geometry.blocks);
-        // what may be taken now: all but what is taken, and but what is there for something else
+        // the blocks that may be allocated now: those not in use, and not for another purpose
         let mut view = self.used.clone();
         let elsewhere = self.reserved_from(purpose);
         elsewhere.iter().for_each(|run| view.take(run.clone()));
@@ -188,7 +188,7 @@ impl Maker<'_> {
         Ok(Taken { runs, sectors: self.sectors_of(clusters) })
     }
 
-    /// The blocks that are reserved for another purpose, as long as there are others.
+    /// The blocks reserved for another purpose, which are allocated only if no others are free.
     fn reserved_from(&self, purpose: Purpose) -> Vec<Range<u64>> {
         if purpose == Purpose::Data || self.regions.is_empty() {
             return self.regions.clone();
@@ -203,7 +203,7 @@ impl Maker<'_> {
             .collect()
     }
 
-    /// Maps `count` blocks, taken from `goal` on, in `inode`. The blocks, in order.
+    /// Maps `count` blocks, allocated from `goal` on, in `inode`. Returns the blocks, in order.
     fn assign_blocks(
         &mut self,
         number: InodeNo,
@@ -222,7 +222,7 @@ impl Maker<'_> {
         let (format, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
         let tables = map_blocks(count, format.per_block());
         let apart = !self.regions.is_empty();
-        // where there are regions the tables lie in one, else between the blocks that they list
+        // on volumes with regions the indirect blocks are in one, else between the blocks that they list
         let of_tables = if apart { self.take(self.near(number), tables, Purpose::Metadata)? } else { Taken::default() };
         let taken = self.take(goal, if apart { count } else { count + tables }, purpose)?;
         let mut next = taken.runs.iter().cloned().flatten();
@@ -241,7 +241,7 @@ impl Maker<'_> {
             let mut bytes = table.words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
             bytes.resize(geometry.block_size as usize, 0);
             let at = FsBlock(table.block);
-            // a block is longer than a tail, whose checksum needs no seed of the inode's
+            // a block is longer than a tail, whose checksum does not depend on the inode's seed
             let _ = tail.write(&mut bytes, number, table.level.into());
             let _ = tail.set_checksum(&mut bytes, at, 0);
             OwnBlock { at, kind: store::Kind::Indirect, owner: number, bytes }
@@ -277,7 +277,7 @@ impl Maker<'_> {
             let mut children = Vec::new();
             let tail = self.plan.geometry.tail(Tailed::ExtentNode);
             for part in extents.chunks(tail.extent_node_entries()) {
-                // right before the data where that is free, as there it was when the tree grew
+                // right before the data if that is free: the position it would have if the tree had grown
                 let before = taken.runs.first().map_or(0, |run| run.start.saturating_sub(self.cluster()));
                 let near = if self.regions.is_empty() { before } else { self.near(number) };
                 let block = self.take(near, 1, Purpose::Metadata)?;
@@ -288,7 +288,7 @@ impl Maker<'_> {
                     return scattered();
                 }
                 if let Some(seed) = self.seed(number) {
-                    // there is space: a node has as many entries as the tail leaves
+                    // there is space: the number of entries of a node leaves space for the tail
                     let _ = tail.write(&mut node, number, 0);
                     let _ = tail.set_checksum(&mut node, FsBlock(at), seed);
                 }
@@ -304,8 +304,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The list of bad blocks, empty; and under metadata_csum all other reserved inodes, for the sake of their
-    /// checksum.
+    /// The bad blocks inode, empty; and under metadata_csum all other reserved inodes, for their checksum.
     fn reserved(&mut self) {
         let size = self.plan.geometry.inode_size;
         let mut bad_blocks = InodeBuf::new(size, 0);
@@ -352,7 +351,7 @@ impl Maker<'_> {
         self.own(&root);
         self.put_inode(InodeNo::ROOT, root);
 
-        // a directory that began inside its inode has one block less
+        // a directory that was inline at first has one block less
         let inline = self.plan.features.incompat.contains(Incompat::INLINE_DATA);
         let grown = (LOST_FOUND_LEN.div_ceil(block_size).max(2) - 1).min(DIRECT - 1);
         let count = grown + u64::from(!inline);
@@ -369,7 +368,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The block from which on the blocks of an inode's file are sought: the start of its group, or flexible group.
+    /// The goal for the blocks of an inode's file: the start of its group, or flexible group.
     fn near(&self, inode: InodeNo) -> u64 {
         let geometry = &self.plan.geometry;
         let group = geometry.inode_slot(inode).map_or(0, |slot| slot.group.get());
@@ -382,7 +381,8 @@ impl Maker<'_> {
         self.usage.push((raw.uid(), raw.gid(), raw.sectors(huge, self.plan.geometry.block_size) * 512));
     }
 
-    /// A block of a directory with these entries, the last of which reaches to the end; with none, one free entry.
+    /// A block of a directory with these entries, the last of which extends to the end; without entries, one free
+    /// entry.
     fn directory_block(&self, directory: InodeNo, at: FileBlock, entries: &[(InodeNo, &[u8])]) -> Vec<u8> {
         let mut block = vec![0; self.block_size()];
         let tail = self.plan.geometry.leaf_tail();
@@ -411,12 +411,12 @@ impl Maker<'_> {
         block
     }
 
-    /// The inode that holds the blocks reserved for descriptors: the double indirect block lists the primary ones, each
-    /// of which lists its copies, as if they were indirect blocks.
+    /// The inode for the blocks reserved for descriptors: the double indirect block lists the primary ones, each of
+    /// which lists its copies, as if they were indirect blocks.
     fn resize_inode(&mut self) -> Result<()> {
         let geometry = self.plan.geometry.clone();
         let pointers = geometry.indirect().per_block();
-        // where group 0's inode table would end if it lay right behind its bitmaps
+        // the end of group 0's inode table if it were right behind its bitmaps
         let tables = geometry.descriptor_blocks + geometry.reserved_descriptor_blocks + geometry.itable_blocks;
         let goal = geometry.first_data_block + 2 + tables;
         let taken = self.take(u64::from(goal), 1, Purpose::Data)?;
@@ -438,7 +438,7 @@ impl Maker<'_> {
         let reach = pointers * pointers + pointers + DIRECT;
         let len = reach * u64::from(geometry.block_size);
         if len > i32::MAX as u64 {
-            // it is longer than a file may be without
+            // it is longer than the limit without this feature
             self.plan.features.ro_compat |= RoCompat::LARGE_FILE;
         }
         let mut inode = self.inode(0o100_600, 1, len);
@@ -464,7 +464,7 @@ impl Maker<'_> {
         let at = runs.first().map_or(0, |run| run.start);
         self.put_block(at, store::Kind::Data, InodeNo::JOURNAL, first);
         self.content.journal = runs;
-        // a copy of the inode's map, by which a checker can find the journal when the inode is lost
+        // a copy of the inode's map, which lets a checker find the journal if the inode is lost
         let map = inode.raw().block_words::<15>();
         let disk = self.disk();
         for (word, value) in disk.s_jnl_blocks.iter_mut().zip(map) {
@@ -478,7 +478,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The block at which a journal is near to everything: the start of the emptiest of the groups around the middle.
+    /// The goal for a journal, close to all groups: the start of the emptiest of the groups around the middle.
     fn middle(&self) -> u64 {
         let geometry = &self.plan.geometry;
         let half = (geometry.blocks - u64::from(geometry.first_data_block)) / 2;
@@ -593,7 +593,7 @@ impl Maker<'_> {
     }
 }
 
-/// Indirect blocks that a map of `count` blocks needs.
+/// Number of indirect blocks for a map of `count` blocks.
 fn map_blocks(count: u64, pointers: u64) -> u64 {
     let mut left = count.saturating_sub(DIRECT);
     let mut all = 0;
@@ -606,19 +606,19 @@ fn map_blocks(count: u64, pointers: u64) -> u64 {
     all
 }
 
-/// Hands blocks out to a block map in the order in which a file that is written from its start takes them.
+/// Assigns blocks to a block map in the order in which a sequentially written file allocates them.
 struct BlockMap<'a> {
     /// Returns the next block of a level: 0 for data.
     next: &'a mut dyn FnMut(u32) -> Option<u64>,
     pointers: u64,
-    /// Data blocks that are still to be mapped.
+    /// Data blocks still to be mapped.
     left: u64,
     data: Vec<u64>,
     /// Indirect blocks.
     tables: Vec<Table>,
 }
 
-/// An indirect block and what it holds.
+/// An indirect block and its content.
 struct Table {
     block: u64,
     level: u32,
@@ -643,7 +643,7 @@ impl BlockMap<'_> {
 
     fn subtree(&mut self, level: u32) -> Result<u32> {
         let Some(block) = (self.next)(level) else { return refuse("there is no space for the system inodes") };
-        // a volume without extents has blocks of 32 bits
+        // block numbers have 32 bits on a volume without extents
         let number = block as u32;
         if level == 0 {
             self.left -= 1;

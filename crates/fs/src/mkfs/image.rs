@@ -1,4 +1,4 @@
-//! A volume that is to be made: bytes and where they go.
+//! The image of a new volume: its bytes and their locations.
 
 use super::files::{self, Content};
 use super::physical_layer::PhysicalLayer;
@@ -15,7 +15,7 @@ use std::fmt;
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
-/// A note for the user about a volume that was made otherwise than asked.
+/// A note for the user about a volume that differs from the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note {
     /// The volume is too small to have a journal.
@@ -25,12 +25,12 @@ pub enum Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Note::NoJournal => "the volume is too small for a journal and gets none",
+            Note::NoJournal => "the volume is too small for a journal and is created without one",
         })
     }
 }
 
-/// Everything about a volume that is to be made, down to the last bit.
+/// The complete description of a volume to be created, in every byte.
 #[derive(Debug, Clone)]
 pub struct VolumeImage {
     superblock: Superblock,
@@ -39,9 +39,9 @@ pub struct VolumeImage {
     content: Content,
     notes: Vec<Note>,
     pub(super) options: MkfsOptions,
-    /// The layer beneath all this.
+    /// The layer beneath the volume.
     pub(super) layer: PhysicalLayer,
-    /// Set where free space is recorded in space maps.
+    /// Set if free space is recorded in space maps.
     pub(super) maps: Option<SpaceMaps>,
 }
 
@@ -49,7 +49,7 @@ impl VolumeImage {
     /// Plans a volume on a device of `device_len` bytes with sectors of `sector` bytes.
     ///
     /// # Errors
-    /// [`super::Error::Options`] where the options do not go together, or not onto such a device.
+    /// [`super::Error::Options`] if the options exclude each other, or are not possible on such a device.
     pub fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
         let mut plan = VolumePlan::new(device_len, sector, options)?;
         let geometry = plan.geometry.clone();
@@ -84,19 +84,19 @@ impl VolumeImage {
         &self.superblock
     }
 
-    /// The name of the type that was made.
+    /// The name of the resulting type.
     #[must_use]
     pub fn format_name(&self) -> &'static str {
         self.options.kind.name_with(&self.features())
     }
 
-    /// Blocks of the device that the volume takes.
+    /// Blocks of the device used by the volume.
     #[must_use]
     pub fn device_blocks(&self) -> u64 {
         self.layer.device_blocks(&self.superblock.geometry)
     }
 
-    /// Blocks that nothing uses, of those that [`VolumeImage::device_blocks`] counts.
+    /// Unused blocks among those of [`VolumeImage::device_blocks`].
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
         self.layer.free_blocks(&self.superblock, &self.used)
@@ -108,18 +108,18 @@ impl VolumeImage {
         &self.notes
     }
 
-    /// Groups that will hold a backup of the superblock.
+    /// Groups that will contain a backup of the superblock.
     pub fn backups(&self) -> impl Iterator<Item = GroupNo> + '_ {
         self.superblock.geometry.backup_groups()
     }
 
-    /// Blocks of the journal, 0 for none; its area of fast commits is part of them.
+    /// Blocks of the journal, 0 for none; includes the fast-commit area.
     #[must_use]
     pub fn journal_blocks(&self) -> u64 {
         self.content.journal.iter().map(|run| run.end - run.start).sum()
     }
 
-    /// The blocks of space maps that are not zero, as runs; none where there are block bitmaps.
+    /// The nonzero blocks of space maps, as runs; none on volumes with block bitmaps.
     pub(super) fn map_runs(&self) -> Vec<(FsBlock, Vec<u8>)> {
         self.maps.as_ref().map_or_else(Vec::new, |maps| maps::content(maps, &self.used, &self.groups))
     }
@@ -155,7 +155,7 @@ impl VolumeImage {
         inode_bitmap(&self.superblock.geometry, &self.content, group)
     }
 
-    /// The blocks of inode tables that hold an inode in use, each whole.
+    /// The blocks of inode tables that contain an inode in use, each whole.
     pub(super) fn inode_blocks(&self) -> Vec<(FsBlock, Vec<u8>)> {
         let geometry = &self.superblock.geometry;
         let mut blocks: Vec<(FsBlock, Vec<u8>)> = Vec::new();
@@ -174,7 +174,7 @@ impl VolumeImage {
     }
 }
 
-/// Blocks of the metadata region that a group begins with.
+/// Blocks of a group's initial metadata region.
 fn region_blocks(geometry: &Geometry, options: &MkfsOptions) -> Result<u32> {
     let Some(bytes) = options.region_bytes else { return Ok(geometry.chunk_blocks()) };
     match u32::try_from(bytes.div_ceil(u64::from(geometry.block_size))) {
@@ -186,7 +186,7 @@ fn region_blocks(geometry: &Geometry, options: &MkfsOptions) -> Result<u32> {
     }
 }
 
-/// Counts what is used and free, sums what must be summed, and accepts the superblock.
+/// Sets the counts of used and free space and the checksums, and validates the superblock.
 fn count(
     mut plan: VolumePlan,
     mut groups: Vec<Group>,
@@ -211,7 +211,7 @@ fn count(
         free_blocks += u64::from(group.free_clusters);
         free_inodes += u64::from(group.free_inodes);
         if summed {
-            // inodes are taken from the front
+            // inodes are allocated from the front
             group.itable_unused = group.free_inodes;
             group.flags.set(GroupFlags::INODE_UNINIT, inodes == 0);
             group.flags.set(GroupFlags::INODE_ZEROED, !options.lazy_inode_tables);
@@ -230,7 +230,7 @@ fn count(
             }
         }
         if has_maps {
-            // the space maps alone say what is free
+            // only the space maps record free space
             group.free_clusters = 0;
         }
         if summed {
@@ -239,7 +239,7 @@ fn count(
         }
     }
     plan.disk.set_free_blocks_count(free_blocks * u64::from(geometry.cluster_blocks));
-    // fits: there are no more inodes than 32 bits count
+    // fits: the number of inodes has 32 bits
     plan.disk.s_free_inodes_count = (free_inodes as u32).into();
     plan.disk.set_features(plan.features);
     plan.disk.set_checksum();
@@ -253,7 +253,7 @@ fn is_directory(inode: &InodeBuf) -> bool {
     inode.kind() == Some(format::inode::FileKind::Directory)
 }
 
-/// Whether nothing of the group is taken but its own metadata, so that its bitmap follows from its descriptor.
+/// Whether only the group's own metadata is in use, so that its bitmap can be derived from its descriptor.
 fn contains_only_itself(geometry: &Geometry, used: &Used, number: GroupNo, group: &Group) -> bool {
     let blocks = geometry.group_blocks(number);
     let head = geometry.group_head(number);
@@ -289,7 +289,7 @@ fn inode_bitmap(geometry: &Geometry, content: &Content, group: GroupNo) -> Vec<u
     bitmap
 }
 
-/// Inodes of the group that are in use or reserved: all up to the last one.
+/// Number of inodes of the group up to the last one that is in use or reserved.
 fn inodes_in(geometry: &Geometry, content: &Content, group: GroupNo) -> u32 {
     let last = content.last_inode.max(RESERVED_INODES);
     let first = u64::from(group.get()) * u64::from(geometry.inodes_per_group);
@@ -324,7 +324,7 @@ impl VolumeImage {
         self.features().compat.contains(Compat::HAS_JOURNAL)
     }
 
-    /// An inode as it will be, where it is in use or reserved with a checksum.
+    /// The content of an inode that is in use, or reserved with a checksum.
     #[must_use]
     pub fn inode(&self, number: InodeNo) -> Option<&InodeBuf> {
         self.content.inodes.iter().find(|(other, _)| *other == number).map(|(_, inode)| inode)

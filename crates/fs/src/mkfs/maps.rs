@@ -1,4 +1,4 @@
-//! Space maps of a new volume: an empty log, and for each metablockgroup a tree in its first place.
+//! Space maps of a new volume: an empty log, and a tree for each metablockgroup in its first copy.
 
 use super::used::Used;
 use super::{Result, refuse};
@@ -10,8 +10,8 @@ use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
 
-/// Places table, log and trees: their blocks are taken, and the groups say where the first places are. Table and log
-/// lie as far in front as they can, the places at the start of their metablockgroup.
+/// Places table, log and trees: allocates their blocks, and sets the locations of the first tree copies in the groups.
+/// Table and log are as far in front as possible, the trees at the start of their metablockgroup.
 pub(super) fn place(
     geometry: &Geometry,
     groups: u32,
@@ -21,7 +21,7 @@ pub(super) fn place(
 ) -> Result<SpaceMaps> {
     let none = || super::Error::Options("the volume is too small for space maps".into());
     let whole = u64::from(geometry.first_data_block)..geometry.blocks;
-    // somewhere, to know how long they are
+    // at any location, to compute their lengths
     let maps = SpaceMaps::new(geometry, groups, whole.start + 1, log).ok_or_else(none)?;
     let length = maps.ring().end - maps.table().start;
     let start = used.find(whole, length, 1).ok_or_else(none)?;
@@ -66,7 +66,7 @@ pub(super) fn content(maps: &SpaceMaps, used: &Used, groups: &[Group]) -> Vec<(F
     runs
 }
 
-/// The free runs of a group, counted from its start.
+/// The free runs of a group, relative to its start.
 fn free(geometry: &Geometry, used: &Used, group: GroupNo) -> Vec<Range<u32>> {
     let blocks = geometry.group_blocks(group);
     let inside = |block: u64| (block - blocks.start) as u32;

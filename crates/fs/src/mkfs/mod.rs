@@ -1,26 +1,26 @@
-//! Making volumes: ext2, ext3 and ext4 as mke2fs 1.47 makes them.
+//! Creation of volumes: ext2, ext3 and ext4 as created by mke2fs 1.47.
 //!
-//! | file | holds |
+//! | file | contents |
 //! | --- | --- |
-//! | `options` | what may be asked for |
-//! | `features` | the features that follow, and which do not go together |
+//! | `options` | the possible options |
+//! | `features` | the resulting features, and combinations that are not possible |
 //! | `plan` | sizes and counts: the superblock's numbers, from the device's length |
-//! | `used` | which blocks are taken, and the search for free ones |
-//! | `tables` | where superblock copies, descriptors, bitmaps and inode tables lie |
-//! | `maps` | space maps, where the volume has them and no block bitmaps |
-//! | `files` | what a new volume holds: root, lost+found, journal, and files of the volume's own |
-//! | `physical_layer` | what lies beneath: the device itself, or the map of a native volume |
-//! | `image` | all of it put together: bytes and where they go |
-//! | `write`, `wipe` | the image onto a device, and what was there before out of sight |
-//! | `probe` | what a device contains that should not be overwritten unasked |
+//! | `used` | the blocks in use, and the search for free ones |
+//! | `tables` | the locations of superblock copies, descriptors, bitmaps and inode tables |
+//! | `maps` | space maps, on volumes that have them instead of block bitmaps |
+//! | `files` | the content of a new volume: root, lost+found, journal, and other system inodes |
+//! | `physical_layer` | the layer beneath: the device itself, or the map of a native volume |
+//! | `image` | all of it combined: bytes and their locations |
+//! | `write`, `wipe` | writing the image to a device, and wiping its old content |
+//! | `probe` | detection of content that should not be overwritten without confirmation |
 //!
-//! A [`VolumeImage`] is computed without a device: from options and a length it follows to the last bit. [`make`] writes it.
+//! A [`VolumeImage`] is computed without a device: it is fully determined by options and a length. [`make`] writes it.
 //!
-//! Placement, sizes and defaults are those of mke2fs, so that a volume is what its users are used to, `dumpe2fs` shows
-//! the same for both, and a backup superblock is found where tools look. Where this differs: inode tables are zeroed at
-//! once unless `lazy_inode_tables` is set; a volume too small for any inode but the reserved ones gets more inodes and
-//! not an error; the superblock does not count what mkfs itself wrote (`s_kbytes_written`); where groups have to become
-//! smaller so that their bitmaps can count all inodes asked for, the superuser's share stays what was asked for.
+//! Placement, sizes and defaults are those of mke2fs, so that a volume is as users expect, `dumpe2fs` prints the same
+//! for both, and tools find backup superblocks. Differences: inode tables are zeroed at once unless `lazy_inode_tables`
+//! is set; a volume too small for any inode but the reserved ones gets more inodes instead of an error;
+//! `s_kbytes_written` does not include the writes of mkfs itself; if groups have to become smaller so that their
+//! bitmaps can cover the requested number of inodes, the superuser's share stays as requested.
 
 mod features;
 mod files;
@@ -42,29 +42,29 @@ pub use probe::{contents, foreign_contents};
 use blockdev::BlockDevice;
 use format::superblock::Superblock;
 
-/// Why no volume was made.
+/// An error in creating a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The device refused a request.
     #[error(transparent)]
     Device(#[from] blockdev::Error),
-    /// The options do not go together, or not onto this device: a sentence without a full stop.
+    /// The options exclude each other, or are not possible on this device: a sentence without a full stop.
     #[error("{0}")]
     Options(String),
 }
 
-/// The result of making a volume.
+/// The result of creating a volume.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 fn refuse<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Options(why.into()))
 }
 
-/// Makes a volume on `device` and flushes it. Whatever the device contained is lost. Nothing is asked and nothing is
-/// looked for: whether the device may be overwritten is the caller's business.
+/// Creates a volume on `device` and flushes it. All previous content of the device is lost. No confirmation and no
+/// detection of content: the caller is responsible for checking whether the device may be overwritten.
 ///
 /// # Errors
-/// [`Error::Options`] before anything is written; [`Error::Device`] when the device fails, and then what is on it is no
+/// [`Error::Options`] before anything is written; [`Error::Device`] if the device fails, after which it contains no
 /// volume: the primary superblock is written last.
 pub fn make(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<Superblock> {
     let geometry = device.geometry();

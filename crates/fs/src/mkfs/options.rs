@@ -6,7 +6,7 @@ use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::inode::Timestamp;
 use format::native;
 
-/// The family member to make: which features a volume gets unless edited.
+/// The type to create: determines the features unless they are edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// No journal, block maps.
@@ -15,9 +15,9 @@ pub enum Kind {
     Ext3,
     /// Journal, extents, checksums, flexible groups.
     Ext4,
-    /// ext3 whose metadata lies in regions and says whose it is; only Extant can use it.
+    /// ext3 with metadata in regions and in blocks that contain their owner; only Extant can use it.
     Rext3,
-    /// ext4 whose free space is recorded in space maps; the kernel can only read it.
+    /// ext4 with free space recorded in space maps; the kernel can only read it.
     SpaceMap,
     /// The native format: ext4 above a copy-on-write map, consistent at every instant; only Extant can use it.
     Extant,
@@ -39,7 +39,7 @@ impl Kind {
         matches!(self, Self::Ext2 | Self::Ext3 | Self::Ext4)
     }
 
-    /// The word for its volumes in a sentence.
+    /// The adjective for its volumes in messages.
     #[must_use]
     pub const fn adjective(self) -> &'static str {
         match self {
@@ -48,25 +48,26 @@ impl Kind {
         }
     }
 
-    /// Whether the volume lies above a map, so that programs for ext do not find it on the device as it is.
+    /// Whether the volume is above a map, so that programs for ext do not find it directly on the device.
     #[must_use]
     pub const fn has_map(self) -> bool {
         matches!(self, Self::Extant)
     }
 
-    /// Bytes in a block, where all volumes of the type have the same.
+    /// Bytes in a block, if fixed for the type.
     #[must_use]
     pub const fn fixed_block_size(self) -> Option<u32> {
         if self.has_map() { Some(native::BLOCK_SIZE) } else { None }
     }
 
-    /// The fewest bytes that a volume of the type has, where the type itself says so.
+    /// Minimum length of a volume in bytes, if fixed for the type.
     #[must_use]
     pub const fn least_len(self) -> Option<u64> {
         if self.has_map() { Some(native::LEAST_BLOCKS * native::BLOCK_SIZE as u64) } else { None }
     }
 
-    /// The name of a volume of this type with these features: of the kernel's formats the features make one another.
+    /// The name of a volume of this type with these features: one of the kernel's formats becomes another by its
+    /// features.
     #[must_use]
     pub fn name_with(self, features: &Features) -> &'static str {
         match self {
@@ -75,7 +76,8 @@ impl Kind {
         }
     }
 
-    /// The features of the type before any edit (`mke2fs.conf` of Debian's 1.47; rext3 is ext3 with what it needs).
+    /// The features of the type before any edit (`mke2fs.conf` of Debian's 1.47; rext3 is ext3 with its required
+    /// features).
     #[must_use]
     pub fn features(self) -> Features {
         if self == Self::Extant {
@@ -98,13 +100,13 @@ impl Kind {
             features.compat |= Compat::HAS_JOURNAL;
         }
         if self == Self::Rext3 {
-            // whose number lists have no space for an owner
+            // the block lists of this inode have no space for an owner
             features.compat -= Compat::RESIZE_INODE;
             features.incompat |= Incompat::BIT64 | Incompat::FLEX_BG | Incompat::EXTANT;
             features.ro_compat |= RoCompat::METADATA_CSUM;
         }
         if self == Self::SpaceMap {
-            // no copies of the superblock among the groups of a metablockgroup, and none that grows
+            // no copies of the superblock among the groups of a metablockgroup, and no growth of the volume
             features.compat -= Compat::RESIZE_INODE;
             features.compat |= Compat::SPARSE_SUPER2;
             features.ro_compat -= RoCompat::SPARSE_SUPER;
@@ -119,14 +121,14 @@ impl Kind {
     }
 }
 
-/// The expected use of a volume: block size and number of inodes, unless they are set.
+/// The expected use of a volume, which determines block size and number of inodes unless they are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
     /// Under 3 MiB.
     Floppy,
     /// Under 512 MiB.
     Small,
-    /// Neither small nor big.
+    /// From 512 MiB to 4 TiB.
     Default,
     /// From 4 TiB on.
     Big,
@@ -142,7 +144,7 @@ pub enum Usage {
     Hurd,
 }
 
-/// The values that a usage fixes.
+/// The values determined by a usage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UsageValues {
     pub(super) block_size: Option<u32>,
@@ -151,7 +153,7 @@ pub(super) struct UsageValues {
 }
 
 impl Usage {
-    /// All usages with the names that `-T` takes.
+    /// All usages with their names for `-T`.
     pub const NAMES: [(&'static str, Self); 9] = [
         ("floppy", Self::Floppy),
         ("small", Self::Small),
@@ -164,13 +166,13 @@ impl Usage {
         ("hurd", Self::Hurd),
     ];
 
-    /// The usage of that name.
+    /// The usage with that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|row| row.0 == name).map(|row| row.1)
     }
 
-    /// The usage of a volume of so many bytes.
+    /// The usage of a volume of this many bytes.
     #[must_use]
     pub fn of_size(bytes: u64) -> Self {
         match bytes >> 20 {
@@ -198,7 +200,7 @@ impl Usage {
     }
 }
 
-/// Changes to the features of a [`Kind`], in the order specified.
+/// Changes to the features of a [`Kind`], in the specified order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FeatureEdits {
     steps: Vec<Edit>,
@@ -212,11 +214,11 @@ enum Edit {
 }
 
 impl FeatureEdits {
-    /// Adds a list in mke2fs's form: names separated by commas or spaces, `^` before one that is to go, `none` for all
-    /// of them.
+    /// Adds a list in mke2fs's form: names separated by commas or spaces, `^` before one to clear, `none` for all of
+    /// them.
     ///
     /// # Errors
-    /// [`super::Error::Options`] that names what is no feature, or one that no volume can be made with.
+    /// [`super::Error::Options`] with the name of an unknown feature, or of one that a volume cannot be created with.
     pub fn add(&mut self, list: &str) -> Result<()> {
         for word in list.split([',', ' ']).filter(|word| !word.is_empty()) {
             if word == "none" {
@@ -227,14 +229,14 @@ impl FeatureEdits {
                 Some(name) => (true, name),
                 None => (false, word),
             };
-            // a feature of Extant's own stands for one in a word of its own
+            // Extant's own features are in a separate word, which a bit of the standard ones marks as valid
             let named = if name == "space_maps" { Some(SPACE_MAPS) } else { Features::named(name) };
             let Some(feature) = named else {
                 return refuse(format!("unknown feature `{name}`"));
             };
             let makeable = name == "space_maps" || feature.without(MAKEABLE) == Features::default();
             if !clear && !makeable {
-                return refuse(format!("a volume cannot be made with the feature {name}"));
+                return refuse(format!("a volume cannot be created with the feature {name}"));
             }
             self.steps.push(if clear { Edit::Clear(feature) } else { Edit::Set(feature) });
         }
@@ -249,13 +251,13 @@ impl FeatureEdits {
         })
     }
 
-    /// Whether the list itself names a feature to be set.
+    /// Whether the list itself sets a feature.
     pub(super) fn sets(&self, feature: Features) -> bool {
         self.steps.iter().any(|step| matches!(step, Edit::Set(set) if set.intersects(feature)))
     }
 }
 
-/// Of the words that all know, what the feature space_maps has.
+/// The bits of the standard feature words set for the feature space_maps.
 const SPACE_MAPS: Features =
     Features { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::EXTANT_RO };
 
@@ -294,7 +296,7 @@ const MAKEABLE: Features = Features {
         .union(RoCompat::VERITY),
 };
 
-/// The behaviour of the kernel when it meets an error (`s_errors`).
+/// The behaviour of the kernel on an error (`s_errors`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
     /// Goes on.
@@ -305,33 +307,32 @@ pub enum OnError {
     Panic,
 }
 
-/// The encoding by which names are compared where a directory folds case.
+/// The encoding for comparing names in casefolded directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encoding {
-    /// Names that are no UTF-8 are refused.
+    /// Names that are not valid UTF-8 are refused.
     pub strict: bool,
 }
 
-/// The kinds of quota that are recorded.
+/// The kinds of quota to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaKinds {
-    /// Of users.
+    /// Quota of users.
     pub user: bool,
-    /// Of groups.
+    /// Quota of groups.
     pub group: bool,
-    /// Of projects.
+    /// Quota of projects.
     pub project: bool,
 }
 
-/// The options of a new volume. [`MkfsOptions::new`] has mke2fs's defaults; `None` stands for what follows from the
-/// size.
+/// The options of a new volume. [`MkfsOptions::new`] has mke2fs's defaults; `None` means a value derived from the size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MkfsOptions {
-    /// Family member.
+    /// Type.
     pub kind: Kind,
-    /// Usages, the later ones first in weight; empty for the one that fits the size.
+    /// Usages, later ones take precedence; empty for the one that fits the size.
     pub usage: Vec<Usage>,
-    /// Length of the volume in bytes; `None` for the device's. Cut to whole blocks.
+    /// Length of the volume in bytes; `None` for the device's. Rounded down to whole blocks.
     pub len: Option<u64>,
     /// Bytes in a block: a power of two from 1 024 to 65 536.
     pub block_size: Option<u32>,
@@ -339,31 +340,31 @@ pub struct MkfsOptions {
     pub cluster_size: Option<u32>,
     /// Bytes in an inode: a power of two from 128 to the block size.
     pub inode_size: Option<u32>,
-    /// An inode for so many bytes of the volume, from 1 024 to 64 MiB.
+    /// Bytes of the volume per inode, from 1 024 to 64 MiB.
     pub bytes_per_inode: Option<u64>,
-    /// So many inodes, rounded up.
+    /// Number of inodes, rounded up.
     pub inodes: Option<u64>,
-    /// Blocks in a group (under bigalloc clusters): a multiple of 8, from 256 to what a bitmap block counts.
+    /// Blocks in a group (under bigalloc clusters): a multiple of 8, from 256 to the bits of a bitmap block.
     pub blocks_per_group: Option<u32>,
-    /// Groups whose bitmaps and tables lie together: a power of two. Needs flex_bg.
+    /// Groups whose bitmaps and tables are together: a power of two. Needs flex_bg.
     pub groups_per_flex: Option<u32>,
     /// Label, at most 16 bytes.
     pub label: Vec<u8>,
-    /// Directory it counts as last mounted on, at most 63 bytes.
+    /// Directory recorded as last mounted on, at most 63 bytes.
     pub last_mounted: Vec<u8>,
-    /// Share of the blocks that is reserved for the superuser, in percent, 0 to 50.
+    /// Share of the blocks reserved for the superuser, in percent, 0 to 50.
     pub reserved_percent: f64,
     /// The volume's UUID.
     pub uuid: [u8; 16],
     /// Seed of directory hashes.
     pub hash_seed: [u8; 16],
-    /// When it is made; whole seconds count.
+    /// Time of creation; only whole seconds are stored.
     pub time: Timestamp,
     /// Changes to the features of the kind.
     pub features: FeatureEdits,
-    /// Journal in MiB, without the area of fast commits.
+    /// Journal in MiB, without the fast-commit area.
     pub journal_mib: Option<u32>,
-    /// Area of fast commits in KiB, where the feature is set.
+    /// Fast-commit area in KiB, if the feature is set.
     pub fast_commit_kib: Option<u32>,
     /// RAID stride in blocks.
     pub stride: u16,
@@ -371,9 +372,9 @@ pub struct MkfsOptions {
     pub stripe_width: u32,
     /// Blocks up to which the volume can grow while mounted.
     pub resize_blocks: Option<u64>,
-    /// Leave inode tables as they are, for the kernel to zero in the background; needs descriptor checksums.
+    /// Leave inode tables unwritten, for the kernel to zero in the background; needs descriptor checksums.
     pub lazy_inode_tables: bool,
-    /// Leave the journal's blocks as they are.
+    /// Leave the journal's blocks unwritten.
     pub lazy_journal: bool,
     /// Discard the whole device first.
     pub discard: bool,
@@ -383,29 +384,28 @@ pub struct MkfsOptions {
     pub root_owner: (u32, u32),
     /// Backup superblocks under sparse_super2: 0, 1 or 2.
     pub backup_superblocks: u8,
-    /// The kinds of quota that are recorded, with the feature quota; `None` for users and groups; with the feature
-    /// project always for projects, too.
+    /// The kinds of quota to record, with the feature quota; `None` for users and groups; projects are always added
+    /// with the feature project.
     pub quota: Option<QuotaKinds>,
     /// Encoding of names; sets the feature casefold.
     pub encoding: Option<Encoding>,
-    /// Seconds between updates of the multiple-mount-protection block; 0 for the kernel's usual.
+    /// Seconds between updates of the multiple-mount-protection block; 0 for the kernel's default.
     pub mmp_interval: u16,
     /// The behaviour of the kernel on an error.
     pub on_error: OnError,
-    /// Length of the orphan file in bytes, where the feature is set.
+    /// Length of the orphan file in bytes, if the feature is set.
     pub orphan_file_len: Option<u64>,
-    /// Length of the list of linked writes in bytes, 0 for what suits the volume; `None` for no list.
+    /// Length of the list of linked writes in bytes, 0 for a default by the volume's size; `None` for no list.
     pub linked_len: Option<u64>,
-    /// Set the flag of a volume for testing.
+    /// Mark the volume as one for testing.
     pub test_volume: bool,
-    /// Bytes of a metablockgroup, under space maps; 8 GiB where nothing is said.
+    /// Bytes of a metablockgroup, under space maps; 8 GiB by default.
     pub metablockgroup_bytes: Option<u64>,
-    /// Blocks of the log of space maps; 256, or fewer on a small volume, where nothing is said.
+    /// Blocks of the log of space maps; by default 256, or fewer on a small volume.
     pub space_map_log: Option<u32>,
-    /// Bytes of metadata region that a rext3 volume begins with for each of its groups; `None` for a 64th of a group, 2
-    /// MiB where blocks have 4 KiB. Those of the groups of a flexible group lie together, in whole chunks, of which a
-    /// group has
-    /// 64.
+    /// Bytes of initial metadata region of a rext3 volume for each of its groups; `None` for a 64th of a group, 2 MiB
+    /// with blocks of 4 KiB. Those of the groups of a flexible group are together, in whole chunks, of which a group
+    /// has 64.
     pub region_bytes: Option<u64>,
 }
 

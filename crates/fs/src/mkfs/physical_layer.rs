@@ -1,4 +1,4 @@
-//! The layer beneath a new volume: the device itself, or the map of a native one. It answers what follows from that.
+//! The layer beneath a new volume: the device itself, or the map of a native one; and all that depends on it.
 
 use super::used::{Used, clusters};
 use super::{MkfsOptions, Result, refuse, tables};
@@ -17,16 +17,16 @@ pub(super) enum PhysicalLayer {
     Map(NewMap),
 }
 
-/// The map of a native volume that is to be made.
+/// The map of a native volume to be created.
 #[derive(Debug, Clone)]
 pub(super) struct NewMap {
     pub(super) layout: NativeLayout,
-    /// Chunks of its metadata regions, ascending.
+    /// The chunks of its metadata regions, ascending.
     pub(super) chunks: Vec<u32>,
 }
 
 impl NewMap {
-    /// The map of a volume of this layout, with the chunks that its metadata regions begin with.
+    /// The map of a volume of this layout, with the initial chunks of its metadata regions.
     pub(super) fn new(layout: NativeLayout) -> Result<Self> {
         let apart = layout.backup_chunks();
         // the front, some bitmaps, inodes and directories, and the bitmaps of groups with reserved blocks
@@ -42,7 +42,7 @@ impl NewMap {
 }
 
 impl PhysicalLayer {
-    /// Places the metadata of all groups and takes its blocks.
+    /// Places the metadata of all groups and allocates its blocks.
     pub(super) fn place(
         &self,
         geometry: &Geometry,
@@ -58,7 +58,7 @@ impl PhysicalLayer {
         }
     }
 
-    /// The blocks that are for metadata alone, whatever lies in them.
+    /// The blocks reserved for metadata, whatever they contain.
     pub(super) fn metadata_blocks(&self) -> Option<Range<u64>> {
         match self {
             Self::Device => None,
@@ -66,7 +66,7 @@ impl PhysicalLayer {
         }
     }
 
-    /// Blocks of the device that the volume takes.
+    /// Blocks of the device used by the volume.
     pub(super) fn device_blocks(&self, geometry: &Geometry) -> u64 {
         match self {
             Self::Device => geometry.blocks,
@@ -74,12 +74,11 @@ impl PhysicalLayer {
         }
     }
 
-    /// Blocks that nothing uses, of those of the device.
+    /// Unused blocks of the device.
     pub(super) fn free_blocks(&self, superblock: &Superblock, used: &Used) -> u64 {
         match self {
             Self::Device => superblock.disk.free_blocks_count(),
-            // what is free for metadata lies behind the device's own blocks, and has a block of these only when it is
-            // used
+            // free metadata blocks are beyond the device's own blocks, and get one of these only when they are used
             Self::Map(map) => {
                 let blocks = map.layout.blocks();
                 blocks.saturating_sub(clusters(&superblock.geometry, used, 0..blocks))
@@ -87,7 +86,7 @@ impl PhysicalLayer {
         }
     }
 
-    /// Whether blocks that must read as zeroes have to be written; a block without an entry in a map reads so.
+    /// Whether blocks that must read as zeroes have to be written; a block without an entry in a map reads as zeroes.
     pub(super) fn writes_zeroes(&self) -> bool {
         matches!(self, Self::Device)
     }

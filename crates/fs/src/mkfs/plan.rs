@@ -1,7 +1,7 @@
 //! Sizes and counts: the superblock's numbers, from the options and the device's length.
 //!
-//! The numbers depend on each other in a circle (a last group too short for its own metadata is cut off, which changes
-//! the number of groups, which changes the inodes of a group), so that they are found by going round until they stand.
+//! The numbers depend on each other (a last group too short for its own metadata is cut off, which changes the number
+//! of groups, which changes the inodes of a group), so they are computed by iteration until they no longer change.
 
 use super::options::Usage;
 use super::physical_layer::{NewMap, PhysicalLayer};
@@ -12,29 +12,29 @@ use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State}
 use format::{GroupNo, space_map};
 use std::ffi::c_char;
 
-/// Inodes before the first that files get.
+/// Number of inodes before the first for files.
 pub(super) const RESERVED_INODES: u32 = 10;
-/// Most blocks (or clusters) in a group: a group's counts have 16 bits, rounded down to a multiple of 8.
+/// Maximum number of blocks (or clusters) in a group: a group's counts have 16 bits, rounded down to a multiple of 8.
 const GROUP_BLOCKS_MAX: u32 = 65528;
-/// Free blocks that a short last group must have beyond its metadata, or else it is cut off.
+/// Minimum number of free blocks of a short last group beyond its metadata; else it is cut off.
 const LAST_GROUP_SPARE: u64 = 50;
 /// `s_default_mount_opts`: user_xattr and acl.
 const MOUNT_OPTIONS: u32 = 0xC;
-/// Journals of fewer blocks than this are refused by the kernel.
+/// Minimum number of blocks of a journal: the kernel refuses shorter ones.
 const JOURNAL_MIN: u64 = 1024;
-/// The longest journal in blocks.
+/// Maximum number of blocks of a journal.
 const JOURNAL_MAX: u64 = 10_240_000;
-/// Bytes of a metablockgroup, where nothing is said.
+/// Default bytes of a metablockgroup.
 const METABLOCKGROUP: u64 = 8 << 30;
-/// Blocks of the log of space maps.
+/// Default blocks of the log of space maps.
 const MAP_LOG: u32 = 256;
-/// Seconds between updates of the multiple-mount-protection block, where nothing is said.
+/// Default seconds between updates of the multiple-mount-protection block.
 const MMP_INTERVAL: u16 = 5;
 
-/// The numbers of a volume that is to be made.
+/// The numbers of a volume to be created.
 #[derive(Debug, Clone)]
 pub(super) struct VolumePlan {
-    /// The superblock but for what follows from placement: free counts, journal, checksums.
+    /// The superblock except for fields that depend on placement: free counts, journal, checksums.
     pub(super) disk: DiskSuperblock,
     pub(super) features: Features,
     pub(super) geometry: Geometry,
@@ -42,11 +42,11 @@ pub(super) struct VolumePlan {
     pub(super) journal_blocks: u32,
     pub(super) fast_commit_blocks: u32,
     pub(super) notes: Vec<Note>,
-    /// The layer beneath all this.
+    /// The layer beneath the volume.
     pub(super) layer: PhysicalLayer,
 }
 
-/// Values that are set or follow from the usage.
+/// Values that are set or derived from the usage.
 struct Basics {
     block_size: u32,
     cluster_blocks: u32,
@@ -54,7 +54,7 @@ struct Basics {
     bytes_per_inode: u64,
 }
 
-/// Groups that a volume is made with at most: a PiB with blocks of 4 KiB. All of them are planned in memory.
+/// Maximum number of groups of a new volume: a PiB with blocks of 4 KiB. All of them are planned in memory.
 const MOST_GROUPS: u32 = 1 << 23;
 
 impl VolumePlan {
@@ -65,7 +65,7 @@ impl VolumePlan {
             return refuse(format!("a volume of {len} bytes does not fit onto a device of {device_len}"));
         }
         if len == 0 {
-            return refuse("the size is 0: name the size of the volume");
+            return refuse("the size is 0: specify the size of the volume");
         }
         if options.kind == Kind::Extant {
             return Self::native(len, sector, features, options);
@@ -123,11 +123,11 @@ impl VolumePlan {
         Ok(plan)
     }
 
-    /// Groups of a metablockgroup and blocks of the log, where the volume has space maps.
+    /// Groups of a metablockgroup and blocks of the log, if the volume has space maps.
     pub(super) fn maps(&mut self, options: &MkfsOptions) -> Option<(u32, u32)> {
         let maps = self.features.ro_compat.contains(RoCompat::EXTANT_RO);
         maps.then(|| {
-            // a small volume would be half log
+            // with the default, half of a small volume would be log
             let usual = (self.geometry.blocks / 64).clamp(8, MAP_LOG.into()) as u32;
             let log = options.space_map_log.unwrap_or(usual);
             self.disk.x_space_map_log = log.into();
@@ -135,7 +135,7 @@ impl VolumePlan {
         })
     }
 
-    /// Finds blocks, groups and inodes that fit each other.
+    /// Computes matching numbers of blocks, groups and inodes.
     fn fit(
         mut disk: DiskSuperblock,
         mut features: Features,
@@ -182,14 +182,14 @@ impl VolumePlan {
             if !features.incompat.contains(Incompat::META_BG) {
                 let heads = u64::from(geometry.descriptor_blocks) + u64::from(geometry.reserved_descriptor_blocks);
                 if heads > u64::from(geometry.blocks_per_group) * 3 / 4 {
-                    // the descriptors would leave too little of each group that has a copy
+                    // the descriptors would leave too little space in each group that has a copy
                     features.incompat |= Incompat::META_BG;
                     features.compat -= Compat::RESIZE_INODE;
                     continue;
                 }
             }
             if features.incompat.contains(Incompat::META_BG) {
-                // all of them lie in their meta groups
+                // all of them are in their meta groups
                 disk.s_first_meta_bg = 0.into();
                 geometry = self::geometry(&disk)?;
             }
@@ -215,8 +215,8 @@ impl VolumePlan {
         }
     }
 
-    /// Reserves blocks for the superuser: a share of the `pages` that the device has, scaled to those of the `blocks`
-    /// that were not cut off with a short last group.
+    /// Reserves blocks for the superuser: a share of the device's `pages`, scaled to those of the `blocks` that were
+    /// not cut off with a short last group.
     fn reserve(&mut self, pages: u64, blocks: u64, options: &MkfsOptions) -> Result<()> {
         let percent = options.reserved_percent;
         if !(0.0..=50.0).contains(&percent) {
@@ -224,7 +224,7 @@ impl VolumePlan {
         }
         let reserved = (pages as f64 * percent / 100.0) as u64;
         let scaled = u128::from(reserved) * u128::from(self.geometry.blocks) / u128::from(blocks.max(1));
-        // no more than half, which e2fsck would not believe
+        // at most half: e2fsck considers more invalid
         self.disk.set_reserved_blocks_count((scaled as u64).min(self.geometry.blocks / 2));
         Ok(())
     }
@@ -239,7 +239,7 @@ impl VolumePlan {
             None => match default_journal_blocks(blocks) {
                 Some(log) => log,
                 None => {
-                    // what stands in a journal's stead or beside it goes with it
+                    // an orphan file needs a journal
                     self.features.compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
                     self.disk.set_features(self.features);
                     notes.push(Note::NoJournal);
@@ -326,7 +326,8 @@ impl Basics {
         Ok(Self { block_size, cluster_blocks, inode_size, bytes_per_inode })
     }
 
-    /// Blocks in so many bytes. Where the length is the device's, whole pages of 4 KiB, which every kernel can cache.
+    /// Number of blocks in this many bytes. For the device's own length, whole pages of 4 KiB, which every kernel can
+    /// cache.
     fn whole_pages(&self, len: u64, of_device: bool) -> u64 {
         let blocks = len / u64::from(self.block_size);
         let page = if of_device { u64::from(4096 / self.block_size).max(1) } else { 1 };
@@ -334,7 +335,7 @@ impl Basics {
     }
 }
 
-/// Everything that depends on nothing but the options.
+/// The fields that depend only on the options.
 fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> Result<DiskSuperblock> {
     let Some(mut sb) = DiskSuperblock::from_slice(&[0; DiskSuperblock::SIZE]) else {
         unreachable!("the array has the structure's size")
@@ -372,7 +373,7 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
         sb.s_min_extra_isize = format::inode::EXTRA_ISIZE.into();
         sb.s_want_extra_isize = format::inode::EXTRA_ISIZE.into();
     }
-    // how this processor takes the characters of names
+    // the signedness of characters in names on this processor
     let mut flags = if c_char::MIN != 0 { Flags::SIGNED_HASH } else { Flags::UNSIGNED_HASH };
     flags.set(Flags::TEST_FILESYS, options.test_volume);
     sb.s_flags = flags.bits().into();
@@ -382,7 +383,7 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
         sb.s_mmp_interval = if options.mmp_interval == 0 { MMP_INTERVAL } else { options.mmp_interval }.into();
     }
     if features.incompat.contains(Incompat::FLEX_BG) {
-        // with regions so many that a check reads for longer than it seeks
+        // with regions, so many that reading takes more time in a check than seeking
         let usual = if options.kind == Kind::Rext3 { 32 } else { 16 };
         let usual = space_maps(&mut sb, features, options, basics)?.unwrap_or(usual);
         let groups = options.groups_per_flex.unwrap_or(usual);
@@ -412,7 +413,7 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
     Ok(sb)
 }
 
-/// Sets what space maps are, where there are any; how many groups a metablockgroup has.
+/// Sets the fields of space maps, if there are any; returns the number of groups of a metablockgroup.
 fn space_maps(
     sb: &mut DiskSuperblock,
     features: &Features,
@@ -433,7 +434,7 @@ fn map_groups(options: &MkfsOptions, basics: &Basics) -> Result<u32> {
     let group = u64::from(group_clusters(basics, options)?) * u64::from(basics.block_size);
     let most = group * u64::from(space_map::MOST_GROUPS);
     let Some(bytes) = options.metablockgroup_bytes else {
-        // groups that are no power of two of bytes, or short ones, make a little less of it
+        // slightly less if the bytes of a group are not a power of two, or groups are short
         let groups = (METABLOCKGROUP / group).clamp(1, space_map::MOST_GROUPS.into());
         return Ok(1 << groups.ilog2());
     };
@@ -451,7 +452,7 @@ fn map_groups(options: &MkfsOptions, basics: &Basics) -> Result<u32> {
 fn set_times(sb: &mut DiskSuperblock, options: &MkfsOptions) -> Result<()> {
     let seconds = options.time.seconds;
     if !(0..1 << 40).contains(&seconds) {
-        return refuse(format!("a volume cannot be made at second {seconds}: the format stores 40 bits from 1970 on"));
+        return refuse(format!("invalid creation time {seconds}: the format stores 40 bits of seconds from 1970 on"));
     }
     let (low, high) = (seconds as u32, (seconds >> 32) as u8);
     sb.s_mkfs_time = low.into();
@@ -471,7 +472,7 @@ fn copy_text(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Result<(
     Ok(())
 }
 
-/// Clusters of a group, as they are asked for or as many as a bitmap has bits.
+/// Clusters of a group, as requested or as many as a bitmap has bits.
 fn group_clusters(basics: &Basics, options: &MkfsOptions) -> Result<u32> {
     let most = (basics.block_size * 8).min(GROUP_BLOCKS_MAX);
     let clusters = options.blocks_per_group.unwrap_or(most);
@@ -484,7 +485,7 @@ fn group_clusters(basics: &Basics, options: &MkfsOptions) -> Result<u32> {
     Ok(clusters)
 }
 
-/// The number of groups of a volume, where it may have so many.
+/// The number of groups of a volume, checked against the maximum.
 fn group_count(blocks: u64, group_blocks: u64, basics: &Basics) -> Result<u32> {
     let groups = blocks.div_ceil(group_blocks);
     let Ok(groups) = u32::try_from(groups) else { return refuse("more groups than the format supports") };
@@ -518,7 +519,7 @@ fn wanted_inodes(blocks: u64, basics: &Basics, options: &MkfsOptions) -> Result<
     let least = RESERVED_INODES + 2;
     let wanted = match options.inodes {
         None => match bytes / u128::from(basics.bytes_per_inode) {
-            // one for each block, or for 4 KiB
+            // one for each block, or for each 4 KiB if blocks are smaller
             0 => bytes / u128::from(basics.block_size.max(4096)),
             wanted => wanted.min(u128::from(u32::MAX)),
         },
@@ -536,8 +537,8 @@ fn wanted_inodes(blocks: u64, basics: &Basics, options: &MkfsOptions) -> Result<
     Ok(wanted.max(least))
 }
 
-/// Inodes of a group so that all groups together have at least `wanted`, about: whole table blocks, multiples of 8.
-/// `None` where they are more than a bitmap block counts.
+/// Inodes of a group such that all groups together have at least approximately `wanted`: whole table blocks, multiples
+/// of 8. `None` if there are more than a bitmap block has bits.
 fn inodes_per_group(wanted: u32, groups: u32, basics: &Basics) -> Option<u32> {
     let per_block = basics.block_size / basics.inode_size;
     let bits = basics.block_size * 8;
@@ -557,18 +558,18 @@ fn inodes_per_group(wanted: u32, groups: u32, basics: &Basics) -> Option<u32> {
         if u64::from(inodes) * u64::from(groups) <= u64::from(u32::MAX) {
             return Some(inodes);
         }
-        // so many groups that even one inode in each is too many
+        // with this many groups even one inode in each is too many
         target = target.checked_sub(1)?;
     }
 }
 
-/// Descriptor blocks reserved so that the volume can grow to 1 024 times its size (or as asked), while 32 bits count
-/// its blocks and one indirect block holds their numbers.
+/// Descriptor blocks reserved so that the volume can grow to 1 024 times its size (or as requested), limited by 32-bit
+/// block numbers and by one indirect block for their numbers.
 fn reserved_descriptor_blocks(geometry: &Geometry, blocks: u64, options: &MkfsOptions) -> Result<u16> {
     let most = match options.resize_blocks {
         None => blocks.saturating_mul(1024).min(u64::from(u32::MAX)),
         Some(resize) if resize <= blocks => {
-            return refuse(format!("resize={resize}: the volume has {blocks} blocks already"));
+            return refuse(format!("resize={resize}: the volume already has {blocks} blocks"));
         }
         Some(resize) => resize.min(u64::from(u32::MAX)),
     };
@@ -587,7 +588,7 @@ fn backup_groups(groups: u32, count: u8) -> [zerocopy::little_endian::U32; 2] {
     [first.into(), last.into()]
 }
 
-/// Blocks that the last group needs for itself.
+/// Blocks of the last group for its own metadata.
 fn last_group_overhead(geometry: &Geometry, last: GroupNo) -> u64 {
     let mut own = 2 + u64::from(geometry.itable_blocks);
     let has_copy = match geometry.backups {
@@ -600,7 +601,7 @@ fn last_group_overhead(geometry: &Geometry, last: GroupNo) -> u64 {
     own
 }
 
-/// Blocks of the journal of a volume of so many blocks; `None` where it is too small to have one.
+/// Default blocks of the journal of a volume of this many blocks; `None` if the volume is too small to have one.
 fn default_journal_blocks(blocks: u64) -> Option<u64> {
     Some(match blocks {
         0..2048 => return None,

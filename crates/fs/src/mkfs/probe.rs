@@ -1,4 +1,4 @@
-//! The content of a device that should not be overwritten unasked.
+//! Detection of content that should not be overwritten without confirmation.
 
 use blockdev::BlockDevice;
 use format::superblock::{DiskSuperblock, Geometry, MAGIC, OFFSET};
@@ -6,7 +6,7 @@ use format::superblock::{DiskSuperblock, Geometry, MAGIC, OFFSET};
 /// The first bytes of a native superblock.
 const NATIVE: &[u8] = b"ExtantFS";
 
-/// Bytes at a place, and what they stand for. The first that fits counts.
+/// Signatures: offset, bytes, and description. The first match counts.
 const SIGNATURES: [(usize, &[u8], &str); 35] = [
     (0, NATIVE, "a native Extant volume"),
     (0x1000, NATIVE, "a native Extant volume"),
@@ -34,15 +34,15 @@ const SIGNATURES: [(usize, &[u8], &str); 35] = [
     (0, b"\xFC\x4E\x2B\xA9", "a member of a RAID array"),
     (0x200, b"EFI PART", "a GPT partition table"),
     (0x1000, b"EFI PART", "a GPT partition table"),
-    // no file systems: who names one has mixed up his files
-    (0, b"\x1F\x8B\x08", "something compressed with gzip"),
-    (0, b"\xFD7zXZ\0", "something compressed with xz"),
-    (0, b"\x28\xB5\x2F\xFD", "something compressed with zstd"),
-    (0, b"BZh", "something compressed with bzip2"),
+    // not file systems: the user has probably specified the wrong file
+    (0, b"\x1F\x8B\x08", "data compressed with gzip"),
+    (0, b"\xFD7zXZ\0", "data compressed with xz"),
+    (0, b"\x28\xB5\x2F\xFD", "data compressed with zstd"),
+    (0, b"BZh", "data compressed with bzip2"),
     (0, b"PK\x03\x04", "a ZIP archive"),
     (0, b"QFI\xFB", "a QCOW2 image"),
     (0, b"SQLite format 3\0", "an SQLite database"),
-    (0, b"\x7FELF", "a program"),
+    (0, b"\x7FELF", "an ELF binary"),
     (257, b"ustar", "a tar archive"),
 ];
 
@@ -55,8 +55,8 @@ pub fn contents(device: &dyn BlockDevice) -> blockdev::Result<Option<String>> {
     Ok(ext(&bytes).or_else(|| known(&bytes)))
 }
 
-/// As [`contents`], for a device that cannot be opened as a volume: `None` also where a signature of ext2, ext3, ext4 or
-/// the native format is left, whatever the rest is.
+/// As [`contents`], for a device that cannot be opened as a volume: `None` also if a signature of ext2, ext3, ext4 or
+/// the native format remains, whatever the rest is.
 ///
 /// # Errors
 /// Where the device cannot be read.
@@ -68,7 +68,7 @@ pub fn foreign_contents(device: &dyn BlockDevice) -> blockdev::Result<Option<Str
     Ok(if is_own { None } else { known(&bytes) })
 }
 
-/// The bytes in which signatures lie.
+/// The part of the device that contains signatures.
 fn beginning(device: &dyn BlockDevice) -> blockdev::Result<Vec<u8>> {
     const SPAN: u64 = 72 << 10;
     let mut bytes = vec![0; SPAN.min(device.geometry().len) as usize];
@@ -80,7 +80,7 @@ fn has(bytes: &[u8], at: usize, signature: &[u8]) -> bool {
     bytes.get(at..).is_some_and(|rest| rest.starts_with(signature))
 }
 
-/// The first signature that is there, or a partition table.
+/// The first matching signature, or a partition table.
 fn known(bytes: &[u8]) -> Option<String> {
     let signature = SIGNATURES.iter().find(|row| has(bytes, row.0, row.1)).map(|row| row.2.to_owned());
     signature.or_else(|| partition_table(bytes).then(|| "a partition table".to_owned()))
@@ -88,7 +88,7 @@ fn known(bytes: &[u8]) -> Option<String> {
 
 fn ext(bytes: &[u8]) -> Option<String> {
     let disk = DiskSuperblock::from_slice(bytes.get(OFFSET as usize..)?)?;
-    // a magic number of two bytes is met by chance too
+    // a magic number of two bytes also occurs by chance
     Geometry::of(&disk).ok()?;
     let kind = disk.features().format_name();
     Some(match disk.label() {

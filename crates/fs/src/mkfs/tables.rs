@@ -1,12 +1,12 @@
 //! The locations of superblock copies, descriptors, bitmaps and inode tables.
 //!
-//! 1. Copies of the superblock, descriptors and blocks reserved for them have fixed places at the start of groups.
-//! 2. Without flex_bg each group holds its own bitmaps and table, right behind those.
-//! 3. With flex_bg the groups of a flexible group have their block bitmaps in a row, then their inode bitmaps, then
-//!    their tables, all from its first group on; a table that meets a copy of a superblock goes behind it. A flexible
-//!    group of one group has the distances of a full one, so that it can grow. Where there are space maps and no block
-//!    bitmaps, each metablockgroup begins with its trees.
-//! 4. Packed, the whole volume is one such row.
+//! 1. Copies of the superblock, descriptors and blocks reserved for them have fixed locations at the start of groups.
+//! 2. Without flex_bg each group contains its own bitmaps and table, right behind those.
+//! 3. With flex_bg the groups of a flexible group have their block bitmaps consecutively, then their inode bitmaps,
+//!    then their tables, all from its first group on; a table that would overlap a copy of a superblock is moved behind
+//!    it. A flexible group of one group has the distances of a full one, so that it can grow. With space maps instead
+//!    of block bitmaps, each metablockgroup begins with its trees.
+//! 4. With packed_meta_blocks, the whole volume is one such flexible group.
 
 use super::used::Used;
 use super::{Result, maps, refuse};
@@ -17,9 +17,9 @@ use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
 
-/// Places the metadata of all groups and takes its blocks. Only the three places of each group are set.
+/// Places the metadata of all groups and allocates its blocks. Only the three locations of each group are set.
 ///
-/// `maps` is how many groups a metablockgroup has and how many blocks the log, on a volume with space maps.
+/// `maps` is the number of groups in a metablockgroup and of blocks in the log, on a volume with space maps.
 pub(super) fn place(
     geometry: &Geometry,
     packed: bool,
@@ -46,8 +46,8 @@ pub(super) fn place(
     Ok((placer.groups, placer.used, maps))
 }
 
-/// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The `chunks` of the
-/// metadata regions, what the last data group lacks, and the reserved blocks are taken.
+/// As [`place`] above the map of a native volume: all of it in the metadata groups. The `chunks` of the metadata
+/// regions, the missing part of the last data group, and the reserved blocks are marked as used.
 pub(super) fn place_native(geometry: &Geometry, native: &NativeLayout, chunks: &[u32]) -> Result<(Vec<Group>, Used)> {
     let mut used = Used::new(geometry.blocks);
     used.take(geometry.group_head(GroupNo(0)));
@@ -62,9 +62,9 @@ pub(super) fn place_native(geometry: &Geometry, native: &NativeLayout, chunks: &
     Ok((placer.groups, placer.used))
 }
 
-/// Sets metadata regions aside, `blocks` blocks for each group: those of a flexible group lie together, right behind
-/// its inode tables, and go on in its next groups where they do not fit. They are whole chunks, from the one on in
-/// which the structures before them end. `used` is what those structures take.
+/// Sets metadata regions aside, `blocks` blocks for each group: those of a flexible group are together, right behind
+/// its inode tables, and continue in its next groups if they do not fit. They are whole chunks, starting with the one
+/// that contains the end of the structures before them. `used` are the blocks of those structures.
 pub(super) fn place_regions(geometry: &Geometry, used: &Used, groups: &mut [Group], blocks: u64) {
     let chunk = u64::from(geometry.chunk_blocks());
     let flex = geometry.flex_groups.max(1) as usize;
@@ -105,9 +105,9 @@ struct Placer<'a> {
     geometry: &'a Geometry,
     used: Used,
     groups: Vec<Group>,
-    /// The blocks in which structures may lie.
+    /// The blocks in which structures may be placed.
     within: Range<u64>,
-    /// Of blocks; without them the groups say where their space maps lie.
+    /// Whether there are block bitmaps; without them the groups contain the locations of their space maps.
     has_bitmaps: bool,
 }
 
@@ -116,8 +116,8 @@ impl Placer<'_> {
         self.within.clone()
     }
 
-    /// Takes `len` free blocks in a row: inside `within` the first of `total` free ones in a row, or else the
-    /// first that are enough, or else anywhere.
+    /// Allocates `len` consecutive free blocks: inside `within` the start of the first `total` consecutive free ones,
+    /// else the first long enough run, else anywhere.
     fn take(&mut self, within: Range<u64>, total: u64, len: u64) -> Result<FsBlock> {
         let whole = self.whole();
         let found = self
@@ -191,7 +191,7 @@ impl Placer<'_> {
         Ok(())
     }
 
-    /// Takes `len` blocks right behind the `len` at `before`, or where there is space.
+    /// Allocates `len` blocks right behind the `len` at `before`, or elsewhere if these are in use.
     fn next_to(&mut self, before: u64, len: u64, total: u64, within: &Range<u64>) -> Result<u64> {
         let next = before + len;
         if self.used.is_free(&(next..next + len)) && next + len <= within.end {
@@ -200,7 +200,8 @@ impl Placer<'_> {
         Ok(self.take(within.clone(), total, len)?.get())
     }
 
-    /// A RAID stride moves the bitmaps of each group by one more stride, so that they do not all lie on one disk.
+    /// Places the metadata of each group in the group itself. A RAID stride shifts the bitmaps of each group by one
+    /// more stride, so that they are not all on one disk.
     fn each_in_its_own(&mut self, stride: u64) -> Result<()> {
         let table = u64::from(self.geometry.itable_blocks);
         for at in 0..self.groups.len() {

@@ -1,24 +1,24 @@
-//! Which blocks are taken, and the search for free ones.
+//! The blocks in use, and the search for free ones.
 
 use format::superblock::Geometry;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The taken blocks of a volume, as runs that do not touch.
+/// The used blocks of a volume, as runs that do not touch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Used {
-    /// First block of a run, and the block behind it.
+    /// First block of a run, and its end.
     runs: BTreeMap<u64, u64>,
     end: u64,
 }
 
 impl Used {
-    /// Nothing is taken of a volume of `blocks` blocks.
+    /// A volume of `blocks` blocks, all free.
     pub(super) fn new(blocks: u64) -> Self {
         Self { runs: BTreeMap::new(), end: blocks }
     }
 
-    /// Takes blocks, which may be taken already.
+    /// Marks blocks as used, which may already be used.
     pub(super) fn take(&mut self, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
@@ -37,7 +37,7 @@ impl Used {
         self.runs.insert(start, end);
     }
 
-    /// The run of taken blocks that holds `block`, or the next one.
+    /// The run of used blocks that contains `block`, or the next one.
     fn from(&self, block: u64) -> Option<(u64, u64)> {
         let holding = self.runs.range(..=block).next_back().filter(|run| *run.1 > block);
         holding.or_else(|| self.runs.range(block..).next()).map(|(start, end)| (*start, *end))
@@ -60,19 +60,19 @@ impl Used {
         })
     }
 
-    /// The first `len` free blocks in a row inside `within`, beginning at a multiple of `align`. The run may not end
-    /// inside an aligned unit that is partly taken.
+    /// The first `len` consecutive free blocks inside `within`, beginning at a multiple of `align`. The run may not end
+    /// inside an aligned unit that is partly used.
     pub(super) fn find(&self, within: Range<u64>, len: u64, align: u64) -> Option<u64> {
         let whole = len.next_multiple_of(align);
         self.free(within).find_map(|run| {
             let start = run.start.next_multiple_of(align);
-            // the volume's last unit may be cut short
+            // the volume's last unit may be short
             let need = if run.end == self.end { len } else { whole };
             (start.checked_add(need)? <= run.end).then_some(start)
         })
     }
 
-    /// The first free run inside `within` that begins at a multiple of `align`, as far as it consists of whole units.
+    /// The first free run inside `within` that begins at a multiple of `align`, truncated to whole units.
     pub(super) fn first_free(&self, within: Range<u64>, align: u64) -> Option<Range<u64>> {
         self.free(within).find_map(|run| {
             let start = run.start.next_multiple_of(align);
@@ -81,12 +81,12 @@ impl Used {
         })
     }
 
-    /// Whether none of these blocks is taken.
+    /// Whether none of these blocks is used.
     pub(super) fn is_free(&self, blocks: &Range<u64>) -> bool {
         blocks.end <= self.end && self.from(blocks.start).is_none_or(|(start, _)| start >= blocks.end)
     }
 
-    /// The taken blocks inside `within`, in order.
+    /// The used blocks inside `within`, in order.
     pub(super) fn inside(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let first = self.runs.range(..=within.start).next_back().map_or(within.start, |run| *run.0);
         self.runs
@@ -96,11 +96,11 @@ impl Used {
     }
 }
 
-/// Clusters of `within`, whole ones, that are taken in part or whole.
+/// Number of whole clusters of `within` that are partly or wholly used.
 pub(super) fn clusters(geometry: &Geometry, used: &Used, within: Range<u64>) -> u64 {
     let ratio = u64::from(geometry.cluster_blocks);
     let origin = u64::from(geometry.first_data_block);
-    // where the last counted cluster ends
+    // the end of the last counted cluster
     let mut counted = 0;
     let mut all = 0;
     for run in used.inside(within) {

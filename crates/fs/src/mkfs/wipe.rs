@@ -1,4 +1,4 @@
-//! Wiping of what was on the device before: anything that a tool could take for a volume.
+//! Wiping of old content: everything that a tool could detect as a volume.
 
 use super::Result;
 use blockdev::{BlockDevice, Read};
@@ -6,17 +6,17 @@ use format::GroupNo;
 use format::superblock::{DiskSuperblock, Geometry, MAGIC, OFFSET};
 use std::collections::BTreeSet;
 
-/// Signatures of other formats lie within so many bytes of a device's start and end.
+/// Bytes at a device's start and end that can contain signatures of other formats.
 const ENDS: u64 = 1 << 20;
 /// Bytes that identify a copy of a superblock.
 const PROBE: usize = DiskSuperblock::SIZE;
 /// Probes of one batch.
 const BATCH: usize = 64;
-/// More copies than this are not looked for.
+/// Maximum number of superblock copies searched.
 const PROBES_MAX: usize = 100_000;
 
-/// Zeroes both ends of the first `len` bytes, and every copy of a superblock between them that an ext volume of the
-/// usual geometry, or the one that is there, would have.
+/// Zeroes both ends of the first `len` bytes, and every copy of a superblock between them of an ext volume with the
+/// usual geometry, or with that of the existing volume.
 pub(super) fn wipe(device: &dyn BlockDevice, len: u64) -> Result<()> {
     let old = old_geometry(device);
     device.write_zeroes(0, ENDS.min(len))?;
@@ -41,14 +41,14 @@ fn is_copy(bytes: &[u8]) -> bool {
     DiskSuperblock::from_slice(bytes).is_some_and(|sb| sb.s_magic.get() == MAGIC)
 }
 
-/// The geometry of the volume that is there, whatever its features are.
+/// The geometry of the existing volume, whatever its features.
 fn old_geometry(device: &dyn BlockDevice) -> Option<Geometry> {
     let mut bytes = [0; DiskSuperblock::SIZE];
     device.read(OFFSET, &mut bytes).ok()?;
     Geometry::of(&DiskSuperblock::from_slice(&bytes)?).ok()
 }
 
-/// The offsets in bytes at which copies of a superblock may lie in a volume of so many bytes.
+/// The offsets in bytes of possible superblock copies in a volume of this many bytes.
 fn places(len: u64, old: Option<&Geometry>) -> BTreeSet<u64> {
     let mut places = BTreeSet::new();
     for log in 10..=16u32 {

@@ -1,8 +1,9 @@
-//! The image of a new volume onto a device.
+//! Writing the image of a new volume to a device.
 //!
-//! 1. The old volume goes first: its primary superblock, then all copies.
-//! 2. Then zeroes, then everything else in the order in which it lies on the device, in large batches.
-//! 3. The primary superblock comes last, after a flush, so that a device on which this was interrupted holds no volume.
+//! 1. The old volume is wiped first: its primary superblock, then all copies.
+//! 2. Then zeroes, then everything else in ascending order, in large batches.
+//! 3. The primary superblock is written last, after a flush, so that a device contains no volume if this was
+//!    interrupted.
 
 use super::physical_layer::{NewMap, PhysicalLayer};
 use super::wipe::wipe;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use store::{BlockWrite, Kind, Tag};
 use zerocopy::IntoBytes;
 
-/// Bytes gathered before they are written.
+/// Bytes collected before they are written.
 const BATCH_BYTES: usize = 16 << 20;
 /// Bytes zeroed in one step, so that progress can be shown.
 const ZERO_STEP: u64 = 256 << 20;
@@ -35,11 +36,11 @@ enum PlannedBlocks<'a> {
 }
 
 impl VolumeImage {
-    /// Writes the volume and flushes it; whatever the device contained is lost. `progress` hears how many bytes of how
-    /// many are done.
+    /// Writes the volume and flushes it; all previous content of the device is lost. Calls `progress` with the number
+    /// of bytes done and the total.
     ///
     /// # Errors
-    /// [`super::Error::Device`]: what the device contained is lost all the same, and it holds no volume.
+    /// [`super::Error::Device`]: the previous content of the device is lost all the same, and it contains no volume.
     pub fn write(&self, device: &dyn BlockDevice, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = u64::from(geometry.block_size);
@@ -76,7 +77,7 @@ impl VolumeImage {
             .groups()
             .iter()
             .filter(|group| {
-                // a table that is marked as unused is zeroed by the kernel, or when it is first used
+                // a table marked as unused is zeroed by the kernel, or on first use
                 !(self.options.lazy_inode_tables && group.flags.contains(GroupFlags::INODE_UNINIT))
             })
             .map(|group| group.inode_table.get()..group.inode_table.get() + table)
@@ -96,7 +97,7 @@ impl VolumeImage {
         joined
     }
 
-    /// Writes all but what is zeroes to the device itself, the primary superblock last.
+    /// Writes all blocks except zeroes to the device itself, the primary superblock last.
     fn write_pieces(&self, device: &dyn BlockDevice) -> Result<()> {
         let block_size = u64::from(self.superblock().geometry.block_size);
         let mut batch = Batch { device, runs: Vec::new(), bytes: 0 };
@@ -109,8 +110,7 @@ impl VolumeImage {
         Ok(())
     }
 
-    /// Writes all but what is zeroes through a map, which comes to be with that: what lies in the metadata groups, and in
-    /// the front.
+    /// Writes all blocks except zeroes through a new map: those of the metadata groups, and of the front.
     fn write_through(&self, map: &NewMap, device: &dyn BlockDevice) -> Result<()> {
         let size = u64::from(BLOCK_SIZE);
         for block in map.layout.backup_blocks() {
@@ -137,8 +137,8 @@ impl VolumeImage {
         })
     }
 
-    /// Shows everything but the primary superblock, ascending: its first block, what it is, the inode it belongs to (0
-    /// for none), and whole blocks of bytes.
+    /// Calls `see` for everything except the primary superblock, ascending: its first block, its kind, the inode it
+    /// belongs to (0 for none), and whole blocks of bytes.
     fn each_piece(&self, mut see: impl FnMut(FsBlock, Kind, InodeNo, &[u8]) -> Result<()>) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = geometry.block_size as usize;
@@ -177,11 +177,11 @@ impl VolumeImage {
         Ok(())
     }
 
-    /// Copies of the superblock (the primary one left out), descriptors and bitmaps.
+    /// Copies of the superblock (except the primary one), descriptors and bitmaps.
     fn group_blocks(&self) -> Vec<(FsBlock, PlannedBlocks<'static>)> {
         let geometry = &self.superblock().geometry;
         let mut planned = Vec::new();
-        // descriptors before the meta groups lie in a row behind each superblock
+        // descriptors before the meta groups are consecutive behind each superblock
         let row = geometry.descriptor_blocks.min(geometry.first_meta_group);
         for number in geometry.group_numbers() {
             if let Some(at) = geometry.superblock_block(number) {
@@ -199,7 +199,7 @@ impl VolumeImage {
             planned.extend(all.map(|at| (at, PlannedBlocks::Descriptors(n..n + 1))));
         }
         for (number, group) in geometry.group_numbers().zip(self.groups()) {
-            // a bitmap that is marked as not written follows from the descriptor
+            // a bitmap marked as uninitialized follows from the descriptor
             if !group.flags.contains(GroupFlags::BLOCK_UNINIT) && self.maps.is_none() {
                 planned.push((group.block_bitmap, PlannedBlocks::BlockBitmap(number)));
             }
@@ -211,7 +211,7 @@ impl VolumeImage {
     }
 }
 
-/// Gathers writes: what follows the last one on the device joins it.
+/// Collects writes: contiguous ones are merged.
 struct Batch<'a> {
     device: &'a dyn BlockDevice,
     runs: Vec<(u64, Vec<u8>)>,

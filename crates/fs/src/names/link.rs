@@ -1,4 +1,4 @@
-//! A further name for a file.
+//! Adding a name to an existing file.
 
 use super::{NAMING, check_name};
 use crate::dir::NewEntry;
@@ -7,15 +7,15 @@ use format::dir::FileType;
 use std::sync::Arc;
 
 impl Names {
-    /// Adds a name to a file; a file without a name that [`Names::tmpfile`] made gets its first.
+    /// Adds a name to a file; a file created by [`Names::tmpfile`] gets its first one.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::TooManyNames`], [`Error::NotPermitted`] for directories and where flags forbid it,
+    /// [`Error::Exists`], [`Error::TooManyNames`], [`Error::NotPermitted`] for directories and if flags forbid it,
     /// [`Error::NotFound`] for a file whose last name was removed, and as [`Names::create`].
     pub fn link(&self, number: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
         check_name(name)?;
         if self.inode(number)?.kind == FileKind::Directory {
-            return Err(Error::NotPermitted("a directory has one name only"));
+            return Err(Error::NotPermitted("a directory can have only one name"));
         }
         self.with_space(|| self.link_now(number, dir, name))
     }
@@ -29,12 +29,12 @@ impl Names {
                 return Err(Error::Exists);
             }
             if number == dir.number {
-                return Err(Error::NotPermitted("a directory has one name only"));
+                return Err(Error::NotPermitted("a directory can have only one name"));
             }
             self.locked(&[number], |_| {
                 let inode = self.inode(number)?;
                 if inode.kind == FileKind::Directory {
-                    return Err(Error::NotPermitted("a directory has one name only"));
+                    return Err(Error::NotPermitted("a directory can have only one name"));
                 }
                 self.may_change(&inode)?;
                 self.same_project(&dir, &inode)?;

@@ -1,4 +1,4 @@
-//! New files of every kind.
+//! Creation of files of every kind.
 
 use super::{NAMING, check_name, mode_of};
 use crate::acl::Inherited;
@@ -13,36 +13,36 @@ use format::inode::InodeBuf;
 use format::xattr::index;
 use std::sync::Arc;
 
-/// Set-group-id, which a directory hands on.
+/// Set-group-id, which a directory passes on.
 const SET_GROUP_ID: u16 = 0o2000;
 
-/// Targets up to this length stand in the inode: with the zero byte behind them they fill `i_block`.
+/// Maximum length of a target stored in the inode: with a terminating zero byte it fills `i_block`.
 const FAST_TARGET: usize = 59;
 
-/// A file to be made.
+/// A file to be created.
 #[derive(Debug, Clone, Copy)]
 pub struct NewFile {
     /// Its type.
     pub kind: FileKind,
     /// Permission bits with set-user-id, set-group-id and sticky: 0 to 0o7777.
     pub mode: u16,
-    /// Permission bits to take off, where the directory has no default access control list.
+    /// Permission bits to clear, if the directory has no default access control list.
     pub umask: u16,
     /// Owner.
     pub uid: u32,
-    /// Group, unless the directory hands on its own.
+    /// Group, unless the directory passes on its own.
     pub gid: u32,
     /// Major and minor number, for devices.
     pub device: (u32, u32),
 }
 
 impl Names {
-    /// Makes a file of any kind but a symbolic link, and names it. Owner and permissions are passed; the group, the
-    /// project, some flags and access control lists are handed on by the directory, as ext4 does.
+    /// Creates a file of any kind but a symbolic link, with a name. The caller specifies owner and permissions; the
+    /// group, the project, some flags and access control lists are inherited from the directory, as in ext4.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotADirectory`], [`Error::NotFound`] for a directory that was removed,
-    /// [`Error::NameTooLong`], [`Error::NoSpace`], [`Error::TooManyNames`] for one subdirectory too many,
+    /// [`Error::NameTooLong`], [`Error::NoSpace`], [`Error::TooManyNames`] at the maximum number of subdirectories,
     /// [`Error::NotPermitted`], [`Error::Encrypted`], [`Error::Invalid`].
     pub fn create(&self, dir: InodeNo, name: &[u8], file: &NewFile) -> Result<Arc<Inode>> {
         if file.kind == FileKind::Symlink {
@@ -51,11 +51,11 @@ impl Names {
         self.with_space(|| self.make(dir, name, file, None))
     }
 
-    /// Makes a symbolic link and names it.
+    /// Creates a symbolic link with a name.
     ///
     /// # Errors
-    /// As [`Names::create`]; [`Error::NameTooLong`] also for a target that needs more than a block, [`Error::Invalid`]
-    /// for one that is empty or has a zero byte.
+    /// As [`Names::create`]; [`Error::NameTooLong`] also for a target longer than a block, [`Error::Invalid`] for one
+    /// that is empty or has a zero byte.
     pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Arc<Inode>> {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid("the target of a link is empty or has a zero byte"));
@@ -67,8 +67,8 @@ impl Names {
         self.with_space(|| self.make(dir, name, &file, Some(target)))
     }
 
-    /// Makes a regular file without a name, as an inode of a directory's neighbourhood. It is looked up once for the
-    /// caller: when it is released it goes, unless [`Names::link`] named it.
+    /// Creates a regular file without a name, with an inode near the directory's. It has a lookup count of 1 for the
+    /// caller: when it is forgotten it is freed, unless [`Names::link`] added a name.
     ///
     /// # Errors
     /// As [`Names::create`].
@@ -114,7 +114,7 @@ impl Names {
         })
     }
 
-    /// Flags that a directory hands on to a new file of a kind.
+    /// Flags that a new file of a kind inherits from its directory.
     fn inherited_flags(dir: &Inode, kind: FileKind) -> InodeFlags {
         let all = InodeFlags::SECRM
             | InodeFlags::UNRM
@@ -137,7 +137,7 @@ impl Names {
         dir.raw().flags() & inherited
     }
 
-    /// Makes an inode with its first content and its attributes; undone where there is no space for them.
+    /// Creates an inode with its first content and its attributes; undone if there is no space for them.
     pub(super) fn new_inode(
         &self,
         change: &Change<'_>,

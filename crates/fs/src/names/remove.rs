@@ -1,4 +1,4 @@
-//! Names taken away, and files that go with their last one.
+//! Removal of names, and of files with their last name.
 
 use super::check_name;
 use crate::change::Change;
@@ -9,15 +9,15 @@ use crate::{Error, FileKind, Inode, InodeNo, Names, Result};
 use format::inode::InodeBuf;
 use std::sync::Arc;
 
-/// Metadata blocks the removal of a name may dirty.
+/// Metadata blocks that the removal of a name may dirty.
 pub(super) const REMOVING: usize = 10 + LISTING;
 
 impl Names {
-    /// Takes away a name of a file that is no directory. With its last name it goes: at once, or when it is no longer
-    /// looked up.
+    /// Removes a name of a file that is not a directory. With its last name the file is freed: at once, or when it has
+    /// no lookup count any more.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::NotPermitted`] where flags of the file or the directory
+    /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::NotPermitted`] if flags of the file or the directory
     /// forbid it.
     pub fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
@@ -31,7 +31,7 @@ impl Names {
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::NotADirectory`], [`Error::NotFound`], [`Error::Invalid`] for ".",
-    /// [`Error::NotPermitted`] as [`Names::unlink`].
+    /// [`Error::NotPermitted`] as for [`Names::unlink`].
     pub fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         match name {
@@ -73,12 +73,13 @@ impl Names {
         self.free_all(goes)
     }
 
-    /// Frees orphans, without a lock.
+    /// Frees orphans. The caller has no lock.
     pub(super) fn free_all(&self, orphans: Vec<InodeNo>) -> Result<()> {
         orphans.into_iter().try_for_each(|number| self.free_orphan(number))
     }
 
-    /// A file, locked, has one name less; a directory none. Returns the orphans that are to be freed after the change.
+    /// Updates a locked file after the removal of a name; a directory has no name left. Returns the orphans to free
+    /// after the change.
     pub(super) fn lose_name(
         &self,
         change: &Change<'_>,
@@ -118,7 +119,7 @@ impl Names {
         Ok(if looked_up { Vec::new() } else { vec![number] })
     }
 
-    /// Frees an inode and the few blocks that it leads to itself.
+    /// Frees an inode and the few blocks that it maps directly.
     fn free_at_once(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
         let mut buf = InodeBuf::from(inode.raw());
         let mut cleared = change.prepare_to_free_inode(inode.number).map(|()| None);
@@ -126,7 +127,7 @@ impl Names {
             cleared = change.map_clear(inode, &mut buf, 0, u64::MAX, &mut Steps::all());
         }
         if cleared.is_err() {
-            // freeing it as an orphan reports what is wrong
+            // an error is reported when it is freed as an orphan
             change.list_orphan(inode.number, false)?;
             buf.set_links(0);
             change.put_inode(inode.number, buf)?;

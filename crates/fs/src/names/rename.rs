@@ -11,21 +11,21 @@ use crate::{Error, FileKind, Inode, InodeNo, Names, NewFile, Result};
 use format::dir::FileType;
 use std::sync::Arc;
 
-/// The maximum number of a directory's ancestors that are followed: beyond that the tree leads round.
+/// The maximum number of ancestors of a directory that are followed: beyond that the tree must have a loop.
 const DEEPEST: usize = 1 << 16;
 
 /// The flags of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RenameFlags {
-    /// The new name must not be there.
+    /// The new name must not exist.
     pub no_replace: bool,
-    /// Both names are there and change places.
+    /// Both names exist and are exchanged.
     pub exchange: bool,
-    /// The old name stays, and names a character device 0:0 then.
+    /// The old name stays, and becomes a character device 0:0.
     pub whiteout: bool,
 }
 
-/// A name that is to change.
+/// One of the two names in a rename.
 struct Side<'a> {
     name: &'a [u8],
     dir: Arc<Inode>,
@@ -33,14 +33,14 @@ struct Side<'a> {
     inode: Arc<Inode>,
 }
 
-/// A directory and those above it, up to the root.
+/// A directory and its ancestors, up to the root.
 struct Ancestors {
     start: Arc<Node>,
     dirs: Vec<InodeNo>,
 }
 
 impl Ancestors {
-    /// Whether a directory is among them, its first one and the root included.
+    /// Whether a directory is among them, including the first one and the root.
     fn leads_over(&self, dir: InodeNo) -> bool {
         self.dirs.contains(&dir)
     }
@@ -57,13 +57,13 @@ impl Side<'_> {
 }
 
 impl Names {
-    /// Changes the name of a file, in the same directory or to another one. A file that had the new name loses it, in
-    /// the same moment; an empty directory can take the place of another. Two names of the same file stay both.
+    /// Renames a file, within a directory or to another one. A file with the new name loses it atomically; an empty
+    /// directory can be replaced by another. Two names of the same file both stay.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Exists`] as the flags say; [`Error::Invalid`] where a directory would get below
-    /// itself, and for "." and ".."; [`Error::NotADirectory`] and [`Error::IsADirectory`] where the kinds do not go
-    /// together, [`Error::NotEmpty`]; and as [`Names::create`] and [`Names::unlink`].
+    /// [`Error::NotFound`]; [`Error::Exists`] depending on the flags; [`Error::Invalid`] if a directory would become
+    /// its own ancestor, and for "." and ".."; [`Error::NotADirectory`] and [`Error::IsADirectory`] for incompatible
+    /// kinds, [`Error::NotEmpty`]; and as [`Names::create`] and [`Names::unlink`].
     pub fn rename(
         &self,
         old_dir: InodeNo,
@@ -100,7 +100,7 @@ impl Names {
         let _guard = across.then(|| self.rename.lock());
         let above = if across { Some((self.ancestors(old_dir)?, self.ancestors(new_dir)?)) } else { None };
         let first = match &above {
-            // one above the other first; of two that are not, the lower number
+            // an ancestor of the other first; else the lower number
             Some((_, new)) if new.leads_over(old_dir) => old_dir,
             Some((old, _)) if old.leads_over(new_dir) => new_dir,
             _ => old_dir.min(new_dir),
@@ -120,7 +120,7 @@ impl Names {
             if flags.exchange && target.is_none() {
                 return Err(Error::NotFound);
             }
-            // neither name may lead to the directory it stands in
+            // neither name may refer to its own directory
             if source.inode == old_dir || target.is_some_and(|target| target.inode == new_dir) {
                 return Err(Self::leads_back(old_dir));
             }
@@ -148,8 +148,8 @@ impl Names {
         self.free_all(goes)
     }
 
-    /// Content that waits for its place gets it before its file takes the name of another, so that after a crash the
-    /// name leads to the old content or to the new.
+    /// Allocates and writes the delayed data of a file before it replaces another, so that after a crash the name
+    /// refers to the old content or to the new.
     fn settle_content(&self, old_dir: InodeNo, old_name: &[u8], new_dir: InodeNo, new_name: &[u8]) -> Result<()> {
         let new = self.inode(new_dir)?;
         let Ok(target) = self.lookup(&new, new_name) else { return Ok(()) };
@@ -160,9 +160,9 @@ impl Names {
         }
     }
 
-    /// The directories above one, up to the root. The caller has the rename lock, so that no directory gets another
-    /// parent; names come and go in them all the time, so that each is locked while its parent is read. That cannot be
-    /// done with a directory below it locked: a parent is locked before its child.
+    /// The ancestors of a directory, up to the root. The caller has the rename lock, so that no directory changes its
+    /// parent; names in them may still be added and removed, so each is locked while its parent is read. No directory
+    /// beneath it may be locked then: a parent is locked before its child.
     fn ancestors(&self, below: InodeNo) -> Result<Ancestors> {
         let start = self.node(below);
         let mut dirs = vec![below];
@@ -182,7 +182,7 @@ impl Names {
         Ok(Ancestors { start, dirs })
     }
 
-    /// No directory becomes its own ancestor, and none that a locked directory is below is replaced.
+    /// Checks that no directory becomes its own ancestor, and that no ancestor of a locked directory is replaced.
     fn no_loops(
         old: &Ancestors,
         new: &Ancestors,
@@ -192,7 +192,7 @@ impl Names {
     ) -> Result<()> {
         for above in [old, new] {
             if above.start.is_gone() {
-                // removed before it was locked: what has its number now stands somewhere else
+                // removed before it was locked: its number may belong to another directory now
                 return Err(Error::Stale(above.dirs[0]));
             }
         }
@@ -208,7 +208,7 @@ impl Names {
         }
     }
 
-    /// The order in which files are locked below their directories: directories first, then by number.
+    /// Sorts the files that are locked after their directories: directories first, then by number.
     fn sort_children(&self, children: &mut [InodeNo]) {
         let is_file = |number: &InodeNo| self.any_inode(*number).is_ok_and(|i| i.kind != FileKind::Directory);
         children.sort_by_key(|number| (is_file(number), *number));
@@ -253,7 +253,7 @@ impl Names {
         }
     }
 
-    /// The new name takes the place of an existing one.
+    /// Moves a name over an existing one.
     fn replace(
         &self,
         source: &Side<'_>,
@@ -263,7 +263,7 @@ impl Names {
     ) -> Result<Vec<InodeNo>> {
         let across = source.dir.number != target.dir.number;
         if source.is_dir() && across {
-            // must be readable, as it is going to change
+            // must be readable, as it will be changed
             self.parent_of(&source.inode)?;
         }
         let change = self.change(NAMING + REMOVING)?;
@@ -271,7 +271,7 @@ impl Names {
         let whiteout = self.whiteout(&change, &source.dir, flags)?;
         change.record_whole(source.inode.number);
         let to = self.point_name(&change, &target.dir, &target.found, source.inode.number, source.kind())?;
-        // in one directory, an inline one is another inode value now
+        // within one directory, an inline one has a new inode value now
         let from = if across { Arc::clone(&source.dir) } else { Arc::clone(&to) };
         let from = self.leave_name(&change, &from, &source.found, whiteout.as_ref())?;
         let to = if across { to } else { Arc::clone(&from) };
@@ -284,7 +284,7 @@ impl Names {
         self.lose_name(&change, &target.inode, locked)
     }
 
-    /// The new name is a new one.
+    /// Moves a name to one that does not exist.
     fn move_to(&self, source: &Side<'_>, to: &Arc<Inode>, new_name: &[u8], flags: RenameFlags) -> Result<()> {
         let across = source.dir.number != to.number;
         let moves_dir = source.is_dir() && across;
@@ -300,7 +300,7 @@ impl Names {
         let from = if across { Arc::clone(&source.dir) } else { Arc::clone(&to) };
         let whiteout = self.whiteout(&change, &from, flags)?;
         let entry = NewEntry { inode: source.inode.number, name: new_name, kind: source.kind() };
-        // space may have been made by moving the old name
+        // making space may have moved the old name
         let found = if across { source.found } else { self.find_named(&from, source.name)? };
         let to = self.put_name(&change, &to, spot, &entry)?;
         let from = if across { from } else { Arc::clone(&to) };
@@ -313,7 +313,7 @@ impl Names {
         self.moved(&change, source, to.number, across)
     }
 
-    /// Both names stay and name each other's file.
+    /// Exchanges the inodes of two names.
     fn exchange(&self, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
         let across = a.dir.number != b.dir.number;
         let mut links = [None, None];
@@ -343,7 +343,7 @@ impl Names {
         self.moved(&change, b, a.dir.number, across)
     }
 
-    /// A file has another name, and a directory that has another parent says so.
+    /// Updates a renamed file, and the ".." of a directory with a new parent.
     fn moved(&self, change: &Change<'_>, side: &Side<'_>, parent: InodeNo, across: bool) -> Result<()> {
         let mut inode = Arc::clone(&side.inode);
         if side.is_dir() && across {
@@ -366,7 +366,7 @@ impl Names {
         }
     }
 
-    /// The device that stays behind under the old name, where it is asked for.
+    /// Creates the device that stays under the old name, if requested.
     fn whiteout(&self, change: &Change<'_>, dir: &Arc<Inode>, flags: RenameFlags) -> Result<Option<Arc<Inode>>> {
         if !flags.whiteout {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The thread in the background: it sleeps in quiet, and what comes then is not forgotten.
+//! The background thread: it sleeps while the volume is idle, and later work is not lost.
 
 use crate::{Consistency, FileKind, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
 use blockdev::{BlockDevice, FileDevice};
@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use testkit::{Image, need};
 
-/// More than any quiet after which an engine does something.
+/// Longer than any idle time after which an engine acts.
 const QUIET: Duration = Duration::from_secs(6);
-/// The longest that a busy machine may take for what takes seconds.
+/// Timeout for work of some seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn open(image: &Image, consistency: Consistency) -> Arc<Volume> {
@@ -26,12 +26,12 @@ fn make(volume: &Volume, name: &str) {
     volume.write_at(file.number, 0, b"content").expect("written");
 }
 
-/// How often the background threads have woken.
+/// The number of times that the background threads have woken.
 fn woken(volumes: &[Arc<Volume>]) -> u64 {
     volumes.iter().map(|volume| volume.writing().expect("writable").wakeup.woken()).sum()
 }
 
-/// Waits until no background thread woke for longer than any engine waits.
+/// Waits until no background thread has woken for longer than any engine's idle time.
 fn until_it_rests(volumes: &[Arc<Volume>]) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -58,12 +58,12 @@ fn in_quiet_the_background_sleeps_and_what_comes_then_is_written() {
         volumes.iter().for_each(|volume| make(volume, name));
         until_it_rests(&volumes);
         for (volume, opened) in volumes.iter().zip(opened) {
-            assert_eq!(volume.nodes.delayed(), 0, "{name}: content has no place");
+            assert_eq!(volume.nodes.delayed(), 0, "{name}: data is still delayed");
             assert!(volume.store.durable_generation() >= opened, "{name}: it was not written");
             assert_eq!(volume.next_due(Duration::ZERO), None, "{name}: something is left to do");
         }
     }
-    // to read is to use memory, which is looked after: a few times
+    // reading uses memory, which is checked: a few times
     let before = woken(&volumes);
     for volume in &volumes {
         let inode = volume.inode(volume.resolve(b"/first").expect("a name")).expect("a file");

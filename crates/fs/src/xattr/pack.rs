@@ -1,4 +1,4 @@
-//! Attributes as a list, and the bytes of the two places that hold them.
+//! Attributes as a list, and as bytes in an inode or an attribute block.
 
 use format::InodeNo;
 use format::xattr::{MAGIC, Value, XattrArea, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, entry_len};
@@ -20,7 +20,7 @@ pub(crate) enum Stored {
     Inode {
         inode: InodeNo,
         size: u32,
-        /// `e_hash` as it stands.
+        /// `e_hash` as stored.
         hash: u32,
     },
 }
@@ -43,7 +43,7 @@ impl Attr {
     }
 }
 
-/// The attributes of a place.
+/// The attributes of an area.
 pub(crate) fn unpack(area: &XattrArea<'_>) -> format::Result<Vec<Attr>> {
     let read = |xattr: format::xattr::Xattr<'_>| {
         let value = match area.value(&xattr)? {
@@ -55,12 +55,12 @@ pub(crate) fn unpack(area: &XattrArea<'_>) -> format::Result<Vec<Attr>> {
     area.iter().map(read).collect()
 }
 
-/// Bytes that attributes take, without the header before them but with the terminator.
+/// Bytes needed by attributes, without the header before them but with the terminator.
 fn packed_len(attrs: &[Attr]) -> usize {
     attrs.iter().map(Attr::len).sum::<usize>() + 4
 }
 
-/// Whether attributes fit into an inode that has so many bytes for them.
+/// Whether attributes fit into an inode with `space` bytes for them.
 pub(crate) fn fits_inode(attrs: &[Attr], space: usize) -> bool {
     attrs.is_empty() || packed_len(attrs) + XattrIbodyHeader::SIZE <= space
 }
@@ -70,12 +70,13 @@ pub(crate) fn fits_block(attrs: &[Attr], block_size: u32) -> bool {
     packed_len(attrs) + XattrHeader::SIZE <= block_size as usize
 }
 
-/// Bytes that one more value could have in an inode, beside these attributes.
+/// Maximum length of another value in an inode, in addition to these attributes.
 pub(crate) fn space_for(attrs: &[Attr], space: usize) -> usize {
     space.saturating_sub(packed_len(attrs) + XattrIbodyHeader::SIZE) / 4 * 4
 }
 
-/// Entries from `first` on, values from the end of `bytes` backwards; offsets count from the start of `bytes`.
+/// Writes entries from `first` on, and values from the end of `bytes` backwards; offsets count from the start of
+/// `bytes`.
 fn pack(bytes: &mut [u8], first: usize, attrs: &[Attr], hashed: bool) -> Option<()> {
     let (mut at, mut end) = (first, bytes.len() / 4 * 4);
     for attr in attrs {
@@ -113,7 +114,7 @@ fn pack(bytes: &mut [u8], first: usize, attrs: &[Attr], hashed: bool) -> Option<
     (at + 4 <= end).then_some(())
 }
 
-/// Sets the attributes of an inode; `space` is what it has behind its extra fields.
+/// Sets the attributes of an inode; `space` is the part behind its extra fields.
 pub(crate) fn pack_inode(space: &mut [u8], attrs: &[Attr]) -> Option<()> {
     space.fill(0);
     if attrs.is_empty() {
@@ -124,7 +125,7 @@ pub(crate) fn pack_inode(space: &mut [u8], attrs: &[Attr]) -> Option<()> {
     pack(rest, 0, attrs, false)
 }
 
-/// Makes a block with these attributes, in the order that the format asks for.
+/// Writes a block with these attributes, in the order that the format requires.
 pub(crate) fn pack_block(block: &mut [u8], attrs: &[Attr]) -> Option<()> {
     block.fill(0);
     let mut sorted = attrs.to_vec();
@@ -145,7 +146,7 @@ pub(crate) fn pack_block(block: &mut [u8], attrs: &[Attr]) -> Option<()> {
     Some(())
 }
 
-/// Takes one user off a block; returns how many are left.
+/// Decrements the number of users of a block; returns the rest.
 pub(crate) fn unshare(block: &mut [u8]) -> u32 {
     let Ok((header, _)) = XattrHeader::mut_from_prefix(block) else { return 0 };
     let left = header.h_refcount.get().saturating_sub(1);

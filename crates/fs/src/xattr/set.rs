@@ -1,8 +1,8 @@
-//! Extended attributes that are set and removed.
+//! Setting and removing extended attributes.
 //!
-//! An attribute stands in the inode where there is space, else in the attribute block, else, on volumes with ea_inode,
-//! its value has an inode of its own. A block that other inodes use as well is never changed: this inode gets one of
-//! its own.
+//! An attribute is stored in the inode if there is space, else in the attribute block, else, on volumes with ea_inode,
+//! its value has an attribute inode. A block shared with other inodes is never changed: this inode gets a block of its
+//! own.
 
 use super::pack::{self, Attr, Stored};
 use super::{in_block, in_inode};
@@ -19,33 +19,33 @@ use format::xattr::{entry_hash, inode_value_hash};
 use std::sync::Arc;
 use store::{Kind, Part, Tag};
 
-/// Values shorter than this never get an inode of their own.
+/// Minimum length of a value for an attribute inode.
 const INODE_VALUE_MIN: usize = 128;
 
-/// Metadata blocks a change of attributes may dirty, besides the value of an attribute inode: two inodes, the block
-/// that is left and the one that is made.
+/// Metadata blocks that a change of attributes may dirty, besides the value of an attribute inode: two inodes, the old
+/// block and the new one.
 pub(crate) const ATTRIBUTES: usize = 8 + LISTING;
 
-/// Whether an attribute must be there, or must not.
+/// The condition for setting an attribute, as the flags of setxattr(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum XattrMode {
-    /// It may be there or not.
+    /// Create the attribute, or replace its value.
     #[default]
     Any,
-    /// It must not be there yet.
+    /// Create the attribute; an error if it exists.
     Create,
-    /// It must be there.
+    /// Replace its value; an error if it does not exist.
     Replace,
 }
 
-/// The attributes of an inode: those in it, those in its block, and that block with the number of its users.
+/// The attributes of an inode: those in it, those in its block, and that block with its number of users.
 struct Attributes {
     body: Vec<Attr>,
     block: Vec<Attr>,
     at: Option<(FsBlock, u32)>,
 }
 
-/// One attribute about to be set, or removed where it has no value.
+/// An attribute to set, or to remove if it has no value.
 pub(crate) struct Wanted<'a> {
     pub(crate) index: u8,
     pub(crate) name: &'a [u8],
@@ -74,11 +74,11 @@ impl Xattrs {
         Ok(Attributes { body, block, at: Some((at, pack::users(&bytes))) })
     }
 
-    /// Sets and removes attributes of an inode. Returns the inode, and attribute inodes that nothing needs any more:
+    /// Sets and removes attributes of an inode. Returns the inode, and attribute inodes that are no longer referenced:
     /// the caller frees them as orphans, after the change.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and nothing is changed then.
+    /// [`Error::NoSpace`]; nothing is changed then.
     pub(crate) fn put_attributes(
         &self,
         change: &Change<'_>,
@@ -115,7 +115,7 @@ impl Xattrs {
         Ok((stored, dropped))
     }
 
-    /// Plans where an attribute goes: into the inode, the block, or with an inode for its value.
+    /// Plans the location of an attribute: in the inode, in the block, or with an attribute inode for its value.
     fn plan(
         &self,
         change: &Change<'_>,
@@ -153,7 +153,7 @@ impl Xattrs {
             made.push(value_inode);
             let hash = inode_value_hash(value, self.sb.geometry.checksum_seed);
             let hash = entry_hash(&attr.name, &hash.to_le_bytes(), false);
-            // shorter than 2^32: a value that a program set
+            // shorter than 2^32: a value set by a process
             attr.value = Stored::Inode { inode: value_inode, size: value.len() as u32, hash };
         }
         Err(Error::NoSpace)
@@ -173,10 +173,10 @@ impl Xattrs {
         }
         let tag = Tag::new(Kind::Attributes, inode.number);
         let mut file_acl = old.at.map_or(0, |(at, _)| at.get());
-        // values in inodes of their own count for each file that has them
+        // values in attribute inodes are charged to each file that has them
         let (mut more, mut fewer) =
             (self.charged(body.iter().chain(block)), self.charged(old.body.iter().chain(&old.block)));
-        // reads and allocations end here; what follows are edits
+        // reads and allocations end here; only edits follow
         if block != old.block {
             match old.at {
                 Some((at, users)) if users <= 1 && !block.is_empty() => {
@@ -195,7 +195,7 @@ impl Xattrs {
                     if let Some((at, users)) = old.at {
                         self.leave_block(change, at, tag)?;
                         fewer += 1;
-                        // both blocks name what stays
+                        // both blocks refer to the remaining ones
                         let stays =
                             |number: &InodeNo| old.block.iter().any(|attr| value_inode_of(attr) == Some(*number));
                         for value_inode in block.iter().filter_map(value_inode_of).filter(|h| users > 1 && stays(h)) {
@@ -221,7 +221,7 @@ impl Xattrs {
         Ok(inode)
     }
 
-    /// Takes an inode off its attribute block, which is freed with its last user.
+    /// Removes an inode from the users of its attribute block, which is freed with its last user.
     fn leave_block(&self, change: &Change<'_>, at: FsBlock, tag: Tag) -> Result<bool> {
         change.prepare_to_free(at, 1)?;
         let left = change.edit(at, tag, pack::unshare)?;
@@ -232,7 +232,7 @@ impl Xattrs {
         Ok(left == 0)
     }
 
-    /// Makes the inode that holds a value.
+    /// Creates the attribute inode for a value.
     fn make_value(&self, change: &Change<'_>, owner: &Arc<Inode>, value: &[u8]) -> Result<InodeNo> {
         let (number, generation) = change.allocate_inode(owner, FileKind::Regular)?;
         let mut buf = InodeBuf::new(self.sb.geometry.inode_size, self.extra_isize());
@@ -259,7 +259,7 @@ impl Xattrs {
         }
     }
 
-    /// Takes back a value's inode that was made in this very change.
+    /// Undoes the creation of an attribute inode by the same change.
     fn undo_value(&self, change: &Change<'_>, value_inode: InodeNo) -> Result<()> {
         let inode = self.any_inode(value_inode)?;
         let (inode, _) = change
@@ -267,7 +267,7 @@ impl Xattrs {
         self.abandon(change, &inode)
     }
 
-    /// Blocks that values in inodes of their own count for.
+    /// Blocks charged for values in attribute inodes.
     fn charged<'a>(&self, attrs: impl Iterator<Item = &'a Attr>) -> u64 {
         let cluster = u64::from(self.sb.geometry.cluster_blocks);
         let bytes = u64::from(self.sb.geometry.block_size) * cluster;
@@ -278,7 +278,7 @@ impl Xattrs {
         attrs.map(blocks).sum()
     }
 
-    /// One more block of attributes names a value's inode.
+    /// Adds a reference from another attribute block to an attribute inode.
     fn share_value(&self, change: &Change<'_>, value_inode: InodeNo) -> Result<()> {
         let _counting = self.values.lock();
         let inode = self.inode(value_inode)?;
@@ -286,7 +286,7 @@ impl Xattrs {
         change.update_inode(&inode, |buf| set_value_users(buf, users)).map(drop)
     }
 
-    /// Takes one user off a value's inode. Returns it where none is left: it is an orphan then.
+    /// Removes a reference to an attribute inode. Returns it if none is left: it is an orphan then.
     fn drop_value(&self, change: &Change<'_>, value_inode: InodeNo) -> Result<Option<InodeNo>> {
         let valid = self.may_be_named(value_inode) && self.sb.features.incompat.contains(Incompat::EA_INODE);
         let counting = self.values.lock();
@@ -309,10 +309,9 @@ impl Xattrs {
         Ok(Some(value_inode))
     }
 
-    /// Frees what an inode that goes has for its attributes. Returns attribute inodes that are to be freed after the
-    /// change.
+    /// Frees the attributes of an inode that is being freed. Returns attribute inodes to free after the change.
     pub(crate) fn drop_attributes(&self, change: &Change<'_>, inode: &Inode) -> Result<Vec<InodeNo>> {
-        // what is damaged is left for a check
+        // damaged attributes are left for a check
         let old = match self.load_attributes(inode) {
             Err(Error::Corrupt { .. }) => return Ok(Vec::new()),
             other => other?,
@@ -331,13 +330,13 @@ impl Xattrs {
         Ok(dropped)
     }
 
-    /// Whether an inode has attributes that need more than its slot to be freed.
+    /// Whether freeing the attributes of an inode changes more than its slot.
     pub(crate) fn has_outer_attributes(&self, inode: &Inode) -> bool {
         let outer = |area: format::xattr::XattrArea<'_>| area.iter().any(|x| x.entry.e_value_inum.get() != 0);
         inode.raw().file_acl(true).get() != 0 || in_inode(inode).is_ok_and(|area| area.is_some_and(outer))
     }
 
-    /// The value of an attribute as it is stored, where it is there.
+    /// The stored value of an attribute, if it exists.
     pub(crate) fn stored_xattr(&self, inode: &Inode, index: u8) -> Result<Option<Vec<u8>>> {
         let there = self.load_attributes(inode)?;
         let attr = there.body.into_iter().chain(there.block).find(|attr| attr.is(index, b""));
@@ -347,13 +346,13 @@ impl Xattrs {
         }))
     }
 
-    /// Takes back an inode that was made in this very change and has no content.
+    /// Undoes the creation of an inode by the same change, while it has no content.
     pub(crate) fn abandon(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<()> {
         self.free_emptied(change, inode).map(drop)
     }
 
-    /// Frees an inode whose content is gone, with what it has for its attributes; it is no orphan then. Returns
-    /// attribute inodes that are to be freed after the change.
+    /// Frees an inode whose content is freed, with its attributes; it is not an orphan then. Returns attribute inodes
+    /// to free after the change.
     pub(crate) fn free_emptied(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
         change.prepare_to_free_inode(inode.number)?;
         let dropped = self.drop_attributes(change, inode)?;
@@ -372,7 +371,7 @@ impl Xattrs {
     }
 }
 
-/// The number of references to a value's inode: the count takes the places of version and change time.
+/// The number of references to an attribute inode: stored in the fields for version and change time.
 fn value_users(inode: &Inode) -> u64 {
     let disk = inode.raw().disk;
     u64::from(disk.i_ctime.get()) << 32 | u64::from(disk.i_version_lo.get())

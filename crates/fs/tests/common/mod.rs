@@ -1,4 +1,4 @@
-//! The helpers that the tests of this crate share: opening an image, and the manifest of a volume.
+//! Helpers shared by the tests of this crate: opening an image, and the manifest of a volume.
 
 #![allow(dead_code, unused_imports, reason = "each test program uses some of it")]
 
@@ -26,12 +26,12 @@ pub(crate) fn open(image: &Path) -> Volume {
     Volume::open(device(image), &OpenOptions::default()).expect("opening a volume")
 }
 
-/// The volume in some bytes.
+/// The volume in a buffer.
 pub(crate) fn open_bytes(bytes: Vec<u8>) -> Result<Volume> {
     Volume::open(Arc::new(MemoryDevice::from_vec(bytes)), &OpenOptions::default())
 }
 
-/// The content of a file, read in pieces of an odd length.
+/// The content of a file, read in parts of an odd length.
 struct Content<'a> {
     volume: &'a Volume,
     inode: &'a Inode,
@@ -47,7 +47,7 @@ impl Read for Content<'_> {
     }
 }
 
-/// All that the library shows of a volume. Panics at the first thing it cannot show.
+/// Everything that the library returns of a volume. Panics at the first error.
 pub(crate) fn manifest(volume: &Volume) -> Manifest {
     let mut manifest = Manifest::default();
     let mut inodes = HashMap::new();
@@ -105,10 +105,11 @@ pub(crate) fn kind(kind: FileKind) -> testkit::FileKind {
     }
 }
 
-/// The volume in an image file, open for writing. Its clock stands, and it has a seed, so each run writes the same.
+/// The volume in an image file, open for writing. Its clock is constant, and it has a seed, so each run writes the
+/// same.
 pub(crate) fn open_writable(image: &Path, write: WriteOptions) -> Volume {
     let open = || FileDevice::open(image, blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() });
-    // a program that another test starts in this moment has the lock of what was just closed, until it runs
+    // a process that another test starts at this moment inherits the lock of the file just closed, until its exec
     let mut device = open();
     for _ in 0..100 {
         if device.is_ok() {
@@ -128,7 +129,7 @@ pub(crate) fn number(volume: &Volume, path: &str) -> InodeNo {
     volume.resolve(path.as_bytes()).expect("the file is there")
 }
 
-/// All of a file, read in pieces of an odd length.
+/// The whole content of a file, read in parts of an odd length.
 pub(crate) fn content(volume: &Volume, number: InodeNo) -> Vec<u8> {
     let inode = volume.inode(number).expect("the inode");
     let mut bytes = Vec::new();

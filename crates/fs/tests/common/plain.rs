@@ -1,9 +1,9 @@
-//! rext3 volumes for checkers that do not know them: each block of metadata is found to say whose it is, and becomes
-//! what it would be on ext4, so that e2fsck can check all else.
+//! Conversion of rext3 volumes for checkers that do not know them: the owner in each metadata block is verified, and
+//! the block is converted to its ext4 form, so that e2fsck can check all else.
 //!
-//! A file mapped by indirect blocks has shorter ones here than on ext4: behind the first of them its blocks seem to lie
-//! further back. Its size follows, so that e2fsck finds nothing wrong; directories and journals of such a length cannot
-//! be shown.
+//! A file mapped by indirect blocks is converted to a shorter one than on ext4: behind the first of them its blocks
+//! appear at lower offsets. Its size is adapted, so that e2fsck finds no error; directories and journals of such a
+//! length cannot be converted.
 
 use extant_fs::mkfs::{FeatureEdits, Kind, MkfsOptions, make};
 use extant_fs::{FileKind, FsBlock, GroupNo, InodeFlags, InodeNo};
@@ -19,8 +19,8 @@ use std::ops::Range;
 use testkit::Image;
 use zerocopy::IntoBytes;
 
-/// A volume of `len` bytes as `args` say: `-t`, `-b` and `-O` with one word each. Of type rext3 by our mkfs, else by
-/// mke2fs.
+/// A volume of `len` bytes by `args`: `-t`, `-b` and `-O` with one word each. For the type rext3 from Extant's mkfs,
+/// else from mke2fs.
 pub(crate) fn image(args: &[&str], len: u64) -> Image {
     if !args.contains(&"rext3") {
         return Image::mke2fs(args, len).build();
@@ -52,19 +52,18 @@ pub(crate) fn image(args: &[&str], len: u64) -> Image {
     Image::from_bytes(&bytes)
 }
 
-/// A volume as ext4 has it.
+/// A volume in its ext4 form.
 pub(crate) struct Plain {
     pub(crate) bytes: Vec<u8>,
     /// Blocks of metadata outside of metadata regions.
     pub(crate) strays: Vec<u64>,
     /// Blocks of content inside of them.
     pub(crate) guests: Vec<u64>,
-    /// Blocks that are metadata region, behind each group's inode table.
+    /// Blocks of metadata regions, behind each group's inode table.
     pub(crate) region: u64,
 }
 
-/// A rext3 volume as ext4 would have it; `None` for a volume of another type. Panics where a block does not say whose
-/// it is.
+/// The ext4 form of a rext3 volume; `None` for a volume of another type. Panics if a block does not contain its owner.
 pub(crate) fn plain(bytes: Vec<u8>) -> Option<Plain> {
     let sb = Superblock::parse(&bytes[OFFSET as usize..]).expect("a superblock");
     if !sb.geometry.is_owned() {
@@ -94,7 +93,7 @@ pub(crate) fn plain(bytes: Vec<u8>) -> Option<Plain> {
     let mut disk = walk.sb.disk;
     let mut features = disk.features();
     features.incompat -= Incompat::EXTANT;
-    // block numbers of 64 bits go without extents here, which e2fsck does not believe
+    // 64-bit block numbers are used without extents here, which e2fsck rejects
     features.incompat |= Incompat::EXTENT;
     disk.set_features(features);
     disk.x_features = 0.into();
@@ -157,7 +156,7 @@ impl Walk {
             return;
         }
         let seed = raw.seed(self.geometry(), number);
-        // the blocks of the file, and as e2fsck will see them
+        // the blocks of the file, and their offsets for e2fsck
         let mut blocks: Vec<(u64, u64, u64)> = Vec::new();
         if raw.flags().contains(InodeFlags::EXTENTS) {
             self.extents(number, seed, &raw.disk.i_block, &mut blocks);
@@ -274,7 +273,7 @@ impl Walk {
     }
 }
 
-/// Panics unless e2fsck finds nothing wrong; a rext3 volume is shown to it as ext4 has it.
+/// Panics unless e2fsck finds no error; a rext3 volume is converted to ext4 first.
 pub(crate) fn assert_valid(image: &std::path::Path, about: &dyn std::fmt::Debug) {
     let bytes = std::fs::read(image).expect("reading an image");
     let shown = plain(bytes).map(|plain| Image::from_bytes(&plain.bytes));

@@ -1,4 +1,4 @@
-//! Block bitmaps: a block for each group, as ext2, ext3 and ext4 have them, and formats above a map.
+//! Block bitmaps: one block for each group, as in ext2, ext3 and ext4, and in formats above a map.
 
 use super::contract::{FreeSpaceRecord, LoadError};
 use crate::alloc::system_zones::SystemZones;
@@ -19,12 +19,12 @@ pub(crate) struct BlockBitmaps {
 }
 
 impl BlockBitmaps {
-    /// Those of a volume whose own structures lie in these system zones.
+    /// The block bitmaps of a volume with these system zones.
     pub(crate) fn new(geometry: &Geometry, system_zones: &Arc<SystemZones>) -> Self {
         Self { geometry: geometry.clone(), system_zones: Arc::clone(system_zones) }
     }
 
-    /// Clusters that the volume's own structures take in a group, ascending and disjoint.
+    /// Clusters of a group used by the volume's own structures, ascending and disjoint.
     fn own(&self, blocks: &Range<u64>) -> impl Iterator<Item = Run> {
         let (start, size) = (blocks.start, u64::from(self.geometry.cluster_blocks));
         let mut from = 0;
@@ -36,7 +36,7 @@ impl BlockBitmaps {
         })
     }
 
-    /// Clusters of a group.
+    /// Number of clusters of a group.
     fn units(&self, group: GroupNo) -> u32 {
         let blocks = self.geometry.group_blocks(group);
         (blocks.end - blocks.start).div_ceil(u64::from(self.geometry.cluster_blocks)) as u32
@@ -50,12 +50,12 @@ impl BlockBitmaps {
             return Err("its own structures overlap");
         }
         if free.free_units() != descriptor.free_clusters {
-            return Err("its count of free blocks does not fit BLOCK_UNINIT");
+            return Err("its count of free blocks contradicts BLOCK_UNINIT");
         }
         Ok(free)
     }
 
-    /// The free space that a bitmap shows, if it can be trusted.
+    /// The free space in a bitmap, if it is consistent.
     fn accept(&self, group: GroupNo, descriptor: &Group, bytes: &[u8]) -> Result<ContainerMap, &'static str> {
         let geometry = &self.geometry;
         if !check_bitmap(geometry, bytes, geometry.clusters_per_group(), descriptor.block_bitmap_csum) {
@@ -101,17 +101,17 @@ impl FreeSpaceRecord for BlockBitmaps {
     }
 
     fn closing_credits(&self) -> usize {
-        // every bitmap was announced
+        // every bitmap is announced
         0
     }
 }
 
-/// Whether a bitmap of so many bits has the checksum that its group's descriptor says.
+/// Whether the checksum of a bitmap of `bits` bits matches the one stored in its group's descriptor.
 pub(crate) fn check_bitmap(geometry: &Geometry, bytes: &[u8], bits: u32, stored: u32) -> bool {
     !geometry.metadata_csum || bitmap_checksum(geometry, bytes, bits) == stored
 }
 
-/// Brings a bitmap into the closing generation; its checksum, 0 on volumes without.
+/// Writes a bitmap into the closing generation; returns its checksum, 0 on volumes without checksums.
 pub(crate) fn write_bitmap(
     closing: &Closing<'_>,
     geometry: &Geometry,

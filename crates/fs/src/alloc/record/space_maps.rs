@@ -1,19 +1,19 @@
-//! Space maps: the free space of a metablockgroup as a tree of containers, and one log for the volume.
+//! Space maps: the free space of a metablockgroup as a tree of containers, with one log for the volume.
 //!
 //! 1. The heads and the log are read when the volume is opened; a tree is read when a group of its metablockgroup is
-//!    first needed, brought up to date with the records of the log, and stays in memory.
-//! 2. What the last generation closed with is in memory as containers. When a group is written, the difference to that
-//!    is what the generation says of it: blocks that were allocated and freed again are in none of its records.
-//! 3. A generation is one append to the ring. What does not fit into its share of a close, or into the ring, is
-//!    *folded*: the tree is written anew into the place that does not count, and the head in the same generation.
-//! 4. A place is written only when the generation whose head left it is durable. The tree goes out beside the
-//!    generation's blocks, before they count.
-//! 5. A block of the ring is written over only when everything it says is in trees that the closing generation's heads,
-//!    or earlier ones, lead to.
+//!    first needed, updated with the records of the log, and stays in memory.
+//! 2. The free space at the last close is in memory as containers. When a group is written, the generation records the
+//!    difference to it: blocks that were allocated and freed again appear in none of its records.
+//! 3. A generation is one append to the ring. What exceeds its share of a close, or the space in the ring, is *folded*:
+//!    the tree is rewritten to the inactive copy, and the head is written in the same generation.
+//! 4. A copy is written only when the generation whose head switched away from it is durable. The tree is written
+//!    together with the generation's blocks, before these take effect.
+//! 5. A block of the ring is overwritten only when all its records are in trees that the heads of the closing
+//!    generation, or of earlier ones, refer to.
 //! 6. Sequences and positions continue from the highest on the device.
-//! 7. What cannot be trusted makes its metablockgroup corrupt, and is left as it is.
+//! 7. Inconsistent data makes its metablockgroup corrupt, and is not changed.
 //!
-//! Locks: a group's, then its area's, then the log's.
+//! Lock order: a group's, then its area's, then the log's.
 
 mod area;
 mod close;
@@ -50,33 +50,33 @@ pub(crate) struct SpaceMapRecord {
     areas: Box<[Mutex<Area>]>,
     log: Mutex<Log>,
     open: OpenGeneration,
-    /// The newest generation that is durable.
+    /// The newest durable generation.
     durable: AtomicU64,
     /// The defect that is injected on purpose.
     mutant: Injected,
 }
 
-/// The point at which the log goes on.
+/// The end of the log.
 struct Log {
-    /// Of the next generation.
+    /// Sequence of the next generation.
     sequence: u64,
-    /// Of the next block.
+    /// Position of the next block.
     position: u64,
-    /// Metablockgroups that changed in the closing generation.
+    /// Metablockgroups changed in the closing generation.
     changed: BTreeSet<u32>,
-    /// Blocks that a mutant writes a generation too late.
+    /// Blocks that a mutant writes one generation too late.
     late: Vec<(format::FsBlock, Arc<[u8]>)>,
 }
 
 impl SpaceMapRecord {
-    /// The area of a group, and the group's place in it.
+    /// The area of a group, and the group's index in it.
     fn area(&self, group: GroupNo) -> Option<(&Mutex<Area>, usize)> {
         let map = self.maps.map_of(group);
         let place = group.get().checked_sub(self.maps.groups_of(map).start)?;
         Some((self.areas.get(map as usize)?, place as usize))
     }
 
-    /// Whether the volume's own structures in a group are in use.
+    /// Whether all of the volume's own structures in a group are in use.
     fn has_own_in_use(&self, group: GroupNo, free: &ContainerMap) -> bool {
         let blocks = self.maps.geometry().group_blocks(group);
         let inside = |block: u64| (block - blocks.start) as u32;
@@ -97,7 +97,8 @@ impl FreeSpaceRecord for SpaceMapRecord {
     }
 
     fn announce(&self, op: &Operation<'_>, group: GroupNo, _: &Group, _: &ContainerMap) {
-        // what a close writes of the ring is bounded, however many groups changed; what it folds, by closing in time
+        // the blocks of the ring written by a close are bounded, however many groups changed; folds are bounded by
+        // closing in time
         self.open.add_map(self.maps.map_of(group), op.generation());
     }
 
@@ -152,7 +153,7 @@ impl FreeSpaceRecord for SpaceMapRecord {
         let units = self.maps.units(group);
         let area = area.lock();
         let free = if area.corrupt().is_some() { 0 } else { area.free() };
-        // at most the units
+        // at most the number of units
         let mean = (u64::from(units) * free / blocks.max(1)) as u32;
         Some(FreeBlocksHint { mean, most: u64::from(units).min(free) as u32, corrupt: area.corrupt() })
     }

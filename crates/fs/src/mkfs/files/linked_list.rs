@@ -1,4 +1,4 @@
-//! The list of linked writes: the content of inode 5, in one run.
+//! The list of linked writes: the content of inode 5, contiguous.
 
 use super::{BlockMap, Maker, OwnBlock, map_blocks};
 use crate::mkfs::{Kind, Result, refuse};
@@ -7,11 +7,11 @@ use format::feature::{Compat, Incompat};
 use format::linked::{Areas, INODE, INODE_SIZE_MAX, LEAST, MOST, Slot};
 use space::Purpose;
 
-/// The list has this share of the volume unless its size is set.
+/// The divisor of the volume's size for the default size of the list.
 const SHARE: u64 = 64;
 
 impl Maker<'_> {
-    /// Makes the list of `len` bytes; 0 for what the volume's size suggests, as far as there is a free run.
+    /// Creates the list of `len` bytes; 0 for a size by the volume's, as far as there is a free run.
     pub(super) fn linked_list(&mut self, len: u64) -> Result<()> {
         let geometry = self.plan.geometry.clone();
         let block_size = u64::from(geometry.block_size);

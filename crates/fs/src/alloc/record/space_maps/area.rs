@@ -1,4 +1,5 @@
-//! A metablockgroup in memory: its head, what the log has beyond its tree, and its free space once that was needed.
+//! A metablockgroup in memory: its head, the records of the log that are not in its tree, and its free space once
+//! needed.
 
 use crate::alloc::record::contract::LoadError;
 use format::space_map::SpaceMaps;
@@ -11,25 +12,25 @@ use store::Store;
 
 /// A metablockgroup.
 pub(super) struct Area {
-    /// As the closing generation has it; absent where it cannot be trusted.
+    /// The head in the closing generation; absent if it is untrusted.
     head: Option<Head>,
     corrupt: Option<&'static str>,
     /// Free blocks, tree and log together.
     free: u64,
-    /// The records that the log has beyond the tree, as long as that is not in memory.
+    /// Records of the log that are not in the tree, until the tree is in memory.
     waiting: Vec<Record>,
-    /// The free blocks of each group as the last generation closed with them.
+    /// The free blocks of each group at the last close.
     groups: Option<Box<[Container]>>,
     /// The position of the oldest block of the ring with a record that is not in the tree.
     pub(super) oldest: Option<u64>,
-    /// The generation whose head left the place that does not count.
+    /// The generation whose head switched away from the inactive copy.
     pub(super) moved: u64,
-    /// The records of what the closing generation changed.
+    /// The records of the changes in the closing generation.
     pub(super) changed: Vec<Record>,
 }
 
 impl Area {
-    /// As a head says.
+    /// An area with the counts of its head.
     pub(super) fn new(head: Result<Head, &'static str>) -> Self {
         let free = head.as_ref().map_or(0, |head| head.free);
         Self {
@@ -44,12 +45,12 @@ impl Area {
         }
     }
 
-    /// Why it must not be used.
+    /// The reason why it must not be used.
     pub(super) fn corrupt(&self) -> Option<&'static str> {
         self.corrupt
     }
 
-    /// It must not be used from now on, and holds no block of the ring back.
+    /// Marks it as unusable; it does not retain any block of the ring any more.
     pub(super) fn mark_corrupt(&mut self, what: &'static str) {
         self.corrupt.get_or_insert(what);
         (self.groups, self.oldest) = (None, None);
@@ -62,7 +63,7 @@ impl Area {
         self.head.as_ref()
     }
 
-    /// It has another head.
+    /// Sets a new head, written in `generation`.
     pub(super) fn set_head(&mut self, head: Head, generation: u64) {
         (self.head, self.moved, self.oldest) = (Some(head), generation, None);
         self.changed.clear();
@@ -73,12 +74,12 @@ impl Area {
         self.free
     }
 
-    /// Records of the log that are not in the tree, before that is read.
+    /// Number of records of the log that are not in the tree, before the tree is read.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// A record of the log that is not in the tree; it stands at this position.
+    /// Adds a record of the log that is not in the tree, at this position.
     pub(super) fn add_record(&mut self, record: Record, position: u64) {
         let blocks = u64::from(record.blocks);
         let free = if record.allocated { self.free.checked_sub(blocks) } else { self.free.checked_add(blocks) };
@@ -92,10 +93,10 @@ impl Area {
         }
     }
 
-    /// The free blocks of its groups, read where they were not yet.
+    /// The free blocks of its groups; reads them if necessary.
     ///
     /// # Errors
-    /// Those of the device, and what contradicts the volume, which stays so.
+    /// Those of the device, and contradictions to the volume, which persist.
     pub(super) fn groups(&mut self, store: &Store, maps: &SpaceMaps) -> Result<&[Container], LoadError> {
         if let Some(what) = self.corrupt {
             return Err(LoadError::Corrupt(what));
@@ -127,7 +128,7 @@ impl Area {
             let geometry = maps.geometry();
             let group = geometry.group_of(record.start).unwrap_or_default();
             let start = record.start.get() - geometry.group_start(group).get();
-            // a record lies inside one group
+            // a record is inside one group
             let run = Run { start: start as u32, len: record.blocks };
             let set = groups.get_mut(group.get().wrapping_sub(first) as usize);
             let applied = set.map(|set| if record.allocated { set.remove(run) } else { set.insert(run) });
@@ -139,7 +140,7 @@ impl Area {
         Ok(groups)
     }
 
-    /// A group, whose first block is this one, has these free blocks from now on; whether that is a change.
+    /// Sets the free blocks of the group that begins at `start`; returns whether they changed.
     pub(super) fn change(&mut self, place: usize, start: FsBlock, free: Container) -> bool {
         let Some(before) = self.groups.as_mut().and_then(|groups| groups.get_mut(place)) else { return false };
         let (mut allocated, mut freed) = (before.clone(), free.clone());
@@ -165,7 +166,7 @@ impl Area {
     }
 }
 
-/// The free blocks of a group as they stand in a tree.
+/// Converts the free blocks of a group in a tree.
 fn container(free: &FreeBlocks, units: u32) -> Container {
     match free {
         FreeBlocks::Empty => Container::empty(units),

@@ -1,4 +1,4 @@
-//! The free space that a generation writes when it closes: records, and trees that are folded.
+//! The free space that a generation writes when it closes: records, and folded trees.
 
 use super::area::Area;
 use super::{Log, SpaceMapRecord, TAG};
@@ -12,33 +12,33 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{Closing, Kind};
 
-/// Most blocks of the ring that a close writes, whatever its length.
+/// Maximum number of blocks of the ring that a close writes, whatever the length of the ring.
 const MOST_APPENDED: usize = 32;
 
-/// The metablockgroups that a close folds.
+/// The metablockgroups folded by a close.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     /// Folded because the ring has no space otherwise.
     pub(super) must: BTreeSet<u32>,
-    /// Folded in time, because the oldest blocks of a ring that is half full are theirs.
+    /// Folded in time, because they have the oldest blocks of a ring that is half full.
     pub(super) may: BTreeSet<u32>,
 }
 
-/// The ring when a generation closes.
+/// The state of the ring when a generation closes.
 pub(super) struct Ring {
-    /// Blocks.
+    /// Length in blocks.
     pub(super) length: u64,
-    /// Most blocks of a close.
+    /// Maximum number of blocks written by a close.
     pub(super) share: usize,
-    /// Records of a block.
+    /// Records per block.
     pub(super) records: usize,
-    /// Of the next block.
+    /// Position of the next block.
     pub(super) position: u64,
 }
 
 impl Ring {
-    /// Which metablockgroups are folded, where these have so many records in the generation (`counts`) and these hold
-    /// blocks of the ring (`oldest`: the position of the oldest, ascending).
+    /// The metablockgroups to fold, from their numbers of records in the generation (`counts`) and the positions of
+    /// their oldest blocks in the ring (`oldest`, ascending).
     pub(super) fn choose(&self, counts: &BTreeMap<u32, usize>, oldest: &[(u64, u32)]) -> Choice {
         let mut choice = Choice { must: BTreeSet::new(), may: BTreeSet::new() };
         let mut total: usize = counts.values().sum();
@@ -52,12 +52,12 @@ impl Ring {
         }
         let mut oldest: VecDeque<(u64, u32)> =
             oldest.iter().filter(|(_, map)| !choice.must.contains(map)).copied().collect();
-        // where each close had its pace, nothing is found here
+        // finds nothing if each close folded at its pace
         while let Some(&(tail, map)) = oldest.front()
             && self.position.saturating_sub(tail) + self.blocks(total) > self.length
         {
             oldest.pop_front();
-            // its records of this generation go with it
+            // its records of this generation are not needed any more
             total -= counts.get(&map).copied().unwrap_or(0);
             choice.must.insert(map);
         }
@@ -66,18 +66,18 @@ impl Ring {
         choice
     }
 
-    /// Blocks that so many records take.
+    /// Number of blocks for `records` records.
     fn blocks(&self, records: usize) -> u64 {
         records.div_ceil(self.records) as u64
     }
 
-    /// The number of metablockgroups that a close folds which appends so many blocks, of those with these oldest blocks,
-    /// ascending. Those whose blocks lie in the older half of the ring are spread evenly over the blocks that may be
-    /// appended before the next close could have to fold them; so what one close folds depends on what it appends, and
-    /// not on how many there are in the same block.
+    /// The number of metablockgroups, of those with the oldest blocks `oldest`, ascending, folded by a close that
+    /// appends `appended` blocks. Those with blocks in the older half of the ring are spread evenly over the blocks
+    /// that may be appended before the next close could have to fold them; so the number of folds depends on the number
+    /// of appended blocks, and not on how many metablockgroups share a block.
     fn pace(&self, oldest: impl Iterator<Item = u64>, appended: u64) -> usize {
         let old = oldest.take_while(|tail| self.position.saturating_sub(*tail) > self.length / 2);
-        // behind this close, the next one may append its share
+        // after this close, the next one may append its share
         let limit = self.length.saturating_sub(self.share as u64);
         let due = (1_u64..).zip(old).map(|(count, tail)| match (tail + limit).saturating_sub(self.position) {
             left if left <= appended => count,
@@ -88,12 +88,12 @@ impl Ring {
 }
 
 impl SpaceMapRecord {
-    /// Most blocks of the ring that a close writes.
+    /// Maximum number of blocks of the ring that a close writes.
     pub(super) fn share(&self) -> usize {
         share(&self.maps)
     }
 
-    /// Brings what changed into the closing generation.
+    /// Writes the changes into the closing generation.
     pub(super) fn close(&self, closing: &Closing<'_>) -> store::Result<()> {
         self.open.close();
         let mut log = self.log.lock();
@@ -132,12 +132,13 @@ impl SpaceMapRecord {
         Ok(())
     }
 
-    /// Writes a metablockgroup's tree anew, and its head. Where that is not possible yet it waits, unless it `must` be.
+    /// Rewrites a metablockgroup's tree, and its head. If that is not possible yet it is postponed, unless it `must` be
+    /// done.
     fn fold(&self, closing: &Closing<'_>, log: &mut Log, map: u32, must: bool) -> store::Result<()> {
         let Some(area) = self.areas.get(map as usize) else { return Ok(()) };
         let mut area = area.lock();
         if area.moved > self.durable.load(Ordering::Acquire) && !self.mutant.is(Mutant::FoldTwice) {
-            // the place is still what a crash would need
+            // a crash would still need this copy
             return if must { Err(full()) } else { Ok(()) };
         }
         let mut writer = TreeWriter::new(&self.maps, map);
@@ -145,7 +146,7 @@ impl SpaceMapRecord {
             Ok(groups) => {
                 groups.iter().for_each(|free| writer.group(free.runs().map(|run| run.start..run.end())));
             }
-            // it holds nothing back any more
+            // it does not retain any block any more
             Err(LoadError::Corrupt(_)) => return Ok(()),
             Err(LoadError::Device(error)) => return if must { Err(error) } else { Ok(()) },
         }
@@ -198,13 +199,13 @@ impl SpaceMapRecord {
 }
 
 impl Area {
-    /// The block of the ring at this position has records of it.
+    /// Records that the block of the ring at this position has records of it.
     fn wait_at(&mut self, position: u64) {
         self.oldest.get_or_insert(position);
     }
 }
 
-/// Most blocks of the ring that a close writes.
+/// Maximum number of blocks of the ring that a close writes.
 pub(super) fn share(maps: &SpaceMaps) -> usize {
     let ring = maps.ring();
     (((ring.end - ring.start) / 4) as usize).clamp(1, MOST_APPENDED)
@@ -239,15 +240,15 @@ mod tests {
     fn a_ring_that_is_half_full_loses_its_oldest_a_few_at_a_time() {
         assert_eq!(chosen(&[(1, 1)], &[(92, 7), (95, 8)]), (vec![], vec![]));
         assert_eq!(chosen(&[(1, 1)], &[(91, 7), (95, 8)]), (vec![], vec![7]));
-        // three blocks are left before the next close may need all there is
+        // three blocks remain before the next close may need the whole ring
         assert_eq!(chosen(&[(9, 1)], &(0..9).map(|map| (91, map)).collect::<Vec<_>>()), (vec![], vec![0, 1, 2]));
         assert_eq!(chosen(&[(9, 11)], &(0..9).map(|map| (91, map)).collect::<Vec<_>>()).1.len(), 6);
         let many: Vec<(u64, u32)> = (86..92).zip(1..).collect();
         assert_eq!(chosen(&[(9, 1)], &many), (vec![], vec![1, 2, 3, 4]));
     }
 
-    /// Random generations that fit into their share, on rings of any length: no close has to fold for a ring without
-    /// space, and what it folds in time is bounded by what it appends.
+    /// Random generations within their share, on rings of any length: no close has to fold for lack of space, and the
+    /// number of folds in time is bounded by the appended blocks.
     #[test]
     fn a_pace_leaves_nothing_for_a_full_ring() {
         for case in cases("a_pace_leaves_nothing_for_a_full_ring", 40) {
@@ -270,7 +271,7 @@ mod tests {
                 let appended = ring.blocks(counts.values().sum());
                 let choice = ring.choose(&counts, &by_age);
                 assert!(choice.must.is_empty(), "{n}: {choice:?}");
-                // what there is when the half begins, and at least that is left then
+                // blocks left when the half begins: at least this many
                 let least = (length / 2).saturating_sub(2 * share as u64).max(1);
                 let most = maps.min((maps * appended).div_ceil(least));
                 assert!(choice.may.len() as u64 <= most, "{n}: {} of {most}", choice.may.len());
@@ -291,7 +292,7 @@ mod tests {
         // 15 blocks are used, and two are needed
         assert_eq!(chosen(&[(9, 11)], &[(85, 1), (86, 2), (99, 3)]).0, [1]);
         assert_eq!(chosen(&[(9, 21)], &[(85, 1), (85, 2), (86, 3), (99, 4)]).0, [1, 2, 3]);
-        // its own records make no block any more
+        // its own records need no block any more
         assert_eq!(chosen(&[(1, 11)], &[(85, 1), (86, 2)]).0, [1]);
     }
 }

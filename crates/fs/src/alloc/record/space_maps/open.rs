@@ -1,4 +1,4 @@
-//! Space maps as they are found when a volume is opened: the heads, and what the log has beyond them.
+//! Space maps when a volume is opened: the heads, and the records of the log beyond them.
 
 use super::area::Area;
 use super::close::share;
@@ -22,17 +22,17 @@ use std::sync::atomic::AtomicU64;
 pub(crate) struct Found {
     pub(super) maps: SpaceMaps,
     pub(super) areas: Vec<Area>,
-    /// Of the next generation.
+    /// Sequence of the next generation.
     pub(super) sequence: u64,
-    /// Of the next block of the log.
+    /// Position of the next block of the log.
     pub(super) position: u64,
 }
 
 impl Found {
-    /// The space maps of a volume; `None` where it has block bitmaps.
+    /// Reads the space maps of a volume; `None` if it has block bitmaps.
     ///
     /// # Errors
-    /// Those of the device; numbers of the superblock that lead nowhere.
+    /// Those of the device; invalid numbers in the superblock.
     pub(crate) fn read(volume: &Disk) -> Result<Option<Self>> {
         let Some(maps) = SpaceMaps::of(&volume.sb)? else { return Ok(None) };
         let blocks = |range: Range<u64>| {
@@ -55,7 +55,8 @@ impl Found {
         Ok(Some(found))
     }
 
-    /// Replays what the log has beyond the heads. What of it was lost makes those corrupt who may be part of it.
+    /// Replays the records of the log beyond the heads. If some are lost, the maps that they may belong to become
+    /// corrupt.
     fn replay(&mut self, ring: Vec<format::Result<Option<RingBlock>>>) {
         let length = ring.len() as u64;
         let newest = ring.iter().flatten().flatten().map(|block| block.position).max();
@@ -67,7 +68,7 @@ impl Found {
             return;
         };
         self.position = newest + 1;
-        // back from the newest as far as there is no gap
+        // from the newest back to the first gap
         let mut blocks: Vec<RingBlock> = ring.into_iter().flatten().flatten().collect();
         blocks.sort_unstable_by_key(|block| std::cmp::Reverse(block.position));
         let gapless = blocks.iter().zip((0..=newest).rev()).take_while(|(block, position)| block.position == *position);
@@ -98,7 +99,7 @@ impl Found {
         }
     }
 
-    /// Blocks of the log up to a sequence are not there.
+    /// Records that blocks of the log up to a sequence are missing.
     fn lost(&mut self, sequence: u64) {
         for area in &mut self.areas {
             if area.head().is_none_or(|head| head.sequence < sequence) {
@@ -107,9 +108,9 @@ impl Found {
         }
     }
 
-    /// The blocks of the record itself, by the descriptors of all groups: table, log, and two places for each
-    /// metablockgroup. One whose descriptors or head lead elsewhere is corrupt, and where its bitmaps would lie is left
-    /// alone.
+    /// The blocks of the record itself, according to the descriptors of all groups: table, log, and two tree copies for
+    /// each metablockgroup. A metablockgroup whose descriptors contradict each other or its head is corrupt: then only
+    /// the locations in its head are included.
     pub(crate) fn own_blocks(&mut self, groups: &[Group]) -> Vec<Range<u64>> {
         let mut own = vec![self.maps.table(), self.maps.ring()];
         for (map, area) in (0..).zip(&mut self.areas) {
@@ -122,7 +123,7 @@ impl Found {
                 own.extend(places);
                 continue;
             }
-            area.mark_corrupt("its descriptor does not say where its space map lies");
+            area.mark_corrupt("its descriptors do not contain the location of its space map");
             let places = area.head().map(|head| self.maps.places(map, head.places));
             own.extend(places.into_iter().flatten());
         }
@@ -134,7 +135,7 @@ impl Found {
         self.areas.iter().filter(|area| area.corrupt().is_none()).map(Area::free).sum()
     }
 
-    /// The record of the volume whose own structures lie in these system zones.
+    /// Converts into the record of a volume with these system zones.
     pub(crate) fn into_record(self, system_zones: &Arc<SystemZones>, mutant: Injected) -> SpaceMapRecord {
         let restarts = mutant.is(Mutant::RestartSequence);
         let sequence = if restarts { 1 } else { self.sequence };

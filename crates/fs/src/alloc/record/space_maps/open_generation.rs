@@ -1,34 +1,33 @@
-//! The measure of what the open generation will have to say when it closes.
+//! An estimate of the records that the open generation writes when it closes.
 
 use format::space_map::ring::MOST_BLOCKS;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Metablockgroups that a generation may change whose records do not fit into its share of the ring: each of them may
-/// have to be folded. One that changes more closes first.
+/// Maximum number of metablockgroups changed by a generation whose records exceed its share of the ring: each of them
+/// may have to be folded. A generation that changes more closes first.
 const MOST_FOLDED: usize = 64;
 
-/// The changes of the open generation. Records that a close has no space for are folded away, and for each
-/// metablockgroup that takes a tree; so where there are many, the generation closes before its records exceed their
-/// share.
+/// The changes of the open generation. Records without space in a close are replaced by folds, which write a tree for
+/// each metablockgroup; so if there are many, the generation closes before its records exceed their share.
 pub(super) struct OpenGeneration {
     /// The generation that last changed each metablockgroup.
     changed: Box<[AtomicU64]>,
-    /// Metablockgroups that this one changed.
+    /// Number of metablockgroups changed in the open generation.
     maps: AtomicUsize,
-    /// The records that its changes need, about: those that cancel each other are counted.
+    /// Approximate number of records for its changes: those that cancel each other are counted.
     records: AtomicUsize,
-    /// Records that a close has space for.
+    /// Maximum number of records in a close.
     share: usize,
 }
 
 impl OpenGeneration {
-    /// Of a volume with so many metablockgroups.
+    /// No changes, for a volume with this number of metablockgroups.
     pub(super) fn new(maps: usize, share: usize) -> Self {
         let changed = (0..maps).map(|_| AtomicU64::new(0)).collect();
         Self { changed, maps: AtomicUsize::new(0), records: AtomicUsize::new(0), share }
     }
 
-    /// The generation changes a group of this metablockgroup.
+    /// Records a change in a group of this metablockgroup.
     pub(super) fn add_map(&self, map: u32, generation: u64) {
         let Some(changed) = self.changed.get(map as usize) else { return };
         if changed.swap(generation, Ordering::Relaxed) != generation {
@@ -36,17 +35,17 @@ impl OpenGeneration {
         }
     }
 
-    /// A run of so many blocks is allocated or freed.
+    /// Records that a run of this many blocks is allocated or freed.
     pub(super) fn add_run(&self, blocks: u32) {
         self.records.fetch_add(1 + (blocks / MOST_BLOCKS) as usize, Ordering::Relaxed);
     }
 
-    /// Whether it should close before it changes more.
+    /// Whether the generation should close before further changes.
     pub(super) fn is_full(&self) -> bool {
         self.maps.load(Ordering::Relaxed) > MOST_FOLDED && self.records.load(Ordering::Relaxed) > self.share
     }
 
-    /// It closes: no operation runs.
+    /// Resets the counts at a close, while no operation runs.
     pub(super) fn close(&self) {
         self.maps.store(0, Ordering::Relaxed);
         self.records.store(0, Ordering::Relaxed);
@@ -66,7 +65,7 @@ mod tests {
                 open.add_run(1);
             });
         };
-        // few, with any number of records, and many with as many as fit
+        // few with any number of records, and many with up to the maximum
         (0..10).for_each(|_| change(MOST_FOLDED, 1));
         assert!(!open.is_full());
         open.close();

@@ -1,4 +1,4 @@
-//! A summary of a volume's space maps, for those who only look.
+//! A summary of a volume's space maps, for display.
 
 use super::open::Found;
 use crate::{Disk, Result};
@@ -8,13 +8,13 @@ use std::ops::Range;
 /// The space maps of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpaceMapSummary {
-    /// Groups in a metablockgroup; those of the last may be fewer.
+    /// Groups in a metablockgroup; the last may have fewer.
     pub groups_per_map: u32,
     /// Blocks of the table of heads.
     pub table: Range<u64>,
     /// Blocks of the log.
     pub log: Range<u64>,
-    /// Blocks of the log that hold records which are in no tree yet.
+    /// Blocks of the log with records that are in no tree yet.
     pub log_used: u64,
     /// The sequence of the next generation.
     pub sequence: u64,
@@ -27,13 +27,13 @@ pub struct SpaceMapSummary {
 pub struct SpaceMapHead {
     /// Its groups.
     pub groups: Range<u32>,
-    /// Its free blocks: those of the tree, and what the log has since.
+    /// Its free blocks, including the records of the log since its tree.
     pub free: u64,
     /// Records of the log that are not in its tree.
     pub records: u64,
-    /// The tree that counts; `None` where the head cannot be read.
+    /// The active tree; `None` if the head cannot be read.
     pub tree: Option<SpaceMapTree>,
-    /// Why its free space is not known.
+    /// The reason why its free space is unknown.
     pub damaged: Option<&'static str>,
 }
 
@@ -44,18 +44,18 @@ pub struct SpaceMapTree {
     pub block: u64,
     /// Its length in bytes.
     pub length: u32,
-    /// The sequence up to which the log is in it.
+    /// The sequence up to which it includes the log.
     pub sequence: u64,
     /// The length of its longest run of free blocks.
     pub longest: u64,
 }
 
 impl Disk {
-    /// The summary of the volume's space maps; `None` where block bitmaps record its free space.
+    /// The summary of the volume's space maps; `None` if block bitmaps record its free space.
     ///
     /// # Errors
-    /// Those of the device; numbers of the superblock that lead nowhere. What is damaged of a single map is said of
-    /// that.
+    /// Those of the device; invalid numbers in the superblock. Damage of a single map is reported in its
+    /// [`SpaceMapHead`].
     pub fn space_maps(&self) -> Result<Option<SpaceMapSummary>> {
         Ok(Found::read(self)?.map(|found| found.summary()))
     }

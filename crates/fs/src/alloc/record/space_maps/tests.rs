@@ -1,5 +1,5 @@
-//! Space maps on a device that loses its power, beside a plain list of blocks: what many generations allocate, free, set
-//! aside and reserve, with folds, crashes and mounts in between. No block is allocated twice, and none is lost.
+//! Space maps on a device that loses power, compared with a plain list of blocks: many generations that allocate, free,
+//! set aside and reserve, with folds, crashes and mounts between them. No block is allocated twice, and none is lost.
 
 use crate::alloc::blocks::Extent;
 use crate::alloc::{Purpose, Reservation, Role};
@@ -14,25 +14,26 @@ use testkit::{Rng, cases, space_maps};
 
 const LEN: u64 = 40 << 20;
 const SIZE: usize = 1024;
-/// Random runs, and the steps of all of them.
+/// Number of random runs, and steps of all runs together.
 const CASES: u64 = 40;
 const STEPS: u64 = 200_000;
 
-/// A device whose power goes after some requests. Of what no flush has followed by then any blocks survive.
+/// A device whose power fails after a number of requests. Of the writes without a later flush any subset of blocks
+/// survives.
 struct Power(Mutex<Storage>);
 
 struct Storage {
     bytes: Vec<u8>,
     pending: Vec<Pending>,
-    /// Requests until the power goes.
+    /// Requests left before the power fails.
     left: u64,
 }
 
-/// A block that no flush has followed.
+/// A block without a later flush.
 struct Pending {
     at: usize,
     before: Vec<u8>,
-    /// Absent where it was written when the power was gone.
+    /// Absent if it was written after the power failed.
     after: Option<Vec<u8>>,
 }
 
@@ -49,7 +50,7 @@ impl Power {
         self.0.lock().left == 0
     }
 
-    /// The bytes that are there when the power comes back. Nothing uses the device any more.
+    /// The bytes on the device after power is restored. Nothing uses the device any more.
     fn after_crash(&self, rng: &mut Rng) -> Vec<u8> {
         let mut storage = self.0.lock();
         let (mut bytes, pending) = (std::mem::take(&mut storage.bytes), std::mem::take(&mut storage.pending));
@@ -107,7 +108,7 @@ impl BlockDevice for Power {
     }
 }
 
-/// The bytes of a new volume of five metablockgroups, with a log of so many blocks.
+/// The bytes of a new volume of five metablockgroups, with a log of `log` blocks.
 fn made(log: u32) -> Vec<u8> {
     let device = MemoryDevice::zeroed(LEN).expect("a device");
     let mut options = MkfsOptions::new(Kind::SpaceMap);
@@ -128,7 +129,7 @@ fn open(device: &Arc<Power>) -> Volume {
     volume
 }
 
-/// Of each block, 1 where the volume has it for free.
+/// For each block, 1 if it is free on the volume.
 fn free(volume: &Volume) -> Vec<u8> {
     let space = volume.space().expect("writable");
     let geometry = &volume.sb.geometry;
@@ -147,7 +148,7 @@ fn free(volume: &Volume) -> Vec<u8> {
 /// The use of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
-    /// The volume's own from the beginning.
+    /// Used by the volume itself from the beginning.
     Own,
     Used,
     Free,
@@ -157,13 +158,13 @@ enum Unit {
     Aside,
 }
 
-/// Counts of what happened.
+/// Counts of events.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Crashes that left the last generation, and those that left the one that was on its way.
+    /// Crashes that left the last generation, and crashes that left the one being written.
     crashes: [u64; 2],
     mounts: u64,
-    /// Metablockgroups whose tree was another than at the last mount.
+    /// Metablockgroups whose tree has changed since the last mount.
     folds: u64,
 }
 
@@ -179,12 +180,12 @@ struct Model {
     /// The extents when a sync last returned, and when one was last called.
     durable: Vec<Extent>,
     closing: Vec<Extent>,
-    /// Where the trees were.
+    /// The sequences of the trees.
     trees: Vec<u64>,
 }
 
 impl Model {
-    /// Of a new volume, of whose blocks these are free.
+    /// The list for a new volume with these free blocks.
     fn new(free: Vec<u8>) -> Self {
         let mut model = Self {
             own: free,
@@ -202,7 +203,7 @@ impl Model {
         model
     }
 
-    /// Of each block, 1 where it is free if these extents are all that was allocated.
+    /// For each block, 1 if it is free when only these extents are allocated.
     fn free_beside(&self, extents: &[Extent]) -> Vec<u8> {
         let mut free = self.own.clone();
         for extent in extents {
@@ -211,7 +212,7 @@ impl Model {
         free
     }
 
-    /// These extents are all that is allocated, and they are durable.
+    /// Resets the list to these extents, all durable.
     fn restart(&mut self, extents: Vec<Extent>) {
         self.units = self.own.iter().map(|free| if *free == 1 { Unit::Free } else { Unit::Own }).collect();
         self.free = self.own.iter().map(|free| u64::from(*free)).sum();
@@ -230,7 +231,7 @@ impl Model {
         }
     }
 
-    /// One change; a phase allocates more than it frees, or the other way round.
+    /// Makes one change; a phase allocates more than it frees, or vice versa.
     fn step(&mut self, volume: &Volume, rng: &mut Rng, fills: bool) {
         match rng.below(100) {
             0..10 => self.set_aside(volume, rng),
@@ -257,7 +258,7 @@ impl Model {
         }
     }
 
-    /// Frees an extent, or what lies behind a part of it.
+    /// Frees an extent, or the rest of it behind a position.
     fn free(&mut self, volume: &Volume, rng: &mut Rng) {
         if self.extents.is_empty() {
             return;
@@ -277,7 +278,7 @@ impl Model {
         self.deferred.push(gone);
     }
 
-    /// Sets a free run aside, or releases one that was.
+    /// Sets a free run aside, or releases one.
     fn set_aside(&mut self, volume: &Volume, rng: &mut Rng) {
         let (space, geometry) = (volume.space().expect("writable"), &volume.sb.geometry);
         if self.aside.len() > 3 || rng.chance(30) {
@@ -297,19 +298,19 @@ impl Model {
         }
     }
 
-    /// Reserves blocks, or releases those that were.
+    /// Reserves blocks, or releases the reservation.
     fn reserve(&mut self, volume: &Volume, rng: &mut Rng) {
         if self.reserved.take().is_some() {
             return;
         }
         let blocks = 1 + rng.below(300);
-        // where there are fewer it would wait until what was freed is durable
+        // with fewer blocks it would wait until freed ones are durable
         if volume.space().expect("writable").pool.lock().available(Privilege::Ordinary) > blocks {
             self.reserved = Some(volume.reserve(blocks).expect("there is space"));
         }
     }
 
-    /// Releases all that was set aside or reserved.
+    /// Releases everything set aside or reserved.
     fn release(&mut self, volume: &Volume) {
         self.reserved = None;
         let space = volume.space().expect("writable");
@@ -319,7 +320,7 @@ impl Model {
         }
     }
 
-    /// Closes the generation; what was freed in it may be used where the power stays on.
+    /// Closes the generation; space freed in it may be used while the power stays on.
     fn sync(&mut self, volume: &Volume, device: &Power) {
         volume.change(1).expect("a change").edit_superblock(|_| ()).expect("the superblock");
         self.closing.clone_from(&self.extents);
@@ -332,19 +333,19 @@ impl Model {
         }
     }
 
-    /// The volume has the state of the last sync, or where one was under way that.
+    /// Compares the volume with the last sync, or with one that was in progress.
     fn crash(&mut self, volume: &Volume, seen: &mut Seen) {
         let found = free(volume);
         let states = [&self.durable, &self.closing];
         let state = states.iter().position(|extents| self.free_beside(extents) == found);
-        let state = state.expect("what is free is what was free at a sync");
+        let state = state.expect("the free blocks match those of a sync");
         seen.crashes[state] += 1;
         let extents = states[state].clone();
         self.restart(extents);
         self.count_folds(volume, seen);
     }
 
-    /// The device has what is allocated, as an independent reader finds it.
+    /// Compares the allocated blocks on the device, as found by an independent reader.
     fn compare(&self, device: &Power) {
         let found = space_maps::free_blocks(&device.0.lock().bytes).unwrap_or_else(|what| panic!("{what}"));
         assert!(found == self.free_beside(&self.extents), "a reader finds other blocks free");
@@ -368,7 +369,7 @@ fn extent(volume: &Volume, group: GroupNo, run: Run) -> Extent {
     Extent { first: FsBlock(start + u64::from(run.start)), count: run.len }
 }
 
-/// With EXTANT_CAMPAIGN=50 these are ten million steps.
+/// With EXTANT_CAMPAIGN=50 ten million steps.
 #[test]
 fn no_block_is_allocated_twice_and_none_is_lost() {
     let (mut seen, mut runs) = (Seen::default(), 0);
@@ -381,7 +382,7 @@ fn no_block_is_allocated_twice_and_none_is_lost() {
         assert!(free(&volume) == own, "a reader finds other blocks free");
         let mut model = Model::new(own);
         model.count_folds(&volume, &mut seen);
-        // generations of a few changes, and of more than fit into their share of the log
+        // generations of a few changes, and of more than their share of the log
         let per_sync = *rng.pick(&[5, 30, 300]);
         for n in 0..STEPS / CASES {
             model.step(&volume, &mut rng, n / 500 % 2 == 0);
@@ -414,7 +415,7 @@ fn no_block_is_allocated_twice_and_none_is_lost() {
         runs += 1;
     }
     println!("{runs} runs: {seen:?}");
-    // one case alone may do without
+    // a single case may lack some
     let all = [seen.crashes[0], seen.crashes[1], seen.mounts, seen.folds];
     assert!(runs < CASES || all.iter().all(|count| *count > 10), "{seen:?}");
 }
