@@ -1,4 +1,4 @@
-//! `extant age`: makes a volume look as if it had been in use for years.
+//! `extant age`: ages a volume as years of use would.
 
 use crate::failure::{Failure, Result, say};
 use crate::fill::on_signals;
@@ -28,7 +28,7 @@ The workload is that of the ffsck paper (FAST '13, section 3.2): a directory for
     determines everything.
 
 File content is not written. Files have all their blocks, so checkers and allocators meet ordinary metadata, but reading \
-    a file returns whatever was on the device before: use such a volume for measurements only. An image file stays sparse.
+    a file returns what was on the device before: use such a volume for measurements only. An image file stays sparse.
 
 The volume must not be mounted, and should be empty. No journal and no write ordering protects it meanwhile: after a \
     crash, recreate it. SIGINT and SIGTERM stop the aging and leave the volume consistent.
@@ -47,15 +47,15 @@ pub(crate) struct Age {
     #[arg(long, value_name = "PERCENT", default_value_t = 90.0, value_parser = percent)]
     fill: f64,
 
-    /// Operations in each directory after it was filled
+    /// Number of rounds after filling, each with one operation in each directory
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     rounds: u32,
 
-    /// Blocks of the largest new file; files grow by half of it at most
+    /// Maximum number of blocks of a new file; files grow by at most half of it
     #[arg(long, value_name = "BLOCKS", default_value_t = age::LARGEST, value_parser = clap::value_parser!(u64).range(2..))]
     largest: u64,
 
-    /// Block placement: usual, or hint: metadata at the front of each group, to make later checks faster
+    /// Block placement: usual, or hint, which puts metadata at the front of each group to make later checks faster
     #[arg(long, value_name = "WHERE", default_value = "usual")]
     placement: Placement,
 

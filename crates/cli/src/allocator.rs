@@ -1,9 +1,9 @@
-//! The allocator of the program's memory.
+//! The program's memory allocator.
 //!
-//! A server runs for months, and memory that was in use once, as while many files are made, has to go back to the
-//! system. The allocator of the C library returns what lies at the end of its heaps, so that one block in use pins all
-//! before it. jemalloc returns each unused page. The number of its arenas, and the time after which it returns pages,
-//! are set where it is built, in `.cargo/config.toml`.
+//! A server runs for months, so memory that was needed once, for example while many files were created, must return to
+//! the system. The allocator of the C library returns only the end of each heap: one block in use pins everything
+//! before it. jemalloc returns every unused page. The number of its arenas, and the time after which it returns pages,
+//! are set at build time, in `.cargo/config.toml`.
 
 use tikv_jemallocator::Jemalloc;
 
@@ -15,7 +15,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Resident memory of this process that no file is behind, in KiB.
+    /// Anonymous resident memory of this process, in KiB.
     fn resident() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").expect("the process's status");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the resident memory");

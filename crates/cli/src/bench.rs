@@ -1,4 +1,4 @@
-//! `extant bench`: Extant and other implementations, measured in one run.
+//! `extant bench`: measures Extant and other implementations in one run.
 
 use crate::failure::{Failure, Result};
 use crate::output::{print_json, stdout};
@@ -63,15 +63,15 @@ struct Check {
     #[arg(long = "volume", value_name = "FILE")]
     volumes: Vec<PathBuf>,
 
-    /// Create a volume of this kind in DIR and measure on it; it stays there and is used again. Needs root
+    /// Create a volume of this kind in DIR, or reuse the existing one, and measure on it. Needs root
     #[arg(long, value_enum, value_name = "KIND", requires = "dir")]
     make: Vec<VolumeKind>,
 
-    /// Directory for such volumes
+    /// Directory for the volumes of --make
     #[arg(long, value_name = "DIR", requires = "make")]
     dir: Option<PathBuf>,
 
-    /// Number of files in a volume that is created
+    /// Number of files in a new volume
     #[arg(long, value_name = "N", requires = "make", value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
     files: Option<u64>,
 
@@ -91,7 +91,7 @@ struct Check {
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
 
-    /// Also time the reads of both on a modelled disk: hdd, ssd or a parameter file. For e2fsck this needs strace
+    /// Also time the reads of both on a modelled disk: hdd, ssd or a parameter file. Needs strace for e2fsck
     #[arg(long, value_name = "hdd|ssd|FILE")]
     model: Option<String>,
 
@@ -138,10 +138,10 @@ struct Read {
                   kernel:FORMAT, extant:FORMAT[:MODE] (through FUSE), library:FORMAT[:MODE] (no FUSE) or \
                   fuse2fs:FORMAT, or upper-bound:FORMAT (files in memory through FUSE), or raw-log:log (no file \
                   system: content, a record of 4 KiB in a log, and one flush, for the set fsync). MODE is a mode \
-                  of `extant crash`, or data=writeback or data=journal, and for the others what their -o takes. \
-                  Needs root, but for the library.
+                  of `extant crash`, or data=writeback or data=journal, and for the others the value of their -o option. \
+                  Needs root, except for the library.
 
-Where it can be counted, tables show what was written: bytes, requests, requests that do not begin where the one before \
+Where available, tables show the writes: bytes, requests, requests that do not begin where the one before \
                   ended (seeks), and flushes. For the library these are its requests to the device, for the kernel \
                   those to its loop device.",
     after_help = "Examples:
@@ -154,11 +154,11 @@ Where it can be counted, tables show what was written: bytes, requests, requests
 Exit status: 0 results printed, 1 failed, 2 wrong usage."
 )]
 struct WriteSets {
-    /// A peer; may be repeated
+    /// A peer to measure; may be repeated
     #[arg(long = "on", value_name = "PEER", required = true)]
     peers: Vec<write::Spec>,
 
-    /// The peer that ratios are relative to, one of those; by default the first. May be repeated
+    /// The peer that ratios are relative to; by default the first. May be repeated
     #[arg(long = "to", value_name = "PEER")]
     to: Vec<write::Spec>,
 
@@ -192,7 +192,7 @@ struct WriteSets {
 enum WriteSet {
     /// 100 000 empty files in 1 000 directories: created, examined, deleted
     Empty,
-    /// The same created and deleted, three times, with one sync at the end
+    /// The same files created and deleted, three times, with one sync at the end
     CreateDelete,
     /// PostMark: 20 000 files of 500 B to 16 KB, 100 000 transactions
     Postmark,
@@ -200,7 +200,7 @@ enum WriteSet {
     Untar,
     /// 1 GiB written and read, 4 KiB reads and synced writes
     Data,
-    /// 2 000 times 4 KiB appended, overwritten, in a new file: an fsync each
+    /// 2 000 times 4 KiB, appended, overwritten or in a new file, each with an fsync
     Fsync,
     /// The load file of dbench, replayed by 1, 4, 8, 16 and 32 clients at once
     Dbench,
@@ -250,7 +250,7 @@ struct Paper {
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size)]
     size: u64,
 
-    /// An age: operations in each directory after the volume was filled. May be repeated
+    /// An age: the number of rounds after filling, each with one operation in each directory. May be repeated
     #[arg(long, value_name = "COUNT", default_values_t = [0, 100, 400])]
     rounds: Vec<u32>,
 
@@ -299,10 +299,10 @@ fn size(text: &str) -> std::result::Result<u64, String> {
     blockdev::parse_size(text).map_err(|e| e.to_string())
 }
 
-/// A volume that can be made.
+/// A volume that `--make` can create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum VolumeKind {
-    /// Many small files on ext4: 150 000 unless --files says so
+    /// Many small files on ext4: 150 000 by default (--files)
     ManyExt4,
     /// ext3 with fragmented files: 6 000 files in 3 GiB
     AgedExt3,
@@ -403,13 +403,13 @@ impl Check {
         Ok(0)
     }
 
-    /// The volume of this kind in the folder, made unless it is there.
+    /// The volume of this kind in the folder, created if it does not exist.
     fn made(&self, kind: Kind) -> Result<PathBuf> {
         let files = self.files.unwrap_or(kind.files());
         let dir = self.dir.as_deref().unwrap_or(Path::new("."));
         let path = dir.join(format!("{}-{files}.img", kind.name()));
         if !path.exists() {
-            // under another name first, so that a partial volume is never taken for a complete one
+            // under a temporary name first, so that a partial volume is never used as a complete one
             let partly = dir.join(format!("{}-{files}.part", kind.name()));
             let failed = |e| Failure::Message(format!("cannot make {}: {e}", path.display()));
             std::fs::create_dir_all(dir).map_err(failed)?;
@@ -455,7 +455,7 @@ impl WriteSets {
     }
 }
 
-/// Does work that takes long, with a progress bar on a terminal.
+/// Runs lengthy work with a progress bar on a terminal.
 fn watched<T>(work: impl FnOnce(&Bar) -> bench::Result<T>) -> Result<T> {
     let bar = Bar::steps();
     let outcome = work(&bar);

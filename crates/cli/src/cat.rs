@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Bytes read at once: long enough for requests as long as the runs of a file.
+/// Size of a read in bytes: long enough that requests are as long as a file's extents.
 const BUFFER: usize = 1 << 20;
 
 #[derive(Debug, Args)]

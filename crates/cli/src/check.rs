@@ -1,4 +1,4 @@
-//! `extant check`, and e2fsck's names for it: checks a volume and repairs it.
+//! `extant check`, also under e2fsck's names: checks and repairs a volume.
 
 use crate::device::{Device, open_volume};
 use crate::failure::{Failure, say, without_errno};
@@ -44,23 +44,23 @@ use watch::Watch;
   extant check -fy -z before volume.img   repair everything, with an undo file
   fsck.ext4 -a -C0 /dev/sdb1              as fsck(8) calls it at boot
 
-Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a person has to decide, it \
-    replays the journal, marks the volume as one with errors, so that no later run takes it for clean, and changes \
+Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a decision is needed, it \
+    replays the journal, marks the volume as having errors, so that no later run skips the check, and changes \
     nothing else. -z records the old content for `extant undo` (not for native volumes; no file where nothing is \
     changed). A repair that is interrupted at any moment is finished by the next one. A mounted volume is only read.
 
 On a native volume -p has one exception: where the newest of its two superblocks is destroyed, which cannot be distinguished \
-    in general from one that a loss of power tore, -p goes back to the generation of the other one, if that has no errors. This \
+    in general from one torn by a loss of power, -p goes back to the generation of the other one, if that has no errors. This \
     drops at most the changes of the newest generation, as a mount after such a loss of power does.
 
 Problem codes are the same as e2fsck's, and /etc/e2fsck.conf (or the file that E2FSCK_CONFIG names) is read. With -C FD, lines \
-    'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 shows a bar on the terminal; with a negative FD \
+    'PASS DONE OF DEVICE' go to that file descriptor, as with e2fsck; 0 shows a bar on the terminal; with a negative FD \
     progress is written from SIGUSR1 on. SIGUSR2 stops it.
 
 Called as fsck.ext2, fsck.ext3, fsck.ext4, fsck.rext3, fsck.extant or e2fsck, the program reads its command line as e2fsck \
     does, and without -n, -p or -y it asks on the terminal whether to repair.
 
-Exit status, the sum of: 0 no errors, 1 errors repaired, 2 reboot (the root was repaired), 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
+Exit status, the sum of: 0 no errors, 1 errors repaired, 2 reboot (the root was repaired), 4 errors are left, 8 operational error, 16 wrong usage, 32 cancelled."
 )]
 pub(crate) struct Check {
     /// Volume: a path, or `mem:SIZE`
@@ -99,10 +99,10 @@ pub(crate) struct Check {
     #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true, value_parser = descriptor)]
     completion: Option<i32>,
 
-    /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others
-    /// that change nothing; scan_segments=N, 1 to 10000 parts of a pass, to find owners of multiply-claimed blocks
-    /// faster; unshare_blocks: with -y, files that share blocks on purpose get blocks of their own; and empty_tables:
-    /// where an inode table cannot be found, -y makes an empty one, and its files are lost
+    /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others,
+    /// which have no effect; scan_segments=N, 1 to 10000 parts of a pass, to find owners of multiply-claimed blocks
+    /// faster; unshare_blocks: with -y, files that share blocks on purpose get blocks of their own; empty_tables: with
+    /// -y, an inode table that cannot be found is replaced by an empty one, and its files are lost
     #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended::parse)]
     extended: Vec<Extended>,
 
@@ -111,8 +111,8 @@ pub(crate) struct Check {
     name: Option<String>,
 
     /// Check a mounted native volume while it is in use: a snapshot of it, taken for the check and deleted afterwards,
-    /// and all other snapshots. Parts that could not be checked are listed, and the volume is not reported as clean
-    /// then. DEVICE may be a folder on it
+    /// and all other snapshots. Parts that could not be checked are listed, and the volume is then not reported as
+    /// clean. DEVICE may be a directory on it
     #[arg(long, conflicts_with_all = ["preen", "yes", "undo", "superblock", "block_size", "estimate"])]
     online: bool,
 
@@ -136,7 +136,7 @@ pub(crate) struct Check {
     #[arg(short, action = ArgAction::Count)]
     times: u8,
 
-    /// Behave as a checker that fsck(8) calls
+    /// Behave as fsck(8) expects of a checker
     #[arg(long, hide = true)]
     as_fsck: bool,
 }
@@ -158,7 +158,7 @@ struct Estimated<'a> {
     estimate: Estimate,
 }
 
-/// The JSON in place of a report where nothing can be checked.
+/// The JSON output where nothing can be checked.
 #[derive(Serialize)]
 struct Refused<'a> {
     device: &'a str,
@@ -169,21 +169,21 @@ struct Refused<'a> {
     error: &'a str,
 }
 
-/// A check that takes so many seconds says so before it begins.
+/// Estimated seconds from which on a check reports its duration before it begins.
 const LONG: f64 = 10.0;
 
-/// The message about a journal of which not all can be replayed, where the replay alone was requested.
+/// The message for `-E journal_only` on a journal that can be replayed only in part.
 const DAMAGED_JOURNAL: &str = "the journal is damaged and nothing was changed; check -fy recovers what can be";
 
 impl Check {
-    /// The exit status where the command ends in a [`Failure`].
+    /// The exit status of a [`Failure`].
     pub(crate) const FAILURE: u8 = exit::OPERATIONAL;
     /// The exit status for a wrong command line.
     pub(crate) const USAGE: u8 = exit::USAGE;
 
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         match self.start() {
-            // with the fields that a report has
+            // with the fields of a report
             Err(Failure::Message(sentence) | Failure::Refused(sentence)) if self.json && json_is_empty() => {
                 say(&sentence);
                 self.print_refused(Self::FAILURE, &sentence)?;
@@ -201,7 +201,7 @@ impl Check {
             _ => Repair::No,
         };
         if self.as_fsck && repair != Repair::Safe && !self.json {
-            // as e2fsck does, so that a log shows who was at work
+            // as e2fsck does, so that a log shows which program ran
             let _ = writeln!(io::stderr().lock(), "extant {}", env!("CARGO_PKG_VERSION"));
         }
         let asks = self.as_fsck && repair == Repair::No && !self.no_change && !self.estimate;
@@ -222,7 +222,7 @@ impl Check {
         Ok(status)
     }
 
-    /// One check, and with it one repair.
+    /// Runs one check, and with it one repair.
     fn once(&self, repair: Repair, settings: &Settings, watch: &Watch, asks: bool) -> Result<u8, Failure> {
         let mounted = blockdev::mounted(&self.device);
         let write = repair != Repair::No && !self.estimate;
@@ -308,7 +308,7 @@ impl Check {
         }
     }
 
-    /// The seconds that the check will take, where that is worth finding out; says so where it will take long.
+    /// The estimated duration in seconds, where an estimate is worthwhile; reports a long one.
     fn foretell(&self, device: &dyn BlockDevice, options: &Options, watch: &Watch) -> Option<f64> {
         let foretold = check::foretell(device, options, watch)?;
         if foretold.seconds >= LONG && !self.json {
@@ -317,7 +317,7 @@ impl Check {
         Some(foretold.seconds)
     }
 
-    /// Suggests a backup superblock for a check that was aborted, where there is one.
+    /// Suggests a backup superblock after an aborted check, where there is one.
     fn hint_at_copy(&self, device: &dyn BlockDevice) {
         if self.superblock.is_some() || check::is_native(device) {
             return;
@@ -327,7 +327,7 @@ impl Check {
         }
     }
 
-    /// Whether the volume is the root, mounted read-only: then it may be written although it is mounted.
+    /// Whether the volume is the root file system, mounted read-only: then it may be written although it is mounted.
     fn may_write(&self, mounted: Option<&Mounted>) -> Result<bool, Failure> {
         match mounted {
             None => Ok(false),
@@ -342,7 +342,7 @@ impl Check {
         }
     }
 
-    /// Whether the user wants what was found to be repaired.
+    /// Whether the user agrees to repair the problems found.
     fn agreed(&self) -> Result<bool, Failure> {
         let mut out = io::stdout().lock();
         write!(out, "\nRepair these problems? [y/N] ")?;
@@ -369,8 +369,8 @@ impl Check {
         Ok(exit::CLEAN)
     }
 
-    /// Whether the volume is marked clean and the mark can be trusted; else the reason why not, where it records one.
-    /// With -p and -y a journal is replayed first, and that is often all.
+    /// Whether the volume is marked clean and the mark can be trusted; else the reason for a check, where the
+    /// superblock records one. With -p and -y the journal is replayed first, which is often sufficient.
     fn left_clean(
         &self,
         device: &Arc<dyn BlockDevice>,
@@ -381,12 +381,12 @@ impl Check {
             Ok(_) if !check::first_sight(&**device, options) => Err(None),
             word => word,
         };
-        // a check that changes nothing leaves the orphan list to one that does
+        // a read-only check leaves the orphan list to one that repairs
         let mut clean = word(options.repair == Repair::No);
         if clean.is_ok() || options.repair == Repair::No || self.undo.is_some() {
             return clean;
         }
-        // errors of a volume that cannot be opened are reported by the check
+        // the check reports errors of a volume that cannot be opened
         let replayed = check::replay(device, options).unwrap_or(check::Replay::Nothing);
         match replayed {
             check::Replay::Nothing => {}
@@ -396,7 +396,7 @@ impl Check {
             }
             check::Replay::Damaged => return Err(Some("has a damaged journal".to_owned())),
         }
-        // nothing but files that were deleted while they were open
+        // nothing but files deleted while open
         if clean.is_err() && word(true).is_ok() {
             let freed = check::release_orphans(device, options).unwrap_or(0);
             if freed > 0 {
@@ -417,7 +417,7 @@ impl Check {
         self.name.as_deref().unwrap_or(&self.device)
     }
 
-    /// The same for people.
+    /// The volume's name, escaped for the terminal.
     fn shown_name(&self) -> String {
         escape(self.called().as_bytes())
     }
@@ -465,7 +465,7 @@ impl Check {
         Ok(exit::CLEAN)
     }
 
-    /// Prints the report; its status is the program's even if the output is not read to the end.
+    /// Prints the report; returns the exit status of the check even if the output is not read to the end.
     fn report(&self, report: &Report, settings: &Settings) -> Result<u8, Failure> {
         let manner = Manner {
             settings,
@@ -491,9 +491,9 @@ impl Check {
         print_json(&Printed { report, skipped })
     }
 
-    /// There is nothing to check.
+    /// Reports a volume that cannot be checked.
     fn refused(&self, refusal: &Refusal) -> Result<u8, Failure> {
-        // of the device or of an undo file
+        // an error of the device or of an undo file
         let sentence = without_errno(&refusal.sentence);
         self.say(&sentence);
         if self.json {
@@ -507,7 +507,7 @@ impl Check {
     }
 }
 
-/// A file descriptor as e2fsck's -C takes it.
+/// Parses a file descriptor as e2fsck's -C does.
 fn descriptor(word: &str) -> Result<i32, String> {
     word.parse().map_err(|_| "-C takes the number of a file descriptor: 0 shows a bar".into())
 }

@@ -33,9 +33,9 @@ impl Completions {
     }
 }
 
-/// A command without its hidden arguments and subcommands: shells would offer them.
+/// A command without its hidden arguments and subcommands, which shells would offer.
 fn shown(command: &Command) -> Command {
-    // names are static: a few bytes, of a program that ends when it has printed them
+    // names are static: a few bytes, in a program that exits after printing
     let name: &'static str = command.get_name().to_owned().leak();
     let mut shown = Command::new(name).version(env!("CARGO_PKG_VERSION"));
     shown = shown.args(command.get_arguments().filter(|argument| !argument.is_hide_set()));

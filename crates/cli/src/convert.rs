@@ -1,4 +1,4 @@
-//! `extant convert`: how a volume records its free space.
+//! `extant convert`: changes how a volume records its free space.
 
 use crate::check::watch::Watch;
 use crate::device::{Device, open_volume};
@@ -15,9 +15,9 @@ use std::io::Write;
     about = "Convert an ext4 volume to spacemap, or back",
     after_help = "Examples:
   extant convert --to spacemap volume.img   free space as extents and a log, not as bitmaps
-  extant convert --to ext4 volume.img       back again, for any kernel and e2fsprogs
+  extant convert --to ext4 volume.img       back, for any kernel and e2fsprogs
 
-The volume is checked first, and must have no errors. Only the records of free space are written, files stay where they are. \
+The volume is checked first, and must have no errors. Only the records of free space are written; files do not move. \
     Space maps need contiguous free blocks: one run for the table and the log, and one for each metablockgroup; where one is \
     missing, a message says how long it should be. A conversion that is interrupted at any moment is finished by the next \
     one, or by `extant check`.
@@ -25,14 +25,14 @@ The volume is checked first, and must have no errors. Only the records of free s
 A volume with space maps is mounted read-only by the kernel, and not read by e2fsck. Volumes of type ext2, ext3, rext3 and \
     extant are refused: tune2fs(8) makes ext4 of the first two.
 
-Exit status: 0 converted, or had that format already; 1 refused or failed, and nothing was changed."
+Exit status: 0 converted, or already in that format; 1 refused or failed, and nothing was changed."
 )]
 pub(crate) struct Convert {
     /// Format to convert to
     #[arg(long, value_name = "FORMAT")]
     to: Format,
 
-    /// Groups in a metablockgroup, a power of two; by default as many as make 8 GiB
+    /// Groups in a metablockgroup, a power of two; by default as many as fit in 8 GiB
     #[arg(long, value_name = "GROUPS", value_parser = clap::value_parser!(u32).range(1..=i64::from(format::space_map::MOST_GROUPS)))]
     metablockgroup: Option<u32>,
 

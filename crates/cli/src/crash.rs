@@ -1,4 +1,4 @@
-//! `extant crash`: the states that a loss of power can leave, compared with the guarantees of each mode.
+//! `extant crash`: compares the states that a loss of power can leave with the guarantees of each mode.
 
 use crate::failure::{Failure, Result};
 use crate::output::{counted, human, print_json, stdout};
@@ -21,9 +21,9 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(
     about = "Explore power-loss states and verify each mode's guarantees",
-    long_about = "Run workloads on small volumes in memory, record what is written and flushed, and construct every state in \
+    long_about = "Run workloads on small volumes in memory, record writes and flushes, and construct every state in \
                   which a loss of power could have left the device: all writes before the last flush, and any of those after \
-                  it, in any order, torn or not. Each state is recovered as its mode recovers, checked, and compared \
+                  it, in any order, torn or not. Each state is recovered as in its mode, checked, and compared \
                   with the mode's guarantees; some are worked on, some lose power again during recovery. A workload that \
                   breaks a guarantee is minimized and printed with the command that repeats it.",
     after_help = "Examples:
@@ -32,7 +32,7 @@ use std::path::PathBuf;
   extant crash --mode none --format ext4 --ops random --length 40
   extant crash --ops papers                          samples of PostMark, dbench, unpacking, mail …
   extant crash --ops full                            on a volume that is nearly full
-  extant crash --ops two --slice 17/1000             a part of all of two operations
+  extant crash --ops two --slice 17/1000             a slice of all workloads of two operations
   extant crash --mode dirty-bit --ops two --count 20 --faults 12
   extant crash --mode journal --workload 'create a | append a 5000 =1; fsync a; rename a b'
 
@@ -52,12 +52,12 @@ pub(crate) struct Crash {
     modes: Vec<Mode>,
 
     /// Format of the volumes in the modes without snapshots; by default ext2 without a journal and ext4 with one. The
-    /// modes snapshot and snapshot-cow have native volumes
+    /// modes snapshot and snapshot-cow use native volumes
     #[arg(long, value_name = "ext2|ext3|ext4")]
     format: Option<Kind>,
 
-    /// Size of the volumes, at least 1M, and 16M in the modes snapshot and snapshot-cow. By default 9M, there 24M; with
-    /// --ops full 2560K, there 16M
+    /// Size of the volumes, at least 1M, and 16M in the modes snapshot and snapshot-cow. By default 9M, in those modes
+    /// 24M; with --ops full 2560K, in those modes 16M
     #[arg(long, value_name = "SIZE", value_parser = blockdev::parse_size)]
     size: Option<u64>,
 
@@ -73,11 +73,11 @@ pub(crate) struct Crash {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     count: Option<usize>,
 
-    /// Of all workloads of two operations, only slice I, from 0, of N slices
+    /// Only slice I (from 0) of N slices of all workloads of two operations
     #[arg(long, value_name = "I/N", value_parser = slice, conflicts_with_all = ["count", "workload"])]
     slice: Option<(u64, u64)>,
 
-    /// Operations in a random workload
+    /// Number of operations in a random workload
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
     length: u16,
 
@@ -89,7 +89,7 @@ pub(crate) struct Crash {
     #[arg(long = "states", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=16))]
     subsets: u32,
 
-    /// Construct at most N states between two flushes; of more, a random sample of N
+    /// Construct at most N states between two flushes, a random sample if there are more
     #[arg(long, value_name = "N", default_value_t = 3000)]
     most: usize,
 
@@ -101,16 +101,16 @@ pub(crate) struct Crash {
     #[arg(long, value_name = "N", default_value_t = 50)]
     nested: u64,
 
-    /// Interrupt the recovery once more in every N-th state that such an interruption leaves; 0 for none
+    /// Interrupt the recovery again in every N-th state left by such an interruption; 0 for none
     #[arg(long, value_name = "N", default_value_t = 20)]
     deeper: u64,
 
-    /// Lose power once more after some work on every N-th state; 0 for none
+    /// Lose power again after some work on every N-th state; 0 for none
     #[arg(long = "again", value_name = "N", default_value_t = 50)]
     again: u64,
 
-    /// No loss of power: instead let every read, write and flush fail, once and permanently, at most N of each kind in
-    /// a workload, evenly spread
+    /// Without a loss of power, let every read, write and flush fail, once and permanently, at most N of each kind in a
+    /// workload, evenly spread
     #[arg(long, value_name = "N", conflicts_with_all = ["subsets", "most", "work_on", "nested", "deeper", "again", "e2fsck_every"])]
     faults: Option<usize>,
 
@@ -122,11 +122,11 @@ pub(crate) struct Crash {
     #[arg(long, value_name = "PATH", default_value = "e2fsck")]
     e2fsck: PathBuf,
 
-    /// Stop a mode after N findings
+    /// Stop exploring a mode after N findings
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     findings: u16,
 
-    /// Number of threads; by default as many as the machine runs at once
+    /// Number of threads; by default the number of processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
@@ -140,17 +140,17 @@ pub(crate) struct Crash {
 enum Ops {
     /// Every operation, with every placement of fsync, fdatasync and sync
     One,
-    /// Two such, chosen by the seed
+    /// Two such operations, chosen by the seed
     Two,
-    /// Longer ones from the seed
+    /// Longer workloads, from the seed
     Random,
-    /// Every operation among snapshots and in transactions; for the mode snapshot
+    /// Every operation between snapshots and in transactions; for the mode snapshot
     Versions,
-    /// Longer ones from the seed, with snapshots and transactions; for the mode snapshot
+    /// Longer workloads, from the seed, with snapshots and transactions; for the mode snapshot
     RandomVersions,
     /// Short samples of the workloads that papers measured, from the seed
     Papers,
-    /// On a volume that is nearly full, from the seed
+    /// Workloads on a nearly full volume, from the seed
     Full,
 }
 
@@ -197,7 +197,7 @@ impl Crash {
         let threads = self
             .threads
             .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
-        // modes that none of the kernel's formats can have, which are those to choose from
+        // modes that exist only on formats that the kernel does not write
         let own = |mode: &Mode| !mode.consistency.formats().any(Kind::kernel_writes);
         let modes = modes.iter().filter(|mode| !self.modes.is_empty() || !own(mode) || self.format.is_none());
         if let (Some(mode), Some(format)) = (self.modes.iter().find(|mode| own(mode)), self.format)
@@ -216,7 +216,7 @@ impl Crash {
         Ok(u8::from(found))
     }
 
-    /// Volumes of the requested length.
+    /// Volumes of the requested size.
     fn sized(&self, mode: &str, mut ext: Ext) -> Result<Ext> {
         let least = ext.shortest();
         if let Some(size) = self.size.filter(|size| *size < least) {
@@ -228,7 +228,7 @@ impl Crash {
         Ok(ext)
     }
 
-    /// Whether something was found.
+    /// Explores power-loss states of a mode; `true` if there are findings.
     fn explore(
         &self,
         systems: impl Iterator<Item = (&'static str, Ext)>,
@@ -258,7 +258,7 @@ impl Crash {
         Ok(explored.iter().any(|mode| !mode.findings.is_empty()))
     }
 
-    /// Whether something was found.
+    /// Injects faults in a mode; `true` if there are findings.
     fn fail(
         &self,
         systems: impl Iterator<Item = (&'static str, Ext)>,
@@ -389,7 +389,7 @@ impl Crash {
     }
 }
 
-/// How much was explored, and whether the guarantees were met.
+/// The numbers of states and workloads, and whether the guarantees were met.
 fn summary(c: &Counts, findings: usize) -> String {
     let states = counted(c.distinct + c.nested + c.deeper + c.again, "state", "states");
     let workloads = counted(c.workloads, "workload", "workloads");
@@ -400,7 +400,7 @@ fn summary(c: &Counts, findings: usize) -> String {
     format!("explored {states} that a loss of power can leave, of {workloads}: {verdict}")
 }
 
-/// The other counts.
+/// The remaining counts.
 fn details(c: &Counts, seconds: f64) -> String {
     format!(
         "{} operations ({} out of space), {} writes, {} flushes; {} states made, {} of them distinct, {} worked on, {} \

@@ -30,7 +30,7 @@ use std::sync::Arc;
 Exit status: 0 damaged or listed, 1 refused or failed, 2 wrong usage."
 )]
 pub(crate) struct Damage {
-    /// The volume to damage, a path; use a copy, since what is changed is lost
+    /// The volume to damage, a path; use a copy, since overwritten data is lost
     #[arg(value_name = "DEVICE", required_unless_present = "list")]
     device: Option<Device>,
 
@@ -51,7 +51,7 @@ pub(crate) struct Damage {
     json: bool,
 }
 
-/// A kind with its name for people.
+/// A kind of damage and its name for display.
 #[derive(Debug, Clone)]
 struct Named {
     kind: Kind,
@@ -98,7 +98,7 @@ impl Damage {
             let why = "native volumes are not supported: use an ext2, ext3, ext4 or rext3 volume";
             return Err(Failure::on(name, why));
         }
-        // all of it in memory first: a kind that is not possible must not come after one that was written
+        // everything in memory first: an impossible kind must not leave an earlier one written
         let overlay = Overlay::new(Arc::clone(&device));
         self.kinds.iter().try_for_each(|kind| self.write(&overlay, kind).map(drop))?;
         drop(overlay);
@@ -118,7 +118,7 @@ impl Damage {
         Ok(0)
     }
 
-    /// Writes damage of one kind; what was changed.
+    /// Writes damage of one kind; returns descriptions of the changed structures.
     fn write(&self, device: &dyn BlockDevice, Named { kind, name: what }: &Named) -> Result<Vec<String>> {
         let failed = |error| {
             let name = self.device.as_ref().map(|device| escape(device.as_bytes())).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! DEVICE as the command line has it: any bytes, which need not be text.
+//! The DEVICE argument: any bytes, which need not be UTF-8.
 
 use crate::failure::{Failure, Result};
 use blockdev::{BlockDevice, OpenOptions, Scheme};
@@ -7,9 +7,9 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The kinds of devices of the layers above `blockdev`, and those to come.
+/// The schemes of the layers above `blockdev`, and reserved ones.
 pub(crate) const SCHEMES: &[Scheme] = &[::kero::SCHEME, simdev::MODEL, NBD, NBD_UNIX, S3];
-/// The same, where layers are refused.
+/// The same schemes, for commands that refuse layers.
 const UNLAYERED: &[Scheme] = &[
     Scheme::reserved(::kero::SCHEME.prefix, "the block mapping layer"),
     Scheme::reserved(simdev::MODEL.prefix, "modelled devices"),
@@ -21,12 +21,12 @@ const NBD: Scheme = Scheme::reserved("nbd://", "network block devices");
 const NBD_UNIX: Scheme = Scheme::reserved("nbd+unix://", "network block devices");
 const S3: Scheme = Scheme::reserved("s3://", "object stores");
 
-/// Opens a device, whatever it contains.
+/// Opens a device, whatever its content.
 pub(crate) fn open(device: impl AsRef<OsStr>, options: OpenOptions) -> blockdev::Result<Arc<dyn BlockDevice>> {
     blockdev::open_with(device, options, SCHEMES)
 }
 
-/// As [`open`], without layers above the device of the system.
+/// Opens a device without layers above the system's device; otherwise as [`open`].
 pub(crate) fn open_unlayered(
     device: impl AsRef<OsStr>,
     options: OpenOptions,
@@ -34,8 +34,8 @@ pub(crate) fn open_unlayered(
     blockdev::open_with(device, options, UNLAYERED)
 }
 
-/// Opens a device with a volume, or for one. The device beneath a Kero layer is refused, however much it looks like a
-/// volume.
+/// Opens a device that contains, or will contain, a volume. The device beneath a Kero layer is refused even if it looks
+/// like a volume.
 pub(crate) fn open_volume(device: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
     let opened = open(&device, options)?;
     if ::kero::is_layered(&*opened) {
@@ -46,7 +46,7 @@ pub(crate) fn open_volume(device: impl AsRef<OsStr>, options: OpenOptions) -> Re
     Ok(opened)
 }
 
-/// A device: its own bytes, by which it is opened, and a text for messages.
+/// A device: the original bytes, used to open it, and a text for messages.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Device {
     raw: OsString,
@@ -59,7 +59,7 @@ impl From<OsString> for Device {
     }
 }
 
-/// Its name in messages. Not for opening it.
+/// The name in messages, not for opening.
 impl Deref for Device {
     type Target = str;
 
@@ -69,7 +69,7 @@ impl Deref for Device {
 }
 
 impl Device {
-    /// The file or block device it names or lies on; `None` where there is none, as with `mem:`.
+    /// The path of the file or block device; `None` where there is none, as for `mem:`.
     pub(crate) fn path(&self) -> Option<&Path> {
         blockdev::path_beneath(&self.raw, SCHEMES)
     }

@@ -1,9 +1,9 @@
-//! The extents of a file, as its map has them.
+//! The extents of a file, in the order of its map.
 
 use fs::{FileBlock, FileExtent, FileKind, Inode, InodeFlags, Mapping, Volume};
 use serde::Serialize;
 
-/// Blocks of a file that lie one behind the other.
+/// Blocks of a file that are contiguous on the device.
 #[derive(Serialize)]
 pub(crate) struct Extent {
     pub(crate) file_block: u64,
@@ -12,7 +12,7 @@ pub(crate) struct Extent {
     pub(crate) unwritten: bool,
 }
 
-/// Whether content of this inode is found through a map of blocks.
+/// Whether the inode's content is found through a block map.
 pub(crate) fn has_map(inode: &Inode) -> bool {
     match inode.kind {
         FileKind::Regular | FileKind::Directory => true,
@@ -21,27 +21,27 @@ pub(crate) fn has_map(inode: &Inode) -> bool {
     }
 }
 
-/// The extents of a file, each as long as it goes on without a gap, holes left out.
+/// Iterates over the extents of a file, each merged as far as it is contiguous; holes are omitted.
 pub(crate) struct Extents<'a> {
     volume: &'a Volume,
     inode: &'a Inode,
     at: FileBlock,
-    /// Blocks that the map has named so far.
+    /// Number of blocks mapped so far.
     seen: u64,
     /// A run that belongs to the next extent.
     pending: Option<Extent>,
 }
 
 impl<'a> Extents<'a> {
-    /// Those of a file that [has a map](has_map).
+    /// The extents of a file that [has a map](has_map).
     pub(crate) fn of(volume: &'a Volume, inode: &'a Inode) -> Self {
         Self { volume, inode, at: FileBlock(0), seen: 0, pending: None }
     }
 
-    /// The next one; `None` behind the last.
+    /// The next extent; `None` after the last.
     ///
     /// # Errors
-    /// Those of the map, and where it leads to more blocks than the volume has.
+    /// Those of the map, and a map with more blocks than the volume has.
     pub(crate) fn next_extent(&mut self) -> fs::Result<Option<Extent>> {
         let mut extent = self.pending.take();
         while let Some(run) = self.next_run()? {
@@ -63,8 +63,8 @@ impl<'a> Extents<'a> {
         Ok(extent)
     }
 
-    /// The next run, up to the end of what the map can hold. A map that loops is cut off: no file has more blocks than
-    /// its volume.
+    /// The next run, up to the largest block the map can represent. A map with a loop is cut off: no file has more
+    /// blocks than its volume.
     fn next_run(&mut self) -> fs::Result<Option<FileExtent>> {
         if self.at.get() == u64::MAX {
             return Ok(None);
@@ -83,7 +83,7 @@ impl<'a> Extents<'a> {
         Ok(Some(run))
     }
 
-    /// The first block behind everything a file of this kind can map.
+    /// The first block beyond the largest that a file of this kind can map.
     fn reach(&self) -> FileBlock {
         if self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
             FileBlock(u64::from(u32::MAX))

@@ -1,20 +1,20 @@
-//! Reports of a command that could not do what was asked: one sentence to standard error, and an exit status.
+//! Errors of commands: one sentence on standard error, and an exit status.
 
 use crate::device::Device;
 use check::render::escape;
 use std::io::{self, Write};
 
-/// Why a command ends early.
+/// The reason why a command ends early.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A sentence for the user, without `extant: ` before it.
+    /// A sentence for the user, without the prefix `extant: `.
     Message(String),
-    /// A sentence as well: the request contradicts the volume, or others use it, so that doing less is no option
-    /// either.
+    /// A sentence: the request contradicts the volume, or the volume is in use by others, so that a fallback is no
+    /// option either.
     Refused(String),
-    /// A sentence as well: the command line has unknown words, or words that cannot be combined.
+    /// A sentence: the command line has unknown words, or words that cannot be combined.
     Usage(String),
-    /// The reader of the output has gone (`| head`): not a failure, and no message.
+    /// The reader of the output has exited (`| head`): not a failure, and no message.
     ReaderGone,
 }
 
@@ -25,7 +25,7 @@ impl Failure {
     }
 }
 
-/// Standard output is the only thing that commands write with `?`.
+/// Writing to standard output is the only operation that commands use with `?`.
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
         match e.kind() {
@@ -55,7 +55,7 @@ pub(crate) fn say(sentence: &str) {
     let _ = writeln!(io::stderr().lock(), "extant: {sentence}");
 }
 
-/// Adds where a volume that is in use is mounted, so that the user can unmount it.
+/// Adds the mount point of a volume in use, so that the user can unmount it.
 pub(crate) fn with_place(device: &Device, failure: Failure) -> Failure {
     match (failure, blockdev::mounted(device)) {
         (Failure::Refused(why), Some(mounted)) => {
@@ -65,7 +65,7 @@ pub(crate) fn with_place(device: &Device, failure: Failure) -> Failure {
     }
 }
 
-/// A sentence without the number that the standard library puts behind the words of the operating system.
+/// Removes the error number that the standard library appends to the system's text.
 pub(crate) fn without_errno(sentence: &str) -> String {
     let mut out = String::with_capacity(sentence.len());
     let mut rest = sentence;
@@ -76,7 +76,7 @@ pub(crate) fn without_errno(sentence: &str) -> String {
     out + rest
 }
 
-/// A path for a message: of a very long one, as a hostile volume may have it, the beginning and the end.
+/// A path for a message; of a very long one, as on a hostile volume, the beginning and the end.
 pub(crate) fn short(path: &[u8]) -> String {
     const SHOWN: usize = 1024;
     match (path.get(..SHOWN), path.get(path.len().saturating_sub(SHOWN)..)) {
@@ -87,7 +87,7 @@ pub(crate) fn short(path: &[u8]) -> String {
     }
 }
 
-/// Errors of single files, while the command goes on with the others.
+/// Errors of single files, after which the command continues with the others.
 #[derive(Debug)]
 pub(crate) struct Complaints<'a> {
     device: &'a str,
@@ -99,14 +99,14 @@ impl<'a> Complaints<'a> {
         Self { device, count: 0 }
     }
 
-    /// Says that something is wrong with the file at `path` of the volume.
+    /// Reports an error of the file at `path` of the volume.
     pub(crate) fn about(&mut self, path: &[u8], why: impl ToString) {
         self.count += 1;
         let (device, why) = (escape(self.device.as_bytes()), without_errno(&why.to_string()));
         say(&format!("{device}: {}: {why}", short(path)));
     }
 
-    /// The exit status: 1 where anything went wrong.
+    /// The exit status: 1 if there was any error.
     pub(crate) fn exit(&self) -> u8 {
         u8::from(self.count > 0)
     }

@@ -4,19 +4,19 @@ use crate::output::{Text, kind_word, utc_time};
 use fs::{FileKind, Inode, InodeFlags, Volume};
 use serde::Serialize;
 
-/// An inode as JSON; fields that the file does not have are left out.
+/// An inode as JSON; fields that do not apply to the file are omitted.
 #[derive(Debug, Serialize)]
 pub(crate) struct FileMeta {
     inode: u32,
     kind: &'static str,
-    /// Permission bits in octal, as chmod takes them.
+    /// Permission bits in octal, as for chmod.
     mode: String,
     uid: u32,
     gid: u32,
     links: u16,
-    /// In bytes.
+    /// Size in bytes.
     size: u64,
-    /// Space taken, in units of 512 bytes.
+    /// Allocated space, in units of 512 bytes.
     blocks: u64,
     atime: String,
     mtime: String,
@@ -35,7 +35,7 @@ pub(crate) struct FileMeta {
 }
 
 impl FileMeta {
-    /// Of an inode. The target of a link that cannot be read is left out; the caller complains of it.
+    /// The metadata of an inode. The target of an unreadable link is omitted; the caller reports it.
     pub(crate) fn of(volume: &Volume, inode: &Inode, target: Option<&[u8]>) -> Self {
         let attributes = volume.attributes(inode);
         Self {
@@ -61,7 +61,7 @@ impl FileMeta {
     }
 }
 
-/// The names of the flags set, those without a name in hexadecimal.
+/// The names of the flags set; flags without a name are in hexadecimal.
 pub(crate) fn flag_names(flags: InodeFlags) -> Vec<String> {
     let mut names: Vec<_> = flags.iter_names().map(|(name, _)| name.to_lowercase()).collect();
     let unknown = flags.bits() & !InodeFlags::all().bits();
@@ -71,7 +71,7 @@ pub(crate) fn flag_names(flags: InodeFlags) -> Vec<String> {
     names
 }
 
-/// The target of a symbolic link, nothing for other kinds.
+/// The target of a symbolic link; `None` for other kinds.
 ///
 /// # Errors
 /// Fails if the link is damaged.

@@ -1,8 +1,8 @@
-//! Files that come into a volume: what `mkfs -d` and `put` share.
+//! Copying files into a volume: common code of `mkfs -d` and `put`.
 //!
-//! A [`Filler`] makes them one by one. What is wrong with one file is a complaint, and the others follow; what is wrong
-//! with the volume or its device ends the work ([`Stop`]), as a signal does. Either way the volume is left consistent:
-//! the caller, who opened it, unmounts it.
+//! A [`Filler`] creates them one by one. An error of one file is reported, and the others follow; an error of the
+//! volume or its device ends the work ([`Stop`]), as does a signal. Either way the volume remains consistent: the
+//! caller, who opened it, unmounts it.
 
 use crate::failure::{Complaints, say, short, without_errno};
 use crate::output::{counted, human};
@@ -31,23 +31,23 @@ pub(crate) use tar::is_header;
 pub(crate) use archive::unpack;
 pub(crate) use folder::{Folder, bytes_below};
 
-/// Bytes read at once.
+/// Size of a read in bytes.
 const BUFFER: usize = 1 << 20;
 
-/// Why no more files can come.
+/// The reason why no more files can be copied.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// A signal asked for it.
+    /// A signal requested it.
     Interrupted,
-    /// The volume is full: the path at which it was.
+    /// The volume is full: the path of the file being copied.
     Full(String),
-    /// No space is left for what the volume lies on: the path at which that was met.
+    /// The storage of the volume itself is full: the path of the file being copied.
     FullBelow(String),
-    /// The volume can take no more, or what is read from is broken: a sentence.
+    /// The volume refuses changes, or the source cannot be read: a sentence.
     Failed(String),
 }
 
-/// The metadata of a file beside its content.
+/// The metadata of a file other than its content.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileAttributes {
     pub(crate) mode: u16,
@@ -55,17 +55,17 @@ pub(crate) struct FileAttributes {
     pub(crate) gid: u32,
     pub(crate) atime: Timestamp,
     pub(crate) mtime: Timestamp,
-    /// Names with their prefixes, and values.
+    /// Names with their prefixes, and their values.
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Whether a file system or a device below the volume has no space: that the volume has is another matter. An error
-/// that was met before is there as a sentence only.
+/// Whether a file system or device beneath the volume is out of space, as opposed to the volume itself. An error that
+/// occurred earlier is available only as a sentence.
 pub(crate) fn is_full_below(error: &Error) -> bool {
     matches!(error, Error::ReadOnly(_) | Error::Io(_)) && error.to_string().contains("(os error 28)")
 }
 
-/// The amounts copied into the volume.
+/// The numbers of files and bytes copied into the volume.
 #[derive(Debug, Default)]
 struct Copied {
     directories: u64,
@@ -73,41 +73,41 @@ struct Copied {
     bytes: u64,
 }
 
-/// Makes files in a volume that is open for writing.
+/// Creates files in a volume that is open for writing.
 pub(crate) struct Filler<'a> {
     pub(crate) volume: &'a Volume,
     pub(crate) bar: Bar,
-    /// Files that exist are replaced.
+    /// Replace existing files.
     force: bool,
     complaints: Complaints<'a>,
-    /// Complaints about what is read from.
+    /// Number of errors of the source.
     failed: u64,
     interrupted: Arc<AtomicBool>,
     buffer: Vec<u8>,
     copied: Copied,
-    /// The number of bytes to copy, to be asked where not all of them come: reckoning takes time.
+    /// Computes the number of bytes to copy; called only if the copy is incomplete, since it takes time.
     pub(crate) total: Option<Box<dyn Fn() -> u64 + 'a>>,
-    /// The file in the making: where it was made, under which name, and how many bytes were copied before it.
+    /// The unfinished file: its directory, its name, and the number of bytes copied before it.
     making: Option<(InodeNo, Vec<u8>, u64)>,
-    /// The file in the making that is to replace another.
+    /// The existing file that the unfinished one is to replace.
     replacing: Option<Replacing>,
 }
 
-/// A file that gets the name of another when it is complete.
+/// A file that takes the name of another when it is complete.
 struct Replacing {
     number: InodeNo,
     dir: InodeNo,
-    /// The name that it has until then.
+    /// The name until then.
     temporary: Vec<u8>,
     name: Vec<u8>,
     /// Not all of it could be copied.
     broken: bool,
 }
 
-/// Set by the signals that ask a program to end, which do nothing else from now on; the second one ends it at once, in
-/// case it waits for something that never comes.
+/// A flag set by the termination signals, which have no other effect from now on; the second one ends the process at
+/// once, in case it waits for something that never happens.
 ///
-/// Those that this process ignores (`nohup`, or `&` in a script) stay ignored.
+/// Signals that this process ignores (`nohup`, or `&` in a script) stay ignored.
 pub(crate) fn on_signals() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in heard([SIGINT, SIGTERM, SIGHUP]) {
@@ -117,7 +117,7 @@ pub(crate) fn on_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Those of several signals that this process does not ignore.
+/// Those of the signals that this process does not ignore.
 pub(crate) fn heard<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -125,19 +125,19 @@ pub(crate) fn heard<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i
     signals.into_iter().filter(move |signal| ignored >> (signal - 1) & 1 == 0)
 }
 
-/// The mode of a file that is copied without its access control list: where the group's permissions are it has the
-/// upper bound of the list, and gets the permissions that the list grants to the group, if those are less.
+/// The mode of a file copied without its access control list: its group bits are the mask of the list, and are reduced
+/// to the permissions that the list grants to the owning group.
 fn without_list(mode: u16, group: u16) -> u16 {
     mode & (!0o070 | group << 3)
 }
 
-/// A source that may have nothing to read for long: a signal ends the wait for it.
+/// A source that may block for a long time: a signal ends the wait.
 pub(crate) struct Input<F> {
     file: F,
     interrupted: Arc<AtomicBool>,
 }
 
-/// The time limit of a wait that a signal should have ended: it may come just before the wait.
+/// Timeout of a wait: a signal may arrive just before it.
 const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 impl<F: AsFd> Input<F> {
@@ -154,7 +154,7 @@ impl<F: AsFd> Read for Input<F> {
             }
             match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&WAIT)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // of an end, too, the read says it
+                // the read also detects the end
                 Ok(_) => match rustix::io::read(&self.file, &mut *buffer) {
                     Err(Errno::INTR | Errno::AGAIN) => {}
                     read => return Ok(read?),
@@ -169,7 +169,7 @@ impl<F: AsFd> Read for Input<F> {
 pub(crate) type ParentAndName<'p> = (InodeNo, &'p [u8]);
 
 impl<'a> Filler<'a> {
-    /// `device` is the volume's name in complaints.
+    /// Creates a filler; `device` is the volume's name in messages.
     pub(crate) fn new(volume: &'a Volume, device: &'a str, force: bool, interrupted: Arc<AtomicBool>) -> Self {
         Self {
             volume,
@@ -186,23 +186,23 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Complains about a file of the volume.
+    /// Reports an error of a file of the volume.
     pub(crate) fn complain(&mut self, path: &[u8], why: impl ToString) {
         self.complaints.about(path, why);
     }
 
-    /// Complains about what is read from.
+    /// Reports an error of the source.
     pub(crate) fn complain_of_source(&mut self, name: &[u8], why: impl ToString) {
         self.failed += 1;
         say(&format!("{}: {}", short(name), without_errno(&why.to_string())));
     }
 
-    /// To be asked between files.
+    /// Returns an error after a signal; called between files.
     pub(crate) fn go_on(&self) -> Result<(), Stop> {
         if self.interrupted.load(Ordering::Relaxed) { Err(Stop::Interrupted) } else { Ok(()) }
     }
 
-    /// The result of the file system: a value, a complaint about this file, or the end.
+    /// Converts a result of the file system: a value, a reported error of this file, or the end.
     fn checked<T>(&mut self, path: &[u8], outcome: fs::Result<T>) -> Result<Option<T>, Stop> {
         match outcome {
             Ok(value) => Ok(Some(value)),
@@ -216,7 +216,7 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// The inode that has this name there, if any.
+    /// The inode of that name in the directory, if any.
     pub(crate) fn at(&mut self, (dir, name): ParentAndName<'_>, path: &[u8]) -> Result<Option<InodeNo>, Stop> {
         let found = self.volume.inode(dir).and_then(|dir| self.volume.lookup(&dir, name));
         match found {
@@ -225,8 +225,7 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// The name under which a file can be made: its own where no file has that, else a temporary one, which it has
-    /// until it is complete.
+    /// The name under which to create a file: its own if that is free, else a temporary one until the file is complete.
     fn name_for(&mut self, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
         self.go_on()?;
         let Some(number) = self.at(to, path)? else { return Ok(Some(to.1.to_vec())) };
@@ -248,7 +247,7 @@ impl<'a> Filler<'a> {
         Ok(None)
     }
 
-    /// Records the name under which a file was made; returns its number.
+    /// Records the name under which a file was created; returns its inode number.
     fn made(&mut self, (dir, name): ParentAndName<'_>, temporary: Vec<u8>, made: Option<InodeNo>) -> Option<InodeNo> {
         self.count_file(made.is_some());
         self.making = made.map(|_| (dir, temporary.clone(), self.copied.bytes));
@@ -258,14 +257,14 @@ impl<'a> Filler<'a> {
         made
     }
 
-    /// Not all of the file that is being made could be copied.
+    /// Records that the unfinished file could not be copied completely.
     pub(crate) fn incomplete(&mut self) {
         if let Some(replacing) = &mut self.replacing {
             replacing.broken = true;
         }
     }
 
-    /// A file is complete: it takes the place of the one that it replaces, which stays if the new one is incomplete.
+    /// Completes a file: it replaces the existing one, which stays if the new one is incomplete.
     fn replace(&mut self, number: InodeNo, path: &[u8]) -> Result<(), Stop> {
         self.making = None;
         let Some(new) = self.replacing.take_if(|replacing| replacing.number == number) else { return Ok(()) };
@@ -285,15 +284,15 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// Removes what was to replace a file, and does not any more.
+    /// Removes a file that can no longer replace the existing one.
     fn abandon(&mut self) {
         if let Some(new) = self.replacing.take() {
-            // where nothing can be written any more it stays under its temporary name
+            // where writing is no longer possible it stays under its temporary name
             let _ = self.volume.unlink(new.dir, &new.temporary);
         }
     }
 
-    /// Makes a directory, or joins one that exists; the flag says that it is new. Its attributes come last
+    /// Creates a directory, or uses an existing one; the flag is set for a new one. Its attributes are set last
     /// ([`set_attributes`](Self::set_attributes)), so that its files inherit nothing.
     pub(crate) fn directory(&mut self, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<(InodeNo, bool)>, Stop> {
         self.go_on()?;
@@ -318,7 +317,7 @@ impl<'a> Filler<'a> {
         Ok(made.map(|inode| (inode.number, true)))
     }
 
-    /// Makes a file of any kind but a directory or symbolic link.
+    /// Creates a file of any kind except a directory or symbolic link.
     pub(crate) fn node(
         &mut self,
         to: ParentAndName<'_>,
@@ -345,7 +344,7 @@ impl<'a> Filler<'a> {
         Ok(self.made(to, name, made))
     }
 
-    /// Adds one more name to a file.
+    /// Adds another name to a file.
     pub(crate) fn link(&mut self, number: InodeNo, to: ParentAndName<'_>, path: &[u8]) -> Result<(), Stop> {
         if self.at(to, path)? == Some(number) {
             return Ok(());
@@ -361,7 +360,7 @@ impl<'a> Filler<'a> {
         self.copied.files += u64::from(made);
     }
 
-    /// Sets owner, permissions, attributes and times of a file, which is the last that is done with it.
+    /// Sets owner, permissions, attributes and times of a file: the last step for each file.
     pub(crate) fn set_attributes(
         &mut self,
         number: InodeNo,
@@ -392,7 +391,7 @@ impl<'a> Filler<'a> {
         self.checked(path, set)?;
         for (name, value) in &attributes.xattrs {
             let set = match self.volume.set_xattr(number, name, value, XattrMode::Any) {
-                // no space beside the others: that is so for this file alone
+                // no space beside the other attributes: an error of this file alone
                 Err(e @ Error::NoSpace) => {
                     self.complain(path, format!("{}: {e}", escape(name)));
                     None
@@ -423,8 +422,8 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// Writes a stream, up to its end or to `most` bytes, into a file from `start` on; returns the offset behind it.
-    /// A read error of the stream is a complaint.
+    /// Writes a stream, up to its end or to `most` bytes, into a file from `start` on; returns the offset of the end. A
+    /// read error of the stream is reported.
     pub(crate) fn stream(
         &mut self,
         number: InodeNo,
@@ -462,7 +461,7 @@ impl<'a> Filler<'a> {
         outcome
     }
 
-    /// Writes into a file; the flag says that all of it was.
+    /// Writes into a file; the flag is set if everything was written.
     fn write(&mut self, number: InodeNo, path: &[u8], at: u64, data: &[u8]) -> Result<bool, Stop> {
         let written = self.volume.write_at(number, at, data);
         let Some(written) = self.checked(path, written)? else { return Ok(false) };
@@ -474,7 +473,7 @@ impl<'a> Filler<'a> {
         Ok(true)
     }
 
-    /// Sets the length of a file, where it ends with a hole.
+    /// Sets the length of a file that ends with a hole.
     pub(crate) fn set_len(&mut self, number: InodeNo, path: &[u8], len: u64) -> Result<(), Stop> {
         let set = self.volume.truncate(number, len);
         if self.checked(path, set)?.is_none() {
@@ -483,7 +482,7 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// The space or the inodes that a full volume lacks.
+    /// The resource that a full volume lacks: space or inodes.
     fn missing(&self) -> String {
         let there = self.volume.statfs();
         let free = human(there.blocks_available.saturating_mul(u64::from(there.block_size)));
@@ -496,7 +495,7 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Reports the outcome and the amounts copied; returns the exit status, and the figures for JSON.
+    /// Reports the outcome and the amounts copied; returns the exit status, and the numbers for JSON.
     pub(crate) fn finish(mut self, outcome: Result<(), Stop>, verbose: bool) -> (u8, serde_json::Value) {
         self.bar.finish();
         if let (Err(Stop::Full(_)), Some((dir, name, bytes))) = (&outcome, self.making.take()) {
@@ -520,7 +519,7 @@ impl<'a> Filler<'a> {
                 1
             }
             Err(Stop::FullBelow(path)) => {
-                say(&format!("{path}: no space left on the disk below the volume; not all was copied"));
+                say(&format!("{path}: no space left on the disk beneath the volume; not all was copied"));
                 1
             }
             Err(Stop::Failed(why)) => {

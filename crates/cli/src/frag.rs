@@ -25,9 +25,9 @@ mod picture;
   extant frag --svg space.svg volume.img     a picture of the volume: where free space lies
   extant frag --json volume.img | jq .free.extents
 
-Free extents are merged over the borders of groups. Blocks that a snapshot uses are not free. A fragment of a file ends where \
+Free extents are merged across group boundaries. Blocks that a snapshot uses are not free. A fragment of a file ends where \
     the next block of the file does not follow on the device; a hole does not end it, if the blocks behind it lie next to those \
-    before it, or where they would lie without the hole.
+    before it, or where they would be without the hole.
 
 The volume is not changed, and is shown as on the device, with its journal replayed in memory. Free space of a group \
     whose record contradicts the volume is reported as unknown.
@@ -89,7 +89,7 @@ impl Frag {
         Ok(complaints.exit())
     }
 
-    /// The free space of all groups; complains of those in which it is not known.
+    /// The free space of all groups; reports groups whose free space is unknown.
     fn free_extents(&self, opened: &Opened, complaints: &mut Complaints<'_>) -> Result<FreeExtents> {
         let geometry = &opened.volume.superblock().geometry;
         let stored = opened.volume.stored_free_space().map_err(|e| Failure::on(&self.source.device, e))?;

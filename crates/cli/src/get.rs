@@ -1,8 +1,7 @@
 //! `extant get`: copies files of a volume to this machine.
 //!
-//! The result is what `cp -a` would have copied from a mounted volume: holes stay holes, hard links stay one file,
-//! modes and times are preserved, and as root owners and device nodes. How names stay inside the destination:
-//! [`beneath`].
+//! The result is that of `cp -a` from a mounted volume: holes, hard links, modes and times are preserved, and as root
+//! owners and device nodes. [`beneath`] confines names to the destination.
 
 use crate::failure::{Complaints, Failure, Result, say, short, without_errno};
 use crate::fill::on_signals;
@@ -26,10 +25,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 mod beneath;
 
-/// Bytes read at once.
+/// Size of a read in bytes.
 const BUFFER: usize = 1 << 20;
-/// The limit on the data copied of one PATH, as a multiple of the volume's size. A consistent volume holds no more than
-/// once its size; on a damaged one many files may have one map, and would fill any disk.
+/// Maximum amount of data copied per PATH, as a multiple of the volume's size. A consistent volume contains at most its
+/// size; on a damaged one many files may share one map, and would fill any disk.
 const SHARED: u64 = 2;
 
 #[derive(Debug, Args)]
@@ -46,7 +45,7 @@ Where DEST is a directory, files go into it under their own names; otherwise DES
     complete: there must be space for both. Directories are merged. Device nodes and pipes of this machine are replaced only by \
     nodes of the same kind. Symbolic links are \
     copied as they are, except PATH itself, which is followed inside the volume. Nothing is \
-    written outside DEST, whatever the names on the volume are, and of each PATH at most twice the volume's size. Owners, device nodes and the \
+    written outside DEST, whatever the names on the volume are, and at most twice the volume's size is copied for each PATH. Owners, device nodes and the \
     set-user-id bits of other owners are preserved only for root. PATH may also be an inode's number in angle brackets, '<12>'.
 
 Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
@@ -68,13 +67,13 @@ pub(crate) struct Get {
     force: bool,
 }
 
-/// A directory that is being copied.
+/// A directory being copied.
 struct Level<'a> {
     into: Beneath,
-    /// Its number among the directories that were made.
+    /// Its index in `folders`.
     folder: usize,
     entries: ReadDir<'a>,
-    /// Its attributes are set at the end, from this inode; nothing where it stays as it is.
+    /// The inode with its attributes, which are set at the end; `None` if they do not change.
     inode: Option<Arc<Inode>>,
 }
 
@@ -82,22 +81,22 @@ struct Copier<'a> {
     opened: &'a Opened,
     complaints: Complaints<'a>,
     is_root: bool,
-    /// The directory in which the copy begins: the paths of files copied before, for hard links, start here.
+    /// The directory in which the copy begins; the base of the paths of earlier files, for hard links.
     base: Beneath,
-    /// Directories that were made below it.
+    /// Directories created below the base.
     folders: Folders,
-    /// Files with several names, and where the first of them was copied to: a directory, and the name there.
+    /// Files with several names, and the first copy of each: its directory, and its name there.
     linked: HashMap<InodeNo, (usize, Vec<u8>)>,
-    /// The number of bytes of data that may still be copied of this PATH: no two files of a consistent volume share
+    /// Remaining number of bytes of data that may be copied for this PATH: no two files of a consistent volume share
     /// blocks.
     left: u64,
-    /// Attributes that could not be set, and the first of them.
+    /// The number of attributes that could not be set, and the first of them.
     unset: (u64, Option<String>),
     buffer: Vec<u8>,
     copied: Copied,
     bar: Bar,
     interrupted: Arc<AtomicBool>,
-    /// A signal came before all was copied.
+    /// A signal interrupted the copy.
     cut: bool,
     /// The destination is full: the reason, and the first path that was not copied.
     full: Option<(String, String)>,
@@ -118,7 +117,7 @@ impl Get {
         beneath::more_descriptors();
         let opened = self.source.open()?;
         let (base, name) = self.destination(dest, paths)?;
-        // modes are set as they are on the volume
+        // modes are set as on the volume
         rustix::process::umask(rustix::fs::Mode::empty());
         let mut copier = Copier {
             opened: &opened,
@@ -172,7 +171,7 @@ impl Get {
         Ok(copier.finish(self.source.verbose))
     }
 
-    /// The directory to copy into, and the file's name there where it is not its own.
+    /// The directory to copy into, and the file's name there if it differs.
     fn destination(&self, dest: &OsString, paths: &[OsString]) -> Result<(Beneath, Option<Vec<u8>>)> {
         let path = Path::new(dest);
         let failure = |why: &dyn ToString| Failure::on(&path.display().to_string(), why.to_string());
@@ -197,13 +196,13 @@ impl Get {
 }
 
 impl<'a> Copier<'a> {
-    /// To be asked while there is something left to do.
+    /// Whether the copy must stop; called while work remains.
     fn stopped(&mut self) -> bool {
         self.cut |= self.interrupted.load(Ordering::Relaxed);
         self.cut || self.full.is_some()
     }
 
-    /// Something could not be made. If there is no space for it, there is none for the rest either: reported at the
+    /// Records that something could not be created. A lack of space applies to the rest as well, and is reported at the
     /// end.
     fn failed(&mut self, path: &[u8], why: Trouble) {
         match why {
@@ -212,7 +211,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies the file or directory at `path` under `name`. An empty name stands for the destination itself.
+    /// Copies the file or directory at `path` under `name`. An empty name denotes the destination itself.
     fn copy(&mut self, path: &[u8], inode: &Arc<Inode>, name: &[u8]) {
         let base = match self.base.descend(&[]) {
             Ok(base) => base,
@@ -259,7 +258,7 @@ impl<'a> Copier<'a> {
             match self.opened.volume.inode(entry.inode) {
                 Err(e) => self.complaints.about(path, e),
                 Ok(inode) if inode.kind != FileKind::Directory => self.leaf(into, path, &entry.name, &inode),
-                // a damaged volume may name a directory twice, and so lead in circles
+                // a damaged volume may name a directory twice, and so form a loop
                 Ok(inode) if !entered.insert(inode.number) => {
                     self.complaints.about(path, "this directory was copied already, under another name");
                 }
@@ -274,7 +273,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Makes a directory, or joins one that exists, and begins to copy what is in it.
+    /// Creates a directory, or uses an existing one, and begins to copy its content.
     fn directory(
         &mut self,
         (into, folder): (&Beneath, usize),
@@ -283,7 +282,7 @@ impl<'a> Copier<'a> {
         inode: &Arc<Inode>,
     ) -> Option<Level<'a>> {
         match into.make_directory(name) {
-            // one that exists stays as it is, as a file does
+            // the attributes of an existing directory do not change, as with a file
             Ok((dir, made)) => {
                 let folder = self.folders.add(folder, name);
                 self.open_level((dir, folder), made || into.replaces(), path, inode)
@@ -317,7 +316,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Sets the attributes of a directory once all that is in it has been copied.
+    /// Sets the attributes of a directory after its content has been copied.
     fn close(&mut self, level: &Level<'_>, path: &[u8]) {
         if let Some(inode) = &level.inode {
             let attributes = self.attributes_of(path, inode);
@@ -352,13 +351,13 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// One more name for a file that was copied to `first`.
+    /// Adds another name to a file that was copied to `first`.
     fn link(&self, into: &Beneath, name: &[u8], (folder, old): &(usize, Vec<u8>)) -> io::Result<()> {
         into.link(name, &self.base.descend(&self.folders.names(*folder))?, old)
     }
 
     fn regular(&mut self, into: &Beneath, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
-        // before there is a file that would stay empty
+        // before an empty file is created
         self.opened.volume.readable(inode)?;
         let (file, temporary) = into.create_file(name).map_err(|e| creation(&e))?;
         let before = self.copied.bytes;
@@ -381,12 +380,12 @@ impl<'a> Copier<'a> {
         settled.map_err(|e| creation(&e))
     }
 
-    /// Copies the data of a file and leaves the holes.
+    /// Copies the data of a file and omits the holes.
     fn content(&mut self, file: &File, inode: &Inode) -> Result<(), Trouble> {
         let opened = self.opened;
         let volume = &opened.volume;
         let geometry = &volume.superblock().geometry;
-        // a damaged map may name the same blocks again and again
+        // a damaged map may name the same blocks repeatedly
         let most = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
         let (mut at, mut copied) = (0, 0u64);
         let ended =
@@ -447,7 +446,7 @@ impl<'a> Copier<'a> {
         self.record_unset(path, done);
     }
 
-    /// The metadata of a file beside its content; complains of attributes that cannot be read.
+    /// The attributes of a file; reports those that cannot be read.
     fn attributes_of(&mut self, path: &[u8], inode: &Inode) -> FileAttributes {
         let volume = &self.opened.volume;
         let attributes = volume.attributes(inode);
@@ -472,8 +471,8 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// The permission bits to set: bits that lend the rights of an owner or group that is not preserved would lend
-    /// others'.
+    /// The permission bits to set: set-id bits are dropped if the owner or group is not preserved, since they would
+    /// confer the rights of a different one.
     fn mode(&self, attributes: &Attributes) -> u16 {
         let mut mode = attributes.mode & 0o7777;
         if !self.is_root && attributes.uid != rustix::process::geteuid().as_raw() {
@@ -520,9 +519,9 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Why something was not copied.
+/// The reason why something was not copied.
 enum Trouble {
-    /// It alone.
+    /// An error of this file alone.
     Only(String),
     /// The destination is full.
     Full(String),
@@ -534,13 +533,13 @@ impl From<fs::Error> for Trouble {
     }
 }
 
-/// The reason, where the destination has no space left for anything.
+/// The reason, if the destination is full.
 fn full(e: &io::Error) -> Option<Trouble> {
     let full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     full.then(|| Trouble::Full(without_errno(&e.to_string())))
 }
 
-/// The reason why something could not be made.
+/// The reason why something could not be created.
 fn creation(e: &io::Error) -> Trouble {
     if let Some(full) = full(e) {
         return full;
@@ -551,7 +550,7 @@ fn creation(e: &io::Error) -> Trouble {
     })
 }
 
-/// The last name of a path; empty where the path has none of its own.
+/// The last component of a path; empty if there is none.
 fn last_name(path: &[u8]) -> &[u8] {
     match path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()) {
         None | Some(b"." | b"..") => b"",
@@ -559,7 +558,7 @@ fn last_name(path: &[u8]) -> &[u8] {
     }
 }
 
-/// About how many bytes of data a file has, or all files below a directory have.
+/// Approximate number of bytes of data in a file, or in all files below a directory.
 fn data_below(volume: &Volume, inode: &Inode, counting: &Bar) -> u64 {
     let of = |inode: &Inode| match inode.kind {
         FileKind::Regular => inode.size.min(inode.sectors(volume.superblock()).saturating_mul(512)),

@@ -1,6 +1,6 @@
 //! `extant info`: superblock, group descriptors and journal of a volume.
 //!
-//! One list of rows makes both the text and the JSON, so that neither can leave out what the other shows.
+//! One list of rows produces both the text and the JSON, so that both show the same.
 
 use crate::failure::{Complaints, Failure, Result};
 use crate::output::{print_json, stdout};
@@ -22,11 +22,11 @@ mod rows;
 #[command(
     about = "Show a volume's superblock, features and layout",
     after_help = "Examples:
-  extant info volume.img              what dumpe2fs -h shows
-  extant info --groups volume.img     the block groups as well
+  extant info volume.img              as dumpe2fs -h
+  extant info --groups volume.img     with the block groups
   extant info -b 32768 volume.img     from a backup superblock (8193 with blocks of 1 KiB)
   extant info --json volume.img | jq -r .identity.uuid
-  extant info --export /dev/sdb1      type, UUID and label, as udev wants them
+  extant info --export /dev/sdb1      type, UUID and label, as udev expects them
   extant info --fuse /mnt             how a mounted volume is served: transport, messages by kind
 
 The volume is shown as it is on the device, without replaying the journal. Times are local (TZ), with \
@@ -46,28 +46,28 @@ pub(crate) struct Info {
     #[arg(long)]
     json: bool,
 
-    /// DEVICE is a folder on which a volume is mounted: show its transport, the number of messages of each kind, and
+    /// DEVICE is a directory on which a volume is mounted: show its transport, the number of messages of each kind, and
     /// the time spent polling for them
     #[arg(long, conflicts_with_all = ["export", "groups"])]
     fuse: bool,
 
-    /// Print type, UUID and label as variables of udev
+    /// Print type, UUID and label as udev properties
     #[arg(long, conflicts_with_all = ["json", "groups"])]
     export: bool,
 
-    /// With --export: print nothing for volumes that are not of Extant's own formats
+    /// With --export: print nothing for volumes in other formats than Extant's own
     #[arg(long, requires = "export")]
     own: bool,
 }
 
-/// Rows that belong together.
+/// A titled group of rows.
 struct Section {
     title: &'static str,
     key: &'static str,
     rows: Vec<Row>,
 }
 
-/// One row: for people, and for programs.
+/// One row, with its text and its JSON value.
 struct Row {
     label: &'static str,
     key: &'static str,
@@ -84,14 +84,14 @@ impl Section {
         self.rows.push(Row { label, key, text: text.into(), value: value.into() });
     }
 
-    /// A number that reads the same everywhere.
+    /// Adds a number that is the same in text and JSON.
     fn number(&mut self, label: &'static str, key: &'static str, number: impl Into<u64>) {
         let number = number.into();
         self.row(label, key, number.to_string(), number);
     }
 }
 
-/// Each section under its key, in the order in which they are shown.
+/// Serializes each section under its key, in display order.
 struct Report<'a> {
     device: &'a str,
     sections: &'a [Section],
@@ -209,8 +209,8 @@ fn print_sections(sections: &[Section], out: &mut impl Write) -> io::Result<()> 
     Ok(())
 }
 
-/// A text in lines of at most 100 columns where that is possible, all but the first indented. What has no space to
-/// break it, as a name, stays in one line.
+/// Wraps a text at 100 columns where possible, with an indent for all lines but the first. A word without spaces, such
+/// as a name, stays in one line.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut out = String::new();
     let mut column = indent;
@@ -231,7 +231,7 @@ fn wrapped(text: &str, indent: usize) -> String {
     out
 }
 
-/// A text of the volume, for people.
+/// A text of the volume, for display.
 fn quoted(text: &str) -> String {
     if text.is_empty() { "none".to_owned() } else { escape(text.as_bytes()) }
 }

@@ -1,5 +1,4 @@
-//! `extant kero`: a layer that makes each flush of a device atomic. Making it, looking at it, serving it, taking it
-//! away.
+//! `extant kero`: a layer that makes each flush of a device atomic. Commands to create, examine, serve and remove it.
 
 mod numbers;
 mod volume;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use volume::Found;
 
-/// The interval at which a server writes its numbers down.
+/// Interval at which a server writes its statistics.
 const EACH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
@@ -36,8 +35,8 @@ const EACH: Duration = Duration::from_secs(5);
   extant kero stat /dev/sdb1
   extant kero drain /dev/sdb1                       a plain device again
 
-New content goes to a log at the end of the device, and content that is no longer being written moves to its own location later. A block of 4 KiB that is written again and again is written once each time, with no second copy in \
-    a journal. After a crash the device is as of one flush: the last that returned, or one that was in progress.
+New content goes to a log at the end of the device, and content that is no longer being written moves to its own location later. Repeated writes of a block of 4 KiB are written once each, with no second copy in \
+    a journal. After a crash the device has the state of one flush: the last that returned, or one that was in progress.
 
 File systems that order their writes by flushes are consistent after any crash. The kernel's ext2 is consistent as of \
     its last sync, if it was idle or frozen then.
@@ -86,7 +85,7 @@ Placeholders in blocks 0 and 16 mark the layer, so that no program that looks fo
     takes the device for the volume beneath; e2fsck -y, which goes on to backup superblocks, must not be run on it. \
     If the command was interrupted, drain the device, then run it again.
 
-Exit status: 0 done, 1 not done, and the device is as it was or marked as unfinished, 2 wrong usage."
+Exit status: 0 done, 1 not done, and the device is unchanged or marked as unfinished, 2 wrong usage."
 )]
 struct Format {
     /// Device: a path
@@ -97,7 +96,7 @@ struct Format {
     #[arg(long, value_name = "SIZE", value_parser = blockdev::parse_size)]
     log: Option<u64>,
 
-    /// Another device for the log
+    /// Separate device for the log
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<Device>,
 
@@ -105,7 +104,7 @@ struct Format {
     #[arg(long)]
     empty: bool,
 
-    /// Proceed although the end of the content of the device is unknown, or the log device is not empty
+    /// Proceed although the end of the device's content is unknown, or the log device is not empty
     #[arg(short = 'F', long)]
     force: bool,
 }
@@ -138,7 +137,7 @@ impl Format {
         Ok(0)
     }
 
-    /// Finds the end of the volume on the device.
+    /// Determines the end of the volume on the device.
     fn end(&self, data: &Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<Option<u64>> {
         let failed = |e: blockdev::Error| Failure::on(&self.device, e);
         match volume::found(&**data).map_err(failed)? {
@@ -183,15 +182,15 @@ impl Format {
 
 /// A device with its log.
 struct Beneath {
-    /// Both, one behind the other.
+    /// Both devices, concatenated.
     whole: Arc<dyn BlockDevice>,
     /// The device with the data.
     data: Arc<dyn BlockDevice>,
-    /// The block where the log's device begins.
+    /// The block at which the log device begins.
     split: Option<u64>,
 }
 
-/// Opens a device and that of its log.
+/// Opens a device and its log device.
 fn open(device: &Device, log: Option<&Device>, options: OpenOptions) -> Result<Beneath> {
     let exclusive = OpenOptions { exclusive: true, ..options };
     let data = crate::device::open(device, exclusive)?;
@@ -212,7 +211,7 @@ fn open(device: &Device, log: Option<&Device>, options: OpenOptions) -> Result<B
 It reads the log, as every opening does; nothing is written. A device that is in use is refused: for a layer that is \
     served, `extant kero serve --stats FILE` writes the numbers, including those since it was opened.
 
-Exit status: 0 printed, 1 there is no layer, or it cannot be used, 2 wrong usage."
+Exit status: 0 printed, 1 no layer, or an unusable one, 2 wrong usage."
 )]
 struct Stat {
     #[command(flatten)]
@@ -230,11 +229,11 @@ struct Stat {
 // a device with a layer
 #[derive(Debug, Args)]
 struct Layered {
-    /// Device: a path, without kero: before it
+    /// Device: a path, without the prefix kero:
     #[arg(value_name = "DEVICE")]
     device: Device,
 
-    /// The device with the log, if it is another
+    /// Separate device with the log, if any
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<Device>,
 }
@@ -281,7 +280,7 @@ impl Stat {
   extant kero drain volume.img
   extant kero drain --log-device /dev/nvme0n1p3 /dev/sdb1
 
-What is left is a plain device with the same content. If it was interrupted, run it again: nothing is lost. Discarded \
+The result is a plain device with the same content. If the command was interrupted, run it again: nothing is lost. Discarded \
     ranges have undefined content then.
 
 With --force a device is accepted whose placeholder is gone because it was written to without the layer: the content of \
@@ -337,11 +336,11 @@ struct Serve {
     #[command(flatten)]
     serving: Serving,
 
-    /// The device with the log, if it is another
+    /// Separate device with the log, if any
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<Device>,
 
-    /// Write numbers in the text format of Prometheus into this file every 5 seconds, and at the end
+    /// Write statistics in the text format of Prometheus to this file every 5 seconds, and at the end
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
 }
@@ -371,7 +370,7 @@ impl Serve {
             *opened.lock() = Some(Arc::clone(&layer));
             Ok(layer as Arc<dyn BlockDevice>)
         };
-        // the layer has no holes inside what has content: it would write zeroes
+        // the layer has no holes inside content: it would write zeroes
         let served = self.serving.run(Holes::Refused, open);
         let opened = opened.into_inner();
         if let (Some(layer), Some(file)) = (opened, &self.stats) {
@@ -381,7 +380,7 @@ impl Serve {
     }
 }
 
-/// Replaces the file of numbers as a whole, so that no process reads half of it.
+/// Replaces the statistics file as a whole, so that no process reads a partial one.
 fn write_numbers(layer: &Background, name: &str, file: &Path) -> std::io::Result<()> {
     let mut beside = file.as_os_str().to_owned();
     beside.push(".new");

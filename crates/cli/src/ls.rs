@@ -1,4 +1,4 @@
-//! `extant ls`: names of a directory, with what their inodes say where that is asked for.
+//! `extant ls`: lists the names in directories, with the content of their inodes where requested.
 
 use crate::failure::{Complaints, Result};
 use crate::file_meta::{FileMeta, target_of};
@@ -20,7 +20,7 @@ use std::sync::Arc;
     about = "List directories of a volume",
     after_help = "Examples:
   extant ls volume.img                     names in the root directory
-  extant ls -la volume.img /etc /home      everything about all names there
+  extant ls -la volume.img /etc /home      all names, with details
   extant ls -lR --human volume.img /var    a whole tree, sizes in KiB, MiB, …
   extant ls --json volume.img / | jq -r '.paths[].entries[].name'
 
@@ -44,7 +44,7 @@ pub(crate) struct Ls {
     #[arg(short, long)]
     long: bool,
 
-    /// Show names that begin with a dot, too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     all: bool,
 
@@ -52,11 +52,11 @@ pub(crate) struct Ls {
     #[arg(short, long)]
     inode: bool,
 
-    /// List the directories below, too
+    /// List subdirectories recursively
     #[arg(short = 'R', long)]
     recursive: bool,
 
-    /// Show a directory itself, not its content
+    /// List a directory itself, not its content
     #[arg(short, long)]
     directory: bool,
 
@@ -73,12 +73,12 @@ pub(crate) struct Ls {
 struct Row {
     name: Vec<u8>,
     number: InodeNo,
-    /// Known where it was asked for and could be read.
+    /// `None` if not needed or not readable.
     inode: Option<Arc<Inode>>,
     target: Option<Vec<u8>>,
 }
 
-/// One directory, or one file that was named.
+/// One directory, or one file specified by itself.
 #[derive(Serialize)]
 struct Listed {
     #[serde(flatten)]
@@ -90,7 +90,7 @@ struct Listed {
 struct Entry {
     #[serde(flatten)]
     name: Text,
-    /// Of a file that cannot be read this is all that is known.
+    /// The only information on a file that cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     inode: Option<u32>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -103,7 +103,7 @@ struct Report<'a, P> {
     paths: P,
 }
 
-/// The destination of the list.
+/// The destination of the output.
 enum Out<'a> {
     Text(&'a mut dyn Write),
     Json(Taker<'a, Listed>),
@@ -137,7 +137,7 @@ struct List<'a> {
 
 impl List<'_> {
     fn run(&mut self, out: &mut Out<'_>) -> io::Result<()> {
-        // those that wait are many where paths are long
+        // pending directories: many where paths are long
         let (mut files, mut directories, mut folders) = (Vec::new(), Vec::new(), Folders::default());
         for path in &self.args.paths {
             match self.opened.find(path, false) {
@@ -156,12 +156,12 @@ impl List<'_> {
                 files.iter().try_for_each(|row| take(self.listed(&row.name, std::slice::from_ref(row))))?
             }
         }
-        // the next one last, so that it is taken first
+        // the next one last, since they are taken from the end
         directories.reverse();
         let mut seen = HashSet::new();
         while let Some((folder, dir)) = directories.pop() {
             let path = folders.path(folder);
-            // a damaged volume may name a directory twice, and so lead in circles
+            // a damaged volume may name a directory twice, and so form a loop
             if self.args.recursive && !seen.insert(dir.number) {
                 self.complaints.about(&path, "this directory was listed already, under another name");
                 continue;
@@ -196,7 +196,7 @@ impl List<'_> {
         Row { name, number: inode.number, inode: Some(inode), target }
     }
 
-    /// The entries of a directory, by name.
+    /// The entries of a directory, sorted by name.
     fn read(&mut self, path: &[u8], dir: &Arc<Inode>) -> Vec<Row> {
         let volume = &self.opened.volume;
         let mut rows = Vec::new();
@@ -235,7 +235,7 @@ impl List<'_> {
         rows
     }
 
-    /// A directory for JSON.
+    /// A directory as JSON.
     fn listed(&self, path: &[u8], rows: &[Row]) -> Listed {
         let volume = &self.opened.volume;
         let entry = |row: &Row| Entry {
@@ -267,7 +267,7 @@ impl List<'_> {
         Ok(())
     }
 
-    /// Inode number, mode, links, owner, group, size or device, time; empty where not asked for.
+    /// Inode number, mode, links, owner, group, size or device, time; empty where not requested.
     fn columns(&self, row: &Row) -> [String; COLUMNS] {
         let mut columns = <[String; COLUMNS]>::default();
         if self.args.inode {
@@ -277,7 +277,7 @@ impl List<'_> {
             return columns;
         }
         let Some(inode) = &row.inode else {
-            // nothing is known but the name
+            // only the name is known
             columns[1] = "??????????".into();
             columns[2..].fill("?".into());
             return columns;
@@ -299,13 +299,13 @@ impl List<'_> {
 
 const COLUMNS: usize = 7;
 
-/// The directory that a row stands for, if it is to be listed after this one.
+/// The directory of a row, if it is to be listed after this one.
 fn directory_of(row: &Row) -> Option<&Arc<Inode>> {
     let is_dot = matches!(&row.name[..], b"." | b"..");
     row.inode.as_ref().filter(|inode| !is_dot && inode.kind == FileKind::Directory)
 }
 
-/// A name in the directory at `path`.
+/// Appends a name to the path of a directory.
 pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
     [path, slash, name].concat()

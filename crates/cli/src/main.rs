@@ -1,13 +1,13 @@
 //! The `extant` program: one file per command, and what they share.
 //!
-//! | file | holds |
+//! | file | content |
 //! | --- | --- |
-//! | `check`, `info`, `ls`, `tree`, `stat`, `cat`, `get`, … | a command each: its flags, its help, what it does |
-//! | `source` | DEVICE: opening a volume, and finding a file on it |
+//! | `check`, `info`, `ls`, `tree`, `stat`, `cat`, `get`, … | one command each: flags, help, implementation |
+//! | `source` | DEVICE: opens a volume and finds files on it |
 //! | `file_meta`, `output` | the metadata of a file, in text and in JSON |
 //! | `failure` | errors: one sentence, an exit status |
 //! | `progress` | a bar with the remaining time |
-//! | `allocator` | where the program's memory comes from |
+//! | `allocator` | the program's memory allocator |
 //! | `multicall` | `fsck.ext4`, `mount.extant` and other names of this program |
 #![forbid(unsafe_code)]
 
@@ -57,7 +57,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Makes, reads, writes, mounts, checks and repairs ext2, ext3, ext4 and Extant volumes in user space.
+/// Creates, reads, writes, mounts, checks and repairs ext2, ext3, ext4 and Extant volumes in user space.
 #[derive(Debug, Parser)]
 #[command(
     name = "extant",
@@ -139,7 +139,7 @@ impl Command {
         }
     }
 
-    /// The exit status for invalid words on the command line.
+    /// The exit status for a usage error.
     fn usage(&self) -> u8 {
         match self {
             Command::Check(_) => check::Check::USAGE,
@@ -148,7 +148,7 @@ impl Command {
         }
     }
 
-    /// The exit status where a command ends in any other [`Failure`].
+    /// The exit status of any other [`Failure`] of the command.
     fn failure(&self) -> u8 {
         match self {
             Command::Check(_) => check::Check::FAILURE,
@@ -189,7 +189,7 @@ fn main() -> ExitCode {
     status.into()
 }
 
-/// Whether the command was asked for JSON.
+/// Whether JSON output was requested.
 fn wants_json(mut matches: &ArgMatches) -> bool {
     while let Some((_, below)) = matches.subcommand() {
         matches = below;
@@ -198,7 +198,7 @@ fn wants_json(mut matches: &ArgMatches) -> bool {
     matches.try_get_one::<bool>("json").ok().flatten().copied().unwrap_or(false)
 }
 
-/// Prints help, the version, or what is wrong with the command line.
+/// Prints the help, the version, or an error of the command line.
 fn usage(e: &clap::Error, line: &[OsString]) -> ExitCode {
     let printed = e.print().and_then(|()| io::stdout().flush());
     if !e.use_stderr() {
@@ -214,7 +214,7 @@ fn usage(e: &clap::Error, line: &[OsString]) -> ExitCode {
     let status = if command == Some(OsStr::new("check")) { check::Check::USAGE } else { 2 };
     if line.iter().map(OsString::as_os_str).take_while(|word| *word != "--").any(|word| word == "--json") {
         let text = e.render().to_string();
-        // the paragraphs behind the first are advice
+        // the paragraphs after the first are advice
         let first = text.split("\n\n").next().unwrap_or_default();
         let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
         print_json_error(&words.join(" "), status);
@@ -255,8 +255,8 @@ mod tests {
         assert!(count >= 10, "{count}");
     }
 
-    /// Of what is wrapped by hand no line is longer than the help is wide where the width is not known. A paragraph
-    /// that is one line fits any width.
+    /// Lines wrapped by hand are no longer than the help is wide if the width is unknown. A paragraph in one line fits
+    /// any width.
     #[test]
     fn help_is_not_wrapped_twice() {
         every_command(&Cli::command(), &mut |command| {

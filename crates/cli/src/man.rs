@@ -1,4 +1,4 @@
-//! `extant man`: manual pages, made from the same words as `--help`.
+//! `extant man`: manual pages, generated from the text of `--help`.
 
 use crate::failure::{Failure, Result};
 use crate::output::stdout;
@@ -12,12 +12,12 @@ use std::path::PathBuf;
     about = "Print or write the manual pages",
     after_help = "Examples:
   extant man check | man -l -                   read the page of a command
-  extant man --out /usr/local/share/man/man1    write a page for each
+  extant man --out /usr/local/share/man/man1    write all pages
 
 Exit status: 0 printed or written, 1 a page could not be written, 2 wrong usage."
 )]
 pub(crate) struct Man {
-    /// The command whose page to print; that of the whole program if omitted
+    /// The command whose page to print; by default the program's
     #[arg(value_name = "COMMAND", conflicts_with = "out")]
     command: Option<String>,
 

@@ -1,4 +1,4 @@
-//! `extant mkfs`: makes a volume.
+//! `extant mkfs`: creates a volume.
 
 use crate::device::{Device, SCHEMES, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
@@ -28,33 +28,33 @@ mod option_values;
 use contents::Contents;
 
 const HELP: &str = "Examples:
-  extant mkfs volume.img 1G                      makes the file, too
+  extant mkfs volume.img 1G                      also creates the file
   extant mkfs -t ext4 -L data -m 1 /dev/sdb1
   extant mkfs -t ext3 -b 1024 -O ^resize_inode -J size=8 small.img 64M
-  extant mkfs -t ext4 -d ./root system.img 2G    fills it, without root and without mounting
+  extant mkfs -t ext4 -d ./root system.img 2G    with files, without root and without mounting
   extant mkfs -t extant snapshots.img 4G         Extant's native format
   extant mkfs -t rext3 -E region=4M big.img 64G  checked in one pass, however old it is
   extant mkfs -t spacemap big.img 64G            ext4 without block bitmaps
-  extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   prints what it would make
+  extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   prints what it would create
 
-Without -t the volume is ext4, which every Linux can use. The type extant is consistent at every instant: a mount after a \
+Without -t the volume is ext4, which every Linux system can use. The type extant is consistent at every instant: a mount after a \
     crash has nothing to recover. Only Extant can use it.
 
-A volume of type ext2, ext3 or ext4 is what mke2fs 1.47 makes of the same options, down to the location of its tables. Inode tables are \
+A volume of type ext2, ext3 or ext4 is as mke2fs 1.47 makes it with the same options, down to the location of its tables. Inode tables are \
     zeroed at once; with -E lazy_itable_init=1 the kernel does it later, in the background.
 
 A device that is mounted or in use is always refused; one that contains a file system or a partition table, \
     unless -F is used. Its content is lost, backup superblocks included. With SOURCE_DATE_EPOCH in the \
     environment, -U and -E hash_seed, equal options make equal volumes.
 
-The root directory belongs to the user and group who run this, so that they can write to a mount of their own; with -d \
+The root directory belongs to the user and group who run this, so that they can write when they mount it; with -d \
     or SOURCE_DATE_EPOCH to root, as with mke2fs. -E root_owner sets another owner.
 
 SIZE is in KiB, or in blocks with -b; a suffix k, m, g or t sets the unit, \
     and s means sectors of 512 bytes. Without SIZE the volume is as long as the device.
 
-rext3 is ext3 made for fast checks: metadata is in regions, and its blocks name their owners. The inode tables and regions of \
-    32 groups (or as many as -G says) are together. Regions grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
+rext3 is ext3 laid out for fast checks: metadata is in regions, and its blocks name their owners. The inode tables and regions of \
+    32 groups (or as many as -G says) are together. A full region grows. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
     kernel and e2fsck refuse it.
 
 spacemap is ext4 whose free space is recorded as extents and a log, not in block bitmaps: little is read and written to find and \
@@ -63,7 +63,7 @@ spacemap is ext4 whose free space is recorded as extents and a log, not in block
 
 -d copies owners, permissions, times, extended attributes, access control lists, holes and hard links. Where an \
     archive has a list as text alone (tar --acls), names in it are looked up in /etc/passwd and /etc/group. \
-    If DIR or TAR itself cannot be opened, nothing is made. Unreadable files are reported, the rest is copied, exit status 1; a \
+    If DIR or TAR itself cannot be opened, nothing is created. Unreadable files are reported, the rest is copied, exit status 1; a \
     volume that is too small, and SIGINT, leave it consistent and partly filled.
 
 Features for -O, each with ^ before it to omit it, `none` for no feature:
@@ -81,14 +81,14 @@ Extended options for -E:
   hash_seed=UUID, quotatype=usrquota:grpquota:prjquota
   encoding=utf8, encoding_flags=strict, mmp_update_interval=SECONDS, orphan_file_size=BYTES, test_fs
   linked[=SIZE]                            with ext2: the list of linked writes, 128K to 16M; 1/64
-                                           of the volume unless set
+                                           of the volume by default
   region=SIZE                              with rext3: metadata region for each group at first, 1/64
-                                           of it unless set
+                                           of it by default
   metablockgroup=SIZE                      with space_maps: a power of two of groups, usually 8g
   space_map_log=BLOCKS                     with space_maps: its log, usually 256, fewer on a small
                                            volume
 
-Exit status: 0 made, 1 not made, 2 wrong usage.";
+Exit status: 0 created, 1 not created, 2 wrong usage.";
 
 #[derive(Debug, Args)]
 #[command(about = "Make a volume of type ext4, ext2, ext3, rext3, spacemap or extant", after_help = HELP)]
@@ -105,7 +105,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", overrides_with = "kind")]
     kind: String,
 
-    /// Features to add, and with ^ to omit
+    /// Features to add, or with ^ to omit
     #[arg(short = 'O', long, value_name = "FEATURES", allow_hyphen_values = true)]
     features: Vec<String>,
 
@@ -125,7 +125,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = option_values::bytes)]
     block_size: Option<u32>,
 
-    /// Percentage of the blocks that is reserved for the superuser
+    /// Percentage of blocks reserved for the superuser
     #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
     reserved: f64,
 
@@ -161,7 +161,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 'g', long, value_name = "BLOCKS")]
     blocks_per_group: Option<u32>,
 
-    /// Groups whose tables are together, with the feature flex_bg
+    /// Number of groups whose tables are together, with the feature flex_bg
     #[arg(short = 'G', long, value_name = "GROUPS")]
     groups_per_flex: Option<u32>,
 
@@ -169,19 +169,20 @@ pub(crate) struct Mkfs {
     #[arg(short = 'M', long, value_name = "DIR")]
     last_mounted: Option<String>,
 
-    /// Action of the kernel on an error: continue, remount-ro, panic
+    /// Behavior of the kernel on an error: continue, remount-ro, panic
     #[arg(short = 'e', long, value_name = "WHAT")]
     on_error: Option<String>,
 
-    /// Fill it with the content of a directory or a tar archive (- for standard input)
+    /// Fill the volume with the content of a directory or a tar archive (- for standard input)
     #[arg(short = 'd', long, value_name = "DIR|TAR", conflicts_with = "dry_run")]
     from: Option<PathBuf>,
 
-    /// For files that -d copies: usual, or hint: metadata at the front of each group, to make later checks faster
+    /// Block placement for files that -d copies: usual, or hint, which puts metadata at the front of each group to make
+    /// later checks faster
     #[arg(long, value_name = "WHERE", default_value = "usual", requires = "from")]
     placement: Placement,
 
-    /// Write nothing, print what would be made
+    /// Write nothing, print what would be created
     #[arg(short = 'n', long)]
     dry_run: bool,
 
@@ -205,7 +206,7 @@ pub(crate) struct Mkfs {
 impl Mkfs {
     pub(crate) fn run(&self) -> Result<u8> {
         let options = self.options()?;
-        // a source that cannot be read must not cost the content of the device
+        // an unreadable source must not cost the content of the device
         let from = self.from.as_deref().map(|from| Contents::open(from, self.device.as_ref())).transpose()?;
         let begun = std::cell::Cell::new(false);
         let image = if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &begun) };
@@ -214,7 +215,7 @@ impl Mkfs {
             Ok((image, filled))
         });
         let (image, filled) = match filled {
-            // it is not a volume, and the file was not there before
+            // not a volume, and the file did not exist before
             Err(failure) if begun.get() && std::fs::remove_file(&self.device).is_ok() => {
                 return Err(match failure {
                     Failure::Message(why) => Failure::Message(format!("{why}; the unfinished file was removed")),
@@ -235,7 +236,7 @@ impl Mkfs {
         Ok(status.unwrap_or(0))
     }
 
-    /// The options as the library takes them.
+    /// The options for the library.
     fn options(&self) -> Result<MkfsOptions> {
         let unknown = |why| Failure::Usage(format!("-t {}: unknown type; {why}", self.kind));
         let kind = match self.kind.parse::<Kind>().map_err(unknown)? {
@@ -287,8 +288,8 @@ impl Mkfs {
         Ok(())
     }
 
-    /// Whether the root directory is for the user who runs this, who could otherwise not write to the volume through a
-    /// mount of his own. A volume for others, or one that does not depend on the user, belongs to root as with mke2fs.
+    /// Whether the root directory belongs to the calling user, who could otherwise not write to the volume when
+    /// mounting it. A volume for others, or one that must not depend on the user, belongs to root as with mke2fs.
     fn is_users_own(&self) -> bool {
         let says_owner = self.extended.iter().any(|list| list.contains("root_owner"));
         let same_for_all = std::env::var_os("SOURCE_DATE_EPOCH").is_some();
@@ -300,16 +301,16 @@ impl Mkfs {
         Failure::on(&self.device, why)
     }
 
-    /// Whether DEVICE is the path of a file that is not there.
+    /// Whether DEVICE is the path of a file that does not exist.
     fn is_missing(&self) -> bool {
         let scheme =
             SCHEMES.iter().map(|scheme| scheme.prefix).chain(["mem:"]).any(|prefix| self.device.starts_with(prefix));
         !scheme && matches!(std::fs::metadata(&self.device), Err(e) if e.kind() == ErrorKind::NotFound)
     }
 
-    /// The failure where a file should be made and its length is unknown.
+    /// The failure where a file is to be created and its length is unknown.
     fn without_size(&self) -> Failure {
-        self.failure("there is no such file: add a SIZE to create it, as 1G")
+        self.failure("no such file: add a SIZE to create it, for example 1G")
     }
 
     fn image(&self, len: u64, sector: u32, options: &MkfsOptions) -> Result<VolumeImage> {
@@ -339,7 +340,7 @@ impl Mkfs {
         }
     }
 
-    /// Warns of what would refuse the device as it is, or without -F.
+    /// Warns of conditions that would refuse the device, with or without -F.
     fn warn(&self, device: &dyn BlockDevice) -> Result<()> {
         let name = escape(self.device.as_bytes());
         if let Some(mounted) = blockdev::mounted(&self.device) {
@@ -351,7 +352,7 @@ impl Mkfs {
         Ok(())
     }
 
-    /// Makes the volume; `begun` says that it made the file as well. `fills`: files come into it then.
+    /// Creates the volume; sets `begun` when the file itself was created. `fills`: files are copied into it afterwards.
     fn make(&self, options: &MkfsOptions, fills: bool, begun: &std::cell::Cell<bool>) -> Result<VolumeImage> {
         let image = |len, sector| {
             let image = self.image(len, sector, options)?;
@@ -396,7 +397,7 @@ impl Mkfs {
         }
     }
 
-    /// Opens the device for writing, locked against all others.
+    /// Opens the device for writing, locked against all other processes.
     fn open(&self) -> Result<Arc<dyn BlockDevice>> {
         open_volume(&self.device, for_writing(&self.device)).map_err(|e| with_place(&self.device, e))
     }
@@ -409,12 +410,12 @@ impl Mkfs {
     }
 
     /// Fills the new volume; returns the exit status, and the amounts copied. The root gets the attributes of the
-    /// directory, or of the archive's entry for it; its owner stays where one was specified.
+    /// directory, or of the archive's entry for it; a specified owner takes precedence.
     fn fill_from(&self, from: Contents<'_>, options: &MkfsOptions) -> Result<(u8, serde_json::Value)> {
         let interrupted = on_signals()?;
         let time = options.time;
         let write = WriteOptions {
-            // nothing is lost with a volume that was not there before
+            // a new volume has nothing to lose
             consistency: Some(Consistency::None),
             clock: Arc::new(move || time),
             seed: Some(0),
@@ -455,7 +456,7 @@ impl Mkfs {
         Ok(done)
     }
 
-    /// Prints a summary of the volume made, as text.
+    /// Prints a summary of the new volume as text.
     fn report(&self, image: &VolumeImage) -> Result<()> {
         let superblock = image.superblock();
         let geometry = &superblock.geometry;
@@ -488,7 +489,7 @@ impl Mkfs {
         Ok(out.flush()?)
     }
 
-    /// A summary of the volume made, as JSON.
+    /// A summary of the new volume as JSON.
     fn summary(&self, image: &VolumeImage, copied: Option<serde_json::Value>) -> serde_json::Value {
         let superblock = image.superblock();
         let geometry = &superblock.geometry;
@@ -517,8 +518,7 @@ impl Mkfs {
     }
 }
 
-/// The least size that fits, in steps of 1 KiB, where `size` does not fit because it is too small. Not searched beyond
-/// 16 GiB.
+/// The minimum size that fits, in steps of 1 KiB, if `size` is too small. Searched up to 16 GiB.
 fn least_size(size: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     const STEP: u64 = 1 << 10;
     const MOST: u64 = 16 << 30;
@@ -545,8 +545,7 @@ fn least_size(size: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     Some(enough * STEP)
 }
 
-/// While it is there, a signal that asks the program to end removes the file that it makes: an incomplete volume is of
-/// no use.
+/// While it exists, a termination signal removes the unfinished file: an incomplete volume is of no use.
 struct Cleanup {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -570,7 +569,7 @@ impl Cleanup {
 impl Drop for Cleanup {
     fn drop(&mut self) {
         self.handle.close();
-        // one that came before is still answered
+        // a signal that arrived earlier is still handled
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

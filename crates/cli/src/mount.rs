@@ -1,9 +1,9 @@
-//! `extant mount`: a volume in the directory tree.
+//! `extant mount`: mounts a volume in the directory tree.
 //!
-//! In the background it works with two processes. The first starts the program again with the same command line, and an
-//! environment variable that marks it; that one opens the volume, mounts it, writes "ready" to a pipe and serves. The
-//! first ends with success on that word, and with the second's exit status where it ends before: it has reported why.
-//! No process forks after it has threads or an open device.
+//! A background mount uses two processes. The first starts the program again with the same command line and an
+//! environment variable that marks it; the second opens the volume, mounts it, writes "ready" to a pipe and serves. The
+//! first exits with success when it reads that word, or with the second's exit status if that exits earlier: the second
+//! has reported the reason. No process forks while it has threads or an open device.
 
 use crate::failure::{Failure, Result, say, with_place, without_errno};
 use crate::fill::heard;
@@ -23,13 +23,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Set for the process that serves behind another.
+/// Environment variable of the serving process in the background.
 const BEHIND: &str = "EXTANT_SERVE_BEHIND";
-/// Written to standard output by that process when programs can use the volume.
+/// Written to standard output by that process when the volume can be used.
 const READY: &str = "ready\n";
-/// The time for which files that are still open may stay so after a signal to end.
+/// Time for which open files delay the end after a termination signal.
 const GRACE: Duration = Duration::from_secs(1);
-/// mount(8): the mount failed.
+/// mount(8)'s exit status for a failed mount.
 const MOUNT_FAILED: u8 = 32;
 
 #[derive(Debug, Args)]
@@ -42,23 +42,23 @@ const MOUNT_FAILED: u8 = 32;
   extant mount -o remount,ro /dev/sdb1 /mnt
   extant mount -f -o ro,norecovery damaged.img ./mnt
 
-It returns when the volume can be used, and a process in the background serves it until `extant \
+The command returns when the volume can be used, and a background process serves it until `extant \
     umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files cause errors for programs that read \
     them; each is logged once, to syslog (with -f: on standard error). A volume that cannot \
     be written (marked as having errors, write-protected, with features that are only supported for reading) is \
-    mounted read-only with the reason; with -o rw it is not mounted (mount(8) always says rw, so that \
-    has no effect from there). Options that the volume cannot honour, as consistency=journal where it \
+    mounted read-only with the reason; with -o rw it is not mounted (mount(8) always passes rw, so that \
+    has no effect from there). Options that the volume cannot honour, such as consistency=journal where it \
     has no journal, are errors. A volume that is mounted for writing already, under whatever name (a loop \
     device, a partition, another name), is not mounted at all.
 
-No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) sets: \
+No privilege is needed. Users other than root get nosuid and nodev; root gets the defaults of mount(8): \
     devices and set-user-id programs work unless nosuid and nodev are specified.
 
 On the device when a call returns:
   fsync        the file; with consistency=linked, journal and snapshot also its names, and all that
                was done to names, attributes and sizes before its last change
   sync, umount everything, where root mounted it (the mount table says fuseblk): a loop device is
-               attached to the volume for that, and where none is available it is not mounted (in a
+               attached to the volume for that; if none is available the mount fails (in a
                container without loop devices: mounted, with a warning). For mounts by other users,
                and with nofuseblk, the kernel does not pass on sync(2), and umount(8) does not
                wait: all is on the device when `extant umount` or `extant mount -o remount,ro`
@@ -67,7 +67,7 @@ On the device when a call returns:
 
 For mount(8) and /etc/fstab, link the program as /sbin/mount.extant: the type is then extant. With a \
     second link, /sbin/mount.fuse.extant, the type fuse.extant works as well, which `mount -o remount` \
-    uses where the mount table shows it. What root mounts in this way all users may access \
+    uses where the mount table shows it. All users may access what root mounts in this way \
     (allow_other), unlike with `extant mount`. UUID= and LABEL= work for ext2, ext3 and ext4 volumes on block devices, and for \
     Extant's own with the rule for udev that comes with the program (contrib). `umount -a` knows the \
     types as fuseblk.extant and fuse.extant.
@@ -75,24 +75,24 @@ For mount(8) and /etc/fstab, link the program as /sbin/mount.extant: the type is
 Options for -o, in lists as mount(8) takes them:
   ro, rw        read-only; read-write, and fail where that is not possible
   consistency=none|dirty-bit|linked|journal|snapshot
-                how the volume stays consistent after a crash: not; by a mark that asks for a check;
+                how the volume stays consistent after a crash: not; by a flag that requests a check;
                 by a list of unfinished writes, from which a mount repairs (ext2 made with `mkfs -t
                 ext2 -E linked`); by its journal (the default where it has one, else dirty-bit); on
                 a native volume, by atomic generations (the default there; the only other is none)
   data=ordered|writeback|journal|cow
-                with a journal: file content before the metadata that leads to it (the default), in
+                with a journal: file content before the metadata that refers to it (the default), in
                 any order, through the journal; on a native volume ordered, or cow: content is never
                 overwritten in place, so a crash leaves that of the newest complete generation
-  sync, dirsync all changes, or changes of names alone, are on the device before the call
+  sync, dirsync all changes, or changes of names alone, are on the device before a call
                 returns; slow
   errors=continue|remount-ro
                 on damage the volume is marked as needing a check, and with remount-ro nothing is
                 written to it any more; without it, the setting of `tune2fs -e`: remount-ro
-                (and panic) as here, else damage is an error for its file alone
+                (and panic) as here, else damage is an error of its file alone
   commit=N      changes reach the device after N seconds at the latest (5)
   placement=hint
                 new metadata goes to the front of each group, to make later checks faster; the
-                format stays as it is
+                format is unchanged
   noatime, relatime or atime, strictatime
                 access times: never updated (the default), as relatime in mount(8), always;
                 several reads of one open file update it once
@@ -102,7 +102,7 @@ Options for -o, in lists as mount(8) takes them:
                 ignore device nodes / ignore set-user-id bits / forbid execution / do not follow
                 symbolic links
   allow_other   all users may use it, as far as modes and access control lists allow (for users
-                other than root, /etc/fuse.conf must say user_allow_other); noallow_other: only the
+                other than root, /etc/fuse.conf must set user_allow_other); noallow_other: only the
                 user who mounts it
   allow_root    root may use it too, if another user mounts it
   default_permissions
@@ -116,8 +116,8 @@ Options for -o, in lists as mount(8) takes them:
   auto_unmount  unmounted by fusermount3 even if the serving process is killed (for users other than
                 root, only with allow_other or allow_root)
   transport=best|device
-                requests come through io_uring where the kernel has it and it is switched on (`echo
-                Y > /sys/module/fuse/parameters/enable_uring`), or through /dev/fuse; `extant info
+                requests use io_uring where the kernel supports it and it is enabled (`echo
+                Y > /sys/module/fuse/parameters/enable_uring`), else /dev/fuse; `extant info
                 --fuse DIR` shows which
   awake=auto|reader|off
                 whether a processor stays awake while requests follow closely (2000 a second or
@@ -127,11 +127,11 @@ Options for -o, in lists as mount(8) takes them:
                 without requests; `extant info --fuse DIR` shows how much
   norecovery, noload
                 with ro: do not replay the journal, even in memory
-  snapshot=NAME a native volume as that snapshot has it, read-only (the snapshots of a mounted
-                volume are also in its folder .extant/snapshots, which is not listed); a comma in
+  snapshot=NAME the version of a native volume in that snapshot, read-only (the snapshots of a
+                mounted volume are also in its directory .extant/snapshots, not listed); a comma in
                 NAME is written \\,
   snapdir=owner|all
-                users who may access the folder .extant: the user who mounted the volume, and root
+                users who may access .extant: the user who mounted the volume, and root
                 (the default), or all. Files in a snapshot have the modes of the time when it was
                 taken: one that was made private since is still readable there for users who could
                 read it then
@@ -141,9 +141,9 @@ Options for -o, in lists as mount(8) takes them:
                 commands then find the volume locked, but not where it is mounted, and check
                 --online refuses it
 
-The options of mount(8) and ext4(5) are accepted where they change nothing or are done anyway \
+The options of mount(8) and ext4(5) are accepted where they have no effect or their effect is the default \
     (defaults, nofail, _netdev, x-*, user_xattr, acl, barrier, delalloc, nodiscard, lazytime, stripe=, \
-    and others), and refused with the reason where they ask for something unsupported (discard, usrquota, \
+    and others), and refused with the reason where they request something unsupported (discard, usrquota, \
     nodelalloc, ...).
 
 Memory: caches and unwritten data take less than half of the machine's memory, or of the \
@@ -161,7 +161,7 @@ pub(crate) struct Mount {
     #[command(flatten)]
     source: Source,
 
-    /// Folder to mount it on
+    /// Directory to mount it on
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 
@@ -179,12 +179,12 @@ pub(crate) struct Mount {
 }
 
 /// For administrators, at a terminal.
-const TRANSPORT_IS_OFF: &str = "requests use the slower transport, /dev/fuse: FUSE over io_uring is switched off in the kernel; for mounts \
-    from now on `echo Y > /sys/module/fuse/parameters/enable_uring` switches it on, and a line `options fuse enable_uring=1` in \
-    /etc/modprobe.d/fuse.conf after each start";
+const TRANSPORT_IS_OFF: &str = "requests use the slower transport, /dev/fuse: FUSE over io_uring is disabled in the kernel; for mounts \
+    from now on `echo Y > /sys/module/fuse/parameters/enable_uring` enables it, and a line `options fuse enable_uring=1` in \
+    /etc/modprobe.d/fuse.conf after each boot";
 
-/// The time for which a volume that is not mounted may still be in use: umount(8) returns a moment before the process
-/// that served it has ended, and for a mount without sync(2) before everything is on the device.
+/// Time for which a volume that is not mounted may still be in use: umount(8) returns shortly before the process that
+/// served it exits, and for a mount without sync(2) before all data is on the device.
 const LETTING_GO: Duration = Duration::from_secs(10);
 
 impl Mount {
@@ -208,16 +208,16 @@ impl Mount {
         }
         let place = fuse::mount_point(&self.dir).map_err(|e| sentence(&e))?;
         if blockdev::mounted(&self.source.device).is_some_and(|mounted| mounted.at.as_deref() == Some(&*place)) {
-            // also one that is mounted read-only, and could be mounted twice
+            // also a volume that is mounted read-only, and could be mounted twice
             return Err(Failure::on(&self.source.device, format!("it is mounted on {} already", place.display())));
         }
         let (opened, reason) = self.open(&mut options)?;
         options.mount.source.get_or_insert_with(|| self.source_name());
-        // also below a layer: without it sync(2) would not reach the mount
+        // also beneath a layer: without it sync(2) would not reach the mount
         let path = self.source.device.path().map(std::fs::canonicalize).transpose();
         options.mount.device = path.map_err(|e| Failure::on(&self.source.device, e))?;
         options.mount.watchdog = watchdog::line();
-        // before the mount: from then on a signal must not leave it behind
+        // before the mount: afterwards a signal must not leave the mount behind
         let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let report = move |problem: &str| if behind { log(problem) } else { say(problem) };
         let volume = std::sync::Arc::clone(&opened.volume);
@@ -241,21 +241,21 @@ impl Mount {
             detach()?;
         }
         session.run().map_err(|e| {
-            // standard error of a process in the background has no reader any more
+            // standard error of a background process has no reader any more
             report(&e.to_string());
             sentence(&e)
         })?;
         Ok(0)
     }
 
-    /// The option lists. What root mounts by mount(8) is for all users, as any file system is, unless the options
-    /// differ.
+    /// The option lists. A volume that root mounts by mount(8) is for all users, as with any file system, unless the
+    /// options differ.
     fn lists(&self) -> Vec<&str> {
         let for_all = (self.as_mount && rustix::process::geteuid().is_root()).then_some("allow_other");
         for_all.into_iter().chain(self.options.iter().map(String::as_str)).collect()
     }
 
-    /// The exit status where it is not mounted.
+    /// The exit status of a failed mount.
     pub(crate) fn failure(&self) -> u8 {
         if self.as_mount { MOUNT_FAILED } else { 1 }
     }
@@ -265,8 +265,8 @@ impl Mount {
         if self.as_mount { MOUNT_FAILED } else { 2 }
     }
 
-    /// Opens the volume as the options say; for reading only, with the reason, where it cannot be written and need not
-    /// be.
+    /// Opens the volume according to the options; read-only, with the reason, if it cannot be written and writing is
+    /// not required.
     fn open(&self, options: &mut MountOptions) -> Result<(Opened, Option<String>)> {
         let open = |options: &MountOptions, patience| {
             let access = blockdev::OpenOptions {
@@ -292,13 +292,13 @@ impl Mount {
         }
     }
 
-    /// The source in the list of mounts: the device with its absolute path, where it has one, as others read it in
+    /// The source in the list of mounts: the device, with an absolute path if it has one, since others read the list in
     /// other folders.
     fn source_name(&self) -> String {
         let name: &str = &self.source.device;
         let Some(path) = self.source.device.path() else { return name.to_owned() };
         let Ok(absolute) = std::fs::canonicalize(path) else { return name.to_owned() };
-        // of `kero:volume.img` the path is the end
+        // in `kero:volume.img` the path is the suffix
         let layers = name.strip_suffix(&*path.to_string_lossy()).unwrap_or_default();
         format!("{layers}{}", absolute.to_string_lossy())
     }
@@ -308,7 +308,7 @@ fn sentence(e: &fuse::Error) -> Failure {
     Failure::Message(without_errno(&escape(e.to_string().as_bytes())))
 }
 
-/// A sentence about options, with that name of one with two names that the user wrote.
+/// Replaces an option that has two names in a sentence by the name that the user wrote.
 fn with_its_name(sentence: &str, lists: &[&str]) -> String {
     let written = |name: &str| lists.iter().any(|list| list.split(',').any(|option| option == name));
     if written("noload") && !written("norecovery") {
@@ -318,11 +318,11 @@ fn with_its_name(sentence: &str, lists: &[&str]) -> String {
     }
 }
 
-/// Starts the process that serves, and ends when that is ready.
+/// Starts the serving process, and returns when that is ready.
 fn start_behind() -> Result<u8> {
     let cannot = |e: io::Error| Failure::Message(format!("cannot start the process that serves: {e}"));
     let mut line = std::env::args_os();
-    // by its path, so that lists of processes name it; that path may have gone
+    // by its path, so that process lists name it; the path may no longer exist
     let program = std::env::current_exe().ok().filter(|path| path.exists());
     let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
     if let Some(name) = line.next() {
@@ -338,19 +338,19 @@ fn start_behind() -> Result<u8> {
         return Ok(0);
     }
     match child.wait().map_err(cannot)?.code() {
-        // it has reported why
+        // it has reported the reason
         Some(code) => Ok(u8::try_from(code).unwrap_or(1).max(1)),
         None => Err(Failure::Message("the process that serves was killed before it was ready".to_owned())),
     }
 }
 
-/// Closes what the parent of this process had open, beside the standard streams: the process that serves would have it
-/// open for as long as the volume is mounted, and a pipeline would wait for its end, or a lock never be free.
+/// Closes inherited files other than the standard streams: the serving process would have them open as long as the
+/// volume is mounted, so a pipeline would wait for its end, or a lock never be released.
 fn close_inherited() {
     let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let numbers: Vec<i32> = names.filter_map(|name| name.to_str()?.parse().ok()).filter(|number| *number > 2).collect();
     for number in numbers {
-        // the list's own descriptor is among them, and closed by now; nothing of ours is open yet
+        // the list's own descriptor is among them, and already closed; nothing else was opened yet
         let _ = nix::unistd::close(number);
     }
 }
@@ -369,9 +369,9 @@ fn detach() -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts on the first signal. Where files are open, that returns when the kernel has written back its cached writes
-/// of them; they lose the volume a moment later, when all of it is on the device. A signal that comes meanwhile asks
-/// for the same, and has it tried again where it fails.
+/// Unmounts on the first signal. If files are open, this returns when the kernel has written back its cached writes to
+/// them; they become inaccessible shortly later, when all data is on the device. A signal that arrives meanwhile has
+/// the same meaning, and repeats a failed attempt.
 fn end_on(mut signals: Signals, session: &Session, report: impl Fn(&str) + Send + 'static) {
     let unmounter = session.unmounter();
     std::thread::spawn(move || {
@@ -391,7 +391,7 @@ fn end_on(mut signals: Signals, session: &Session, report: impl Fn(&str) + Send 
     });
 }
 
-/// Writes a line to the system's log, as a warning of a daemon. Without a log it is lost.
+/// Writes a line to the system log, as a warning of a daemon. Without a log it is lost.
 fn log(problem: &str) {
     let line = format!("<28>extant[{}]: {problem}", std::process::id());
     let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to(line.as_bytes(), "/dev/log"));

@@ -1,5 +1,5 @@
 //! The names under which other programs call this one: fsck(8) calls `fsck.TYPE`, mkfs(8) `mkfs.TYPE`, mount(8)
-//! `mount.TYPE`. Their command lines are translated to those of `extant COMMAND …`.
+//! `mount.TYPE`. Their command lines are translated to `extant COMMAND …`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -9,32 +9,32 @@ mod fsck;
 /// The meaning of a command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// This command line, the program's name first.
+    /// Run this command line, the program's name first.
     Run(Vec<OsString>),
-    /// There is nothing to do.
+    /// Nothing to do.
     Nothing,
-    /// It is wrong: one sentence, and the exit status.
+    /// A wrong command line: one sentence, and the exit status.
     Wrong(String, u8),
 }
 
 /// Names under which the program is `extant check`.
 const CHECKERS: [&str; 6] = ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "fsck.rext3", "e2fsck"];
 
-/// Names under which the program is `extant mkfs`, and the type each stands for.
+/// Names under which the program is `extant mkfs`, and the type of each.
 const MAKERS: [(&str, &str); 4] =
     [("mkfs.extant", "extant"), ("mkfs.ext2", "ext2"), ("mkfs.ext3", "ext3"), ("mkfs.ext4", "ext4")];
 
-/// Names under which mount(8) calls the program: the type in fstab, and as the list of mounts shows it.
+/// Names under which mount(8) calls the program: the type in fstab, and the types in the list of mounts.
 const MOUNTERS: [&str; 3] = ["mount.extant", "mount.fuse.extant", "mount.fuseblk.extant"];
 
-/// Whether a command line is one of mount.fuse(8), which runs the type's program as `extant DEVICE DIR -o OPTIONS`
-/// where no `mount.fuse.extant` is installed. No command has a slash in its name.
+/// Whether a command line is from mount.fuse(8), which runs the type's program as `extant DEVICE DIR -o OPTIONS` if
+/// `mount.fuse.extant` is not installed. No command has a slash in its name.
 fn is_mount_fuse(line: &[OsString]) -> bool {
     line.get(1)
         .is_some_and(|first| first.as_encoded_bytes().contains(&b'/') && !first.as_encoded_bytes().starts_with(b"-"))
 }
 
-/// Reads a command line by the name the program was called by.
+/// Interprets a command line according to the name of the program.
 pub(crate) fn read(line: Vec<OsString>) -> Line {
     let name = line.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str).unwrap_or("extant");
     let rest = line.iter().skip(1).cloned();
@@ -45,7 +45,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Line {
     } else if MOUNTERS.contains(&name) {
         mount(rest)
     } else if is_mount_fuse(&line) {
-        // where it is no such line after all, the usual reader says what is wrong
+        // if it is not such a line, the usual parser reports the error
         Some(mount(rest)).filter(|read| !matches!(read, Line::Wrong(..))).unwrap_or(Line::Run(line))
     } else {
         Line::Run(line)
@@ -68,7 +68,7 @@ fn mount(words: impl Iterator<Item = OsString>) -> Line {
         };
         for (at, flag) in flags.char_indices() {
             match flag {
-                // unknown options, and the list of mounts, are mount(8)'s business
+                // unknown options and the list of mounts are handled by mount(8)
                 's' | 'n' | 'v' => {}
                 'f' => pretend = true,
                 'o' | 't' | 'N' => {
@@ -98,7 +98,7 @@ fn mount(words: impl Iterator<Item = OsString>) -> Line {
     Line::Run(line)
 }
 
-/// A command line that mount(8) would not write.
+/// Rejects a command line that mount(8) would not pass.
 fn wrong(sentence: impl Into<String>) -> Line {
     Line::Wrong(sentence.into(), 1)
 }

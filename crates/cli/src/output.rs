@@ -1,7 +1,7 @@
-//! The output that all commands share: names, sizes, times, modes, JSON.
+//! Output shared by all commands: names, sizes, times, modes, JSON.
 //!
-//! Names come from the volume and may hold anything. In text they are escaped ([`check::render::escape`]); in JSON they
-//! are strings, and where they are not UTF-8 a second field, whose key ends in `_bytes`, has their bytes in
+//! Names come from the volume and may contain any bytes. In text they are escaped ([`check::render::escape`]); in JSON
+//! they are strings, and a name that is not UTF-8 has a second field, whose key ends in `_bytes`, with its bytes in
 //! hexadecimal.
 
 use crate::failure::Result;
@@ -26,15 +26,15 @@ pub(crate) fn raw_stdout() -> io::Result<File> {
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }
 
-/// Standard output for text. It has to be flushed.
+/// Standard output for text. The caller must flush it.
 pub(crate) fn stdout() -> io::Result<BufWriter<File>> {
     Ok(BufWriter::with_capacity(1 << 16, raw_stdout()?))
 }
 
-/// Whether JSON was printed, or the beginning of it.
+/// Whether JSON output has begun.
 static JSON_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Prints `value` as JSON, in lines.
+/// Prints `value` as JSON in several lines.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     JSON_BEGUN.store(true, Ordering::Relaxed);
     let mut out = stdout()?;
@@ -43,27 +43,27 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Whether an error can still be JSON: nothing was printed before it.
+/// Whether an error can still be printed as JSON: there was no output before it.
 pub(crate) fn json_is_empty() -> bool {
     !JSON_BEGUN.load(Ordering::Relaxed)
 }
 
-/// Prints the error that ends a command as JSON, in place of what it would have printed. A failure to do so is ignored.
+/// Prints the error that ends a command as JSON, instead of its output. Write errors are ignored.
 pub(crate) fn print_json_error(sentence: &str, exit: u8) {
     if json_is_empty() {
         let _ = print_json(&json!({ "error": sentence, "exit": exit }));
     }
 }
 
-/// A list in JSON that is written while it is made, so that it is never in memory as a whole: each entry of a deep tree
-/// has a path that is as long as the tree is deep.
+/// A JSON list that is written while it is generated, so that it is never completely in memory: each entry of a deep
+/// tree has a path as long as the tree is deep.
 pub(crate) struct Stream<F, T>(Cell<Option<F>>, PhantomData<fn(T)>);
 
-/// Takes the entries of a [`Stream`], one by one.
+/// Callback for the entries of a [`Stream`].
 pub(crate) type Taker<'a, T> = &'a mut dyn FnMut(T) -> io::Result<()>;
 
 impl<F: FnOnce(Taker<'_, T>) -> io::Result<()>, T> Stream<F, T> {
-    /// `make` makes the entries; it is called once.
+    /// `make` generates the entries; it is called once.
     pub(crate) fn new(make: F) -> Self {
         Self(Cell::new(Some(make)), PhantomData)
     }
@@ -90,13 +90,13 @@ impl<F: FnOnce(Taker<'_, T>) -> io::Result<()>, T: Serialize> Serialize for Stre
     }
 }
 
-/// Bytes in a unit in which the number is short: `512 bytes`, `4 KiB`, `1.5 GiB`.
+/// A size in the largest suitable unit: `512 bytes`, `4 KiB`, `1.5 GiB`.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return if bytes == 1 { "1 byte".into() } else { format!("{bytes} bytes") };
     }
-    // the unit in which it is 1 or more, unless tenths round it up to 1 024
+    // the unit with a value of 1 or more, unless tenths round it up to 1 024
     let mut power = (bytes.ilog2() / 10) as usize;
     let tenths = |power: usize| {
         let unit = 1u128 << (10 * power);
@@ -109,12 +109,12 @@ pub(crate) fn human(bytes: u64) -> String {
     if number % 10 == 0 { format!("{} {unit}", number / 10) } else { format!("{}.{} {unit}", number / 10, number % 10) }
 }
 
-/// A count with its noun, in the plural unless there is one.
+/// A count with its noun, in the plural unless the count is 1.
 pub(crate) fn counted(count: u64, one: &str, more: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {more}") }
 }
 
-/// A time for people, in the zone of this machine.
+/// A local time for text output.
 pub(crate) fn local_time(time: Timestamp, format: &str) -> String {
     match moment(time) {
         Some(moment) => moment.to_zoned(TimeZone::system()).strftime(format).to_string(),
@@ -122,30 +122,30 @@ pub(crate) fn local_time(time: Timestamp, format: &str) -> String {
     }
 }
 
-/// To the nanosecond.
+/// Time format with nanoseconds.
 pub(crate) const FULL_TIME: &str = "%Y-%m-%d %H:%M:%S.%9f %z";
-/// To the second, where the volume records no more.
+/// Time format with seconds, for times that the volume stores in seconds.
 pub(crate) const SECONDS: &str = "%Y-%m-%d %H:%M:%S %z";
-/// To the minute.
+/// Time format with minutes.
 pub(crate) const MINUTES: &str = "%Y-%m-%d %H:%M";
 
-/// A time for programs: RFC 3339, UTC, nine digits after the second.
+/// A time in JSON: RFC 3339, UTC, nine decimal places.
 pub(crate) fn utc_time(time: Timestamp) -> String {
     moment(time).map_or_else(|| beyond_calendars(time), |moment| format!("{moment:.9}"))
 }
 
 fn moment(time: Timestamp) -> Option<jiff::Timestamp> {
-    // nanoseconds on a damaged volume may be any 30 bits
+    // nanoseconds on a damaged volume may have any value of 30 bits
     let nanos = i32::try_from(time.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
     jiff::Timestamp::new(time.seconds, nanos).ok()
 }
 
-/// A time that no calendar has.
+/// A time outside the range of the calendar.
 fn beyond_calendars(time: Timestamp) -> String {
     format!("@{}.{:09}", time.seconds, time.nanos)
 }
 
-/// The type of a file, as a word in JSON.
+/// The type of a file as a word, for JSON.
 pub(crate) fn kind_word(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",
@@ -158,7 +158,7 @@ pub(crate) fn kind_word(kind: FileKind) -> &'static str {
     }
 }
 
-/// The ten letters of `ls -l`.
+/// The ten letters of the mode in `ls -l`.
 pub(crate) fn mode_letters(kind: FileKind, mode: u16) -> String {
     let mut out = String::with_capacity(10);
     out.push(match kind {
@@ -193,7 +193,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Bytes from a volume as one or two fields of a JSON object; to be flattened into it.
+/// Bytes from a volume as one or two flattened fields of a JSON object.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
     key: &'static str,
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(at(0, 0), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(at(-1, 5), "1969-12-31T23:59:59.000000005Z");
         assert_eq!(at(15_032_385_535, 999_999_999), "2446-05-10T22:38:55.999999999Z");
-        // caused only by damage, or by forty bits of seconds
+        // possible only by damage, or with 40 bits of seconds
         assert_eq!(at(1 << 40, 0), "@1099511627776.000000000");
         assert_eq!(at(0, (1 << 30) - 1), "@0.1073741823");
         assert_eq!(local_time(Timestamp { seconds: 1 << 40, nanos: 0 }, MINUTES), "@1099511627776.000000000");

@@ -1,11 +1,10 @@
-//! The path to where a walk over a tree is. It is as long as the tree is deep, so it is there once, and not at each
-//! level.
+//! The current path of a walk over a tree. It is as long as the tree is deep, so it is stored once, not per level.
 
-/// A path that a name is put on and taken off.
+/// A path as a stack of names.
 #[derive(Debug, Default)]
 pub(crate) struct PathStack {
     path: Vec<u8>,
-    /// Its length before each name.
+    /// The length of the path before each name.
     lengths: Vec<usize>,
 }
 
@@ -15,12 +14,12 @@ impl PathStack {
         Self { path: start.to_vec(), lengths: Vec::new() }
     }
 
-    /// All of it.
+    /// The complete path.
     pub(crate) fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// Goes on to what a name names.
+    /// Appends a name.
     pub(crate) fn enter(&mut self, name: &[u8]) {
         self.lengths.push(self.path.len());
         if !self.path.is_empty() && !self.path.ends_with(b"/") {
@@ -29,7 +28,7 @@ impl PathStack {
         self.path.extend_from_slice(name);
     }
 
-    /// Goes back by one name.
+    /// Removes the last name.
     pub(crate) fn leave(&mut self) {
         if let Some(length) = self.lengths.pop() {
             self.path.truncate(length);
@@ -37,21 +36,21 @@ impl PathStack {
     }
 }
 
-/// Directories that are named again later: each has its own name only, and knows which one it is in.
+/// Directories that are referred to later: each has its own name only, and the index of its parent.
 #[derive(Debug, Default)]
 pub(crate) struct Folders(Vec<(usize, Vec<u8>)>);
 
 impl Folders {
-    /// The directory in which the walk begins.
+    /// The index of the directory in which the walk begins.
     pub(crate) const START: usize = 0;
 
-    /// One more directory, in another.
+    /// Adds a directory to its parent; returns the index.
     pub(crate) fn add(&mut self, parent: usize, name: &[u8]) -> usize {
         self.0.push((parent, name.to_vec()));
         self.0.len()
     }
 
-    /// The names that lead to a directory from the start.
+    /// The names on the path to a directory from the start.
     pub(crate) fn names(&self, folder: usize) -> Vec<&[u8]> {
         let mut names = Vec::new();
         let mut at = folder;
@@ -63,7 +62,7 @@ impl Folders {
         names
     }
 
-    /// These names as a path.
+    /// The path of these names.
     pub(crate) fn path(&self, folder: usize) -> Vec<u8> {
         let mut stack = PathStack::default();
         self.names(folder).iter().for_each(|name| stack.enter(name));

@@ -1,33 +1,33 @@
-//! A bar with the remaining time, for what takes longer than two seconds in front of a person.
+//! A progress bar with the remaining time, for work at a terminal that takes longer than two seconds.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The time after which a bar is shown: work that is over sooner needs none.
+/// Delay before a bar is shown: shorter work needs none.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// The unit in which the bar counts.
+/// The unit of the bar.
 pub(crate) enum Unit {
-    /// Bytes, which are shown.
+    /// Bytes, shown as numbers.
     Bytes,
-    /// Anything; only the share is shown.
+    /// Any unit; only the percentage is shown.
     Share,
-    /// Files, whose number is unknown.
+    /// Files of unknown number.
     Files,
-    /// Steps, each of which has a name.
+    /// Named steps.
     Steps,
 }
 
-/// The bar. Any thread may move it on.
+/// A progress bar, usable from any thread.
 pub(crate) struct Bar {
     bar: ProgressBar,
     started: Instant,
     shown: AtomicBool,
 }
 
-/// Whether a bar would be seen.
+/// Whether standard error is a terminal.
 pub(crate) fn on_terminal() -> bool {
     io::stderr().is_terminal()
 }
@@ -38,7 +38,7 @@ impl Bar {
         Self { bar: ProgressBar::hidden(), started: Instant::now(), shown: AtomicBool::new(true) }
     }
 
-    /// A bar that shows itself after a while, where standard error is a terminal.
+    /// A bar that appears after a delay, if standard error is a terminal.
     pub(crate) fn new(what: &str, total: u64, unit: Unit) -> Self {
         if !on_terminal() {
             return Self::hidden();
@@ -57,25 +57,25 @@ impl Bar {
         Self { bar, started: Instant::now(), shown: AtomicBool::new(false) }
     }
 
-    /// A bar of steps, which shows itself with the first: each may take long.
+    /// A bar of steps, which appears with the first step: each may take long.
     pub(crate) fn steps() -> Self {
         Self::new("", 0, Unit::Steps)
     }
 
-    /// The next step begins, with `done` of `of` behind it.
+    /// Begins the next step, after `done` of `of`.
     pub(crate) fn step(&self, what: &str, done: u64, of: u64) {
         self.bar.set_message(what.to_owned());
         self.reveal();
         self.set(done, of);
     }
 
-    /// So much more is done.
+    /// Advances the bar by an amount.
     pub(crate) fn advance(&self, by: u64) {
         self.bar.inc(by);
         self.show();
     }
 
-    /// So much is done, of so much.
+    /// Sets the amounts done and total.
     pub(crate) fn set(&self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done.min(total));
@@ -94,7 +94,7 @@ impl Bar {
         }
     }
 
-    /// Takes it off the screen.
+    /// Removes the bar from the terminal.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -49,7 +49,7 @@ pub(crate) struct Put {
     #[arg(short, long)]
     force: bool,
 
-    /// Block placement: usual, or hint: metadata at the front of each group, to make later checks faster
+    /// Block placement: usual, or hint, which puts metadata at the front of each group to make later checks faster
     #[arg(long, value_name = "WHERE", default_value = "usual")]
     placement: fs::Placement,
 
@@ -93,7 +93,7 @@ impl Put {
         Ok(status)
     }
 
-    /// The directory of the volume to copy into, and the file's name there where it is not its own.
+    /// The directory of the volume to copy into, and the file's name there if it differs.
     fn destination(&self, volume: &fs::Volume, dest: &[u8], count: usize) -> Result<Destination, String> {
         let wrong = |path: &[u8], why: &dyn ToString| format!("{}: {}", escape(path), why.to_string());
         match volume.resolve(dest).and_then(|number| volume.inode(number)) {
@@ -119,7 +119,7 @@ impl Put {
         let mut folder = Folder::new(filler, &self.source.device);
         for file in files {
             let source = Path::new(file);
-            // `folder/.` has no name of its own, whatever Path says
+            // `folder/.` has no name of its own, unlike in Path
             let nameless = file == "-" || file.as_bytes().ends_with(b"/.");
             let own_name = source.file_name().map(OsStrExt::as_bytes).filter(|_| !nameless);
             let name = to.name.as_deref().or(own_name);
@@ -132,7 +132,7 @@ impl Put {
                 Some(name) if file == "-" => folder.standard_input((to.dir, name), &join(&to.path, name), now())?,
                 Some(name) => folder.one(source, (to.dir, name), &join(&to.path, name))?,
                 None if file == "-" => folder.complain_of_source(b"-", "standard input needs a file name in DEST"),
-                // `/`, `.` and `..` have no name of their own: what is in them
+                // `/`, `.` and `..` have no name of their own: only their content is copied
                 None => {
                     let as_it_is = |_: &mut FileAttributes| {};
                     folder.contents(
@@ -154,7 +154,7 @@ struct Destination {
     name: Option<Vec<u8>>,
 }
 
-/// A path without slashes at its end.
+/// A path without trailing slashes.
 fn trimmed(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
     &path[..end]

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
     after_help = "Examples:
   extant rm volume.img /etc/motd
   extant rm -r volume.img /var/cache /tmp/old    directories and all below
-  extant rm -f volume.img /perhaps               no error where there is no such file
+  extant rm -f volume.img /perhaps               no error if the file does not exist
 
 A symbolic link is removed, not its target. The volume must not be mounted. SIGINT and SIGTERM stop the \
     removal and leave the volume consistent.
@@ -53,14 +53,14 @@ struct Remover<'a> {
     volume: &'a Volume,
     complaints: Complaints<'a>,
     interrupted: Arc<AtomicBool>,
-    /// Directories that were entered: a damaged volume may lead in circles.
+    /// Directories that were entered: a damaged volume may contain loops.
     entered: HashSet<InodeNo>,
     directories: u64,
     files: u64,
     bar: Bar,
 }
 
-/// A directory that is being emptied.
+/// A directory being emptied.
 struct Level {
     parent: InodeNo,
     name: Vec<u8>,
@@ -110,7 +110,7 @@ impl Remover<'_> {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Removes what a path names.
+    /// Removes the file or directory at a path.
     fn path(&mut self, path: &[u8], recursive: bool, force: bool) {
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
         let (parent, name) = match path[..end].iter().rposition(|byte| *byte == b'/') {
@@ -138,7 +138,7 @@ impl Remover<'_> {
         }
     }
 
-    /// An inode that cannot be read counts as none: its name may go.
+    /// Whether an inode is a directory; `false` for an unreadable one, whose name may be removed.
     fn is_directory(&self, number: InodeNo) -> bool {
         self.volume.inode(number).is_ok_and(|inode| inode.kind == FileKind::Directory)
     }
@@ -189,7 +189,7 @@ impl Remover<'_> {
             self.complaints.about(path, "this directory was entered already, under another name");
             return None;
         }
-        // the names are read before the first one goes
+        // all names are read before the first is removed
         let entries = self.volume.inode(number).and_then(|inode| {
             let entries = self.volume.read_dir(&inode, 0)?;
             entries

@@ -1,4 +1,4 @@
-//! `extant serve`: a device for NBD clients, or as a file.
+//! `extant serve`: serves a device to NBD clients, or as a file.
 
 mod file;
 
@@ -30,16 +30,16 @@ use std::sync::Arc;
   nbd-client -unix /run/volume.sock /dev/nbd0 -C 4           a block device (as root)
 
 NBD has no authentication, and this server has no TLS: everyone who can connect can read and, without \
-    --read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With \
-    HOST:PORT, choose an address that only trusted machines reach, or an encrypted tunnel in front.
+    --read-only, change every byte. A Unix socket is accessible only to its user (mode 0600). With \
+    HOST:PORT, choose an address that only trusted machines reach, or use an encrypted tunnel.
 
-With --file, one file in DIR is the device, of the same length: for programs that open files, and for \
-    losetup. Only its user can access it, the kernel caches nothing of it, and fsync(2) is a flush.
+With --file, DIR contains one file that is the device, of the same length: for programs that open files, and for \
+    losetup. Only its user can access it, the kernel does not cache it, and fsync(2) is a flush.
 
-It prints the address for clients, or the file's path, when it can be used, and serves until \
+The command prints the address for clients, or the file's path, when it can be used, and serves until \
     SIGINT, SIGTERM or SIGHUP, or until DIR is unmounted: then requests in progress are finished, \
     everything is flushed, and the socket or the mount is removed. Programs that have the file open then get \
-    errors: detach loop devices first. Meanwhile the device is locked: no other program here writes \
+    errors: detach loop devices first. Meanwhile the device is locked: no other program on this machine writes \
     to it. A reply to a flush, or to a write with FUA, means that the bytes survive a loss of power as \
     far as the device guarantees that; a flush covers the writes of all connections. After a flush that \
     failed all changes are refused. If a client disconnects, nothing that was acknowledged and \
@@ -53,7 +53,7 @@ pub(crate) struct Serve {
     serving: Serving,
 }
 
-// what is served, where and how: also of `extant kero serve`
+// options of `extant serve` and `extant kero serve`
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("place").args(["nbd", "file"]).required(true))]
 pub(crate) struct Serving {
@@ -65,7 +65,7 @@ pub(crate) struct Serving {
     #[arg(long, value_name = "ADDRESS")]
     nbd: Option<Address>,
 
-    /// Serve a file: mount a file system on DIR that has only this one
+    /// Serve a file: mount a file system with only this file on DIR
     #[arg(long, value_name = "DIR", conflicts_with_all = ["connections", "verbose"])]
     file: Option<PathBuf>,
 
@@ -73,7 +73,7 @@ pub(crate) struct Serving {
     #[arg(long)]
     read_only: bool,
 
-    /// Name of the export, which clients that specify none get as well; or of the file, by default `disk`
+    /// Name of the export, also used for clients that specify none; or of the file, by default `disk`
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
@@ -92,17 +92,17 @@ impl Serve {
     }
 }
 
-/// Whether holes may be punched into a file that is served.
+/// The handling of requests to punch holes into a served file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holes {
-    /// They may, and read as zeroes.
+    /// Allowed; holes read as zeroes.
     Punched,
-    /// They may not: the device would write zeroes.
+    /// Refused: the device would write zeroes.
     Refused,
 }
 
 impl Serving {
-    /// Serves what `open` opens, until a signal.
+    /// Serves the device opened by `open`, until a signal.
     pub(crate) fn run(
         &self,
         holes: Holes,
@@ -111,7 +111,7 @@ impl Serving {
         if self.file.is_some() {
             file::expect_writes_of_the_kernel();
         }
-        // before the socket is there: from then on a signal must not leave it behind
+        // before the socket exists: afterwards a signal must not leave it behind
         let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let access = if self.read_only {
             blockdev::OpenOptions { exclusive: true, ..blockdev::OpenOptions::default() }
@@ -148,7 +148,7 @@ impl Serving {
         Ok(0)
     }
 
-    /// Prints that it can be used, and where.
+    /// Prints the address or path, once it can be used.
     fn announce(&self, len: u64, place: &[u8]) -> Result<()> {
         let mut out = stdout()?;
         writeln!(out, "{}: serving {} at {}", escape(self.device.as_bytes()), human(len), escape(place))?;

@@ -1,4 +1,4 @@
-//! `extant snapshot`: versions of a native volume.
+//! `extant snapshot`: creates, lists, deletes and rolls back to snapshots of a native volume.
 
 use crate::failure::{Failure, Result, say};
 use crate::output::{MINUTES, Text, human, local_time, print_json, stdout, utc_time};
@@ -25,9 +25,9 @@ use std::path::Path;
   extant snapshot rollback volume.img before-upgrade
   extant snapshot delete volume.img before-upgrade
 
-Creating a snapshot takes no space, and its time does not depend on the size of the volume. It \
-    preserves what is changed or deleted later. DEVICE is a volume that is not mounted (a path), or a folder of one that `extant mount` mounted. There mkdir and rmdir \
-    in .extant/snapshots create and delete snapshots, too; rmdir does not require an empty one.
+Creating a snapshot takes no space, and a time that does not depend on the size of the volume. It \
+    preserves everything that is changed or deleted later. DEVICE is a path of an unmounted volume, or a directory on one mounted with `extant mount`. There mkdir and rmdir \
+    in .extant/snapshots also create and delete snapshots; rmdir does not require an empty one.
 
 Exit status: 0 done, 1 not done, 2 wrong usage."
 )]
@@ -54,11 +54,11 @@ enum Command {
 A name has 1 to 128 bytes and no slash. A volume has at most 4096 snapshots. A snapshot of a mounted volume contains everything \
     that programs have written, also through mappings.
 
-Files in a snapshot have the modes of the time when it was taken: a file that everyone could read stays readable there when \
+Files in a snapshot have the modes of the time when it was taken: a file that was readable by all users stays so there when \
     it is made private later. So the snapshots of a mounted volume are for root and the user who mounted it, unless it is \
     mounted with snapdir=all.
 
-Exit status: 0 it is on the device, 1 not created, 2 wrong usage."
+Exit status: 0 created and durable, 1 not created, 2 wrong usage."
 )]
 struct Create {
     #[command(flatten)]
@@ -76,7 +76,7 @@ struct Create {
   extant snapshot list volume.img
   extant snapshot list --json /mnt
 
-The space is what would be freed if only that snapshot were deleted. For a mounted volume it is shown only to root and the \
+The space is the amount freed if only that snapshot is deleted. For a mounted volume it is shown only to root and the \
     user who mounted it; for others (where the mount option snapdir=all lets them list at all) it is -, in JSON null. \
     Times are local (TZ), in JSON UTC.
 
@@ -98,7 +98,7 @@ struct List {
   extant snapshot delete volume.img before-upgrade
   extant snapshot delete /mnt monday tuesday
 
-Exit status: 0 all deleted, 1 one was not, 2 wrong usage."
+Exit status: 0 all deleted, 1 at least one was not, 2 wrong usage."
 )]
 struct Delete {
     #[command(flatten)]
@@ -126,7 +126,7 @@ struct Rollback {
     #[command(flatten)]
     target: Source,
 
-    /// The snapshot
+    /// Name of the snapshot
     #[arg(value_name = "NAME", required_unless_present = "cancel")]
     name: Option<OsString>,
 
@@ -146,7 +146,7 @@ impl Snapshot {
     }
 }
 
-/// The mounted volume that DEVICE names, where it is a folder.
+/// The mounted volume, if DEVICE is a folder.
 fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
     let path = Path::new(&target.device);
     if !path.is_dir() {
@@ -155,7 +155,7 @@ fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
     MountedSnapshots::of(path).map(Some).map_err(|e| Failure::on(&target.device, e))
 }
 
-/// An error of which it is known whether the snapshot is missing.
+/// An error that shows whether the snapshot is missing.
 trait Reason: ToString {
     fn is_missing(&self) -> bool;
 }
@@ -187,7 +187,7 @@ fn about(target: &Source, name: &OsString, why: impl ToString) -> Failure {
     Failure::on(&target.device, format!("snapshot {}: {}", shown(name), why.to_string()))
 }
 
-/// A snapshot's name in a sentence.
+/// A snapshot's name for a message.
 fn shown(name: &OsString) -> String {
     if name.is_empty() { "''".to_owned() } else { escape(name.as_bytes()) }
 }
@@ -254,7 +254,7 @@ struct Listed {
     time: String,
     generation: u64,
     bytes: Option<u64>,
-    /// The volume is rolled back to it when it is unmounted.
+    /// The volume is rolled back to this snapshot at unmount.
     rollback: bool,
 }
 
@@ -282,7 +282,7 @@ impl Delete {
             let deleted = opened.volume.delete_snapshot(name.as_bytes());
             note(deleted.map_err(|e| about_existing(&self.target, name, &e)));
         }
-        // frees the rest of their space
+        // frees the rest of its space
         let compacted = opened.volume.compact();
         opened.unmount()?;
         compacted.map_err(|e| Failure::on(&self.target.device, e))?;
@@ -300,7 +300,7 @@ impl Rollback {
             mounted.rollback(to).map_err(|e| failed(&e))?;
             if to.is_some() {
                 say(
-                    "the volume is rolled back when it is unmounted: all changes since the snapshot are lost then (--cancel undoes this)",
+                    "the volume is rolled back when it is unmounted: all changes since the snapshot will be lost (--cancel undoes this)",
                 );
             }
             return Ok(0);

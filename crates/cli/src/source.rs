@@ -1,4 +1,4 @@
-//! DEVICE as the commands that read a volume take it, and how they find a file on it.
+//! The DEVICE argument of commands that read a volume, and how they find files on it.
 
 use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The volume, and how to open it.
+/// The volume, and the options to open it.
 #[derive(Debug, Args)]
 pub(crate) struct Source {
     /// Volume: a path, or `mem:SIZE`
@@ -42,7 +42,7 @@ pub(crate) struct Source {
     pub(crate) verbose: bool,
 }
 
-/// The size of a block, as -B takes it.
+/// Parses a block size, the value of -B.
 pub(crate) fn block_size(word: &str) -> Result<u32, String> {
     let size = word.parse::<u32>().ok().filter(|size| size.is_power_of_two() && (1024..=65536).contains(size));
     size.ok_or_else(|| "a block size is a power of two from 1024 to 65536".to_owned())
@@ -51,7 +51,7 @@ pub(crate) fn block_size(word: &str) -> Result<u32, String> {
 /// An open volume.
 pub(crate) struct Opened {
     pub(crate) volume: Arc<Volume>,
-    /// Counts what is read; only for `-v`.
+    /// Counts reads; only for `-v`.
     trace: Option<Arc<Trace<Arc<dyn BlockDevice>>>>,
     device: String,
 }
@@ -62,13 +62,13 @@ impl Source {
         self.open_any(&[fs::OpenOptions::default()], blockdev::OpenOptions::default())
     }
 
-    /// Opens the volume as it is on the device, whatever is in its journal.
+    /// Opens the volume as it is on the device, without its journal.
     pub(crate) fn open_as_it_stands(&self) -> Result<Opened> {
         let way = fs::OpenOptions { ignore_journal: true, ..fs::OpenOptions::default() };
         self.open_any(&[way], blockdev::OpenOptions::default())
     }
 
-    /// Opens the volume for writing, locked against all others. [`Opened::unmount`] has to follow.
+    /// Opens the volume for writing, locked against all other processes. [`Opened::unmount`] must follow.
     pub(crate) fn open_for_writing(&self, write: fs::WriteOptions) -> Result<Opened> {
         let way = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
         let access = for_writing(&self.device);
@@ -77,7 +77,8 @@ impl Source {
         Ok(opened)
     }
 
-    /// Opens the volume in the first of several ways that succeeds. The flags set what a way leaves open.
+    /// Opens the volume in the first of several ways that succeeds. The command line sets the options that a way leaves
+    /// open.
     pub(crate) fn open_any(&self, ways: &[fs::OpenOptions], access: blockdev::OpenOptions) -> Result<Opened> {
         let external_journal = self.journal.as_ref().map(open_device).transpose()?;
         let mut device = open_volume(&self.device, access)?;
@@ -116,7 +117,7 @@ impl Source {
             }
         })?);
         for note in volume.warnings() {
-            // no warning of what was requested
+            // no warning of a requested effect
             if !(ignore_journal && *note == fs::Warning::JournalIgnored) {
                 say(&format!("{}: {note}", escape(self.device.as_bytes())));
             }
@@ -142,7 +143,7 @@ impl Source {
 }
 
 impl Opened {
-    /// The inode that `path` leads to. `<N>` is inode N, as in debugfs. A link at the end is followed where `follow`.
+    /// The inode at `path`. `<N>` is inode N, as in debugfs. A symbolic link at the end is followed with `follow`.
     pub(crate) fn find(&self, path: &OsStr, follow: bool) -> fs::Result<Arc<Inode>> {
         let by_number = path.to_str().and_then(|path| path.strip_prefix('<')?.strip_suffix('>')?.parse().ok());
         let number = match by_number {
@@ -163,15 +164,15 @@ impl Opened {
     }
 }
 
-/// The failure of a volume of which not all reached its device.
+/// The failure of a volume that did not completely reach its device.
 pub(crate) fn not_written(device: &str, error: &fs::Error) -> Failure {
     if is_full_below(error) {
-        return Failure::on(device, "the disk below it is full: not all of the volume could be written");
+        return Failure::on(device, "the disk beneath it is full: not all of the volume could be written");
     }
     Failure::on(device, error)
 }
 
-/// With `-v`, prints what was read.
+/// Prints, with `-v`, the reads of the volume.
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(trace) = &self.trace {
@@ -182,8 +183,8 @@ impl Drop for Opened {
     }
 }
 
-/// The reason why a volume could not be opened: usually it is the wrong file, sometimes a damaged volume. `asked`: a
-/// backup superblock was specified already; `snapshot`: the one that was.
+/// The reason why a volume could not be opened: usually the wrong file, sometimes a damaged volume. `asked`: a backup
+/// superblock was already specified; `snapshot`: the specified snapshot.
 fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
     let why = match (e, snapshot) {
         (fs::Error::NoSuperblock(why), _) => why,
@@ -211,11 +212,11 @@ fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Opt
     )
 }
 
-/// The time for which a volume that is mounted nowhere may still be in use: the program that served it ends a moment
-/// after umount(8) does.
+/// Time for which a volume that is not mounted may still be in use: the program that served it exits shortly after
+/// umount(8).
 const LETTING_GO: Duration = Duration::from_secs(2);
 
-/// The options with which a command opens a device that it changes.
+/// The options for opening a device for changes.
 pub(crate) fn for_writing(device: &Device) -> blockdev::OpenOptions {
     let patience = if blockdev::mounted(device).is_some() { Duration::ZERO } else { LETTING_GO };
     blockdev::OpenOptions { write: true, patience, ..blockdev::OpenOptions::default() }

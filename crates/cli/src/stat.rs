@@ -1,4 +1,4 @@
-//! `extant stat`: everything in an inode.
+//! `extant stat`: shows the content of inodes.
 
 use crate::extents::{Extent, Extents, has_map};
 use crate::failure::{Complaints, Result};
@@ -47,7 +47,7 @@ pub(crate) struct Stat {
     json: bool,
 }
 
-/// One file in JSON.
+/// A file as JSON.
 #[derive(Serialize)]
 struct Entry {
     #[serde(flatten)]
@@ -64,16 +64,16 @@ struct Entry {
 struct Map {
     /// `inline`, `extents` or `indirect`.
     kind: &'static str,
-    /// Levels of the extent tree below the inode.
+    /// Depth of the extent tree below the inode.
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<u16>,
-    /// Extents with data, or allocated and never written.
+    /// Number of extents, with data or unwritten.
     extents: u64,
-    /// Blocks with data.
+    /// Number of blocks with data.
     data_blocks: u64,
-    /// Blocks allocated and never written.
+    /// Number of blocks allocated and never written.
     unwritten_blocks: u64,
-    /// With `--blocks`: the extents.
+    /// The extents; only with `--blocks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     extent_list: Option<Vec<Extent>>,
 }
@@ -92,7 +92,7 @@ struct Report<'a> {
     files: Vec<Entry>,
 }
 
-/// A file as it is shown.
+/// A file to be shown.
 struct Shown<'a> {
     path: &'a [u8],
     inode: &'a Inode,
@@ -134,7 +134,7 @@ impl Stat {
         Ok(complaints.exit())
     }
 
-    /// Collects what is shown; complains of what cannot be read.
+    /// Collects the information to show; reports what cannot be read.
     fn look<'a>(
         &self,
         opened: &Opened,
@@ -167,7 +167,7 @@ impl Stat {
     }
 }
 
-/// The map of a file; nothing for files that have none. All extents are recorded only with `with_list`.
+/// The map of a file; `None` for files without one. Extents are listed only with `with_list`.
 fn map_of(volume: &Volume, inode: &Inode, with_list: bool) -> fs::Result<Option<Map>> {
     let flags = inode.raw().flags();
     if !has_map(inode) {
@@ -298,10 +298,10 @@ fn print_extents(extents: &[Extent], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// So much of an attribute's value is shown to people; JSON has all of it.
+/// Maximum number of bytes of an attribute's value in text output; JSON has all of it.
 const SHOWN: usize = 256;
 
-/// An attribute's value for people: a list of access rights, a text in quotes, or bytes in hexadecimal.
+/// An attribute's value as text: an access control list, a quoted string, or bytes in hexadecimal.
 fn readable(name: &[u8], value: &[u8]) -> String {
     if name.starts_with(b"system.posix_acl_")
         && let Ok(acl) = Acl::from_xattr(value)
@@ -319,7 +319,7 @@ fn readable(name: &[u8], value: &[u8]) -> String {
     }
 }
 
-/// As setfacl writes them.
+/// An access control list in the format of setfacl.
 fn acl_text(acl: &Acl) -> String {
     let entry = |entry: &format::acl::AclEntry| {
         let who = match entry.tag {

@@ -1,4 +1,4 @@
-//! `extant tree`: a directory and all below it.
+//! `extant tree`: shows a directory and everything below it.
 
 use crate::failure::{Complaints, Failure, Result};
 use crate::file_meta::{FileMeta, target_of};
@@ -38,7 +38,7 @@ pub(crate) struct Tree {
     #[arg(value_name = "PATH", default_value = "/")]
     path: OsString,
 
-    /// Show names that begin with a dot, too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     all: bool,
 
@@ -55,13 +55,13 @@ pub(crate) struct Tree {
     json: bool,
 }
 
-/// One file in JSON.
+/// A file as JSON.
 #[derive(Serialize)]
 struct Entry {
-    /// Relative to the directory that was asked for.
+    /// Relative to the requested directory.
     #[serde(flatten)]
     path: Text,
-    /// 1 for what is in that directory itself.
+    /// 1 for the entries of that directory itself.
     depth: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     inode: Option<u32>,
@@ -71,9 +71,9 @@ struct Entry {
 
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 struct Summary {
-    /// Directories, without the one that was asked for.
+    /// Number of directories, without the requested one.
     directories: u64,
-    /// Everything else.
+    /// Number of other files.
     files: u64,
 }
 
@@ -83,19 +83,19 @@ struct Report<'a, E> {
     #[serde(flatten)]
     path: Text,
     entries: E,
-    /// Known behind the entries.
+    /// Known only after the entries.
     summary: &'a Cell<Summary>,
 }
 
-/// The destination of what a walk meets.
+/// The destination of the files found by a walk.
 enum Out<'a> {
     Text(&'a mut dyn Write),
     Json(Taker<'a, Entry>),
 }
 
-/// A directory on the way from the root of the walk down to where it is.
+/// A directory on the path from the root of the walk to the current position.
 struct Level {
-    /// The length of the indent before each of its lines.
+    /// Length of the indent of its lines.
     indent: usize,
     entries: std::vec::IntoIter<DirEntry>,
 }
@@ -143,9 +143,9 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn run(&mut self, start: &Arc<Inode>, mut out: Out<'_>) -> io::Result<()> {
-        // a damaged volume may name a directory twice, and so lead in circles
+        // a damaged volume may name a directory twice, and so form a loop
         let mut entered = HashSet::from([start.number]);
-        // relative to the start, which is empty itself; both are as long as the tree is deep, so they are there once
+        // relative to the start, which is empty; both are as long as the tree is deep, so they are stored once
         let (mut stack, mut indent) = (PathStack::default(), String::new());
         let mut levels = vec![Level { indent: 0, entries: self.entries(b"", start) }];
         while let Some(level) = levels.last_mut() {
@@ -177,7 +177,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The entries of a directory, by name.
+    /// The entries of a directory, sorted by name.
     fn entries(&mut self, path: &[u8], dir: &Arc<Inode>) -> std::vec::IntoIter<DirEntry> {
         let mut entries = Vec::new();
         match self.opened.volume.read_dir(dir, 0) {
@@ -205,7 +205,7 @@ impl Walk<'_> {
         kind == Some(FileKind::Directory)
     }
 
-    /// The inode of an entry, where more than its name is to be known.
+    /// The inode of an entry, if more than its name is needed.
     fn inode(&mut self, path: &[u8], entry: &DirEntry) -> Option<Arc<Inode>> {
         let more = entry.kind.is_none_or(|kind| matches!(kind, FileKind::Directory | FileKind::Symlink));
         if !self.args.json && !more {

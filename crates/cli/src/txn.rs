@@ -1,4 +1,4 @@
-//! `extant txn`: a command whose changes to a mounted volume are one atomic transaction.
+//! `extant txn`: runs a command whose changes to a mounted volume are one atomic transaction.
 
 use crate::failure::{Failure, Result, say, without_errno};
 use crate::fill::heard;
@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The exit status where `extant txn` itself fails, as of env(1) and timeout(1).
+/// The exit status where `extant txn` itself fails, as with env(1) and timeout(1).
 pub(crate) const FAILURE: u8 = 125;
-/// The interval at which another transaction, or a process that is left, is looked at again while it is waited for.
+/// Polling interval while waiting for another transaction, or for remaining processes.
 const AGAIN: Duration = Duration::from_millis(50);
-/// So long after its time a transaction has been rolled back by the process that serves the volume.
+/// Time after the timeout by which the serving process has rolled back a transaction.
 const ROLLED_BACK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
@@ -36,11 +36,11 @@ const ROLLED_BACK: Duration = Duration::from_millis(500);
   extant txn --timeout 600 /mnt -- sh -c 'cd /mnt/app && ./upgrade'
 
 All changes that COMMAND and its descendants make on the volume are one transaction: after a crash or a \
-    loss of power all of them are there, or none. They are on the device when this command returns 0, \
+    loss of power either all of them are present, or none. They are on the device when this command returns 0, \
     and not before: fsync by COMMAND returns at once and makes nothing durable. If COMMAND fails, all \
     changes are rolled back (unless --commit-on-failure is used). The volume must be mounted, and of \
     Extant's own format (mkfs -t extant). One transaction runs at a time: the next one waits for its \
-    end, and fails after the timeout; none begins inside another.
+    end, and fails after the timeout; transactions cannot be nested.
 
 The commit waits for processes that COMMAND leaves behind. On timeout all changes are rolled back, \
     and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are passed on to COMMAND, and all changes are \
@@ -50,18 +50,18 @@ The commit waits for processes that COMMAND leaves behind. On timeout all change
     (operation canceled) until they end. There are three exceptions: memory that COMMAND mapped from a file and \
     changes after the rollback is written as by any other process; so are bytes of a failed call, if \
     another program has the file mapped and stores beside them; and if this process is killed by SIGKILL, a \
-    process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not \
+    process that at that moment has neither its parents nor its environment (EXTANT_TXN) any more is not \
     identified as a member.
 
 Until the end other processes see the changes, and wait before they change anything themselves. Space \
     that COMMAND frees can be used after the commit. A transaction can change as much metadata as \
     a generation can contain: 64 MiB, less on volumes below 4 GiB or nearly full. Beyond that limit, and after the \
     timeout, calls of COMMAND fail (file too large; operation canceled), and all changes are rolled back. \
-    Processes that wait get EBUSY only if COMMAND needs a file that they are writing, or a folder in which \
-    they are creating, renaming or removing a name, and they cannot release it: a call by a path from elsewhere \
-    can; one by a name alone, in the current directory or at the top of the mount, can only if the volume is \
+    Processes that wait get EBUSY only if COMMAND needs a file that they are writing, or a directory in which \
+    they are creating, renaming or removing a name, and they cannot release it: a call with a path from elsewhere \
+    can; one with a name alone, in the current directory or at the top of the mount, can only if the volume is \
     mounted with allow_other or default_permissions. A mapped page that is written back meanwhile \
-    (mmap) is part of the transaction, whichever process wrote it. fsync and msync by others of a file with such \
+    (mmap) is part of the transaction, regardless of the process that wrote it. fsync and msync by others of a file with such \
     pages, and sync, wait for the end; after a rollback they fail (EIO). Processes in other \
     PID namespaces than that of the process that serves the volume are never members: they wait.
 
@@ -78,7 +78,7 @@ pub(crate) struct Txn {
     /// Timeout in seconds, from 1 to a day
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     timeout: u64,
-    /// Folder or file in the mounted volume
+    /// Directory or file on the mounted volume
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Command to run, with its arguments
@@ -86,7 +86,7 @@ pub(crate) struct Txn {
     command: Vec<OsString>,
 }
 
-/// Signals that this process got, and the process that they are passed on to.
+/// The signals received by this process, and the process to pass them on to.
 #[derive(Default)]
 struct Signalled {
     last: AtomicI32,
@@ -94,7 +94,7 @@ struct Signalled {
 }
 
 impl Signalled {
-    /// From now on signals do not end this process.
+    /// Catches signals, which no longer end this process.
     fn catch() -> io::Result<Arc<Self>> {
         let this = Arc::new(Self::default());
         let mut signals = Signals::new(heard([SIGTERM, SIGINT, SIGHUP]))?;
@@ -115,14 +115,14 @@ impl Signalled {
             _ => Signal::TERM,
         };
         if let Some(command) = self.command.get() {
-            // one that has ended needs none
+            // a process that has ended needs no signal
             let _ = pidfd_send_signal(command, signal);
         }
     }
 
-    /// Those that came before go to it as well.
+    /// Passes signals on to a process, including earlier ones.
     fn to(&self, command: Pid) -> io::Result<()> {
-        // it exists: no process has waited for it yet
+        // it exists, since no process has waited for it yet
         let _ = self.command.set(pidfd_open(command, PidfdFlags::empty())?);
         if let Some(signal) = self.any() {
             self.hand_on(signal);
@@ -130,7 +130,7 @@ impl Signalled {
         Ok(())
     }
 
-    /// Ends the command when its time is over: nothing that it does from then on counts.
+    /// Ends the command at the timeout: its later changes have no effect.
     fn end_after(self: &Arc<Self>, time: Duration) {
         let this = Arc::clone(self);
         std::thread::spawn(move || {
@@ -192,7 +192,7 @@ impl Txn {
         Ok(if ran.success() { FAILURE } else { status(ran) })
     }
 
-    /// Begins, when whatever transaction there is has ended.
+    /// Begins a transaction, after the current one has ended.
     fn begin(&self, signalled: &Signalled) -> io::Result<MountedTransaction> {
         let start = Instant::now();
         loop {
@@ -211,7 +211,7 @@ impl Txn {
         }
     }
 
-    /// Waits until nothing of COMMAND is left; false where that takes too long, or a signal comes.
+    /// Waits until no process of COMMAND is left; `false` on a timeout or a signal.
     fn wait_for_the_rest(
         &self,
         begun: Instant,
@@ -229,7 +229,7 @@ impl Txn {
                 return Ok(false);
             }
             if !transaction.is_mounted() {
-                // the commit reports that
+                // reported by the commit
                 return Ok(true);
             }
             std::thread::sleep(AGAIN);
@@ -237,7 +237,7 @@ impl Txn {
     }
 }
 
-/// Waits until a process has ended, and for others that this one has adopted as they end.
+/// Waits until a process has ended, and reaps others that this one has adopted.
 fn wait_for(command: Pid) -> io::Result<ExitStatus> {
     loop {
         match wait(WaitOptions::empty()) {
@@ -248,14 +248,14 @@ fn wait_for(command: Pid) -> io::Result<ExitStatus> {
     }
 }
 
-/// The processes that this one has made or adopted.
+/// The processes that this one has started or adopted.
 fn children() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
     tasks.map(of_task).flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// For a sentence: `17 (sleep), 18 (cat)`.
+/// Process ids and names for a message: `17 (sleep), 18 (cat)`.
 fn names_of(processes: &[String]) -> String {
     let name = |process: &String| {
         let name = std::fs::read(format!("/proc/{process}/comm")).unwrap_or_default();

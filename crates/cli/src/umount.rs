@@ -1,4 +1,4 @@
-//! `extant umount`: a volume that `extant mount` mounted.
+//! `extant umount`: unmounts a volume mounted with `extant mount`.
 
 use crate::failure::{Failure, Result, say, without_errno};
 use check::render::escape;
@@ -13,14 +13,14 @@ use std::path::PathBuf;
   extant umount ./mnt && extant check volume.img
 
 umount(8) and fusermount3 -u do the same, but return before the process behind the mount has \
-    ended; where root did not mount it, also before everything is on the device; and neither reports it if that \
-    failed. With files still open, nothing is done: fuser -vm DIR shows which processes have them.
+    ended and, unless root mounted it, before all data is on the device; neither reports write \
+    errors. With files still open, nothing is done: fuser -vm DIR lists the processes that use them.
 
 Exit status: 0 unmounted, 1 not unmounted, or unmounted and not all that was written reached the \
     device (the message says which), 2 wrong usage."
 )]
 pub(crate) struct Umount {
-    /// Folder on which it is mounted
+    /// Directory on which it is mounted
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -30,7 +30,7 @@ impl Umount {
         let back_to = fuse::MountedSnapshots::of(&self.dir).and_then(|mounted| mounted.goes_back_to());
         match fuse::unmount(&self.dir) {
             Ok(()) => {
-                // where the mount does not answer no rollback is reported
+                // without an answer of the mount no rollback is reported
                 if let Ok(Some(name)) = back_to {
                     say(&format!("the volume was rolled back to snapshot {}", escape(&name)));
                 }

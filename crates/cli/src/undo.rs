@@ -1,4 +1,4 @@
-//! `extant undo`: restores what a repair has changed.
+//! `extant undo`: reverts the changes of a repair.
 
 use crate::device::{Device, open_volume};
 use crate::failure::Failure;
@@ -15,13 +15,13 @@ use std::path::PathBuf;
   extant check -fy -z before volume.img   repair, with an undo file
   extant undo before volume.img           restore every byte
 
-If the superblock or a block that the repair changed is not as the repair left it, the file belongs to another device, or the \
-    volume was used since: nothing is restored. Changes elsewhere stay. If it was interrupted, run it again.
+If the superblock or a block that the repair changed has changed since the repair, the file belongs to another device, or the \
+    volume was used since: nothing is restored. Changes elsewhere stay. If the command was interrupted, run it again.
 
 Exit status: 0 restored, 1 refused or failed."
 )]
 pub(crate) struct Undo {
-    /// File that `check -z` wrote
+    /// File written by `check -z`
     #[arg(value_name = "UNDO")]
     file: PathBuf,
 
@@ -43,7 +43,7 @@ impl Undo {
 
     fn failure(&self, e: Error) -> Failure {
         match e {
-            // it was opened, and is not the file that is needed
+            // it was opened, and is not an undo file
             Error::Open { device: file, source } if source.kind() == ErrorKind::InvalidData => {
                 Failure::on(&file, source)
             }
@@ -53,7 +53,7 @@ impl Undo {
     }
 }
 
-/// Which of the two files cannot be opened.
+/// Adds which of the two files cannot be opened.
 fn of_volume(failure: Failure) -> Failure {
     let name = |sentence: String| match sentence.strip_prefix("cannot open ") {
         Some(rest) => format!("cannot open the volume {rest}"),

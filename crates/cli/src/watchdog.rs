@@ -1,11 +1,11 @@
-//! `extant watchdog`: the process beside one that serves, which ends the connection when that is killed. `extant mount`
-//! starts it.
+//! `extant watchdog`: a process started by `extant mount`, which ends the FUSE connection when the serving process is
+//! killed.
 
 use crate::failure::{Failure, Result};
 use clap::Args;
 use std::ffi::OsString;
 
-/// The command line that starts it, but for its arguments. The program is this one, also where its path has gone.
+/// The command line of the watchdog, without arguments. The program is this one, even if its path no longer exists.
 pub(crate) fn line() -> Vec<OsString> {
     ["/proc/self/exe", "watchdog"].map(OsString::from).to_vec()
 }
@@ -13,18 +13,18 @@ pub(crate) fn line() -> Vec<OsString> {
 #[derive(Debug, Args)]
 #[command(
     hide = true,
-    about = "End the connection of a mount when the process that serves it is killed",
+    about = "End the connection of a mount when the serving process is killed",
     after_help = "Examples:
   extant mount starts it by itself, as: extant watchdog 4711 59
 
-Exit status: 0 the process has ended, and so has the connection, 1 it could not be ended."
+Exit status: 0 process and connection have ended, 1 the connection could not be ended."
 )]
 pub(crate) struct Watchdog {
-    /// The process that serves, which started this one
+    /// Id of the serving process, which started this one
     #[arg(value_name = "PID")]
     server: i32,
 
-    /// The number of the connection
+    /// Number of the FUSE connection
     #[arg(value_name = "NUMBER")]
     connection: u32,
 }

@@ -1,4 +1,4 @@
-//! `extant bench` from end to end on small volumes: every figure is there. Their evaluation is up to people.
+//! `extant bench` from end to end on small volumes: all figures are present. Their values are not evaluated.
 
 use serde_json::Value;
 use std::path::Path;
@@ -76,11 +76,11 @@ fn virtual_seconds_are_the_same_in_each_run() {
     for model in ["hdd", "ssd"] {
         let args = ["bench", "check", "--volume", text(image.path()), "-n", "1", "--model", model];
         let run = |threads| json(&extant(&[&args[..], &["--threads", threads, "--json"]].concat()));
-        // more threads do not change the order of the reads that are timed
+        // more threads do not change the order of the timed reads
         let [once, twice] = ["1", "4"].map(run);
         let on = &once["volumes"][0];
         let modelled = &on["modelled"];
-        // those of e2fsck may differ: its order of reads is not always the same
+        // e2fsck's reads may differ: their order is not deterministic
         let ours = |run: &Value| -> Vec<Value> {
             let peers = run["volumes"][0]["modelled"]["peers"].as_array().expect("peers").iter().take(2);
             peers
@@ -99,11 +99,11 @@ fn virtual_seconds_are_the_same_in_each_run() {
         assert_eq!([alone, batches, e2fsck].map(|p| &p["peer"]), ["extant", "extant, batches", "e2fsck"]);
         let seconds = |peer: &Value| peer["virtual_seconds"].as_f64().expect("seconds");
         assert!(seconds(batches) > 0.0 && seconds(batches) <= seconds(alone), "{modelled}");
-        // the reader of JSON may round the last digit
+        // the JSON parser may round the last digit
         let ratio = alone["to_e2fsck"].as_f64().expect("a ratio");
         assert!((ratio - seconds(alone) / seconds(e2fsck)).abs() < 1e-9, "{modelled}");
         assert_eq!(e2fsck["to_e2fsck"], 1.0);
-        // what was timed is what the witnesses counted
+        // the timed reads are those that were counted
         assert_eq!((&alone["reads"], &alone["bytes"]), (&batches["reads"], &batches["bytes"]));
         assert_eq!(e2fsck["bytes"], strace["bytes"]);
         for peer in peers {
@@ -161,7 +161,7 @@ fn reading_is_measured_beside_the_kernel() {
     }
     let bench = json(&extant(&args));
     let workloads = bench["workloads"].as_array().expect("workloads");
-    // no file of the tree is large enough to be read in sequence
+    // no file of the tree is large enough for the sequential read
     let names: Vec<_> = workloads.iter().map(|w| w["what"].as_str().unwrap()).collect();
     assert_eq!(names, ["walk with stat, cold", "walk with stat, warm"]);
     for workload in workloads {
@@ -204,7 +204,7 @@ fn writing_is_measured_beside_other_peers() {
     assert!(output.status.code() == Some(1) && error.contains("kernel:ext4: no ratio"), "{error}");
 }
 
-/// The requests that a client of a file server might make: everything that a line of a load file can ask for.
+/// Requests that a client of a file server might make: every operation that a load file can contain.
 const LOAD: &str = r#"Deltree "\clients\client1" NT_STATUS_OK
 Mkdir "\clients" NT_STATUS_OK
 NTCreateX "\clients\client1" 0x1 0x2 1 NT_STATUS_OK
@@ -237,7 +237,7 @@ fn the_papers_experiments_on_the_native_format_report_what_was_written() {
     let on = ["bench", "write", "--on", peers[0], "--on", peers[1], "-n", "1", "--json"];
     let sets = ["create-delete", "postmark", "fsync"].map(|set| ["--set", set]).concat();
     let small = json(&extant(&[&on[..], &sets, &["--scale", "0.01"]].concat()));
-    // all of a load file that is this short
+    // the whole load file, since it is this short
     let dbench = json(&extant(&[&on[..], &["--set", "dbench", "--load", load.to_str().unwrap()]].concat()));
     let of = |bench: &Value| bench["phases"].as_array().expect("phases").clone();
     let phases = [of(&small), of(&dbench)].concat();
@@ -257,7 +257,7 @@ fn the_papers_experiments_on_the_native_format_report_what_was_written() {
     assert_eq!(names, expected);
     for phase in phases.iter().filter(|phase| phase["what"].as_str().unwrap().starts_with("fsync: create")) {
         let flushes = |peer: usize| phase["peers"][peer]["written"]["flushes"]["median"].as_f64().unwrap();
-        // a generation is a run, a flush, a superblock, a flush; without order one flush has to do
+        // a generation is a run, a flush, a superblock, a flush; without ordering there is a single flush
         assert_eq!((flushes(0), flushes(1)), (40.0, 20.0), "{phase}");
     }
 }

@@ -1,4 +1,4 @@
-//! A volume as e2fsck is to see it: as it lies on the device, or above the map of a native one.
+//! A volume as shown to e2fsck: the content of the device, or of a native volume the logical volume above its map.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,10 +10,10 @@ use store::native::{Mapped, superblock};
 
 use crate::system::Refused;
 
-/// Read and written at once.
+/// Size of a read or write in bytes.
 const PART: u64 = 1 << 20;
 
-/// Writes all of a device.
+/// Copies a whole device to a file.
 ///
 /// # Errors
 /// The error of the device or the file.
@@ -21,10 +21,11 @@ pub(crate) fn copy(device: &dyn BlockDevice, file: &File) -> Result<(), Refused>
     part(device, file, 0..device.geometry().len)
 }
 
-/// Writes the volume above the map of a native one. File data means nothing to e2fsck and is left out.
+/// Writes the logical volume above the map of a native volume to a file. File data is omitted, since e2fsck does not
+/// read it.
 ///
 /// # Errors
-/// As [`copy`]; that there is no native volume.
+/// Those of [`copy`]; a device without a native volume.
 pub(crate) fn write(device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
     let (sb, _) = superblock(&**device).map_err(|e| e.to_string())?;
     let mapped = Mapped::new(Arc::clone(device), &sb);
@@ -43,7 +44,7 @@ fn part(device: &dyn BlockDevice, file: &File, range: std::ops::Range<u64>) -> R
     while at < range.end {
         let piece = &mut bytes[..PART.min(range.end - at) as usize];
         device.read(at, piece).map_err(|e| e.to_string())?;
-        // what is zero stays a hole
+        // zero ranges stay holes
         if piece.iter().any(|byte| *byte != 0) {
             file.write_all_at(piece, at).map_err(|e| e.to_string())?;
         }
@@ -52,8 +53,8 @@ fn part(device: &dyn BlockDevice, file: &File, range: std::ops::Range<u64>) -> R
     Ok(())
 }
 
-/// Whether e2fsck finds nothing above the map but what it does not know, blocks of the metadata regions that are in use
-/// and without an owner, and what it merely advises: to make a tree of extents shorter (alone, that is exit status 0).
+/// Whether e2fsck reports only known differences above the map: blocks of the metadata regions, in use without an owner
+/// for e2fsck, and the mere advice to shorten extent trees (by itself with exit status 0).
 pub(crate) fn says_nothing_else(said: &str) -> bool {
     let known = |line: &str| {
         line.is_empty()

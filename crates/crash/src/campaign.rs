@@ -1,4 +1,4 @@
-//! Many workloads on all cores: counted, with progress, findings made small.
+//! Runs many workloads on all cores: counts, progress, minimized findings.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,27 +12,27 @@ use crate::minimise::minimise;
 use crate::op::Workload;
 use crate::system::System;
 
-/// Questions that making a finding small may take.
+/// Maximum number of runs for minimizing a finding.
 const TRIES: u32 = 120;
 
 /// The counts and findings of a campaign.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The mode.
+    /// Name of the mode.
     pub mode: &'static str,
-    /// The counts, of all threads.
+    /// The counts, summed over all threads.
     pub counts: Counts,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// Threads that worked.
+    /// Number of worker threads.
     pub threads: usize,
-    /// The findings, as small as they could be made; at most as many as asked for.
+    /// The findings, minimized; at most the requested number.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
-/// Explores `workloads` on `threads` threads until all are done or `most` findings were made.
-/// `progress` is called after each workload, with how many are done so far.
+/// Explores `workloads` on `threads` threads until all are done or there are `most` findings. `progress` is called
+/// after each workload, with the number of workloads done so far.
 pub fn run(
     system: &dyn System,
     workloads: &[Workload],
@@ -51,7 +51,7 @@ pub fn run(
             if let Some(finding) = explorer.explore(workload) {
                 let mut all = all.lock();
                 if all.1.len() < most {
-                    // others wait here: findings are rare, and reported in full
+                    // other threads wait here: findings are rare, and reported in full
                     let small = smallest(system, options, finding);
                     all.1.push(small);
                 }
@@ -66,21 +66,21 @@ pub fn run(
     Report { mode: system.guarantee().mode.name, counts, seconds: seconds(begun.elapsed()), threads, findings }
 }
 
-/// The counts and findings of a campaign of failing requests.
+/// The counts and findings of a campaign with failing requests.
 #[derive(Debug, Serialize)]
 pub struct FaultReport {
-    /// The mode.
+    /// Name of the mode.
     pub mode: &'static str,
-    /// The counts, of all threads.
+    /// The counts, summed over all threads.
     pub counts: faults::Counts,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// The findings, each with the arguments, the workload and the failure that repeat it.
+    /// The findings, each with the arguments, the workload and the failure that reproduce it.
     pub findings: Vec<String>,
 }
 
-/// Lets every request of the workloads fail, at most `limit` of a kind and workload, see [`faults::every_request`];
-/// otherwise as [`run`].
+/// Makes every request of the workloads fail, at most `limit` per kind and workload, see [`faults::every_request`];
+/// otherwise like [`run`].
 pub fn fail(
     system: &dyn System,
     workloads: &[Workload],
@@ -117,7 +117,7 @@ fn on_threads(threads: usize, work: impl Fn() + Sync) {
     });
 }
 
-/// Hands workloads to threads.
+/// Distributes workloads to threads.
 struct Next<'a> {
     workloads: &'a [Workload],
     progress: &'a (dyn Fn(usize) + Sync),
@@ -130,7 +130,7 @@ impl<'a> Next<'a> {
         Self { workloads, progress, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
     }
 
-    /// Works on workloads that no other thread has taken, until there are none.
+    /// Processes workloads not taken by other threads, until none are left.
     fn each(&self, mut work: impl FnMut(&Workload)) {
         while let Some(workload) = self.workloads.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             work(workload);
@@ -143,19 +143,19 @@ impl<'a> Next<'a> {
     }
 }
 
-/// Milliseconds are enough.
+/// Seconds with a resolution of milliseconds.
 fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// The same kind of finding with as few operations as can be; of e2fsck's verdicts the finding itself.
+/// The same kind of finding with as few operations as possible; a finding of e2fsck is not minimized.
 fn smallest(system: &dyn System, options: &Options, finding: Finding) -> Finding {
     let kind = finding.kind;
-    // every state of every try would be a process: hours
+    // every state of every run would need a process: hours
     if kind == Kind::E2fsck {
         return finding;
     }
-    // which states are looked at closer follows from their count: all are, in the one way that found it
+    // the sample of closer checks depends on the count of states: check all of them in the way that found it
     let every = |of: Kind| u64::from(kind == of);
     let mut thorough = Options {
         work_on_every: every(Kind::WorkAfter),

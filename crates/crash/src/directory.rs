@@ -1,8 +1,9 @@
-//! A mounted directory as a [`Session`]: the same workloads on a FUSE mount or on the kernel's, through system calls.
+//! A mounted directory as a [`Session`]: runs the same workloads on a FUSE mount or on the kernel's, through system
+//! calls.
 //!
-//! 1. The process is root and has no umask: modes and owners are what the workload says.
+//! 1. The process is root without a umask: modes and owners are those of the workload.
 //! 2. Symbolic links at the end of a path are not followed, as in the library.
-//! 3. `wait` does not wait: what a mount does with time is no part of what is compared.
+//! 3. `wait` does not wait: effects of time on a mount are not compared.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -19,10 +20,10 @@ use crate::model::{Body, Node, State};
 use crate::op::{FallocateHow, Op, RenameHow, pattern};
 use crate::system::{Refused, Session};
 
-/// Longest list of names of attributes, and longest value, that the kernel hands out.
+/// Maximum length in bytes of an attribute list and of a value, as limited by the kernel.
 const XATTR_MAX: usize = 65536;
 
-/// A mounted directory and the files that a workload holds open in it.
+/// A mounted directory and the files that a workload has open in it.
 #[derive(Debug)]
 pub struct Directory {
     root: PathBuf,
@@ -30,16 +31,16 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory at `root`, which is the root of a mount.
+    /// A session on the mount root `root`.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned(), open: HashMap::new() }
     }
 
-    /// All that is in it. Nodes have the numbers of their inodes.
+    /// The complete content. The numbers of nodes are their inode numbers.
     ///
     /// # Errors
-    /// The first thing that cannot be read, with its path.
+    /// The first object that cannot be read, with its path.
     pub fn observe(&self) -> Result<State, Refused> {
         let at = |path: &Path, e: Errno| format!("{}: {e}", path.display());
         let root = fs::lstat(&self.root).map_err(|e| at(&self.root, e))?.st_ino;
@@ -79,7 +80,7 @@ impl Directory {
         path.strip_prefix('@').map(|name| self.open.get(name).ok_or(Errno::BADF))
     }
 
-    /// Does something with a file, by path or open.
+    /// Runs an operation on a file, by path or open.
     fn with_file<T>(
         &self,
         path: &str,
@@ -90,7 +91,7 @@ impl Directory {
             Some(file) => {
                 let file = file?;
                 let is_dir = FileType::from_raw_mode(fs::fstat(file)?.st_mode) == FileType::Directory;
-                // it is open for reading only
+                // it is open only for reading
                 if is_dir && flags == OFlags::WRONLY { Err(Errno::ISDIR) } else { does(file) }
             }
             None => does(&self.open_file(path, flags)?),
@@ -101,7 +102,7 @@ impl Directory {
         let path = self.path(path);
         fs::open(&path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
             let link = |stat: fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
-            // a link that is not followed is a file of the wrong kind
+            // a link that is not followed is a file of the wrong type
             if e == Errno::LOOP && fs::lstat(&path).is_ok_and(link) { Errno::INVAL } else { e }
         })
     }
@@ -130,7 +131,7 @@ impl Directory {
         }
     }
 
-    /// A symbolic link cannot be opened; there is no call that would sync it alone.
+    /// Syncs a file; for a symbolic link, which cannot be opened, no system call exists.
     fn sync_file(&self, path: &str, sync: impl FnOnce(&OwnedFd) -> Result<(), Errno>) -> Result<(), Errno> {
         match self.with_file(path, OFlags::RDONLY, sync) {
             Err(Errno::INVAL) => Ok(()),
@@ -195,7 +196,7 @@ impl Session for Directory {
                 }
             }
             Op::Open { path } => {
-                // a directory is not opened for writing
+                // a directory cannot be opened for writing
                 let file = match self.open_file(path, OFlags::RDWR) {
                     Err(Errno::ISDIR) => self.open_file(path, OFlags::RDONLY)?,
                     opened => opened?,
@@ -214,7 +215,7 @@ impl Session for Directory {
             Op::Fdatasync { path } => self.sync_file(path, |file| fs::fdatasync(file)),
             Op::Sync => self.sync(),
             Op::Wait { .. } => Ok(()),
-            // not of a mounted directory
+            // not available on a mounted directory
             Op::CreateSnapshot { .. } | Op::DeleteSnapshot { .. } | Op::Begin | Op::Commit | Op::Rollback => {
                 Err(Errno::OPNOTSUPP)
             }
@@ -237,7 +238,7 @@ impl Session for Directory {
         })
     }
 
-    /// Closes all files and makes everything durable; who has mounted it unmounts it.
+    /// Closes all files and makes everything durable; the caller unmounts the directory.
     fn unmount(mut self: Box<Self>) -> Result<(), Refused> {
         self.open.clear();
         self.sync().map_err(|e| e.to_string())

@@ -1,17 +1,18 @@
-//! The states that a loss of power can leave, from the log of what was written.
+//! The states that a loss of power can leave, constructed from a log of writes and flushes.
 //!
-//! Between two flushes the device may make writes durable in any order. So a state is: all of the epochs before, and of
-//! one epoch some of its writes. A write of more than 4 KiB counts as several, cut where the device is cut; a single
-//! one may be torn at any sector of 512 bytes, or have lost any of its sectors.
+//! Between two flushes the device may make writes durable in any order. A state therefore has all earlier epochs, and a
+//! subset of the writes of one epoch. A write of more than 4 KiB counts as several, split at multiples of 4 KiB; a
+//! single part may be torn at any sector of 512 bytes, or may have lost any of its sectors.
 //!
-//! 1. Writes are applied in the order of the log, whatever the order of arrival: two states differ in which writes are
-//!    there. That an earlier one lands on top of a later one to the same place is the state without the later one.
-//! 2. Where an epoch has few writes, every subset is made; where it has more, those that find most: all prefixes, all
-//!    but one, one alone, all but two, and random ones from a seed. Of very many states of an epoch a part is drawn.
-//! 3. A state is compared with what had returned at the end of its epoch, before the flush: whatever was guaranteed
-//!    earlier in the epoch must hold then too.
+//! 1. Writes are applied in the order of the log, regardless of their order of arrival: states differ only in the set
+//!    of writes. If an earlier write to a block overwrites a later one, the state equals that without the later one.
+//! 2. For an epoch with few writes, all subsets are constructed; for a larger one, the most effective: all prefixes,
+//!    all but one, single writes, all but two, and random subsets from a seed. Of very many states of an epoch a sample
+//!    is drawn.
+//! 3. A state is compared with the operations that had returned by the end of its epoch, before the flush: earlier
+//!    guarantees of that epoch must hold then, too.
 //! 4. A discard counts as a write of zeros.
-//! 5. A range that the format takes to be written whole is not torn inside: ext4's superblock of 1 KiB.
+//! 5. A range that the format assumes to be written atomically is not torn: ext4's superblock of 1 KiB.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -21,27 +22,27 @@ use simdev::{Log, Logged};
 
 use crate::guarantee::Moment;
 
-/// The sector that is written as a whole or not at all.
+/// Size in bytes of a sector, which is written atomically.
 const SECTOR: usize = 512;
 
 /// The limits on the number of states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Up to so many writes in an epoch, every subset.
+    /// Maximum number of writes of an epoch for which every subset is constructed.
     pub every_subset: u32,
-    /// Up to so many writes, every subset that lacks two.
+    /// Maximum number of writes for which every subset without two of them is constructed.
     pub lacking_two: usize,
-    /// So many random subsets of an epoch with more writes than `every_subset`.
+    /// Number of random subsets of an epoch with more writes than `every_subset`.
     pub samples: u32,
     /// Whether writes are torn.
     pub torn: bool,
-    /// Whether of torn writes the last sectors alone are tried as well as the first.
+    /// Whether a torn write may also have only its last sectors, besides only its first.
     pub ends: bool,
-    /// Most states of one epoch; of more, so many are drawn.
+    /// Maximum number of states of an epoch; of more, a random sample of this size.
     pub most: usize,
-    /// Bytes on the device that are there all or not at all even when a write is torn; whole sectors.
+    /// Byte range on the device that is written atomically, also by a torn write; whole sectors.
     pub whole: Range<u64>,
-    /// The seed of the random ones.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
@@ -60,16 +61,16 @@ impl Default for Limits {
     }
 }
 
-/// Which of an epoch's writes are there.
+/// The subset of an epoch's writes in a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The epoch, from 0.
     pub epoch: usize,
-    /// The number of writes in the epoch.
+    /// Number of writes in the epoch.
     pub of: usize,
-    /// Those that are there, ascending.
+    /// The indices of the writes in the state, ascending.
     pub there: Vec<usize>,
-    /// A write of them that is there in part, and its sectors that are.
+    /// A torn write among them, and the sectors of it that were written.
     pub torn: Option<(usize, Vec<usize>)>,
 }
 
@@ -91,18 +92,18 @@ impl fmt::Display for Choice {
     }
 }
 
-/// One state: a device, how it came about, and how far the operations were.
+/// One state: a device, its origin, and the progress of the operations.
 #[derive(Debug)]
 pub struct Crash<'a> {
     /// The content of the storage.
     pub device: &'a Overlay,
-    /// Which writes those are.
+    /// The writes that it contains.
     pub choice: &'a Choice,
     /// The progress of the operations.
     pub moment: Moment,
 }
 
-/// A change that may be there or not.
+/// A change that may be lost.
 enum PendingChange<'a> {
     Write(u64, &'a [u8]),
     Discard(u64, u64),
@@ -123,7 +124,7 @@ impl PendingChange<'_> {
         }
     }
 
-    /// Whether `there`, some of its sectors, are what can be there: of the range that is whole all or none.
+    /// Whether `there`, a set of sectors, is possible: of the atomic range all or none.
     fn can_tear(&self, there: &[usize], whole: &Range<u64>) -> bool {
         let Self::Write(at, _) = *self else { return false };
         let inside = |sector: &usize| whole.contains(&(at + (sector * SECTOR) as u64));
@@ -143,19 +144,19 @@ impl PendingChange<'_> {
     }
 }
 
-/// The mark at the beginning of an operation.
+/// The mark in the log at the beginning of an operation.
 pub(crate) const BEGIN: &str = "begin";
-/// The mark at its end.
+/// The mark in the log at its end.
 pub(crate) const END: &str = "end";
 
-/// The changes that can be in flight at once.
+/// The changes between two flushes.
 struct Epoch<'a> {
     number: usize,
     pieces: Vec<PendingChange<'a>>,
     moment: Moment,
 }
 
-/// Calls `see` with every state, until it breaks. `base` has the first content of the recorded device.
+/// Calls `see` with every state, until it breaks. `base` has the initial content of the recorded device.
 ///
 /// # Errors
 /// Those of the device.
@@ -192,10 +193,10 @@ pub fn states<B>(
     Ok(maker.epoch(&epoch, &before, &mut see)?.break_value())
 }
 
-/// Writes that are there, and one of them that is torn, with its sectors that are.
+/// The writes in a state, and a torn one among them with its sectors.
 type Chosen = (Vec<usize>, Option<(usize, Vec<usize>)>);
 
-/// None is torn.
+/// A choice without a torn write.
 fn whole(there: Vec<usize>) -> Chosen {
     (there, None)
 }
@@ -221,7 +222,7 @@ impl Maker {
         let mut wanted = self.limits.most.max(1);
         let mut left = chosen.len();
         for (there, torn) in chosen {
-            // as many of those that are left as are wanted, each as likely as another
+            // selection sampling: each remaining one with equal probability
             let taken = self.numbers.usize(..left.max(1)) < wanted;
             left -= 1;
             if !taken {
@@ -266,7 +267,7 @@ impl Maker {
         }
     }
 
-    /// The subsets of `0..of` to look at.
+    /// The subsets of `0..of` to construct.
     fn subsets(&mut self, of: usize, into: &mut Vec<Chosen>) {
         if of as u64 <= u64::from(self.limits.every_subset.min(20)) {
             into.extend((0..1u32 << of).map(|mask| whole((0..of).filter(|bit| mask >> bit & 1 == 1).collect())));

@@ -1,13 +1,13 @@
-//! One workload from beginning to end: it is run and recorded, and every state a crash could have left is verified.
+//! Runs and records one workload, and verifies every state that a crash could have left.
 //!
-//! A state is recovered as its mode recovers; then the checker must find nothing, the tree must be one that the mode
-//! guarantees, a second recovery must write nothing, and the volume must bear more work. Of some states recovery itself
-//! is recorded and cut everywhere, and some are shown to e2fsck.
+//! A state is recovered as in its mode; then the checker must find nothing, the tree must satisfy the mode's guarantee,
+//! a second recovery must write nothing, and the volume must support further operations. For a sample of states the
+//! recovery itself is recorded and interrupted at every write, and a sample is checked by e2fsck.
 //!
-//! 1. What a state holds is recovered, checked and read once for each content (by fingerprint), and compared with
-//!    the guarantee once for each moment.
+//! 1. Each distinct content (by fingerprint) is recovered, checked and read once, and compared with the guarantee once
+//!    per moment.
 //! 2. The first finding ends a workload.
-//! 3. A panic of what is explored is a finding.
+//! 3. A panic of the system under test is a finding.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -32,23 +32,23 @@ use crate::op::{NoOp, Op, Workload};
 use crate::play::{self, Answer};
 use crate::system::{Refused, System};
 
-/// The options of an exploration: how thoroughly it looks.
+/// The options of an exploration: its thoroughness.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Which states are made.
+    /// The limits on the states to construct.
     pub limits: Limits,
-    /// Of every so many distinct states one bears more work; 0 for none.
+    /// Run further operations on every N-th distinct state; 0 for none.
     pub work_on_every: u64,
-    /// Of every so many distinct states the recovery of one is cut in turn; 0 for none.
+    /// Interrupt the recovery of every N-th distinct state; 0 for none.
     pub nested_every: u64,
-    /// Of every so many states that such a cut makes, the recovery is cut in turn; 0 for none.
+    /// Interrupt the recovery again in every N-th state left by such an interruption; 0 for none.
     pub deeper_every: u64,
-    /// Of every so many distinct states one is mounted as it is, worked on, and the power goes once more; 0 for none.
-    /// Where a mount recovers.
+    /// Mount every N-th distinct state as it is, run some operations, and lose power again; 0 for none. Only where a
+    /// mount recovers.
     pub again_every: u64,
-    /// Of every so many distinct states one is shown to e2fsck after recovery; 0 for none.
+    /// Check every N-th distinct state with e2fsck after recovery; 0 for none.
     pub e2fsck_every: u64,
-    /// The e2fsck to ask.
+    /// The e2fsck to use.
     pub e2fsck: PathBuf,
 }
 
@@ -67,7 +67,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The arguments of `extant crash` that make these out of the default.
+    /// The arguments of `extant crash` that select these options, without defaults.
     #[must_use]
     pub fn arguments(&self) -> String {
         let default = Self::default();
@@ -85,36 +85,36 @@ impl Options {
     }
 }
 
-/// The counts of an exploration. Threads count for themselves and add up.
+/// The counts of an exploration, one per thread and summed up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Workloads that were run.
+    /// Number of workloads run.
     pub workloads: u64,
-    /// Operations in them.
+    /// Number of operations in them.
     pub operations: u64,
     /// Operations that the volume does not support.
     pub unsupported: u64,
-    /// Operations that it had no space for, or for only a part of what was to be written.
+    /// Operations that failed, or were done only in part, for lack of space.
     pub no_space: u64,
-    /// Writes that were recorded, each 4 KiB or less.
+    /// Recorded writes, each of at most 4 KiB.
     pub writes: u64,
-    /// Flushes that were recorded.
+    /// Recorded flushes.
     pub flushes: u64,
-    /// States that were made.
+    /// States constructed.
     pub states: u64,
-    /// Of them those that differ from all others of their workload; each was recovered, checked and compared.
+    /// States that differ from all others of their workload; each was recovered, checked and compared.
     pub distinct: u64,
-    /// States that were compared with the guarantee, once for each moment.
+    /// States compared with the guarantee, once per moment.
     pub compared: u64,
-    /// Recovered states that bore more work.
+    /// Recovered states on which further operations were run.
     pub worked_on: u64,
-    /// States made by cutting a recovery.
+    /// States left by an interrupted recovery.
     pub nested: u64,
-    /// States made by cutting the recovery of such a state.
+    /// States left by an interrupted recovery of such a state.
     pub deeper: u64,
-    /// States of a second loss of power, in the work after the first.
+    /// States of a second loss of power, during the operations after the first.
     pub again: u64,
-    /// States that e2fsck has looked at.
+    /// States checked by e2fsck.
     pub e2fsck: u64,
 }
 
@@ -141,25 +141,25 @@ impl std::ops::AddAssign for Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// An operation answered what POSIX does not.
+    /// An operation has a result other than that of POSIX.
     Answer,
-    /// Without any crash the volume does not contain what it should, or is inconsistent.
+    /// The volume has the wrong content, or is inconsistent, even without a crash.
     Content,
     /// The volume could not be recovered.
     Recovery,
     /// The checker finds problems after recovery.
     Inconsistent,
-    /// The volume holds what the mode's guarantee excludes.
+    /// The content of the volume violates the mode's guarantee.
     Guarantee,
     /// A second recovery wrote something.
     NotIdempotent,
-    /// A recovered volume did not bear more work.
+    /// A recovered volume does not support further operations.
     WorkAfter,
     /// A second loss of power breaks a guarantee.
     Again,
-    /// Recovery that was cut does not lead to what it leads to when it is not.
+    /// An interrupted recovery leads to another result than an uninterrupted one.
     CutRecovery,
-    /// e2fsck finds problems where our checker finds none.
+    /// e2fsck finds problems where Extant's checker finds none.
     E2fsck,
     /// A panic.
     Panic,
@@ -168,7 +168,7 @@ pub enum Kind {
 /// A broken guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The arguments of `extant crash` that choose what was explored, and how.
+    /// The arguments of `extant crash` that reproduce the exploration.
     pub arguments: String,
     /// The workload.
     pub workload: Workload,
@@ -176,7 +176,7 @@ pub struct Finding {
     pub kind: Kind,
     /// The state, unless there was no crash.
     pub at: Option<(Choice, Moment)>,
-    /// The fault, in words.
+    /// The fault, as text.
     pub why: String,
 }
 
@@ -184,14 +184,14 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
             Kind::Answer => "an operation returns the wrong answer",
-            Kind::Content => "the volume is wrong without a crash",
+            Kind::Content => "the volume is wrong even without a crash",
             Kind::Recovery => "recovery fails",
             Kind::Inconsistent => "the checker finds problems after recovery",
             Kind::Guarantee => "the guarantee is broken",
-            Kind::NotIdempotent => "a second recovery does something",
-            Kind::WorkAfter => "the recovered volume bears no more work",
-            Kind::Again => "a second crash does harm",
-            Kind::CutRecovery => "a crash during recovery does harm",
+            Kind::NotIdempotent => "a second recovery is not a no-op",
+            Kind::WorkAfter => "operations on the recovered volume fail",
+            Kind::Again => "a second crash violates the guarantee",
+            Kind::CutRecovery => "a crash during recovery changes the result",
             Kind::E2fsck => "e2fsck finds problems after recovery",
             Kind::Panic => "a panic",
         };
@@ -206,15 +206,15 @@ impl fmt::Display for Finding {
 /// The fault of one state: its kind, and a sentence.
 pub(crate) type Wrong = (Kind, String);
 
-/// A volume after its setup: where the exploration of many workloads begins.
+/// A volume after the setup: the start of the exploration of many workloads.
 pub(crate) struct Start {
     pub(crate) device: Overlay,
     pub(crate) state: State,
-    /// The setup met the end of the volume's space.
+    /// The volume ran out of space during the setup.
     full: bool,
 }
 
-/// Explores workloads one after the other. Each thread has its own.
+/// Explores workloads one after the other; one per thread.
 pub struct Explorer<'a> {
     system: &'a dyn System,
     options: &'a Options,
@@ -272,7 +272,7 @@ impl<'a> Explorer<'a> {
         }
         let limits = Limits { whole: self.system.whole(), ..self.options.limits.clone() };
         let found = enumerate::states(&log, &start.device, &limits, |crash| {
-            // known also where its verification panics
+            // known even if the verification panics
             *at = Some((crash.choice.clone(), crash.moment));
             match verifier.state(&crash) {
                 Ok(()) => ControlFlow::Continue(()),
@@ -285,7 +285,7 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// The volume on which `setup` has been done, unmounted.
+    /// A volume after `setup`, unmounted.
     pub(crate) fn start(&mut self, setup: &[Op]) -> Result<Arc<Start>, Wrong> {
         if let Some(start) = self.starts.get(setup) {
             return Ok(start.clone());
@@ -311,7 +311,7 @@ impl<'a> Explorer<'a> {
         Ok(start)
     }
 
-    /// Runs operations on a recorded device; the last of the history is the unmount, as a sync.
+    /// Runs operations on a recorded device; the last operation of the history is the unmount, as a sync.
     fn record(&mut self, record: &Arc<Record<Overlay, Vec<u8>>>, first: &State, ops: &[Op]) -> Result<History, Wrong> {
         let mut history = History::new(first.clone(), self.system.block_size());
         let answer = |why: Refused| (Kind::Answer, why);
@@ -332,7 +332,7 @@ impl<'a> Explorer<'a> {
             play::step(&mut *session, &mut history, &Op::Rollback).map_err(answer)?;
             mark(END)?;
         }
-        // the model answers nothing but success
+        // on the model this always succeeds
         let _ = history.push(&Op::Sync);
         mark(BEGIN)?;
         session.unmount().map_err(|why| (Kind::Answer, format!("unmounting: {why}")))?;
@@ -363,7 +363,7 @@ pub(crate) fn consistent(system: &dyn System, device: &Overlay) -> Result<State,
     system.observe(Arc::new(device.clone())).map_err(content)
 }
 
-/// A failure of the explorer itself: the device is memory, so this does not happen.
+/// An internal failure of the explorer, impossible because the device is in memory.
 fn internal(e: blockdev::Error) -> Wrong {
     (Kind::Panic, e.to_string())
 }
@@ -379,7 +379,7 @@ struct Verifier<'a> {
     system: &'a dyn System,
     options: &'a Options,
     history: &'a History,
-    /// The volume has no space for everything.
+    /// The volume is out of space.
     full: bool,
     contents: HashMap<u128, Arc<Content>>,
     compared: HashSet<(u128, Moment)>,
@@ -411,7 +411,7 @@ impl Verifier<'_> {
             .map_err(|why| (Kind::Guarantee, why))
     }
 
-    /// Runs the checks that are done with some states only, for the time they take.
+    /// Runs the checks that are limited to a sample of the states because of their duration.
     fn look_closer(&mut self, crash: &Crash<'_>, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
         let number = self.counts.distinct;
         let is_due = |every: u64| every > 0 && number.is_multiple_of(every);
@@ -435,30 +435,31 @@ impl Verifier<'_> {
     fn recover(&self, device: &Arc<Overlay>) -> Result<Content, Wrong> {
         let clean = self.system.recover(device.clone()).map_err(|why| (Kind::Recovery, why))?;
         let state = consistent(self.system, device).map_err(|(_, why)| {
-            (Kind::Inconsistent, if clean { format!("the volume calls itself clean: {why}") } else { why })
+            (Kind::Inconsistent, if clean { format!("the volume is marked clean: {why}") } else { why })
         })?;
         Ok(Content { state, clean })
     }
 
-    /// Recovers a recovered volume: nothing may be written, or where a mount recovers, which marks the volume, nothing
-    /// that can be seen may change.
+    /// Recovers a recovered volume again: nothing may be written; in modes in which a mount recovers, which marks the
+    /// volume, no visible content may change.
     fn again(&self, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
         let device = Arc::new(recovered.clone());
         let trace = Arc::new(Trace::new(device.clone()));
-        self.system.recover(trace.clone()).map_err(|why| (Kind::Recovery, format!("the second time: {why}")))?;
+        self.system.recover(trace.clone()).map_err(|why| (Kind::Recovery, format!("second recovery: {why}")))?;
         let writes = trace.counters().writes.requests;
-        let changed = |why: String| (Kind::NotIdempotent, format!("{writes} writes the second time: {why}"));
+        let changed = |why: String| (Kind::NotIdempotent, format!("{writes} writes in the second recovery: {why}"));
         if writes == 0 {
             return Ok(());
         }
         if self.system.guarantee().recovery != Recovery::Mount {
-            return Err(changed("nothing was left to do".into()));
+            return Err(changed("nothing should be written".into()));
         }
         let again = consistent(self.system, &device).map_err(|(_, why)| changed(why))?;
         guarantee::same(&content.state, &again).map_err(changed)
     }
 
-    /// Some operations on a recovered volume: they answer and do what they should, and leave it consistent.
+    /// Runs some operations on a recovered volume: their results and effects must be correct, and the volume
+    /// consistent.
     fn work_on(&self, recovered: &Overlay, state: &State) -> Result<(), String> {
         let device = Arc::new(recovered.clone());
         let mut history = History::new(state.clone(), self.system.block_size());
@@ -468,7 +469,7 @@ impl Verifier<'_> {
             match play::step(&mut *session, &mut history, &op)? {
                 Answer::Done => {}
                 Answer::Short | Answer::Refused(_) if self.full => {}
-                // what follows from it
+                // a consequence of the lack of space
                 Answer::Failed(_) if self.full => {}
                 answer => return Err(format!("`{op}`: {answer:?}")),
             }
@@ -481,9 +482,9 @@ impl Verifier<'_> {
         guarantee::same(history.last(), &self.system.observe(device)?)
     }
 
-    /// Cuts the recovery of what is on `device` at each of its writes; recovering from that must lead to what the
-    /// guarantee allows at that moment, and where recovery is the mount's to the very same. Of some the recovery is cut
-    /// once more, as `deeper` says.
+    /// Interrupts the recovery of `device` at each of its writes; recovering from that must lead to a state that the
+    /// guarantee allows at that moment, and in modes in which a mount recovers, to the identical state. With `deeper`,
+    /// a sample of these recoveries is interrupted again.
     fn cut_recovery(&mut self, device: &Overlay, moment: Moment, whole: &State, deeper: bool) -> Result<(), Wrong> {
         let record = Arc::new(Record::in_memory(device.clone()));
         self.system.recover(record.clone()).map_err(|why| (Kind::Recovery, why))?;
@@ -509,7 +510,7 @@ impl Verifier<'_> {
                 if self.system.guarantee().recovery == Recovery::Mount {
                     guarantee::same(whole, &content.state).map_err(|why| (Kind::Guarantee, why))?;
                 }
-                // where it calls itself clean, that is now the word of the recovery
+                // a clean mark is now set by the recovery
                 self.guarantee(moment, &Content { clean: false, ..content })?;
                 if again { self.cut_recovery(cut.device, moment, whole, false) } else { Ok(()) }
             });
@@ -521,9 +522,9 @@ impl Verifier<'_> {
         found.map_err(internal)?.map_or(Ok(()), Err)
     }
 
-    /// Mounts what a crash left, works on it, and looks at what a second crash may leave of that: `whole` and what was
-    /// done since, as the mode guarantees. What the first crash tore must not become whole by a part of what comes
-    /// next.
+    /// Mounts the state left by a crash, runs operations, and verifies the states that a second crash may leave:
+    /// `whole` and the operations since, as the mode guarantees. A write torn by the first crash must not appear
+    /// complete because of a part of a later one.
     fn crash_again(&mut self, device: &Overlay, whole: &State) -> Result<(), Wrong> {
         let failed = |why: Refused| (Kind::Again, why);
         let record = Arc::new(Record::in_memory(device.clone()));
@@ -558,13 +559,13 @@ impl Verifier<'_> {
             });
             match verdict {
                 Ok(()) => ControlFlow::Continue(()),
-                Err((_, why)) => ControlFlow::Break((Kind::Again, format!("the second in {}: {why}", cut.choice))),
+                Err((_, why)) => ControlFlow::Break((Kind::Again, format!("second crash in {}: {why}", cut.choice))),
             }
         });
         found.map_err(internal)?.map_or(Ok(()), Err)
     }
 
-    /// The verdict of `e2fsck -fn`.
+    /// Runs `e2fsck -fn`; an error if it finds problems.
     fn e2fsck(&self, device: &Overlay) -> Result<(), Wrong> {
         let failed = |e: io::Error| (Kind::E2fsck, format!("cannot ask e2fsck: {e}"));
         let file = tempfile::NamedTempFile::new_in(memory()).map_err(failed)?;
@@ -583,7 +584,7 @@ impl Verifier<'_> {
     }
 }
 
-/// The operations that a recovered volume must bear.
+/// The operations that a recovered volume must support.
 const WORK_AFTER: &str = "mkdir zz; create zz/a; append zz/a 5000 =901; link zz/a zz/b; rename zz/b zz/c; \
                           setxattr zz/a user.z 40 =902; sync; write zz/a 700 3000 =903; truncate zz/a 2500; \
                           create zz/d; append zz/d 3000 =904; unlink zz/a; symlink zz/c zz/l; fsync zz; unlink zz/d";
@@ -591,7 +592,7 @@ const WORK_AFTER: &str = "mkdir zz; create zz/a; append zz/a 5000 =901; link zz/
 /// The operations between two crashes.
 const WORK_AGAIN: &str = "create zz; append zz 3000 =905; fsync zz";
 
-/// A folder in memory where there is one.
+/// A folder in memory, if there is one.
 fn memory() -> PathBuf {
     let shm = PathBuf::from("/dev/shm");
     if shm.is_dir() { shm } else { std::env::temp_dir() }

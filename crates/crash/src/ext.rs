@@ -1,5 +1,5 @@
-//! The file system of this repository as a [`System`]: a small volume, mounted in one of its modes, without a thread of
-//! its own, at a time that the explorer sets.
+//! This repository's file system as a [`System`]: a small volume, mounted in one of its modes, without background
+//! threads, with a clock that the explorer sets.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -26,9 +26,9 @@ use crate::op::{FallocateHow, Op, RenameHow, pattern};
 use crate::read;
 use crate::system::{Refused, Session, System};
 
-/// When everything begins, in seconds since 1970.
+/// Start time of all volumes, in seconds since 1970.
 const START: i64 = 1_700_000_000;
-/// Between two looks at the clock while time passes.
+/// Interval of background ticks while time passes.
 const TICK: Duration = Duration::from_millis(500);
 
 /// A volume of this file system in one mode.
@@ -37,13 +37,13 @@ pub struct Ext {
     guarantee: &'static Guarantee,
     /// The format of the volumes.
     pub format: Kind,
-    /// Bytes in a block.
+    /// Block size in bytes.
     pub block_size: u32,
     /// Length of a volume in bytes.
     pub len: u64,
     /// Number of inodes in a volume.
     pub inodes: u64,
-    /// The deliberate fault of the file system, for a test that it is caught.
+    /// A deliberate fault of the file system, for a test that detects it.
     #[cfg(feature = "mutants")]
     pub mutant: fs::Mutant,
 }
@@ -60,16 +60,15 @@ fn mode_of(how: FallocateHow) -> AllocateMode {
     }
 }
 
-/// The length of a volume, unless another is asked for: two groups of blocks of 1 KiB, so that there is a copy of the
-/// superblock.
+/// Default length of a volume in bytes: two groups of blocks of 1 KiB, so that there is a backup superblock.
 pub const LEN: u64 = 9 << 20;
 
-/// The same of a volume whose format does not allow that.
+/// Default length for formats that do not allow [`LEN`].
 const LONG_LEN: u64 = 24 << 20;
 
 impl Ext {
-    /// Volumes of a format in a mode, both by name and the format that of the mode unless set, of [`LEN`] bytes in
-    /// blocks of 1 KiB, or as the format has them; `None` where there is no such mode or format. A journal is made where the mode needs one.
+    /// Volumes of a format in a mode, both by name, by default the mode's format, with [`LEN`] bytes in blocks of 1
+    /// KiB, or the format's minimum; `None` for an unknown mode or format. A journal is created if the mode needs one.
     #[must_use]
     pub fn new(mode: &str, format: Option<&str>) -> Option<Self> {
         let guarantee = Guarantee::of(mode)?;
@@ -89,19 +88,19 @@ impl Ext {
         })
     }
 
-    /// The shortest volume that has space for its own structures and some files.
+    /// The minimum length in bytes of a volume with space for its own structures and some files.
     #[must_use]
     pub fn shortest(&self) -> u64 {
         let logs = self.log() != Log::Nothing;
         self.format.least_len().unwrap_or(if logs { 2 << 20 } else { 1 << 20 })
     }
 
-    /// The log that its mode needs.
+    /// The log that the mode requires.
     fn log(&self) -> Log {
         self.guarantee.mode.consistency.log()
     }
 
-    /// Whether the volume has more than one group, and so a copy of its superblock.
+    /// Whether the volume has more than one group, and therefore a backup superblock.
     fn has_copy(&self) -> bool {
         self.len / u64::from(self.block_size) > 8 * u64::from(self.block_size)
     }
@@ -112,7 +111,7 @@ impl Ext {
     }
 
     fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Mounted, fs::Error> {
-        // later than all that is on the volume, so that no change has the time of one before the mount
+        // later than all times on the volume, so that no change has a time before the mount
         let before = last_write(&device).unwrap_or(START);
         let time = Arc::new(AtomicI64::new((before - START + 60) * 1000));
         let write = WriteOptions {
@@ -130,7 +129,7 @@ impl Ext {
     }
 }
 
-/// A clock that stands where `millis` since the start says.
+/// A clock that shows the start time plus `millis`.
 fn clock(millis: Arc<AtomicI64>) -> Clock {
     Arc::new(move || {
         let millis = millis.load(Ordering::Relaxed);
@@ -157,10 +156,10 @@ impl System for Ext {
         self.format.has_map() && above::says_nothing_else(said)
     }
 
-    /// The superblock is 1 KiB and has one checksum: no ext file system survives half of it without its copies, and a
-    /// mount does not look for them; a small volume has none.
+    /// The superblock is 1 KiB with one checksum: no ext file system survives half of it without backup superblocks,
+    /// which a mount does not read; a small volume has none.
     fn whole(&self) -> Range<u64> {
-        // that of a volume above a map says of each sector what it belongs to
+        // that of a volume above a map can be torn: each sector identifies its generation
         let one = self.log() != Log::Nothing || !self.has_copy();
         if one && !self.format.has_map() { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
     }
@@ -183,7 +182,7 @@ impl System for Ext {
         options.time = Timestamp { seconds: START, nanos: 0 };
         let features = self.format.features();
         if features.ro_compat.contains(RoCompat::EXTANT_RO) {
-            // space maps: each group is one, and the log goes round after a few generations
+            // space maps: each group is a metablockgroup, and the log wraps around after a few generations
             (options.metablockgroup_bytes, options.space_map_log) = (Some(8 << 20), Some(4));
         }
         if self.log() == Log::Journal {
@@ -208,7 +207,7 @@ impl System for Ext {
         if self.guarantee.recovery == Recovery::CheckUnlessClean
             && let Some(sb) = clean_superblock(&*device)
         {
-            // what was open without a name waits for the next mount, also on a consistent volume
+            // files open without a name wait for the next mount, also on a consistent volume
             if sb.disk.s_last_orphan.get() != 0 {
                 self.mount_once(device)?;
             }
@@ -238,11 +237,11 @@ fn check_options() -> CheckOptions {
     CheckOptions { threads: 1, ..CheckOptions::default() }
 }
 
-/// When a volume was last written, in seconds since 1970.
+/// The time of the last write to a volume, in seconds since 1970.
 fn last_write(device: &Arc<dyn BlockDevice>) -> Option<i64> {
     let disk = match superblock(&**device) {
         Some(sb) => sb.disk,
-        // above a map
+        // the volume above a map
         None => Volume::open(Arc::clone(device), &OpenOptions::default()).ok()?.superblock().disk,
     };
     Some(i64::from(disk.s_wtime.get()))
@@ -254,8 +253,8 @@ fn superblock(device: &dyn BlockDevice) -> Option<Superblock> {
     Superblock::parse(&bytes).ok()
 }
 
-/// The superblock of a volume that says of itself that it is clean. One without a superblock says nothing, and one in
-/// which a repair was broken off needs its end.
+/// The superblock of a volume that is marked clean; `None` without a superblock, or if a repair was interrupted and
+/// must be completed.
 fn clean_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
     let sb = superblock(device).filter(|_| !check::unfinished(device))?;
     let state = VolumeState::from_bits_retain(sb.disk.s_state.get());
@@ -265,17 +264,17 @@ fn clean_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
 /// A mounted volume and its open files.
 struct Mounted {
     volume: Arc<Volume>,
-    /// Milliseconds since the start.
+    /// Milliseconds since the start time.
     time: Arc<AtomicI64>,
     open: BTreeMap<String, InodeNo>,
-    /// Those that have never had a name.
+    /// Files that never had a name.
     unnamed: HashSet<InodeNo>,
-    /// The one that runs, and what was unnamed when it began.
+    /// The running transaction, and the files that were unnamed at its beginning.
     transaction: Option<(Transaction, HashSet<InodeNo>)>,
 }
 
 impl Mounted {
-    /// The number of a file by path, or of an open one; links are not followed.
+    /// The inode number of a file by path, or of an open one; symbolic links are not followed.
     fn file(&self, path: &str) -> Result<InodeNo, Errno> {
         match path.strip_prefix('@') {
             Some(name) => self.open.get(name).copied().ok_or(Errno::BADF),
@@ -283,7 +282,7 @@ impl Mounted {
         }
     }
 
-    /// The directory that a path lies in, and its name there.
+    /// The parent directory of a path, and the last name.
     fn place<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8]), Errno> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.volume.resolve(format!("/{dir}/").as_bytes()).map_err(|e| errno(&e))?;
@@ -299,7 +298,7 @@ impl Mounted {
         self.open.insert(name.to_owned(), number);
     }
 
-    /// Writes until all is written or there is no more space, and says how much it was.
+    /// Writes until everything is written or space runs out; returns the number of bytes written.
     fn write(&self, path: &str, offset: u64, len: u64, seed: u32) -> Result<u64, Errno> {
         let number = self.file(path)?;
         write_all(offset, &pattern(seed, offset, len), |at, rest| {
@@ -307,7 +306,7 @@ impl Mounted {
         })
     }
 
-    /// Does one operation, within the transaction that the thread is in.
+    /// Runs one operation, within the transaction of this thread.
     fn change(&mut self, op: &Op) -> Result<u64, Errno> {
         let volume = &self.volume;
         let done = match op {
@@ -334,7 +333,7 @@ impl Mounted {
             Op::Link { from, to } => {
                 let number = self.file(from)?;
                 let (dir, name) = self.place(to)?;
-                // as the kernel does before it asks a file system
+                // as the kernel does before it calls a file system
                 let dir_inode = volume.inode(dir).map_err(|e| errno(&e))?;
                 match volume.lookup(&dir_inode, name) {
                     Ok(_) => Err(fs::Error::Exists),
@@ -394,7 +393,7 @@ impl Mounted {
             Op::Fdatasync { path } => volume.fsync(self.file(path)?, true),
             Op::Sync => volume.sync(),
             Op::Wait { seconds } => self.wait(Duration::from_secs(u64::from(*seconds))),
-            // without a transaction
+            // not within a transaction
             Op::CreateSnapshot { .. } | Op::DeleteSnapshot { .. } | Op::Begin | Op::Commit | Op::Rollback => {
                 return Err(Errno::BUSY);
             }
@@ -402,7 +401,7 @@ impl Mounted {
         done.map(|()| 0).map_err(|e| errno(&e))
     }
 
-    /// Does an operation on snapshots, or one that begins or ends a transaction.
+    /// Runs an operation on snapshots, or one that begins or ends a transaction.
     fn versions(&mut self, op: &Op) -> Option<fs::Result<()>> {
         Some(match op {
             Op::CreateSnapshot { name } => self.volume.create_snapshot(name.as_bytes()).map(drop),
@@ -452,7 +451,7 @@ impl Session for Mounted {
 
     fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
         let read = |number| {
-            // content that has no place yet counts
+            // delayed data counts
             let size = self.volume.attributes_of(number)?.size;
             read::bytes(&self.volume, &*self.volume.inode(number)?, size)
         };
@@ -463,7 +462,7 @@ impl Session for Mounted {
         if let Some((transaction, _)) = self.transaction.take() {
             transaction.rollback().map_err(|e| e.to_string())?;
         }
-        // as the kernel does before it lets a volume go
+        // as the kernel does before an unmount
         for (_, number) in std::mem::take(&mut self.open) {
             self.volume.forget(number, 1).map_err(|e| e.to_string())?;
         }
@@ -471,8 +470,8 @@ impl Session for Mounted {
     }
 }
 
-/// Writes `bytes` from `offset` on, as much at once as `write` takes, until all is written or there is no more space;
-/// returns how much was written.
+/// Writes `bytes` from `offset` on, as much per call as `write` accepts, until everything is written or space runs out;
+/// returns the number of bytes written.
 pub(crate) fn write_all(
     offset: u64,
     bytes: &[u8],
@@ -490,7 +489,7 @@ pub(crate) fn write_all(
     Ok(done as u64)
 }
 
-/// The answer of POSIX.
+/// The errno of POSIX for an error.
 fn errno(e: &fs::Error) -> Errno {
     use fs::Error as E;
     match e {

@@ -1,18 +1,17 @@
-//! One workload on a device whose n-th request fails, for every n: what is answered, what is still written, and what is
-//! on the volume when it is opened again without faults.
+//! Runs one workload on a device whose n-th request fails, for every n, and verifies the results, the later writes, and
+//! the content of the volume when it is opened without faults.
 //!
-//! 1. Nothing panics, and nothing goes on for ever: a run may make only a few times the requests of one without faults.
-//! 2. After a write or a flush has failed, no call that asks for durability succeeds, no operation changes anything,
-//!    and nothing is written; the rest of the batch in which the failure was is on its way already.
-//! 3. A failed read is answered with an error (of input and output, or that there is no space where the maps of free
-//!    space cannot be read), or does not matter at all.
-//!    An operation that was to zero bytes may have zeroed some.
-//! 4. The volume is recovered as its mode recovers, once with all that was written, and once without what no flush has
-//!    followed. The checker must find nothing, and the guarantee of the mode must hold for what had returned before the
-//!    failure. One that calls itself clean is verified as such: a failed write may well leave it clean, where it was to
-//!    be the first.
-//! 5. Where the volume could be unmounted in spite of a failed read, it is consistent without recovery, and a sync that
-//!    succeeded after the failure has made everything before the failed operation durable.
+//! 1. No panic, and no endless loop: a run may issue only a few times the requests of a run without faults.
+//! 2. After a failed write or flush, no durability call succeeds, no operation changes anything, and nothing is
+//!    written; the rest of the batch with the failure has already been submitted.
+//! 3. A failed read returns an error (EIO, or ENOSPC if the maps of free space cannot be read), or has no effect at
+//!    all. An operation that zeroes bytes may have zeroed some.
+//! 4. The volume is recovered as in its mode, once with everything written, and once without the writes that no flush
+//!    has followed. The checker must find nothing, and the guarantee of the mode must hold for the operations that had
+//!    returned before the failure. A volume marked clean is verified as such: it may well be clean after a failed
+//!    write, if that was the first.
+//! 5. If the volume could be unmounted in spite of a failed read, it is consistent without recovery, and a successful
+//!    sync after the failure has made everything before the failed operation durable.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
@@ -35,35 +34,35 @@ use crate::system::{Session, System};
 /// The request that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strike {
-    /// Which of all requests, from 0.
+    /// Index of the request among all requests, from 0.
     pub request: u64,
     /// The kind of that request.
     pub kind: Request,
-    /// All requests after it fail as well.
+    /// Whether all later requests fail as well.
     pub for_ever: bool,
 }
 
 impl fmt::Display for Strike {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { request, kind, for_ever } = self;
-        write!(f, "request {request}, a {kind}, fails{}", if *for_ever { " as do all after it" } else { "" })
+        write!(f, "request {request}, a {kind}, fails{}", if *for_ever { ", and so do all later ones" } else { "" })
     }
 }
 
 /// The counts of workloads and runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Workloads.
+    /// Number of workloads.
     pub workloads: u64,
-    /// Runs in which a read failed first.
+    /// Number of runs in which a read failed first.
     pub reads: u64,
-    /// Runs in which a write failed first.
+    /// Number of runs in which a write failed first.
     pub writes: u64,
-    /// Runs in which a flush failed first.
+    /// Number of runs in which a flush failed first.
     pub flushes: u64,
-    /// Runs in which some call answered with an error.
+    /// Number of runs in which some call returned an error.
     pub answered: u64,
-    /// Runs after which the volume could be unmounted as if nothing had happened.
+    /// Number of runs after which the volume could be unmounted normally.
     pub unmounted: u64,
 }
 
@@ -80,7 +79,7 @@ impl std::ops::AddAssign for Counts {
 
 /// The outcome of one run.
 struct Ran {
-    /// The requests, in their order.
+    /// The requests in order.
     requests: Vec<Request>,
     /// Operations that the volume does not support or has no space for.
     refused: Vec<usize>,
@@ -88,9 +87,9 @@ struct Ran {
     unmounted: bool,
 }
 
-/// Runs the workload without faults and then with every read, write and flush failing, once and for ever after; where
-/// there are more than `limit` of a kind, with `limit` of them, evenly spread. Returns what was found to be wrong, each
-/// with the arguments, the workload and the failure that repeat it.
+/// Runs the workload without faults, and then with every read, write and flush failing, once and permanently; if there
+/// are more than `limit` of a kind, with `limit` of them, evenly spread. Returns the errors found, each with the
+/// arguments, the workload and the failure that reproduce it.
 pub fn every_request(system: &dyn System, workload: &Workload, limit: usize, counts: &mut Counts) -> Vec<String> {
     counts.workloads += 1;
     let options = crate::explore::Options::default();
@@ -135,7 +134,7 @@ pub fn every_request(system: &dyn System, workload: &Workload, limit: usize, cou
     found
 }
 
-/// One run and the judgement of what it left.
+/// Runs a workload once and verifies the resulting volume.
 fn run(
     system: &dyn System,
     start: &Start,
@@ -167,14 +166,14 @@ fn run(
                 }
                 let got = play::ask(&mut *session, op, history.last())?;
                 if let Some(shorter) = got.ok().and_then(|written| op.shortened(written)) {
-                    // no space for the rest, which a fault may well bring
+                    // no space for the rest, possibly because of a fault
                     let _ = history.replace(&shorter);
                 }
                 let got = got.map(|_| ());
                 if watch.failed() && op.is_sync() && got.is_ok() {
                     return Err(format!("`{op}` succeeds although a write or flush has failed"));
                 }
-                // where only a fault brings such an answer, it is an error like others: free space that cannot be read
+                // if only a fault causes this result, it counts as an error: free space that cannot be read
                 let lacks = got.is_err_and(play::is_refusal);
                 if lacks && (strike.is_none() || known.contains(&number)) {
                     refused.push(number);
@@ -201,10 +200,10 @@ fn run(
     }
     let seen = watch.seen();
     if seen.after_failure > 0 {
-        return Err(format!("{} requests to change the device after one had failed", seen.after_failure));
+        return Err(format!("{} requests to change the device after a failed one", seen.after_failure));
     }
     if unmounted && !answered {
-        // every call has said that all is well
+        // every call has reported success
         let _ = history.push(&Op::Sync);
         returned = history.len();
     }
@@ -213,8 +212,8 @@ fn run(
     Ok(Ran { requests: seen.requests.clone(), refused, answered, unmounted })
 }
 
-/// Takes what an operation that failed leaves into the history, which had the state `before` it. Returns how much of
-/// the history is durable, where a sync could make it so.
+/// Adds the effects of a failed operation to the history, which had the state `before` it. Returns the length of the
+/// durable history, if a sync succeeded afterwards.
 fn after_error(
     session: &mut dyn Session,
     history: &mut History,
@@ -225,7 +224,7 @@ fn after_error(
     let in_part = (!has_failed).then(|| zeroed(session, &before, op)).flatten();
     let mut durable = None;
     if !has_failed && session.apply(&Op::Sync).is_ok() {
-        // what was done before the failed operation is durable now
+        // everything before the failed operation is durable now
         *history = before;
         let _ = history.push(&Op::Sync);
         durable = Some(history.len());
@@ -238,7 +237,7 @@ fn after_error(
     Ok(durable)
 }
 
-/// Ends a session; whether unmounting succeeded. After a write or flush that failed, nothing may succeed.
+/// Ends a session; returns whether unmounting succeeded. After a failed write or flush, nothing may succeed.
 fn end(
     mut session: Box<dyn Session>,
     without_fault: bool,
@@ -259,7 +258,7 @@ fn end(
     }
 }
 
-/// The content of a file after an operation that was to zero bytes of it has failed, where it did a part of that.
+/// The content of a file after a failed operation that zeroes bytes of it, if it was done in part.
 fn zeroed<'o>(session: &mut dyn Session, before: &History, op: &'o Op) -> Option<(&'o str, Range<u64>, Vec<u8>)> {
     let Op::Fallocate { path, how, offset, len } = op else { return None };
     if !matches!(how, FallocateHow::Punch | FallocateHow::Zero | FallocateHow::ZeroKeepSize) {
@@ -271,7 +270,7 @@ fn zeroed<'o>(session: &mut dyn Session, before: &History, op: &'o Op) -> Option
     Some((path, range, bytes))
 }
 
-/// Opens what is on the device without faults.
+/// Opens the content of the device without faults, and verifies it.
 fn verify(
     system: &dyn System,
     start: &Start,
@@ -300,11 +299,11 @@ struct Seen {
     requests: Vec<Request>,
     /// A write, flush or discard has failed.
     failed: bool,
-    /// Requests to change the device since.
+    /// Number of requests to change the device since then.
     after_failure: u64,
 }
 
-/// A device that counts requests and sees what comes after a failure.
+/// A device that counts requests and observes those after a failure.
 #[derive(Debug)]
 struct Watch<D> {
     device: D,
@@ -333,7 +332,7 @@ impl<D: BlockDevice> Watch<D> {
         }
         let endless = seen.requests.len() as u64 > self.most;
         drop(seen);
-        assert!(!endless, "more than {} requests: this does not end", self.most);
+        assert!(!endless, "more than {} requests: possibly endless", self.most);
     }
 
     fn change(&self, kind: Request, make: impl FnOnce(&D) -> Result<()>) -> Result<()> {

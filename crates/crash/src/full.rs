@@ -1,16 +1,16 @@
-//! Workloads at the end of a volume's space: a few blocks are free, or no inode, and then something is asked for.
+//! Workloads on a full volume: operations when only a few blocks, or no inode, are free.
 //!
-//! The setup writes until the volume takes no more and then removes a few small files, so that a few blocks are free
-//! whatever the format. Half of the workloads then do one operation and make it durable, half do random ones. They
-//! belong on a small volume ([`LEN`]), as a file over all of it is read in every state.
+//! The setup writes until the volume is full and then removes a few small files, so that a few blocks are free on any
+//! format. Half of the workloads then run one operation and make it durable, the other half random ones. The volume
+//! should be small ([`LEN`]), since every state reads a file that fills it.
 
 use crate::generate::{self, Pairs};
 use crate::op::{Op, Workload};
 
-/// A length for volumes that are filled: space for a journal and about a megabyte.
+/// A length for volumes to be filled, in bytes: space for a journal and about a megabyte.
 pub const LEN: u64 = 5 << 19;
 
-/// So many workloads, drawn by a seed.
+/// `count` workloads, chosen by the seed.
 #[must_use]
 pub fn sample(seed: u64, count: usize) -> Vec<Workload> {
     let mut numbers = fastrand::Rng::with_seed(seed);
@@ -32,11 +32,11 @@ pub fn sample(seed: u64, count: usize) -> Vec<Workload> {
         .collect()
 }
 
-/// Fills the volume after the setup, but for some blocks.
+/// Adds operations to the setup that fill the volume except for some blocks.
 fn no_block(workload: &mut Workload, free: u64) {
     let spare = |n: u64| format!("spare{n}");
     for n in 0..free {
-        // a block each: what is free is not in one piece
+        // one block each: the free space is not contiguous
         workload.setup.push(Op::Create { path: spare(n) });
         workload.setup.push(Op::Append { path: spare(n), len: 1000, seed: 900 });
         workload.setup.push(Op::Append { path: "fill".into(), len: 3000, seed: 901 });
@@ -47,7 +47,7 @@ fn no_block(workload: &mut Workload, free: u64) {
     workload.setup.extend((0..free).map(|n| Op::Unlink { path: spare(n) }));
 }
 
-/// Makes files until there is no inode left.
+/// Adds operations that create files until no inode is left.
 fn no_inode(workload: &mut Workload) {
     workload.setup.extend((0..100).map(|n| Op::Create { path: format!("many{n}") }));
 }

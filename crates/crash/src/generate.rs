@@ -1,12 +1,12 @@
-//! Workloads: all of one operation, all or some of two, random longer ones.
+//! Generates workloads: all of one operation, all or some of two, random longer ones.
 //!
-//! As in ACE (the generator of CrashMonkey): every operation on a small fixed set of names, with every placement of
-//! fsync, fdatasync and sync after it. What an operation needs to succeed is done before, and is durable: it is the
+//! As in ACE (the generator of CrashMonkey): every operation on a small fixed set of names, followed by every placement
+//! of fsync, fdatasync and sync. The prerequisites of an operation are created before it, and are durable: they are the
 //! setup of the workload.
 //!
 //! 1. The same arguments yield the same workloads.
 //! 2. A workload of one or two operations succeeds on the model.
-//! 3. Each write has a number of its own, so that no bytes can be taken for those of another.
+//! 3. Each write has its own number, so that its bytes differ from those of all others.
 
 use std::sync::Arc;
 
@@ -78,15 +78,15 @@ const CORE: [(&str, &str); 61] = [
     ("mkdir A", "chmod A 700"),
 ];
 
-/// A file with some bytes, the setup of many.
+/// A file with some bytes, the usual setup.
 const FOO: &str = "create foo; append foo 5000 =1";
 
 fn parse(text: &str) -> Vec<Op> {
     text.split(';').filter_map(|op| op.parse().ok()).collect()
 }
 
-/// The operations that may follow one to make it durable: nothing, sync, fsync and fdatasync of what it is about, fsync
-/// of the directories it is in, of a file and then of its directory, and of the root, and time.
+/// The operations that may follow an operation to make it durable: none, sync, fsync and fdatasync of its objects,
+/// fsync of their directories, of a file and then of its directory, and of the root, and time.
 fn placements(op: &Op) -> Vec<Vec<Op>> {
     let fsync = |path: &String| Op::Fsync { path: path.clone() };
     let dir_of = |path: &String| path.rsplit_once('/').map_or_else(|| ".".to_owned(), |(dir, _)| dir.to_owned());
@@ -104,7 +104,7 @@ fn placements(op: &Op) -> Vec<Vec<Op>> {
     found
 }
 
-/// The paths an operation names.
+/// The paths of an operation.
 fn about(op: &Op) -> Vec<String> {
     match op {
         Op::Create { path }
@@ -124,7 +124,7 @@ fn about(op: &Op) -> Vec<String> {
     }
 }
 
-/// Those of them that can be there afterwards and be synced for themselves.
+/// The paths that may exist afterwards and can be synced separately.
 fn after(op: &Op) -> Vec<String> {
     match op {
         Op::Rmdir { .. } | Op::Unlink { .. } | Op::Symlink { .. } => Vec::new(),
@@ -133,13 +133,13 @@ fn after(op: &Op) -> Vec<String> {
     }
 }
 
-/// Every workload of one operation and what makes it durable.
+/// Every workload of one operation with its placements of durability.
 #[must_use]
 pub fn one() -> Vec<Workload> {
     let mut workloads = Vec::new();
     for (setup, op) in CORE {
         let Ok(op) = op.parse::<Op>() else { continue };
-        // what is open is open on the volume that is explored, not on the one before
+        // open files are opened on the explored volume, not in the setup
         let (open, setup): (Vec<_>, Vec<_>) = parse(setup).into_iter().partition(|op| matches!(op, Op::Open { .. }));
         for placement in placements(&op) {
             let mut ops = open.clone();
@@ -151,7 +151,7 @@ pub fn one() -> Vec<Workload> {
     workloads
 }
 
-/// The operations around one that has succeeded: before it on the volume that is explored, and after it.
+/// The operations around a successful one: before it on the explored volume, and after it.
 const AROUND: [(&str, &str); 9] = [
     ("snapshot create s", ""),
     ("snapshot create s", "sync; snapshot create t; snapshot delete s"),
@@ -164,7 +164,7 @@ const AROUND: [(&str, &str); 9] = [
     ("snapshot create s; begin", "commit; snapshot create t; begin; create z; rollback; snapshot delete s"),
 ];
 
-/// Every operation among snapshots and in transactions, for volumes that have them.
+/// Every operation between snapshots and in transactions, for volumes that support them.
 #[must_use]
 pub fn versions() -> Vec<Workload> {
     let mut workloads = Vec::new();
@@ -178,38 +178,39 @@ pub fn versions() -> Vec<Workload> {
     workloads
 }
 
-/// The workloads of two operations, each with what makes it durable, by number.
+/// The workloads of two operations with their placements of durability, by number.
 #[derive(Debug)]
 pub struct Pairs(Vec<Workload>);
 
 impl Pairs {
-    /// All of them.
+    /// All pairs.
     #[must_use]
     pub fn new() -> Self {
         Self(one())
     }
 
-    /// The number of pairs, which are numbered from 0.
+    /// The number of pairs; they are numbered from 0.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len() as u64 * self.0.len() as u64
     }
 
-    /// The workload with this number, unless its second operation does not succeed after its first.
+    /// The workload of this number; `None` if its second operation fails after its first.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<Workload> {
         let count = self.0.len() as u64;
         join(self.0.get((number / count) as usize)?, self.0.get((number % count) as usize)?)
     }
 
-    /// Slice `slice`, from 0, of `of`: every `of`-th number. All slices together are all workloads of two operations.
+    /// Slice `slice`, from 0, of `of` slices: every `of`-th number. All slices together are all workloads of two
+    /// operations.
     #[must_use]
     pub fn slice(&self, slice: u64, of: u64) -> Vec<Workload> {
         let step = usize::try_from(of.max(1)).unwrap_or(usize::MAX);
         (slice..self.count()).step_by(step).filter_map(|number| self.get(number)).collect()
     }
 
-    /// So many of them, drawn by a seed.
+    /// `count` pairs, chosen by the seed.
     #[must_use]
     pub fn sample(&self, seed: u64, count: usize) -> Vec<Workload> {
         let mut numbers = fastrand::Rng::with_seed(seed);
@@ -224,12 +225,12 @@ impl Default for Pairs {
     }
 }
 
-/// One workload after the other, on a volume that has what both need.
+/// Joins two workloads, on a volume with the prerequisites of both.
 fn join(first: &Workload, second: &Workload) -> Option<Workload> {
     let mut state = State::empty();
     let mut setup = Vec::new();
     for op in first.setup.iter().chain(&second.setup) {
-        // what is there already need not be made
+        // prerequisites that exist are not created again
         if state.apply(op, 1).is_ok() {
             setup.push(op.clone());
         }
@@ -239,7 +240,7 @@ fn join(first: &Workload, second: &Workload) -> Option<Workload> {
     ops.iter().all(|op| state.apply(op, 1024).is_ok()).then_some(Workload { setup, ops })
 }
 
-/// The same operation with bytes of its own.
+/// The same operation with a seed of its own.
 fn renumber(op: &Op) -> Op {
     let mut op = op.clone();
     if let Op::Write { seed, .. } | Op::Append { seed, .. } | Op::SetXattr { seed, .. } = &mut op {
@@ -263,7 +264,7 @@ pub fn random_versions(seed: u64, length: usize) -> Workload {
 fn random_of(seed: u64, length: usize, versions: bool) -> Workload {
     let mut random = Random { numbers: fastrand::Rng::with_seed(seed), writes: 100, open: Vec::new(), versions };
     let mut state = State::empty();
-    // a mount begins with nothing open
+    // a mount begins without open files
     let setup: Vec<Op> = random.ops(length / 2, &mut state).into_iter().filter(|op| !uses_open(op)).collect();
     random.open.clear();
     state = State::empty();
@@ -282,7 +283,7 @@ struct Random {
     numbers: fastrand::Rng,
     writes: u32,
     open: Vec<String>,
-    /// There are snapshots and transactions.
+    /// Whether to use snapshots and transactions.
     versions: bool,
 }
 
@@ -302,7 +303,7 @@ const NAMES: [&str; 12] = [
 ];
 
 impl Random {
-    /// So many operations; the model alone knows what is there to work on.
+    /// `count` operations, based on the state of the model.
     fn ops(&mut self, count: usize, state: &mut State) -> Vec<Op> {
         let mut ops = Vec::with_capacity(count);
         for _ in 0..count {
@@ -313,7 +314,7 @@ impl Random {
         ops
     }
 
-    /// Something with snapshots or transactions, none of which stays open for long.
+    /// An operation on snapshots or transactions, which do not stay open for long.
     fn version(&mut self, state: &State) -> Op {
         if state.before.is_some() {
             return if self.numbers.u8(..3) == 0 { Op::Rollback } else { Op::Commit };
@@ -326,7 +327,7 @@ impl Random {
         }
     }
 
-    /// A path that is there, mostly.
+    /// Mostly an existing path.
     fn there(&mut self, state: &State) -> String {
         let paths: Vec<String> =
             state.paths().into_iter().map(|(path, _)| path).filter(|path| !path.is_empty()).collect();
@@ -336,15 +337,14 @@ impl Random {
         }
     }
 
-    /// A path of a file or directory that is there, mostly: no symbolic link, of which some of what is done cannot be
-    /// done.
+    /// Mostly an existing path of a file or directory: not a symbolic link, which does not support all operations.
     fn object(&mut self, state: &State) -> String {
         let path = self.there(state);
         let link = |node: &Arc<Node>| matches!(node.body, Body::Symlink(_));
         if state.resolve(&path).is_ok_and(|id| state.node(id).is_some_and(link)) { ".".into() } else { path }
     }
 
-    /// A regular file that is there, mostly, or an open one.
+    /// Mostly an existing regular file, or an open one.
     fn file(&mut self, state: &State) -> String {
         if self.numbers.u8(..) < 30
             && let Some(open) = self.numbers.choice(&self.open)
@@ -366,7 +366,7 @@ impl Random {
         self.writes
     }
 
-    /// A length or an offset: mostly small, sometimes at the edge of a block.
+    /// A length or an offset: mostly small, sometimes close to a block boundary.
     fn size(&mut self, most: u64) -> u64 {
         match self.numbers.u8(..4) {
             0 => self.numbers.u64(1..=most / 1024) * 1024,
@@ -466,7 +466,7 @@ mod tests {
         for workload in &versions() {
             let mut state = State::empty();
             for op in workload.setup.iter().chain(&workload.ops) {
-                // a file that is open stays so in a transaction
+                // an open file remains open in a transaction
                 state.apply(op, 1024).unwrap_or_else(|e| panic!("{workload}: `{op}` {e}"));
             }
             assert_eq!(workload.to_string().parse(), Ok(workload.clone()));

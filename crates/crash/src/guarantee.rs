@@ -1,18 +1,18 @@
-//! The guarantees of each mode, as predicates over what a volume holds after a crash.
+//! The guarantees of each mode, as predicates on the content of a volume after a crash.
 //!
-//! A mode has a row of [`GUARANTEES`]: how far operations stay in order, what the bytes of files may be, what fsync
-//! covers, what recovery is. [`verify`] knows the columns, never the modes. [`Guarantee::columns`] has them for
-//! people: they are the table in README.md, cell by cell.
+//! A mode has a row of [`GUARANTEES`]: how far the order of operations is preserved, the possible content of files, the
+//! scope of fsync, and the recovery. [`verify`] uses the columns, never the modes. [`Guarantee::columns`] describes
+//! them in words: they are the table in README.md, cell by cell.
 //!
 //! 1. The whole tree at one moment ([`Order::Prefix`]): names, attributes and sizes are those after some operation, at
-//!    least as new as what is durable.
+//!    least as new as the durable state.
 //! 2. The names at one moment ([`Order::Names`]): directories and entries are those after some operation, at least as
-//!    new as what is durable, but for new files that are not there; each file is one of its versions since.
-//! 3. Each object for itself ([`Order::PerObject`]): after the full check, what is durable and was not changed since is
-//!    there, whole. It is there under the names that are durable with their directories and were not changed since,
-//!    unless a write was torn in a directory that was changed, and somewhere (`lost+found`) if there is no such name.
-//!    Nothing is guaranteed about the rest.
-//! 4. A volume that says of itself that it is clean is compared with both, and all files are as long as at that moment.
+//!    new as the durable state, except that new files may be missing; each file has one of its versions since.
+//! 3. Each object separately ([`Order::PerObject`]): after the full check, everything durable and not changed since is
+//!    present and complete. It is present under those of its names that are durable with their directories and were not
+//!    changed since, unless a write was torn in a changed directory, and somewhere (`lost+found`) if there is no such
+//!    name. There is no guarantee for anything else.
+//! 4. A volume that is marked clean is compared with both, and all files have their lengths of that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,31 +23,31 @@ use fs::{Consistency, DataMode, MODES, Mode};
 use crate::history::{DurableSet, History};
 use crate::model::{Body, Id, Node, State};
 
-/// The part of the order of operations that a crash leaves.
+/// The part of the order of operations that survives a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// The tree is that after some operation.
     Prefix,
-    /// Directories and their entries are those after some operation; each file is as old as it happens to be, and a new
-    /// one may not be there, with none of its names.
+    /// Directories and their entries are those after some operation; each file may have any version, and a new one may
+    /// be missing with all of its names.
     Names,
-    /// Each file and directory is as old as it happens to be, or broken, unless it is durable.
+    /// Each file and directory may have any version, or be damaged, unless it is durable.
     PerObject,
 }
 
-/// The bytes that a file may have where they are not durable.
+/// The possible bytes of a file that are not durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
-    /// Those of the same moment as the tree; of a write that comes next a part may be there.
+    /// Those of the same moment as the tree; a part of the next write may be present.
     Exact,
-    /// At each position those of some version of that file, or zeros where one had a hole. What a file grew by may not
-    /// be there yet, unless the file has taken another's place.
+    /// At each position those of some version of that file, or zeros where one had a hole. Appended bytes may be
+    /// missing, unless the file has replaced another.
     OldOrNew,
-    /// Anything where versions differ; sizes as in `OldOrNew`.
+    /// Any bytes where versions differ; sizes as in `OldOrNew`.
     Any,
 }
 
-/// The scope of a returned fsync(2): what it has made durable.
+/// The scope of a returned fsync(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The file or directory alone.
@@ -58,14 +58,14 @@ pub enum Scope {
     Volume,
 }
 
-/// The recovery before the volume is used again.
+/// The recovery required before the volume is used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// A full check that repairs.
     FullCheck,
-    /// The same, unless the volume says that it is clean: then nothing.
+    /// A full check, except for a volume marked clean, which needs none.
     CheckUnlessClean,
-    /// The recovery by a mount; the checker must find nothing afterwards.
+    /// A mount; the checker must find nothing afterwards.
     Mount,
 }
 
@@ -74,9 +74,9 @@ pub enum Recovery {
 pub struct Guarantee {
     /// The mode.
     pub mode: Mode,
-    /// The part of the order of operations that a crash leaves.
+    /// The part of the order of operations that survives a crash.
     pub order: Order,
-    /// The bytes that a file may have where they are not durable.
+    /// The possible bytes of a file that are not durable.
     pub data: Data,
     /// The scope of fsync.
     pub fsync: Scope,
@@ -111,27 +111,27 @@ impl Guarantee {
         GUARANTEES.iter().find(|guarantee| guarantee.mode.name == mode)
     }
 
-    /// The guarantee in words, as the columns of the table in README.md have them: names, sizes and attributes; bytes
-    /// that were not synced; fsync; what happens before the volume is used again.
+    /// The guarantee in words, as the columns of the table in README.md: names, sizes and attributes; data that was not
+    /// synced; fsync; recovery.
     #[must_use]
     pub fn columns(&self) -> [&'static str; 4] {
         [
             match self.order {
                 Order::Prefix => {
-                    "as they were at one moment between two operations, at most two commit intervals (10 s) before"
+                    "the state between two operations, at most two commit intervals (10 s) before the crash"
                 }
                 Order::Names => {
-                    "names and directories: as they were at one moment between two operations, at most two commit \
-                     intervals (10 s) before, but new files may be missing; size and attributes of each file: old or \
+                    "names and directories: the state between two operations, at most two commit intervals \
+                     (10 s) before the crash, but new files may be missing; size and attributes of each file: old or \
                      new"
                 }
                 Order::PerObject => {
-                    "each file on its own: intact if it was synced and not changed since, else old, new or lost"
+                    "each file separately: intact if it was synced and not changed since, else old, new or lost"
                 }
             },
             match (self.order, self.data) {
                 (Order::PerObject, _) => "anything",
-                (_, Data::Exact) => "as of the same moment; a part of the next write may be there",
+                (_, Data::Exact) => "the state of the same moment; a part of the next write may be present",
                 (_, Data::OldOrNew) => {
                     "each byte old or new; appended bytes may be missing, unless the file was renamed over another \
                      after that"
@@ -142,8 +142,8 @@ impl Guarantee {
             },
             match self.fsync {
                 Scope::Node => {
-                    "the file: its data, size and attributes; of a directory its entries; a file's name only by an \
-                     fsync of its directory"
+                    "the file: its data, size and attributes; for a directory, its entries; the name of a file requires \
+                     an fsync of its directory"
                 }
                 Scope::EarlierMetadata => {
                     "the file: its data, size, attributes and names; and every change of other names, attributes and \
@@ -154,10 +154,10 @@ impl Guarantee {
             match self.recovery {
                 Recovery::FullCheck => "a full check (`extant check -fy`)",
                 Recovery::CheckUnlessClean => {
-                    "a full check (`extant check -fy`), unless the volume is marked clean: then all is as it was at \
-                     one moment, data old or new, with nothing missing"
+                    "a full check (`extant check -fy`), unless the volume is marked clean: then the state of one \
+                     moment, with data old or new, and nothing missing"
                 }
-                Recovery::Mount => "mounting it; a check then finds no errors",
+                Recovery::Mount => "a mount; a check then finds no errors",
             },
         ]
     }
@@ -166,18 +166,18 @@ impl Guarantee {
 /// The progress of the operations at the moment of the crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Moment {
-    /// So many had returned.
+    /// Number of operations that had returned.
     pub returned: usize,
-    /// So many had begun.
+    /// Number of operations that had begun.
     pub begun: usize,
-    /// A write had reached the storage in part.
+    /// Whether a write had partly reached the storage.
     pub torn: bool,
 }
 
-/// Compares a recovered volume with the guarantee; `clean` if it said of itself that it needs no recovery.
+/// Compares a recovered volume with the guarantee; `clean`: it was marked clean, and needed no recovery.
 ///
 /// # Errors
-/// The guarantee that was broken, in words.
+/// A description of the broken guarantee.
 pub fn verify(
     guarantee: &Guarantee,
     history: &History,
@@ -191,13 +191,13 @@ pub fn verify(
         Order::Names => names(guarantee.data, history, moment, &durable, observed),
         Order::PerObject => {
             per_object(history, moment, &durable, observed)?;
-            // nothing may wait in memory while a volume is marked clean
+            // no data may be delayed in memory while a volume is marked clean
             if clean { prefix(guarantee.data, true, history, moment, &durable, observed) } else { Ok(()) }
         }
     }
 }
 
-/// The tree is that of one moment; `whole` says that what files grew by is there as well.
+/// Checks that the tree is that of one moment; with `whole`, that appended bytes are present as well.
 fn prefix(
     data: Data,
     whole: bool,
@@ -216,7 +216,7 @@ fn prefix(
             if data == Data::Exact && number < moment.begun && history.is_written_in_part(id, number, observed) {
                 return Ok(());
             }
-            // a file that takes another's place takes it with its content
+            // a file that replaces another does so with its content
             let settled = durable.node(id).max(history.replaced_by(id, number)).max(era.start);
             let oldest = if whole || data == Data::Exact { number } else { settled.min(number) };
             if !history.sizes(id, oldest, number).contains(&observed.len()) {
@@ -230,7 +230,7 @@ fn prefix(
         match same_tree(model, observed, bytes).and_then(|()| same_snapshots(model, observed)) {
             Ok(()) => return Ok(()),
             Err(why) => {
-                // where nothing but bytes is wrong, that says most
+                // a difference in bytes alone is the most informative
                 let alike = same_tree(model, observed, |_, _, _| Ok(())).is_ok();
                 if first.as_ref().is_none_or(|(_, _, before)| alike && !before) {
                     first = Some((number, why, alike));
@@ -238,11 +238,11 @@ fn prefix(
             }
         }
     }
-    let (newest, why, alike) = first.unwrap_or((moment.begun, "no state may be there".into(), false));
+    let (newest, why, alike) = first.unwrap_or((moment.begun, "no state is allowed".into(), false));
     let oldest = durable.tree;
     let mut text = format!("the tree is not that of one moment: as after {}, but {why}", history.after(newest));
     if oldest < newest && !alike {
-        // every state between was tried as well; the ends say most
+        // every state in between was tried as well; the ends are the most informative
         if let Err(why) = same_tree(history.outside(oldest), observed, |_, _, _| Ok(())) {
             let _ = write!(text, "; as after {}, but {why}", history.after(oldest));
         }
@@ -250,7 +250,7 @@ fn prefix(
     Err(text)
 }
 
-/// Names and directories are those of one moment, and each file is one of its versions.
+/// Checks that names and directories are those of one moment, and each file has one of its versions.
 fn names(data: Data, history: &History, moment: Moment, durable: &DurableSet, observed: &State) -> Result<(), String> {
     let mut first = None;
     for number in (durable.tree..=moment.begun).rev() {
@@ -263,18 +263,18 @@ fn names(data: Data, history: &History, moment: Moment, durable: &DurableSet, ob
         match same_names(history, durable, number, observed, version) {
             Ok(()) => return Ok(()),
             Err(why) => {
-                // where the names fit, what is wrong in a file says most
+                // with matching names, a difference in a file is the most informative
                 if first.as_ref().is_none_or(|(_, _, before)| in_a_file && !before) {
                     first = Some((number, why, in_a_file));
                 }
             }
         }
     }
-    let (number, why, _) = first.unwrap_or((moment.begun, "no state may be there".into(), false));
+    let (number, why, _) = first.unwrap_or((moment.begun, "no state is allowed".into(), false));
     Err(format!("the names are not those of one moment: as after {}, but {why}", history.after(number)))
 }
 
-/// Whether names and directories are those of state `number`; `version` compares what is no directory.
+/// Checks that names and directories are those of state `number`; `version` compares everything except directories.
 fn same_names(
     history: &History,
     durable: &DurableSet,
@@ -283,7 +283,7 @@ fn same_names(
     mut version: impl FnMut(Id, &Node) -> Result<(), String>,
 ) -> Result<(), String> {
     let (model, oldest) = (history.outside(number), history.outside(durable.tree));
-    // what takes another's place is there, that the other one is not lost without it
+    // a file that replaces another must be present, so that the other one is not lost without it
     let may_lack = |id: Id| {
         let is_dir = model.node(id).is_some_and(|node| node.entries().is_some());
         !is_dir && oldest.node(id).is_none() && history.replaced_by(id, number) == 0
@@ -327,8 +327,8 @@ fn same_names(
     }
 }
 
-/// Whether a file is one of its versions at least as new as what is durable, and not older than its taking another's
-/// place in the names of state `number`.
+/// Checks that a file has one of its versions at least as new as the durable one, and not older than its replacement of
+/// another file in the names of state `number`.
 fn one_version(
     data: Data,
     history: &History,
@@ -355,17 +355,17 @@ fn one_version(
             Err(why) => wrong = wrong.or(Some(why)),
         }
     }
-    Err(wrong.unwrap_or_else(|| "it was not there any more".into()))
+    Err(wrong.unwrap_or_else(|| "it did not exist any more".into()))
 }
 
-/// Whether `observed` is what one version of the file had at each position, in states `from..=to`.
+/// Checks that `observed` has at each position the bytes of some version of the file in states `from..=to`.
 fn allowed_bytes(data: Data, history: &History, id: Id, from: usize, to: usize, observed: &[u8]) -> Result<(), String> {
     let versions: Vec<&[u8]> =
         history.versions(id, from, to).into_iter().filter_map(|v| Some(v?.data()?.as_slice())).collect();
     if versions.contains(&observed) {
         return Ok(());
     }
-    // a file that is cut reads as zeros up to the end of its last block before it is seen to be shorter
+    // a truncated file reads as zeros up to the end of its last block before the new size is visible
     let mut longest = 0;
     let cut = versions.iter().filter_map(|version| {
         let shorter = version.len() < longest;
@@ -396,7 +396,7 @@ fn differs(model: &[u8], observed: &[u8]) -> String {
     format!("byte {at} is {:#04x} instead of {:#04x}", observed[at], model[at])
 }
 
-/// Compares two trees, all but the bytes of files, which `bytes` compares; it gets the model's number of the file.
+/// Compares two trees, except for the bytes of files, which `bytes` compares with the model's number of the file.
 fn same_tree(
     model: &State,
     observed: &State,
@@ -430,7 +430,7 @@ fn same_tree(
     Ok(())
 }
 
-/// Compares what is in two nodes, but for the bytes of files and the entries of directories.
+/// Compares two nodes, except for the bytes of files and the entries of directories.
 fn same_node(model: &Node, observed: &Node) -> Result<(), String> {
     let kind = |node: &Node| match &node.body {
         Body::File(_) => "a file",
@@ -444,7 +444,7 @@ fn same_node(model: &Node, observed: &Node) -> Result<(), String> {
     if let (Body::Symlink(a), Body::Symlink(b)) = (&model.body, &observed.body)
         && a != b
     {
-        return Err(format!("it leads to `{b}` instead of `{a}`"));
+        return Err(format!("its target is `{b}` instead of `{a}`"));
     }
     if model.mode != observed.mode {
         return Err(format!("mode {:o} instead of {:o}", observed.mode, model.mode));
@@ -459,15 +459,15 @@ fn same_node(model: &Node, observed: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// Verifies that what is durable and was not changed since is there.
+/// Checks that everything durable and not changed since is present.
 fn per_object(history: &History, moment: Moment, durable: &DurableSet, observed: &State) -> Result<(), String> {
     let model = history.state(moment.begun);
-    // a node whose versions since it was made durable are one
+    // a node with a single version since it was made durable
     let unchanged = |id: Id| match history.versions(id, durable.node(id), moment.begun)[..] {
         [Some(node)] => Some(node),
         _ => None,
     };
-    // with a rename a file may have both names: then its links are as many as there are
+    // after a rename a file may have both names: then its link count is the number of names
     let names = |state: &State, id: Id| -> Vec<String> {
         state.paths().into_iter().filter(|(_, at)| *at == id).map(|(path, _)| path).collect()
     };
@@ -475,8 +475,7 @@ fn per_object(history: &History, moment: Moment, durable: &DurableSet, observed:
         let last = names(model, id);
         (durable.node(id)..moment.begun).any(|number| names(history.state(number), id) != last)
     };
-    // an entry that was the same since its directory was made durable; one torn write may cost a changed directory any
-    // entry
+    // an entry unchanged since its directory was made durable; a torn write may cost a changed directory any entry
     let entry_unchanged = |dir: Id, name: &str| {
         let versions = history.versions(dir, durable.node(dir), moment.begun);
         let entry = |node: &Option<&Arc<Node>>| node.and_then(|node| node.entries()?.get(name).copied());
@@ -497,12 +496,12 @@ fn per_object(history: &History, moment: Moment, durable: &DurableSet, observed:
     };
     for (path, id) in &paths {
         let Some(node) = unchanged(*id) else { continue };
-        // a check puts there what has lost its name
+        // the checker moves files that lost their name there
         if whole(path) && path != "lost+found" {
             let found = observed.resolve(path).ok().and_then(|ino| observed.node(ino));
-            let Some(found) = found else { return Err(format!("/{path} is pinned, and is not there")) };
-            // what is in a directory is compared by name; a check counts its links by what is left, and those of a file
-            // that has another name in a torn directory
+            let Some(found) = found else { return Err(format!("/{path} is durable, but missing")) };
+            // the content of a directory is compared by name; the checker recounts its links, and those of a file with
+            // another name in a torn directory
             let recounted = node.entries().is_some() || moment.torn;
             let there = || observed.resolve(path).map_or(0, |ino| names(observed, ino).len() as u32);
             let recounted = recounted || found.links != node.links && found.links == there() && renamed(*id);
@@ -513,8 +512,8 @@ fn per_object(history: &History, moment: Moment, durable: &DurableSet, observed:
                 .map_err(|why| format!("/{path}: {why}"))?;
         }
     }
-    // what lost its name may be anywhere, but must be there; a file that was made durable without a name need not, and
-    // one of no bytes is removed by a check
+    // a file that lost its name must be somewhere; one made durable without a name need not, and the checker removes
+    // empty ones
     let needed = |node: &Node| node.links > 0 && node.entries().is_none() && node.data().is_none_or(|d| !d.is_empty());
     for (id, _) in model.nodes.iter().filter(|(_, node)| needed(node)) {
         let Some(node) = unchanged(*id) else { continue };
@@ -524,7 +523,7 @@ fn per_object(history: &History, moment: Moment, durable: &DurableSet, observed:
         };
         if !observed.nodes.values().any(|other| alike(other)) {
             let path = paths.iter().find(|(_, at)| at == id).map_or("a file", |(path, _)| path);
-            return Err(format!("{path} is pinned, and its content is nowhere"));
+            return Err(format!("{path} is durable, but its content is missing"));
         }
     }
     Ok(())
@@ -537,29 +536,29 @@ fn same_content(model: &Node, observed: &Node) -> Result<(), String> {
         }
         (Body::File(a), Body::File(b)) if a != b => Err(differs(a, b)),
         (Body::Dir(a), Body::Dir(b)) => match a.keys().find(|name| !b.contains_key(*name)) {
-            Some(name) => Err(format!("it has no {name}")),
+            Some(name) => Err(format!("entry {name} is missing")),
             None => Ok(()),
         },
         _ => Ok(()),
     }
 }
 
-/// Compares what a volume holds with the model, exactly.
+/// Compares the content of a volume with the model, exactly.
 ///
 /// # Errors
-/// The first difference, in words.
+/// The first difference, as text.
 pub fn same(model: &State, observed: &State) -> Result<(), String> {
     same_tree(model, observed, |_, a, b| same_content(a, b))?;
     same_snapshots(model, observed)
 }
 
-/// Compares the snapshots: each holds what was there when it was made, to the last byte.
+/// Compares the snapshots: each must have the exact content at its creation.
 fn same_snapshots(model: &State, observed: &State) -> Result<(), String> {
     if let Some(name) = model.snapshots.keys().find(|name| !observed.snapshots.contains_key(*name)) {
-        return Err(format!("there is no snapshot {name}"));
+        return Err(format!("the snapshot {name} is missing"));
     }
     for (name, observed) in &observed.snapshots {
-        let Some(model) = model.snapshots.get(name) else { return Err(format!("there is a snapshot {name}")) };
+        let Some(model) = model.snapshots.get(name) else { return Err(format!("unexpected snapshot {name}")) };
         let same = same_tree(model, observed, |_, a, b| same_content(a, b));
         same.map_err(|why| format!("in the snapshot {name}: {why}"))?;
     }
@@ -579,7 +578,7 @@ mod tests {
         state
     }
 
-    /// Verifies a volume with the content that `left` makes, after all of `done` returned.
+    /// Verifies a volume with the content created by `left`, after all of `done` returned.
     fn verified(mode: &str, done: &str, clean: bool, left: &str) -> Result<(), String> {
         verified_at(mode, done, clean, false, left)
     }
@@ -623,7 +622,7 @@ mod tests {
         broken("journal", "mkdir a; sync", "mkdir a; chmod a 700", "mode 700 instead of 755");
         broken("journal", "create a; link a b; sync", "create a; create b", "1 links instead of 2");
         broken("journal", "create a; setxattr a user.x 5 =1; sync", "create a; setxattr a user.x 5 =2", "attributes");
-        broken("journal", "symlink x l; sync", "symlink y l", "it leads to `y`");
+        broken("journal", "symlink x l; sync", "symlink y l", "its target is `y`");
     }
 
     #[test]
@@ -638,7 +637,7 @@ mod tests {
         legal("journal-data", done, &format!("{old} write f 0 1000 =2"));
         broken("journal-data", done, &format!("{old} write f 1000 500 =3"), "byte");
         broken("journal", done, "create f; append f 1000 =1", "1000 bytes instead of 2000");
-        // appended data may be missing while later changes are there, but not if the file was then renamed over another
+        // appended data may be missing while later changes are present, unless the file was then renamed over another
         let grown = "create a; sync; create f; append f 100 =1; mkdir d";
         legal("journal", grown, "create a; create f; mkdir d");
         broken("journal-data", grown, "create a; create f; mkdir d", "0 bytes instead of 100");
@@ -650,13 +649,13 @@ mod tests {
             "create f; append f 100 =1; mkdir d",
             "100 bytes",
         );
-        // zeros where a cut file ended, before it is seen to be cut
+        // zeros after the end of a truncated file, before the truncation is visible
         let cut = "create f; append f 2000 =1; sync; truncate f 1500";
         legal("journal", cut, &format!("{old} truncate f 1500; truncate f 2000"));
         broken("journal", cut, &format!("{old} truncate f 1400; truncate f 2000"), "2000 bytes instead of 1500");
         let synced = format!("{done}; fdatasync f");
         broken("journal", &synced, &format!("{old} write f 1000 500 =3"), "byte 0 is");
-        // the size and the bytes of an append come together: no zeros
+        // the size and the bytes of an append appear together: no zeros
         broken("journal", "create f; append f 100 =1", "create f; truncate f 100", "byte 0 is 0x00");
     }
 
@@ -664,15 +663,15 @@ mod tests {
     fn a_raw_mode_preserves_what_is_durable_and_was_left_alone() {
         let done = "mkdir d; create d/f; append d/f 9 =1 | create g; append g 9 =2; fsync g; create h";
         legal("none", done, "mkdir d; create d/f; append d/f 9 =1; create x; append x 9 =2");
-        broken("none", done, "mkdir d; create d/f; append d/f 9 =1", "g is pinned, and its content is nowhere");
+        broken("none", done, "mkdir d; create d/f; append d/f 9 =1", "g is durable, but its content is missing");
         broken("none", done, "create d; append d 9 =1; create g; append g 9 =2", "/d: a file instead of a directory");
         let synced = "create g; fsync g; fsync .";
-        broken("none", synced, "create x", "/g is pinned, and is not there");
+        broken("none", synced, "create x", "/g is durable, but missing");
         legal("none", &format!("{synced}; unlink g"), "");
         legal("none", "create a; create b; create c", "create c");
-        // a check may remove a file that was changed, and its name with it
+        // the checker may remove a changed file, and its name with it
         legal("none", "create f; append f 9 =1; sync; append f 9000 =2", "");
-        // between two names a file may have both; its links are counted
+        // during a rename a file may have both names; its links are counted
         let renamed = "mkdir d; create d/f; link d/f g; fsync g; fsync .; rename d/f h";
         legal("none", renamed, "mkdir d; create d/f; link d/f g; link g h");
         broken(
@@ -681,8 +680,8 @@ mod tests {
             "mkdir d; create d/f; link d/f g; link g h",
             "3 links",
         );
-        // another name in the same directory changes nothing for this one, but a torn block may
-        broken("none", &format!("{synced}; create h"), "create h", "g is pinned, and is not there");
+        // another name in the same directory does not affect this one, but a torn block may
+        broken("none", &format!("{synced}; create h"), "create h", "g is durable, but missing");
         assert!(verified_torn("none", &format!("{synced}; create h"), "create h").is_ok());
     }
 
@@ -699,17 +698,17 @@ mod tests {
         broken("linked", done, "create a; append a 9 =2", "byte 0 is");
         broken("linked", "create a; sync; mkdir d; create d/f; sync", "create a; mkdir d", "/d/ has no f");
         broken("linked", "create a; sync; create b; mkdir d", "create a; create d", "2 links instead of 3");
-        // a new file is none that went
+        // a new file does not count as removed
         let done = "mkdir d; fsync d; rmdir d; create b; mkdir e";
         legal("linked", done, "mkdir e");
         broken("linked", done, "mkdir d; mkdir e", "4 links instead of 3");
-        // over another file: the old or the new, whole
+        // over another file: the old or the new, complete
         let done = "create a; append a 9 =1; sync; create b; append b 9 =2; rename b a";
         legal("linked", done, "create a; append a 9 =1");
         legal("linked", done, "create a; append a 9 =2");
         broken("linked", done, "", "/ has no a");
         broken("linked", done, "create a", "0 bytes instead of 9");
-        // attributes and size are of one version, and none older than what fsync of another file made durable
+        // attributes and size belong to one version, not older than the one that fsync of another file made durable
         let done = "create a; append a 9 =1; sync; chmod a 600; truncate a 4; create b; fsync b";
         legal("linked", done, "create a; append a 4 =1; chmod a 600; create b");
         broken("linked", done, "create a; append a 9 =1; create b", "mode 644 instead of 600");
@@ -721,7 +720,7 @@ mod tests {
         legal("linked", done, "mkdir d; create d/a; link d/a b");
         broken("linked", done, "mkdir d; create b", "a new file has some of its names");
         broken("linked", done, "mkdir d; create d/a; create b", "names of one file have become names of two");
-        // what was synced without a change since is whole
+        // data synced without a later change is complete
         let done = "create f; append f 2000 =1; sync; write f 0 1000 =2";
         legal("linked", done, "create f; append f 2000 =1; write f 0 100 =2");
         broken("linked", done, "create f; append f 2000 =1; write f 1500 5 =9", "byte 1500 is");
@@ -739,7 +738,7 @@ mod tests {
     fn every_mode_is_one_row() {
         for guarantee in GUARANTEES.iter() {
             assert_eq!(Guarantee::of(guarantee.mode.name), Some(guarantee));
-            // where names stay in the order of operations no check is needed
+            // where the order of operations is preserved for names no check is needed
             assert_eq!(guarantee.recovery == Recovery::Mount, guarantee.order != Order::PerObject);
         }
         assert_eq!(Guarantee::of("magic"), None);

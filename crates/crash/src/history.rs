@@ -1,7 +1,7 @@
-//! The history before a crash: the operations, the states between them, and what had been made durable when.
+//! The history before a crash: the operations, the states between them, and the times at which they became durable.
 //!
-//! State 0 is where the exploration begins, state `n` is after the `n`th operation. A [`DurableSet`] consists of
-//! numbers of states: what a number covers must be at least as new as in that state after any later crash.
+//! State 0 is the start of the exploration, state `n` follows the `n`th operation. A [`DurableSet`] consists of numbers
+//! of states: the object of a number must be at least as new as in that state after any later crash.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use crate::model::{Body, Id, Node, State};
 use crate::op::{Op, RenameHow};
 use std::sync::Arc;
 
-/// Seconds without an operation after which a mode that commits every 5 s has committed all: content gets its place
-/// after one such time, and the metadata that leads to it is written after another.
+/// Seconds without an operation after which a mode that commits every 5 s has committed everything: delayed data gets
+/// its blocks after one interval, and the metadata that refers to it is written after another.
 const COMMITTED_AFTER: u32 = 12;
 
 /// Operations and the states between them.
@@ -25,19 +25,19 @@ pub struct History {
     block_size: u64,
 }
 
-/// The set of what is durable at one moment.
+/// The durable states at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DurableSet {
-    /// Everything is.
+    /// The state as of which everything is durable.
     pub volume: usize,
-    /// Names, attributes and sizes are, of everything.
+    /// The state as of which names, attributes and sizes of everything are durable.
     pub tree: usize,
-    /// One file or directory is: what is in it, and for a file its attributes.
+    /// The states as of which single files and directories are durable: the content, and for a file its attributes.
     pub nodes: BTreeMap<Id, usize>,
 }
 
 impl DurableSet {
-    /// The state as of which one node's content is durable.
+    /// The state as of which the content of a node is durable.
     #[must_use]
     pub fn node(&self, id: Id) -> usize {
         self.volume.max(self.nodes.get(&id).copied().unwrap_or(0))
@@ -45,16 +45,17 @@ impl DurableSet {
 }
 
 impl History {
-    /// Nothing has happened to `first`, which is all durable, on a volume with blocks of `block_size` bytes.
+    /// A history without operations: `first` is completely durable, on a volume with a block size of `block_size`
+    /// bytes.
     #[must_use]
     pub fn new(first: State, block_size: u64) -> Self {
         Self { states: vec![first], ops: Vec::new(), block_size }
     }
 
-    /// Does an operation on the model; one that fails there is part of the history and changes nothing.
+    /// Runs an operation on the model; a failed one is part of the history and changes nothing.
     ///
     /// # Errors
-    /// The model's answer.
+    /// The error of the model.
     pub fn push(&mut self, op: &Op) -> Result<(), Errno> {
         let mut next = self.last().clone();
         let answer = next.apply(op, self.block_size);
@@ -63,8 +64,8 @@ impl History {
         answer
     }
 
-    /// Takes the last operation back, because the volume could not do it for want of space or of support: in its place
-    /// nothing happened, and nothing was made durable.
+    /// Reverts the last operation, which the volume refused for lack of space or support: in its place nothing
+    /// happened, and nothing became durable.
     pub fn refuse(&mut self) {
         if let ([.., before, after], Some(op)) = (&mut self.states[..], self.ops.last_mut()) {
             *after = before.clone();
@@ -72,10 +73,10 @@ impl History {
         }
     }
 
-    /// Takes into the newest state that bytes of a file in `range` were zeroed, as many as `read` shows.
+    /// Applies to the newest state that bytes of a file in `range` were zeroed, as many as `read` shows.
     ///
     /// # Errors
-    /// The difference, if `read` is more than that.
+    /// The difference, if `read` has other changes.
     pub fn zeroed_in_part(&mut self, path: &str, range: Range<u64>, read: Vec<u8>) -> Result<(), String> {
         let Some(state) = self.states.last_mut() else { return Ok(()) };
         let id = state.resolve(path).map_err(|e| e.to_string())?;
@@ -86,16 +87,16 @@ impl History {
         }
         let fits = |(at, (new, old)): (u64, (&u8, &u8))| new == old || *new == 0 && range.contains(&at);
         if !(0..).zip(read.iter().zip(before.iter())).all(fits) {
-            return Err("refused, and bytes are neither what they were nor zeroed".into());
+            return Err("refused, and bytes are neither unchanged nor zeroed".into());
         }
         Arc::make_mut(node).body = Body::File(Arc::new(read));
         Ok(())
     }
 
-    /// Puts `op` into the place of the last operation: what was done in its stead.
+    /// Replaces the last operation by `op`, which was done instead.
     ///
     /// # Errors
-    /// The model's answer.
+    /// The error of the model.
     pub fn replace(&mut self, op: &Op) -> Result<(), Errno> {
         self.states.truncate(self.states.len().saturating_sub(1).max(1));
         self.ops.pop();
@@ -105,7 +106,7 @@ impl History {
     /// The newest state.
     #[must_use]
     pub fn last(&self) -> &State {
-        self.states.last().unwrap_or_else(|| unreachable!("there is always the first state"))
+        self.states.last().unwrap_or_else(|| unreachable!("the first state always exists"))
     }
 
     /// The number of operations.
@@ -114,25 +115,25 @@ impl History {
         self.ops.len()
     }
 
-    /// Whether nothing has happened.
+    /// Whether there are no operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// State `number`; the newest for a number beyond.
+    /// State `number`, or the newest for a larger number.
     #[must_use]
     pub fn state(&self, number: usize) -> &State {
         self.states.get(number).unwrap_or_else(|| self.last())
     }
 
-    /// The part of state `number` that a loss of power leaves.
+    /// The part of state `number` that survives a loss of power.
     #[must_use]
     pub fn outside(&self, number: usize) -> &State {
         self.state(number).outside()
     }
 
-    /// The states around `number` in which a transaction is there as a whole, or not at all, as it is in that one.
+    /// The states around `number` in which a transaction is completely applied, or not at all, as in that one.
     #[must_use]
     pub fn era(&self, number: usize) -> Range<usize> {
         let border = |n: &usize| {
@@ -145,7 +146,7 @@ impl History {
         start..end
     }
 
-    /// The operation that led to state `number`, or where the exploration began.
+    /// The operation that led to state `number`, as text, or the start of the exploration.
     #[must_use]
     pub fn after(&self, number: usize) -> String {
         number
@@ -154,7 +155,7 @@ impl History {
             .map_or_else(|| "the beginning".into(), |op| format!("`{op}`"))
     }
 
-    /// The set of what is durable once the first `returned` operations have returned, where fsync(2) has this scope.
+    /// The set of durable states once the first `returned` operations have returned, with this scope of fsync(2).
     #[must_use]
     pub fn durable(&self, returned: usize, fsync: Scope) -> DurableSet {
         let mut durable = DurableSet::default();
@@ -162,16 +163,16 @@ impl History {
             let now = number + 1;
             let (before, after) = (self.state(number), self.state(now));
             match op {
-                // one that failed did nothing
+                // a failed one did nothing
                 Op::Begin | Op::Commit if before.before.is_some() != after.before.is_some() => {
                     (durable.volume, durable.tree) = (now, now);
                 }
                 Op::CreateSnapshot { .. } if before.snapshots.len() != after.snapshots.len() => {
                     (durable.volume, durable.tree) = (now, now);
                 }
-                // content that has no place yet gets none for that
+                // delayed data does not get its blocks by this
                 Op::DeleteSnapshot { .. } if before.snapshots.len() != after.snapshots.len() => durable.tree = now,
-                // durable when it is committed
+                // durable at the commit
                 _ if before.before.is_some() => {}
                 Op::Sync => (durable.volume, durable.tree) = (now, now),
                 Op::Fsync { path } | Op::Fdatasync { path } => {
@@ -184,8 +185,8 @@ impl History {
                         (Scope::EarlierMetadata, _) => durable.tree = durable.tree.max(self.size_since(id, now)),
                         (Scope::Node, _) => {}
                     }
-                    // fdatasync leaves attributes behind: only where nothing but bytes is compared it makes the node
-                    // durable
+                    // fdatasync does not cover attributes: it makes the node durable only where nothing but bytes is
+                    // compared
                     if fsync != Scope::Node
                         || !matches!(op, Op::Fdatasync { .. })
                         || self.only_bytes_since(id, now, &durable)
@@ -202,7 +203,7 @@ impl History {
         durable
     }
 
-    /// The newest state up to `now` that a change of the node, or of one of its names, led to.
+    /// The newest state up to `now` caused by a change of the node, or of one of its names.
     fn newest_change_of(&self, id: Id, now: usize) -> usize {
         let changes = |number: &usize| {
             let before = self.state(number - 1);
@@ -210,26 +211,26 @@ impl History {
                 Some(Op::Rename { from, to, .. }) => before.resolve(from) == Ok(id) || before.resolve(to) == Ok(id),
                 _ => false,
             };
-            // one that failed changed nothing
+            // a failed operation changed nothing
             let after = self.state(*number);
             before.node(id) != after.node(id) || named && before != after
         };
         (1..=now).rev().find(changes).unwrap_or(0)
     }
 
-    /// The first state from which on, up to state `now`, the node has been there with the size that it has then.
+    /// The first state from which, up to state `now`, the node exists with its current size.
     fn size_since(&self, id: Id, now: usize) -> usize {
         let size = |number: usize| self.state(number).node(id).map(|node| node.data().map(|data| data.len()));
         (0..now).rev().take_while(|&number| size(number) == size(now)).last().unwrap_or(now)
     }
 
-    /// Whether from its durable state up to state `now` nothing of the node changed but its bytes and its size.
+    /// Whether only the bytes and the size of the node changed between its durable state and state `now`.
     fn only_bytes_since(&self, id: Id, now: usize, durable: &DurableSet) -> bool {
         let rest = |number: usize| self.state(number).node(id).map(|node| (node.mode, node.links, node.xattrs.clone()));
         (durable.node(id)..now).all(|number| rest(number) == rest(now))
     }
 
-    /// The last state up to `number` in which the node took the place of another one; 0 if it never did.
+    /// The last state up to `number` in which the node replaced another one; 0 if it never did.
     #[must_use]
     pub fn replaced_by(&self, id: Id, number: usize) -> usize {
         let renames = |n: &usize| match n.checked_sub(1).and_then(|op| self.ops.get(op)) {
@@ -243,9 +244,8 @@ impl History {
         (1..=number).rev().find(renames).unwrap_or(0)
     }
 
-    /// The sizes of a file that may be on the device in state `number`: its own, and those since state `from` below
-    /// which it was never cut afterwards. What is written at the end of a file may get its place later than the changes
-    /// around it.
+    /// The sizes that a file may have on the device in state `number`: its own, and those since state `from` below
+    /// which it was never truncated afterwards. Appended data may get its blocks later than the changes around it.
     #[must_use]
     pub fn sizes(&self, id: Id, from: usize, number: usize) -> Vec<usize> {
         let size = |n: usize| self.outside(n).node(id).and_then(|node| node.data()).map(|data| data.len());
@@ -258,8 +258,8 @@ impl History {
         sizes
     }
 
-    /// Whether bytes are those of a file in state `number`, or, where the next operation writes to it, those after
-    /// that: a write is no transaction.
+    /// Whether bytes are those of a file in state `number`, or, if the next operation writes to it, partly those after
+    /// that: a write is not a transaction.
     #[must_use]
     pub fn is_written_in_part(&self, id: Id, number: usize, bytes: &[u8]) -> bool {
         let Some(Op::Write { path, .. } | Op::Append { path, .. }) = self.ops.get(number) else { return false };
@@ -272,7 +272,7 @@ impl History {
         (before.len()..=after.len()).contains(&bytes.len()) && bytes.iter().enumerate().all(either)
     }
 
-    /// The versions of a node in states `from..=to`, neighbours that are equal once; `None` where it was not there.
+    /// The versions of a node in states `from..=to`, without consecutive duplicates; `None` where it did not exist.
     pub fn versions(&self, id: Id, from: usize, to: usize) -> Vec<Option<&Arc<Node>>> {
         let mut versions: Vec<_> = (from..=to).map(|number| self.outside(number).node(id)).collect();
         versions.dedup();
@@ -312,7 +312,7 @@ mod tests {
             4
         );
         assert_eq!(self::history("create f; wait 12").durable(2, Scope::Node), DurableSet::default());
-        // what is synced and was not changed since brings nothing with it that came after
+        // a file synced without a change since does not make later changes durable
         assert_eq!(self::history("create f; create g; fsync f").durable(3, Scope::EarlierMetadata).tree, 1);
         assert_eq!(self::history("create f; create g; rename f h; fsync h").durable(4, Scope::EarlierMetadata).tree, 3);
         let mut failed = self::history("mkdir d; create f");

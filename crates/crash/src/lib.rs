@@ -1,18 +1,18 @@
-//! The crash explorer: every state that a loss of power can leave of a volume, compared with what its mode guarantees.
+//! The crash explorer: compares every state that a loss of power can leave of a volume with the guarantee of its mode.
 //!
-//! A [`op::Workload`] is run on a recorded device; from the log [`enumerate`] makes the states; each is recovered,
-//! checked, read, and compared with the [`model`] by the [`guarantee`] of the mode. What is explored is a
-//! [`system::System`]: the file system of this repository in one of its modes, or a broken variant of it that must be
-//! caught.
+//! A [`op::Workload`] is run on a recorded device; from the log [`enumerate`] constructs the states; each is recovered,
+//! checked, read, and compared with the [`model`] by the [`guarantee`] of the mode. The system under test is a
+//! [`system::System`]: this repository's file system in one of its modes, or a deliberately broken variant of it that
+//! must be detected.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`op`] | operations and workloads, as values and as text |
-//! | [`generate`], [`papers`], [`full`], [`mod@minimise`] | where workloads come from, and how they become small |
-//! | [`model`] | the file system in memory that says what should be there |
-//! | [`history`], [`guarantee`] | what happened, what was durable when, and what each mode guarantees of it |
+//! | [`op`] | operations and workloads, as values and in text form |
+//! | [`generate`], [`papers`], [`full`], [`mod@minimise`] | the sources of workloads, and their minimization |
+//! | [`model`] | the file system in memory that defines the expected content |
+//! | [`history`], [`guarantee`] | operations and durable states, and the guarantee of each mode for them |
 //! | [`enumerate`] | the states of a log |
-//! | [`system`], [`ext`], [`directory`] | what can be explored; the library in each mode; a mounted directory |
+//! | [`system`], [`ext`], [`directory`] | systems under test; the library in each mode; a mounted directory |
 //! | [`play`] | one operation, on a mounted volume and on the model |
 //! | [`explore`], [`campaign`] | one workload; many, on all cores |
 //! | [`faults`] | one workload on a device whose n-th request fails |

@@ -1,9 +1,9 @@
-//! Makes a workload with a finding smaller: delta debugging over its operations.
+//! Minimizes a workload with a finding: delta debugging over its operations.
 
 use crate::op::{Op, Workload};
 
-/// The smallest workload found by leaving out operations for which `still` holds, in at most `tries` questions. `still`
-/// holds for the workload itself.
+/// The smallest workload found by removing operations for which `still` is true, with at most `tries` calls. `still` is
+/// true for the workload itself.
 pub fn minimise(workload: &Workload, mut tries: u32, mut still: impl FnMut(&Workload) -> bool) -> Workload {
     let mut smallest = workload.clone();
     let mut part = smallest.ops.len() + smallest.setup.len();
@@ -22,7 +22,7 @@ pub fn minimise(workload: &Workload, mut tries: u32, mut still: impl FnMut(&Work
     smallest
 }
 
-/// The workload without `count` operations from number `at` on, those of the setup counted first.
+/// The workload without `count` operations from number `at` on, counting from the setup.
 fn without(workload: &Workload, at: usize, count: usize) -> Workload {
     let mut number = 0;
     let mut remaining = |ops: &[Op]| {

@@ -1,12 +1,11 @@
-//! A POSIX file system in memory: what a volume should hold, and what each operation should answer.
+//! A POSIX file system in memory: the expected content of a volume, and the expected result of each operation.
 //!
-//! It is the oracle, so it is as plain as it can be: nodes by number, a copy of the map of nodes for each state, and
-//! the answers of Linux. What a volume holds after a crash is read into the same [`State`], with inode numbers for
-//! numbers.
+//! As the oracle it is as simple as possible: numbered nodes, a copy of the node map for each state, and the results of
+//! Linux. The content of a volume after a crash is read into the same [`State`], with inode numbers as node numbers.
 //!
-//! 1. A [`State`] is a value. Nodes are shared between states as long as nothing changes them, so that a history of
-//!    states costs what differs.
-//! 2. An operation that fails changes nothing.
+//! 1. A [`State`] is a value. States share nodes as long as these do not change, so that a history of states needs
+//!    memory only for the differences.
+//! 2. A failed operation changes nothing.
 //! 3. Holes are zeros: the model knows bytes, not blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +15,10 @@ use rustix::io::Errno;
 
 use crate::op::{FallocateHow, Op, RenameHow, pattern};
 
-/// The number of a node: an inode number where the node was read from a volume.
+/// The number of a node: an inode number if the node was read from a volume.
 pub type Id = u64;
 
-/// Numbers of nodes that the model makes begin here, beyond all inode numbers.
+/// First number of nodes created by the model, beyond all inode numbers.
 const FIRST_NEW: Id = 1 << 32;
 
 /// The type of a node, and its content.
@@ -31,20 +30,20 @@ pub enum Body {
     Dir(BTreeMap<String, Id>),
     /// A symbolic link and its target.
     Symlink(String),
-    /// Anything else, as a word.
+    /// Any other type, as a word.
     Other(&'static str),
 }
 
-/// A file, directory or link.
+/// A file, directory or symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Permission bits, with set-id and sticky bits.
     pub mode: u16,
-    /// Names; for a directory 2 and one for each directory in it.
+    /// Number of names; for a directory 2 plus the number of its subdirectories.
     pub links: u32,
     /// Extended attributes by full name.
     pub xattrs: BTreeMap<String, Arc<[u8]>>,
-    /// Its type and content.
+    /// Type and content.
     pub body: Body,
 }
 
@@ -75,7 +74,7 @@ impl Node {
         self.entries().is_some()
     }
 
-    /// Its attributes, to change one of that name: users' ones belong to files and directories alone (xattr(7)).
+    /// The attributes, to change one with that name: user attributes are limited to files and directories (xattr(7)).
     fn xattrs_for(&mut self, name: &str) -> Result<&mut BTreeMap<String, Arc<[u8]>>, Errno> {
         match self.body {
             Body::Symlink(_) | Body::Other(_) if name.starts_with("user.") => Err(Errno::PERM),
@@ -84,57 +83,58 @@ impl Node {
     }
 }
 
-/// All that a volume holds at one moment.
+/// The content of a volume at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// Nodes by number, also those without a name that are open.
+    /// Nodes by number, including open ones without a name.
     pub nodes: BTreeMap<Id, Arc<Node>>,
     /// The number of the root directory.
     pub root: Id,
-    /// Open files by the name that `@` stands before.
+    /// Open files, by the name after `@`.
     pub open: BTreeMap<String, Id>,
-    /// Files that have never had a name: they may get one, others that have lost their last may not.
+    /// Files that never had a name: they may get one, in contrast to files that lost their last name.
     pub unnamed: BTreeSet<Id>,
-    /// The content of snapshots, by their names; only trees count there.
+    /// The content of snapshots by name; only their trees are relevant.
     pub snapshots: BTreeMap<String, Arc<State>>,
-    /// While a transaction runs, what was there when it began.
+    /// During a transaction, the state at its beginning.
     pub before: Option<Arc<State>>,
-    /// The least number that a new node may have: that of one that is gone would be taken for it.
+    /// The lowest number available for a new node: numbers are not reused, since the new node would be taken for the
+    /// old one.
     pub next: Id,
 }
 
-/// Most bytes a file of the model may have: workloads are small, and a mistake in one must not take all memory.
+/// Maximum length of a file of the model in bytes: workloads are small, and a mistake in one must not exhaust memory.
 const MAX_SIZE: u64 = 64 << 20;
 
-/// Symbolic links on one way, as Linux has it.
+/// Maximum number of symbolic links in a path, as in Linux.
 const MAX_LINKS: u32 = 40;
 
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
 impl State {
-    /// An empty volume: a root directory alone.
+    /// An empty volume with only a root directory.
     #[must_use]
     pub fn empty() -> Self {
         let root = Node::new(0o755, 2, Body::Dir(BTreeMap::new()));
         Self::of(BTreeMap::from([(2, root)]), 2)
     }
 
-    /// These nodes and the number of the root among them; nothing is open.
+    /// A state of these nodes, with the number of the root; without open files.
     #[must_use]
     pub fn of(nodes: BTreeMap<Id, Arc<Node>>, root: Id) -> Self {
         let (open, unnamed, snapshots) = Default::default();
         Self { nodes, root, open, unnamed, snapshots, before: None, next: FIRST_NEW }
     }
 
-    /// The part of it that would be left if all that is done were durable now, and power were lost: without what a
-    /// transaction that runs has done.
+    /// The part that would be left if power were lost now and everything were durable: without the effects of a running
+    /// transaction.
     #[must_use]
     pub fn outside(&self) -> &Self {
         self.before.as_deref().unwrap_or(self)
     }
 
-    /// The number of the node that `path` names (`@x` for an open file, `.` or nothing for the root). A symbolic link
-    /// at the end is itself; before the end it is followed.
+    /// The number of the node at `path` (`@x` for an open file, `.` or an empty path for the root). A symbolic link at
+    /// the end is not followed; others are.
     ///
     /// # Errors
     /// ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP, and EBADF for a file that is not open.
@@ -154,7 +154,7 @@ impl State {
         Ok(at)
     }
 
-    /// Follows a symbolic link in `dir`, by names alone; any other node is itself.
+    /// Follows a symbolic link in `dir`, by names alone; other nodes are returned unchanged.
     fn follow(&self, dir: Id, id: Id, links: u32) -> Result<Id> {
         let Some(Body::Symlink(target)) = self.node(id).map(|node| &node.body) else { return Ok(id) };
         let links = links.checked_sub(1).ok_or(Errno::LOOP)?;
@@ -166,13 +166,13 @@ impl State {
         Ok(at)
     }
 
-    /// The node with this number; none for a number that a damaged volume made up.
+    /// The node of this number; `None` for an invalid number on a damaged volume.
     #[must_use]
     pub fn node(&self, id: Id) -> Option<&Arc<Node>> {
         self.nodes.get(&id)
     }
 
-    /// Every path from the root, with the number of its node; directories before what is in them.
+    /// Every path from the root, with the number of its node; directories before their content.
     #[must_use]
     pub fn paths(&self) -> Vec<(String, Id)> {
         let mut found = vec![(String::new(), self.root)];
@@ -182,7 +182,7 @@ impl State {
             next += 1;
             for (name, &child) in self.node(id).and_then(|node| node.entries()).into_iter().flatten() {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-                // a directory that is in itself is walked once
+                // a directory that contains itself is walked once
                 if self.node(child).is_none_or(|node| !node.is_dir()) || seen.insert(child) {
                     found.push((path, child));
                 }
@@ -191,14 +191,13 @@ impl State {
         found
     }
 
-    /// Does an operation, on a volume with blocks of `block_size` bytes.
+    /// Runs an operation, on a volume with blocks of `block_size` bytes.
     ///
     /// # Errors
-    /// The answer of Linux; nothing is changed then. EBADF and EBUSY also for a workload that uses a file that is not
-    /// open, or opens one under a name that is taken.
+    /// The errno of Linux; nothing is changed. EBADF and EBUSY also for a workload that uses a file that is not open,
+    /// or opens one under a name in use.
     pub fn apply(&mut self, op: &Op, block_size: u64) -> Result<()> {
-        // nothing is guaranteed here of what transactions and open files do to each other, or of transactions in one
-        // another
+        // the interaction of transactions with open files, and nested transactions, have no defined result here
         let apart = matches!(
             op,
             Op::Open { .. }
@@ -290,7 +289,7 @@ impl State {
         }
     }
 
-    /// The last component of `path` in its directory, which must be there.
+    /// The last component of `path` and its parent directory, which must exist.
     fn parent<'p>(&self, path: &'p str) -> Result<(Id, &'p str)> {
         if path.starts_with('@') {
             return Err(Errno::INVAL);
@@ -303,7 +302,7 @@ impl State {
         Ok((dir, name))
     }
 
-    /// The directory that `path` names, through symbolic links at its end too.
+    /// The directory at `path`, following a symbolic link at its end, too.
     fn directory(&self, path: &str) -> Result<Id> {
         let id = self.resolve(path)?;
         let dir = path.rsplit_once('/').map_or(Ok(self.root), |(dir, _)| self.directory(dir))?;
@@ -426,7 +425,7 @@ impl State {
         self.set_entry(dir, name, Some(id))
     }
 
-    /// Whether `dir` is `id` or below it.
+    /// Whether `dir` is `id` or a descendant of it.
     fn lies_in(&self, dir: Id, id: Id) -> bool {
         let children = |at: &Id| self.node(*at).and_then(|node| node.entries()).map(|e| e.values().copied());
         let (mut all, mut next) = (vec![id], 0);

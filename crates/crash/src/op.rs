@@ -1,62 +1,63 @@
 //! The operations of a workload, each as a value and as a line of text.
 //!
-//! A workload is operations separated by `;`. Each is a verb and its arguments separated by blanks; paths are relative
-//! to the root of the volume and hold neither blanks nor `;`. A path `@x` means the open file that was opened as `x`
-//! (by `open x` or `tmpfile DIR x`), which may have lost its name since. What a write or an attribute holds is made
-//! from the number after `=`, so that the bytes of two writes with different numbers differ at nearly every position.
+//! A workload consists of operations separated by `;`. Each is a verb and its arguments, separated by spaces; paths are
+//! relative to the root of the volume and contain neither spaces nor `;`. A path `@x` denotes the file opened as `x`
+//! (by `open x` or `tmpfile DIR x`), which may have lost its name since. The content of a write or an attribute is
+//! generated from the number after `=`, so that the bytes of two writes with different numbers differ at nearly every
+//! position.
 //!
-//! | text | does |
+//! | text | effect |
 //! | --- | --- |
 //! | `create P`, `mkdir P`, `rmdir P`, `unlink P` | as open(2) with O_CREAT and O_EXCL, mkdir(2), rmdir(2), unlink(2) |
 //! | `symlink TARGET P`, `link P P` | the existing name first |
 //! | `rename P P`, `rename P P noreplace`, `rename P P exchange` | renameat2(2) |
 //! | `write P OFFSET LEN =N`, `append P LEN =N` | pwrite(2) |
-//! | `read P` | all of a file; what comes is compared with what should be there |
-//! | `truncate P SIZE` | both ways |
+//! | `read P` | reads a whole file; the content is compared with the expected one |
+//! | `truncate P SIZE` | shortens or extends a file |
 //! | `fallocate P HOW OFFSET LEN` | HOW is `plain`, `keep`, `zero`, `zero-keep`, `punch`, `collapse` or `insert` |
-//! | `setxattr P NAME LEN =N`, `removexattr P NAME` | names with their prefix, as `user.x` |
-//! | `chmod P MODE` | in octal |
-//! | `open P`, `close P`, `tmpfile DIR P` | a file stays open as `@P` |
+//! | `setxattr P NAME LEN =N`, `removexattr P NAME` | names with their prefix, such as `user.x` |
+//! | `chmod P MODE` | mode in octal |
+//! | `open P`, `close P`, `tmpfile DIR P` | the file is available as `@P` while open |
 //! | `fsync P`, `fdatasync P`, `sync` | |
-//! | `wait SECONDS` | nothing is asked for while so much time passes |
+//! | `wait SECONDS` | time passes without other operations |
 //! | `snapshot create NAME`, `snapshot delete NAME` | takes or deletes a snapshot |
-//! | `begin`, `commit`, `rollback` | what is between two of them happens as a whole, or not at all |
+//! | `begin`, `commit`, `rollback` | the operations between them are atomic |
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The effect of rename(2) on a target that exists.
+/// The effect of rename(2) on an existing target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RenameHow {
-    /// It is replaced.
+    /// The target is replaced.
     Replace,
     /// The call fails.
     NoReplace,
-    /// The two names change places.
+    /// The two names are exchanged.
     Exchange,
 }
 
 /// The effect of fallocate(2) on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FallocateHow {
-    /// Space for it; the file grows where it ends before the range does.
+    /// Allocates space; the file grows to the end of the range.
     Plain,
-    /// Space for it; the size stays.
+    /// Allocates space; the size does not change.
     KeepSize,
-    /// It reads as zeros; the file grows.
+    /// Zeroes the range; the file grows to its end.
     Zero,
-    /// It reads as zeros; the size stays.
+    /// Zeroes the range; the size does not change.
     ZeroKeepSize,
-    /// A hole takes its place; the size stays.
+    /// Punches a hole; the size does not change.
     Punch,
-    /// It is cut out, and what follows moves down.
+    /// Removes the range, and shifts the rest down.
     Collapse,
-    /// Zeros are put in before it, and what follows moves up.
+    /// Inserts zeros before the range, and shifts the rest up.
     Insert,
 }
 
 impl FallocateHow {
-    /// All of them, each with its word.
+    /// All variants, each with its word.
     pub const WORDS: [(Self, &'static str); 7] = [
         (Self::Plain, "plain"),
         (Self::KeepSize, "keep"),
@@ -72,45 +73,45 @@ impl FallocateHow {
     }
 }
 
-/// One operation. Offsets and lengths are in bytes; `seed` determines the bytes, see [`pattern`].
+/// One operation. Offsets and lengths are in bytes; `seed` determines the content, see [`pattern`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the fields say what they are; the table above has the rest")]
 pub enum Op {
-    /// A new empty file.
+    /// Creates an empty file.
     Create { path: String },
-    /// A new directory.
+    /// Creates a directory.
     Mkdir { path: String },
-    /// An empty directory goes.
+    /// Removes an empty directory.
     Rmdir { path: String },
-    /// A name of a file goes.
+    /// Removes a name of a file.
     Unlink { path: String },
-    /// A symbolic link to `target`.
+    /// Creates a symbolic link to `target`.
     Symlink { target: String, path: String },
-    /// Another name for a file.
+    /// Adds another name to a file.
     Link { from: String, to: String },
-    /// Another name instead of this one.
+    /// Renames a file or directory.
     Rename { from: String, to: String, how: RenameHow },
-    /// Bytes at an offset.
+    /// Writes bytes at an offset.
     Write { path: String, offset: u64, len: u64, seed: u32 },
-    /// Bytes at the end.
+    /// Writes bytes at the end.
     Append { path: String, len: u64, seed: u32 },
-    /// All bytes of a file are asked for.
+    /// Reads all bytes of a file.
     Read { path: String },
-    /// Another size.
+    /// Changes the size.
     Truncate { path: String, size: u64 },
-    /// Space, zeros or holes.
+    /// Allocates, zeroes or removes a range.
     Fallocate { path: String, how: FallocateHow, offset: u64, len: u64 },
-    /// An extended attribute gets a value.
+    /// Sets an extended attribute.
     SetXattr { path: String, name: String, len: u64, seed: u32 },
-    /// An extended attribute goes.
+    /// Removes an extended attribute.
     RemoveXattr { path: String, name: String },
-    /// Other permission bits.
+    /// Changes the permission bits.
     Chmod { path: String, mode: u16 },
-    /// The file stays open under `@path`.
+    /// Opens the file as `@path`.
     Open { path: String },
-    /// It is closed again.
+    /// Closes it.
     Close { path: String },
-    /// A file without a name in `dir`, open as `@path`.
+    /// Creates a file without a name in `dir`, open as `@path`.
     Tmpfile { dir: String, path: String },
     /// fsync(2) of a file or a directory.
     Fsync { path: String },
@@ -118,28 +119,28 @@ pub enum Op {
     Fdatasync { path: String },
     /// syncfs(2).
     Sync,
-    /// Time passes.
+    /// Lets time pass.
     Wait { seconds: u32 },
-    /// A snapshot is taken.
+    /// Takes a snapshot.
     CreateSnapshot { name: String },
-    /// A snapshot is deleted.
+    /// Deletes a snapshot.
     DeleteSnapshot { name: String },
-    /// A transaction begins.
+    /// Begins a transaction.
     Begin,
-    /// The transaction ends: what was done in it happens.
+    /// Commits the transaction.
     Commit,
-    /// The transaction ends: what was done in it has never happened.
+    /// Rolls back the transaction.
     Rollback,
 }
 
 impl Op {
-    /// Whether it changes nothing and only asks for durability or lets time pass.
+    /// Whether it changes nothing, but requests durability or lets time pass.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         matches!(self, Self::Fsync { .. } | Self::Fdatasync { .. } | Self::Sync | Self::Wait { .. })
     }
 
-    /// The same write of its first `done` bytes alone, where it has more.
+    /// The same write limited to its first `done` bytes; `None` if it is not longer.
     #[must_use]
     pub fn shortened(&self, done: u64) -> Option<Self> {
         let mut op = self.clone();
@@ -151,7 +152,7 @@ impl Op {
     }
 }
 
-/// The byte at `position` of what `seed` writes; never 0, so that it differs from a hole.
+/// The byte at `position` in the content of `seed`; never 0, so that it differs from a hole.
 #[must_use]
 pub fn pattern_byte(seed: u32, position: u64) -> u8 {
     let mixed = ((u64::from(seed) << 32) ^ (position / 8)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -159,7 +160,7 @@ pub fn pattern_byte(seed: u32, position: u64) -> u8 {
     1 + ((mixed >> (8 * (position % 8))) as u8 % 255)
 }
 
-/// The `len` bytes that `seed` writes at `offset`.
+/// The `len` bytes at `offset` in the content of `seed`.
 #[must_use]
 pub fn pattern(seed: u32, offset: u64, len: u64) -> Vec<u8> {
     (offset..offset.saturating_add(len)).map(|position| pattern_byte(seed, position)).collect()
@@ -208,7 +209,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// A line that is no operation.
+/// A line that is not an operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown operation `{0}`")]
 pub struct NoOp(pub String);
@@ -272,10 +273,10 @@ fn parse(words: &[&str]) -> Option<Op> {
     })
 }
 
-/// Operations that are done one after the other on a mounted volume.
+/// A sequence of operations on a mounted volume.
 ///
-/// The first `setup` of them are done before: the volume is unmounted after them, and what it then holds is where the
-/// exploration begins. In text they stand before a `|`.
+/// The `setup` is run first and the volume unmounted: its content is the start of the exploration. In text the setup
+/// precedes a `|`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Workload {
     /// The operations before the exploration begins.

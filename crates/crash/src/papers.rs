@@ -1,31 +1,31 @@
 //! The workloads of the papers that this project implements, as short samples of the same operations.
 //!
-//! What is left of a benchmark of a hundred thousand operations is its mixture: which operations follow which, on how
-//! many files in how many directories, of which sizes, and where it asks for durability. Sizes above 48 KiB are cut
-//! there: a volume that is explored has a few megabytes.
+//! A benchmark of a hundred thousand operations is reduced to its mixture: the order of operations, the numbers of
+//! files and directories, their sizes, and the points of durability. Sizes are limited to 48 KiB: an explored volume
+//! has a few megabytes.
 //!
-//! | name | from | is |
+//! | name | source | description |
 //! | --- | --- | --- |
-//! | `empty-files` | meta-data snapshotting, microbenchmark | empty files are made all over some directories, then removed |
-//! | `postmark` | all five | a pool of small files; each transaction makes or removes one and reads or appends to one |
-//! | `postmark-sync` | dirty bit | the same, and a sync at the end |
-//! | `dbench` | meta-data snapshotting | clients with a directory each: made, written, flushed, read, renamed, removed |
+//! | `empty-files` | meta-data snapshotting, microbenchmark | empty files are created in some directories, then removed |
+//! | `postmark` | all five | a pool of small files; each transaction creates or removes one and reads or appends to one |
+//! | `postmark-sync` | dirty bit | the same, with a sync at the end |
+//! | `dbench` | meta-data snapshotting | clients with a directory each: files are created, written, flushed, read, renamed, removed |
 //! | `kuntar` | dirty bit, space maps | a source tree is unpacked, then a sync |
 //! | `krmtar` | dirty bit | a source tree is removed, then a sync |
-//! | `tpc` | Kero | transactions on accounts, tellers and branches of 1 000 bytes each, a history, each made durable |
-//! | `bonnie` | Kero | a large file written, rewritten, touched at random; small files made and removed |
-//! | `varmail` | ffsck, Filebench | mail: removed, made and appended to with fsync, read |
-//! | `fileserver` | ffsck, Filebench | whole files written, appended to, read, removed |
+//! | `tpc` | Kero | transactions on accounts, tellers and branches of 1 000 bytes each, and a history, each made durable |
+//! | `bonnie` | Kero | a large file is written, rewritten, changed at random; small files are created and removed |
+//! | `varmail` | ffsck, Filebench | mail: files are removed, created and appended to with fsync, and read |
+//! | `fileserver` | ffsck, Filebench | whole files are written, appended to, read, removed |
 //! | `small-and-large` | space maps | source trees are unpacked while large files are copied |
 
 use std::collections::BTreeSet;
 
 use crate::op::{Op, Workload};
 
-/// Most bytes of one file, large ones apart.
+/// Maximum length of a file in bytes, except for large ones.
 const MOST: u64 = 48 << 10;
 
-/// A maker of one kind of workload.
+/// Generates one kind of workload.
 type Make = fn(&mut Script);
 
 /// All kinds, by name.
@@ -46,7 +46,7 @@ pub const PAPERS: [(&str, Make); 11] = [
     ("small-and-large", small_and_large),
 ];
 
-/// So many workloads, of each kind in turn, drawn from seeds that follow this one.
+/// `count` workloads, of each kind in turn, with consecutive seeds from this one.
 #[must_use]
 pub fn sample(seed: u64, count: usize) -> Vec<Workload> {
     let seeds = seed..seed.saturating_add(count as u64);
@@ -60,14 +60,14 @@ fn one(make: Make, seed: u64) -> Workload {
     Workload { setup: script.setup, ops: script.ops }
 }
 
-/// A workload that is being written.
+/// A workload under construction.
 pub struct Script {
     numbers: fastrand::Rng,
     /// The number of the newest write.
     writes: u32,
     setup: Vec<Op>,
     ops: Vec<Op>,
-    /// The files to choose among.
+    /// The files to choose from.
     files: BTreeSet<String>,
 }
 
@@ -81,7 +81,7 @@ impl Script {
         self.numbers.u64(least..=most)
     }
 
-    /// One of the files.
+    /// A random file.
     fn file(&mut self) -> Option<String> {
         self.numbers.choice(&self.files).cloned()
     }
@@ -108,7 +108,7 @@ impl Script {
         self.ops.push(Op::Fsync { path: path.to_owned() });
     }
 
-    /// A new file of `len` bytes, written in pieces of at most 16 KiB.
+    /// Creates a file of `len` bytes, written in parts of at most 16 KiB.
     fn create(&mut self, path: &str, len: u64) {
         self.ops.push(Op::Create { path: path.to_owned() });
         self.files.insert(path.to_owned());
@@ -227,7 +227,7 @@ fn unpack(script: &mut Script, top: &str, files: u64) {
     }
 }
 
-/// A tree is there; its files go, and its directories from the innermost on.
+/// Removes the files of an existing tree, and its directories from the innermost on.
 fn krmtar(script: &mut Script) {
     unpack(script, "src", 18);
     script.is_setup();
@@ -245,7 +245,7 @@ fn krmtar(script: &mut Script) {
     script.ops.push(Op::Sync);
 }
 
-/// Eight accounts to a file, ten branches, a hundred tellers (here thirty), each of 1 000 bytes, and a history.
+/// Eight accounts per file, ten branches, a hundred tellers (here thirty), each of 1 000 bytes, and a history.
 fn tpc(script: &mut Script) {
     let files = script.some(3, 8);
     for n in 0..files {
@@ -345,7 +345,7 @@ fn small_and_large(script: &mut Script) {
     for (n, top) in ["src0", "src1"].into_iter().enumerate() {
         let begun = script.ops.len();
         unpack(script, top, 8);
-        // the copies go on between the files
+        // the copies continue between the files
         let mut small = script.ops.split_off(begun).into_iter();
         while let Some(op) = small.next() {
             script.ops.push(op);

@@ -1,5 +1,5 @@
-//! One operation, done by a mounted volume and by the model at once, and their answers compared. Whatever mounts a
-//! volume is driven by this: the library, a FUSE mount, the kernel's mount.
+//! Runs one operation on a mounted volume and on the model, and compares the results. It drives any kind of mount: the
+//! library, a FUSE mount, the kernel's mount.
 
 use rustix::io::Errno;
 
@@ -11,35 +11,34 @@ use crate::system::Session;
 /// The outcome of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It was done.
+    /// Success.
     Done,
-    /// There was space for only a part of what was to be written; the history has that part.
+    /// There was space for only a part of the data; the history has that part.
     Short,
-    /// It is not supported, or there is no space for it: nothing happened, and the history says so; where bytes were to
-    /// be zeroed, some of them may be.
+    /// Not supported, or no space: nothing happened, and the history records that; of a range to be zeroed, some bytes
+    /// may be zero.
     Refused(Errno),
-    /// It failed as it should.
+    /// The expected failure.
     Failed(Errno),
-    /// A mistake of the workload; the volume was not asked.
+    /// A mistake of the workload; the operation was not run on the volume.
     Skipped,
 }
 
-/// Whether the answer is one that the model cannot know.
+/// Whether the errno is one that the model cannot predict.
 pub(crate) fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT)
 }
 
-/// Whether the workload asks for what it may not: a file that is not open, a name that is taken, a file beyond what a
-/// model may hold.
+/// Whether the workload is invalid: a file that is not open, a name in use, a file larger than the model allows.
 pub(crate) fn is_mistake(expected: Result<(), Errno>) -> bool {
     matches!(expected, Err(Errno::BADF | Errno::BUSY | Errno::FBIG))
 }
 
-/// Asks a session for an operation and returns its answer; the bytes that it reads are compared with the model, in its
-/// state after the operation.
+/// Runs an operation in a session and returns the result; bytes that it reads are compared with the model in its state
+/// after the operation.
 ///
 /// # Errors
-/// The difference, if it reads other bytes.
+/// The difference, if other bytes are read.
 pub(crate) fn ask(session: &mut dyn Session, op: &Op, model: &State) -> Result<Result<u64, Errno>, String> {
     let Op::Read { path } = op else { return Ok(session.apply(op)) };
     let read = session.read(path);
@@ -53,10 +52,10 @@ pub(crate) fn ask(session: &mut dyn Session, op: &Op, model: &State) -> Result<R
     Ok(read.map(|_| 0))
 }
 
-/// Does the next operation of a history.
+/// Runs the next operation of a history.
 ///
 /// # Errors
-/// The difference between the answer and the one that it should be.
+/// The difference between the actual and the expected result.
 pub fn step(session: &mut dyn Session, history: &mut History, op: &Op) -> Result<Answer, String> {
     let expected = history.push(op);
     if is_mistake(expected) {
@@ -74,7 +73,7 @@ pub fn step(session: &mut dyn Session, history: &mut History, op: &Op) -> Result
                 && errno == Errno::NOSPC
                 && matches!(how, FallocateHow::Zero | FallocateHow::ZeroKeepSize)
             {
-                // as in Linux, what could be zeroed before space ran out is
+                // as in Linux, a part was zeroed before space ran out
                 let read = session.read(path).map_err(|e| format!("`{op}`: {e} when it is read"))?;
                 let range = *offset..offset.saturating_add(*len);
                 history.zeroed_in_part(path, range, read).map_err(|why| format!("`{op}`: {why}"))?;

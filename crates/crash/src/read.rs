@@ -1,4 +1,4 @@
-//! Reads what a volume holds into a [`State`], through the file system's reading path.
+//! Reads the content of a volume into a [`State`], through the file system's read path.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use fs::{FileKind, Inode, InodeNo, OpenOptions, Volume};
 use crate::model::{Body, Node, State};
 use crate::system::Refused;
 
-/// Most bytes of one file that are read: volumes that are explored are small, and damage must not cost all memory.
+/// Maximum number of bytes read of a file: explored volumes are small, and damage must not exhaust memory.
 const MAX_SIZE: u64 = 64 << 20;
 
-/// Most bytes of metadata that are cached.
+/// Maximum number of bytes of cached metadata.
 const CACHE: usize = 1 << 20;
 
-/// All that the volume on `device` holds. What a journal holds counts; nothing is written.
+/// The complete content of the volume on `device`, with its journal. Nothing is written.
 ///
 /// # Errors
-/// The first thing that cannot be read, with its path.
+/// The first object that cannot be read, with its path.
 pub fn tree(device: Arc<dyn BlockDevice>) -> Result<State, Refused> {
     let options = OpenOptions { cache_bytes: CACHE, ..OpenOptions::default() };
     let volume = Volume::open(device, &options).map_err(|e| e.to_string())?;
     of_volume(&volume)
 }
 
-/// All that an open volume holds.
+/// The complete content of an open volume.
 ///
 /// # Errors
-/// The first thing that cannot be read, with its path.
+/// The first object that cannot be read, with its path.
 pub fn of_volume(volume: &Volume) -> Result<State, Refused> {
     let mut state = files(volume)?;
     let snapshots = match volume.snapshots() {
@@ -83,7 +83,7 @@ fn body(volume: &Volume, inode: &Arc<Inode>, below: &mut Vec<(String, InodeNo)>)
                 }
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
                 if entries.insert(name.clone(), u64::from(entry.inode.get())).is_some() {
-                    return Err(fs::Error::Invalid("a name stands in a directory twice"));
+                    return Err(fs::Error::Invalid("a directory has a name twice"));
                 }
                 below.push((name, entry.inode));
             }
@@ -97,12 +97,12 @@ fn body(volume: &Volume, inode: &Arc<Inode>, below: &mut Vec<(String, InodeNo)>)
     })
 }
 
-/// The first `size` bytes of a regular file, or the first of very many.
+/// The first `size` bytes of a regular file, up to a limit.
 pub(crate) fn bytes(volume: &Volume, inode: &Inode, size: u64) -> fs::Result<Vec<u8>> {
     match inode.kind {
         FileKind::Regular => {}
         FileKind::Directory => return Err(fs::Error::IsADirectory),
-        _ => return Err(fs::Error::Invalid("no regular file")),
+        _ => return Err(fs::Error::Invalid("not a regular file")),
     }
     let mut bytes = vec![0; usize::try_from(size.min(MAX_SIZE)).unwrap_or(0)];
     let read = volume.read_at(inode, 0, &mut bytes)?;

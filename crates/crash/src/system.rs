@@ -1,4 +1,4 @@
-//! The system that is explored: anything that mounts a device, does operations, and recovers after a crash.
+//! The system under test: mounts a device, runs operations, and recovers after a crash.
 
 use std::fs::File;
 use std::ops::Range;
@@ -12,19 +12,20 @@ use crate::guarantee::Guarantee;
 use crate::model::State;
 use crate::op::Op;
 
-/// The reason why something could not be done, as a sentence.
+/// The reason of a failure, as a sentence.
 pub type Refused = String;
 
-/// A file system in one mode. Everything is done on the thread that asks, and the same requests make the same writes:
-/// a finding could not be repeated otherwise.
+/// A file system in one mode. Everything runs on the calling thread, and the same requests cause the same writes:
+/// otherwise a finding could not be reproduced.
 pub trait System: Sync {
-    /// The arguments of `extant crash` that choose it.
+    /// The arguments of `extant crash` that select it.
     fn arguments(&self) -> String;
 
     /// The guarantee of its mode.
     fn guarantee(&self) -> &'static Guarantee;
 
-    /// Bytes of its volumes that its format takes to be written whole, see [`Limits::whole`](crate::enumerate::Limits).
+    /// Byte range of its volumes that the format assumes to be written atomically, see
+    /// [`Limits::whole`](crate::enumerate::Limits).
     fn whole(&self) -> Range<u64> {
         0..0
     }
@@ -34,73 +35,73 @@ pub trait System: Sync {
         true
     }
 
-    /// Writes what e2fsck is to look at into a file that is empty.
+    /// Writes the volume for e2fsck into an empty file.
     ///
     /// # Errors
-    /// Why that could not be done.
+    /// The reason of a failure.
     fn write_for_e2fsck(&self, device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
         above::copy(&**device, file)
     }
 
-    /// Whether what e2fsck finds is what it finds on consistent volumes of the format, too.
+    /// Whether e2fsck reports the same on consistent volumes of the format.
     fn is_known_to_e2fsck(&self, _said: &str) -> bool {
         false
     }
 
-    /// Bytes in a block of its volumes.
+    /// Block size of its volumes in bytes.
     fn block_size(&self) -> u64;
 
-    /// A new volume, unmounted.
+    /// Creates a volume, unmounted.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason of a failure.
     fn format(&self) -> Result<Arc<dyn BlockDevice>, Refused>;
 
     /// Mounts the volume for writing.
     ///
     /// # Errors
-    /// Why it cannot be mounted.
+    /// The reason why it cannot be mounted.
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Session>, Refused>;
 
-    /// Does what the mode does after a crash, so that the checker finds nothing and the volume can be used: replays the
-    /// journal, or checks and repairs. Leaves the volume unmounted. Says whether the volume called itself clean.
+    /// Recovers the volume after a crash as in the mode, so that the checker finds nothing and the volume can be used:
+    /// replays the journal, or checks and repairs. The volume is unmounted afterwards. Returns whether the volume was
+    /// marked clean.
     ///
     /// # Errors
-    /// Why it cannot be recovered: a broken guarantee.
+    /// The reason why it cannot be recovered: a broken guarantee.
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused>;
 
-    /// The problems that the checker finds; nothing is written.
+    /// The problems found by the checker; nothing is written.
     ///
     /// # Errors
-    /// Why it cannot be checked.
+    /// The reason why it cannot be checked.
     fn problems(&self, device: &dyn BlockDevice) -> Result<Vec<String>, Refused>;
 
-    /// All that the volume holds; nothing is written.
+    /// The complete content of the volume; nothing is written.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     fn observe(&self, device: Arc<dyn BlockDevice>) -> Result<State, Refused>;
 }
 
-/// A mounted volume. Dropped without [`Session::unmount`], it is left as a crash leaves it.
+/// A mounted volume. If dropped without [`Session::unmount`], it is left as after a crash.
 pub trait Session {
-    /// Does one operation and returns when it has been acknowledged; what it guarantees by then is the mode's matter.
-    /// Returns how many bytes a write has written, fewer than asked for where there was no more space; 0 for
-    /// operations that write none.
+    /// Runs one operation and returns when it is acknowledged; the mode determines what is durable then. Returns the
+    /// number of bytes written, fewer than requested if space ran out; 0 for operations that write no data.
     ///
     /// # Errors
-    /// The answer of POSIX.
+    /// The errno of POSIX.
     fn apply(&mut self, op: &Op) -> Result<u64, Errno>;
 
     /// All bytes of a regular file.
     ///
     /// # Errors
-    /// The answer of POSIX.
+    /// The errno of POSIX.
     fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno>;
 
-    /// Unmounts it.
+    /// Unmounts the volume.
     ///
     /// # Errors
-    /// Why that could not be done as it should be.
+    /// The reason of a failure.
     fn unmount(self: Box<Self>) -> Result<(), Refused>;
 }

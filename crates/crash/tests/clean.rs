@@ -1,5 +1,4 @@
-//! The state of a volume that is marked clean while it is in use: all that was done up to some moment, content
-//! included.
+//! The state of a volume that is marked clean while in use: everything up to some moment, including content.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use extant_crash::system::System;
 use fs::{OpenOptions, Volume};
 use simdev::{Logged, Record};
 
-/// The byte offset of `s_state`, whose lowest bit says that the volume is clean.
+/// Byte offset of `s_state`, whose lowest bit marks the volume as clean.
 const S_STATE: u64 = 1024 + 0x3A;
 
 fn is_clean(device: &dyn BlockDevice) -> bool {
@@ -31,7 +30,7 @@ fn one_mark_in_use_and_one_clean_for_a_burst_and_content_between() {
     for op in ["create a", "append a 10000 =1", "create b", "append b 300 =2", "wait 4"] {
         session.apply(&op.parse::<Op>().expect("an operation")).expect(op);
     }
-    // as the power goes
+    // like a loss of power
     drop(session);
     let log = record.log().expect("a log");
     let mut marks = Vec::new();
@@ -42,18 +41,18 @@ fn one_mark_in_use_and_one_clean_for_a_burst_and_content_between() {
         let there = base.clone();
         log.replay_to(at + 1, &there).expect("replayed");
         marks.push(is_clean(&there));
-        // what was written before it, and nothing that is written at the same time
+        // the writes before it, without concurrent ones
         let before = log.entries()[..at].iter().rposition(|entry| matches!(entry.what, Logged::Flush));
         if is_clean(&there) {
             let durable = Arc::new(base.clone());
             log.replay_to(before.map_or(0, |flush| flush + 1), &durable).expect("replayed");
             let volume = Volume::open(durable, &OpenOptions::default()).expect("a volume");
             let size = |path: &[u8]| volume.inode(volume.resolve(path).expect("a file")).expect("an inode").size;
-            assert_eq!((size(b"/a"), size(b"/b")), (10_000, 300), "marked clean, with content in memory");
+            assert_eq!((size(b"/a"), size(b"/b")), (10_000, 300), "marked clean, with delayed data");
         }
     }
     marks.dedup();
-    assert_eq!(marks, [false, true], "one time in use, one time clean");
+    assert_eq!(marks, [false, true], "once in use, once clean");
 }
 
 #[test]

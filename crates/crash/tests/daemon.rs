@@ -1,10 +1,10 @@
-//! The traffic of a real mount, with several programs at work: recorded below the FUSE server, and every kind of state
-//! that a loss of power can leave of it verified. What the library explores runs on one thread; here a generation is on
-//! its way to the device while the next one grows, with the server's threads and its background thread as users have
-//! them.
+//! The requests of a real mount with several concurrent programs: recorded beneath the FUSE server, with verification
+//! of a sample of all kinds of states that a loss of power can leave. The library exploration is single-threaded; here
+//! a generation is written while the next one grows, with the server's threads and its background thread as in real
+//! use.
 //!
-//! Each thread has a directory of its own, and a history of it: what is found there must be what the mode guarantees of
-//! that history, whatever the others did meanwhile.
+//! Each thread has a directory, and a history of it: its content must satisfy the mode's guarantee for that history,
+//! regardless of the other threads.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,15 +25,15 @@ use extant_crash::system::{Session, System};
 use simdev::{Log, Logged, Record};
 use testkit::{cases, tools};
 
-/// Threads that work at once.
+/// Number of concurrent threads.
 const THREADS: usize = 4;
-/// Operations of each.
+/// Number of operations per thread.
 const OPS: usize = 60;
 
 type Recorder = Record<Overlay, Vec<u8>>;
 
-/// A device whose flushes take time. What is written meanwhile is not part of them; `beside` counts the flushes during
-/// which something else happened.
+/// A device with slow flushes. Writes during a flush are not part of it; `beside` counts the flushes with concurrent
+/// requests.
 struct Slow {
     record: Arc<Recorder>,
     beside: Arc<AtomicUsize>,
@@ -77,7 +77,7 @@ fn folder(thread: usize) -> String {
     format!("d{thread}")
 }
 
-/// The content of a volume in one thread's directory.
+/// The content of the directory of one thread.
 fn of_thread(state: &State, thread: usize) -> Option<State> {
     Some(State { root: state.resolve(&folder(thread)).ok()?, ..state.clone() })
 }
@@ -97,7 +97,7 @@ fn start(ext: &Ext) -> (Overlay, State) {
     (Overlay::clone(&fresh), state)
 }
 
-/// An operation that succeeds on what is there.
+/// A random operation that succeeds in this state.
 fn draw(numbers: &mut fastrand::Rng, state: &State, seed: u32) -> Op {
     let names = ["old", "a", "b", "c", "d"];
     let name = |numbers: &mut fastrand::Rng| names[numbers.usize(..names.len())].to_owned();
@@ -119,7 +119,7 @@ fn draw(numbers: &mut fastrand::Rng, state: &State, seed: u32) -> Op {
     }
 }
 
-/// One thread's work in its directory; each operation stands between two marks in the log.
+/// Runs the operations of one thread in its directory; each is enclosed by two marks in the log.
 fn work(record: &Recorder, dir: &Path, thread: usize, first: State, seed: u64, block_size: u64) -> History {
     let mut numbers = fastrand::Rng::with_seed(seed ^ thread as u64);
     let mut history = History::new(first, block_size);
@@ -134,12 +134,12 @@ fn work(record: &Recorder, dir: &Path, thread: usize, first: State, seed: u64, b
     history
 }
 
-/// The record of a mount.
+/// The recording of a mount.
 struct Recorded {
     base: Overlay,
     log: Log,
     histories: Vec<History>,
-    /// Flushes during which something else happened.
+    /// Number of flushes with concurrent requests.
     beside: usize,
 }
 
@@ -150,7 +150,7 @@ fn record(ext: &Ext, seed: u64) -> Recorded {
         fuse::MountOptions::parse(&[format!("rw,nofuseblk,{}", ext.guarantee().mode.options())]).expect("options");
     let mut way = options.volume_options().pop().expect("one way to open it");
     if let Some(write) = &mut way.write {
-        // so that generations close by themselves, too
+        // so that generations also close by themselves
         write.commit = Duration::from_millis(150);
         write.mutant = ext.mutant;
     }
@@ -167,7 +167,7 @@ fn record(ext: &Ext, seed: u64) -> Recorded {
             .map(|thread| {
                 let (record, dir) = (&record, dir.path().join(folder(thread)));
                 let mut first = of_thread(&state, thread).expect("its directory");
-                // what others have is nothing that it must find
+                // nodes of other threads are not expected in its directory
                 let own: Vec<u64> = first.paths().into_iter().map(|(_, id)| id).collect();
                 first.nodes.retain(|id, _| own.contains(id) || *id == first.root);
                 scope.spawn(move || work(record, &dir, thread, first, seed, ext.block_size()))
@@ -203,7 +203,7 @@ fn moments(log: &Log) -> Vec<Vec<Moment>> {
     all
 }
 
-/// Verifies states of what was recorded; returns how many.
+/// Verifies states of a recording; returns their number.
 fn verify(ext: &Ext, recorded: &Recorded, seed: u64, most: usize) -> Result<usize, String> {
     let moments = moments(&recorded.log);
     let limits = Limits {
@@ -262,15 +262,15 @@ fn explore(mode: &str) {
         let begun = std::time::Instant::now();
         let states = verify(&ext, &recorded, seed, 16).unwrap_or_else(|why| panic!("{mode}, seed {seed}: {why}"));
         println!(
-            "{mode}: {epochs} epochs, others went on during {beside} flushes; {states} states in {:.1} s",
+            "{mode}: {epochs} epochs, {beside} flushes with concurrent requests; {states} states in {:.1} s",
             begun.elapsed().as_secs_f64()
         );
         assert!(epochs > 20 && states > 150, "{epochs} epochs, {states} states");
-        assert!(beside > 3, "no thread worked while a generation was on its way");
+        assert!(beside > 3, "no thread worked while a generation was written");
     }
 }
 
-/// Whether a mount can be recorded here, with the modes that its programs ask for.
+/// Whether a mount can be recorded here, with the modes requested by its programs.
 fn ready() -> bool {
     let ready = tools::has_fuse() && tools::is_root();
     rustix::process::umask(rustix::fs::Mode::empty());

@@ -1,5 +1,5 @@
-//! One workload in three ways: by the library, through our FUSE mount, through the kernel's own mount. All answer as
-//! the model does, and hold the same tree; afterwards the volumes are consistent for e2fsck and our checker.
+//! One workload run in three ways: by the library, through Extant's FUSE mount, through the kernel's mount. All results
+//! and trees must equal the model's; afterwards the volumes are consistent for e2fsck and for Extant's checker.
 
 use blockdev::{BlockDevice, FileDevice};
 use extant_crash::directory::Directory;
@@ -19,12 +19,12 @@ use testkit::{Image, cases, oracle, tools};
 
 const BLOCK: u64 = 1024;
 
-/// The operations, each with its answer.
+/// The operations, each with its result.
 type Answers = Vec<(String, Answer)>;
 
 type Outcome = Result<(Answers, State), String>;
 
-/// Does the workload, setup and all, and compares what is there with the model. Returns the answers and the model.
+/// Runs the workload including its setup, and compares the content with the model. Returns the results and the model.
 fn play(
     mut session: Box<dyn Session>,
     first: State,
@@ -58,7 +58,7 @@ fn with_library(ext: &Ext, workload: &Workload) -> Outcome {
     })
 }
 
-/// A new volume in a file.
+/// A new volume in an image file.
 fn image(ext: &Ext) -> Image {
     let device = ext.format().expect("a volume");
     let mut bytes = vec![0; device.geometry().len as usize];
@@ -66,7 +66,7 @@ fn image(ext: &Ext) -> Image {
     Image::from_bytes(&bytes)
 }
 
-/// On a mounted directory.
+/// Runs it on a mounted directory.
 fn with_directory(root: &Path, workload: &Workload) -> Outcome {
     let first = Directory::new(root).observe()?;
     play(Box::new(Directory::new(root)), first, workload, |session| {
@@ -75,7 +75,7 @@ fn with_directory(root: &Path, workload: &Workload) -> Outcome {
     })
 }
 
-/// Verifies what is left of a volume that was unmounted.
+/// Verifies a volume after its unmount.
 fn verify(ext: &Ext, image: &Image, outcome: Outcome) -> Outcome {
     let (answers, model) = outcome?;
     let verdict = oracle::e2fsck(image.path());
@@ -116,20 +116,20 @@ fn with_fuse(ext: &Ext, workload: &Workload) -> Outcome {
     verify(ext, &image, outcome)
 }
 
-/// Whether this machine can do all three; says why not.
+/// Whether this machine supports all three; reports the reason otherwise.
 fn ready() -> bool {
     let ready = testkit::need(&["mount", "umount", "e2fsck"]) && tools::has_loop() && tools::has_fuse();
-    // modes are those that the workload says
+    // modes are those of the workload
     rustix::process::umask(rustix::fs::Mode::empty());
     ready
 }
 
-/// The kernel's FUSE has no call for these.
+/// Operations for which the kernel's FUSE has no request.
 fn moves(op: &Op) -> bool {
     matches!(op, Op::Fallocate { how: FallocateHow::Collapse | FallocateHow::Insert, .. })
 }
 
-/// By the library and in another way: the same answers, the same tree.
+/// Compares the library with another way: equal results, equal trees.
 fn alike(ext: &Ext, other: fn(&Ext, &Workload) -> Outcome, workload: &Workload) -> Result<(), String> {
     let (library, tree) = with_library(ext, workload).map_err(|why| format!("the library: {why}"))?;
     let (theirs, their_tree) = other(ext, workload)?;

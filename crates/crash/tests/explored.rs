@@ -1,4 +1,4 @@
-//! A short slice of what `extant crash` explores.
+//! A short slice of the exploration of `extant crash`.
 
 use extant_crash::campaign;
 use extant_crash::enumerate::Limits;
@@ -7,7 +7,7 @@ use extant_crash::ext::Ext;
 use extant_crash::generate::{self, Pairs};
 use testkit::tools;
 
-/// One in so many of the workloads of one operation.
+/// Every `every`-th workload of one operation.
 fn slice(mode: &str, format: &str, every: usize) {
     let ext = Ext::new(mode, Some(format)).expect("a mode");
     let workloads: Vec<_> = generate::one().into_iter().step_by(every).collect();
@@ -50,7 +50,7 @@ fn snapshot_meets_its_guarantee() {
     slice("snapshot", "extant", 43);
 }
 
-/// Native workloads of every kind, drawn by a seed; one state in 200 is seen by e2fsck, above the map.
+/// Native workloads of every kind, chosen by a seed; e2fsck checks one state in 200, above the map.
 #[test]
 fn native_workloads_by_seed() {
     let ext = Ext::new("snapshot", None).expect("a mode");

@@ -1,4 +1,4 @@
-//! The answers of each mode to faults of the device.
+//! The behavior of each mode on faults of the device.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use fs::{OpenOptions, Volume};
 use rustix::io::Errno;
 use simdev::{Fault, Faulty};
 
-/// Every request of a few workloads fails.
+/// Makes every request of a few workloads fail.
 fn loop_of_failures(mode: &str, format: &str) {
     let ext = Ext::new(mode, Some(format)).expect("a mode");
     let mut workloads: Vec<_> = generate::one().into_iter().step_by(61).collect();
@@ -103,7 +103,7 @@ fn a_latent_sector_costs_its_file_alone() {
         assert!(matches!(read(&volume, b"/a"), Err(fs::Error::Io(_))));
         assert_eq!(read(&volume, b"/b").expect("b"), pattern(2, 0, 3000));
     }
-    // it can be written over, and is good again
+    // it can be overwritten, and is readable again
     let device = Arc::new(Faulty::new(MemoryDevice::from_vec(bytes), bad()));
     let mut session = ext.mount(device.clone()).expect("mounted");
     for op in ["append b 100 =3", "write a 0 1024 =4", "sync"] {
@@ -143,7 +143,7 @@ fn a_device_that_shrinks_is_refused_or_answers_errors() {
     }
 }
 
-/// The same with the bytes of files left out, for which the format has no checksum.
+/// The state without the bytes of files, for which the format has no checksum.
 fn blank(state: &State) -> State {
     let mut state = state.clone();
     for node in state.nodes.values_mut() {
@@ -154,9 +154,8 @@ fn blank(state: &State) -> State {
     state
 }
 
-/// The findings of the checker and the checksums when the n-th write goes wrong in silence, for every n: how often it
-/// was found, how often nothing was wrong, and how often nothing says that the bytes of a file are wrong, or anything
-/// else.
+/// The results of the checker and the checksums when the n-th write fails silently, for every n: the numbers of
+/// detected faults, of harmless ones, of undetected wrong bytes of files, and of other undetected faults.
 fn silent(fault: impl Fn(u64) -> Fault) -> [u64; 4] {
     let ext = Ext::new("journal", Some("ext4")).expect("a mode");
     let bytes = two_files(&ext);
@@ -203,7 +202,7 @@ fn misdirected_writes_are_found_in_metadata() {
 
 #[test]
 fn lost_writes_are_found_where_structures_disagree() {
-    // content of files has no checksum; a table block that stays as it was is caught by what else counts on it
+    // file content has no checksum; an outdated table block is detected by its dependents
     let counts = silent(|write| Fault::LostWrite { write });
     assert!(counts[0] > 3 && counts[2] <= 3 && counts[3] == 0, "{counts:?}");
 }

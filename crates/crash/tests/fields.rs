@@ -1,6 +1,6 @@
-//! Every field of every structure of the native format, as FORMAT.md lists them: changed on its own, with all checksums
-//! above it put right, it is found by the check. What is not found is listed here, with the reason why it is another
-//! consistent volume.
+//! Every field of every structure of the native format, as listed in FORMAT.md, is changed separately, with all
+//! checksums above it updated, and the check must detect it. Undetectable changes are listed here, with the reason why
+//! the volume is still consistent.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::{Options, check};
@@ -14,25 +14,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
-/// Bytes of a volume, small so that a check of it takes little time.
+/// Length of a volume in bytes, small for fast checks.
 const LEN: u64 = 32 << 20;
 
-/// Changes after which a volume is as consistent as it was, with the reason.
+/// Changes after which a volume is still consistent, with the reason.
 const HARMLESS: [(&str, &str, &str); 5] = [
     (
         "DiskEntry",
         "e_generation",
-        "a lower number, of an entry in the map: the same block, written earlier and not changed since. That it is not 0, not \
-         later than the node that leads to it, in the map log not earlier than the map, and the same in all snapshots is found",
+        "a lower number, of an entry in the map: the same block, written earlier and not changed since. Values of 0 or \
+         later than the node above it, in the map log earlier than the map, and differences between snapshots are \
+         detected",
     ),
     ("DiskSnapshot", "s_name", "a snapshot may have any name"),
-    ("DiskSnapshot", "s_time", "what the clock said; it may have been wrong"),
+    ("DiskSnapshot", "s_time", "the time of the clock, which may have been wrong"),
     ("DiskSector", "n_generation", TORN),
     ("DiskNativeSuperblock", "n_generation", TORN),
 ];
 
-const TORN: &str =
-    "sectors of two generations are what a loss of power leaves of a superblock, and the other one counts";
+const TORN: &str = "a loss of power leaves sectors of two generations in a superblock, and the other one is used";
 
 /// A row of a table of FORMAT.md.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ struct Field {
     name: String,
 }
 
-/// The tables of the native format's structures, by the last part of their names.
+/// The tables of the native format's structures, by the last component of their names.
 fn tables() -> BTreeMap<String, Vec<Field>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../FORMAT.md");
     let text = std::fs::read_to_string(path).expect("FORMAT.md");
@@ -65,12 +65,12 @@ fn tables() -> BTreeMap<String, Vec<Field>> {
     tables
 }
 
-/// Whether a field of this name is made of others; it is changed in them.
+/// Whether a field of this name consists of others, which are changed instead.
 fn is_made_of_others(field: &str) -> bool {
     matches!(field, "n_root" | "n_sectors" | "l_entry" | "n_entries" | "s_root")
 }
 
-/// Other values that a field may have.
+/// Alternative values of a field.
 fn others(value: &[u8]) -> Vec<Vec<u8>> {
     let flipped = |at: usize, mask: u8| {
         let mut bytes = value.to_vec();
@@ -93,7 +93,7 @@ fn others(value: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// A volume with everything that entries lead to, a snapshot, and a map log.
+/// A volume with entries of every kind, a snapshot, and a map log.
 fn volume() -> MemoryDevice {
     let device = Arc::new(MemoryDevice::zeroed(LEN).expect("memory"));
     let mut options = MkfsOptions::new(Kind::Extant);
@@ -120,7 +120,7 @@ fn volume() -> MemoryDevice {
     let other = volume.create(dir, b"other", &new(FileKind::Regular)).expect("a file").number;
     volume.write_at(other, 0, &[5; 9000]).expect("writing");
     volume.sync().expect("a sync");
-    // the power goes when the map was written, and a little was done since
+    // a loss of power after the map was written and a little more was done
     volume.create_snapshot(b"gone").expect("a snapshot");
     volume.delete_snapshot(b"gone").expect("a snapshot");
     volume.write_at(file, 90 * BLOCK, &[5; 9000]).expect("writing");
@@ -134,18 +134,18 @@ fn volume() -> MemoryDevice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
     Live,
-    /// The snapshot that this record of the list, in its first block, names.
+    /// The snapshot at this record of the first block of the list.
     Snapshot(usize),
 }
 
-/// A block with structures in it, and the way to the checksums over it.
+/// A block with structures in it; determines the checksums above it.
 #[derive(Debug, Clone, Copy)]
 enum Location {
-    /// The superblock in force.
+    /// The active superblock.
     Superblock,
-    /// A node: its level, and its number there.
+    /// A node: its level, and its index in the level.
     Node(Of, u8, u64),
-    /// A block that a leaf leads to.
+    /// A block referenced by a leaf.
     Mapped(Of, u64),
 }
 
@@ -156,14 +156,14 @@ struct Site {
     offset: usize,
 }
 
-/// The volume, block by block.
+/// The volume as a device of blocks.
 struct Bytes<'a> {
     device: &'a MemoryDevice,
-    /// The superblock in force.
+    /// The block of the active superblock.
     at: u64,
     layout: Layout,
     seed: u32,
-    /// Blocks as they were before a change.
+    /// Blocks in their state before a change.
     before: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// The location with the entry that leads to a root, and the entry's offset there.
+    /// The location of the entry for a root, and the entry's offset in it.
     fn root_at(&self, of: Of) -> (Location, usize) {
         match of {
             Of::Live => (Location::Superblock, 0x28),
@@ -201,7 +201,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// The location with the entry that leads to a location, and the entry's offset there.
+    /// The location of the entry for another location, and the entry's offset in it.
     fn above(&self, location: Location) -> Option<(Location, usize)> {
         let (of, level, number) = match location {
             Location::Superblock => return None,
@@ -218,22 +218,22 @@ impl<'a> Bytes<'a> {
         Some((Location::Node(of, level, number / 128), (number % 128) as usize * 32))
     }
 
-    /// The offset of the log entry of an index.
+    /// The offset of an index's entry in the map log.
     fn log_entry(&self, index: u64) -> Option<usize> {
         log_entries(&self.block(self.at)).into_iter().find(|(logged, _)| *logged == index).map(|(_, offset)| offset)
     }
 
-    /// The block of the device in which a location lies.
+    /// The device block of a location.
     fn lies_in(&self, location: Location) -> u64 {
         let Some((above, offset)) = self.above(location) else { return self.at };
         let bytes = self.block(self.lies_in(above));
         u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
     }
 
-    /// Changes the bytes of a location, and puts all checksums above them right.
+    /// Changes bytes at a location, and updates all checksums above them.
     fn change(&mut self, location: Location, offset: usize, value: &[u8]) {
         let lies_in = self.lies_in(location);
-        // by the volume as it is: the path up is not what a change makes of it
+        // on the unchanged volume: the change may affect the path
         let path: Vec<_> = std::iter::successors(self.above(location), |(above, _)| self.above(*above)).collect();
         let blocks: Vec<u64> = path.iter().map(|(above, _)| self.lies_in(*above)).collect();
         let mut bytes = self.block(lies_in);
@@ -263,14 +263,14 @@ impl<'a> Bytes<'a> {
         self.write(self.at, &superblock);
     }
 
-    /// Whether the device has the same block twice.
+    /// Whether two device blocks have the same content.
     fn has_the_same(&self, physical: &[u8], other: &[u8]) -> bool {
         let number = |physical: &[u8]| physical.try_into().map_or(0, u64::from_le_bytes);
         let (physical, other) = (number(physical), number(other));
         physical.max(other) < self.layout.blocks() && self.block(physical) == self.block(other)
     }
 
-    /// All entries of a map: where each stands, the index it leads to, and its kind. With those of nodes.
+    /// All entries of a map, including those of nodes: the location and offset, the index, and the kind.
     fn entries(&self, of: Of) -> Vec<(Location, usize, u64, u8)> {
         let mut found = Vec::new();
         let mut above = vec![0];
@@ -291,14 +291,14 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The index of each entry of the map log, and where it stands in the superblock.
+/// The index of each entry of the map log, and its offset in the superblock.
 fn log_entries(superblock: &[u8]) -> Vec<(u64, usize)> {
     let number = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().expect("eight bytes"));
     let offsets = (1..8).flat_map(|sector| (0..11).map(move |n| sector * 512 + 64 + n * 40));
     offsets.take(number(0x50) as u32 as usize).map(|at| (number(at), at)).collect()
 }
 
-/// Every structure on the volume, some of those of which there are many: each kind of entry in each map.
+/// Every structure on the volume, with a sample of the frequent ones: each kind of entry in each map.
 fn sites(bytes: &Bytes<'_>) -> BTreeMap<&'static str, Vec<Site>> {
     let mut sites: BTreeMap<&'static str, Vec<Site>> = BTreeMap::new();
     let mut add = |structure: &'static str, what: String, location: Location, offset: usize| {
@@ -318,7 +318,7 @@ fn sites(bytes: &Bytes<'_>) -> BTreeMap<&'static str, Vec<Site>> {
     for of in [Of::Live, Of::Snapshot(0)] {
         let mut seen = BTreeSet::new();
         for (location, offset, number, kind) in bytes.entries(of) {
-            // what a log entry stands for does not count
+            // entries superseded by the map log have no effect
             let counts = of != Of::Live || kind == BlockKind::MapNode as u8 || bytes.log_entry(number).is_none();
             let level = match location {
                 Location::Node(_, level, _) => level,
@@ -345,7 +345,7 @@ fn sites(bytes: &Bytes<'_>) -> BTreeMap<&'static str, Vec<Site>> {
     sites
 }
 
-/// Whether the check finds that something is wrong.
+/// Whether the check finds an error.
 fn is_found(device: &MemoryDevice) -> bool {
     let options = Options { threads: 1, ..Options::default() };
     !check("volume", device, &options, &()).is_ok_and(|report| report.clean)
@@ -368,7 +368,7 @@ fn every_field_of_the_native_format_is_checked() {
                 let at = site.offset + offset;
                 let value = bytes.block(bytes.lies_in(site.location))[at..at + size].to_vec();
                 for other in others(&value) {
-                    // there may be the very same block from before
+                    // an identical older block may exist
                     if name == "e_physical" && bytes.has_the_same(&value, &other) {
                         continue;
                     }
@@ -392,8 +392,8 @@ fn every_field_of_the_native_format_is_checked() {
             }
         }
     }
-    assert!(missed.is_empty(), "{} of {changes} changes are not found:\n{}", missed.len(), missed.join("\n"));
+    assert!(missed.is_empty(), "{} of {changes} changes are not detected:\n{}", missed.len(), missed.join("\n"));
     let stale: Vec<_> = HARMLESS.iter().filter(|(_, field, _)| !needed.contains(field)).collect();
-    assert!(stale.is_empty(), "these are found: {stale:?}");
-    assert!(!is_found(&device), "the volume is not what it was");
+    assert!(stale.is_empty(), "these are detected: {stale:?}");
+    assert!(!is_found(&device), "the volume has changed");
 }

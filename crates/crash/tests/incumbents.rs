@@ -1,14 +1,14 @@
-//! Faults that were found in other programs for these volumes, as tests of this one. Each is named after the fault.
+//! Bugs found in other programs for these volumes, as tests of this one. Each is named after the bug.
 //!
-//! | fault, and whose | tests |
+//! | bug, and program | tests |
 //! | --- | --- |
 //! | a name of 256 bytes corrupts the directory (fuse2fs 1.47.0, 1.47.4) | here; each call in `fs/tests/names_errors.rs` and `fuse/tests/writing.rs` |
-//! | making and removing many names ends the daemon (fuse2fs) | here; 100 000 names in `fs/tests/names_big.rs` |
-//! | umount(8) returns before all is written (plain FUSE) | here; on block devices in `fuse/tests/writing.rs` |
-//! | a volume that the kernel has mounted is opened all the same (fuse2fs) | here; block devices in `blockdev/tests/block_device.rs` |
-//! | the journal is not used, so that a crash leaves a damaged volume (fuse2fs: 69 % of the states) | here, and what [`extant_crash`] explores in the journal's modes |
-//! | the superblock is written in pieces, and a cut leaves a volume that cannot be repaired (fuse2fs) | here, mutant `HalfSuperblock` |
-//! | a repair that is cut leaves what the next cannot repair (e2fsck: 12.6 % of the cuts) | `check/tests/damage/cuts.rs` |
+//! | creating and removing many names ends the daemon (fuse2fs) | here; 100 000 names in `fs/tests/names_big.rs` |
+//! | umount(8) returns before everything is written (plain FUSE) | here; on block devices in `fuse/tests/writing.rs` |
+//! | a volume mounted by the kernel is opened nevertheless (fuse2fs) | here; block devices in `blockdev/tests/block_device.rs` |
+//! | the journal is not used, so that a crash leaves a damaged volume (fuse2fs: 69 % of the states) | here, and the exploration of [`extant_crash`] in the journal's modes |
+//! | the superblock is written in parts, and an interruption leaves a volume that cannot be repaired (fuse2fs) | here, mutant `HalfSuperblock` |
+//! | an interrupted repair leaves a volume that the next cannot repair (e2fsck: 12.6 % of the interruptions) | `check/tests/damage/cuts.rs` |
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice, OpenOptions};
 use fs::{FileKind, InodeNo, NewFile, Volume, WriteOptions};
@@ -26,7 +26,7 @@ fn ready() -> bool {
     testkit::need(&["mke2fs", "e2fsck"]) && tools::has_fuse()
 }
 
-/// Mounts the volume in an image, works in it, unmounts it, and has e2fsck look at it.
+/// Mounts the volume in an image, runs `work` on it, unmounts it, and checks it with e2fsck.
 fn through_fuse(image: &Image, work: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().expect("a folder");
     let mut options = MountOptions::parse(&["rw"]).expect("options");
@@ -61,7 +61,7 @@ fn a_name_that_is_too_long() {
         refused(std::fs::create_dir(&long));
         refused(File::create(&long).map(drop));
         std::fs::create_dir(root.join("a".repeat(255))).expect("255 bytes");
-        // the volume bears more work
+        // the volume supports further operations
         std::fs::write(root.join("f"), "after").expect("written");
     });
 }
@@ -77,7 +77,7 @@ fn many_names_come_and_go() {
         let free = || rustix::fs::statvfs(root).expect("statvfs").f_ffree;
         let all = free();
         for round in 0..3 {
-            // until there is no inode left
+            // until no inode is free
             let mut made = 0;
             let full = loop {
                 match File::create(root.join(format!("{made:06}-{round}"))) {
@@ -92,7 +92,7 @@ fn many_names_come_and_go() {
                 let n = left.swap_remove(rng.index(left.len()));
                 std::fs::remove_file(root.join(format!("{n:06}-{round}"))).expect("removed");
             }
-            // the kernel forgets the last a moment later
+            // the kernel drops the last one shortly later
             while free() != all {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -133,7 +133,7 @@ fn a_volume_that_the_kernel_has_mounted_is_refused() {
     open().expect("it is free again");
 }
 
-/// The defaults for a program that asks for nothing, on a volume with a journal.
+/// The defaults for a program without options, on a volume with a journal.
 #[test]
 fn the_journal_is_used_unasked_and_the_superblock_is_one_write() {
     if !testkit::need(&["mke2fs"]) {
@@ -155,7 +155,7 @@ fn the_journal_is_used_unasked_and_the_superblock_is_one_write() {
             assert!(*offset <= 1024 && offset + len >= 2048, "{offset}, {len}");
         }
         for (_, piece) in log.pieces(index) {
-            // the header of a block that commits a transaction
+            // the header of a commit block
             commits +=
                 piece.chunks(1024).filter(|block| block.starts_with(b"\xC0\x3B\x39\x98\x00\x00\x00\x02")).count();
         }

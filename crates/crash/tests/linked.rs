@@ -1,4 +1,4 @@
-//! Linked writes explored further than the other modes' slices, and broken on purpose.
+//! Linked writes, explored further than the slices of other modes, and with mutants.
 
 use extant_crash::campaign::{self, Report};
 use extant_crash::explore::Options;
@@ -23,7 +23,7 @@ fn linked(block_size: u32) -> Ext {
     ext
 }
 
-/// Workloads by seed, on blocks of 1 and 4 KiB; one state in five is seen by e2fsck.
+/// Workloads by seed, with blocks of 1 and 4 KiB; e2fsck checks one state in five.
 #[test]
 fn workloads_by_seed() {
     for (block_size, seed) in [(1024, 5), (4096, 6)] {
@@ -37,7 +37,7 @@ fn workloads_by_seed() {
     }
 }
 
-/// Workloads; the fault of each mutant shows in one of them.
+/// Workloads; each mutant is detected in one of them.
 const SHOWING: [&str; 6] = [
     "create a; append a 3000 =1; sync; create b; append b 20000 =2; sync; unlink a; sync; create c; append c 9000 =3; sync",
     "mkdir d; create d/a; append d/a 20000 =1; sync; append d/a 20000 =2; rename d/a b; sync; truncate b 100; sync",

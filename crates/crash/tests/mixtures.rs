@@ -1,4 +1,4 @@
-//! A short slice of the papers' workloads, and of those on a volume that is full.
+//! A short slice of the papers' workloads, and of those on a full volume.
 
 use extant_crash::campaign;
 use extant_crash::explore::{Counts, Options};

@@ -1,5 +1,5 @@
-//! Content that FALLOC_FL_COLLAPSE_RANGE and FALLOC_FL_INSERT_RANGE move within a file, and that is then written over: a
-//! crash must not bring back the old map with the new content at other offsets.
+//! Content moved within a file by FALLOC_FL_COLLAPSE_RANGE or FALLOC_FL_INSERT_RANGE and then overwritten: a crash must
+//! not restore the old map with the new content at other offsets.
 
 use extant_crash::campaign;
 use extant_crash::explore::Options;

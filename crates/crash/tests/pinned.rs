@@ -1,4 +1,4 @@
-//! Blocks that snapshots of a native volume pin, damaged on purpose: the check finds it, and says in which snapshot.
+//! Damaged blocks that snapshots of a native volume pin: the check finds the damage, and names the snapshot.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::report::Report;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
 
-/// A volume with two snapshots that differ from each other and from what it holds now.
+/// A volume with two snapshots that differ from each other and from the live version.
 fn volume() -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::zeroed(64 << 20).expect("memory"));
     make(&*device, &MkfsOptions::new(Kind::Extant)).expect("a volume");
@@ -76,7 +76,7 @@ fn checked(device: &MemoryDevice) -> Report {
     check("volume", device, &Options::default(), &()).expect("a volume to check")
 }
 
-/// As a volume in use is checked, for which this snapshot was made.
+/// Checks a volume in use, through this snapshot.
 fn in_use(device: &MemoryDevice, snapshot: &[u8]) -> Result<Report, Refusal> {
     let what = InUse { snapshot, before: &Glance::of(device), alone: false };
     check_in_use("volume", device, &what, &Options::default(), &())
@@ -101,7 +101,7 @@ fn copy(device: &MemoryDevice) -> MemoryDevice {
     MemoryDevice::from_vec(bytes)
 }
 
-/// Writes a block again with other bytes, and every node that leads to it, so that all checksums are right.
+/// Rewrites a block with other bytes, and every node above it, so that all checksums are correct.
 fn rewrite(device: &MemoryDevice, root: Entry, index: u64, bytes: &[u8]) -> Entry {
     let (sb, _) = newest(device);
     let (_, mut entry) = *walk(device, &sb, &root).0.iter().find(|(at, _)| *at == index).expect("an entry");
@@ -110,14 +110,14 @@ fn rewrite(device: &MemoryDevice, root: Entry, index: u64, bytes: &[u8]) -> Entr
     rewrite_entry(device, root, index, Some(entry))
 }
 
-/// Has an entry lead elsewhere.
+/// Redirects an entry to another physical block.
 fn moved(device: &MemoryDevice, root: Entry, index: u64, physical: u64) -> Entry {
     let (sb, _) = newest(device);
     let (_, entry) = *walk(device, &sb, &root).0.iter().find(|(at, _)| *at == index).expect("an entry");
     rewrite_entry(device, root, index, Some(Entry { physical, ..entry }))
 }
 
-/// Another entry of a leaf, and every node above it.
+/// Replaces an entry of a leaf, and every node above it.
 fn rewrite_entry(device: &MemoryDevice, root: Entry, index: u64, new: Option<Entry>) -> Entry {
     let (sb, _) = newest(device);
     let mut path = Vec::new();
@@ -141,7 +141,7 @@ fn rewrite_entry(device: &MemoryDevice, root: Entry, index: u64, new: Option<Ent
     entry.expect("a root")
 }
 
-/// The newest superblock with another root.
+/// Replaces the root in the newest superblock.
 fn set_root(device: &MemoryDevice, root: Entry) {
     let (sb, at) = newest(device);
     device.write(at * BLOCK, &NativeSuperblock { root, ..sb }.to_bytes()).expect("writing");
@@ -171,7 +171,7 @@ fn every_damaged_block_of_a_snapshot_is_found() {
         let (entries, nodes) = walk(&intact, &sb, &snapshot.root);
         let live: std::collections::BTreeSet<u64> =
             live.iter().map(|(_, entry)| entry.physical).chain(live_nodes.iter().copied()).collect();
-        // what it has of its own: nodes, blocks of the chunk table, metadata
+        // its own blocks: nodes, blocks of the chunk table, metadata
         let own = entries.iter().map(|(_, entry)| entry.physical).chain(nodes);
         let own: Vec<u64> = own.filter(|physical| !live.contains(physical)).collect();
         assert!(own.len() > 8, "{name} shares too much");
@@ -183,7 +183,7 @@ fn every_damaged_block_of_a_snapshot_is_found() {
                 let alone = in_use(&device, &snapshot.name);
                 assert!(alone.is_err() || !alone.is_ok_and(|report| report.clean), "{name}");
             }
-            // the list of the second one leads to the first
+            // the list of the second one refers to the first
             if let Ok(report) = in_use(&device, b"s1") {
                 assert!(!report.clean, "{name}, block {physical}");
             }
@@ -216,7 +216,7 @@ fn physical_blocks_of_a_snapshot_are_those_of_its_table() {
         let device = copy(&intact);
         let mut records = chunk_table::parse(&bytes, &sb.layout).expect("a table");
         let chunk = records.iter_mut().flatten().next().expect("a chunk");
-        // the first physical block of the chunk behind the superblocks that is used, or not
+        // the first physical block of the chunk after the superblocks that is in use, or not
         let physical = (2..512).find(|n| (chunk.used[n / 64] >> (n % 64) & 1 == 1) != set).expect("a block");
         chunk.used[physical / 64] ^= 1 << (physical % 64);
         let root = rewrite(&device, snapshot.root, index, &chunk_table::to_bytes(&records));
@@ -247,7 +247,7 @@ fn wrong_counts_of_pinned_blocks_are_found() {
     found(&device, &format!("group 0 counts {} blocks pinned by snapshots, should be {pinned}", pinned + 1));
 }
 
-/// The record of a snapshot in the list gets another root.
+/// Replaces the root in the record of a snapshot.
 fn set_snapshot_root(device: &MemoryDevice, name: &[u8], root: Entry) {
     let (sb, _) = newest(device);
     let mut records = snapshots::parse(&block(device, list(device, &sb).1), &sb.layout).expect("the list");
@@ -286,7 +286,7 @@ fn in_use_a_snapshot_that_is_gone_is_not_called_clean() {
     check::render::write_text(&report, &mut text).expect("text");
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains("the check is incomplete. Not checked: the snapshot s0; ") && !text.contains("still has"));
-    // it is not a matter of this snapshot alone
+    // not a matter of this snapshot alone
     let what = InUse { snapshot: b"s1", before: &Glance::default(), alone: true };
     let report = check_in_use("volume", &*device, &what, &Options::default(), &()).expect("the snapshot");
     assert!(!report.clean && !report.not_looked_at.is_empty());
@@ -302,7 +302,7 @@ fn in_use_both_superblocks_are_looked_at_before_and_after() {
     let report = in_use(&device, b"s1").expect("the snapshot");
     let what = format!("The superblock in block {} of the device is unusable", 1 - at);
     assert!(!report.clean && texts(&report)[1].contains(&what), "{:?}", texts(&report));
-    // the snapshot's own generation was written over it
+    // overwritten by the snapshot's own generation
     let before = Glance::of(&device);
     let what = InUse { snapshot: b"s1", before: &before, alone: false };
     let report = check_in_use("volume", &*intact, &what, &Options::default(), &()).expect("the snapshot");
@@ -313,7 +313,7 @@ fn in_use_both_superblocks_are_looked_at_before_and_after() {
     );
 }
 
-/// The kind and the owner that an entry says its block has are those that the volume above finds.
+/// The kind and the owner in an entry must match the block's use in the volume above.
 #[test]
 fn entries_that_say_something_else_are_found() {
     let intact = volume();
@@ -333,7 +333,7 @@ fn entries_that_say_something_else_are_found() {
         set_root(&device, root);
         found(&device, &wanted);
     }
-    // of a block that is not in use
+    // for a block that is not in use
     let last = entries.iter().map(|(index, _)| *index).filter(|index| *index < sb.layout.table().start).max();
     let free = last.expect("an index") + 1;
     let physical =
@@ -348,7 +348,7 @@ fn entries_that_say_something_else_are_found() {
 fn content_where_a_snapshot_has_metadata_is_found() {
     let device = volume();
     let (sb, _) = newest(&device);
-    // the live table without the chunk of a snapshot's root: what the bitmap then calls content is not
+    // the live table without the chunk of a snapshot's root: its bitmap then marks metadata as content
     let (snapshots, _) = list(&device, &sb);
     let physical = snapshots[0].root.physical;
     let index = sb.layout.table().start;
@@ -398,7 +398,7 @@ fn a_damaged_generation_is_replaced_by_the_one_before() {
     flip(&device, sb.root.physical * BLOCK + 5);
     let report = check("volume", &*device, &Options::default(), &());
     assert!(!report.is_ok_and(|report| report.clean));
-    // what the newest has is lost by that, so it is not done unasked
+    // this loses the newest changes, so it is not done by default
     let safe = repair(
         "volume",
         &(Arc::clone(&device) as _),
@@ -416,8 +416,8 @@ fn a_damaged_generation_is_replaced_by_the_one_before() {
     assert!(checked(&device).clean);
 }
 
-/// Without the superblock above the map there is no volume to be checked, whatever the checksums say: that is damage of
-/// a native volume, and no other kind of device.
+/// Without the superblock above the map there is no volume to check, whatever the checksums: the result is damage of a
+/// native volume, not another kind of device.
 #[test]
 fn a_map_without_a_volume_above_it_is_damage() {
     let intact = volume();
@@ -443,12 +443,12 @@ fn a_map_without_a_volume_above_it_is_damage() {
         assert!(refused.starts_with("the newest generation of the native volume cannot be read"), "{refused}");
         assert!(refused.contains("extant check -fy") && !refused.contains("-b "), "{refused}");
     }
-    // nothing of the generation before was written over here
+    // nothing of the previous generation was overwritten here
     let report = repaired(&unmapped, Repair::All);
     assert!(report.exit == 1 && checked(&unmapped).clean, "{:?}", report.problems);
 }
 
-/// A fault that does not hinder a mount is no reason to lose what was written last.
+/// A fault that does not prevent a mount is no reason to drop the newest changes.
 #[test]
 fn a_small_fault_costs_no_generation() {
     use format::native::map::BlockKind;
@@ -470,7 +470,7 @@ fn a_small_fault_costs_no_generation() {
     }
 }
 
-/// The newest superblock is whole but for what can be had from the other one, or from its own sectors.
+/// The newest superblock is complete except for fields available from the other one, or from its own sectors.
 #[test]
 fn a_superblock_of_which_enough_is_left_is_restored() {
     let intact = volume();
@@ -504,8 +504,8 @@ fn a_superblock_of_which_enough_is_left_is_restored() {
     }
 }
 
-/// The newest superblock says another length than the volume above its map: the other one, which is whole, may be the
-/// one that is right, and is never written over.
+/// The newest superblock and the volume above its map have different lengths: the other, intact superblock may be the
+/// correct one, and is never overwritten.
 #[test]
 fn a_superblock_with_errors_is_not_written_over_one_that_is_whole() {
     let intact = volume();
@@ -518,14 +518,14 @@ fn a_superblock_with_errors_is_not_written_over_one_that_is_whole() {
         assert_eq!(checked(&device).exit, 4, "{blocks}");
         let report = repaired(&device, Repair::All);
         assert_eq!(block(&device, 1 - at), block(&intact, 1 - at), "{blocks}");
-        // nothing of the generation before was written over here, so it is there again
+        // nothing of the previous generation was overwritten here, so it is restored
         assert_eq!((report.exit, checked(&device).clean), (1, true), "{blocks}: {:?}", report.problems);
         let (now, _) = newest(&device);
         assert_eq!((now.root, now.layout, now.snapshots), (older.root, older.layout, older.snapshots), "{blocks}");
     }
 }
 
-/// A superblock that leads to no map is not written over the other one.
+/// A superblock without a map does not replace the other one.
 #[test]
 fn no_superblock_without_a_map_takes_the_place_of_another() {
     let intact = volume();
@@ -549,7 +549,7 @@ fn a_generation_without_a_next_one_is_found() {
     found(&device, "has reached the maximum");
 }
 
-/// A volume as a crash leaves it after small generations: the superblock has a map log.
+/// A volume as after a crash with small generations: the superblock has a map log.
 #[test]
 fn map_log_entries_are_checked_as_those_of_the_map_are() {
     let device = volume();
@@ -563,7 +563,7 @@ fn map_log_entries_are_checked_as_those_of_the_map_are() {
     let crashed = copy(&device);
     let (sb, at) = newest(&crashed);
     assert!(!sb.map_log.is_empty() && checked(&crashed).clean);
-    // a snapshot of such a volume has a map of its own
+    // a snapshot of such a volume has its own map
     in_use.create_snapshot(b"log").expect("a snapshot");
     assert!(newest(&device).0.map_log.is_empty() && checked(&copy(&device)).clean);
     in_use.unmount().expect("unmounting");
@@ -581,7 +581,7 @@ fn map_log_entries_are_checked_as_those_of_the_map_are() {
         found(&with(&|log| entry(log, n, |entry| entry.checksum ^= 1)), "checksum");
         found(&with(&|log| entry(log, n, |entry| entry.generation += 5)), "its generation is later");
     }
-    // the older block contradicts the others, or is as good where it only counts
+    // the older block contradicts the others, or is equally valid if it has only counters
     let without = |n: usize| {
         with(&|log| {
             log.remove(n);
@@ -591,7 +591,7 @@ fn map_log_entries_are_checked_as_those_of_the_map_are() {
     assert!(found.count() > 1);
 }
 
-/// A block that is freed and allocated again, with the same bytes: its owner stands in its entry.
+/// A block that is freed and reallocated with the same bytes: its entry has the owner.
 #[test]
 fn the_same_block_of_another_file_has_another_owner() {
     let device = volume();
@@ -631,7 +631,7 @@ fn a_volume_is_consistent_with_files_that_have_no_name_any_more() {
         volume.write_at(file, 0, &[7; 5000]).expect("writing");
         volume.unlink(InodeNo::ROOT, name.as_bytes()).expect("removing");
     }
-    // what directories, links and attributes have goes the way of metadata
+    // the content of directories, symbolic links and attributes is treated as metadata
     let new = |kind| NewFile { kind, ..new };
     let dir = volume.create(InodeNo::ROOT, b"dir", &new(FileKind::Directory)).expect("a directory").number;
     for n in 0..90 {
@@ -645,7 +645,7 @@ fn a_volume_is_consistent_with_files_that_have_no_name_any_more() {
     volume.rmdir(InodeNo::ROOT, b"dir").expect("removing");
     [b"link", b"file"].into_iter().for_each(|name| volume.unlink(InodeNo::ROOT, name).expect("removing"));
     volume.sync().expect("a sync");
-    // the power goes, and they are still referenced
+    // a loss of power, with the files still referenced
     let mut bytes = vec![0; 64 << 20];
     device.read(0, &mut bytes).expect("reading");
     let device = Arc::new(MemoryDevice::from_vec(bytes));
@@ -660,8 +660,8 @@ fn a_volume_is_consistent_with_files_that_have_no_name_any_more() {
     assert_eq!(before.counts.inodes - after.counts.inodes, 1_203);
 }
 
-/// Blocks where other programs look for a superblock are in use without an owner: an entry that leads to one is wrong,
-/// and so is a volume that says it has such blocks while its bitmaps show them as any others, or the other way round.
+/// Blocks where other programs look for a superblock are in use without an owner: an entry for one is an error, as is a
+/// volume whose superblock and bitmaps disagree on such blocks.
 #[test]
 fn what_lies_in_a_reserved_block_is_found() {
     let intact = volume();

@@ -1,10 +1,10 @@
-//! The table of README.md that says what survives a loss of power is what the explorer checks, cell by cell.
+//! The table in README.md of what survives a loss of power equals, cell by cell, what the explorer verifies.
 
 use extant_crash::guarantee::GUARANTEES;
 
 const README: &str = include_str!("../../../README.md");
 
-/// The rows of the first table behind a heading, without the line under its head.
+/// The rows of the first table after a heading, without the separator line.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {
     let rest = README.split_once(heading).expect("the heading").1;
     let lines = rest.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));

@@ -1,6 +1,6 @@
-//! The requests to the device, byte for byte and in order, in every mode on every format. Work that changes names,
-//! seams or files of the code, but nothing that happens, leaves these hashes as they are. A commit that changes on
-//! purpose what is written puts the new ones here (the failure prints the table) and says why.
+//! The requests to the device, byte for byte and in order, in every mode on every format. Refactoring does not change
+//! these hashes. A commit that intentionally changes the writes updates them (a failure prints the table) and explains
+//! why.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use fs::mkfs::Kind;
 use simdev::Record;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Format and mode; the hash of what mkfs leaves, and of all requests of the workloads and of the recovery after each.
+/// Format and mode; the hash of the volume after mkfs, and of all requests of the workloads and of the recovery after
+/// each.
 type Row = (&'static str, &'static str, u64, u64);
 
 const EXPECTED: &[Row] = &[
@@ -45,7 +46,7 @@ const EXPECTED: &[Row] = &[
     ("spacemap", "journal-writeback", 0xc0f6_501e_4800_ce0e, 0x27ab_baa1_12d6_828d),
 ];
 
-/// Everything of one operation, long mixtures, and versions, which only some modes have: others refuse them.
+/// All workloads of one operation, long mixtures, and versions, which only some modes support: others refuse them.
 fn workloads() -> Vec<Workload> {
     let mut workloads = generate::one();
     workloads.extend((1..=4).map(|seed| generate::random(seed, 120)));
@@ -54,7 +55,7 @@ fn workloads() -> Vec<Workload> {
     workloads
 }
 
-/// All that a device got, and what operations answered.
+/// All requests to a device, and the results of operations.
 fn requests(ext: &Ext, fresh: &Arc<dyn BlockDevice>, workload: &Workload, crash: bool) -> Vec<u8> {
     let base = Overlay::new(fresh.clone());
     let record = Arc::new(Record::in_memory(base));

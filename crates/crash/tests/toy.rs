@@ -1,7 +1,7 @@
-//! The explorer on a file system of a hundred lines: as it should be it passes, and each way to break it is caught.
+//! The explorer on a file system of a hundred lines: the correct one passes, and each bug in it is detected.
 //!
-//! The toy has one directory of small files. A commit writes all of it into one of two slots, flushes, and writes a
-//! head that names the slot, its sequence number and its checksum; reading takes the newest head whose slot is whole.
+//! The toy has one directory of small files. A commit writes it completely to one of two slots, flushes, and writes a
+//! head with the slot, its sequence number and its checksum; reading uses the newest head with a complete slot.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_crash::campaign;
@@ -23,7 +23,7 @@ const SLOTS: [u64; 2] = [65536, 131072];
 enum Bug {
     None,
     NoFlushAfterHead,
-    /// And the checksum is not verified, which would make up for it.
+    /// Also the checksum is not verified, which would compensate.
     HeadFirst,
     SameSlot,
     FsyncForgotten,
@@ -74,7 +74,7 @@ impl Toy {
                 found = Some((decode(&bytes), sequence));
             }
         }
-        found.ok_or_else(|| "no head is whole".into())
+        found.ok_or_else(|| "no complete slot".into())
     }
 }
 
@@ -82,7 +82,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// Name, content, name, content …, each with its length before it.
+/// Name, content, name, content …, each preceded by its length.
 fn encode(state: &State) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (path, id) in state.paths().into_iter().skip(1) {
@@ -215,7 +215,7 @@ impl System for Toy {
 const WORK: &str = "create a; append a 3000 =1; create x | create b; append b 500 =2; fsync b; rename b a; create c; \
                     create c; append c 3000 =3; read c; sync; unlink x; append a 100 =4; fsync a; link a d; create e";
 
-/// The toy bears none of the work that a volume must bear after recovery.
+/// The toy does not support the operations after recovery.
 fn options() -> Options {
     Options { work_on_every: 0, nested_every: 7, ..Options::default() }
 }
@@ -245,7 +245,7 @@ fn every_broken_toy_is_caught() {
     ] {
         let (toy, options) = (Toy(bug), options());
         let found = Explorer::new(&toy, &options).explore(&WORK.parse().unwrap());
-        let found = found.unwrap_or_else(|| panic!("{bug:?} is not caught"));
+        let found = found.unwrap_or_else(|| panic!("{bug:?} is not detected"));
         assert_eq!(found.kind, kind, "{bug:?}: {found}");
     }
 }
@@ -262,7 +262,7 @@ fn a_finding_is_made_small_and_can_be_repeated() {
     let again: Workload = command.trim_end_matches('\'').parse().unwrap();
     assert_eq!(again, found.workload);
     assert_eq!(Explorer::new(&toy, &options).explore(&again).unwrap().kind, Kind::Guarantee);
-    // what is looked at closer is said, where that is how it was found
+    // the arguments name the closer checks if they found the bug
     let toy = Toy(Bug::RecoveryErasesFirst);
     let report = campaign::run(&toy, &workloads, &options, 1, 1, &|_| {});
     assert_eq!(report.findings[0].arguments, "--mode toy --work-on 0 --nested 1 --deeper 0 --again 0");

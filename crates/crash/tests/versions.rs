@@ -1,5 +1,5 @@
-//! Snapshots and transactions of the native format through every crash: whatever is left of a volume, each snapshot
-//! holds what was there when it was made, and of a transaction there is everything or nothing.
+//! Snapshots and transactions of the native format through every crash: in any state of a volume, each snapshot has the
+//! content at its creation, and a transaction is complete or absent.
 
 use extant_crash::campaign;
 use extant_crash::explore::Options;
@@ -7,7 +7,7 @@ use extant_crash::ext::Ext;
 use extant_crash::generate;
 use extant_crash::op::Workload;
 
-/// Explores workloads, of each stage fewer states than a campaign would.
+/// Explores workloads with fewer states per stage than a campaign.
 fn explored(workloads: &[Workload]) {
     let system = Ext::new("snapshot", None).expect("a mode");
     let mut options = Options { nested_every: 200, work_on_every: 100, ..Options::default() };

@@ -1,4 +1,4 @@
-//! Corrects the checksums of a damaged volume, so that the code behind them is reached.
+//! Corrects the checksums of a damaged volume, so that the code after their verification is tested.
 
 use format::group::{self, Group, GroupFlags};
 use format::inode::RawInode;
@@ -8,16 +8,16 @@ use std::ops::Range;
 
 const SUPERBLOCK: Range<usize> = 1024..2048;
 
-/// Recomputes, in the primary copies, the checksums of bitmaps, inodes, group descriptors and the superblock, where the
-/// features ask for them. Checksums inside directories, extent trees and attribute blocks stay as they are. Where the
-/// superblock describes no possible volume, its own checksum is all that changes; structures outside `bytes` are left.
+/// Recomputes, in the primary copies, the checksums of bitmaps, inodes, group descriptors and the superblock, as
+/// required by the features. Checksums inside directories, extent trees and attribute blocks are unchanged. If the
+/// superblock is invalid, only its own checksum is updated; structures outside `bytes` are skipped.
 pub fn repair_checksums(bytes: &mut [u8]) {
     let Some(mut sb) = bytes.get(SUPERBLOCK).and_then(DiskSuperblock::from_slice) else { return };
     if let Ok(geometry) = Geometry::of(&sb)
         && (geometry.metadata_csum || geometry.gdt_csum)
     {
         for group in geometry.group_numbers() {
-            // a volume that says it has billions of groups ends where its bytes end
+            // a volume with an invalid number of groups ends where its bytes end
             if group_checksums(bytes, &sb, &geometry, group).is_none() {
                 break;
             }
@@ -29,7 +29,7 @@ pub fn repair_checksums(bytes: &mut [u8]) {
     }
 }
 
-/// `None` where the descriptor lies outside the bytes.
+/// `None` if the descriptor is outside the bytes.
 fn group_checksums(bytes: &mut [u8], sb: &DiskSuperblock, geometry: &Geometry, number: GroupNo) -> Option<()> {
     let per_block = geometry.descriptors_per_block();
     let block = geometry.descriptor_block(number.get() / per_block);

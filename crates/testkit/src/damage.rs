@@ -1,33 +1,33 @@
-//! Ways to corrupt a volume. Each returns a description, so that a finding can be reported without its bytes.
+//! Ways to corrupt a volume. Each returns a description, for reports without the bytes.
 
 use crate::rng::Rng;
 use crate::tools;
 use std::ops::Range;
 use std::path::Path;
 
-/// The ranges to corrupt, and the unit in which that is done.
+/// The ranges to corrupt, and the block size.
 #[derive(Debug, Clone)]
 pub struct Damager {
     /// Block size in bytes.
     block: usize,
-    /// Byte ranges to hit; they do not overlap.
+    /// Byte ranges to corrupt; they do not overlap.
     ranges: Vec<Range<usize>>,
 }
 
 impl Damager {
-    /// Hits every byte of a volume of `len` bytes alike.
+    /// Corrupts any byte of a volume of `len` bytes with equal probability.
     #[must_use]
     pub fn anywhere(block: usize, len: usize) -> Self {
         Self::within(block, std::iter::once(0..len))
     }
 
-    /// Hits these ranges only, each byte alike; see [`metadata_ranges`].
+    /// Corrupts only these ranges, each byte with equal probability; see [`metadata_ranges`].
     #[must_use]
     pub fn within(block: usize, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
         Self { block: block.max(1), ranges: ranges.into_iter().collect() }
     }
 
-    /// One kind of damage, chosen at random. Bytes beyond the end of a shorter volume stay as they are.
+    /// Applies one kind of damage, chosen at random. Bytes beyond the end of a shorter volume are not affected.
     pub fn any(&self, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
         match rng.below(16) {
             0 => truncate(bytes, rng),
@@ -70,7 +70,7 @@ impl Damager {
         said
     }
 
-    /// Sets an aligned number of 2 or 4 bytes to a value at the edge of some limit.
+    /// Sets an aligned number of 2 or 4 bytes to a limit value.
     pub fn extreme_number(&self, bytes: &mut [u8], rng: &mut Rng) -> String {
         let width = *rng.pick(&[2usize, 4]);
         let at = self.place(rng) / width * width;
@@ -95,7 +95,7 @@ impl Damager {
         format!("filled the block at {at:#x} with noise")
     }
 
-    /// Writes one block over another.
+    /// Copies one block over another.
     pub fn copy_block(&self, bytes: &mut [u8], rng: &mut Rng) -> String {
         let (from, to) = (self.hit_block(rng), self.hit_block(rng));
         let source = self.block_mut(bytes, from).to_vec();
@@ -105,7 +105,7 @@ impl Damager {
         format!("copied the block at {from:#x} over the one at {to:#x}")
     }
 
-    /// Exchanges two blocks.
+    /// Swaps two blocks.
     pub fn swap_blocks(&self, bytes: &mut [u8], rng: &mut Rng) -> String {
         let (one, two) = (self.hit_block(rng), self.hit_block(rng));
         let copy = self.block_mut(bytes, one).to_vec();
@@ -116,7 +116,7 @@ impl Damager {
         format!("swapped the blocks at {one:#x} and {two:#x}")
     }
 
-    /// A byte of the ranges; 0 where there are none.
+    /// A random offset in the ranges; 0 without ranges.
     fn place(&self, rng: &mut Rng) -> usize {
         let mut at = rng.index(self.ranges.iter().map(ExactSizeIterator::len).sum());
         for range in &self.ranges {
@@ -138,15 +138,15 @@ impl Damager {
     }
 }
 
-/// Cuts the end off: often anywhere, sometimes within the first 64 KB, where the superblock is.
+/// Truncates the volume: often anywhere, sometimes within the first 64 KB, where the superblock is.
 pub fn truncate(bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
     let len = if rng.chance(30) { rng.index(bytes.len().min(65536)) } else { rng.index(bytes.len()) };
     bytes.truncate(len);
     format!("truncated to {len} bytes")
 }
 
-/// The bytes of `image` that are metadata and not zero, to the block: superblocks, descriptors, bitmaps, inodes,
-/// directories, maps, attributes, the journal. e2image (in e2fsprogs) knows where they are.
+/// Byte ranges of `image` with metadata that is not zero, in whole blocks: superblocks, descriptors, bitmaps, inodes,
+/// directories, maps, attributes, the journal. Determined by e2image (in e2fsprogs).
 pub fn metadata_ranges(image: &Path, block: usize) -> Vec<Range<usize>> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let raw = folder.path().join("raw");

@@ -1,4 +1,4 @@
-//! The requirements on every block device, written once.
+//! The conformance tests of all block devices.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::rng::Rng;
 use blockdev::{Batching, BlockDevice, Error, FileDevice, Geometry, MemoryDevice, Op, OpenOptions, Read, Write};
 
-/// The options that open a device for writing through the page cache.
+/// The options for writing through the page cache.
 pub const WRITE: OpenOptions = OpenOptions {
     write: true,
     direct: false,
@@ -18,7 +18,7 @@ pub const WRITE: OpenOptions = OpenOptions {
     mounted: false,
     patience: Duration::ZERO,
 };
-/// The options that open a device for writing around it.
+/// The options for writing with O_DIRECT.
 pub const DIRECT: OpenOptions = OpenOptions {
     write: true,
     direct: true,
@@ -27,10 +27,10 @@ pub const DIRECT: OpenOptions = OpenOptions {
     mounted: false,
     patience: Duration::ZERO,
 };
-/// All ways to have many requests in flight.
+/// All ways to submit several requests at once.
 pub const BATCHINGS: [Batching; 3] = [Batching::Serial, Batching::Threads, Batching::Queue];
 
-/// Opens a file or block device; `None`, with the reason printed, where O_DIRECT is asked for and not to be had.
+/// Opens a file or block device; `None`, with the reason printed, if O_DIRECT is requested and not available.
 pub fn open(path: &Path, options: OpenOptions) -> Option<FileDevice> {
     match FileDevice::open(path, options) {
         Err(Error::Open { source, .. }) if options.direct && source.kind() == std::io::ErrorKind::Unsupported => {
@@ -48,7 +48,7 @@ pub fn content(device: &dyn BlockDevice) -> Vec<u8> {
     bytes
 }
 
-/// The conformance test of a writable device of at least 256 KiB, whatever it holds.
+/// The conformance test of a writable device of at least 256 KiB, with any content.
 pub fn conforms(device: &dyn BlockDevice) {
     let geometry = device.geometry();
     assert!(!geometry.read_only && geometry.sector.is_power_of_two() && geometry.sector >= 512);
@@ -63,7 +63,7 @@ pub fn conforms(device: &dyn BlockDevice) {
     assert_eq!(content(device), model, "a request that failed changed something");
 }
 
-/// A device in memory that reports groups and counts the fresh writes.
+/// A device in memory that reports groups and counts fresh writes.
 #[derive(Debug)]
 pub struct Grouped {
     bytes: MemoryDevice,
@@ -71,7 +71,7 @@ pub struct Grouped {
 }
 
 impl Grouped {
-    /// The maximum size of its groups in bytes.
+    /// Maximum size of its groups in bytes.
     pub const GROUP: u64 = 1 << 20;
 
     /// A device of `len` zero bytes.
@@ -112,7 +112,7 @@ impl BlockDevice for Grouped {
     }
 }
 
-/// Checks what every device over another one passes on: how large groups are, and that a write is fresh.
+/// Checks that a device over another one passes on the size of groups and the freshness of writes.
 pub fn forwards_groups<D: BlockDevice>(wrap: impl FnOnce(Arc<Grouped>) -> D) {
     let below = Arc::new(Grouped::zeroed(256 << 10));
     let device = wrap(Arc::clone(&below));
@@ -146,7 +146,7 @@ fn single_requests(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Rng
         assert!(back == data, "{len} bytes at {start} read back wrong");
     }
     device.flush().unwrap();
-    assert!(content(device) == model, "a write changed what lies beside it");
+    assert!(content(device) == model, "a write changed adjacent bytes");
     for (start, len) in places {
         let mut back = vec![0; len];
         device.read(start as u64, &mut back).unwrap();
@@ -156,7 +156,7 @@ fn single_requests(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Rng
 
 fn batches(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Rng) {
     for requests in [0, 1, 2, 3, 64, 200] {
-        // writes that touch one another and never overlap, in a mixed order
+        // writes that are adjacent and do not overlap, in a mixed order
         let slot = model.len() / requests.max(1);
         let mut data: Vec<_> = (0..requests)
             .map(|n| {
@@ -225,7 +225,7 @@ fn beyond_the_end(device: &dyn BlockDevice) {
         out(device.write_fresh(offset, &buf), (Op::Write, offset, len));
         out(device.discard(offset, len), (Op::Discard, offset, len));
 
-        // the others of a batch are made
+        // the other requests of a batch are executed
         let (mut a, mut c) = ([0; 512], [0; 512]);
         let mut reads = [Read::new(0, &mut a), Read::new(offset, &mut buf), Read::new(end - 512, &mut c)];
         device.read_many(&mut reads);
@@ -249,7 +249,7 @@ fn beyond_the_end(device: &dyn BlockDevice) {
 fn discards(device: &dyn BlockDevice, model: &mut [u8]) {
     for (start, len) in [(0, 4096), (5000, 10_000), (20_001, 1), (model.len() - 5000, 5000)] {
         device.discard(start as u64, len as u64).unwrap();
-        // the discarded bytes may read as anything, until written
+        // discarded bytes may read as anything until written
         let fresh = vec![0xa5; len];
         device.write(start as u64, &fresh).unwrap();
         model[start..start + len].copy_from_slice(&fresh);
@@ -258,12 +258,11 @@ fn discards(device: &dyn BlockDevice, model: &mut [u8]) {
     device.flush().unwrap();
 }
 
-/// Writes of parts of sectors beside writes of whole ones in the same page, on a device of at least 256 KiB: no byte of
-/// any may be lost.
+/// Concurrent writes of partial and whole sectors in the same page, on a device of at least 256 KiB: none may be lost.
 pub fn parts_of_sectors_from_many_threads(device: &dyn BlockDevice) {
     const THREADS: usize = 4;
     const UNITS: usize = 256;
-    const UNIT: usize = 1024; // a sector written whole, and one written in pieces
+    const UNIT: usize = 1024; // a sector written as a whole, and one written in parts
     let owner = |unit: usize, piece: usize| ((unit + piece) % THREADS) as u8 + 1;
     let start = Barrier::new(THREADS);
     thread::scope(|scope| {

@@ -1,13 +1,13 @@
-//! Volumes made by mke2fs and changed by debugfs.
+//! Volumes created by mke2fs and modified by debugfs.
 
 use crate::tools::{self, Ran};
 use crate::tree::Tree;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Fixed, so that the same call makes the same volume.
+/// Fixed UUID, so that the same call creates the same volume.
 const UUID: &str = "6a7f3b58-0c1d-4e2f-8a9b-0123456789ab";
-/// The time that e2fsprogs takes for now: 2020-09-13.
+/// Current time for e2fsprogs: 2020-09-13.
 const NOW: &str = "1600000000";
 
 /// A volume in a temporary file; removed when dropped.
@@ -17,7 +17,7 @@ pub struct Image {
     path: PathBuf,
 }
 
-/// A volume about to be made.
+/// A volume to be created.
 #[derive(Debug)]
 pub struct Mke2fs {
     args: Vec<String>,
@@ -29,7 +29,7 @@ pub struct Mke2fs {
 
 impl Image {
     /// A volume of `size` bytes by `mke2fs ARGS`. UUID, hash seed and time are fixed unless `args` has them: without a
-    /// tree, two runs write the same bytes; with one, they differ in change times only.
+    /// tree, two runs write the same bytes; with one, they differ only in change times.
     #[must_use]
     pub fn mke2fs(args: &[&str], size: u64) -> Mke2fs {
         Mke2fs {
@@ -55,13 +55,13 @@ impl Image {
         Self { folder, path }
     }
 
-    /// The file.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path for something else that goes when the image goes.
+    /// A path for another file that is removed with the image.
     #[must_use]
     pub fn beside(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -86,8 +86,8 @@ impl Image {
         }
     }
 
-    /// Runs debugfs commands that change the volume. Panics where debugfs does not know one of them or cannot open the
-    /// volume; returns what was said, since most of its errors do not change its exit status.
+    /// Runs debugfs commands that change the volume. Panics if debugfs does not know one of them or cannot open the
+    /// volume; returns the output, since most errors do not change the exit status.
     pub fn debugfs(&self, commands: &[&str]) -> Ran {
         let script = commands.iter().flat_map(|c| [c, "\n"]).collect::<String>();
         let mut command = tools::command("debugfs");
@@ -112,22 +112,22 @@ impl Mke2fs {
         self
     }
 
-    /// Has e2fsck turn directories of three blocks or more into hash trees, which mke2fs does not do. On a volume with
-    /// mmp it waits 11 seconds first.
+    /// Converts directories of three blocks or more into hash trees by e2fsck, since mke2fs does not. On a volume with
+    /// mmp this waits 11 seconds first.
     #[must_use]
     pub fn indexed(mut self) -> Self {
         self.indexed = true;
         self
     }
 
-    /// Runs these debugfs commands once the volume is made; see [`Image::debugfs`].
+    /// Runs these debugfs commands after the volume is created; see [`Image::debugfs`].
     #[must_use]
     pub fn debugfs(mut self, commands: &[&str]) -> Self {
         self.commands.extend(commands.iter().map(|&c| c.to_owned()));
         self
     }
 
-    /// Makes it. Panics with what mke2fs said where that fails.
+    /// Creates the volume. Panics with the output of mke2fs on failure.
     #[must_use]
     pub fn build(self) -> Image {
         let image = Image::empty();

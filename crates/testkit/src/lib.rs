@@ -1,15 +1,15 @@
 //! Images, oracles and models for the tests of every crate.
 //!
-//! - [`Image`] makes volumes with mke2fs and changes them with debugfs; [`Tree`] writes a folder of every kind of file
-//!   and knows what it wrote.
-//! - [`device::conforms`] is what every block device must do.
-//! - [`oracle`] asks what is not our code: e2fsck, debugfs, the kernel's mount. [`Manifest`] says all that a walk over
-//!   a tree can see, and names each difference to another.
-//! - [`damage`] corrupts bytes; [`cases`] sets a seed for each random case; a failing one prints the line that repeats
-//!   it.
-//! - [`repair_checksums`] puts right what would stop a damaged volume at the door.
-//! - [`tools`] finds and runs programs. A missing one fails the test; what the machine itself cannot do is a skip that
-//!   is seen.
+//! - [`Image`] creates volumes with mke2fs and modifies them with debugfs; [`Tree`] writes a folder with every kind of
+//!   file and records its content.
+//! - [`device::conforms`] is the conformance test of every block device.
+//! - [`oracle`] runs independent implementations: e2fsck, debugfs, the kernel's mount. [`Manifest`] contains everything
+//!   visible to a walk over a tree, and lists each difference to another.
+//! - [`damage`] corrupts bytes; [`cases`] sets a seed for each random case; a failing one prints the line that
+//!   reproduces it.
+//! - [`repair_checksums`] corrects checksums that would otherwise reject a damaged volume.
+//! - [`tools`] finds and runs programs. A missing one fails the test; a missing capability of the machine is a visible
+//!   skip.
 //!
 //! Everything here may panic with a plain sentence: its callers are tests.
 

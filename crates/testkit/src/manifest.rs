@@ -1,4 +1,4 @@
-//! All that a walk over a tree can see, as plain data, so that two readers of one volume can be compared.
+//! Everything visible to a walk over a tree, as plain data, for comparing two readers of one volume.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -22,10 +22,10 @@ pub enum FileKind {
     BlockDevice,
 }
 
-/// A time stamp since 1970, UTC.
+/// A time in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
-    /// Seconds; negative before 1970.
+    /// Seconds since 1970; negative before.
     pub seconds: i64,
     /// Nanoseconds beyond `seconds`, below 10^9.
     pub nanoseconds: u32,
@@ -36,14 +36,15 @@ pub struct Time {
 pub struct ContentHash(pub [u8; 32]);
 
 impl ContentHash {
-    /// Of everything that `reader` returns.
+    /// The hash of everything that `reader` returns.
     pub fn of(reader: impl Read) -> io::Result<Self> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(reader)?;
         Ok(Self(hasher.finalize().into()))
     }
 
-    /// Of a file of `size` bytes that is zero but for `pieces`: offset and bytes, in order, without overlap.
+    /// The hash of a file of `size` bytes that is zero except for `pieces`: offset and bytes, in order, without
+    /// overlap.
     #[must_use]
     pub fn of_pieces(size: u64, pieces: &[(u64, Vec<u8>)]) -> Self {
         static ZEROS: [u8; 65536] = [0; 65536];
@@ -68,7 +69,7 @@ impl fmt::Debug for ContentHash {
     }
 }
 
-/// The metadata and content known of one name. `None` means "not known", and equals anything.
+/// The known metadata and content of one name. `None` means unknown, and equals anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// File type.
@@ -97,12 +98,12 @@ pub struct Entry {
     pub xattrs: Option<BTreeMap<OsString, Vec<u8>>>,
     /// Content of a regular file.
     pub content: Option<ContentHash>,
-    /// The first path, in order, that names the same inode; the entry's own where no other does.
+    /// The first path, in order, of the same inode; the entry's own if it is the only one.
     pub first_name: Option<PathBuf>,
 }
 
 impl Entry {
-    /// An entry of which nothing else is known.
+    /// An entry with only these fields known.
     #[must_use]
     pub fn new(kind: FileKind, mode: u32) -> Self {
         Self {
@@ -124,7 +125,7 @@ impl Entry {
     }
 }
 
-/// A field that [`Manifest::forget`] can leave out of a comparison.
+/// A field that [`Manifest::forget`] can exclude from a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// Time of last access.
@@ -133,13 +134,13 @@ pub enum Field {
     Modified,
     /// Time of last change of the inode.
     Changed,
-    /// Whatever is less than a second, in all times.
+    /// Fractions of a second, in all times.
     Nanoseconds,
     /// Owner and group.
     Owner,
     /// Space used.
     Blocks,
-    /// Length and link count of directories, which each file system counts its own way.
+    /// Length and link count of directories, which differ between file systems.
     DirectorySize,
     /// Extended attributes.
     Xattrs,
@@ -150,7 +151,7 @@ pub enum Field {
 pub struct Manifest(pub BTreeMap<PathBuf, Entry>);
 
 impl Manifest {
-    /// Without what the two sides of a comparison cannot agree on.
+    /// Removes fields in which the two sides of a comparison cannot agree.
     #[must_use]
     pub fn forget(mut self, fields: &[Field]) -> Self {
         for entry in self.0.values_mut() {
@@ -178,7 +179,7 @@ impl Manifest {
         self
     }
 
-    /// Without `path` and what is below it; for example `lost+found`, which only a volume has. The root then has one
+    /// Removes `path` and everything below it; for example `lost+found`, which only a volume has. The root then has one
     /// subdirectory less.
     #[must_use]
     pub fn without(mut self, path: impl AsRef<Path>) -> Self {
@@ -193,7 +194,7 @@ impl Manifest {
         self
     }
 
-    /// One sentence for each difference, `self` named before `other`.
+    /// One sentence per difference, `self` named before `other`.
     #[must_use]
     pub fn diff(&self, other: &Manifest) -> Vec<String> {
         let mut lines = Vec::new();
@@ -251,8 +252,8 @@ fn diff_entry(path: &Path, left: &Entry, right: &Entry, lines: &mut Vec<String>)
     }
 }
 
-/// Everything below `root`, and `root` itself, as the kernel shows it: nothing of an [`Entry`] stays unknown but what
-/// its kind does not have. Fails at the first file that cannot be read.
+/// Everything below `root`, and `root` itself, as shown by the kernel: all fields of an [`Entry`] are known except
+/// those that do not apply to its kind. Fails at the first file that cannot be read.
 pub fn walk(root: &Path) -> io::Result<Manifest> {
     let mut manifest = Manifest::default();
     let mut inodes = HashMap::new();
@@ -318,7 +319,7 @@ fn kind_of(metadata: &Metadata) -> io::Result<FileKind> {
     found.ok_or_else(|| io::Error::other(format!("file type {:o} is unknown", metadata.mode())))
 }
 
-/// Extended attributes of the file itself, also where it is a symbolic link.
+/// Extended attributes of the file itself; symbolic links are not followed.
 fn xattrs(path: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
     let mut names = vec![0u8; 65536]; // the kernel's limit for a list, and for a value
     let length = match rustix::fs::llistxattr(path, &mut names[..]) {

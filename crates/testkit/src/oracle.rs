@@ -1,31 +1,31 @@
-//! Oracles that are not our code: e2fsck, debugfs, the kernel.
+//! Independent oracles: e2fsck, debugfs, the kernel.
 
 use crate::tools;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-/// The verdict of e2fsck on a volume.
+/// The result of e2fsck on a volume.
 #[derive(Debug, Clone)]
 pub struct Verdict {
-    /// It found nothing wrong: exit status 0.
+    /// Whether it found no errors: exit status 0.
     pub clean: bool,
-    /// Exit status as in e2fsck(8): 0 clean, 4 errors left, 8 operational error. `None`: no answer. e2fsck crashed, or
-    /// did not end in time: some damaged volumes make it loop.
+    /// Exit status as in e2fsck(8): 0 clean, 4 errors left, 8 operational error. `None`: no result, because e2fsck
+    /// crashed or did not end in time: some damaged volumes make it loop.
     pub exit: Option<i32>,
     /// Its output.
     pub text: String,
 }
 
-/// `e2fsck -fn` on `image`, which it does not change, for at most 30 seconds.
+/// Runs `e2fsck -fn` on `image`, which it does not change, for at most 30 seconds.
 pub fn e2fsck(image: &Path) -> Verdict {
     let mut command = tools::command("e2fsck");
     let ran = tools::run_with(command.arg("-fn").arg(image), b"", Duration::from_secs(30));
     Verdict { clean: ran.exit == Some(0), exit: ran.exit, text: ran.text() }
 }
 
-/// The content of the regular file `inside` (a path, or an inode as `<12>`) of `image`, read by debugfs.
-/// Panics where debugfs cannot.
+/// The content of the regular file `inside` (a path, or an inode as `<12>`) of `image`, read by debugfs. Panics if
+/// debugfs fails.
 pub fn debugfs_dump(image: &Path, inside: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let out = folder.path().join("out");
@@ -33,7 +33,7 @@ pub fn debugfs_dump(image: &Path, inside: &str) -> Vec<u8> {
     std::fs::read(&out).unwrap_or_else(|e| panic!("debugfs dumped no {inside}: {e}; {said}"))
 }
 
-/// The answer of debugfs to one command that changes nothing.
+/// The output of debugfs for one read-only command.
 pub fn debugfs(image: &Path, command: &str) -> String {
     let args = [OsStr::new("-R"), OsStr::new(command), image.as_os_str()];
     tools::must("debugfs", &args).text()
@@ -46,8 +46,8 @@ pub struct Mounted {
 }
 
 /// Mounts `image` with the kernel's ext4, which also reads ext2 and ext3. `options` as for mount(8), `loop` is added:
-/// `"ro,noload"` to look at a volume without any write to it, `""` to change it. The sentence is the kernel's refusal.
-/// Needs [`tools::has_loop`].
+/// `"ro,noload"` to read a volume without any write to it, `""` to change it. The error is the kernel's message. Needs
+/// [`tools::has_loop`].
 pub fn kernel_mount(image: &Path, options: &str) -> Result<Mounted, String> {
     let folder = tempfile::Builder::new().prefix("extant-mount-").tempdir().expect("a temporary folder");
     let options = if options.is_empty() { "loop".to_owned() } else { format!("loop,{options}") };
@@ -64,7 +64,7 @@ impl Mounted {
         self.folder.path()
     }
 
-    /// Unmounts it, so that all is in the image. Panics where that fails.
+    /// Unmounts it, so that all data is in the image. Panics on failure.
     pub fn unmount(self) {
         drop(self);
     }
@@ -72,7 +72,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // someone may look into the folder for a moment longer (an indexer, a shell)
+        // another process may have the folder open for a moment (an indexer, a shell)
         let mut ran = tools::run("umount", &[self.folder.path()]);
         for _ in 0..20 {
             if ran.exit == Some(0) {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::{ContentHash, Field, FileKind, Image, Spec, Times, Tree, fill, walk};
 
-    /// Fields that differ between any two file systems, or that the model does not say.
+    /// Fields that differ between any two file systems, or that are not in the model.
     const OWN_WAY: [Field; 2] = [Field::DirectorySize, Field::Blocks];
 
     #[test]

@@ -1,6 +1,6 @@
-//! Everything random in a test follows from one seed.
+//! Random numbers for tests, all from one seed.
 
-/// A small generator (SplitMix64) whose numbers are the same on every machine and in every release.
+/// A small generator (SplitMix64) with the same numbers on every machine and in every release.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -11,7 +11,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// Any 64 bits.
+    /// A random number of 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -20,28 +20,28 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`; 0 where `end` is 0.
+    /// A number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
-    /// An index below `len`; 0 where `len` is 0.
+    /// An index below `len`; 0 if `len` is 0.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// A number of `low..=high`.
+    /// A number in `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// A number of `1..=high` with every magnitude as likely as the next: small ones are common.
+    /// A number in `1..=high` with every magnitude equally likely: small ones are frequent.
     pub fn magnitude(&mut self, high: u64) -> u64 {
         let bits = self.between(1, u64::from(64 - high.max(1).leading_zeros()));
         (self.next_u64() >> (64 - bits)).clamp(1, high.max(1))
     }
 
-    /// True `percent` times in a hundred.
+    /// `true` with a probability of `percent` in a hundred.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -51,14 +51,14 @@ impl Rng {
         &choices[self.index(choices.len())]
     }
 
-    /// Fills `buf`.
+    /// Fills `buf` with random bytes.
     pub fn fill(&mut self, buf: &mut [u8]) {
         for chunk in buf.chunks_mut(8) {
             chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
         }
     }
 
-    /// `len` bytes.
+    /// `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);
@@ -66,7 +66,7 @@ impl Rng {
     }
 }
 
-/// One random case of a test. If the test panics while it lives, it prints the line that repeats exactly this case.
+/// One random case of a test. If the test panics during its lifetime, the line that reproduces the case is printed.
 #[derive(Debug)]
 pub struct Case {
     /// The seed of this case.
@@ -74,7 +74,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The generator of this case, at its start.
+    /// The initial generator of this case.
     #[must_use]
     pub fn rng(&self) -> Rng {
         Rng::new(self.seed)
@@ -93,7 +93,7 @@ impl Drop for Case {
 }
 
 /// `count` cases, the same in every run, times the factor of [`rounds`]. `name` distinguishes the tests of a program.
-/// With EXTANT_SEED set there is one case: that one. With EXTANT_DRAW set the cases are others, for each value of it.
+/// With EXTANT_SEED there is only the case of that seed. EXTANT_DRAW selects other cases, different for each value.
 pub fn cases(name: &str, count: u64) -> impl Iterator<Item = Case> {
     let asked = std::env::var("EXTANT_SEED").ok().map(|text| {
         let digits = text.trim_start_matches("0x");
@@ -111,7 +111,7 @@ pub fn cases(name: &str, count: u64) -> impl Iterator<Item = Case> {
     (0..count).map(move |_| Case { seed: asked.unwrap_or_else(|| seeds.next_u64()) })
 }
 
-/// `usual`, times EXTANT_CAMPAIGN where that is set: `make long` sets it.
+/// `usual` times EXTANT_CAMPAIGN, if set, as by `make long`.
 #[must_use]
 pub fn rounds(usual: u64) -> u64 {
     let factor = std::env::var("EXTANT_CAMPAIGN")

@@ -1,5 +1,4 @@
-//! A volume with space maps as the ext4 volume it would be with block bitmaps, so that e2fsck can say what it thinks of
-//! it.
+//! Converts a volume with space maps into the equivalent ext4 volume with block bitmaps, so that e2fsck can check it.
 
 use format::feature::RoCompat;
 use format::group::Group;
@@ -12,11 +11,11 @@ use format::{FsBlock, GroupNo};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
-/// The free blocks of a volume with space maps and an empty journal: a byte for each block, 1 for one that is free. All
-/// that a reader may count on is looked at.
+/// The free blocks of a volume with space maps and an empty journal: a byte for each block, 1 if it is free. Everything
+/// that a reader may rely on is checked.
 ///
 /// # Errors
-/// A sentence with what is wrong.
+/// A sentence with the error.
 pub fn free_blocks(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let sb = bytes.get(OFFSET as usize..).ok_or("no superblock")?;
     let sb = Superblock::parse(sb).map_err(|e| e.to_string())?;
@@ -49,11 +48,11 @@ pub fn free_blocks(bytes: &[u8]) -> Result<Vec<u8>, String> {
         }
         let same = pair[1].sequence == pair[0].sequence;
         if (pair[0].left > 0) != same || same && pair[1].left + 1 != pair[0].left {
-            return Err(format!("a generation is not whole: sequence {}", pair[0].sequence));
+            return Err(format!("a generation is incomplete: sequence {}", pair[0].sequence));
         }
     }
     if ring.last().is_some_and(|block| block.left > 0) {
-        return Err("the newest generation is not whole".into());
+        return Err("the newest generation is incomplete".into());
     }
     for record in ring.iter().flat_map(|block| block.records.iter().map(move |record| (block.sequence, record))) {
         let (sequence, record) = record;
@@ -63,14 +62,14 @@ pub fn free_blocks(bytes: &[u8]) -> Result<Vec<u8>, String> {
         }
         let blocks = &mut free[record.start.get() as usize..][..record.blocks as usize];
         if blocks.iter().any(|free| *free != u8::from(record.allocated)) {
-            return Err(format!("sequence {sequence}: {record:?} is not what it changes"));
+            return Err(format!("sequence {sequence}: {record:?} does not match the state that it changes"));
         }
         blocks.fill(u8::from(!record.allocated));
     }
     Ok(free)
 }
 
-/// The volume with block bitmaps in the place of its space maps, whose blocks are free then.
+/// The volume with block bitmaps instead of its space maps, whose blocks are free.
 ///
 /// # Errors
 /// As [`free_blocks`].

@@ -1,8 +1,9 @@
-//! Programs that are not ours: found, run, and stopped when they do not end.
+//! External programs: found, run, and stopped after a time limit.
 //!
-//! A program that is missing fails the test: a skip that goes unnoticed is a test that cannot fail. `make setup`
-//! installs what is missing; EXTANT_TEST_SKIP_MISSING=1 turns the failure into a skip. What a machine may lack for good
-//! (root, FUSE, loop devices) is a skip that is written past the test runner's capture, so that it is seen.
+//! A missing program fails the test: an unnoticed skip is a test that cannot fail. `make setup` installs missing
+//! programs; EXTANT_TEST_SKIP_MISSING=1 turns the failure into a skip. For capabilities that a machine may lack
+//! permanently (root, FUSE, loop devices) there is a skip, written past the test runner's capture so that it is
+//! visible.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -11,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The time limit of a program unless the caller says otherwise.
+/// Default time limit of a program.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
-/// The path of `tool`: in PATH, or where Debian installs the administrator's programs.
+/// The path of `tool`: in PATH, or in Debian's directories for administration programs.
 #[must_use]
 pub fn find(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -23,7 +24,8 @@ pub fn find(tool: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|folder| folder.join(tool)).find(runs)
 }
 
-/// True where all `tools` are there. A missing one fails the test, or skips it (false) under EXTANT_TEST_SKIP_MISSING.
+/// Whether all `tools` are installed. A missing one fails the test, or skips it (`false`) with
+/// EXTANT_TEST_SKIP_MISSING.
 pub fn need(tools: &[&str]) -> bool {
     let missing: Vec<_> = tools.iter().filter(|tool| find(tool).is_none()).copied().collect();
     if missing.is_empty() {
@@ -36,26 +38,26 @@ pub fn need(tools: &[&str]) -> bool {
     false
 }
 
-/// Says, past the capture of the test runner, that the running test leaves something out.
+/// Reports, past the capture of the test runner, that the running test skips something.
 pub fn skip(why: &str) {
     let thread = std::thread::current();
     let line = format!("SKIPPED {}: {why}\n", thread.name().unwrap_or("a test"));
     std::io::stderr().write_all(line.as_bytes()).ok(); // there is no one left to notify where this fails
 }
 
-/// True for the superuser; else a skip, and false.
+/// Whether the user is root; else reports a skip.
 pub fn is_root() -> bool {
     noted(rustix::process::geteuid().is_root(), "needs root")
 }
 
-/// True where a FUSE file system can be mounted; else a skip, and false.
+/// Whether a FUSE file system can be mounted; else reports a skip.
 pub fn has_fuse() -> bool {
     let device = rustix::fs::access("/dev/fuse", rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK).is_ok();
     let mounter = rustix::process::geteuid().is_root() || find("fusermount3").is_some();
     noted(device && mounter, "needs /dev/fuse and fusermount3")
 }
 
-/// True where the kernel can mount an image through a loop device; else a skip, and false.
+/// Whether the kernel can mount an image through a loop device; else reports a skip.
 pub fn has_loop() -> bool {
     is_root() && noted(Path::new("/dev/loop-control").exists(), "needs loop devices")
 }
@@ -70,9 +72,9 @@ fn noted(holds: bool, otherwise: &str) -> bool {
 /// The outcome of a program.
 #[derive(Debug, Clone)]
 pub struct Ran {
-    /// Exit status; `None` where it was killed, by its time limit or by another signal.
+    /// Exit status; `None` if it was killed, by its time limit or by another signal.
     pub exit: Option<i32>,
-    /// Its time limit ended it.
+    /// Whether its time limit ended it.
     pub timed_out: bool,
     /// Its standard output.
     pub stdout: Vec<u8>,
@@ -93,7 +95,7 @@ pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> Ran {
     run_with(command(tool).args(args), b"", LIMIT)
 }
 
-/// Runs a program that has to succeed; panics with what it said if it does not.
+/// Runs a program that must succeed; panics with its output otherwise.
 pub fn must<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> Ran {
     let ran = run(tool, args);
     let args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
@@ -107,7 +109,7 @@ pub fn must<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> Ran {
     ran
 }
 
-/// The command for `tool`, in plain English and UTC. Panics where it is missing; see [`need`].
+/// The command for `tool`, with English output and UTC. Panics if it is missing; see [`need`].
 #[must_use]
 pub fn command(tool: &str) -> Command {
     let found = find(tool).unwrap_or_else(|| panic!("missing: {tool}. `make setup` installs it."));
@@ -123,7 +125,7 @@ pub fn run_with(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // a program that does not read its input closes the pipe; that is its right
+            // a program may close the pipe without reading its input
             stdin.map(|mut pipe| pipe.write_all(input).ok());
         });
         let stdout = scope.spawn(move || drain(stdout));

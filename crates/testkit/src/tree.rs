@@ -1,4 +1,4 @@
-//! Trees of files made from a seed, with the model of what was written.
+//! Trees of files generated from a seed, with a model of their content.
 
 use crate::manifest::{ContentHash, Entry, FileKind, Manifest, Time};
 use crate::rng::Rng;
@@ -10,41 +10,40 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Which modification times files get.
+/// The range of modification times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Times {
-    /// 1980 to 2037, whole seconds: what mke2fs 1.47.0 carries over, and what an inode of 128 bytes can hold.
+    /// 1980 to 2037, whole seconds: preserved by mke2fs 1.47.0, and possible in an inode of 128 bytes.
     Seconds,
     /// The same years, with nanoseconds.
     Nanoseconds,
-    /// 1902 to 2445, with nanoseconds: what an ext4 inode with extra fields can hold.
+    /// 1902 to 2445, with nanoseconds: the range of an ext4 inode with extra fields.
     Far,
 }
 
-/// The composition of a tree. Counts are of names; hard links and special files come out of `files`.
+/// The composition of a tree. Counts are of names; hard links and special files are part of `files`.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Names that are not directories, spread over the directories.
+    /// Number of names that are not directories, distributed over the directories.
     pub files: usize,
-    /// Directories below the root.
+    /// Number of directories below the root.
     pub directories: usize,
-    /// Names in one more directory, all empty files: enough of them make it a hash tree.
+    /// Number of names in one more directory, all empty files: enough of them make it a hash tree.
     pub wide: usize,
-    /// Length in bytes of the largest file with content; small ones are common.
+    /// Length in bytes of the largest file with content; small ones are frequent.
     pub largest: u64,
     /// Length in bytes of the largest sparse file.
     pub largest_sparse: u64,
-    /// Files written so that a file system that allocates as data comes fragments them.
+    /// Number of files written such that a file system that allocates on write fragments them.
     pub fragmented: usize,
-    /// Bytes that the extended attributes of a file may take, names included; 0 for none at all.
+    /// Maximum number of bytes of the extended attributes of a file, including names; 0 for none.
     pub xattr_bytes: usize,
     /// Modification times.
     pub times: Times,
 }
 
 impl Spec {
-    /// About 120 names and at most 2 MB: enough of everything for a test that makes many volumes, also with blocks of
-    /// 1 KB.
+    /// About 120 names and at most 2 MB: enough variety for a test that creates many volumes, also with blocks of 1 KB.
     #[must_use]
     pub fn small() -> Self {
         Self {
@@ -74,7 +73,7 @@ impl Spec {
     }
 }
 
-/// A folder full of files, and what is in it. Removed when dropped.
+/// A folder with files, and the model of its content. Removed when dropped.
 #[derive(Debug)]
 pub struct Tree {
     folder: tempfile::TempDir,
@@ -96,8 +95,8 @@ impl Tree {
         self.folder.path()
     }
 
-    /// The model of what was written. Not known of it: owners where the test is not root, the sizes of directories,
-    /// space used, times other than that of modification.
+    /// The model of the tree. Unknown in it are owners if the test is not root, the sizes of directories, allocated
+    /// space, and times other than that of modification.
     #[must_use]
     pub fn model(&self) -> &Manifest {
         &self.model
@@ -105,7 +104,7 @@ impl Tree {
 }
 
 /// Writes the tree of `seed` into `root`, an existing folder: a temporary one or a mounted volume. Returns the model,
-/// as [`Tree::model`] has it. As root, it holds device nodes and sockets and foreign owners too.
+/// as in [`Tree::model`]. As root, the tree also contains device nodes, sockets and foreign owners.
 pub fn fill(root: &Path, seed: u64, spec: &Spec) -> io::Result<Manifest> {
     let mut writer = Writer {
         root,
@@ -140,19 +139,19 @@ struct Writer<'a> {
     is_root: bool,
     model: Manifest,
     directories: Vec<PathBuf>,
-    /// Names that a hard link can be made to.
+    /// Names of files that can be hard-linked.
     linkable: Vec<PathBuf>,
     names: usize,
 }
 
-/// Bytes of a file: pieces of content with holes between them.
+/// The content of a file: data with holes in between.
 struct Content {
     size: u64,
     pieces: Vec<(u64, Vec<u8>)>,
 }
 
 impl Writer<'_> {
-    /// A name that no other entry has, of all the forms that names come in, in a directory that exists.
+    /// A unique name, in any of the usual forms, in an existing directory.
     fn path(&mut self) -> PathBuf {
         self.names += 1;
         let number = self.names;
@@ -232,7 +231,7 @@ impl Writer<'_> {
         self.put(&path, &Content { size, pieces })
     }
 
-    /// Every second piece first, all of them on the device, then those between.
+    /// Writes every second part first, and syncs them, then the parts in between.
     fn fragmented(&mut self) -> io::Result<()> {
         let count = self.rng.between(8, 40);
         let pieces: Vec<_> = (0..count).map(|n| (n * 8192, self.rng.bytes(8192))).collect();
@@ -271,7 +270,7 @@ impl Writer<'_> {
     }
 
     fn symlink(&mut self) -> io::Result<()> {
-        // up to 59 bytes lie in the inode, more in a block; one block is the limit, also where it has 1 KB
+        // up to 59 bytes are stored in the inode, more in a block; the limit is one block, even of 1 KB
         let length = *self.rng.pick(&[1u64, 7, 59, 60, 61, 300, 1000]) as usize;
         let target: Vec<u8> = b"../target/".iter().cycle().take(length).copied().collect();
         let path = self.path();
@@ -325,7 +324,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Sets the metadata of the file `path` from `entry`, an owner and attributes, and adds it to the model.
+    /// Sets the metadata of the file `path` from `entry`, with a random owner and attributes, and adds it to the model.
     fn set_attributes(&mut self, path: &Path, mut entry: Entry, with_xattrs: bool) -> io::Result<()> {
         let full = self.root.join(path);
         if self.is_root {
@@ -350,8 +349,8 @@ impl Writer<'_> {
         }
         entry.xattrs = Some(xattrs);
         if entry.kind != FileKind::Symlink {
-            // after the owner, since a change of owner takes set-uid away; after the attributes, which 0o444 would
-            // refuse
+            // after the owner, since a change of owner clears set-uid; after the attributes, which mode 0o444 would
+            // prevent
             std::fs::set_permissions(&full, std::fs::Permissions::from_mode(entry.mode))?;
         }
         entry.modified = Some(self.time());
@@ -368,7 +367,7 @@ impl Writer<'_> {
         Time { seconds, nanoseconds }
     }
 
-    /// Sets the times last, since every name made in a directory changes its own; then completes the model.
+    /// Sets the times last, since creating names in a directory changes its times; then completes the model.
     fn finish(mut self) -> io::Result<Manifest> {
         let mut linked: std::collections::HashMap<u64, (PathBuf, u64, Option<Time>)> = std::collections::HashMap::new();
         let mut inodes = Vec::with_capacity(self.model.0.len());
@@ -408,7 +407,7 @@ mod tests {
         let spec = Spec { times: Times::Nanoseconds, ..Spec::small() };
         let tree = Tree::new(1, &spec);
         let walked = walk(tree.path()).expect("walk");
-        // the folder's own file system counts the links of a directory its own way
+        // the link counts of directories depend on the folder's file system
         tree.model().clone().forget(&[Field::DirectorySize]).assert_same(&walked);
         let kinds = |kind| tree.model().0.values().filter(|entry| entry.kind == kind).count();
         for kind in [FileKind::Regular, FileKind::Directory, FileKind::Symlink, FileKind::Fifo] {

@@ -1,7 +1,7 @@
-//! Files of one crate that use each other in a circle can only be understood together; few may.
+//! Limits circular dependencies between files of one crate, since such files can only be understood together.
 //!
-//! What counts is what a file names of another: by `use`, or by a path in its code. A name that a module only
-//! re-exports counts as the file that defines it. Tests do not count.
+//! A dependency is a `use` of another file's items, or a path in the code. A name that a module only re-exports counts
+//! for the file that defines it. Tests do not count.
 
 use crate::report::Report;
 use crate::workspace::Workspace;
@@ -9,20 +9,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use syn::visit::{self, Visit};
 
-/// Most files that may use each other in a circle.
+/// Maximum number of files that may use each other in a circle.
 const LIMIT: usize = 3;
 
-/// A module path inside a crate, the root empty.
+/// A module path inside a crate; empty for the root.
 type Module = Vec<String>;
 
-/// The content of a file, as far as it names other modules.
+/// The references of a file to other modules.
 #[derive(Default)]
 struct File {
-    /// By the name that it brings in: the path, and whether it only re-exports it.
+    /// Imports by name: the path, and whether the name is only re-exported.
     uses: HashMap<String, (Vec<String>, bool)>,
-    /// Modules of which it brings in everything.
+    /// Modules imported with a glob.
     globs: Vec<Vec<String>>,
-    /// Paths in its code.
+    /// Paths in the code.
     paths: BTreeSet<Vec<String>>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The module that a file below `src` is.
+/// The module of a file below `src`.
 fn module(parts: &[String]) -> Module {
     let stem = |part: &String| Path::new(part).with_extension("").to_string_lossy().into_owned();
     let mut module: Module = parts.iter().map(stem).collect();
@@ -96,7 +96,7 @@ fn circles(files: &[(Module, String)]) -> Result<Vec<Vec<Module>>, (Module, syn:
     Ok(circles)
 }
 
-/// All that a module uses, also by way of others.
+/// All modules that a module uses, directly or indirectly.
 fn reached(edges: &BTreeMap<&Module, BTreeSet<Module>>, from: &Module) -> BTreeSet<Module> {
     let (mut seen, mut next) = (BTreeSet::new(), vec![from.clone()]);
     while let Some(module) = next.pop() {
@@ -109,7 +109,7 @@ fn reached(edges: &BTreeMap<&Module, BTreeSet<Module>>, from: &Module) -> BTreeS
     seen
 }
 
-/// The files that one uses.
+/// The modules that a file uses directly.
 fn targets(all: &BTreeMap<Module, File>, module: &Module, file: &File) -> BTreeSet<Module> {
     let imported = file.uses.values().filter(|(_, only_named)| !only_named).map(|(path, _)| path);
     (imported.chain(&file.globs).chain(&file.paths))
@@ -118,14 +118,14 @@ fn targets(all: &BTreeMap<Module, File>, module: &Module, file: &File) -> BTreeS
         .collect()
 }
 
-/// The module that defines what a path names inside `module`; `None` for other crates and what is local.
+/// The module that defines the target of a path inside `module`; `None` for other crates and local names.
 fn resolve(all: &BTreeMap<Module, File>, module: &Module, path: &[String], depth: u8) -> Option<Module> {
     let (first, mut rest) = path.split_first()?;
     let mut at = match first.as_str() {
         "crate" => Vec::new(),
         "self" => module.clone(),
         "super" => parent(module)?,
-        // a child, or what a `use` brings in
+        // a child module, or an import
         _ => {
             rest = path;
             let known = all.contains_key(&child(module, first)) || all.get(module)?.uses.contains_key(first);
@@ -139,7 +139,7 @@ fn resolve(all: &BTreeMap<Module, File>, module: &Module, path: &[String], depth
             at = child(&at, name);
         } else {
             let file = all.get(&at)?;
-            // a name that is brought in from elsewhere is followed, so that it counts where it is defined
+            // imports from elsewhere are followed, so that they count where they are defined
             let Some((path, _)) = file.uses.get(name).filter(|_| depth < 8) else { break };
             let whole: Vec<String> = path.iter().chain(more).cloned().collect();
             return resolve(all, &at, &whole, depth + 1);
@@ -196,7 +196,7 @@ impl<'a> Visit<'a> for File {
     }
 
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {
-        // `pub(super)` uses nothing
+        // `pub(super)` is not a use
     }
 }
 

@@ -1,13 +1,13 @@
-//! Links in the documents lead somewhere, and no file speaks of the machine it was written on.
+//! Checks that links in the documents are valid, and that no file names the machine on which it was written.
 
 use crate::report::Report;
 use crate::workspace::Workspace;
 use std::path::Path;
 
-/// Folders of the machines that build and test Extant; written in pieces, so that this file does not name them.
+/// Folders of the machines that build and test Extant; split, so that this file does not contain them.
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/fa", "rm/"), concat!("/tmp/", "t-")];
-/// Hosts of package registries: which of them a machine uses is its own affair.
+/// Hosts of package registries: the choice depends on the machine.
 const REGISTRY_HOSTS: [&str; 8] = [
     concat!("crates.io", "/api"),
     concat!("index.", "crates.io"),
@@ -19,7 +19,7 @@ const REGISTRY_HOSTS: [&str; 8] = [
     concat!("proxy.", "golang.org"),
 ];
 
-/// The chapters of the design, and how many lines one may have.
+/// The folder of the design chapters, and the maximum number of lines of a chapter.
 const CHAPTERS: &str = "docs/design";
 const CHAPTER: usize = 150;
 
@@ -29,13 +29,13 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
         let Some(text) = workspace.text(file)? else { continue };
         let name = file.display();
         for (line, named) in machine_names(&text) {
-            report.findings.push(format!("{name}:{line} names {named}, which is of one machine only."));
+            report.findings.push(format!("{name}:{line} contains {named}, which is specific to one machine."));
         }
         if file.extension().is_some_and(|e| e == "rs") {
             let found = without_noun(&text).into_iter();
             report
                 .findings
-                .extend(found.map(|line| format!("{name}:{line}: begin the comment with a noun, or a verb.")));
+                .extend(found.map(|line| format!("{name}:{line}: begin the comment with a noun or a verb.")));
         }
         if file.extension().is_some_and(|e| e == "md") {
             report.findings.extend(broken_links(file, &text, |target| workspace.root.join(target).exists()));
@@ -45,7 +45,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The lines of doc comments that begin with a pronoun where a noun should say what the item is.
+/// Line numbers of doc comments that begin with a pronoun instead of a noun or a verb.
 fn without_noun(text: &str) -> Vec<usize> {
     const PRONOUNS: [&str; 4] = ["What ", "Who ", "Whose ", "Whom "];
     let comment = |line: &str| {
@@ -64,27 +64,27 @@ fn without_noun(text: &str) -> Vec<usize> {
     found
 }
 
-/// The links of a document that lead to nothing.
+/// The links of a document without a target.
 fn broken_links(file: &Path, text: &str, exists: impl Fn(&Path) -> bool) -> Vec<String> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let broken = relative_links(text).into_iter().filter(|(_, target)| !exists(&folder.join(target)));
     broken.map(|(line, target)| format!("{}:{line} links to {target}, which does not exist.", file.display())).collect()
 }
 
-/// That a chapter of the design is longer than its README allows.
+/// A finding for a chapter of the design that is longer than allowed.
 fn too_long(file: &Path, text: &str) -> Option<String> {
     let lines = text.lines().count();
     let is_chapter = file.parent().is_some_and(|folder| folder == Path::new(CHAPTERS));
     (is_chapter && lines > CHAPTER)
-        .then(|| format!("{} has {lines} lines; a chapter has at most {CHAPTER}: take it apart.", file.display()))
+        .then(|| format!("{} has {lines} lines; a chapter has at most {CHAPTER}: split it.", file.display()))
 }
 
-/// Line number and name of each path or host that does not belong in the repository.
+/// Line number and name of each path or host that must not be in the repository.
 fn machine_names(text: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
         for path in MACHINE_PATHS {
-            // a name in the middle of a relative path is none of the machine's; only an absolute path is meant
+            // only absolute paths count, not the same name within a relative path
             let absolute = |(at, _): (usize, &str)| {
                 !line[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || "._-*}/".contains(c))
             };
@@ -97,8 +97,7 @@ fn machine_names(text: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
-/// Line number and target, without its fragment, of each link in Markdown that is no address and not inside a code
-/// block.
+/// Line number and target, without its fragment, of each link in Markdown that is not a URL and not in a code block.
 fn relative_links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut in_code = false;

@@ -1,17 +1,17 @@
-//! The dependencies that crates may have. Cargo refuses a cycle; this table refuses the other wrong edges.
+//! The allowed dependencies between crates. Cargo rejects cycles; this table rejects other wrong dependencies.
 //!
-//! A new crate gets its row here before it gets its first dependency. What a crate must not know, and why, is in
-//! ARCHITECTURE.md.
+//! A new crate needs a row here before its first dependency. ARCHITECTURE.md explains which crates must not depend on
+//! each other.
 
 use crate::report::Report;
 use crate::workspace::{Kind, Package, Workspace};
 
-/// A crate of the frame.
+/// A crate of the workspace, existing or planned.
 struct Layer {
     name: &'static str,
     /// Dependencies point to lower numbers only.
     level: u8,
-    /// The crates that it may use.
+    /// The crates that it may depend on.
     may_use: &'static [&'static str],
 }
 
@@ -22,21 +22,21 @@ const fn layer(name: &'static str, level: u8, may_use: &'static [&'static str]) 
 const CLI: &str = "extant";
 const TESTKIT: &str = "extant-testkit";
 const SIMDEV: &str = "extant-simdev";
-/// The crates that the tests of every crate may use, those of lower layers too.
+/// The crates that the tests of every crate may use, even those of lower layers.
 const INSTRUMENTS: [&str; 2] = [TESTKIT, SIMDEV];
 
-/// The frame, also of crates that do not exist yet.
+/// The crates, including planned ones.
 const TABLE: &[Layer] = &[
     layer("extant-blockdev", 0, &[]),
     layer("extant-format", 0, &[]),
-    // devices that measure, record and fail: beside the tests only what measures and explores uses them
+    // devices that measure, record and fail: used by tests, and by crates that measure and explore
     layer(SIMDEV, 1, &["extant-blockdev"]),
     layer("extant-space", 1, &["extant-format"]),
-    // what it writes is what the format calls wrong; knowing the checker, it would write what that finds
+    // it writes what the format calls wrong; if it used the checker, it would write only what that detects
     layer("extant-damage", 1, &["extant-blockdev", "extant-format"]),
-    // a device over a device: nothing of ext
+    // a device over a device, independent of ext formats
     layer("extant-kero", 1, &["extant-blockdev"]),
-    // FUSE for any file system: nothing of volumes
+    // FUSE for any file system, independent of volumes
     layer("extant-fuse-wire", 1, &[]),
     layer("extant-store", 2, &["extant-blockdev", "extant-format", "extant-space"]),
     layer("extant-fs", 3, &["extant-blockdev", "extant-format", "extant-space", "extant-store"]),
@@ -112,7 +112,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     Ok(Report { findings: wrong_edges(&workspace.packages), notes: Vec::new() })
 }
 
-/// One sentence for each crate that the table does not know and each dependency that it does not allow.
+/// One sentence for each crate without a row in the table, and for each dependency that it does not allow.
 fn wrong_edges(packages: &[Package]) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in packages {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Findings for one package as `cargo metadata` would describe it.
+    /// Findings for one package, in the form of `cargo metadata`.
     fn findings(name: &str, dependencies: &[(&str, Option<&str>)]) -> Vec<String> {
         let dependencies: Vec<_> = dependencies
             .iter()

@@ -1,6 +1,6 @@
-//! No function longer than one can follow, and no type with more methods than one can know.
+//! Limits the length of functions and the number of methods of a type.
 //!
-//! A function that is one flat match may be longer: each arm is read alone. Tests do not count.
+//! A function that is one flat match may be longer, since each arm is read separately. Tests do not count.
 
 use crate::report::Report;
 use crate::workspace::Workspace;
@@ -8,22 +8,22 @@ use std::collections::BTreeMap;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// Most lines of a function.
+/// Maximum number of lines of a function.
 const LINES: usize = 80;
-/// Most methods of a type, in all files of its crate together.
+/// Maximum number of methods of a type, in all files of its crate.
 const METHODS: usize = 60;
 
-/// Longer functions: crate and name, and how long. These only shrink.
+/// Known longer functions: crate and name, and number of lines. These only shrink.
 const LONG: &[(&str, usize)] = &[("check row", 83), ("crash Mounted::change", 93), ("fuse-wire Operation::parse", 104)];
-/// Larger types: crate and name, and how many methods. These only shrink.
+/// Known larger types: crate and name, and number of methods. These only shrink.
 const LARGE: &[(&str, usize)] = &[("fs Space", 77), ("fuse Ops", 65)];
 
 /// The functions and types of one crate.
 #[derive(Default)]
 struct Found {
-    /// Functions by name, with their lines; of those with one name the longest.
+    /// Functions by name, with their number of lines; the longest of several with one name.
     functions: BTreeMap<String, usize>,
-    /// Types by name, with their methods.
+    /// Types by name, with their number of methods.
     methods: BTreeMap<String, usize>,
     /// The type whose methods are being visited.
     owner: Option<String>,
@@ -53,24 +53,24 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Compares what was found with the limit, and with the known exceptions to it, which only shrink.
+/// Compares counts with the limit and with the known exceptions, which only shrink.
 fn ratchet(unit: &str, limit: usize, known: &[(&str, usize)], found: &BTreeMap<String, usize>, report: &mut Report) {
     for (name, count) in found {
         let allowed = known.iter().find(|(known, _)| known == name).map_or(limit, |(_, count)| *count);
         if *count > allowed {
-            report.findings.push(format!("{name} has {count} {unit}, and may have {allowed}: take it apart."));
+            report.findings.push(format!("{name} has {count} {unit}, more than {allowed}: split it."));
         }
     }
     for (name, allowed) in known {
         let count = found.get(*name).copied().unwrap_or_default();
         if count < *allowed {
-            let by = if count <= limit { "take it out of".to_owned() } else { format!("write {count} in") };
-            report.notes.push(format!("{name} has {count} {unit} by now: {by} the table."));
+            let by = if count <= limit { "remove it from".to_owned() } else { format!("write {count} in") };
+            report.notes.push(format!("{name} now has {count} {unit}: {by} the table."));
         }
     }
 }
 
-/// Whether a body is one match, or a few lines and one match, with arms that are short.
+/// Whether a body is one match, or a few lines and one match, with short arms.
 fn is_flat_match(block: &syn::Block) -> bool {
     let matched = block.stmts.iter().find_map(|statement| match statement {
         syn::Stmt::Expr(syn::Expr::Match(matched), _) => Some(matched),

@@ -20,7 +20,7 @@ use report::Report;
 use std::process::ExitCode;
 use workspace::Workspace;
 
-/// A check: its name on the command line and what runs it.
+/// A check: its name on the command line and its function.
 type Check = (&'static str, fn(&Workspace) -> Result<Report, String>);
 
 const CHECKS: [Check; 8] = [
@@ -35,14 +35,14 @@ const CHECKS: [Check; 8] = [
 ];
 
 const USAGE: &str = "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs|statements|words|lint
-  layers  no crate depends on one that its layer must not know
+  layers  no crate depends on one that its layer does not allow
   circles no more than three files of a crate use each other in a circle
   sizes   no .rs file is longer than 900 lines
   lengths no function is longer than 80 lines unless it is a flat match, and no type has more than 60 methods
-  unsafe  unsafe code stands only in the io_uring files of blockdev and fuse-wire
-  docs    links in *.md lead somewhere; no file names a machine's path or a registry's host
-  statements  crates, formats, modes and lines to read are as the documents say
-  words   words that docs/GLOSSARY.md retired do not come back
+  unsafe  unsafe code is only in the io_uring files of blockdev and fuse-wire
+  docs    links in *.md are valid; no file contains a machine's path or a registry's host
+  statements  statements of the documents on crates, formats, modes and lines to read are true
+  words   words retired in docs/GLOSSARY.md are not used
   lint    all of these";
 
 fn main() -> ExitCode {

@@ -1,12 +1,12 @@
-//! Unsafe code stands in two files, one for each use of io_uring, and every crate says so in its root.
+//! Unsafe code is confined to two files, one for each use of io_uring, and the root of every crate declares this.
 
 use crate::report::Report;
 use crate::workspace::Workspace;
 use std::path::Path;
 
-/// The only files that may hold unsafe code.
+/// The only files that may contain unsafe code.
 const EXCEPTIONS: [&str; 2] = ["crates/blockdev/src/uring.rs", "crates/fuse-wire/src/transport/uring.rs"];
-/// The only crates whose roots deny instead of forbidding: `forbid` could not be lifted for the files above.
+/// The only crates whose roots have `deny` instead of `forbid`, which the files above could not override.
 const DENY: [&str; 2] = ["extant-blockdev", "extant-fuse-wire"];
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
@@ -22,22 +22,22 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
         if !EXCEPTIONS.iter().any(|exception| file == Path::new(exception)) {
             let text = workspace.text(file)?.unwrap_or_default();
             report.findings.extend(unsafe_lines(&text).map(|line| {
-                format!("{}:{line} holds unsafe code; only {} may.", file.display(), EXCEPTIONS.join(" and "))
+                format!("{}:{line} contains unsafe code; only {} may.", file.display(), EXCEPTIONS.join(" and "))
             }));
         }
     }
     Ok(report)
 }
 
-/// That the root of a crate does not refuse unsafe code as it should.
+/// A finding if the root of a crate does not refuse unsafe code as required.
 fn missing_attribute(package: &str, file: &Path, text: &str) -> Option<String> {
     let denies = DENY.contains(&package) && file.ends_with("src/lib.rs");
     let attribute = if denies { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
     let says = text.lines().any(|line| line.trim() == attribute);
-    (!says).then(|| format!("{} does not say {attribute}.", file.display()))
+    (!says).then(|| format!("{} has no {attribute}.", file.display()))
 }
 
-/// The numbers of the lines with the word `unsafe` in code. `unsafe_code`, comments and strings do not count.
+/// The numbers of the lines with the word `unsafe` in code; not `unsafe_code`, comments and strings.
 fn unsafe_lines(text: &str) -> impl Iterator<Item = usize> {
     let code = code_only(text);
     let mut found = Vec::new();
@@ -49,7 +49,7 @@ fn unsafe_lines(text: &str) -> impl Iterator<Item = usize> {
     found.into_iter()
 }
 
-/// The text with comments, strings and character literals blanked out; lines stay where they are.
+/// The text with comments, strings and character literals replaced by spaces; lines are preserved.
 fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = String::with_capacity(text.len());
@@ -102,7 +102,7 @@ fn block_comment_end(text: &str, start: usize) -> usize {
     }
 }
 
-/// The end of the raw string that starts with the `r` at `start`; `None` if none starts there.
+/// The end of the raw string that starts with the `r` at `start`; `None` if there is none.
 fn raw_string_end(text: &str, start: usize) -> Option<usize> {
     let rest = &text[start + 1..];
     let hashes = rest.bytes().take_while(|&b| b == b'#').count();

@@ -1,11 +1,11 @@
-//! No source file grows past what one can hold in the head.
+//! Limits the length of source files.
 
 use crate::report::Report;
 use crate::workspace::Workspace;
 
-/// More lines than this fail.
+/// Maximum number of lines; more fail.
 const LIMIT: usize = 900;
-/// More lines than this are reported.
+/// Number of lines above which a note is printed.
 const NOTE: usize = 800;
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
@@ -21,7 +21,7 @@ fn classify(file: &str, lines: usize, report: &mut Report) {
     if lines > LIMIT {
         report
             .findings
-            .push(format!("{file} has {lines} lines, more than {LIMIT}: one of its topics wants a file of its own."));
+            .push(format!("{file} has {lines} lines, more than {LIMIT}: move one of its topics to a separate file."));
     } else if lines > NOTE {
         report.notes.push(format!("{file} has {lines} lines and will fail beyond {LIMIT}."));
     }

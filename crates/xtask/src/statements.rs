@@ -1,4 +1,4 @@
-//! The statements of the documents in numbers and lists are true: crates and their layers, formats, modes, lines to read.
+//! Checks numbers and lists in the documents: crates and their layers, formats, modes, lines to read.
 
 use crate::layers;
 use crate::report::Report;
@@ -6,8 +6,7 @@ use crate::workspace::Workspace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The files with the names of modes, with the table of modes, with the names of formats, and with the help of `extant
-/// mount`.
+/// The files with the names of modes, the table of modes, the names of formats, and the help of `extant mount`.
 const MODES: &str = "crates/fs/src/mode.rs";
 const ENGINES: &str = "crates/fs/src/engine.rs";
 const FORMATS: &str = "crates/fs/src/mkfs/options.rs";
@@ -48,7 +47,7 @@ const NUMBERS: [&str; 31] = [
 ];
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
-    let text = |file: &str| workspace.text(Path::new(file))?.ok_or_else(|| format!("{file} is no text"));
+    let text = |file: &str| workspace.text(Path::new(file))?.ok_or_else(|| format!("{file} is not a text"));
     let (readme, architecture) = (text("README.md")?, text("ARCHITECTURE.md")?);
     let names: Vec<&str> = workspace.packages.iter().map(|package| &package.name[..]).collect();
     let mut findings = crates(&names, section(&architecture, "## Crates"));
@@ -64,7 +63,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     findings.extend(missing("README.md", &readme, formats.iter().map(|name| format!("{name}`"))));
     findings.extend(rows(&coded(&text(ENGINES)?, &format_text, &modes), &documented(own)));
     if formats.is_empty() || consistencies.is_empty() || data.is_empty() {
-        findings.push(format!("{MODES} and {FORMATS} name no modes or formats where they are looked for."));
+        findings.push(format!("{MODES} and {FORMATS} have no names of modes or formats where expected."));
     }
     let reading = section(&architecture, "## Where to read");
     let mut lines = 0;
@@ -75,18 +74,18 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     Ok(Report { findings, notes: Vec::new() })
 }
 
-/// A document from a heading to the next one of its kind.
+/// The part of a document from a heading to the next one of the same level.
 fn section<'a>(text: &'a str, heading: &str) -> &'a str {
     let rest = text.split_once(heading).map_or("", |(_, rest)| rest);
     rest.split("\n## ").next().unwrap_or_default()
 }
 
-/// All texts that stand between two others.
+/// All parts of a text between two delimiters.
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Vec<&'a str> {
     text.split(before).skip(1).filter_map(|rest| Some(rest.split_once(after)?.0)).collect()
 }
 
-/// The values of a type with their names, from its `names!`.
+/// The values of a type with their names, from `names!`.
 fn values<'a>(text: &'a str, of: &str) -> Vec<(&'a str, &'a str)> {
     let list = between(text, &format!("names!({of} {{"), "}").first().copied().unwrap_or_default();
     let pairs = list.split(',').filter_map(|pair| pair.split_once('='));
@@ -98,10 +97,10 @@ fn named<'a>(text: &'a str, of: &str) -> Vec<&'a str> {
     values(text, of).into_iter().map(|(_, name)| name).collect()
 }
 
-/// The modes that a format can have.
+/// The modes available on a format.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct FormatModes {
-    /// By the name of a mode the ways of handling data to choose from.
+    /// The data modes available, by name of the consistency mode.
     data: BTreeMap<String, BTreeSet<String>>,
     /// Whether it can have a journal.
     journal: bool,
@@ -118,10 +117,10 @@ impl std::fmt::Display for FormatModes {
     }
 }
 
-/// The formats with their modes, by the name that `mkfs -t` takes.
+/// The formats with their modes, by the name for `mkfs -t`.
 type Formats = BTreeMap<String, FormatModes>;
 
-/// The formats and modes in the table of modes, with their names from the texts that have them.
+/// The formats and modes in the table of modes, with the names defined in the other texts.
 fn coded(engines: &str, formats: &str, modes: &str) -> Formats {
     let (kinds, consistencies, data) =
         (values(formats, "Kind"), values(modes, "Consistency"), values(modes, "DataMode"));
@@ -139,7 +138,7 @@ fn coded(engines: &str, formats: &str, modes: &str) -> Formats {
     all
 }
 
-/// The names of all values of a type that a row has.
+/// The names of all values of a type in a row.
 fn in_row(row: &str, of: &str, names: &[(&str, &str)]) -> Vec<String> {
     let of = format!("{of}::");
     let values = row.split(&of[..]).skip(1);
@@ -148,8 +147,8 @@ fn in_row(row: &str, of: &str, names: &[(&str, &str)]) -> Vec<String> {
     values.map(name).collect()
 }
 
-/// The formats and modes in a table of a document: format, names for `mkfs -t`, engines, journal. A cell may say `as`
-/// another format that stands above.
+/// The formats and modes in a table of a document: format, names for `mkfs -t`, engines, journal. A cell may have `as`
+/// and the name of an earlier format.
 fn documented(text: &str) -> Formats {
     let mut all = Formats::new();
     for line in text.lines().filter(|line| line.starts_with('|')).skip(2) {
@@ -164,7 +163,7 @@ fn documented(text: &str) -> Formats {
     all
 }
 
-/// The modes that a cell lists, each with what stands behind it in parentheses.
+/// The modes listed in a cell, each with the names in parentheses after it.
 fn modes_in(cell: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut modes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let (mut mode, mut inside) = ("", false);
@@ -182,10 +181,10 @@ fn modes_in(cell: &str) -> BTreeMap<String, BTreeSet<String>> {
     modes
 }
 
-/// One sentence for each format of which the document says something else than the table of modes.
+/// One sentence for each format for which the document differs from the table of modes.
 fn rows(coded: &Formats, documented: &Formats) -> Vec<String> {
     if coded.is_empty() {
-        return vec![format!("{ENGINES} has no table of modes where it is looked for.")];
+        return vec![format!("{ENGINES} has no table of modes where expected.")];
     }
     let names: BTreeSet<&String> = coded.keys().chain(documented.keys()).collect();
     let said = |formats: &Formats, name: &String| formats.get(name).map_or("nothing".to_owned(), ToString::to_string);
@@ -198,13 +197,13 @@ fn rows(coded: &Formats, documented: &Formats) -> Vec<String> {
         .collect()
 }
 
-/// One sentence for each text that a document should contain and does not.
+/// One sentence for each text missing from a document.
 fn missing(document: &str, text: &str, wanted: impl Iterator<Item = String>) -> Vec<String> {
     let wanted = wanted.filter(|wanted| !text.contains(&wanted[..]));
-    wanted.map(|wanted| format!("{document} does not name {wanted} where it lists them all.")).collect()
+    wanted.map(|wanted| format!("{document} does not name {wanted} in its complete list.")).collect()
 }
 
-/// One sentence for each list of an option's values, separated by `|`, that is not the one wanted.
+/// One sentence for each list of an option's values, separated by `|`, that differs from the expected one.
 fn lists(document: &str, text: &str, wanted: &[(&str, &[&str])]) -> Vec<String> {
     let wanted = wanted.iter().map(|(option, names)| format!("{option}{}", names.join("|")));
     wanted
@@ -213,7 +212,7 @@ fn lists(document: &str, text: &str, wanted: &[(&str, &[&str])]) -> Vec<String> 
         .collect()
 }
 
-/// The errors in what a document says of the crates.
+/// The errors in the statements of a document on the crates.
 fn crates(packages: &[&str], text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in packages {
@@ -227,12 +226,12 @@ fn crates(packages: &[&str], text: &str) -> Vec<String> {
     let number = NUMBERS.get(packages.len()).copied().unwrap_or("many");
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if !words.contains(&format!(" {number} crates")) {
-        wrong.push(format!("There are {number} crates, and ARCHITECTURE.md does not say so."));
+        wrong.push(format!("ARCHITECTURE.md does not state that there are {number} crates."));
     }
     wrong
 }
 
-/// The source files that a text names, one after the other; one without a crate lies in that of the one before.
+/// The source files named in a text; one without a crate belongs to the crate of the previous one.
 fn files(text: &str) -> Vec<String> {
     let mut files: Vec<String> = Vec::new();
     let mut src = String::new();
@@ -247,20 +246,19 @@ fn files(text: &str) -> Vec<String> {
     files
 }
 
-/// Lines of code: not blank, not comments, not tests.
+/// The number of lines of code, without blank lines, comments and tests.
 fn code_lines(text: &str) -> usize {
     let lines = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]");
     lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
-/// The finding that a text claims another number of lines than there are, by more than a sixth.
+/// A finding if a text states a number of lines that is wrong by more than a sixth.
 fn stated_lines(text: &str, lines: usize) -> Option<String> {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let claimed = between(&words, "About ", " lines of code").first().map(|number| number.replace(' ', ""));
     let claimed: usize = claimed.and_then(|number| number.parse().ok()).unwrap_or_default();
-    (claimed.abs_diff(lines) * 6 > lines).then(|| {
-        format!("ARCHITECTURE.md names {claimed} lines of code to read, and the files that it names have {lines}.")
-    })
+    (claimed.abs_diff(lines) * 6 > lines)
+        .then(|| format!("ARCHITECTURE.md states {claimed} lines of code to read, but its files have {lines}."))
 }
 
 #[cfg(test)]
@@ -320,11 +318,11 @@ names!(DataMode { Ordered = \"ordered\", NewBlocks = \"cow\" });";
         assert_eq!(sentences.len(), 1);
         assert!(sentences[0].contains("of the format ext2: linked, none, no journal."), "{sentences:?}");
         assert_eq!(found("| `none` | no |", "| `none` | yes |").len(), 1);
-        assert_eq!(found("`data=ordered`, `cow`", "`data=ordered`").len(), 2, "the one that is as it is wrong, too");
+        assert_eq!(found("`data=ordered`, `cow`", "`data=ordered`").len(), 2, "the row that refers to it, too");
         assert_eq!(found("), `none` |", ") |").len(), 2);
         assert_eq!(found("| as ext3 | as ext3 |", "| as ext3 | no |").len(), 1);
         assert_eq!(found("| as ext3 | as", "| as ext2 | as").len(), 1);
-        assert_eq!(found("`own`", "`foreign`").len(), 2, "one is missing, and one is not there");
+        assert_eq!(found("`own`", "`foreign`").len(), 2, "one is missing, and one does not exist");
         assert_eq!(rows(&Formats::new(), &documented(table)).len(), 1);
     }
 

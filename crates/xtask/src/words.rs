@@ -1,6 +1,6 @@
-//! Words that docs/GLOSSARY.md retired do not come back: in names, comments, messages and documents.
+//! Words retired in docs/GLOSSARY.md must not be used in names, comments, messages and documents.
 //!
-//! Where a word is not gone yet, the table says how often it may still stand; that number only shrinks.
+//! For a word still in use, the table has the number of its remaining uses, which only shrinks.
 
 use crate::report::Report;
 use crate::workspace::Workspace;
@@ -13,7 +13,7 @@ struct Retired {
     forms: &'static [&'static str],
     /// The word to write instead.
     instead: &'static str,
-    /// How often it may still stand in the repository.
+    /// Maximum number of uses in the repository.
     left: usize,
 }
 
@@ -59,7 +59,7 @@ const TABLE: &[Retired] = &[
     retired(&["facts"], "file metadata; native facts", 0),
 ];
 
-/// Files that must name the words.
+/// Files that must contain the words.
 const EXEMPT: &[&str] = &["docs/GLOSSARY.md", "crates/xtask/src/words.rs"];
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
@@ -95,12 +95,12 @@ fn count(table: &[Retired], texts: &[(String, String)]) -> Report {
         if places.len() > word.left {
             let first = places.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
             report.findings.push(format!(
-                "`{name}` stands {} times, more than {}: write {instead}. See {first} …, and docs/GLOSSARY.md.",
+                "`{name}` occurs {} times, more than {}: write {instead}. See {first} …, and docs/GLOSSARY.md.",
                 places.len(),
                 word.left
             ));
         } else if places.len() < word.left {
-            report.notes.push(format!("`{name}` stands {} times only: put that into the table.", places.len()));
+            report.notes.push(format!("`{name}` occurs only {} times: update the table.", places.len()));
         }
     }
     report

@@ -1,16 +1,15 @@
-//! The workspace as Cargo and git see it: packages with their dependencies, and the files that belong to the
-//! repository.
+//! The workspace as known to Cargo and git: packages with their dependencies, and the files of the repository.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// When a dependency is used.
+/// The use of a dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// By the crate itself or its build script.
+    /// In the crate itself or its build script.
     Normal,
-    /// By its tests, examples and benchmarks only.
+    /// Only in its tests, examples and benchmarks.
     Dev,
 }
 
@@ -19,16 +18,16 @@ pub(crate) enum Kind {
 pub(crate) struct Package {
     /// The package's name: `extant-format`.
     pub(crate) name: String,
-    /// Packages it depends on by path, by package name.
+    /// Packages that it depends on by path, by package name.
     pub(crate) local: Vec<(String, Kind)>,
     /// The root source files of its library and programs.
     pub(crate) roots: Vec<PathBuf>,
 }
 
-/// All that the checks look at.
+/// The input of all checks.
 #[derive(Debug)]
 pub(crate) struct Workspace {
-    /// Top folder.
+    /// The top folder.
     pub(crate) root: PathBuf,
     /// Packages in the order in which Cargo lists them.
     pub(crate) packages: Vec<Package>,
@@ -37,7 +36,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Asks `cargo metadata` and `git ls-files`. Fails with a sentence when either does not answer.
+    /// Runs `cargo metadata` and `git ls-files`. Fails with a sentence if either fails.
     pub(crate) fn load() -> Result<Self, String> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let json = output(Command::new(cargo).args(["metadata", "--no-deps", "--format-version", "1"]))?;
@@ -55,12 +54,12 @@ impl Workspace {
             .split('\0')
             .filter(|name| !name.is_empty())
             .map(PathBuf::from)
-            .filter(|path| root.join(path).is_file()) // one that was deleted but not committed is still listed
+            .filter(|path| root.join(path).is_file()) // a file deleted without a commit is still listed
             .collect();
         Ok(Self { packages: packages(&json)?, root, files })
     }
 
-    /// The text of a file, or `None` where it is not UTF-8.
+    /// The text of a file, or `None` if it is not UTF-8.
     pub(crate) fn text(&self, file: &Path) -> Result<Option<String>, String> {
         let bytes = std::fs::read(self.root.join(file)).map_err(|e| format!("{}: {e}", file.display()))?;
         Ok(String::from_utf8(bytes).ok())
@@ -88,7 +87,7 @@ fn package(json: &Value) -> Option<Package> {
         Some((dependency["name"].as_str()?.to_owned(), kind))
     };
     let root = |target: &Value| {
-        // one that is built with a feature only is a fuzz target: its macro exports a function to C
+        // a target that requires a feature is a fuzz target: its macro exports a function to C
         let of_the_product = target["required-features"].is_null()
             && target["kind"].as_array()?.iter().any(|kind| kind == "lib" || kind == "bin");
         of_the_product.then(|| target["src_path"].as_str().map(PathBuf::from))?

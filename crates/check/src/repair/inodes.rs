@@ -159,8 +159,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         Code::InlineInodeHasExtentFlag => (Reading, STALE, Fix::By(Case::decide_map)),
         Code::InlineDataXattrMissing => (Reading, SAME, Fix::By(Case::inline_value)),
         Code::ExtraSizeWrong => (Reading, STALE, Fix::By(Case::extra_size)),
-        // for a value in another inode InodeXattrHashWrong is repaired here, whether the entry is in the inode or in
-        // its block
+        // also InodeXattrHashWrong of an entry in the inode's block, if the value is in another inode
         Code::InodeXattrNameLengthWrong | Code::InodeXattrValueSizeWrong | Code::InodeXattrHashWrong => {
             (Field, STALE, Fix::Set(attributes::drop_all_but_data))
         }

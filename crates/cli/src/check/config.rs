@@ -1,7 +1,7 @@
-//! e2fsck.conf: what an administrator has laid down for checks on this machine, in the file that e2fsck reads too.
+//! e2fsck.conf: an administrator's settings for checks on this machine, in the file that e2fsck also reads.
 //!
-//! Sections `[name]` hold relations `tag = value` and `tag = {` … `}`; `;` and `#` begin comments; values with spaces
-//! are quoted. Unknown sections and tags are ignored, and those about the memory e2fsck takes, its readahead, and its
+//! Sections `[name]` contain relations `tag = value` and `tag = {` … `}`; `;` and `#` begin comments; values with
+//! spaces are quoted. Unknown sections and tags are ignored, as are those for e2fsck's memory use, readahead and
 //! questions.
 
 use crate::failure::{Failure, Result, without_errno};
@@ -16,49 +16,49 @@ use std::path::{Path, PathBuf};
 /// The path of the file unless `E2FSCK_CONFIG` names another.
 const PLACE: &str = "/etc/e2fsck.conf";
 
-/// A larger file is not such a configuration.
+/// Maximum length of the file in bytes.
 const MOST_BYTES: u64 = 1 << 20;
-/// Sections and tags may be nested this deep; three levels are used.
+/// Maximum depth of nested sections and tags; three levels are used.
 const DEEPEST: usize = 16;
 
-/// The settings of the file that are used here.
+/// The settings of the file that Extant supports.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     /// An interrupted check of a volume that is not marked as damaged ends with status 0.
     pub(super) allow_cancellation: bool,
     /// Dates in the future are ignored.
     pub(super) broken_clock: bool,
-    /// On battery, checks that are due by time or mounts wait for twice as many.
+    /// On battery, checks due by time or mounts are due after twice the limit.
     pub(super) defer_on_battery: bool,
     pub(super) verbose: bool,
     pub(super) times: bool,
-    /// A copy of the output goes here; with percent expressions.
+    /// The file for a copy of the output; with percent expressions.
     pub(super) log: Option<PathBuf>,
-    /// The codes of the problems go here; with percent expressions.
+    /// The file for the codes of the problems; with percent expressions.
     pub(super) problem_log: Option<PathBuf>,
     /// The actions that repair may take, for each problem code.
     pub(super) problem_settings: ProblemSettings,
-    /// The maximum number of problems shown of one code; any number where there is none.
+    /// The maximum number of problems shown per code; `None` for no limit.
     pub(super) most: Option<u64>,
-    /// The settings for reporting problems of single codes.
+    /// The settings for reporting problems, by code.
     pub(super) shown: BTreeMap<Code, Shown>,
 }
 
 /// The settings for reporting problems of one code.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Shown {
-    /// So many.
+    /// The maximum number of problems shown.
     pub(super) most: Option<u64>,
-    /// Not with -p.
+    /// Not reported with -p.
     pub(super) not_preening: bool,
-    /// Not where it stays as it is.
+    /// Not reported where it is not repaired.
     pub(super) not_declined: bool,
-    /// Where it stays as it is, the volume counts as clean all the same.
+    /// If not repaired, the volume still counts as clean.
     pub(super) clean_with_it: bool,
 }
 
 impl Settings {
-    /// Reads the file. There need not be one.
+    /// Reads the file, if it exists.
     pub(super) fn load() -> Result<Self> {
         let path = std::env::var_os("E2FSCK_CONFIG").map_or(PathBuf::from(PLACE), PathBuf::from);
         let wrong = |what: &str| Failure::Message(format!("{}: {}", path.display(), without_errno(what)));
@@ -130,8 +130,7 @@ impl Settings {
     }
 }
 
-/// The file's bytes, and no more than one beyond its limit: the path may lead to a device that never ends, or to a
-/// pipe without a writer.
+/// Reads the file, at most one byte beyond the limit: the path may name an endless device, or a pipe without a writer.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     if std::fs::metadata(path)?.file_type().is_fifo() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe"));
@@ -155,7 +154,7 @@ fn code_of(text: &str) -> Option<Code> {
     u32::from_str_radix(digits, 16).ok().and_then(Code::from_number)
 }
 
-/// All relations in order: the section and tags that lead to each, and its value.
+/// All relations in order: the path of section and tags, and the value.
 fn relations(text: &str) -> Result<Vec<(Vec<String>, String)>, String> {
     let mut place: Vec<String> = Vec::new();
     let mut found = Vec::new();
@@ -195,7 +194,7 @@ fn relations(text: &str) -> Result<Vec<(Vec<String>, String)>, String> {
     if place.len() > 1 { Err("a } is missing at the end".to_owned()) } else { Ok(found) }
 }
 
-/// A word without its quotes, or without the comment behind it.
+/// A word without its quotes, or without a comment at its end.
 fn unquoted(word: &str) -> String {
     let Some(quoted) = word.strip_prefix('"') else {
         return word.split([';', '#']).next().unwrap_or(word).trim().to_owned();

@@ -1,23 +1,23 @@
-//! `-E`: e2fsck's extended options. Some are supported, some ask for what is done or left anyway, the rest are refused.
+//! `-E`: e2fsck's extended options. Some are supported, some have no effect here, the rest are refused.
 
 use std::path::PathBuf;
 
 /// One extended option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Extended {
-    /// Replay the journal, and do nothing else.
+    /// Only replay the journal.
     JournalOnly,
-    /// A copy of the output goes into this file.
+    /// Copy the output to this file.
     Log(PathBuf),
-    /// The codes of the problems go into this file.
+    /// Write the codes of the problems to this file.
     ProblemLog(PathBuf),
     /// The number of scan segments of a pass, each with a saved block map.
     ScanSegments(u32),
-    /// An inode table that cannot be found is replaced by an empty one, and the files in it are lost.
+    /// Replace an inode table that cannot be found by an empty one; its files are lost.
     EmptyTables,
-    /// Files that share blocks on purpose get blocks of their own.
+    /// Allocate separate blocks for files that share blocks on purpose.
     UnshareBlocks,
-    /// It changes nothing here.
+    /// No effect.
     Nothing,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn parse(word: &str) -> Result<Extended, String> {
         },
         "empty_tables" => Ok(Extended::EmptyTables),
         "unshare_blocks" => Ok(Extended::UnshareBlocks),
-        // all attributes that exist have version 2 but for some of the year 2001
+        // all existing attributes have version 2, except some from 2001
         "ea_ver" => match value {
             Some("1" | "2") => Ok(Extended::Nothing),
             _ => Err("ea_ver must be 1 or 2".into()),
@@ -44,7 +44,7 @@ pub(super) fn parse(word: &str) -> Result<Extended, String> {
             Some(_) => Ok(Extended::Nothing),
             None => Err("expected readahead_kb=KILOBYTES".into()),
         },
-        // nothing is optimised, nothing is discarded, and memory does not grow with link counts
+        // no optimisation, no discard, and memory use that does not depend on link counts
         "fixes_only" | "nodiscard" | "no_optimize_extents" | "inode_count_fullmap" | "no_inode_count_fullmap" => {
             Ok(Extended::Nothing)
         }

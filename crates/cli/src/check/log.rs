@@ -1,5 +1,5 @@
-//! Copies of a check's output, in files that e2fsck.conf or `-E` names: the text, and the codes as in e2fsck's problem
-//! log.
+//! Copies of a check's output, in files that e2fsck.conf or `-E` names: the text, and the codes in the format of
+//! e2fsck's problem log.
 
 use super::config::Settings;
 use super::extended::Extended;
@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The files, with their names as they will be.
+/// The log files, with their names expanded.
 #[derive(Debug)]
 pub(super) struct Logs {
     text: Option<PathBuf>,
@@ -58,7 +58,7 @@ fn save(path: &Path, bytes: &[u8]) {
     }
 }
 
-/// A name with e2fsck.conf's percent expressions filled in.
+/// Expands e2fsck.conf's percent expressions in a name.
 fn expanded(name: &str, device: &str) -> String {
     let zone = if name.contains("%U") { TimeZone::UTC } else { TimeZone::system() };
     let now = jiff::Timestamp::now().to_zoned(zone);
@@ -89,7 +89,7 @@ fn expanded(name: &str, device: &str) -> String {
     out
 }
 
-/// The problems in XML, one element each, with e2fsck's names for what they say.
+/// The problems in XML, one element each, with e2fsck's attribute names.
 fn problem_log(report: &Report) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<problem_log>\n");
     // writing to a String cannot fail
@@ -117,7 +117,7 @@ fn problem_log(report: &Report) -> String {
     out + "</problem_log>\n"
 }
 
-/// Text between quotes in XML; what XML cannot hold is written in hexadecimal.
+/// Escapes a text for an XML attribute; characters not allowed in XML are written in hexadecimal.
 fn attribute(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {

@@ -1,7 +1,7 @@
-//! `extant check --online`: a native volume that is in use, by a snapshot that is taken for it and deleted afterwards.
-//! The blocks of a snapshot do not change, so concurrent changes do not look like damage, and no process has to wait.
-//! The volume's other snapshots are checked with it; if one is deleted meanwhile, problems found in it may be false,
-//! and the check is repeated.
+//! `extant check --online`: checks a native volume in use through a snapshot that is taken for the check and deleted
+//! afterwards. The blocks of a snapshot do not change, so concurrent changes do not appear as damage, and no process
+//! has to wait. The volume's other snapshots are checked as well; if one is deleted meanwhile, problems found in it may
+//! be false, and the check is repeated.
 
 use super::config::Settings;
 use super::watch::Watch;
@@ -18,14 +18,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The prefix of the names of such snapshots; the process that made one follows.
+/// Prefix of the names of such snapshots, followed by the id of the process that created one.
 const PREFIX: &str = ".extant-check-";
 
-/// The maximum number of times that a check is done because snapshots are deleted meanwhile; the last time without
-/// them.
+/// Maximum number of checks where snapshots are deleted meanwhile; the last one omits the other snapshots.
 const ITERATIONS: u32 = 4;
 
-/// A snapshot for as long as a check takes.
+/// A snapshot that exists for the duration of a check.
 struct CheckSnapshot<'a> {
     snapshots: &'a MountedSnapshots,
     name: String,
@@ -33,7 +32,7 @@ struct CheckSnapshot<'a> {
 
 impl<'a> CheckSnapshot<'a> {
     fn new(snapshots: &'a MountedSnapshots) -> io::Result<Self> {
-        // those of checks that were killed
+        // left by checks that were killed
         for (info, _) in snapshots.list(false)? {
             let maker = std::str::from_utf8(&info.name).ok().and_then(|name| name.strip_prefix(PREFIX));
             if maker.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
@@ -50,7 +49,7 @@ impl<'a> CheckSnapshot<'a> {
     }
 }
 
-/// The reason why a path that is not a folder does not name a volume in use: often it is a file on one.
+/// The reason why a path that is not a folder is not a volume in use: often it is a file on one.
 fn not_mounted(path: &Path) -> String {
     let mount = || {
         let path = path.canonicalize().ok()?;
@@ -62,14 +61,14 @@ fn not_mounted(path: &Path) -> String {
     match mount() {
         Some(top) => {
             let top = escape(top.as_os_str().as_bytes());
-            format!("it is a file on the volume mounted on {top}: use that folder or the volume's device with --online")
+            format!("it is a file on the volume mounted on {top}: use that path or its device with --online")
         }
         None => "it is not mounted: check it without --online".to_owned(),
     }
 }
 
 impl Check {
-    /// Checks a volume that is mounted, named by a folder of it or by its device.
+    /// Checks a mounted volume, specified by a folder on it or by its device.
     pub(super) fn online(&self, settings: &Settings, watch: &Watch) -> Result<u8, Failure> {
         let failed = |e: io::Error| Failure::on(self.called(), e);
         let dir = if Path::new(&self.device).is_dir() {
@@ -81,7 +80,7 @@ impl Check {
         let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
         let source = blockdev::mount_source(&dir)
             .ok_or_else(|| Failure::on(self.called(), "the mounted file system does not answer"))?;
-        // a relative one is a name that the user chose, and not a file in the folder of this process
+        // a relative source is a name chosen by the user, not a file in the folder of this process
         if !blockdev::path_beneath(source.as_os_str(), SCHEMES).is_some_and(Path::is_absolute) {
             let why = "the list of mounts does not name its device: mount it without the option fsname, or unmount it \
                        and check the device";
@@ -103,8 +102,8 @@ impl Check {
         }
     }
 
-    /// Checks the volume with all its snapshots; once more where one of them was deleted meanwhile, and in the end
-    /// without them.
+    /// Checks the volume with all its snapshots; repeats the check where one of them was deleted meanwhile, the last
+    /// time without them.
     fn in_use(
         &self,
         snapshots: &MountedSnapshots,

@@ -1,4 +1,4 @@
-//! The text that a check prints at its end.
+//! The text output of a check.
 
 use super::config::{Settings, Shown};
 use crate::output::{counted, human};
@@ -8,10 +8,11 @@ use check::table::{Code, Severity};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// A repair of the root needs a reboot: the kernel still goes by what it read before. The exit status is e2fsck's.
+/// e2fsck's exit status for a repair of the root file system, which needs a reboot: the kernel still uses what it read
+/// before.
 pub(super) const REBOOT: u8 = 2;
 
-/// The amount of detail that is printed.
+/// The level of detail of the output.
 pub(super) struct Manner<'a> {
     pub(super) settings: &'a Settings,
     pub(super) preen: bool,
@@ -20,7 +21,7 @@ pub(super) struct Manner<'a> {
 }
 
 impl Manner<'_> {
-    /// The whole text. With `all` nothing is left out because there is much of it: for logs.
+    /// The complete text. `all` lifts the limits on the number of problems shown, for logs.
     pub(super) fn text(&self, report: &Report, all: bool) -> Vec<u8> {
         let mut out = Vec::new();
         // writing to memory cannot fail
@@ -65,7 +66,7 @@ impl Manner<'_> {
         Ok(())
     }
 
-    /// The problems to show, and how many of which codes are left out because there are so many.
+    /// The problems to show, and the number of those omitted by code because of the limits.
     fn shown(&self, report: &Report, all: bool) -> (Vec<Reported>, BTreeMap<Code, u64>) {
         let mut seen = BTreeMap::<Code, u64>::new();
         let mut left_out = BTreeMap::new();
@@ -88,7 +89,8 @@ impl Manner<'_> {
     }
 }
 
-/// As e2fsck -p says it, for the log of a boot: every line names the device, and only what matters is said.
+/// Output in the form of e2fsck -p, for the log of a boot: each line names the device, and only important messages are
+/// printed.
 fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
     let shown = |problem: &&Reported| {
         problem.fixed || problem.severity >= Severity::Error || problem.code.is_read_from_a_copy()
@@ -109,7 +111,7 @@ fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the counts of what is on the volume, as `e2fsck -v` does.
+/// Prints the counts of the volume, as `e2fsck -v` does.
 fn details(counts: &Counts, out: &mut Vec<u8>) -> io::Result<()> {
     writeln!(out)?;
     for (count, what) in [

@@ -1,6 +1,6 @@
-//! Whether a volume is marked clean, so that a check can be skipped.
+//! Checks whether a volume is marked clean, so that a check can be skipped.
 //!
-//! As e2fsck without -f: only the superblock is read. In doubt the answer is no, and the volume is checked.
+//! Like e2fsck without -f, this reads only the superblock. In doubt the volume is checked.
 
 use super::config::Settings;
 use blockdev::BlockDevice;
@@ -18,8 +18,8 @@ pub(super) struct LeftClean {
 }
 
 /// Format and counts where the volume is marked clean and no check is due; else the reason for a check, where the
-/// superblock has one. `now` is the time in seconds since 1970, unless it is the system's. With `orphans` a list of
-/// orphans is ignored.
+/// superblock has one. `now` is the time in seconds since 1970, by default the system's. `orphans` ignores the orphan
+/// list.
 pub(super) fn left_clean(
     device: &dyn BlockDevice,
     now: Option<u64>,
@@ -51,7 +51,7 @@ pub(super) fn left_clean(
     Ok(LeftClean { format: sb.features.format_name(), counts })
 }
 
-/// The first copy of the superblock that can be read: its block, and how long blocks are.
+/// The first readable backup superblock: its block, and the block size in bytes.
 pub(super) fn copy_of_superblock(device: &dyn BlockDevice) -> Option<(u64, u32)> {
     let mut bytes = [0; DiskSuperblock::SIZE];
     device.read(OFFSET, &mut bytes).ok()?;
@@ -63,7 +63,7 @@ pub(super) fn copy_of_superblock(device: &dyn BlockDevice) -> Option<(u64, u32)>
     })
 }
 
-/// The state of a volume that is not as an unmount leaves it.
+/// The reason why a volume is not cleanly unmounted, if any.
 fn unclean(sb: &Superblock, orphans: bool) -> Option<&'static str> {
     let state = State::from_bits_retain(sb.disk.s_state.get());
     let pending = sb.features.incompat.contains(Incompat::NEEDS_RECOVERY)
@@ -85,7 +85,7 @@ pub(super) fn is_marked(device: &dyn BlockDevice) -> bool {
     read.is_none_or(|disk| State::from_bits_retain(disk.s_state.get()).contains(State::ERROR))
 }
 
-/// Whether there is a mains supply and it is offline.
+/// Whether a mains supply exists and is offline.
 fn on_battery(supplies: &Path) -> bool {
     let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
     let mains = fs::read_dir(supplies).into_iter().flatten().flatten().map(|supply| supply.path());
@@ -94,8 +94,8 @@ fn on_battery(supplies: &Path) -> bool {
     !online.is_empty() && online.iter().all(|online| online.trim() == "0")
 }
 
-/// A check is due by the number of mounts or, where there is a clock, by time; `patience` times later than the volume
-/// says.
+/// The reason why a check is due, by the number of mounts or, where there is a clock, by time; the volume's limits are
+/// multiplied by `patience`.
 fn due(disk: &DiskSuperblock, now: Option<u64>, patience: u64) -> Option<String> {
     const DAY: u64 = 24 * 60 * 60;
     let most = disk.s_max_mnt_count.get().cast_signed();
@@ -109,7 +109,7 @@ fn due(disk: &DiskSuperblock, now: Option<u64>, patience: u64) -> Option<String>
     match now.checked_sub(checked) {
         Some(since) if since >= interval * patience => Some(format!("has gone {} days without a check", since / DAY)),
         Some(_) => None,
-        // a clock that was wrong says nothing about the time since then
+        // with a wrong clock the time since then is unknown
         None => Some("was last checked in the future".into()),
     }
 }

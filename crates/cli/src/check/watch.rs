@@ -1,5 +1,5 @@
-//! The progress and the cancellation of a check: a bar on the terminal, lines as e2fsck writes them with -C, and the
-//! signals that cancel it or switch its progress output.
+//! Progress and cancellation of a check: a bar on the terminal, lines in the format of e2fsck -C, and the signals that
+//! cancel the check or switch its progress output.
 
 use crate::failure::Failure;
 use crate::progress::{Bar, Unit};
@@ -14,29 +14,29 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Steps of a pass in e2fsck's lines.
+/// Steps per pass in e2fsck's lines.
 const STEPS: u64 = 1000;
 
 pub(crate) struct Watch {
     cancelled: Arc<AtomicBool>,
-    /// 1 where progress is reported, 0 where not; SIGUSR1 and SIGUSR2 set it.
+    /// 1 if progress is reported, else 0; set by SIGUSR1 and SIGUSR2.
     reporting: Arc<AtomicUsize>,
     bar: Bar,
     lines: Option<Mutex<Lines>>,
 }
 
-/// The lines `PASS DONE OF DEVICE`.
+/// Writer of the lines `PASS DONE OF DEVICE`.
 struct Lines {
     out: File,
     device: String,
-    /// The pass that is under way; 0 before the first.
+    /// The current pass; 0 before the first.
     pass: u64,
     step: u64,
 }
 
 impl Watch {
-    /// Watches a check. `completion` is e2fsck's -C: a file descriptor for lines, where it is negative only from
-    /// SIGUSR1 on.
+    /// Begins to watch a check. `completion` is e2fsck's -C: a file descriptor for lines; a negative one is used only
+    /// from SIGUSR1 on.
     pub(crate) fn new(device: &str, completion: Option<i32>) -> Result<Self, Failure> {
         let lines = match completion {
             Some(fd) if fd != 0 => {
@@ -48,7 +48,7 @@ impl Watch {
         let cancelled = Arc::new(AtomicBool::new(false));
         let reporting = Arc::new(AtomicUsize::new(usize::from(completion.is_none_or(|fd| fd >= 0))));
         for signal in [SIGINT, SIGTERM] {
-            // the second one ends a program that waits for a device; in this order, or the first would do so
+            // the second signal ends a program that waits for a device; in this order, or the first would
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 i32::from(exit::CANCELLED),
@@ -64,7 +64,7 @@ impl Watch {
         Ok(Self { cancelled, reporting, bar, lines })
     }
 
-    /// The check is over.
+    /// Ends the progress output.
     pub(crate) fn finish(&self) {
         self.bar.finish();
         self.report(|lines, on| lines.advance(STEPS, on));
@@ -85,11 +85,11 @@ fn unwatched(e: io::Error) -> Failure {
     Failure::Message(format!("cannot handle signals: {e}"))
 }
 
-/// The file behind a descriptor that was inherited by number: a copy of it, or where the kernel refuses that, its path
-/// in /proc, which does not work for sockets.
+/// A duplicate of a file descriptor inherited by number, or where the kernel refuses that, its path in /proc opened,
+/// which does not work for sockets.
 fn inherited(fd: i32) -> io::Result<File> {
     let path = format!("/proc/self/fd/{fd}");
-    // before a descriptor of our own can get that number
+    // before a descriptor of this process can get that number
     std::fs::symlink_metadata(&path)?;
     let copy = pidfd_open(getpid(), PidfdFlags::empty()).and_then(|own| pidfd_getfd(own, fd, PidfdGetfdFlags::empty()));
     match copy {
@@ -112,7 +112,7 @@ impl Progress for Watch {
         if self.is_reporting() {
             self.bar.set(done, total);
         }
-        // it is an estimate, and may be exceeded
+        // the total is an estimate, and may be exceeded
         let step = u128::from(done) * u128::from(STEPS) / u128::from(total);
         let step = u64::try_from(step).map_or(STEPS, |step| step.min(STEPS));
         self.report(|lines, on| lines.advance(step, on));
@@ -133,7 +133,7 @@ impl Lines {
         }
     }
 
-    /// The pass has come to that step; a line is written only if it is a new one.
+    /// Records that the pass has reached a step; writes a line only for a new step.
     fn advance(&mut self, step: u64, on: bool) {
         if self.pass > 0 && step > self.step {
             self.step = step;
@@ -144,7 +144,7 @@ impl Lines {
     fn write(&mut self, on: bool) {
         if on {
             let Self { out, device, pass, step } = self;
-            // the reader of these lines may go away; that does not stop the check
+            // the reader of these lines may exit; the check continues
             let _ = out.write_all(format!("{pass} {step} {STEPS} {device}\n").as_bytes());
         }
     }

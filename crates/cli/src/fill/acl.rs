@@ -1,9 +1,9 @@
-//! Access control lists as text, as tar(1) writes them with `--acls`.
+//! Access control lists in text form, as tar(1) stores them with `--acls`.
 
 use format::acl::{Acl, AclEntry, Tag};
 use std::collections::HashMap;
 
-/// The ids of this machine's users and groups, by their names: an archive has names where the machine that made it knew
+/// The ids of this machine's users and groups, by name: an archive has names where the machine that created it knew
 /// any.
 #[derive(Debug)]
 pub(super) struct Names {
@@ -12,14 +12,14 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Those that passwd(5) and group(5) have.
+    /// The users and groups of passwd(5) and group(5).
     pub(super) fn of_this_machine() -> Self {
         let read = |path: &str| by_name(&std::fs::read(path).unwrap_or_default());
         Self { users: read("/etc/passwd"), groups: read("/etc/group") }
     }
 }
 
-/// The third field of each line, by its first.
+/// The third field of each line, by the first.
 fn by_name(table: &[u8]) -> HashMap<Vec<u8>, u32> {
     let of_line = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b':');
@@ -29,12 +29,12 @@ fn by_name(table: &[u8]) -> HashMap<Vec<u8>, u32> {
 }
 
 fn number(text: &[u8]) -> Option<u32> {
-    // no user or group has the last number
+    // the last number is not a user or group
     std::str::from_utf8(text).ok()?.parse().ok().filter(|id| *id != u32::MAX)
 }
 
-/// A list that the kernel would accept; `None` where it is invalid, or has a name that this machine does not know. As
-/// with tar(1), a number takes precedence over a name.
+/// Parses a list that the kernel would accept; `None` if it is invalid, or has a name that this machine does not know.
+/// As with tar(1), a number takes precedence over a name.
 pub(super) fn parse(text: &[u8], names: &Names) -> Option<Acl> {
     let mut entries = entries(text).map(|entry| parse_entry(entry, names)).collect::<Option<Vec<_>>>()?;
     entries.sort_by_key(|entry| match entry.tag {
@@ -48,13 +48,13 @@ pub(super) fn parse(text: &[u8], names: &Names) -> Option<Acl> {
     Some(Acl(entries)).filter(Acl::is_valid)
 }
 
-/// The permissions that a list grants to the file's group: none where it has no such entry.
+/// The permissions that a list grants to the owning group: none without such an entry.
 pub(super) fn group(text: &[u8]) -> u16 {
     let group = entries(text).filter_map(fields).find(|(tag, who, _)| tag_word(tag) == Some("group") && who.is_empty());
     group.and_then(|(.., perm)| permissions(perm)).unwrap_or(0)
 }
 
-/// The same for a list as an attribute stores it.
+/// As [`group`], for a list in the binary form of an attribute.
 pub(super) fn group_of(attribute: &[u8]) -> u16 {
     let list = Acl::from_xattr(attribute).unwrap_or_default();
     list.0.iter().find(|entry| entry.tag == Tag::GroupObj).map_or(0, |entry| entry.perm & 7)
@@ -67,7 +67,7 @@ fn entries(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
 }
 
-/// The subject of an entry, by its kind and name, and the permissions. A number may follow, as in `user:name:rw-:1234`.
+/// The tag, name and permissions of an entry. A number may follow, as in `user:name:rw-:1234`.
 fn fields(entry: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let mut fields = entry.split(|byte| *byte == b':');
     Some((fields.next()?, fields.next()?, fields.next()?))
@@ -88,13 +88,13 @@ fn parse_entry(entry: &[u8], names: &Names) -> Option<AclEntry> {
     Some(AclEntry { tag, perm: permissions(perm)? })
 }
 
-/// The tag that a word stands for, as a whole or as its first letter.
+/// The tag that a word denotes, in full or by its first letter.
 fn tag_word(word: &[u8]) -> Option<&'static str> {
     const TAGS: [&str; 4] = ["user", "group", "mask", "other"];
     TAGS.into_iter().find(|tag| word == tag.as_bytes() || Some(word) == tag.as_bytes().get(..1))
 }
 
-/// `rwx`, with `-` for what is not granted.
+/// Parses `rwx`, with `-` for permissions not granted.
 fn permissions(text: &[u8]) -> Option<u16> {
     let bit = |byte: u8, letter: u8, bit: u16| match byte {
         b'-' => Some(0),

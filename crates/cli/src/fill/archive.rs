@@ -1,7 +1,6 @@
-//! A tar archive into a volume.
+//! Unpacks a tar archive into a volume.
 //!
-//! Names are taken as paths from where it is unpacked; nothing is written elsewhere, and symbolic links are not
-//! followed.
+//! Names are relative to the destination directory; nothing is written outside it, and symbolic links are not followed.
 
 use super::acl::{self, Names};
 use super::tar::{Member, Reader};
@@ -17,17 +16,16 @@ use std::io::{self, Read};
 struct Unpacker<'f, 'v, R> {
     filler: &'f mut Filler<'v>,
     archive: Reader<R>,
-    /// Directories, by the one that each is in and its name there. A path is as long as the tree is deep, so none is
-    /// stored.
+    /// Directories, by parent and name. Paths are as long as the tree is deep, so none is stored.
     known: HashMap<(usize, Vec<u8>), usize>,
     folders: Folders,
     /// The inode of each directory.
     numbers: Vec<InodeNo>,
-    /// The attributes that each directory gets when all is there, so that its files inherit nothing.
+    /// The final attributes of each directory, set after everything else, so that its files inherit nothing.
     last: Vec<Last>,
-    /// Bytes of attributes in there.
+    /// Bytes of attributes in `last`.
     waiting: usize,
-    /// Read for the first access control list that is text.
+    /// Loaded for the first access control list in text form.
     names: OnceCell<Names>,
     without_list: WithoutList,
 }
@@ -36,23 +34,23 @@ struct Unpacker<'f, 'v, R> {
 enum Last {
     Nothing,
     All(FileAttributes),
-    /// Everything else was done.
+    /// All attributes but the times are set.
     Times(FileAttributes),
 }
 
-/// So many bytes of attributes wait for the end at most; those of directories that have more of them are set before.
+/// Maximum number of bytes of attributes that wait for the end; beyond it all waiting attributes are set at once.
 const WAITING_MAX: usize = 16 << 20;
 
-/// Files whose access control lists are left out.
+/// Files whose access control lists were omitted.
 #[derive(Default)]
 struct WithoutList {
     count: u64,
-    /// The first of them.
+    /// The first of their paths.
     first: Vec<String>,
 }
 
 impl WithoutList {
-    /// So many are named.
+    /// Maximum number of paths named.
     const NAMED: usize = 3;
 
     fn add(&mut self, path: &[u8]) {
@@ -62,7 +60,7 @@ impl WithoutList {
         }
     }
 
-    /// The message about them.
+    /// The message about these files.
     fn sentence(&self) -> Option<String> {
         let more = self.count - self.first.len() as u64;
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -77,7 +75,7 @@ impl WithoutList {
     }
 }
 
-/// Unpacks an archive into the directory `into`. `name` is what the archive is called in complaints.
+/// Unpacks an archive into the directory `into`. `name` denotes the archive in messages.
 pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into: InodeNo) -> Result<(), Stop> {
     let broken = |e: io::Error| Stop::Failed(format!("{}: {e}", check::render::escape(name)));
     let mut unpacker = Unpacker {
@@ -99,7 +97,7 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
             Err(e) => break Err(broken(e)),
         }
     };
-    // those inside before the one that they are in
+    // the content of a directory before the directory
     for folder in (0..unpacker.last.len()).rev() {
         unpacker.complete(folder, true)?;
     }
@@ -120,7 +118,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         if member.kind == b'5' {
             if let Some(folder) = self.directory(&path)? {
                 self.waiting += bytes_of(&attributes);
-                // where the archive has one directory twice the later one counts
+                // of several entries for one directory the last applies
                 self.wait(folder, Last::All(attributes));
                 if self.waiting > WAITING_MAX {
                     (0..self.last.len()).try_for_each(|folder| self.complete(folder, false))?;
@@ -152,7 +150,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
     }
 
-    /// Replaces the last step that waits for a directory.
+    /// Replaces the pending last step of a directory.
     fn wait(&mut self, folder: usize, last: Last) {
         if let Some(before) = self.last.get_mut(folder)
             && let Last::All(before) = std::mem::replace(before, last)
@@ -161,7 +159,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
     }
 
-    /// Does the last step of a directory: at the end all of it, before only where it has attributes to wait for.
+    /// Performs the last step of a directory; before the end, only if extended attributes are waiting.
     fn complete(&mut self, folder: usize, end: bool) -> Result<(), Stop> {
         let last = match self.last.get_mut(folder) {
             Some(last) if end || matches!(&*last, Last::All(attributes) if bytes_of(attributes) > 0) => last,
@@ -182,9 +180,8 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
     }
 
-    /// The attributes of a member, with the access control lists that it has as text. Where one is left out, the
-    /// permissions of the group, which stand for the most that the list grants, shrink to those of the group's own
-    /// entry.
+    /// The attributes of a member, with its access control lists in text form. Where one is omitted, the permissions of
+    /// the group, which are the mask of the list, are reduced to those of the entry for the owning group.
     fn attributes_of(&mut self, member: &mut Member, path: &[u8]) -> FileAttributes {
         let mut xattrs = std::mem::take(&mut member.xattrs);
         let (mut mode, mut whole) = (member.mode, true);
@@ -211,7 +208,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         self.numbers.get(folder).copied().unwrap_or(InodeNo::ROOT)
     }
 
-    /// The directory at a path; those on the way that the archive did not name are made.
+    /// The directory at a path; missing directories on the way are created.
     fn directory(&mut self, path: &[u8]) -> Result<Option<usize>, Stop> {
         let (mut folder, mut start) = (Folders::START, 0);
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -233,7 +230,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         Ok(Some(folder))
     }
 
-    /// The directory at a path, if the archive had anything there.
+    /// The inode of the directory at a path, if the archive had anything in it.
     fn known(&self, path: &[u8]) -> Option<InodeNo> {
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let folder = names.try_fold(Folders::START, |folder, name| self.known.get(&(folder, name.to_vec())).copied());
@@ -269,12 +266,12 @@ impl<R: Read> Unpacker<'_, '_, R> {
     }
 }
 
-/// The memory that attributes take.
+/// Memory used by attributes, in bytes.
 fn bytes_of(attributes: &FileAttributes) -> usize {
     attributes.xattrs.iter().map(|(name, value)| name.len() + value.len() + size_of::<(Vec<u8>, Vec<u8>)>()).sum()
 }
 
-/// A name in an archive as a path without `.`, empty components and slashes at the ends; `None` where it has `..`.
+/// A name in an archive as a path without `.`, empty components, and slashes at either end; `None` if it contains `..`.
 fn clean(name: &[u8]) -> Option<Vec<u8>> {
     let mut path = Vec::new();
     for part in name.split(|byte| *byte == b'/') {

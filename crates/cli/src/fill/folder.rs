@@ -1,4 +1,4 @@
-//! A tree of this machine into a volume, as `cp -a` copies it.
+//! Copies a tree of this machine into a volume, as `cp -a` does.
 
 use super::reach::Reach;
 use super::{FileAttributes, Filler, Input, ParentAndName, Stop};
@@ -17,16 +17,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Copies of trees into one volume, which share their hard links.
+/// Copies trees into one volume, with hard links between them.
 pub(crate) struct Folder<'f, 'v> {
     filler: &'f mut Filler<'v>,
-    /// Files with several names, by device and inode, and what they became.
+    /// Files with several names: device and inode of the source, inode of the copy.
     linked: HashMap<(u64, u64), InodeNo>,
-    /// Device and inode of the file that holds the volume: it is not copied into itself.
+    /// Device and inode of the file that contains the volume: it is not copied into itself.
     own: Option<(u64, u64)>,
 }
 
-/// The position of a copy. Both paths are as long as the tree is deep, so they are there once, and not at each level.
+/// The position of a copy. Both paths are as long as the tree is deep, so they are stored once, not per level.
 struct Paths {
     from: Reach,
     /// The path in the volume.
@@ -49,23 +49,23 @@ impl Paths {
     }
 }
 
-/// A directory that is being copied.
+/// A directory being copied.
 struct Level {
     number: InodeNo,
     names: std::vec::IntoIter<OsString>,
-    /// Set in the end; nothing where the directory stays as it is.
+    /// Set at the end; `None` if the directory's attributes do not change.
     attributes: Option<FileAttributes>,
 }
 
 impl<'f, 'v> Folder<'f, 'v> {
-    /// `device` is the path of the volume, where it has one.
+    /// `device` is the path of the volume, if it has one.
     pub(crate) fn new(filler: &'f mut Filler<'v>, device: impl AsRef<Path>) -> Self {
         let own = std::fs::metadata(device).ok().map(|metadata| (metadata.dev(), metadata.ino()));
         Self { filler, linked: HashMap::new(), own }
     }
 
-    /// Copies the content of a folder into a directory of the volume. With `change` the directory gets the folder's
-    /// attributes, changed by it.
+    /// Copies the content of a folder into a directory of the volume. With `change`, the directory gets the folder's
+    /// attributes after that modification.
     pub(crate) fn contents(
         &mut self,
         source: &Path,
@@ -84,14 +84,14 @@ impl<'f, 'v> Folder<'f, 'v> {
         self.levels(&mut paths, Vec::from_iter(level))
     }
 
-    /// Copies a file or folder into a directory of the volume, under a name there.
+    /// Copies a file or folder into a directory of the volume, under the specified name.
     pub(crate) fn one(&mut self, source: &Path, to: ParentAndName<'_>, path: &[u8]) -> Result<(), Stop> {
         let mut paths = Paths::new(source, path);
         let level = self.entry(&mut paths, to)?;
         self.levels(&mut paths, Vec::from_iter(level))
     }
 
-    /// Makes a file from standard input, owned by the user of this process.
+    /// Creates a file from standard input, owned by the user of this process.
     pub(crate) fn standard_input(&mut self, to: ParentAndName<'_>, path: &[u8], now: Timestamp) -> Result<(), Stop> {
         let Some(number) = self.filler.node(to, path, FileKind::Regular, (0, 0))? else { return Ok(()) };
         let mut input = Input::new(io::stdin(), Arc::clone(&self.filler.interrupted));
@@ -130,7 +130,7 @@ impl<'f, 'v> Folder<'f, 'v> {
         Ok(())
     }
 
-    /// Copies the file at the end of the path; a directory without its content, which is for the caller.
+    /// Copies the file at the end of the path; for a directory, the content is left to the caller.
     fn entry(&mut self, paths: &mut Paths, to: ParentAndName<'_>) -> Result<Option<Level>, Stop> {
         let Some(metadata) = self.metadata(paths, false) else { return Ok(None) };
         if metadata.is_dir() {
@@ -148,7 +148,7 @@ impl<'f, 'v> Folder<'f, 'v> {
         self.filler.complain_of_source(paths.from.path(), why);
     }
 
-    /// Makes a directory, or joins one that exists, whose attributes stay.
+    /// Creates a directory, or uses an existing one, whose attributes do not change.
     fn enter(&mut self, paths: &mut Paths, metadata: &Metadata, to: ParentAndName<'_>) -> Result<Option<Level>, Stop> {
         let Some((number, new)) = self.filler.directory(to, paths.into.path())? else { return Ok(None) };
         let attributes = (new || self.filler.force).then(|| self.attributes_of(paths, metadata));
@@ -158,7 +158,7 @@ impl<'f, 'v> Folder<'f, 'v> {
     fn level(&mut self, paths: &mut Paths, number: InodeNo, attributes: Option<FileAttributes>) -> Option<Level> {
         match paths.from.names() {
             Ok(mut names) => {
-                // the same folder makes the same volume
+                // equal folders make equal volumes
                 names.sort_unstable();
                 Some(Level { number, names: names.into_iter(), attributes })
             }
@@ -174,7 +174,7 @@ impl<'f, 'v> Folder<'f, 'v> {
         let path = paths.into.path();
         let identity = (metadata.dev(), metadata.ino());
         if self.own == Some(identity) {
-            // to be expected where the image lies in the folder: not a failure
+            // expected where the image is inside the folder: not a failure
             say(&format!("{}: skipped: it is the image being written", short(paths.from.path())));
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl<'f, 'v> Folder<'f, 'v> {
 
     fn regular(&mut self, paths: &Paths, metadata: &Metadata, to: ParentAndName<'_>) -> Result<Option<InodeNo>, Stop> {
         let path = paths.into.path();
-        // before there is a file that would stay empty
+        // before an empty file is created
         let file = match paths.from.open() {
             Ok(file) => file,
             Err(e) => {
@@ -229,16 +229,16 @@ impl<'f, 'v> Folder<'f, 'v> {
         Ok(Some(number))
     }
 
-    /// Copies the data of a file and leaves the holes. Where the data ends.
+    /// Copies the data of a file and omits the holes; returns the offset where the data ends.
     fn content(&mut self, mut file: &File, paths: &Paths, number: InodeNo) -> Result<u64, Stop> {
         let path = paths.into.path();
         let mut at = 0;
         loop {
             let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
                 Ok(start) => start,
-                // nothing but a hole up to the end
+                // only a hole remains
                 Err(Errno::NXIO) => return Ok(at),
-                // a file system that does not report holes
+                // a file system without SEEK_DATA
                 Err(Errno::INVAL) if at == 0 => {
                     return self.filler.stream(number, path, &mut file, (0, u64::MAX));
                 }
@@ -257,19 +257,19 @@ impl<'f, 'v> Folder<'f, 'v> {
             let most = end.saturating_sub(start);
             at = self.filler.stream(number, path, &mut file, (start, most))?;
             if at < end {
-                // it is shorter than it was, or could not be read
+                // the file was truncated meanwhile, or could not be read
                 return Ok(at);
             }
         }
     }
 
-    /// The attributes of a file; complains of those that cannot be read.
+    /// The attributes of a file; reports those that cannot be read.
     fn attributes_of(&mut self, paths: &Paths, metadata: &Metadata) -> FileAttributes {
         let xattrs = paths.from.xattrs().unwrap_or_else(|e| {
             self.wrong(paths, format!("extended attributes: {e}"));
             Vec::new()
         });
-        // nanoseconds are under a second's worth
+        // nanoseconds are below 10^9
         let time = |seconds, nanos: i64| Timestamp { seconds, nanos: nanos as u32 };
         FileAttributes {
             mode: (metadata.mode() & 0o7777) as u16,
@@ -282,13 +282,13 @@ impl<'f, 'v> Folder<'f, 'v> {
     }
 }
 
-/// About how many bytes of data a file has, or all files below a folder have.
+/// Approximate number of bytes of data in a file, or in all files below a folder.
 pub(crate) fn bytes_below(source: &Path, counting: &Bar) -> u64 {
     let mut folders = vec![source.to_owned()];
     let mut bytes = 0u64;
     while let Some(path) = folders.pop() {
         counting.advance(1);
-        // what cannot be read is complained of when it is copied
+        // the copy reports unreadable files
         let Ok(metadata) = path.symlink_metadata() else { continue };
         if metadata.is_dir() {
             let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();

@@ -1,5 +1,5 @@
-//! Files of this machine below a folder, however deep it is: a path that is longer than the kernel accepts is walked in
-//! parts, each from an open directory on the way.
+//! Files of this machine below a folder, at any depth: a path that is longer than the kernel accepts is walked in
+//! parts, each relative to an open directory.
 
 use crate::path_stack::PathStack;
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A part of a path, with one name behind it and `/proc/self/fd/N/` before it, is shorter than the 4 096 bytes that the
-/// kernel takes.
+/// Maximum length of a part of a path: with a further name and a prefix `/proc/self/fd/N/` it is shorter than the 4 096
+/// bytes that the kernel accepts.
 const PART: usize = 3800;
 
-/// A file of this machine, found by its path.
+/// A file of this machine, addressed by its path.
 pub(super) struct Reach {
     stack: PathStack,
-    /// Open directories on the way, with the length of the path to each.
+    /// Open directories on the path, each with the length of the path to it.
     open_dirs: Vec<(usize, OwnedFd)>,
 }
 
@@ -32,12 +32,12 @@ impl Reach {
         self.stack.path()
     }
 
-    /// Goes on to what a name names.
+    /// Appends a name to the path.
     pub(super) fn enter(&mut self, name: &[u8]) {
         self.stack.enter(name);
     }
 
-    /// Goes back by one name.
+    /// Removes the last name of the path.
     pub(super) fn leave(&mut self) {
         self.stack.leave();
         let length = self.path().len();
@@ -46,7 +46,7 @@ impl Reach {
         }
     }
 
-    /// The directory that the path begins in for the kernel, and the rest of it.
+    /// The open directory that the rest of the path is relative to, and that rest.
     fn parts(&self) -> (BorrowedFd<'_>, &Path) {
         let Some((at, fd)) = self.open_dirs.last() else { return (CWD, Path::new(bytes(self.path()))) };
         let rest = self.path().get(*at..).unwrap_or_default();
@@ -76,7 +76,7 @@ impl Reach {
         Ok(readlinkat(from, path, Vec::new())?.into_bytes())
     }
 
-    /// The names in a directory, which stays open from now on where its files can be reached only from it.
+    /// The names in a directory, which stays open if its files are reachable only through it.
     pub(super) fn names(&mut self) -> io::Result<Vec<OsString>> {
         let fd = self.open_with(OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut names = Vec::new();
@@ -93,12 +93,12 @@ impl Reach {
         Ok(names)
     }
 
-    /// The extended attributes of a file, itself and not what it links to.
+    /// The extended attributes of a file; symbolic links are not followed.
     pub(super) fn xattrs(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let (from, path) = self.parts();
         let path = match self.open_dirs.last() {
             None => path.to_owned(),
-            // there is no call that takes both
+            // no system call takes a directory and a name
             Some(_) => PathBuf::from(format!("/proc/self/fd/{}", from.as_raw_fd())).join(path),
         };
         // the largest list that Linux returns

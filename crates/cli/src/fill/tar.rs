@@ -1,7 +1,7 @@
-//! Reading tar archives: the forms of POSIX (ustar, pax) and of GNU tar.
+//! Reads tar archives in the formats of POSIX (ustar, pax) and GNU tar.
 //!
-//! Written by hand because the records of pax archives hold binary values (attributes), and a library that splits them
-//! at newlines loses names that stand behind such a value.
+//! Written by hand because the records of pax archives contain binary values (attributes): a library that splits
+//! records at newlines loses the names after such a value.
 
 use fs::Timestamp;
 use std::collections::HashMap;
@@ -9,24 +9,24 @@ use std::io::{self, Error, ErrorKind, Read};
 
 /// Bytes in a block of an archive.
 const BLOCK: usize = 512;
-/// Limit in bytes of memory for the records of one member, for those that are for all, and for a long name. The map of
-/// a sparse file is not included: its segments are counted.
+/// Memory limit in bytes for the records of one member, for the global records, and for a long name. The map of a
+/// sparse file is not included: its segments are counted.
 const RECORDS_MAX: usize = 1 << 20;
-/// Bytes of memory for a record beside its key and its value.
+/// Memory overhead of a record in bytes, beside its key and value.
 const RECORD_COST: usize = 64;
-/// The most segments in the map of a sparse file.
+/// Maximum number of segments in the map of a sparse file.
 const SEGMENTS_MAX: usize = 1 << 20;
-/// The prefix of a record that holds an extended attribute.
+/// Prefix of a record with an extended attribute.
 const XATTR: &[u8] = b"SCHILY.xattr.";
-/// The prefix of a record that holds an access control list as text.
+/// Prefix of a record with an access control list in text form.
 const ACL: &[u8] = b"SCHILY.acl.";
 
 /// The content of records.
 #[derive(Debug, Default)]
 struct Records {
-    /// By their keys.
+    /// Values by key.
     values: HashMap<Vec<u8>, Vec<u8>>,
-    /// The memory that these take.
+    /// Memory used by the values, in bytes.
     bytes: usize,
     /// The map of a sparse file: offsets and lengths, alternating.
     map: Option<Vec<u64>>,
@@ -45,7 +45,7 @@ impl Records {
         Ok(())
     }
 
-    /// Puts a number behind those of the map.
+    /// Appends a number to the map.
     fn extend_map(&mut self, number: u64) -> io::Result<()> {
         let map = self.map.get_or_insert_default();
         if map.len() >= 2 * SEGMENTS_MAX {
@@ -55,13 +55,13 @@ impl Records {
         Ok(())
     }
 
-    /// Whether there is one that is for a single file.
+    /// Whether there is a record that can only apply to a single file.
     fn has_attributes(&self) -> bool {
         self.values.keys().any(|key| key.starts_with(XATTR) || key.starts_with(ACL))
     }
 }
 
-/// The records that apply to one file: its own take precedence over those for all.
+/// The records that apply to one file: its own take precedence over the global ones.
 #[derive(Clone, Copy)]
 struct Said<'a> {
     own: &'a Records,
@@ -77,7 +77,7 @@ impl<'a> Said<'a> {
 /// One file of an archive. Its data follows in the [`Reader`].
 #[derive(Debug)]
 pub(super) struct Member {
-    /// Type flag: `0` a file, `1` a hard link, `2` a symbolic link, `3` and `4` devices, `5` a directory, `6` a pipe.
+    /// Type flag: `0` file, `1` hard link, `2` symbolic link, `3` and `4` devices, `5` directory, `6` pipe.
     pub(super) kind: u8,
     pub(super) path: Vec<u8>,
     /// The target of a link.
@@ -90,17 +90,17 @@ pub(super) struct Member {
     pub(super) device: (u32, u32),
     /// Length of the file.
     pub(super) len: u64,
-    /// The extents that the data goes to, in order: offset and length.
+    /// The extents of the data in the file, in order: offset and length.
     pub(super) segments: Vec<(u64, u64)>,
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Access control lists that are there as text alone: `access` or `default`, and the list.
+    /// Access control lists present only in text form: `access` or `default`, and the list.
     pub(super) acls: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// An archive that is read from its start to its end. Reading from it returns the data of the member returned last.
+/// Reads an archive from start to end. Reading from it returns the data of the member returned last.
 pub(super) struct Reader<R> {
     from: R,
-    /// Bytes of the member that were not read yet, and those that fill its last block.
+    /// Bytes of the member that were not read yet, with the padding of its last block.
     left: u64,
     padding: u64,
     global: Records,
@@ -121,7 +121,7 @@ impl<R: Read> Read for Reader<R> {
 /// Whether a block is a member's header, by its checksum.
 pub(crate) fn is_header(block: &[u8; BLOCK]) -> bool {
     let outside = block[..148].iter().chain(&block[156..]).map(|byte| u64::from(*byte)).sum::<u64>();
-    // its own field counts as blanks
+    // the checksum field counts as spaces
     number(&block[148..156]).ok() == Some(outside + 8 * u64::from(b' '))
 }
 
@@ -143,7 +143,7 @@ impl<R: Read> Reader<R> {
                 b'g' => {
                     let mut all = std::mem::take(&mut self.global);
                     self.records(size, &mut all)?;
-                    // each file would have them, and some formats of their own
+                    // every file would have them, including formats of their own
                     if all.map.is_some() || all.has_attributes() {
                         return Err(wrong("attributes or a sparse map in a global header"));
                     }
@@ -169,7 +169,7 @@ impl<R: Read> Reader<R> {
         }
         (self.left, self.padding) = (0, 0);
         let mut header = [0; BLOCK];
-        // an archive ends with blocks of zeroes: without them the end may be missing
+        // an archive ends with zero blocks: without them the end may be missing
         if fill(&mut self.from, &mut header)? < BLOCK {
             return Err(cut_short());
         }
@@ -191,7 +191,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The name of the next member, which is the data of this one.
+    /// The name of the next member, stored as the data of this one.
     fn long_name(&mut self, size: u64) -> io::Result<Vec<u8>> {
         if size > RECORDS_MAX as u64 {
             return Err(too_long());
@@ -203,7 +203,7 @@ impl<R: Read> Reader<R> {
         Ok(bytes)
     }
 
-    /// Reads records. They have the form `LENGTH KEY=VALUE` and a newline, where LENGTH counts all of it.
+    /// Reads records of the form `LENGTH KEY=VALUE\n`, where LENGTH is the total length.
     fn records(&mut self, size: u64, into: &mut Records) -> io::Result<()> {
         self.expect_data(size)?;
         while self.left > 0 {
@@ -218,7 +218,7 @@ impl<R: Read> Reader<R> {
                     into.map = Some(Vec::new());
                     self.map_in_record(len, into)?;
                 }
-                // the map in its first form is many records of the same keys
+                // the first form of the map is many records with the same keys
                 b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => self.map_in_record(len, into)?,
                 _ if len > RECORDS_MAX as u64 => return Err(too_long()),
                 _ => {
@@ -234,7 +234,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The length of the record that follows; `None` behind the last.
+    /// The length of the next record; `None` after the last.
     fn record_len(&mut self) -> io::Result<Option<u64>> {
         let mut len: Option<u64> = None;
         while self.left > 0 {
@@ -251,7 +251,7 @@ impl<R: Read> Reader<R> {
         Err(malformed())
     }
 
-    /// The key of a record behind which `end` bytes are left.
+    /// The key of a record; `end` is the number of bytes left after the record.
     fn key(&mut self, end: u64) -> io::Result<Vec<u8>> {
         let mut key = Vec::new();
         while self.left > end {
@@ -309,7 +309,7 @@ impl<R: Read> Reader<R> {
         let target = until_zero(&header[157..257]).to_vec();
         let target = record("linkpath").cloned().or(long_target).unwrap_or(target);
         let kind = match header[156] {
-            // the oldest form knows directories by their names
+            // the oldest format marks directories by a trailing slash
             0 | b'0' | b'7' if path.ends_with(b"/") => b'5',
             0 | b'7' => b'0',
             kind => kind,
@@ -332,7 +332,7 @@ impl<R: Read> Reader<R> {
         };
         let mut xattrs: Vec<(Vec<u8>, Vec<u8>)> = with_prefix(XATTR).collect();
         xattrs.sort_unstable();
-        // tar(1) writes a list as text even where it writes the attribute, too, that holds it
+        // tar(1) writes a list as text even if it also writes the attribute with the list
         let is_there =
             |which: &[u8]| xattrs.iter().any(|(name, _)| name.strip_prefix(b"system.posix_acl_") == Some(which));
         let mut acls: Vec<(Vec<u8>, Vec<u8>)> = with_prefix(ACL).filter(|(which, _)| !is_there(which)).collect();
@@ -356,7 +356,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// GNU's first form of sparse files: four segments in the header, more in blocks behind it.
+    /// GNU's first format of sparse files: four segments in the header, more in the blocks after it.
     fn old_sparse(&mut self, header: &[u8; BLOCK]) -> io::Result<(u64, Vec<(u64, u64)>)> {
         let len = number(&header[483..495])?;
         let mut segments = Vec::new();
@@ -377,14 +377,14 @@ impl<R: Read> Reader<R> {
         Ok((len, segments))
     }
 
-    /// The later forms, in records or at the start of the data.
+    /// The later formats, in records or at the start of the data.
     fn sparse_map(&mut self, in_records: Option<&[u64]>) -> io::Result<Vec<(u64, u64)>> {
         let in_data = if in_records.is_none() { self.map_in_data()? } else { None };
         let numbers = in_records.or(in_data.as_deref()).filter(|numbers| numbers.len().is_multiple_of(2));
         Ok(numbers.ok_or_else(no_map)?.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
-    /// A count and that many pairs of numbers, each in a line, padded to whole blocks.
+    /// A count and that many pairs of numbers, one number per line, padded to whole blocks.
     fn map_in_data(&mut self) -> io::Result<Option<Vec<u64>>> {
         let mut read = 0;
         let mut line = || -> io::Result<Option<u64>> {
@@ -450,11 +450,11 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// A number of a header: octal digits, or where the first bit is set a number of base 256.
+/// A number of a header: octal digits, or base 256 if the first bit is set.
 fn number(field: &[u8]) -> io::Result<u64> {
     let Some(first) = field.first() else { return Ok(0) };
     if first & 0x80 != 0 {
-        // negative ones are times before 1970, in the two's complement of the whole field
+        // negative numbers are times before 1970, in two's complement over the whole field
         let start = if *first == 0xFF { u64::MAX } else { 0 };
         return Ok(field.iter().enumerate().fold(start, |value, (place, byte)| {
             value << 8 | u64::from(if place == 0 && *first == 0x80 { 0 } else { *byte })
@@ -471,7 +471,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Seconds with a fraction, as a record has them.
+/// Parses a time in a record: seconds with a fraction.
 fn time(text: &[u8]) -> Option<Timestamp> {
     let text = std::str::from_utf8(text).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -525,7 +525,7 @@ mod tests {
         }
     }
 
-    /// A record, and the member that holds it.
+    /// A record, and a member that contains it.
     fn member_of(kind: u8, key: &str, value: &[u8]) -> Vec<u8> {
         let rest = key.len() + value.len() + 3;
         let len = (rest..).find(|len| len.to_string().len() + rest == *len).unwrap();
@@ -547,8 +547,8 @@ mod tests {
         header
     }
 
-    /// The memory that an archive needs does not grow with it: neither by records of one member in many headers, nor by
-    /// those that are for all, and these are not copied for each member.
+    /// Memory use is bounded: neither the records of one member in many headers nor global records exceed the limit,
+    /// and global records are not copied for each member.
     #[test]
     fn records_of_many_headers_are_bounded_together() {
         let large = vec![b'x'; RECORDS_MAX / 4];
@@ -560,11 +560,11 @@ mod tests {
             assert!(Reader::new(&headers(3)[..]).next().unwrap().is_some());
             let error = Reader::new(&headers(4)[..]).next().unwrap_err();
             assert!(error.to_string().contains("more than 1 MiB"), "{error}");
-            // a value that takes the place of another
+            // a value that replaces another
             let again = [member_of(kind, "key", &large).repeat(9), header_of(b'0', 0)].concat();
             assert!(Reader::new(&again[..]).next().unwrap().is_some());
         }
-        // each record has its price
+        // each record counts its overhead
         let tiny: Vec<u8> = (0..20_000).flat_map(|n| format!("10 {n:05}=\n").into_bytes()).collect();
         assert!(records(&tiny[..10 * 10_000]).is_ok() && records(&tiny).is_err());
         for kind in [b'L', b'K'] {

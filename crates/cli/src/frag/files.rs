@@ -13,20 +13,20 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-/// Number of files shown beside those specified: those of most fragments.
+/// Number of files shown in addition to the specified ones: those with the most fragments.
 const SHOWN: usize = 10;
 
 /// A summary of files.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Files {
-    /// Files and directories that have blocks, each once.
+    /// Number of files and directories that have blocks, each counted once.
     files: u64,
     fragmented: u64,
     fragments: u64,
     blocks: u64,
-    /// The files specified, in that order.
+    /// The specified files, in that order.
     named: Vec<File>,
-    /// Of the others those of most fragments, most first.
+    /// The other files with the most fragments, in descending order.
     most: Vec<File>,
     #[serde(skip)]
     block_size: u32,
@@ -42,7 +42,7 @@ struct File {
     blocks: u64,
 }
 
-/// Reads the maps of the files at `paths` and below, of all where there is no path.
+/// Reads the maps of the files at `paths` and below; of all files without paths.
 pub(super) fn read(opened: &Opened, paths: &[OsString], complaints: &mut Complaints<'_>) -> Files {
     let root = [OsString::from("/")];
     let named = !paths.is_empty();
@@ -95,7 +95,7 @@ fn joined(start: &[u8], below: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Fragments and blocks of a file.
+/// The numbers of fragments and blocks of a file.
 fn fragments(volume: &Volume, inode: &Inode) -> fs::Result<(u64, u64)> {
     if !has_map(inode) {
         return Ok((0, 0));
@@ -113,7 +113,8 @@ fn fragments(volume: &Volume, inode: &Inode) -> fs::Result<(u64, u64)> {
     Ok((fragments, blocks))
 }
 
-/// Whether a reader goes on from one extent to the next without a seek, or with one over the blocks that a hole lacks.
+/// Whether a reader proceeds from one extent to the next without a seek, or with a seek of exactly the length of the
+/// hole.
 fn follows(before: &Extent, next: &Extent) -> bool {
     let dense = before.block.checked_add(before.len);
     let gap = next.file_block.checked_sub(before.file_block);
@@ -128,7 +129,7 @@ impl Files {
         self.blocks += blocks;
     }
 
-    /// Puts a file into the list if it is among those of most fragments.
+    /// Inserts a file into the list if it is among those with the most fragments.
     fn rank(&mut self, file: File) {
         let at = self.most.partition_point(|other| other.fragments >= file.fragments);
         if at < SHOWN {
@@ -137,7 +138,7 @@ impl Files {
         }
     }
 
-    /// For people.
+    /// Prints the summary as text.
     pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let size = |blocks: u64| human(blocks.saturating_mul(u64::from(self.block_size)));
         writeln!(out, "Files")?;
@@ -165,8 +166,8 @@ mod tests {
         let extent = |file_block, block, len| Extent { file_block, block, len, unwritten: false };
         let first = extent(0, 100, 10);
         assert!(follows(&first, &extent(10, 110, 1)));
-        assert!(follows(&first, &extent(50, 110, 1)), "next to it");
-        assert!(follows(&first, &extent(50, 150, 1)), "where it would lie without a hole");
+        assert!(follows(&first, &extent(50, 110, 1)), "adjacent");
+        assert!(follows(&first, &extent(50, 150, 1)), "where it would be without a hole");
         assert!(!follows(&first, &extent(10, 111, 1)));
         assert!(!follows(&first, &extent(10, 90, 1)));
     }

@@ -1,9 +1,9 @@
-//! Free extents, joined and counted by size.
+//! Free extents, merged and counted by size.
 
 use serde::Serialize;
 use std::ops::Range;
 
-/// Cells of a picture: parts of the volume of one length.
+/// Cells of a picture: parts of the volume of equal length.
 pub(super) const CELLS: usize = 128 * 32;
 
 /// A summary of the free space of a volume.
@@ -11,31 +11,31 @@ pub(super) const CELLS: usize = 128 * 32;
 pub(super) struct FreeExtents {
     #[serde(skip)]
     pub(super) block_size: u32,
-    /// All blocks that can be free.
+    /// The range of blocks that can be free.
     #[serde(skip)]
     pub(super) blocks: Range<u64>,
-    /// Free blocks.
+    /// Number of free blocks.
     pub(super) free: u64,
     pub(super) extents: u64,
-    /// Blocks of the smallest extent, 0 where there is none; so the largest.
+    /// Blocks of the smallest extent, 0 if there is none; likewise the largest.
     pub(super) smallest: u64,
     pub(super) largest: u64,
     /// Groups whose free space could not be read.
     pub(super) unknown_groups: u64,
-    /// Ascending, those without an extent left out.
+    /// In ascending order; empty classes are omitted.
     pub(super) classes: Vec<Class>,
-    /// Free blocks of each cell.
+    /// Number of free blocks in each cell.
     #[serde(skip)]
     pub(super) cells: Vec<u64>,
-    /// Counts by the logarithm of the length.
+    /// Counts by the binary logarithm of the length.
     #[serde(skip)]
     counts: [(u64, u64); 64],
-    /// The last extent, which may go on.
+    /// The last extent, which may continue.
     #[serde(skip)]
     open: Option<Range<u64>>,
 }
 
-/// Extents of `from` blocks and more, but less than twice as many.
+/// Extents of at least `from` and less than 2 × `from` blocks.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Class {
     pub(super) from: u64,
@@ -60,12 +60,12 @@ impl FreeExtents {
         }
     }
 
-    /// Blocks of a cell; those of the last may be fewer.
+    /// Blocks per cell; the last cell may have fewer.
     pub(super) fn cell_blocks(&self) -> u64 {
         (self.blocks.end - self.blocks.start).div_ceil(CELLS as u64).max(1)
     }
 
-    /// The next run of free blocks; runs come ascending.
+    /// Adds a run of free blocks; runs are passed in ascending order.
     pub(super) fn add(&mut self, run: Range<u64>) {
         match &mut self.open {
             Some(open) if open.end == run.start => open.end = run.end,
@@ -76,7 +76,7 @@ impl FreeExtents {
         }
     }
 
-    /// There is no further run.
+    /// Completes the summary after the last run.
     pub(super) fn finish(&mut self) {
         let ended = self.open.take();
         self.count(ended);

@@ -1,5 +1,5 @@
-//! A picture of free space: the volume from left to right and from top to bottom, cells the darker the more of them is
-//! in use; below, the share of free space that lies in extents of each size. SVG, readable in black and white.
+//! A picture of free space as SVG: the volume from left to right and from top to bottom, in cells that are darker the
+//! more of them is in use; beneath it, the share of free space in extents of each size. Readable in black and white.
 
 use super::free::{CELLS, FreeExtents};
 use crate::output::human;
@@ -12,7 +12,7 @@ const LINE: usize = 18;
 /// Length of the longest bar.
 const BAR: f64 = 560.0;
 
-/// Draws the free space of a volume called `name`.
+/// Draws the free space of the volume `name`.
 pub(super) fn svg(free: &FreeExtents, name: &str) -> String {
     let width = 2 * MARGIN + COLUMNS * CELL;
     let rows = CELLS / COLUMNS;
@@ -55,7 +55,7 @@ pub(super) fn svg(free: &FreeExtents, name: &str) -> String {
     out
 }
 
-/// The cells of the volume, each run of one shade as one rectangle.
+/// The cells of the volume, each run of one shade as a rectangle.
 fn cells(free: &FreeExtents, top: usize, out: &mut String) {
     let size = free.cell_blocks();
     let all = free.blocks.end - free.blocks.start;
@@ -63,7 +63,7 @@ fn cells(free: &FreeExtents, top: usize, out: &mut String) {
         let start = cell as u64 * size;
         let length = size.min(all.checked_sub(start).filter(|rest| *rest > 0)?);
         let of = free.cells.get(cell).copied().unwrap_or(0);
-        // full black would hide the borders of what is next to it
+        // full black would hide the borders of adjacent cells
         Some(32 + (of * 223 / length).min(223))
     };
     let mut at = 0;

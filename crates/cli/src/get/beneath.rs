@@ -1,10 +1,10 @@
-//! Writing beneath a directory of this machine with untrusted names: they come from a volume.
+//! Writing beneath a directory of this machine with untrusted names, which come from a volume.
 //!
 //! 1. A name is one component. The empty name, `.`, `..`, and names with a slash or a NUL are refused.
-//! 2. Every step is relative to a directory that is open, and follows no symbolic link, so that
-//!    nothing is written outside the directory the user named, whatever is there (from the volume, or from others).
-//! 3. No existing file is opened for writing: files are created, and one to be replaced stays until the new one is
-//!    complete and takes its name. Device nodes, pipes and sockets are only replaced by nodes of the same kind.
+//! 2. Every step is relative to an open directory and follows no symbolic link, so that nothing is written outside the
+//!    directory that the user specified, whatever is in it (from the volume, or from others).
+//! 3. No existing file is opened for writing: files are created, and a file to be replaced stays until the new one is
+//!    complete and takes its name. Device nodes, pipes and sockets are replaced only by nodes of the same kind.
 
 use fs::{FileKind, Timestamp};
 use rustix::fs::{
@@ -18,17 +18,17 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// An open directory, and whether names in it that are taken may be replaced.
+/// An open directory, and whether existing names in it may be replaced.
 #[derive(Debug)]
 pub(super) struct Beneath {
     fd: OwnedFd,
     replace: bool,
 }
 
-/// The metadata of a file beside its content.
+/// The metadata of a file other than its content.
 #[derive(Debug)]
 pub(super) struct FileAttributes {
-    /// Owner and group, where they are to be set.
+    /// Owner and group, if they are to be set.
     pub(super) owner: Option<(u32, u32)>,
     /// Permission bits.
     pub(super) mode: u16,
@@ -40,21 +40,21 @@ pub(super) struct FileAttributes {
 /// An attribute that could not be set.
 pub(super) type UnsetXattr = (Vec<u8>, io::Error);
 
-/// Each directory on the way is open: as many as the system lets this process have.
+/// Raises the limit of open files to its maximum, since every directory on the path is open.
 pub(super) fn more_descriptors() {
     let limit = getrlimit(Resource::Nofile);
-    // if that fails the usual limit stays
+    // on failure the usual limit applies
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 impl Beneath {
-    /// Opens a directory that the user names; links on the way are the user's own.
+    /// Opens a directory that the user specified; symbolic links in the path are the user's own.
     pub(super) fn open(path: &Path, replace: bool) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self { fd: openat(rustix::fs::CWD, path, flags, Mode::empty())?, replace })
     }
 
-    /// Whether what exists is replaced.
+    /// Whether existing files are replaced.
     pub(super) fn replaces(&self) -> bool {
         self.replace
     }
@@ -65,7 +65,7 @@ impl Beneath {
         Ok(Self { fd: openat(&self.fd, component(name)?, flags, Mode::empty())?, replace: self.replace })
     }
 
-    /// Opens the directory that names lead to, one after the other.
+    /// Opens the directory at a path of names.
     pub(super) fn descend(&self, names: &[&[u8]]) -> io::Result<Self> {
         let mut at = Self { fd: self.fd.try_clone()?, replace: self.replace };
         for name in names {
@@ -74,7 +74,7 @@ impl Beneath {
         Ok(at)
     }
 
-    /// The directory of that name, and whether it was made just now.
+    /// The directory of that name, and whether it was created now.
     pub(super) fn make_directory(&self, name: &[u8]) -> io::Result<(Self, bool)> {
         let made = match mkdirat(&self.fd, component(name)?, Mode::RWXU) {
             Ok(()) => true,
@@ -83,14 +83,14 @@ impl Beneath {
         };
         match self.enter(name) {
             Ok(dir) => Ok((dir, made)),
-            // something else has the name
+            // the name belongs to something else
             Err(_) if !made => Err(Errno::EXIST.into()),
             Err(e) => Err(e),
         }
     }
 
-    /// A new empty file, for this user alone. Where it is to replace another it has the name that is returned, until
-    /// [`Beneath::settle`].
+    /// Creates an empty file, accessible only to this user. If it is to replace another, it has the returned temporary
+    /// name until [`Beneath::settle`].
     pub(super) fn create_file(&self, name: &[u8]) -> io::Result<(File, Option<Vec<u8>>)> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (fd, temporary) = self.begin(name, None, |name| openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR))?;
@@ -100,19 +100,19 @@ impl Beneath {
     /// Replaces the file of that name by a new one, or removes the new one if it is incomplete.
     pub(super) fn settle(&self, temporary: &[u8], name: &[u8], whole: bool) -> io::Result<()> {
         let renamed = if whole { renameat(&self.fd, temporary, &self.fd, component(name)?) } else { Ok(()) };
-        // renaming leaves a name that leads to the same file as the other
+        // renaming does nothing if both names lead to the same file
         if !whole || renamed.is_err() || statat(&self.fd, temporary, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             unlinkat(&self.fd, temporary, AtFlags::empty())?;
         }
         Ok(renamed?)
     }
 
-    /// Removes a file that was made just now.
+    /// Removes a file that was just created.
     pub(super) fn remove(&self, name: &[u8]) -> io::Result<()> {
         Ok(unlinkat(&self.fd, component(name)?, AtFlags::empty())?)
     }
 
-    /// Bytes that are free for this user.
+    /// Free space for this user, in bytes.
     pub(super) fn free(&self) -> u64 {
         fstatvfs(&self.fd).map_or(0, |there| there.f_bavail.saturating_mul(there.f_frsize))
     }
@@ -121,7 +121,7 @@ impl Beneath {
         self.put(name, None, |name| symlinkat(target, &self.fd, name))
     }
 
-    /// A device, pipe or socket, with these permission bits: the process has no umask.
+    /// Creates a device, pipe or socket with these permission bits: the process has no umask.
     pub(super) fn create_node(&self, name: &[u8], kind: FileKind, device: (u32, u32), mode: u16) -> io::Result<()> {
         let file_type = match kind {
             FileKind::CharDevice => FileType::CharacterDevice,
@@ -135,13 +135,13 @@ impl Beneath {
         self.put(name, Some(like), |name| mknodat(&self.fd, name, file_type, permissions(mode), number))
     }
 
-    /// One more name for the file `old` of the directory `from`.
+    /// Adds another name for the file `old` of the directory `from`.
     pub(super) fn link(&self, name: &[u8], from: &Self, old: &[u8]) -> io::Result<()> {
         let old = component(old)?;
         self.put(name, None, |name| linkat(&from.fd, old, &self.fd, name, AtFlags::empty()))
     }
 
-    /// Makes something of that name, in place of what has it already where that was asked for.
+    /// Creates something of that name; replaces an existing file if requested.
     fn put(&self, name: &[u8], like: Option<Node>, make: impl Fn(&[u8]) -> rustix::io::Result<()>) -> io::Result<()> {
         match self.begin(name, like, make)? {
             ((), Some(temporary)) => self.settle(&temporary, name, true),
@@ -149,8 +149,8 @@ impl Beneath {
         }
     }
 
-    /// Makes something of that name, or under one that is free where the name is taken and may be replaced: that one
-    /// comes back as well. `like` is the only kind of node that is replaced.
+    /// Creates something of that name, or under a free temporary name, also returned, if the name exists and may be
+    /// replaced. `like` is the only kind of node that is replaced.
     fn begin<T>(
         &self,
         name: &[u8],
@@ -182,14 +182,15 @@ impl Beneath {
         Err(Errno::EXIST.into())
     }
 
-    /// Sets the attributes of a new file of that name that is neither regular nor a directory. Its mode is set already.
+    /// Sets the attributes of a new file of that name that is neither a regular file nor a directory. Its mode is
+    /// already set.
     pub(super) fn set_node_attributes(&self, name: &[u8], attributes: &FileAttributes) -> io::Result<Vec<UnsetXattr>> {
         let name = component(name)?;
         if let Some((uid, gid)) = attributes.owner {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             chownat(&self.fd, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
-        // there is no call that sets an attribute relative to an open directory
+        // no system call sets an attribute relative to an open directory
         let path = [format!("/proc/self/fd/{}/", self.fd.as_raw_fd()).as_bytes(), name].concat();
         let unset = set_all(&attributes.xattrs, |key, value| lsetxattr(&path[..], key, value, XattrFlags::empty()));
         utimensat(&self.fd, name, &attributes.times(), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -205,12 +206,12 @@ impl Beneath {
 /// A device, pipe or socket: its type, and a device's number.
 type Node = (FileType, u64);
 
-/// Whether nodes of a type are distinguished by their numbers.
+/// Whether nodes of a type are distinguished by device number.
 fn number_matters(kind: FileType) -> bool {
     matches!(kind, FileType::CharacterDevice | FileType::BlockDevice)
 }
 
-/// The words for a device, pipe or socket; `None` for everything else.
+/// The noun for a device, pipe or socket; `None` for other kinds.
 pub(super) fn node_name(kind: FileType) -> Option<&'static str> {
     match kind {
         FileType::CharacterDevice => Some("a character device"),
@@ -221,8 +222,8 @@ pub(super) fn node_name(kind: FileType) -> Option<&'static str> {
     }
 }
 
-/// Sets the attributes of an open file or directory. The owner comes first, for that removes capabilities; the mode
-/// after the extended attributes, for an access control list changes it; the times last.
+/// Sets the attributes of an open file or directory: the owner first, since that removes capabilities; the mode after
+/// the extended attributes, since an access control list changes it; the times last.
 pub(super) fn set_open_attributes(fd: impl AsFd, attributes: &FileAttributes) -> io::Result<Vec<UnsetXattr>> {
     let fd = fd.as_fd();
     if let Some((uid, gid)) = attributes.owner {
@@ -241,7 +242,7 @@ fn set_all(xattrs: &[(Vec<u8>, Vec<u8>)], set: impl Fn(&[u8], &[u8]) -> rustix::
 
 impl FileAttributes {
     fn times(&self) -> Timestamps {
-        // beyond 10^9 the system takes some numbers for commands
+        // the system interprets some values beyond 10^9 as commands
         let spec = |time: Timestamp| Timespec {
             tv_sec: time.seconds,
             tv_nsec: if time.nanos < 1_000_000_000 { i64::from(time.nanos) } else { 0 },
@@ -254,7 +255,7 @@ fn permissions(mode: u16) -> Mode {
     Mode::from_raw_mode(u32::from(mode & 0o7777))
 }
 
-/// A name that can do no harm.
+/// Checks that a name is a single, harmless component.
 fn component(name: &[u8]) -> io::Result<&[u8]> {
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "this name could lead outside the destination"));
@@ -324,7 +325,7 @@ mod tests {
         assert!(beneath.create_node(b"pipe", FileKind::Socket, (0, 0), 0o600).is_err());
         assert!(beneath.create_symlink(b"pipe", b"x").is_err() && beneath.create_file(b"pipe").is_err());
         assert_eq!(names(), 1);
-        // a second name for a file takes the place of that file's own
+        // a second name for a file replaces that file's own
         drop(beneath.create_file(b"a").unwrap());
         beneath.link(b"b", &beneath, b"a").unwrap();
         beneath.link(b"b", &beneath, b"a").unwrap();

@@ -1,4 +1,4 @@
-//! The properties of a volume in the words of udev: `ID_FS_TYPE=…`, a line each, as `blkid -o udev` prints them.
+//! The properties of a volume for udev: one line `ID_FS_TYPE=…` each, as `blkid -o udev` prints them.
 
 use fs::{Volume, VolumeSummary};
 use std::fmt::Write as _;
@@ -19,17 +19,17 @@ pub(super) fn print(volume: &Volume, summary: &VolumeSummary, out: &mut impl Wri
     Ok(())
 }
 
-/// Characters that udev takes as they are, in names of files and elsewhere.
+/// Whether udev accepts a character unescaped, in file names and elsewhere.
 fn is_safe(c: char) -> bool {
     c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii() && !c.is_control() && c != '\u{FFFD}'
 }
 
-/// With an underscore for each character that is not safe.
+/// Replaces each character that is not safe by an underscore.
 fn plain(label: &str) -> String {
     label.chars().map(|c| if is_safe(c) { c } else { '_' }).collect()
 }
 
-/// With the bytes of characters that are not safe in hexadecimal.
+/// Encodes the bytes of each character that is not safe in hexadecimal.
 fn encoded(label: &str) -> String {
     label.chars().fold(String::new(), |mut out, c| {
         if is_safe(c) {

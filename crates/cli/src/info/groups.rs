@@ -11,12 +11,12 @@ pub(super) struct Group {
     group: u32,
     first_block: u64,
     last_block: u64,
-    /// Its blocks are numbers that a native volume's metadata can have, and not blocks of the device.
+    /// The blocks are metadata numbers of a native volume, not blocks of the device.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     metadata_numbers: bool,
-    /// Holds a copy of the superblock (or the superblock itself).
+    /// Contains the superblock or a copy of it.
     superblock: bool,
-    /// The descriptor, where it could be read.
+    /// The descriptor, if it could be read.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     descriptor: Option<Descriptor>,
 }
@@ -32,13 +32,13 @@ struct Descriptor {
     directories: u32,
     unused_inodes: u32,
     flags: Vec<String>,
-    /// Blocks that are metadata region: first and last of each run; on a volume with regions.
+    /// Blocks of the metadata region, as first and last block of each run; `None` on volumes without regions.
     #[serde(skip_serializing_if = "Option::is_none")]
     regions: Option<Vec<(u64, u64)>>,
     checksum: u16,
 }
 
-/// All groups, in order; complains of those whose descriptor cannot be read, and stops where the device ends.
+/// All groups, in order; reports unreadable descriptors, and stops at the end of the device.
 pub(super) fn read(volume: &Volume, summary: &VolumeSummary, complaints: &mut Complaints<'_>) -> Vec<Group> {
     let geometry = &volume.superblock().geometry;
     let mut groups = Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn print(groups: &[Group], out: &mut impl Write) -> io::Result<()> {
         }
     }
     for line in std::iter::once(&TITLES.map(str::to_owned)).chain(&lines) {
-        // the notes stand at the left of their column, numbers at the right of theirs
+        // the notes are aligned left, numbers right
         let (notes, numbers) = line.split_last().unwrap_or((&line[0], &[]));
         for (text, width) in numbers.iter().zip(widths) {
             write!(out, "  {text:>width$}")?;

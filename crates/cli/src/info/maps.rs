@@ -1,4 +1,4 @@
-//! The space maps of a volume: table, log, and a head for each metablockgroup.
+//! The space maps of a volume: table, log, and the head of each metablockgroup.
 
 use super::Section;
 use crate::output::{counted, human};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::ops::Range;
 
-/// The values for all metablockgroups.
+/// The rows for all metablockgroups.
 pub(super) fn section(maps: &SpaceMapSummary, block_size: u32) -> Section {
     let mut s = Section::new("Space maps", "space_maps");
     let count = maps.maps.len() as u64;
@@ -47,7 +47,7 @@ fn head_value(head: &SpaceMapHead) -> Value {
     })
 }
 
-/// A line for each metablockgroup.
+/// Prints a line for each metablockgroup.
 pub(super) fn print(maps: &SpaceMapSummary, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nMetablockgroups")?;
     writeln!(

@@ -1,4 +1,4 @@
-//! The rows of superblock, journal and multiple-mount protection, in the order in which they are shown.
+//! The rows of superblock, journal and multiple-mount protection, in display order.
 
 use super::{Section, maps, quoted};
 use crate::failure::Complaints;
@@ -13,7 +13,7 @@ use fs::{Generations, SpaceMapSummary, Timestamp, Volume, VolumeSummary};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// Everything that applies to this volume.
+/// All sections that apply to this volume.
 pub(super) fn sections(
     volume: &Volume,
     summary: &VolumeSummary,
@@ -131,7 +131,7 @@ fn space(volume: &Volume, summary: &VolumeSummary, space_maps: Option<&SpaceMapS
     };
     blocks("Size", "blocks", summary.blocks);
     let statfs = volume.statfs();
-    // the superblock counts none where space maps do
+    // with space maps the superblock does not count free blocks
     let in_superblock = summary.counts_free && space_maps.is_none();
     blocks("Free", "free_blocks", if in_superblock { disk.free_blocks_count() } else { statfs.blocks_free });
     blocks("Reserved", "reserved_blocks", disk.reserved_blocks_count());
@@ -188,7 +188,7 @@ fn layout(volume: &Volume) -> Section {
     s.row("Inode size", "inode_size", size(geometry.inode_size), geometry.inode_size);
     if geometry.inode_size > 128 {
         let (least, wanted) = (disk.s_min_extra_isize.get(), disk.s_want_extra_isize.get());
-        let text = format!("{least} bytes at least, {wanted} wanted");
+        let text = format!("at least {least} bytes, desired {wanted}");
         s.row("Extra fields", "extra_isize", text, json!({"min": least, "want": wanted}));
     }
     s.number("Groups", "groups", geometry.groups);
@@ -277,7 +277,7 @@ fn history(volume: &Volume) -> Section {
     s
 }
 
-/// Errors that the kernel or a checker met; nothing where none is recorded.
+/// Errors recorded by the kernel or a checker; `None` if there are none.
 fn errors(volume: &Volume) -> Option<Section> {
     let disk = &volume.superblock().disk;
     if disk.s_error_count.get() == 0 {
@@ -389,14 +389,14 @@ fn mmp_block(volume: &Volume, at: fs::FsBlock) -> fs::Result<Mmp> {
     let offset = geometry.byte_offset(at).ok_or(fs::Error::Corrupt {
         structure: format::Structure::Superblock,
         at: format::Where::Volume,
-        what: "s_mmp_block lies outside the volume",
+        what: "s_mmp_block is outside the volume",
     })?;
     let mut block = vec![0; geometry.block_size as usize];
     volume.device().read(offset, &mut block)?;
     Ok(Mmp::parse(&block, geometry.metadata_csum.then_some(geometry.checksum_seed))?)
 }
 
-/// A time of the superblock: 40 bits of seconds, 0 for never.
+/// Adds a time of the superblock: 40 bits of seconds, 0 for never.
 fn time(s: &mut Section, label: &'static str, key: &'static str, low: u32, high: u8) {
     let seconds = i64::from(high) << 32 | i64::from(low);
     if seconds == 0 {
@@ -406,7 +406,7 @@ fn time(s: &mut Section, label: &'static str, key: &'static str, low: u32, high:
     s.row(label, key, local_time(at, SECONDS), utc_time(at));
 }
 
-/// `s_default_mount_opts`, in words that mount(8) takes, and `s_mount_opts`.
+/// `s_default_mount_opts` in the words of mount(8), and `s_mount_opts`.
 fn mount_options(disk: &DiskSuperblock) -> Vec<String> {
     const NAMES: [(u32, &str); 9] = [
         (0x1, "debug"),

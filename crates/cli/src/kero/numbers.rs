@@ -1,4 +1,4 @@
-//! The numbers of a layer, in text, JSON and for Prometheus.
+//! The statistics of a layer, as text, JSON and for Prometheus.
 
 use crate::output::human;
 use ::kero::{BLOCK, Kero};
@@ -6,14 +6,14 @@ use blockdev::BlockDevice;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// One number.
+/// One statistic.
 pub(super) struct Row {
-    /// In JSON and for Prometheus.
+    /// Name in JSON and for Prometheus.
     pub(super) name: &'static str,
-    /// For people.
+    /// Label in the text output.
     pub(super) text: &'static str,
     value: Number,
-    /// It only grows.
+    /// Whether it only grows.
     counter: bool,
 }
 
@@ -41,7 +41,7 @@ impl Row {
     }
 }
 
-/// All numbers; `since` also those of what was done since the layer was opened.
+/// All statistics; with `since`, also those of the time since the layer was opened.
 pub(super) fn rows<D: BlockDevice>(kero: &Kero<D>, since: bool) -> Vec<Row> {
     let (stats, layout) = (kero.stats(), kero.layout());
     let row = |name, text, value| Row { name, text, value, counter: false };
@@ -82,7 +82,7 @@ pub(super) fn rows<D: BlockDevice>(kero: &Kero<D>, since: bool) -> Vec<Row> {
     rows
 }
 
-/// As Prometheus reads it.
+/// The statistics in the text format of Prometheus.
 pub(super) fn prometheus(rows: &[Row], device: &str) -> String {
     let device = device.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let mut out = String::new();

@@ -1,15 +1,15 @@
-//! The content of a device that gets a layer, and where it ends.
+//! The content of a device that gets a layer, and its end.
 
 use ::kero::{BLOCK, FormatOptions, Layout};
 use blockdev::{BlockDevice, Result};
 use format::superblock::{DiskSuperblock, Geometry, OFFSET};
 
-/// The content that was found.
+/// The content found on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing that is identified.
+    /// No identified content.
     Nothing,
-    /// A volume, and the byte behind it.
+    /// A volume, and the offset of its end in bytes.
     Ends(u64),
     /// Content of unknown length: a phrase.
     Unknown(String),
@@ -34,7 +34,7 @@ pub(super) fn found(device: &dyn BlockDevice) -> Result<Found> {
     Ok(end(&bytes).map_or(Found::Unknown(what), Found::Ends))
 }
 
-/// The end of a volume that begins with these bytes.
+/// The end in bytes of a volume that begins with these bytes.
 fn end(bytes: &[u8]) -> Option<u64> {
     let number = |at: usize, len: usize| bytes.get(at..at + len);
     let little = |at| Some(u64::from_le_bytes(number(at, 8)?.try_into().ok()?));
@@ -47,7 +47,7 @@ fn end(bytes: &[u8]) -> Option<u64> {
         return u64::from_be_bytes(number(8, 8)?.try_into().ok()?).checked_mul(block.into());
     }
     if number(0x1_0040, 8) == Some(b"_BHRfS_M") {
-        // the size of this device, in the item of it that the superblock has
+        // the size of this device, in its device item in the superblock
         return little(0x1_0000 + 0xC9 + 8);
     }
     let disk = DiskSuperblock::from_slice(bytes.get(OFFSET as usize..)?)?;
@@ -55,7 +55,7 @@ fn end(bytes: &[u8]) -> Option<u64> {
     geometry.blocks.checked_mul(geometry.block_size.into())
 }
 
-/// The first byte behind the data that is not zero, where nothing was identified on the device.
+/// The end of the data that is not zero, on a device without identified content.
 pub(super) fn last_content(
     device: &dyn BlockDevice,
     options: &FormatOptions,

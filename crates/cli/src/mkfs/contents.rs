@@ -1,4 +1,4 @@
-//! The source that `-d` names: examined before anything is written to the device.
+//! The source of `-d`, examined before anything is written to the device.
 
 use crate::failure::{Failure, Result, without_errno};
 use crate::fill::is_header;
@@ -9,10 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// The most bytes of an archive without files: tar(1) fills up to 10 KiB.
+/// Maximum length in bytes of an archive without files: tar(1) pads up to 10 KiB.
 const NOTHING: u64 = 64 << 10;
 
-/// The first bytes of compressed files, the program that compressed them, and one that unpacks them to its output.
+/// Magic numbers of compressed files, the program that compresses them, and the command that decompresses to standard
+/// output.
 const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x1F\x8B", "gzip", "zcat"),
     (b"\xFD7zXZ\0", "xz", "xzcat"),
@@ -20,7 +21,7 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"BZh", "bzip2", "bzcat"),
 ];
 
-/// The source of -d, found readable, and of the right kind as far as its beginning shows.
+/// The source of -d: readable, and of the right kind as far as its beginning shows.
 pub(super) enum Contents<'a> {
     Folder(&'a Path),
     StandardInput,
@@ -44,7 +45,7 @@ impl<'a> Contents<'a> {
             return Err(Failure::Message(format!("{name}: -d names the file to be overwritten")));
         }
         let archive = File::open(from).map_err(unreadable)?;
-        // a pipe is read once, and then the volume is there already
+        // a pipe can be read only once, after the volume exists
         if found.is_file()
             && let Some(why) = objection(&archive, found.len()).map_err(unreadable)?
         {
@@ -55,7 +56,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Why a file cannot be a tar archive.
+/// The reason why a file cannot be a tar archive.
 fn objection(archive: &File, len: u64) -> io::Result<Option<String>> {
     let mut first = [0; 512];
     let at_most = usize::try_from(len).map_or(first.len(), |len| len.min(first.len()));
@@ -69,7 +70,7 @@ fn objection(archive: &File, len: u64) -> io::Result<Option<String>> {
     if len < 512 {
         return Ok(Some("too short for a tar archive".to_owned()));
     }
-    // an archive without files is a few zeroes
+    // an archive without files is a short run of zeroes
     let mut all = Vec::new();
     let nothing = len <= NOTHING && archive.try_clone()?.take(NOTHING).read_to_end(&mut all).is_ok();
     io::Seek::rewind(&mut &*archive)?;

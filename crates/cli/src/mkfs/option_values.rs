@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 type Result<T, E = String> = std::result::Result<T, E>;
 
-/// A list of features, put behind those that came before.
+/// Appends a list of features to the previous ones.
 pub(super) fn features(edits: &mut FeatureEdits, list: &str) -> Result<()> {
     edits.add(list).map_err(|e| e.to_string())
 }
@@ -85,7 +85,7 @@ pub(super) fn journal(options: &mut MkfsOptions, list: &str) -> Result<()> {
     Ok(())
 }
 
-/// The usages of -T, separated by commas.
+/// The usage types of -T, separated by commas.
 pub(super) fn usages(list: &str) -> Result<Vec<Usage>> {
     let known = || Usage::NAMES.map(|row| row.0).join(", ");
     split(list).map(|name| Usage::named(name).ok_or_else(|| format!("-T {name}: use one of {}", known()))).collect()
@@ -101,8 +101,8 @@ pub(super) fn on_error(word: &str) -> Result<OnError> {
     }
 }
 
-/// SIZE: KiB without a unit, or blocks where their size is specified; with a unit `k m g t` in that, with `s` in
-/// sectors of 512 bytes.
+/// SIZE in bytes: in KiB without a unit, or in blocks if a block size is specified; with a unit `k m g t` in that unit,
+/// with `s` in sectors of 512 bytes.
 pub(super) fn volume_size(word: &str, block_size: Option<u32>) -> Result<u64> {
     let too_large = || format!("size '{word}' is too large");
     let counts = if block_size.is_some() { "blocks (of the size set with -b)" } else { "KiB" };
@@ -121,13 +121,13 @@ pub(super) fn volume_size(word: &str, block_size: Option<u32>) -> Result<u64> {
     blockdev::parse_size(word).map_err(|_| no_size())
 }
 
-/// A size in bytes: a number, or one with a unit.
+/// A size in bytes: a number, optionally with a unit.
 pub(super) fn bytes(word: &str) -> Result<u32, String> {
     let bytes = blockdev::parse_size(word).map_err(|e| e.to_string())?;
     u32::try_from(bytes).map_err(|_| format!("{word} is too large"))
 }
 
-/// A UUID, in the usual form or as `clear`; `random` and `time` stand for a random one.
+/// Parses a UUID in the usual form or `clear`; `random` and `time` generate a random one.
 pub(super) fn volume_uuid(word: &str) -> Result<[u8; 16]> {
     match word {
         "clear" => Ok([0; 16]),
@@ -161,12 +161,12 @@ fn size(name: &str, word: &str) -> Result<u64> {
     blockdev::parse_size(word).map_err(|e| format!("{name}: {e}"))
 }
 
-/// The user and group who run this.
+/// The user and group of this process.
 pub(super) fn runner() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// `UID:GID`; without a value the user and group who run this.
+/// Parses `UID:GID`; without a value, the user and group of this process.
 fn owner(value: Option<&str>) -> Result<(u32, u32)> {
     let Some(value) = value else {
         return Ok(runner());

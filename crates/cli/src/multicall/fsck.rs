@@ -1,7 +1,7 @@
-//! The command line of e2fsck, under whose names fsck(8), systemd and scripts call this program.
+//! The command line of e2fsck, for calls by fsck(8), systemd and scripts under its names.
 //!
-//! It is read as getopt(3) reads it: short options together or apart, before and behind DEVICE, any of them twice.
-//! Options that Extant has are passed on; those without effect here are dropped; unsupported ones are refused in one
+//! Parsed like getopt(3): short options combined or separate, before and after DEVICE, repeated or not. Options that
+//! Extant has are passed on; options without effect here are dropped; unsupported options are refused with one
 //! sentence. Long options are `extant check`'s own.
 
 use super::Line;
@@ -9,10 +9,10 @@ use check::report::exit;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Options with a value: of several the last counts, but of `E` all do.
+/// Options with a value: the last one applies, except that all values of `E` do.
 const VALUED: &[u8] = b"bBCEIjlLNPz";
 
-/// Reads what follows the program's name.
+/// Parses the words after the program's name.
 pub(super) fn read(words: impl Iterator<Item = OsString>) -> Line {
     let mut line = Options::default();
     let mut words = words;
@@ -32,7 +32,7 @@ pub(super) fn read(words: impl Iterator<Item = OsString>) -> Line {
 
 #[derive(Default)]
 struct Options {
-    /// Of -p, -n and -y.
+    /// One of -p, -n and -y.
     mode: Option<u8>,
     force: bool,
     verbose: bool,
@@ -43,7 +43,7 @@ struct Options {
 }
 
 impl Options {
-    /// Takes in the letters behind one dash.
+    /// Parses the letters after one dash.
     fn cluster(&mut self, letters: &[u8], words: &mut impl Iterator<Item = OsString>) -> Result<(), Line> {
         for (at, &letter) in letters.iter().enumerate() {
             if VALUED.contains(&letter) {
@@ -67,8 +67,7 @@ impl Options {
                 b'v' => self.verbose = true,
                 b't' => self.times += 1,
                 b'V' => self.version = true,
-                // to ask before each step, to print what it is doing, to empty caches, to preserve the list of bad
-                // blocks: no effect
+                // asking before each step, verbosity, emptying caches, preserving the list of bad blocks: no effect
                 b'r' | b'd' | b'F' | b'k' => {}
                 b'c' => {
                     return Err(wrong(letter, "blocks are not tested: use badblocks(8), and e2fsck -l with its list"));
@@ -82,7 +81,7 @@ impl Options {
 
     fn value(&mut self, letter: u8, value: OsString) -> Result<(), Line> {
         match letter {
-            // sizes of e2fsck's own buffers
+            // sizes of e2fsck's buffers
             b'I' | b'P' => return Ok(()),
             b'l' | b'L' => return Err(wrong(letter, "the list of bad blocks is checked, but not changed: use e2fsck")),
             b'j' => return Err(wrong(letter, "an external journal is not replayed: use e2fsck")),
@@ -93,7 +92,7 @@ impl Options {
         Ok(())
     }
 
-    /// The same for `extant check`.
+    /// The equivalent command line of `extant check`.
     fn finish(self) -> Line {
         let mut line: Vec<OsString> = vec!["extant".into(), "check".into()];
         if self.version {
@@ -106,7 +105,7 @@ impl Options {
         line.extend(self.verbose.then(|| flag(b'v')));
         line.extend(std::iter::repeat_n(flag(b't'), self.times));
         for (letter, value) in self.valued {
-            // in one word: a value may begin with a dash
+            // in one word, since a value may begin with a dash
             let mut word = flag(letter);
             word.push(value);
             line.push(word);

@@ -1,4 +1,4 @@
-//! A device as one file of a mount.
+//! Serves a device as the only file of a mount.
 
 use super::{Holes, Serving};
 use crate::failure::{Failure, Result, say, without_errno};
@@ -12,11 +12,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The file's name unless --name sets another.
+/// The file's name unless specified with --name.
 const NAME: &str = "disk";
 
-/// Memory that this process needs must not wait for writes of the kernel to this process. To be called before there
-/// are threads. Without the privilege (CAP_SYS_RESOURCE) a user cannot attach loop devices to the file either.
+/// Declares this process as an I/O flusher, so that its memory allocations do not wait for writes of the kernel to this
+/// process. Must be called before threads are started. Without the privilege (CAP_SYS_RESOURCE) a user cannot attach
+/// loop devices to the file either.
 pub(super) fn expect_writes_of_the_kernel() {
     let _ = rustix::process::configure_io_flusher_behavior(true);
 }
@@ -58,7 +59,7 @@ impl Serving {
         std::thread::spawn(move || {
             for _ in signals.forever() {
                 match unmounter.unmount().and_then(|()| unmounter.finish()) {
-                    // a program that still has it open would prevent the end of this process
+                    // a program that still has it open would prevent this process from exiting
                     Ok(()) => std::process::exit(0),
                     Err(fuse_wire::Error::Finish(e)) => {
                         say(&format!("{about}: not all that was written may have reached the device: {e}"));

@@ -1,17 +1,17 @@
-//! `mkfs -d` of tar archives that are made here, record by record: access control lists, and what no archive may cost.
+//! `mkfs -d` of tar archives built record by record: access control lists, and limits on resources.
 
 use crate::common::{exits, extant, json, prints, text};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
 const BLOCK: usize = 512;
-/// 2001-09-09.
+/// 2001-09-09 in seconds since 1970.
 const THEN: u64 = 1_000_000_000;
-/// A list with a user of its own, as the attribute that holds it.
+/// A list with a named user, in the binary form of the attribute.
 const BINARY: &[u8] = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xd2\x04\0\0\x04\0\x04\0\xff\xff\xff\xff\
     \x10\0\x06\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Default)]
 struct Archive(Vec<u8>);
 
@@ -29,7 +29,7 @@ impl Archive {
         self.0.extend(header);
     }
 
-    /// A file, or a directory by its slash, with records.
+    /// Adds a file, or a directory if the name ends with a slash, with records.
     fn file(&mut self, name: &str, mode: u16, records: &[(&str, &[u8])]) {
         self.records(b'x', records);
         self.header(name, if name.ends_with('/') { b'5' } else { b'0' }, mode, 0);
@@ -49,7 +49,7 @@ impl Archive {
         }
     }
 
-    /// The archive as a file, and a place for a volume.
+    /// The archive as a file, and a path for a volume.
     fn end(mut self) -> Files {
         self.0.resize(self.0.len() + 2 * BLOCK, 0);
         let files = Files(tempfile::tempdir().expect("a temporary folder"));
@@ -65,7 +65,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// Fills a volume, which is consistent then, from the archive; returns the exit status of mkfs and its output.
+    /// Fills a volume from the archive and checks that it is consistent; returns the exit status and output of mkfs.
     fn fill(&self) -> (Option<i32>, String) {
         let (archive, volume) = (self.at("archive"), self.at("volume"));
         let ran = extant(&["mkfs", "-qF", "-b", "4096", "-d", text(&archive), text(&volume), "24000"]);
@@ -87,7 +87,7 @@ fn access_control_lists_arrive_from_text_and_from_attributes() {
     let mut archive = Archive::default();
     let numbers = b"user::rw-\nuser:1234:rw-\ngroup::r--\nmask::rw-\nother::---\n";
     archive.file("text", 0o660, &[("SCHILY.acl.access", numbers)]);
-    // what cannot be read is there in the other form
+    // an unreadable form is present in the other form, too
     let strangers = b"user::rw-\nuser:no such user:rw-\ngroup::r--\nmask::rw-\nother::---\n";
     let both = [("SCHILY.acl.access", &strangers[..]), ("SCHILY.xattr.system.posix_acl_access", BINARY)];
     archive.file("both", 0o660, &both);
@@ -113,7 +113,7 @@ fn access_control_lists_arrive_from_text_and_from_attributes() {
     }
 }
 
-/// The mode in an archive has the mask where the group's permissions stand: without the list it would be the group's.
+/// The group bits of a mode in an archive are the mask: without the list they would apply to the group.
 #[test]
 fn without_its_list_a_file_grants_the_group_no_more() {
     let mut archive = Archive::default();
@@ -122,7 +122,7 @@ fn without_its_list_a_file_grants_the_group_no_more() {
         archive.file(name, 0o660, &[("SCHILY.acl.access", list(group).as_bytes())]);
     }
     archive.file("/other", 0o664, &[("SCHILY.acl.ace", b"owner@:rwxp::allow")]);
-    // one that no block holds
+    // an entry too large for a block
     let entry =
         |tag: u16, perm: u16, id: u32| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat();
     let none = u32::MAX;
@@ -150,7 +150,7 @@ fn without_its_list_a_file_grants_the_group_no_more() {
     }
 }
 
-/// Directories get their attributes in the end, but for what would take too much memory until then.
+/// Directories get their attributes at the end, except those that would need too much memory until then.
 #[test]
 fn directories_with_many_attributes_are_whole() {
     let (mut archive, value, count) = (Archive::default(), [b'v'; 3800], 4600);
@@ -177,7 +177,7 @@ fn directories_with_many_attributes_are_whole() {
     }
 }
 
-/// The map of a sparse file may be longer than all other records together, and has its own bound.
+/// The map of a sparse file may be longer than all other records together, and has its own limit.
 #[test]
 fn maps_of_sparse_files_are_bounded_by_their_pieces() {
     for (pieces, refused) in [(1 << 19, false), ((1 << 20) + 1, true)] {
@@ -194,7 +194,7 @@ fn maps_of_sparse_files_are_bounded_by_their_pieces() {
     }
 }
 
-/// Records of many headers, for one member or for all, are refused before they take much memory.
+/// Records of many headers, for one member or global, are refused before they use much memory.
 #[test]
 fn records_are_bounded_together() {
     for kind in [b'x', b'g'] {

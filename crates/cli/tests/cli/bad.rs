@@ -1,9 +1,9 @@
-//! Wrong files, wrong arguments, damaged volumes: one sentence, the right exit status, never a backtrace.
+//! Wrong files, wrong arguments, damaged volumes: one sentence, the right exit status, no backtrace.
 
 use crate::common::{exits, extant, fails, plain, ready, sample, text};
 use testkit::{Image, cases, damage};
 
-/// A command line for each command that opens a volume, and the status with which it fails.
+/// A command line for each command that opens a volume, and its exit status on failure.
 fn lines(volume: &str) -> Vec<(i32, Vec<&str>)> {
     vec![
         (1, vec!["info", volume]),
@@ -107,7 +107,7 @@ fn errors_are_json_where_json_was_asked_for() {
     }
     let report: serde_json::Value = serde_json::from_slice(&extant(&["check", "--json", missing]).stdout).unwrap();
     assert_eq!((&report["clean"], &report["device"]), (&false.into(), &missing.into()), "as a report has them");
-    // a command line that cannot be read, too
+    // also for an invalid command line
     let ran = exits(16, &["check", "-B", "999", "--json", "x"]);
     let error: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
     let words = "invalid value '999' for '--block-size <BYTES>': a block size is a power of two from 1024 to 65536";
@@ -136,7 +136,7 @@ fn a_copy_that_is_whole() {
     if !ready() {
         return;
     }
-    // two groups, so that there is a copy
+    // two groups, so that there is a backup superblock
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-L", "copied"], 16 << 20).build();
     let volume = text(image.path());
     let mut bytes = image.bytes();

@@ -1,4 +1,4 @@
-//! check.
+//! Tests of `extant check`.
 
 use crate::common::{EXTANT, command, exits, fails, json, plain, prints, ready, sample, text};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use testkit::tools::{LIMIT, must, run_with};
 use testkit::{Image, oracle};
 
-/// A volume with errors that e2fsck finds too.
+/// A volume with errors that e2fsck also finds.
 fn damaged() -> Image {
     let image = plain();
     image.debugfs(&["set_inode_field /etc/motd links_count 7"]);
@@ -38,10 +38,10 @@ fn a_volume_that_was_left_clean_is_taken_at_its_word() {
     if !ready() {
         return;
     }
-    // a volume with a label e2fsck calls by it
+    // e2fsck uses the label as the name of a volume
     let image = Image::mke2fs(&["-t", "ext4"], 8 << 20).build();
     let volume = text(image.path());
-    // word for word what e2fsck says, for scripts read it
+    // the exact words of e2fsck, since scripts parse them
     let theirs = must("e2fsck", &["-n", volume]).stdout;
     let ours = prints(&["check", "-n", volume]);
     assert_eq!(ours.as_bytes(), theirs);
@@ -49,7 +49,7 @@ fn a_volume_that_was_left_clean_is_taken_at_its_word() {
     let report = json(&["check", "--json", volume]);
     assert_eq!((&report["clean"], &report["skipped"]), (&true.into(), &true.into()));
     assert_eq!(report["counts"]["inodes_total"], json(&["info", "--json", volume])["space"]["inodes"]);
-    // what e2fsck would look at is looked at
+    // whatever makes e2fsck check makes Extant check
     for change in ["set_super_value state 0", "set_super_value state 3", "set_super_value last_orphan 99999"] {
         let image = plain();
         image.debugfs(&[change]);
@@ -58,7 +58,7 @@ fn a_volume_that_was_left_clean_is_taken_at_its_word() {
     }
 }
 
-/// Files that were deleted while they were open are freed, and nothing else is looked at: as e2fsck does.
+/// Files that were deleted while open are freed, and nothing else is checked, as with e2fsck.
 #[test]
 fn orphans_of_a_volume_that_was_left_clean_are_freed() {
     if !ready() {
@@ -129,7 +129,7 @@ fn errors_are_repaired_and_reported() {
     }
     assert!(oracle::e2fsck(image.path()).clean);
     assert!(prints(&["check", "-fn", volume]).contains("No errors found"));
-    // once more, with nothing to do
+    // again, with nothing to do
     assert!(!prints(&["check", "-fy", volume]).contains("MODIFIED"));
     let image = damaged();
     let ran = exits(1, &["check", "-fy", "--json", text(image.path())]);
@@ -155,7 +155,7 @@ fn preening_stops_where_a_person_has_to_decide() {
     let ran = exits(4, &["check", "-p", "-f", text(image.path())]);
     assert!(ran.text().contains("UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY."), "{}", ran.text());
     assert!(ran.text().contains("not a problem that -p repairs: "), "{}", ran.text());
-    // only marked as one with errors, so that nothing takes it for clean
+    // only marked as having errors, so that the next check is not skipped
     let after = image.bytes();
     let other: Vec<usize> = (0..after.len()).filter(|at| after[*at] != before[*at]).collect();
     let in_superblock = |at: &usize| *at == 1024 + 0x3A || (1024 + 1020..2048).contains(at);
@@ -197,7 +197,7 @@ fn a_repair_can_be_undone() {
     let before = image.bytes();
     exits(1, &["check", "-fy", "-z", text(&undo), &volume]);
     assert!(image.bytes() != before);
-    // an undo file is never written over
+    // an undo file is never overwritten
     let again = damaged();
     let untouched = again.bytes();
     let sentence = fails(8, &["check", "-fy", "-z", text(&undo), text(again.path())]);
@@ -209,7 +209,7 @@ fn a_repair_can_be_undone() {
     let other = Image::mke2fs(&["-t", "ext4"], 8 << 20).build();
     let sentence = fails(1, &["undo", text(&undo), text(other.path())]);
     assert!(sentence.contains("another device"), "{sentence}");
-    // which of the two files, and why
+    // the error names the file and the reason
     let of_volume = format!("the undo file {volume}: it is not an undo file of this program");
     for (file, device, says) in [
         ("/no/such/undo", volume.as_str(), "cannot open the undo file /no/such/undo: no such file or directory"),
@@ -219,7 +219,7 @@ fn a_repair_can_be_undone() {
         assert_eq!(fails(1, &["undo", file, device]), format!("extant: {says}"));
     }
     assert!(prints(&["undo", text(&undo), &volume]).contains("restored"));
-    assert!(image.bytes() == before, "every byte is as it was");
+    assert!(image.bytes() == before, "not every byte was restored");
     prints(&["undo", text(&undo), &volume]);
     assert!(image.bytes() == before);
 }
@@ -253,7 +253,7 @@ fn estimates() {
     assert!(foretold["work"]["known_bytes"].as_u64() <= read.as_u64(), "{foretold} {read}");
 }
 
-/// On a modelled disk, by its clock, with very many groups, each of which is a seek.
+/// On a modelled disk, by its clock, with very many groups, each of which costs a seek.
 #[test]
 fn a_check_that_takes_long_says_so_beforehand() {
     if !ready() {
@@ -266,9 +266,9 @@ fn a_check_that_takes_long_says_so_beforehand() {
     let line = said(&disk);
     assert!(line.starts_with(&format!("extant: {disk}: about ")), "{line}");
     assert!(line.contains(" for 137 GB, ") && line.contains(" inodes: ") && line.ends_with(" processor\n"), "{line}");
-    // from memory it is over at once
+    // from memory it finishes at once
     assert_eq!(said(text(image.path())), "");
-    // in JSON it is a member
+    // in JSON it is a field
     let report = json(&["check", "-fn", "--json", &disk]);
     assert!(report["scan"]["estimate_seconds"].as_f64().unwrap() >= 10.0, "{report}");
     let foretold = json(&["check", "--estimate", "--json", &disk]);
@@ -310,7 +310,7 @@ fn progress_lines_as_e2fsck_writes_them() {
         assert!(all == 1000, "{line}");
     }
     assert_eq!(last, (5, 1000), "{said}");
-    // 0 is the bar of a terminal, and there is none; a negative number is nothing at all
+    // 0 is the bar of a terminal, and there is none; a negative number disables progress
     for fd in ["0", "-1"] {
         assert_eq!(prints(&["check", "-fn", "-C", fd, sample.path()]), prints(&["check", "-fn", sample.path()]));
     }
@@ -325,14 +325,14 @@ fn a_signal_ends_the_check() {
     }
     let sample = sample();
     for signal in [Signal::INT, Signal::TERM] {
-        // lines so long that the pipe is full before the check is over: it waits for us
+        // lines so long that the pipe is full before the check ends: it waits for the reader
         let folder = sample.image.path().parent().unwrap();
         let volume = format!("{}/{}volume.img", text(folder), "./".repeat(1800));
         let (pipe, end) = rustix::pipe::pipe().unwrap();
         rustix::pipe::fcntl_setpipe_size(&pipe, 4096).unwrap();
         let mut command = command(&["check", "-fn", "-C", "1", &volume]);
         let child = command.stdout(end).stderr(Stdio::piped()).spawn().unwrap();
-        // with our copy of the pipe's other end
+        // with this process's copy of the other end of the pipe
         drop(command);
         let mut pipe = std::fs::File::from(pipe);
         let mut first = [0];

@@ -1,4 +1,4 @@
-//! Running the program, and volumes to run it on.
+//! Running the program, and volumes for it.
 
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use testkit::{Image, Spec, Tree};
 
 pub(crate) const EXTANT: &str = env!("CARGO_BIN_EXE_extant");
 
-/// The program with these arguments, in UTC.
+/// A command for the program with these arguments, in UTC.
 pub(crate) fn command<A: AsRef<OsStr>>(args: &[A]) -> Command {
     let mut command = Command::new(EXTANT);
     command.args(args).env("TZ", "UTC").env_remove("COLUMNS");
@@ -22,7 +22,7 @@ pub(crate) fn extant<A: AsRef<OsStr>>(args: &[A]) -> Ran {
     run_with(&mut command(args), b"", LIMIT)
 }
 
-/// Runs the program, which has to end with `exit` and without a backtrace.
+/// Runs the program; it must exit with `exit` and without a backtrace.
 pub(crate) fn exits<A: AsRef<OsStr>>(exit: i32, args: &[A]) -> Ran {
     let ran = extant(args);
     let args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
@@ -31,7 +31,7 @@ pub(crate) fn exits<A: AsRef<OsStr>>(exit: i32, args: &[A]) -> Ran {
     ran
 }
 
-/// Runs the program, which has to succeed and say nothing on standard error. What it printed.
+/// Runs the program; it must succeed without output on standard error. Returns its output.
 pub(crate) fn prints<A: AsRef<OsStr>>(args: &[A]) -> String {
     let ran = exits(0, args);
     assert_eq!(String::from_utf8_lossy(&ran.stderr), "");
@@ -43,7 +43,7 @@ pub(crate) fn json<A: AsRef<OsStr>>(args: &[A]) -> Value {
     serde_json::from_str(&prints(args)).expect("JSON")
 }
 
-/// Runs the program, which has to fail with status `exit` and one sentence. The sentence.
+/// Runs the program; it must fail with status `exit` and one sentence, which is returned.
 pub(crate) fn fails<A: AsRef<OsStr>>(exit: i32, args: &[A]) -> String {
     let ran = exits(exit, args);
     let text = String::from_utf8(ran.stderr).expect("UTF-8");
@@ -51,7 +51,7 @@ pub(crate) fn fails<A: AsRef<OsStr>>(exit: i32, args: &[A]) -> String {
     text.trim_end().to_owned()
 }
 
-/// A volume, and the tree that it holds.
+/// A volume and the tree that it contains.
 pub(crate) struct Sample {
     pub(crate) tree: Tree,
     pub(crate) image: Image,
@@ -63,7 +63,7 @@ impl Sample {
     }
 }
 
-/// An ext4 volume with files of every kind; made once.
+/// An ext4 volume with files of every kind; created once.
 pub(crate) fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
@@ -73,7 +73,7 @@ pub(crate) fn sample() -> &'static Sample {
     })
 }
 
-/// A volume with a few files whose content is known.
+/// A volume with a few files of known content.
 pub(crate) fn plain() -> Image {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name);
@@ -91,7 +91,7 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are UTF-8")
 }
 
-/// Whether all programs that make the volumes are there.
+/// Whether all programs for creating the volumes are installed.
 pub(crate) fn ready() -> bool {
     testkit::need(&["mke2fs", "debugfs", "e2fsck"])
 }

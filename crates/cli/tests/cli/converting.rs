@@ -1,4 +1,4 @@
-//! `extant convert`.
+//! Tests of `extant convert`.
 
 use crate::common::{exits, extant, fails, prints, ready, sample, text};
 use testkit::oracle::e2fsck;
@@ -41,7 +41,7 @@ fn what_is_refused_is_not_changed() {
     let said = fails(1, &["convert", "--to", "spacemap", "--metablockgroup", "3", path]);
     assert!(said.contains("3 groups"), "{said}");
     assert!(image.bytes() == before);
-    // other formats are not made ext4, and that is not nothing to do; what does it is named
+    // other formats are not converted to ext4, and the error names what to use
     for (kind, says) in [
         ("ext2", "it is ext2, and convert only changes"),
         ("ext3", "`tune2fs -O extent` makes it ext4"),

@@ -1,9 +1,9 @@
-//! `extant damage`, and that the checker finds and repairs what it writes.
+//! `extant damage`, and that the checker finds and repairs the damage.
 
 use crate::common::{exits, extant, fails, json, prints, ready, sample, text};
 use testkit::Image;
 
-/// A volume of one's own.
+/// A separate volume for a test.
 fn volume() -> Image {
     Image::from_bytes(&sample().image.bytes())
 }
@@ -63,7 +63,7 @@ fn kinds_are_listed_and_others_refused() {
     assert!(said.contains("native volumes are not supported"), "{said}");
 }
 
-/// Where one of several kinds does not fit none is written; what the help shows fits a volume as mkfs makes it.
+/// If one of several kinds is not possible none is written; the examples in the help apply to a volume by mkfs.
 #[test]
 fn several_kinds_are_written_all_or_none() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -89,7 +89,7 @@ fn several_kinds_are_written_all_or_none() {
     }
 }
 
-/// A check that could not go on names a copy of the superblock with which it may.
+/// A check that was aborted names a backup superblock to try.
 #[test]
 fn a_copy_of_the_superblock_is_named() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -103,7 +103,7 @@ fn a_copy_of_the_superblock_is_named() {
     assert!(said.contains("Pass 5") && !said.contains("-b 8193"), "{said}");
 }
 
-/// The descriptors are restored with the superblock by which none of them makes sense.
+/// The descriptors are restored together with the superblock that makes all of them invalid.
 #[test]
 fn what_moves_the_descriptors_is_repaired_on_every_format() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -119,7 +119,7 @@ fn what_moves_the_descriptors_is_repaired_on_every_format() {
     }
 }
 
-/// Every corruption of the paper's Table II, three times, on the format that the paper brought.
+/// Every corruption of the paper's Table II, three times, on the paper's format.
 #[test]
 fn rext3_is_repaired() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -128,7 +128,7 @@ fn rext3_is_repaired() {
     for n in 0..24u32 {
         let dir = at("in").join(format!("d{}", n % 4));
         std::fs::create_dir_all(&dir).expect("mkdir");
-        // some with a block of numbers, some with two levels of them
+        // some with an indirect block, some with a double indirect block
         let len = 2000 + n as usize * if n < 20 { 2000 } else { 20_000 };
         std::fs::write(dir.join(format!("f{n}")), vec![n as u8 + 1; len]).expect("write");
     }
@@ -142,7 +142,7 @@ fn rext3_is_repaired() {
             std::fs::copy(fresh, damaged).expect("copy");
             let said = prints(&["damage", damaged, kind, "--seed", seed]);
             let found = extant(&["check", "-fn", damaged]);
-            // a superblock of which a copy is intact is advice
+            // a superblock with an intact copy leads to advice
             assert!(
                 matches!(found.exit, Some(0 | 4 | 12)) && found.text().contains("Pass"),
                 "{said}: {}",

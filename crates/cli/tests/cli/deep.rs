@@ -1,15 +1,16 @@
-//! Trees so deep that their paths are longer than anything the system takes, as a hostile volume may have them: memory
-//! grows with the tree, not with its square.
+//! Trees so deep that their paths are longer than the system accepts, as on a hostile volume: memory use grows linearly
+//! with the depth, not quadratically.
 
 use crate::common::{EXTANT, exits, json, ready, text};
 use std::process::Command;
 use testkit::tools::{LIMIT, Ran, run_with};
 
-/// Directories in each other.
+/// Number of nested directories.
 const DEPTH: usize = 2000;
-/// Bytes of each one's name. All paths together have 500 MB.
+/// Bytes of each name. All paths together have 500 MB.
 const NAME: usize = 250;
-/// Address space for a command, in KiB: libraries, threads and caches of the program, and some times the longest path.
+/// Address space for a command, in KiB: libraries, threads and caches of the program, and several times the longest
+/// path.
 const MEMORY: usize = 400 << 10;
 
 /// A header of a tar archive.
@@ -31,7 +32,7 @@ fn archive(path: &str) -> Vec<u8> {
     let mut all = Vec::new();
     for (name, content) in [("file", "found\n"), ("other", "too\n")] {
         let path = format!("{path}/{name}");
-        // the length of a record counts itself
+        // the length of a record includes itself
         let tail = format!(" path={path}\n");
         let mut len = tail.len();
         while len.to_string().len() + tail.len() != len {
@@ -50,7 +51,7 @@ fn archive(path: &str) -> Vec<u8> {
     all
 }
 
-/// The program, with that much memory.
+/// Runs the program with that much memory.
 fn within(args: &[&str]) -> Ran {
     let script = format!("ulimit -v {MEMORY} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -60,7 +61,7 @@ fn within(args: &[&str]) -> Ran {
     ran
 }
 
-/// Directories in each other on this machine, with a file in the last.
+/// Creates nested directories on this machine, with a file in the last.
 fn chain(folder: &std::path::Path, depth: usize) {
     use rustix::fs::{Mode, OFlags, mkdirat, openat};
     let name = "d".repeat(NAME);
@@ -72,7 +73,7 @@ fn chain(folder: &std::path::Path, depth: usize) {
     drop(openat(&at, "leaf", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR | Mode::WUSR).unwrap());
 }
 
-/// A tree goes into a volume, with a path that is 75 KB long in the end.
+/// Copies a tree into a volume; the longest path has 75 KB.
 #[test]
 fn what_is_deep_comes_in() {
     const LEVELS: usize = 300;
@@ -107,7 +108,7 @@ fn memory_grows_with_the_tree_and_not_with_its_square() {
     assert!(shown.text().contains("2002 directories, 2 files") || shown.text().contains("2001 directories, 2 files"));
     within(&["tree", "-d", volume]);
     for command in [&["tree", "--json"][..], &["ls", "-R", "--json"]] {
-        // all of it has more than it may take in memory
+        // the complete output exceeds the memory limit
         let script = format!("ulimit -v {MEMORY} && exec \"$0\" \"$@\" | tail -c 2000");
         let ran = Command::new("sh").args(["-c", &script, EXTANT]).args(command).arg(volume).output().unwrap();
         let said = String::from_utf8_lossy(&ran.stdout);
@@ -119,7 +120,7 @@ fn memory_grows_with_the_tree_and_not_with_its_square() {
     }
     let deepest = exits(0, &["tree", volume]);
     assert!(deepest.text().contains("other"));
-    // to this machine as far as descriptors reach; sentences stay short
+    // to this machine as far as descriptors suffice; messages stay short
     let sentence = Command::new("sh")
         .args(["-c", "ulimit -n 100 && exec \"$0\" get -r \"$1\" / \"$2\"", EXTANT, volume, text(folder.path())])
         .output()

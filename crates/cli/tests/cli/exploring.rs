@@ -1,4 +1,4 @@
-//! `extant crash`.
+//! Tests of `extant crash`.
 
 use crate::common::prints;
 

@@ -1,11 +1,11 @@
-//! `extant frag`, and what `extant info` says of space maps.
+//! `extant frag`, and the space maps in `extant info`.
 
 use crate::common::{exits, extant, fails, json, prints, ready, sample, text};
 use serde_json::Value;
 use testkit::oracle::kernel_mount;
 use testkit::{Image, need, tools};
 
-/// The figures of e2freefrag: free extents and free blocks, of each class and in all.
+/// The figures of e2freefrag: free extents and free blocks, in total and per class.
 fn e2freefrag(path: &str) -> (u64, Vec<(u64, u64)>) {
     let out = tools::must("e2freefrag", &[path]).text();
     let number = |text: &str| text.trim().parse::<u64>().unwrap();
@@ -67,7 +67,7 @@ fn free_extents_are_those_of_e2freefrag() {
         assert_eq!(classes(&found["free"]), expected, "{options:?}");
         assert_eq!(found["free"]["free"], json(&["info", "--json", path])["space"]["free_blocks"], "{options:?}");
     }
-    // clusters, which are only read
+    // clusters, supported only for reading
     let image = Image::mke2fs(&["-t", "ext4", "-O", "bigalloc", "-C", "65536"], 64 << 20).build();
     let path = text(image.path());
     let found = frag(path);
@@ -141,7 +141,7 @@ fn what_cannot_be_shown_is_said() {
     let damaged = image.bytes();
     let said = fails(1, &["frag", path]);
     assert!(said.contains("group 0"), "{said}");
-    assert!(image.bytes() == damaged, "looking changes nothing");
+    assert!(image.bytes() == damaged, "reading changed the volume");
 }
 
 #[test]

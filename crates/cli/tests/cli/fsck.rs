@@ -1,5 +1,5 @@
-//! In e2fsck's place: called by fsck(8) and as systemd calls it, with e2fsck.conf, on mounted volumes; and side by side
-//! with e2fsck, whose exit status is ours.
+//! As a replacement of e2fsck: called by fsck(8) and as by systemd, with e2fsck.conf, on mounted volumes; and compared
+//! with e2fsck, whose exit status must be equal.
 
 use crate::common::{EXTANT, command, exits, extant, fails, plain, prints, ready, text};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use testkit::tools::{LIMIT, Ran, find, is_root, must, run, run_with};
 use testkit::{Image, oracle};
 
-/// A folder with the names that fsck(8) looks for.
+/// A folder with links named as fsck(8) expects.
 struct Links(TempDir);
 
 impl Links {
@@ -24,21 +24,21 @@ impl Links {
         Self(folder)
     }
 
-    /// fsck(8), which finds our checkers, or with `theirs` those of the system.
+    /// Runs fsck(8), which finds Extant's checkers, or with `theirs` those of the system.
     fn fsck(&self, theirs: bool, args: &[&str]) -> Ran {
         let path = if theirs { "/usr/sbin:/sbin".to_owned() } else { text(self.0.path()).to_owned() };
         let fsck = find("fsck").unwrap();
         run_with(Command::new(fsck).args(args).env("PATH", path).stdin(Stdio::null()), b"", LIMIT)
     }
 
-    /// One of our links with no program between.
+    /// Runs one of the links directly.
     fn run(&self, args: &[&str]) -> Ran {
         let link = self.0.path().join("fsck.ext4");
         run_with(Command::new(link).args(args).stdin(Stdio::null()), b"", LIMIT)
     }
 }
 
-/// Volumes as a checker at boot meets them.
+/// Volumes in states that a checker may encounter at boot.
 fn volumes() -> Vec<(&'static str, Image)> {
     let changed = |commands: &[&str]| {
         let image = plain();
@@ -106,14 +106,14 @@ fn fsck_of_the_system_calls_us() {
             assert_eq!(ours.exit, theirs.exit, "{name} {flags:?}\n{}\n{}", theirs.text(), ours.text());
         }
     }
-    // a volume that was left clean is not read, word for word
+    // a clean volume is not read; the output is e2fsck's, word for word
     let image = Image::mke2fs(&["-t", "ext4"], 8 << 20).build();
     let args = ["-t", "ext4", "-a", "-T", "-l", "-M", text(image.path())];
     assert_eq!(links.fsck(false, &args).stdout, links.fsck(true, &args).stdout);
 }
 
-/// The command that systemd-fsck runs, and the output that it reads: a pipe by number, lines that it takes apart with
-/// `%i %lu %lu %ms`.
+/// The command that systemd-fsck runs, and the output that it reads: a pipe by number, with lines that it parses as `%i
+/// %lu %lu %ms`.
 #[test]
 fn systemd_reads_the_progress() {
     if !ready() || !testkit::need(&["fsck"]) {
@@ -154,13 +154,13 @@ fn progress_through_a_socket_and_on_request() {
     drop(command);
     let lines: Vec<String> = BufReader::new(ours).lines().map(Result::unwrap).collect();
     assert!(lines.contains(&format!("5 1000 1000 {volume}")), "{lines:?}");
-    // a negative number: silence
+    // a negative number: no output
     let said = prints(&["check", "-fn", "-C-1", volume]);
     assert!(!said.contains("1000"), "{said}");
     assert!(fails(8, &["check", "-fn", "-C-77", volume]).starts_with("extant: -C -77: "));
 }
 
-/// fsck(8) starts and stops the progress of several checkers by signals: they must not end one, and are obeyed.
+/// fsck(8) starts and stops the progress of several checkers by signals, which must not end a checker.
 #[test]
 fn signals_start_and_stop_the_progress() {
     if !ready() {
@@ -168,7 +168,7 @@ fn signals_start_and_stop_the_progress() {
     }
     let image = plain();
     let folder = image.path().parent().unwrap();
-    // lines so long that the pipe is full before the check is over: it waits for us
+    // lines so long that the pipe is full before the check ends: it waits for the reader
     let volume = format!("{}/{}{}", text(folder), "./".repeat(1900), image.path().file_name().unwrap().display());
     let (pipe, end) = rustix::pipe::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&pipe, 4096).unwrap();
@@ -180,7 +180,7 @@ fn signals_start_and_stop_the_progress() {
     kill_process(Pid::from_child(&child), Signal::USR2).unwrap();
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
-    // one may have been under way
+    // one line may have been under way
     assert!(!rest.iter().any(|line| line.starts_with("5 1000 1000 ")), "{rest:?}");
     assert!(rest.iter().any(|line| line.starts_with("Pass 5")), "{rest:?}");
 }
@@ -225,7 +225,7 @@ fn stanzas_of_e2fsck_conf_are_read() {
         let (theirs, said, _) = statuses(&find("e2fsck").unwrap(), &[], &stanza, flags);
         assert_eq!(theirs, Some(status), "e2fsck: {lines} {flags}: {said}");
     }
-    // fewer are shown, all are in the log
+    // fewer are shown, but all are in the log
     let (log, problems) = (folder.path().join("log"), folder.path().join("problems.xml"));
     let stanza = format!(
         "[options]\nlog_dir = {}\nlog_filename = log\nproblem_log_filename = \"{}\"\n[problems]\n0x040003 = {{\nmax_count = 1\n}}\n",
@@ -261,7 +261,7 @@ fn extended_options() {
     assert!(said.contains("system: No errors found."), "{said}");
 }
 
-/// A mount that ends with the test.
+/// A mount that is unmounted when dropped.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -308,14 +308,15 @@ fn volumes_that_extant_has_mounted_are_not_written() {
     }
     let ran = extant(&["check", "-fn", text(image.path())]);
     assert!(ran.text().contains("it is mounted at"), "{}", ran.text());
-    // a file that this process has closed is open for a moment longer in a program that another test starts
+    // a file closed by this process stays open shortly in a program that another test starts
     while extant(&["umount", text(folder.path())]).text().contains("busy") {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert!(prints(&["check", "-fn", text(image.path())]).contains("No errors found"));
 }
 
-/// The root is mounted read-only while it is checked at boot: it is repaired all the same, and a reboot asked for.
+/// The root file system is mounted read-only during a check at boot: it is repaired all the same, and a reboot
+/// requested.
 #[test]
 fn the_root_is_repaired_and_a_reboot_asked_for() {
     if !ready() || !is_root() || !testkit::need(&["unshare", "chroot"]) {
@@ -335,7 +336,7 @@ fn the_root_is_repaired_and_a_reboot_asked_for() {
         .filter(|name| Path::new("/").join(name).is_dir())
         .map(|name| format!("mount --rbind /{name} {0}/{name}; ", text(&root)))
         .collect();
-    // a mount namespace of its own: nothing is left behind
+    // a separate mount namespace: nothing is left behind
     let script = format!(
         "set -e; device=$(losetup -f --show {image}); trap \"losetup -d $device\" EXIT; mount -o ro $device {root}; {binds} \
          mount --bind {EXTANT} {root}/extant; set +e; chroot {root} /extant check -fy $device; echo status $?; \
@@ -362,7 +363,7 @@ fn json_says_no_more_than_json() {
     assert_eq!((ran.exit, &ran.stderr[..]), (Some(0), &b""[..]), "{}", ran.text());
     let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
     assert_eq!(report["skipped"], Value::Bool(false));
-    // as text, the reason comes first
+    // in the text the reason comes first
     let ran = links.run(&["-n", text(image.path())]);
     assert!(ran.text().contains("was not cleanly unmounted, check forced."), "{}", ran.text());
     assert!(String::from_utf8_lossy(&ran.stderr).starts_with("extant "), "{}", ran.text());

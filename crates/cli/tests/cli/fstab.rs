@@ -1,4 +1,4 @@
-//! Mounting as mount(8) and /etc/fstab ask for it, and what mount options promise.
+//! Mounting through mount(8) and /etc/fstab, and the effects of mount options.
 
 use crate::common::{EXTANT, command, exits, extant, fails, plain, prints, ready, text};
 use crate::mounting::{Folder, can_mount};
@@ -17,7 +17,7 @@ fn helper(name: &str, args: &[&str]) -> tools::Ran {
     tools::run_with(Command::new(&path).args(args).env_clear(), b"", tools::LIMIT)
 }
 
-/// The process that serves what is mounted on a folder.
+/// The serving process of the mount on a folder.
 fn server(folder: &Folder) -> rustix::process::Pid {
     let mut pid = [0; 16];
     let length = rustix::fs::getxattr(folder.path(), "extant.daemon", &mut pid[..]).unwrap();
@@ -35,7 +35,7 @@ fn kill(folder: &Folder) {
     }
 }
 
-/// Asks until the answer is yes; false after twenty seconds.
+/// Polls until the condition is true; `false` after twenty seconds.
 fn becomes(mut true_now: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + Duration::from_secs(20);
     while !true_now() {
@@ -47,7 +47,7 @@ fn becomes(mut true_now: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Also where the volume lies on a layer: what sync(2) was asked for is there when the server is killed.
+/// Also with a layer beneath the volume: everything before a sync(2) survives when the server is killed.
 #[test]
 fn a_volume_on_a_layer_hears_of_sync() {
     if !can_mount() || !tools::has_loop() {
@@ -73,7 +73,7 @@ fn a_volume_on_a_layer_hears_of_sync() {
         let _ = rustix::mount::unmount(folder.path(), rustix::mount::UnmountFlags::DETACH);
         folder.line().is_none()
     }));
-    // the loop device goes a moment later
+    // the loop device is detached shortly later
     assert!(becomes(|| extant(&["check", "-fn", &layer]).exit == Some(0)));
     for n in 0..50u8 {
         assert!(exits(0, &["cat", &layer, &format!("/f{n}")]).stdout == vec![n; 20_000], "f{n}");
@@ -92,7 +92,7 @@ fn mounted_by_mount_it_hears_of_sync_and_is_for_all() {
         let ran = helper(name, &[volume, folder.text(), "-o", "rw,errors=remount-ro,nofail,barrier=1"]);
         assert_eq!((ran.exit, ran.text().as_str()), (Some(0), ""), "{name}");
         let line = folder.line().unwrap();
-        // without PATH, losetup(8) has to be looked for
+        // without PATH, losetup(8) must be searched for
         assert!(line.contains(" fuseblk.extant rw,"), "{name}: {line}");
         assert!(line.contains("allow_other") && line.contains("default_permissions"), "{name}: {line}");
         let again = helper(name, &[volume, folder.text(), "-o", "rw"]);
@@ -105,7 +105,7 @@ fn mounted_by_mount_it_hears_of_sync_and_is_for_all() {
     let line = folder.line().unwrap();
     assert!(line.contains(" fuse.extant rw,") && !line.contains("allow_other"), "{line}");
     folder.unmount();
-    // not one above the other, as `mount DIR` would have it the second time
+    // not one mount above the other, as a second `mount DIR` would create
     prints(&["mount", "-o", "ro", volume, folder.text()]);
     let again = helper("mount.extant", &[volume, folder.text(), "-o", "ro"]);
     assert!(again.exit == Some(32) && again.text().contains("is mounted on"), "{}", again.text());
@@ -113,7 +113,7 @@ fn mounted_by_mount_it_hears_of_sync_and_is_for_all() {
     let ran = helper("mount.extant", &[volume, folder.text(), "-o", "rw,usrquota"]);
     assert_eq!(ran.exit, Some(32), "{}", ran.text());
     assert!(ran.text().contains("quotas are not enforced"), "{}", ran.text());
-    // what mount(8) asks of it for `mount -o remount,ro DIR`: the flags that there are, and the line of fstab
+    // the options that mount(8) passes for `mount -o remount,ro DIR`: the current flags, and those of fstab
     prints(&["mount", "-o", "nofuseblk,nodev", volume, folder.text()]);
     let ran = helper(
         "mount.fuse.extant",
@@ -181,7 +181,7 @@ fn options_that_the_volume_cannot_honour_are_errors() {
     prints(&["mkfs", "-t", "extant", "-q", text(native), "32M"]);
     let folder = Folder::new();
     let refused = |volume: &Path, options: &str, says: &str| {
-        // words that do not go together are wrong usage
+        // contradictory words are a usage error
         let status = if options == "norecovery" { 2 } else { 1 };
         let sentence = fails(status, &["mount", "-o", options, text(volume), folder.text()]);
         assert!(sentence.contains(says), "{options}: {sentence}");
@@ -222,7 +222,7 @@ fn sync_and_dirsync_are_honoured() {
         let sentence = fails(1, &["mount", text(image.path()), folder.text()]);
         assert!(sentence.contains("it is a dead mount") && sentence.contains("umount"), "{sentence}");
         folder.unmount();
-        // it says that the journal was replayed
+        // a message reports that the journal was replayed
         exits(0, &["mount", "-o", "ro", text(image.path()), folder.text()]);
         assert!(at("made").is_dir() && at("moved").is_file() && !at("etc/motd").exists(), "{options}");
         assert!(at("link").symlink_metadata().is_err(), "{options}");
@@ -263,7 +263,7 @@ fn damage_makes_it_read_only_where_that_was_asked_for() {
             assert!(becomes(refused), "{options}");
         }
         folder.unmount();
-        // what was done before is there
+        // earlier changes are there
         assert_eq!(exits(0, &["cat", text(image.path()), "/before"]).stdout, b"x");
         let ran = extant(&["mount", "-o", "rw", text(image.path()), folder.text()]);
         assert_eq!(ran.text().contains("marked as having errors"), marked, "{options}: {}", ran.text());
@@ -291,7 +291,7 @@ fn what_others_had_open_is_not_open_in_the_server() {
     folder.unmount();
 }
 
-/// A file system of its own on a folder; unmounted when dropped.
+/// A small tmpfs on a folder; unmounted when dropped.
 struct Small(tempfile::TempDir);
 
 impl Drop for Small {
@@ -315,7 +315,7 @@ fn unmounting_says_that_the_last_data_did_not_reach_the_device() {
     prints(&["mkfs", "-q", "-t", "ext2", text(&volume), "64M"]);
     let folder = Folder::new();
     prints(&["mount", text(&volume), folder.text()]);
-    // it waits for its place in memory, or meets the error already
+    // the write waits for memory, or fails already
     let _ = write(folder.path().join("large"), vec![b'x'; 12 << 20]);
     let ran = command(&["umount", folder.text()]).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);
@@ -328,7 +328,7 @@ fn a_volume_is_read_only_by_itself_only_for_what_it_is() {
     if !ready() || !can_mount() {
         return;
     }
-    // a feature that can only be read
+    // a feature that is supported only for reading
     let image = Image::mke2fs(&["-t", "ext4", "-O", "quota"], 16 << 20).build();
     let folder = Folder::new();
     let ran = exits(0, &["mount", text(image.path()), folder.text()]);

@@ -1,4 +1,4 @@
-//! get: what is copied equals what was put in, and nothing lands outside the destination.
+//! Tests of `extant get`: the copy equals the source, and nothing is written outside the destination.
 
 use crate::common::{EXTANT, exits, fails, plain, prints, ready, sample, text};
 use std::ffi::OsStr;
@@ -63,7 +63,7 @@ fn a_second_copy_joins_directories_and_replaces_only_with_force() {
     prints(&["get", "-r", "-f", sample.path(), "/", dest]);
     let copied = walk(folder.path()).unwrap().without("lost+found").without("mine").forget(&[Field::Blocks]);
     let mut model = sample.tree.model().clone();
-    // the folder was there before, and its own mode is its owner's business
+    // the folder existed before, and has its own mode
     model.0.remove(Path::new("."));
     let mut copied = copied;
     copied.0.remove(Path::new("."));
@@ -81,7 +81,7 @@ fn where_files_land() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let dest = text(folder.path());
-    // into a directory, under its own name; under a new name; a link is followed, under the link's name
+    // into a directory, under its own name; under a new name; a link is followed, and its name used
     prints(&["get", volume, "/etc/motd", dest]);
     prints(&["get", volume, "/etc/motd", text(&at("new"))]);
     prints(&["get", volume, "/link", dest]);
@@ -134,7 +134,7 @@ fn what_is_replaced_stays_until_the_copy_is_whole() {
     let volume = text(image.path());
     exits(0, &["put", volume, text(&large), "/large"]);
     fs::write(&large, "mine").unwrap();
-    // a file of so many bytes is not to be had there
+    // a file-size limit prevents files of this size
     let limited = "ulimit -f 64; trap '' XFSZ; exec \"$@\"";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", limited, "sh", EXTANT, "get", "-f", volume, "/large", text(&large)]);
@@ -215,12 +215,12 @@ fn set_user_id_is_for_root() {
     assert_eq!((copied.permissions().mode() & 0o7777, copied.uid()), (0o755, 65534));
 }
 
-/// A volume in which `from`, a name no shorter, was changed to `to` behind every checker's back.
+/// A volume in which the name `from` was replaced by `to`, which is not longer, directly on the device.
 fn renamed(image: Image, from: &[u8], to: &[u8]) -> Image {
     assert_eq!(from.len(), to.len());
     let mut bytes = image.bytes();
     let at: Vec<_> = bytes.windows(from.len()).enumerate().filter(|(_, w)| *w == from).map(|(at, _)| at).collect();
-    assert!(!at.is_empty(), "the name is nowhere");
+    assert!(!at.is_empty(), "name not found");
     for at in at {
         bytes[at..at + to.len()].copy_from_slice(to);
     }
@@ -228,7 +228,7 @@ fn renamed(image: Image, from: &[u8], to: &[u8]) -> Image {
     image
 }
 
-/// Copies a whole volume; all that may change is in the destination. Returns what was said.
+/// Copies a whole volume; changes are allowed only in the destination. Returns the messages.
 fn copy_whole(image: &Image, outside: &Path, dest: &Path, force: bool) -> String {
     let before = walk(outside).unwrap().forget(&[Field::Accessed]);
     let mut line = vec!["get", "-r", text(image.path()), "/", text(dest)];
@@ -261,13 +261,13 @@ fn names_that_lead_out_of_the_destination() {
         fs::create_dir_all(&dest).unwrap();
         let said = copy_whole(&image, &outside, &dest, false);
         assert!(said.contains("extant: "), "{evil:?} is reported: {said}");
-        // at most the good file came, and nothing else anywhere around
+        // at most the good file was copied, and nothing anywhere else
         let allowed = ["dest", "dest/directory", "dest/directory/good", "dest/lost+found"].map(PathBuf::from);
         let found = names(&folder.path().join("outside-not"));
         assert!(found.iter().all(|path| allowed.contains(path)), "{evil:?}: {found:?}");
         assert!(!Path::new("/tmp/evi").exists());
     }
-    // a directory that calls itself `..`
+    // a directory named `..`
     let source = tempfile::tempdir().unwrap();
     fs::create_dir(source.path().join("QQ")).unwrap();
     fs::write(source.path().join("QQ/evil"), "gotcha").unwrap();
@@ -297,7 +297,7 @@ fn links_that_stand_where_directories_should() {
         let image = Image::mke2fs(&["-t", "ext2"], 4 << 20).build();
         let commands = if link_first { [&link, "mkdir QQQQ", &write] } else { ["mkdir QQQQ", &write, &link] };
         image.debugfs(&commands);
-        // two entries of one name: a link, and a directory with a file that the link's target has too
+        // two entries of one name: a link, and a directory with a file that also exists in the link's target
         let image = renamed(image, b"QQQQ", b"trap");
         let said = copy_whole(&image, &outside, &dest, force);
         assert!(said.contains("trap"), "{said}");
@@ -342,7 +342,7 @@ fn a_directory_in_itself() {
     assert!(ran.text().contains("etc/again: this directory was shown already"), "{}", ran.text());
 }
 
-/// Many files with one map, as a hostile volume may have them, would fill any disk.
+/// Many files with one map, as on a hostile volume, would fill any disk.
 #[test]
 fn no_more_is_copied_than_twice_the_volume() {
     const VOLUME: u64 = 4 << 20;

@@ -1,4 +1,4 @@
-//! A layer on a device: made, looked at, used by the other commands, served, taken away; and what refuses it.
+//! A layer on a device: created, inspected, used by the other commands, served, removed; and when it is refused.
 
 use crate::common::{exits, extant, fails, json, prints, ready, text};
 use crate::serving::Served;
@@ -32,7 +32,7 @@ fn a_volume_on_a_layer_is_made_used_and_taken_off() {
     exits(0, &["put", layer, text(&file), "/a"]);
     assert!(exits(0, &["cat", layer, "/a"]).stdout == [7; 100_000]);
     exits(0, &["check", "-fn", layer]);
-    // what lies beneath looks like a volume, and is none
+    // the device beneath looks like a volume, but must not be used as one
     for (status, words) in [
         (8, &["check", "-fy", plain][..]),
         (8, &["check", "-fn", "-b", "32768", plain]),
@@ -95,7 +95,7 @@ fn what_is_on_the_device_stays_or_is_refused() {
     exits(0, &["kero", "drain", plain]);
     must("e2fsck", &["-fn", plain]);
     assert_eq!(fs::metadata(&image).unwrap().len(), before);
-    // content of which nothing is known
+    // unidentified content
     let other = image_with(folder.path(), 63 * MIB + 77);
     let sentence = fails(1, &["kero", "format", text(&other)]);
     assert!(sentence.contains("the content at byte 66060365"), "{sentence}");
@@ -165,7 +165,7 @@ fn the_log_lies_on_another_device() {
     assert!(fails(1, &["info", &format!("kero:{plain}")]).contains("its log lies on another device"));
     assert!(fails(1, &["kero", "stat", plain]).contains("its log lies on another device"));
     exits(0, &["kero", "stat", "--log-device", log, plain]);
-    // that of another layer
+    // the log of another layer
     let (second, theirs) = (image_of(folder.path(), "w.img", 16), image_of(folder.path(), "theirs", 5));
     exits(0, &["kero", "format", "--log-device", text(&theirs), text(&second)]);
     let sentence = fails(1, &["info", &format!("kero:log={},{plain}", text(&theirs))]);
@@ -192,7 +192,7 @@ fn a_layer_is_served_and_survives_a_killed_server() {
     let mut served = start();
     assert!(served.said.starts_with(&format!("{plain}: serving 60 MiB at nbd+unix:///?socket=")), "{}", served.said);
     assert!(fs::read_to_string(&stats).unwrap().contains("extant_kero_groups_total"));
-    // one opener at a time
+    // only one process can open it
     for words in [&["kero", "stat", plain][..], &["info", &named(&image)], &["kero", "drain", plain]] {
         let sentence = fails(1, words);
         assert!(sentence.contains("locked by another process"), "{sentence}");
@@ -219,7 +219,7 @@ fn a_layer_is_served_and_survives_a_killed_server() {
     assert!(fs::read(&image).unwrap().starts_with(&bytes));
 }
 
-/// A layer that is served as a file.
+/// Serves a layer as a file.
 fn file_served(plain: &str, folder: &Path) -> Option<std::process::Child> {
     use std::io::BufRead;
     let mut command = crate::common::command(&["kero", "serve", plain, "--file", text(folder)]);
@@ -249,13 +249,13 @@ fn a_layer_is_served_as_a_file_and_survives_a_killed_server() {
         file.write_all_at(&[at + 1; 5000], u64::from(at) * 10_000).unwrap();
     }
     file.sync_all().unwrap();
-    // not synced: it may be there, as a group, or not at all
+    // not synced: after the crash all of the group may be there, or none
     file.write_all_at(&[99; 5000], 0).unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(file.write_at(b"x", 0).is_err());
     drop(file);
-    // the remains of the mount are named, and taken away
+    // the remains of the mount are reported, and unmounted
     let sentence = fails(1, &["kero", "serve", plain, "--file", text(&place)]);
     assert!(sentence.contains("it is a dead mount"), "{sentence}");
     exits(0, &["umount", text(&place)]);

@@ -1,4 +1,4 @@
-//! info, ls, tree, stat, cat.
+//! Tests of `extant info`, `ls`, `tree`, `stat` and `cat`.
 
 use crate::common::{EXTANT, command, exits, fails, json, plain, prints, ready, sample, text};
 use serde_json::Value;
@@ -111,7 +111,7 @@ fn ls_lists_names_in_order() {
     assert_eq!(prints(&["ls", volume, "/lost+found"]), "");
     assert_eq!(prints(&["ls", volume, "/etc/hosts", "etc/motd"]), "/etc/hosts\netc/motd\n");
     assert_eq!(prints(&["ls", "-d", volume, "/etc"]), "/etc\n");
-    // a link is shown, unless a slash asks for the directory it leads to
+    // a link is shown itself; with a trailing slash, the directory it points to is listed
     assert_eq!(prints(&["ls", volume, "/way"]), "/way\n");
     assert_eq!(prints(&["ls", volume, "/way/"]), "hosts\nmotd\n");
     assert_eq!(prints(&["ls", volume, "<2>"]), prints(&["ls", volume]));
@@ -132,10 +132,10 @@ fn ls_long() {
     assert_eq!((etc[1], etc[2], etc.last()), ("drwxr-xr-x", "2", Some(&"etc")));
     assert_eq!(etc[0].parse::<u32>().unwrap(), json(&["stat", "--json", volume, "/etc"])["files"][0]["inode"]);
     assert_eq!(lines[1][lines[1].len() - 3..], ["link", "->", "etc/motd"]);
-    assert_eq!(lines[2][5..7], ["12288", "2020-09-13"], "lost+found is what mke2fs makes");
+    assert_eq!(lines[2][5..7], ["12288", "2020-09-13"], "lost+found as made by mke2fs");
     let human = prints(&["ls", "-l", "--human", volume]);
     assert!(human.contains("12 KiB"), "{human}");
-    // columns stand in line
+    // columns are aligned
     let ends: BTreeSet<_> = prints(&["ls", "-l", volume]).lines().map(|line| line.find(':').unwrap()).collect();
     assert_eq!(ends.len(), 1);
 }
@@ -190,7 +190,7 @@ fn tree_shows_and_counts() {
     let tree = json(&["tree", "-a", "--json", sample.path()]);
     let model = &sample.tree.model().0;
     let directories = model.values().filter(|entry| entry.kind == FileKind::Directory).count();
-    // the root is not counted, lost+found is
+    // the root is not counted, but lost+found is
     assert_eq!(tree["summary"]["directories"], directories);
     assert_eq!(tree["summary"]["files"], model.len() - directories);
     let deepest = tree["entries"].as_array().unwrap().iter().map(|entry| entry["depth"].as_u64().unwrap()).max();
@@ -323,7 +323,7 @@ fn a_huge_sparse_file_takes_little_memory_and_a_reader_that_leaves_is_no_error()
     let image = plain();
     image.debugfs(&["set_inode_field /etc/motd size 1099511627776"]);
     let volume = text(image.path());
-    // address space is what the system can limit; threads and mappings take some
+    // the system can limit the address space; threads and mappings use some
     let script = format!("ulimit -v 400000; exec {EXTANT} cat {volume} /etc/motd");
     let mut child = std::process::Command::new("sh");
     let mut child = child.args(["-c", &script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -352,7 +352,7 @@ fn text_whose_reader_leaves() {
         let out = child.wait_with_output().unwrap();
         assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stderr)), (Some(0), "".into()), "{args:?}");
     }
-    // a disk that is full is another matter
+    // a full disk is reported
     if Path::new("/dev/full").exists() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let help = command(&["ls", "--help"]).stdout(full.try_clone().unwrap()).output().unwrap();
@@ -414,7 +414,7 @@ fn names_cannot_drive_a_terminal() {
     assert!(!ran.stdout.contains(&0x1b));
 }
 
-/// The time zone in TZ counts: by its name, where this machine has that, or by its rule. JSON is UTC always.
+/// Times follow the zone in TZ: by its name, if this machine has that, or by its rule. JSON is always UTC.
 #[test]
 fn times_are_those_of_the_zone() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The program as its users meet it: every command on real volumes, its output, its errors, its exit status.
+//! End-to-end tests of the program: every command on real volumes, its output, its errors, its exit status.
 
 mod archives;
 mod bad;

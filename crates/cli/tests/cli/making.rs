@@ -1,4 +1,4 @@
-//! `extant mkfs`: what it makes beside what mke2fs makes of the same options, and what it refuses.
+//! `extant mkfs`: its volumes compared with those of mke2fs with the same options, and refusals.
 
 use crate::common::{EXTANT, command, exits, fails, json, prints, text};
 use std::fs::File;
@@ -12,7 +12,7 @@ use testkit::tools::{self, LIMIT, run_with};
 const TIME: &str = "1700000000";
 const UUID: &str = "11111111-2222-3333-4444-555555555555";
 
-/// The configuration that Debian ships, so that the machine's own does not count.
+/// The configuration that Debian ships, used instead of the machine's own.
 const CONFIG: &str = "[defaults]
 base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
 default_mntopts = acl,user_xattr
@@ -47,7 +47,7 @@ blocksize = -1
 }
 ";
 
-/// A folder with files of the same length for both programs.
+/// A folder with a file of the same length for each program.
 struct Pair {
     folder: TempDir,
 }
@@ -95,8 +95,8 @@ impl Pair {
     }
 }
 
-/// The output of dumpe2fs, without what differs by decision: how much was written, the checksum that covers it, and the
-/// moment that the multiple-mount-protection block was written.
+/// The output of dumpe2fs without intended differences: the amount written, its checksum, and the time of the
+/// multiple-mount-protection block.
 fn shown(image: &Path) -> String {
     let ran = run_with(tools::command("dumpe2fs").arg(image), b"", LIMIT);
     let text = String::from_utf8(ran.stdout).unwrap();
@@ -104,8 +104,8 @@ fn shown(image: &Path) -> String {
     text.lines().filter(ours).map(|line| format!("{line}\n")).collect()
 }
 
-/// Makes a volume with both programs: dumpe2fs has to show the same, e2fsck and our own checker nothing wrong, and the
-/// kernel, where it can mount such a volume, has to work on it.
+/// Creates a volume with both programs: the output of dumpe2fs must be equal, neither e2fsck nor Extant's checker may
+/// find errors, and the kernel, if it can mount such a volume, must be able to use it.
 fn same(len: u64, options: &str, mounts: bool) {
     let pair = Pair::new(len);
     pair.make_theirs(options);
@@ -222,7 +222,7 @@ fn what_mke2fs_does_not_make() {
     if !testkit::need(&["e2fsck"]) {
         return;
     }
-    // too few blocks for the usual share of inodes: the reserved ones are there all the same
+    // too few blocks for the usual share of inodes: the reserved inodes exist all the same
     for (len, options) in [(64 << 10, "-t ext2"), (100 << 10, "-t ext4 -L tiny")] {
         let pair = Pair::new(len);
         let name = pair.path("ours");
@@ -230,7 +230,7 @@ fn what_mke2fs_does_not_make() {
         exits(0, &words);
         verify(&name, options, false);
     }
-    // inode tables that the kernel is to zero
+    // inode tables left for the kernel to zero
     let pair = Pair::new(100 * M);
     pair.make_ours("-t ext4 -E lazy_itable_init=1,lazy_journal_init=1,nodiscard");
     verify(&pair.path("ours"), "lazy", true);
@@ -239,7 +239,7 @@ fn what_mke2fs_does_not_make() {
 #[test]
 fn equal_options_make_equal_volumes() {
     let (one, other) = (Pair::new(64 * M), Pair::new(64 * M));
-    // whatever lay there before
+    // previous content is irrelevant
     let junk = vec![0xA5; 1 << 20];
     let file = File::options().write(true).open(other.path("ours")).unwrap();
     (0..64).for_each(|n| file.write_all_at(&junk, n * M).unwrap());
@@ -249,7 +249,7 @@ fn equal_options_make_equal_volumes() {
     assert!(std::fs::read(one.path("ours")).unwrap() == std::fs::read(other.path("ours")).unwrap());
 }
 
-/// Whether a copy of a superblock lies at any place where a volume of the usual layout may have one.
+/// The offsets at which a superblock copy could be found on a volume of the usual layout.
 fn copies(bytes: &[u8]) -> Vec<usize> {
     let magic = |at: &usize| bytes[at + 56..at + 58] == [0x53, 0xEF] && bytes[at + 76] == 1;
     (0..bytes.len() - 1024).step_by(1024).filter(magic).collect()
@@ -260,7 +260,7 @@ fn nothing_of_an_older_volume_is_left() {
     let pair = Pair::new(64 * M);
     pair.make_ours("-t ext2 -b 1024 -O ^sparse_super,^resize_inode");
     assert_eq!(copies(&std::fs::read(pair.path("ours")).unwrap()).len(), 8);
-    // discarding alone would do on a file
+    // on a file, discarding alone would suffice
     pair.make_ours("-F -t ext4 -b 4096 -E nodiscard");
     assert_eq!(copies(&std::fs::read(pair.path("ours")).unwrap()), [1024]);
 }
@@ -325,7 +325,7 @@ fn the_size_makes_the_file() {
     let report = prints(&["mkfs", "-t", "ext4", "-U", UUID, name, "8M"]);
     assert!(report.contains("is now ext4, 8 MiB in 8192 blocks of 1 KiB") && report.contains(UUID), "{report}");
     assert_eq!(path.metadata().unwrap().len(), 8 * M);
-    // a number alone counts KiB, or blocks
+    // a number alone is in KiB, or in blocks
     prints(&["mkfs", "-F", "-t", "ext2", name, "10240"]);
     assert_eq!(path.metadata().unwrap().len(), 10 * M);
     let made = json(&["mkfs", "-F", "--json", "-t", "ext2", "-b", "4096", name, "1024"]);
@@ -387,7 +387,7 @@ fn refusals_are_one_sentence() {
         ("-t ext2 -b 1024", "5T", "more than 32 bits can count"),
     ] {
         let words = [&["mkfs"][..], &options.split(' ').collect::<Vec<_>>(), &[name, size]].concat();
-        // words that mean nothing are wrong usage
+        // unknown words are a usage error
         let nothing = [
             "unknown type",
             "unknown feature",
@@ -403,9 +403,9 @@ fn refusals_are_one_sentence() {
         assert!(!path.exists(), "{options}");
     }
     let sentence = fails(1, &["mkfs", "-t", "ext4", name]);
-    assert!(sentence.ends_with("there is no such file: add a SIZE to create it, as 1G"), "{sentence}");
+    assert!(sentence.ends_with("no such file: add a SIZE to create it, for example 1G"), "{sentence}");
     assert_eq!(fails(1, &["mkfs", "-n", "-t", "ext4", name]), sentence);
-    // what is too small is so with less than the minimum that is named, and with nothing else
+    // an error for lack of size names the minimum, below which mkfs fails; other errors do not
     let small = [("-t ext2", "8"), ("-t ext4 -J size=7", "8M"), ("-t ext4 -N 60000", "8M"), ("-t extant", "3M")];
     for (options, size) in small {
         let line = |size: &str| {
@@ -420,7 +420,7 @@ fn refusals_are_one_sentence() {
         fails(1, &line(&(least - 1).to_string()));
     }
     let sentence = fails(1, &["mkfs", "-n", "-t", "ext4", "-I", "100", name, "8M"]);
-    assert!(!sentence.contains("the minimum"), "not for want of size: {sentence}");
+    assert!(!sentence.contains("the minimum"), "the size is not the cause: {sentence}");
     let note = exits(0, &["mkfs", "-q", "-t", "ext4", name, "1M"]);
     assert!(note.text().contains("too small for a journal"), "{}", note.text());
 }
@@ -458,7 +458,7 @@ fn what_fills_a_volume_is_looked_at_before_anything_is_overwritten() {
     tar(&["-cf", &at("empty.tar"), "-T", "/dev/null"]);
     prints(&["mkfs", "-t", "ext4", &at("old.img"), "16M"]);
     let (archive, old) = (std::fs::read(at("root.tar")).unwrap(), std::fs::read(at("old.img")).unwrap());
-    // operands the wrong way round, the same twice, another's file, what is no archive
+    // exchanged operands, the same file twice, a file in use by another process, not an archive
     assert!(fails(1, &["mkfs", "-F", "-d", &at("old.img"), &at("root.tar"), "16M"]).contains("not a tar archive"));
     assert!(fails(1, &["mkfs", "-F", "-d", &at("root.tar"), &at("root.tar"), "16M"]).contains("overwritten"));
     assert!(fails(1, &["mkfs", &at("root.tar"), "16M"]).contains("a tar archive"));
@@ -489,7 +489,7 @@ fn a_dry_run_says_what_prevents_writing_to_a_device() {
     }
 }
 
-/// A user who makes a volume for himself can write to it; a volume made for others is root's.
+/// A volume that a user creates is writable by that user; a volume made for others belongs to root.
 #[test]
 fn the_root_directory_belongs_to_who_makes_the_volume() {
     if !tools::is_root() || !testkit::need(&["setpriv"]) {

@@ -1,4 +1,4 @@
-//! The members of a transaction, and what other processes may rely on meanwhile.
+//! Membership in a transaction, and the guarantees for other processes meanwhile.
 
 use crate::common::{EXTANT, exits, prints, ready, text};
 use crate::transactions::{LOOK, MountedVolume};
@@ -12,12 +12,12 @@ use testkit::{need, tools};
 fn wait_for(path: &Path) {
     let end = Instant::now() + Duration::from_secs(100);
     while !path.exists() {
-        assert!(Instant::now() < end, "{} does not come", path.display());
+        assert!(Instant::now() < end, "{} does not appear", path.display());
         std::thread::sleep(LOOK);
     }
 }
 
-/// Starts a shell that begins a transaction: it says that it began, and ends when it may.
+/// Starts a shell in a transaction; it creates a file when it has begun, and ends when another file exists.
 fn paused(place: &MountedVolume, script: &str) -> (std::process::Child, std::path::PathBuf) {
     let (began, go) = (place.folder.path().join("began"), place.folder.path().join("go"));
     let script = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done; {script}", began.display(), go.display());
@@ -36,7 +36,7 @@ fn all_threads_of_a_member_are_members() {
     }
     let place = MountedVolume::new("transport=best");
     let (mut child, go) = paused(&place, &format!("exec python3 -c \"{PROGRAM}\""));
-    // another process waits, and has the directory locked that the thread needs
+    // another process waits, and has locked the directory that the thread needs
     let path = place.mnt().join("d/other");
     let other = std::thread::spawn(move || fs::write(path, "theirs"));
     std::thread::sleep(Duration::from_millis(200));
@@ -59,7 +59,7 @@ fn who_waits_can_be_killed() {
         let mut waits = Command::new("sh").args(["-c", script]).current_dir(place.mnt().join("d")).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200));
         assert!(waits.try_wait().unwrap().is_none(), "{script} does not wait");
-        // what the shell started waits in its place, or it itself
+        // either the child of the shell waits, or the shell itself
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", waits.id())).unwrap();
         children.split_whitespace().for_each(|process| drop(tools::run("kill", &["-9", process])));
         waits.kill().unwrap();
@@ -68,7 +68,7 @@ fn who_waits_can_be_killed() {
             std::thread::sleep(LOOK);
             status = waits.try_wait().unwrap();
         }
-        let status = status.expect("it ends while the transaction goes on");
+        let status = status.expect("it does not end during the transaction");
         assert!(status.signal() == Some(9) || !status.success(), "{script}: {status}");
     }
     fs::write(go, "").unwrap();
@@ -77,7 +77,7 @@ fn who_waits_can_be_killed() {
     place.end();
 }
 
-/// Another process stores in a mapping, and has that synced: either it stays, or the call says that it does not.
+/// Another process stores in a mapping and syncs it: either the data survives, or the call fails.
 #[test]
 fn what_others_sync_of_a_mapping_survives_a_rollback_or_is_refused() {
     const PROGRAM: &str = "import mmap, os, sys\n\
@@ -97,7 +97,7 @@ fn what_others_sync_of_a_mapping_survives_a_rollback_or_is_refused() {
             python.args(["-c", PROGRAM, "3"]).current_dir(place.mnt().join("d"));
             python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
         };
-        // the store is before the transaction, the sync in it
+        // the store precedes the transaction, the sync is during it
         let mut other = start();
         let mut said = std::io::BufReader::new(other.stdout.take().unwrap());
         let mut line = String::new();
@@ -119,8 +119,8 @@ fn what_others_sync_of_a_mapping_survives_a_rollback_or_is_refused() {
     }
 }
 
-/// Two processes store into pages of one file during a transaction that is rolled back: both hear of it, once, although
-/// a third one has heard of it before.
+/// Two processes store into pages of one file during a transaction that is rolled back: both get the error, once,
+/// although a third process got it before.
 #[test]
 fn every_open_file_hears_that_its_pages_were_rolled_back() {
     const PROGRAM: &str = "import mmap, os, sys\n\
@@ -175,7 +175,7 @@ fn every_open_file_hears_that_its_pages_were_rolled_back() {
     }
 }
 
-/// A server in a PID namespace: a process that asks from outside has the number 0 there, as the kernel itself has.
+/// A server in a PID namespace: a process outside has the number 0 there, like the kernel itself.
 const IN_A_CONTAINER: &str = r#"
 cd "$1"
 extant=$2
@@ -220,12 +220,12 @@ fn who_asks_from_another_pid_namespace_is_no_member() {
     assert_eq!(fs::read_to_string(at("ended")).unwrap(), "ended 7\n");
     let names = prints(&["ls", text(&at("volume")), "/"]);
     assert!(names.contains("before") && !names.contains("member"), "{names}");
-    // it waited, or was refused: what was answered is there
+    // it waited, or was refused: acknowledged data is there
     assert!(waits || !written);
     assert_eq!(names.contains("during"), written, "{names}");
 }
 
-/// Numbers of processes are of no use to a server that sees those of another namespace.
+/// Process numbers are of no use to a server in another PID namespace.
 #[test]
 fn where_proc_is_of_another_namespace_no_transaction_begins() {
     if !ready() || !tools::has_fuse() || !tools::is_root() || !need(&["unshare"]) {
@@ -260,7 +260,7 @@ fn a_command_whose_time_is_over_is_ended() {
     place.end();
 }
 
-/// The process that stores in a mapping may have ended when it turns out that there is no space.
+/// The process that stored in a mapping may have ended before the lack of space is detected.
 #[test]
 fn what_was_stored_in_a_mapping_and_has_no_space_is_not_part_of_anything() {
     const STORE: &str = "import mmap, os, sys, time\n\

@@ -1,4 +1,4 @@
-//! `extant mount` and `extant umount`.
+//! Tests of `extant mount` and `extant umount`.
 
 use crate::common::{command, exits, extant, fails, paths, plain, prints, ready, sample, text};
 use std::fs::read_to_string;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use testkit::tools::{LIMIT, run_with};
 use testkit::{Field, damage, oracle, tools, walk};
 
-/// A folder that may have a mount on it; unmounted when dropped.
+/// A folder used as a mount point; unmounted when dropped.
 pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -25,8 +25,8 @@ impl Folder {
         text(self.path())
     }
 
-    /// `extant umount`, which has to succeed and say nothing. A file that this process has closed is open for a moment
-    /// longer in a program that another test starts, between its fork and its exec.
+    /// Runs `extant umount`, which must succeed without output. A file closed by this process stays open shortly in a
+    /// program that another test starts, between its fork and its exec.
     pub(crate) fn unmount(&self) {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
@@ -40,7 +40,7 @@ impl Folder {
         }
     }
 
-    /// The line of the mount on it in the list of mounts.
+    /// The line of this mount in the list of mounts.
     pub(crate) fn line(&self) -> Option<String> {
         let mounts = read_to_string("/proc/self/mounts").unwrap();
         mounts.lines().find(|line| line.split(' ').nth(1) == Some(self.text())).map(str::to_owned)
@@ -67,7 +67,7 @@ fn mounted_in_the_background_and_unmounted() {
     let sample = sample();
     let folder = Folder::new();
     assert_eq!(prints(&["mount", "-o", "ro", sample.path(), folder.text()]), "");
-    // it returned: so all is there at once
+    // after the return everything is there at once
     let walked = walk(folder.path()).unwrap().without("lost+found").forget(&[Field::Blocks, Field::DirectorySize]);
     sample.tree.model().assert_same(&walked);
     assert_eq!(walked.0.len(), paths(sample).len() + 1);
@@ -96,7 +96,7 @@ fn the_process_behind_has_ended_when_umount_returns() {
         let process = format!("/proc/{}/stat", server(&folder).0);
         assert!(read_to_string(&process).unwrap().contains("(extant)"));
         folder.unmount();
-        // gone, or ended and not yet collected by its parent
+        // gone, or a zombie not yet reaped by its parent
         let after = read_to_string(&process).unwrap_or_default();
         assert!(after.is_empty() || after.contains(") Z "), "{after}");
     }
@@ -169,7 +169,7 @@ fn written_unmounted_and_found_again() {
         assert!(oracle::e2fsck(image.path()).clean);
         assert_eq!(prints(&["cat", text(image.path()), "/etc/new"]), round);
     }
-    // the modes that ext4 volumes have
+    // the modes available on ext4 volumes
     for mode in ["consistency=none", "consistency=dirty-bit", "data=journal", "data=writeback,commit=1,relatime"] {
         prints(&["mount", "-o", mode, text(image.path()), folder.text()]);
         std::fs::write(&new, mode).unwrap();
@@ -202,7 +202,7 @@ fn a_signal_while_a_file_is_being_written_loses_nothing_that_was_written() {
     assert_eq!(prints(&["cat", text(image.path()), "/open"]), "x".repeat(50_000));
 }
 
-/// The volume may be in use by another path although it is not by its own.
+/// The volume may be in use through another path although its own is unmounted.
 #[test]
 fn a_signal_finds_the_mount_and_nothing_else() {
     use rustix::process::{Signal, kill_process};
@@ -218,7 +218,7 @@ fn a_signal_finds_the_mount_and_nothing_else() {
         rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: seconds, tv_nsec: 0 })).unwrap() == 1
     };
     for options in ["rw", "nofuseblk"] {
-        // a bind mount has a mapped file, the mount itself none
+        // a bind mount has a mapped file, the mount itself has none
         let (image, folder, bound) = (plain(), Folder::new(), Folder::new());
         prints(&["mount", "-o", options, text(image.path()), folder.text()]);
         run("mount", &["--bind", folder.text(), bound.text()]);
@@ -235,7 +235,7 @@ fn a_signal_finds_the_mount_and_nothing_else() {
         child.wait().unwrap();
         run("umount", &["-l", bound.text()]);
 
-        // what lies over it stays
+        // a mount above it stays
         let native = tempfile::NamedTempFile::new().unwrap();
         prints(&["mkfs", "-t", "extant", text(native.path()), "32M"]);
         prints(&["mount", "-o", options, text(native.path()), folder.text()]);
@@ -246,12 +246,12 @@ fn a_signal_finds_the_mount_and_nothing_else() {
         assert!(!wait(&ended, 3), "{options}");
         assert_eq!(std::fs::read(folder.path().join("mine")).unwrap(), b"mine", "{options}");
         run("umount", &[folder.text()]);
-        // and the mount goes on as it was
+        // and the mount works as before
         exits(0, &["txn", folder.text(), "--", "true"]);
         kill_process(pid, Signal::TERM).unwrap();
         assert!(wait(&ended, 60), "{options}");
 
-        // an older mount is moved over it, and then it is moved over a newer one
+        // an older mount is moved above it, and then it is moved above a newer one
         let base = Folder::new();
         run("mount", &["-t", "tmpfs", "base", base.text()]);
         run("mount", &["--make-private", base.text()]);
@@ -274,7 +274,7 @@ fn a_signal_finds_the_mount_and_nothing_else() {
         run("umount", &[text(&newer)]);
         run("umount", &[base.text()]);
 
-        // a folder above it has another name now
+        // a parent folder was renamed
         let above = tempfile::tempdir().unwrap();
         let (old, new) = (above.path().join("old"), above.path().join("new"));
         std::fs::create_dir_all(old.join("mnt")).unwrap();
@@ -288,7 +288,7 @@ fn a_signal_finds_the_mount_and_nothing_else() {
     }
 }
 
-/// The server of what is mounted on a folder, open for waiting.
+/// The server of the mount on a folder, as a pidfd.
 fn server(folder: &Folder) -> (rustix::process::Pid, std::os::fd::OwnedFd) {
     server_on(folder.path())
 }
@@ -301,7 +301,7 @@ fn server_on(folder: &Path) -> (rustix::process::Pid, std::os::fd::OwnedFd) {
     (pid, rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap())
 }
 
-/// Stores through a mapping or by write(2), says so, and has the file open until its standard input ends.
+/// Stores through a mapping or by write(2), reports that, and leaves the file open until its standard input ends.
 const STORE: &str = "import mmap, os, sys
 f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); n = 500000
 if sys.argv[2] == 'map':
@@ -322,7 +322,7 @@ fn a_signal_loses_nothing_that_the_kernel_has_of_open_files() {
     let (image, folder) = (plain(), Folder::new());
     let ways = [("rw", "map"), ("writeback_cache", "map"), ("writeback_cache", "write")];
     let cases = [image.path(), native.path()].into_iter().flat_map(|volume| ways.map(|way| (volume, way)));
-    // a shell that starts the tests in the background, or nohup, has some ignored
+    // a shell that starts the tests in the background, or nohup, ignores some signals
     let status = read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
@@ -340,7 +340,7 @@ fn a_signal_loses_nothing_that_the_kernel_has_of_open_files() {
             BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
             assert_eq!(line, "stored\n", "{case}");
             let (pid, ended) = server(&folder);
-            // one that comes again changes nothing
+            // a repeated signal changes nothing
             (0..2).for_each(|_| kill_process(pid, signal).unwrap());
             let mut fds = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
             let most = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -372,7 +372,7 @@ fn remounted_read_only_and_back() {
     assert_eq!(remount("remount,rw").exit, Some(0));
     std::fs::write(&file, "x").unwrap();
     folder.unmount();
-    // what was written is durable, also where the kernel does not ask for that
+    // written data is durable, also where the kernel does not request that
     for (options, content) in [("rw", "y"), ("nofuseblk", "z")] {
         prints(&["mount", "-o", options, text(image.path()), folder.text()]);
         std::fs::write(&file, content).unwrap();
@@ -382,7 +382,7 @@ fn remounted_read_only_and_back() {
         let mut fds = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut fds, None).unwrap();
         tools::run("umount", &["-l".as_ref(), folder.path().as_os_str()]);
-        // it says that a journal was replayed
+        // a message reports that a journal was replayed
         assert_eq!(extant(&["mount", text(image.path()), folder.text()]).exit, Some(0), "{options}");
         assert_eq!(read_to_string(&file).unwrap(), content, "{options}");
         folder.unmount();
@@ -394,7 +394,7 @@ fn remounted_read_only_and_back() {
     folder.unmount();
 }
 
-/// A volume that the kernel writes to is not shown as if it stood still; one that it only reads is.
+/// A volume mounted by the kernel for writing is shown with a warning; one mounted read-only, without.
 #[test]
 fn a_volume_that_the_kernel_has_mounted() {
     if !can_mount() || !tools::is_root() || !tools::has_loop() {
@@ -423,7 +423,7 @@ fn a_volume_that_the_kernel_has_mounted() {
     mounted.unmount();
 }
 
-/// A loop device over a volume that is in use is no way to it, and the other way round.
+/// A loop device over a volume in use cannot be used to mount it, and vice versa.
 #[test]
 fn a_volume_has_one_writer_also_through_loop_devices() {
     if !can_mount() || !tools::is_root() || !tools::has_loop() {
@@ -444,7 +444,7 @@ fn a_volume_has_one_writer_also_through_loop_devices() {
             assert!(sentence.contains("locked by another process") && sentence.contains(&place), "{sentence}");
         }
         assert!(fails(8, &["check", "-fy", there]).contains("is mounted at"));
-        // the kernel asks for no lock, so the loop device is claimed
+        // the kernel takes no lock, so the loop device is claimed
         let kernel = tools::run("mount", &["-t", "ext4", &device, second.text()]);
         assert_ne!(kernel.exit, Some(0), "the kernel mounted what {here} is mounted from: {}", kernel.text());
         assert_eq!(second.line(), None);
@@ -543,7 +543,7 @@ fn mount_as_a_helper_of_mount() {
     assert_eq!((ran.exit, ran.text().as_str()), (Some(0), ""));
     assert!(folder.line().unwrap().contains("nodev"));
     folder.unmount();
-    // mount(8) says rw by itself, and a word that means nothing is no other exit status to it
+    // mount(8) adds rw by itself, and its exit status for an unknown option is the same
     image.debugfs(&["set_super_value state 2"]);
     let args = [text(image.path()), folder.text(), "-o", "rw"];
     let ran = run_with(std::process::Command::new(&helper).args(args), b"", LIMIT);
@@ -582,7 +582,7 @@ fn problems_are_reported_in_the_foreground() {
     assert!(said.len() == 1 && said[0].starts_with("extant: inode "), "{said:?}");
 }
 
-/// The name that a user chose for a mount is not a file of that name in the folder of another process.
+/// A name that a user chose for a mount is not a file of that name in the folder of another process.
 #[test]
 fn a_name_in_the_list_of_mounts_is_no_file_in_the_folder_of_the_caller() {
     if !can_mount() {
@@ -597,13 +597,13 @@ fn a_name_in_the_list_of_mounts_is_no_file_in_the_folder_of_the_caller() {
     assert!(folder.line().unwrap().starts_with(&format!("{name} ")), "{:?}", folder.line());
     let ran = here(&["check", "-fp", name]);
     assert!(ran.exit == Some(0) && !ran.text().contains("mounted"), "{}", ran.text());
-    // the mounted one is locked, by whatever name
+    // the mounted file is locked, under any name
     let sentence = fails(8, &["check", "-fp", text(&image)]);
     assert!(sentence.contains("locked"), "{sentence}");
     let ran = here(&["check", "--online", folder.text()]);
     assert!(ran.exit == Some(8) && ran.text().contains("does not name its device"), "{}", ran.text());
     folder.unmount();
-    // without a name of the user's it is the absolute path
+    // without a chosen name it is the absolute path
     let mut mount = command(&["mount", "-o", "nofuseblk", "native.img", folder.text()]);
     assert_eq!(run_with(mount.current_dir(place.path()), b"", LIMIT).text(), "");
     assert!(folder.line().unwrap().starts_with(&format!("{} ", text(&image))), "{:?}", folder.line());

@@ -27,10 +27,10 @@ fn fsck_calls_the_checker() {
         let ran = under(name, &["-n", "-f", "-C0", volume]);
         assert_eq!(ran.exit, Some(0), "{name}: {}", ran.text());
         assert!(ran.text().contains("Pass 5: ") && ran.text().contains("No errors found"), "{name}: {}", ran.text());
-        // without -n, -p or -y there has to be a terminal to ask on
+        // without -n, -p or -y a terminal is required
         let ran = under(name, &[volume]);
         assert!(ran.exit == Some(8) && ran.text().contains("is not a terminal"), "{name}: {}", ran.text());
-        // as at boot: a volume that was left clean is not read
+        // as at boot: a clean volume is not read
         let ran = under(name, &["-a", "-C0", volume]);
         assert!(ran.exit == Some(0) && ran.text().contains(": clean, "), "{name}: {}", ran.text());
         assert_eq!(under(name, &["--no-such-flag", volume]).exit, Some(16));
@@ -41,7 +41,7 @@ fn fsck_calls_the_checker() {
 
 #[test]
 fn mount_helper_speaks_mounts_language() {
-    // -f pretends
+    // -f only pretends to mount
     assert_eq!(under("mount.extant", &["/dev/x", "/mnt", "-f", "-o", "ro"]).exit, Some(0));
     for args in [&["/dev/x"][..], &["/dev/x", "/mnt", "-q"], &["/dev/x", "/mnt", "-o"]] {
         let ran = under("mount.extant", args);
@@ -93,7 +93,7 @@ fn help_and_version() {
     assert_eq!(exits(2, &[] as &[&Path]).stdout, b"");
 }
 
-/// A path of this machine is any bytes.
+/// A path of this machine can have any bytes.
 #[test]
 fn a_device_whose_name_is_no_text() {
     let folder = tempfile::tempdir().unwrap();

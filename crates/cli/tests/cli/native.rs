@@ -1,4 +1,4 @@
-//! Native volumes on the command line: made, used, checked, and damage in them found.
+//! Native volumes on the command line: created, used, checked, and damaged.
 
 use crate::common::{exits, extant, fails, json, prints, text};
 use crate::mounting::{Folder, can_mount};
@@ -25,17 +25,17 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     exits(0, &["check", "-fy", text(&image)]);
     prints(&["info", text(&image)]);
     assert!(fails(8, &["check", "--estimate", text(&image)]).contains("not available for native volumes"));
-    // it is not overwritten unasked
+    // it is not overwritten without -F
     let sentence = fails(1, &["mkfs", "-t", "ext4", text(&image)]);
     assert!(sentence.contains("a native Extant volume"), "{sentence}");
-    // a bit of the newest map's root: nothing can be read, and a repair goes back to the generation before, if it may
+    // a bit of the newest map's root: the volume is unreadable, and a permitted repair goes back one generation
     let bytes = std::fs::read(&image).unwrap();
     let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
     let newest = if generation(0) > generation(1) { 0 } else { 4096 };
     let root = u64::from_le_bytes(bytes[newest + 0x28..][..8].try_into().unwrap()) * 4096;
     let device = std::fs::File::options().write(true).open(&image).unwrap();
     device.write_all_at(&[bytes[root as usize] ^ 1], root).unwrap();
-    // who only reads is advised to do that, and not to name copies of the superblock, of which there are none
+    // readers are advised to do that, and not to use backup superblocks, which do not exist
     for args in [
         &["ls", text(&image), "/"][..],
         &["cat", text(&image), "/there"],
@@ -59,7 +59,7 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     assert_eq!((planned["format"].as_str(), planned["journal_blocks"].as_u64()), (Some("extant"), Some(0)));
 }
 
-/// Other programs identify a volume: udev by what the program prints, file(1) by the rules that come with it.
+/// Other programs identify a volume: udev by the program's output, file(1) by the rules shipped with it.
 #[test]
 fn a_native_volume_can_be_identified() {
     let folder = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ fn a_native_volume_can_be_identified() {
     }
 }
 
-/// Either of the two superblocks may be lost: that is said, with what is lost with it, and repaired from the other.
+/// Either of the two superblocks may be destroyed: the loss is reported, and repaired from the other one.
 #[test]
 fn a_damaged_superblock_is_reported_and_written_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
             }
             exits(1, &["check", mode, text(&image)]);
             exits(0, &["check", "-fn", text(&image)]);
-            // back one generation and no further, as the help says of -p: each command writes several
+            // back one generation and no further, as the help describes -p: each command writes several
             assert_eq!(prints(&["cat", text(&image), "/there"]), "content", "{mode}");
             if copy != newest {
                 assert_eq!(prints(&["cat", text(&image), "/later"]), "content");
@@ -121,7 +121,7 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
     }
     let help = prints(&["check", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("-p goes back to the generation of the other one, if that has no errors"), "{help}");
-    // with neither of them there is nothing to go on with, and no copy elsewhere
+    // with both destroyed there is no starting point, and no copy elsewhere
     for len in [4, 512] {
         let mut bytes = intact.clone();
         for copy in [0, 1] {
@@ -135,8 +135,8 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
     }
 }
 
-/// A superblock that says the impossible, with a checksum that is right, is a damaged one of a native volume: the other
-/// one is used, and where that is no better the volume is named as what it is.
+/// A superblock with impossible values and a correct checksum counts as damaged: the other one is used, and if that is
+/// also damaged, the volume is still identified as native.
 #[test]
 fn a_superblock_that_contradicts_itself_is_a_damaged_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn a_superblock_that_contradicts_itself_is_a_damaged_one() {
     std::fs::write(&file, b"content").unwrap();
     exits(0, &["put", text(&image), text(&file), "/there"]);
     let intact = std::fs::read(&image).unwrap();
-    // one entry in the map log, of zeroes: it frees the superblock above the map
+    // a map log with one zero entry, which frees the superblock above the map
     let with_an_empty_entry = |copies: &[usize]| {
         let mut bytes = intact.clone();
         for copy in copies {
@@ -175,8 +175,8 @@ fn a_superblock_that_contradicts_itself_is_a_damaged_one() {
     }
 }
 
-/// Where one number in the newest superblock is wrong, what was durable is not dropped without a word: the volume is
-/// not written from the older one on before a check has corrected the number.
+/// A wrong number in the newest superblock does not silently drop durable changes: the volume cannot be written on the
+/// basis of the older one until a check has corrected the number.
 #[test]
 fn a_volume_whose_newest_superblock_is_damaged_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,16 +207,16 @@ fn a_volume_whose_newest_superblock_is_damaged_is_not_written() {
         assert!(std::fs::write(on.path().join("new"), "new").is_err());
         on.unmount();
     }
-    assert!(std::fs::read(&image).unwrap() == damaged, "something was written");
+    assert!(std::fs::read(&image).unwrap() == damaged, "the volume was written");
     exits(1, &["check", "-fy", text(&image)]);
     assert_eq!(prints(&["cat", text(&image), "/there"]), "content");
     exits(0, &["put", text(&image), text(&file), "/again"]);
     exits(0, &["check", "-fn", text(&image)]);
 }
 
-/// The physical blocks that the map of the newest generation leads to, and their kinds.
+/// The physical blocks in the map of the newest generation, and their kinds.
 fn mapped(bytes: &[u8]) -> Vec<(u64, u8)> {
-    // the root of the map that is in force
+    // the root of the active map
     let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
     let newest = if generation(0) > generation(1) { 0 } else { 4096 };
     let root = u64::from_le_bytes(bytes[newest + 0x28..][..8].try_into().unwrap());
@@ -258,7 +258,7 @@ fn damage_in_a_snapshot_of_a_volume_in_use_is_found() {
     device.write_all_at(b"what is not there", physical * 4096 + 2000).unwrap();
     let said = exits(4, &["check", "--online", on.text()]).text();
     assert!(said.contains(&format!("Block {physical} of the device: in the snapshot s1, it does not match")), "{said}");
-    // a superblock that is damaged before the check, and that the check's own snapshot is written over
+    // a superblock damaged before the check, overwritten by the snapshot that the check takes
     exits(0, &["snapshot", "delete", on.text(), "s1"]);
     exits(0, &["check", "--online", on.text()]);
     let bytes = std::fs::read(&image).unwrap();
@@ -291,7 +291,7 @@ fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
             for n in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
                 let file = on.path().join(format!("f{}", n % 50));
                 if n % 3 == 2 {
-                    // it may not be there
+                    // it may not exist
                     let _ = std::fs::remove_file(&file);
                 } else {
                     std::fs::write(&file, vec![n as u8; n % 7 * 3000]).unwrap();
@@ -309,12 +309,12 @@ fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
     std::fs::write(&file, "").unwrap();
     let sentence = fails(8, &["check", "--online", text(&file)]);
     assert!(sentence.contains(&format!("a file on the volume mounted on {}:", on.text())), "{sentence}");
-    // a snapshot that no check uses any more is deleted by the next one
+    // an unused snapshot of an earlier check is deleted by the next one
     let left = "snapshot of a check that was killed";
     exits(0, &["snapshot", "create", on.text(), ".extant-check-4194304"]);
     exits(0, &["check", "--online", on.text()]);
     assert_eq!(json(&["snapshot", "list", "--json", on.text()]).as_array().map(Vec::len), Some(0), "{left}");
-    // inodes, unchanged since
+    // inode blocks, unchanged since
     let damage = || {
         let found = mapped(&std::fs::read(&image).unwrap());
         let (physical, _) = found.into_iter().rev().find(|(_, kind)| *kind == 5).expect("a block of inodes");
@@ -330,8 +330,8 @@ fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
         report.text()
     );
     on.unmount();
-    // unmounting frees the inodes that the kernel had of deleted files; where those are in the same block, a new one,
-    // out of the cache, has taken its place
+    // unmounting frees the inodes of deleted files that the kernel still used; if they are in the damaged block, it is
+    // rewritten from the cache
     damage();
     exits(4, &["check", "-fn", text(&image)]);
 }

@@ -1,4 +1,4 @@
-//! `mkfs -d`, `put` and `rm`: what arrives in a volume, what leaves it, and that the volume stays consistent.
+//! `mkfs -d`, `put` and `rm`: the content of volumes after copies and removals, and their consistency.
 
 use crate::common::{EXTANT, command, exits, fails, json, prints, text};
 use std::fs::File;
@@ -12,10 +12,10 @@ use testkit::tools::{self, LIMIT, run_with};
 use testkit::{Field, FileKind, Manifest, Spec, Times, Tree, walk};
 
 const M: u64 = 1 << 20;
-/// The fields that differ between a tree and its copy: when it was read and made, and how a file system counts.
+/// The fields that differ between a tree and its copy: access and change times, and how a file system counts.
 const OWN: [Field; 4] = [Field::Accessed, Field::Changed, Field::Blocks, Field::DirectorySize];
 
-/// Volumes that store files in different ways.
+/// Formats that store files in different ways.
 const KINDS: [&str; 6] = [
     "-t ext2 -b 1024",
     "-t ext3 -b 4096",
@@ -30,7 +30,7 @@ struct Made {
 }
 
 impl Made {
-    /// A new volume; `more` are further words for mkfs.
+    /// Creates a volume; `more` are further arguments of mkfs.
     fn new(kind: &str, len: u64, more: &[&str]) -> Self {
         let made = Self { folder: tempfile::tempdir().unwrap() };
         let len = (len >> 10).to_string() + "k";
@@ -50,7 +50,7 @@ impl Made {
         exits(0, &["check", "-fn", text(&self.image())]);
     }
 
-    /// The content that the kernel shows; `None` where this machine cannot mount it.
+    /// The content as shown by the kernel; `None` where this machine cannot mount it.
     fn walked(&self) -> Option<Manifest> {
         if !tools::is_root() || !tools::has_loop() {
             return None;
@@ -97,7 +97,7 @@ fn an_archive_fills_a_new_volume() {
     }
     let tree = tree(80, Times::Seconds);
     let mut expected = walk(tree.path()).unwrap().forget(&OWN);
-    // no archive holds sockets
+    // archives do not contain sockets
     expected.0.retain(|_, entry| entry.kind != FileKind::Socket);
     for (words, forget) in [
         ("--format=gnu -S", &[Field::Nanoseconds, Field::Xattrs][..]),
@@ -115,7 +115,7 @@ fn an_archive_fills_a_new_volume() {
         if let Some(walked) = made.walked() {
             expected.clone().forget(forget).assert_same(&walked.forget(forget));
         }
-        // through a pipe, cut short: an error, and a volume that is consistent with what came before
+        // through a pipe, truncated: an error, and a consistent volume with the part before
         let bytes = std::fs::read(&archive).unwrap();
         let image = made.image();
         let words = ["mkfs", "-qF", "-t", "ext4", "-d", "-", text(&image)];
@@ -146,13 +146,13 @@ fn a_volume_that_is_too_small_is_left_consistent() {
     }
 }
 
-/// Runs the program, which has to fail; the last thing that it said.
+/// Runs the program, which must fail; returns its last message.
 fn fails_with_notes(words: &[&str]) -> String {
     let text = exits(1, words).text();
     text.lines().find(|line| line.contains("not all was copied")).unwrap_or(&text).to_owned()
 }
 
-/// The program that served a mounted volume ends a moment after umount(8) does.
+/// The program that served a mounted volume exits shortly after umount(8).
 #[test]
 fn a_volume_that_is_about_to_be_free_is_waited_for() {
     let made = Made::new("-t ext4", 8 * M, &[]);
@@ -191,7 +191,7 @@ fn a_folder_is_put_into_a_volume() {
         if let Some(walked) = made.walked() {
             beneath(&walked, "copy").assert_same(&expected);
         }
-        // once more over it: the same, and nothing is doubled
+        // once more onto the copy: the same content, and nothing is duplicated
         prints(&["put", "-rf", text(&image), &format!("{}/.", text(tree.path())), "/copy"]);
         made.assert_consistent(kind);
         if let Some(walked) = made.walked() {
@@ -204,7 +204,7 @@ fn a_folder_is_put_into_a_volume() {
     }
 }
 
-/// The part of a tree below a folder, as a tree of its own.
+/// The part of a tree below a folder, as a separate tree.
 fn beneath(manifest: &Manifest, folder: &str) -> Manifest {
     let strip = |path: &Path| {
         let rest = path.strip_prefix(folder).ok()?;
@@ -244,7 +244,7 @@ fn single_files_and_standard_input() {
     assert_eq!(ran.exit, Some(0), "{}", ran.text());
     assert_eq!(debugfs_dump(&image, "/issue"), b"from a pipe");
 
-    // what exists is left alone, unless
+    // existing files are left alone without --force
     let sentence = fails(1, &["put", volume, text(&at("motd")), "/issue"]);
     assert!(sentence.ends_with("/issue: exists already (--force replaces files)"), "{sentence}");
     prints(&["put", "--force", volume, text(&at("motd")), "/issue"]);
@@ -264,13 +264,13 @@ fn single_files_and_standard_input() {
         let sentence = fails(1, words);
         assert!(sentence.contains(why), "{words:?}: {sentence}");
     }
-    // the length of what comes from a pipe is unknown; what there was no space for is gone
+    // the length of a pipe is unknown; a file without enough space is removed
     let ran = run_with(&mut command(&["put", volume, "-", "/large"]), &vec![7; 20 << 20], LIMIT);
     assert!(ran.exit == Some(1) && ran.text().contains("no space left on the volume"), "{}", ran.text());
     assert!(ran.text().contains(" free") && !ran.text().contains("left to copy"), "{}", ran.text());
     prints(&["rm", "-f", volume, "/nothing", "/issue"]);
     assert_eq!(prints(&["ls", volume, "/"]), "lost+found\nmotd\nsparse\n");
-    made.assert_consistent("after all that");
+    made.assert_consistent("at the end");
 }
 
 #[test]
@@ -284,12 +284,12 @@ fn a_signal_leaves_the_volume_consistent() {
         let mut put = command(&["put", text(&image), "-", "/endless"]);
         let mut child = put.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        // more than a pipe holds: it has begun to read
+        // more than a pipe buffers: it has begun to read
         stdin.write_all(&vec![1; 1 << 20]).unwrap();
         stdin.write_all(&vec![2; 1 << 20]).unwrap();
-        // SIGINT is ignored where a shell started the tests in the background
+        // SIGINT is ignored if a shell started the tests in the background
         tools::must("kill", &["-TERM", &child.id().to_string()]);
-        // although nothing more comes, and no end
+        // although there is no further input, and no end of file
         let output = child.wait_with_output().unwrap();
         drop(stdin);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -309,7 +309,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh", EXTANT, "put", text(&made.image()), "-", "/all"]);
     let mut child = shell.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // more than a pipe holds: it has begun to read
+    // more than a pipe buffers: it has begun to read
     stdin.write_all(&vec![1; 1 << 20]).unwrap();
     stdin.write_all(&vec![1; 1 << 20]).unwrap();
     tools::must("kill", &["-HUP", &child.id().to_string()]);
@@ -348,7 +348,7 @@ fn what_is_replaced_stays_until_the_new_file_is_whole() {
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
     drop(stdin);
     stays(". .. f lost+found");
-    // and what is whole takes the place of anything but a directory
+    // a complete file replaces anything but a directory
     std::fs::write(&file, "new").unwrap();
     let link = made.folder.path().join("link");
     std::os::unix::fs::symlink("nowhere", &link).unwrap();

@@ -1,4 +1,4 @@
-//! A device served to NBD clients: the words of the command, its socket, its end.
+//! A device served to NBD clients: messages, socket, termination.
 
 use crate::common::{EXTANT, command, exits, fails, text};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +12,7 @@ use testkit::tools::{find, must, skip};
 
 const MIB: u64 = 1 << 20;
 
-/// A server that can be connected to.
+/// A server that accepts connections.
 pub(crate) struct Served {
     pub(crate) child: Child,
     pub(crate) said: String,
@@ -24,7 +24,7 @@ impl Served {
         Self::start(&["serve", device], socket, more)
     }
 
-    /// A server that these words start.
+    /// Starts a server with these arguments.
     pub(crate) fn start(words: &[&str], socket: PathBuf, more: &[&str]) -> Self {
         let address = format!("unix:{}", text(&socket));
         let mut command = command(&[words, &["--nbd", &address], more].concat());
@@ -34,7 +34,7 @@ impl Served {
         Self { child, said, socket }
     }
 
-    /// Ends it by a signal; its exit status, and what it said on standard error.
+    /// Ends the server by a signal; returns its exit status and its output on standard error.
     pub(crate) fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let mut said = String::new();
@@ -63,7 +63,7 @@ fn it_serves_until_a_signal() {
         let mut client = UnixStream::connect(&socket).unwrap();
         client.read_exact(&mut greeting).unwrap();
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        // the volume is locked, and so is the socket
+        // both the volume and the socket are locked
         let sentence = fails(1, &["serve", text(&image), "--nbd", "unix:/nowhere/s"]);
         assert!(sentence.contains("locked by another process"), "{sentence}");
         let sentence = fails(1, &["serve", "mem:1M", "--nbd", &format!("unix:{socket}")]);

@@ -1,4 +1,4 @@
-//! `extant snapshot` on volumes that are mounted and on those that are not, and `.extant/snapshots`.
+//! `extant snapshot` on mounted and unmounted volumes, and `.extant/snapshots`.
 
 use crate::common::{EXTANT, exits, extant, fails, json, prints, ready, text};
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use testkit::tools;
 
-/// A native volume, and a folder that it may be mounted on; unmounted when dropped.
+/// A native volume, and a mount point for it; unmounted when dropped.
 struct NativeVolume {
     folder: tempfile::TempDir,
 }
@@ -41,7 +41,7 @@ impl NativeVolume {
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        panic!("it stays busy");
+        panic!("it remains busy");
     }
 
     fn check(&self) {
@@ -97,7 +97,7 @@ fn snapshots_of_an_image() {
     prints(&["snapshot", "delete", image, "two", "one"]);
     place.check();
     assert_eq!(prints(&["snapshot", "list", image]), "");
-    // other formats have none
+    // other formats have no snapshots
     let other = place.folder.path().join("ext4");
     prints(&["mkfs", "-t", "ext4", text(&other), "32M"]);
     for command in ["create", "delete", "rollback"] {
@@ -125,7 +125,7 @@ fn snapshots_of_a_mounted_volume() {
     fs::remove_file(at("d/f")).unwrap();
     let (monday, tuesday) = (".extant/snapshots/monday/d/f", ".extant/snapshots/tuesday/d/f");
     assert_eq!((read(monday), read(tuesday)), ("first".to_owned(), "second".to_owned()));
-    // found, and not listed; below it everything is itself, and stays as it is
+    // found, but not listed; everything below it is read-only and stable
     let names = |path: &Path| -> Vec<_> {
         let mut names: Vec<_> = path.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
@@ -164,7 +164,7 @@ fn snapshots_of_a_mounted_volume() {
             assert!(sentence.contains("a snapshot's name has 1 to 128 bytes, no slash"), "{words} {name}: {sentence}");
         }
     }
-    // a volume in use goes back when it is unmounted
+    // a volume in use is rolled back at unmount
     let said = exits(0, &["snapshot", "rollback", text(&dir), "monday"]);
     assert!(said.text().contains("is rolled back when it is unmounted"), "{}", said.text());
     fails(1, &["snapshot", "delete", text(&dir), "monday"]);

@@ -1,4 +1,4 @@
-//! Commands that are ended by a signal, or by a full disk: the volume is consistent whenever that is.
+//! Commands ended by a signal or a full disk: the volume is consistent at any time.
 
 use crate::common::{command, exits, plain, prints, ready, text};
 use blockdev::MemoryDevice;
@@ -25,14 +25,14 @@ fn many_files() -> tempfile::TempDir {
     folder
 }
 
-/// Starts the program and sends it SIGINT after it had `rounds` times a chance to run. Where it is then differs from
-/// run to run; that the volume is consistent must not.
+/// Starts the program and sends SIGINT after it could run `rounds` times. The point of interruption differs from run to
+/// run; the volume must always be consistent.
 fn interrupted(args: &[&str], rounds: u64) {
     let mut child = command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     (0..rounds).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let status = child.wait().unwrap();
-    // before it hears signals it has changed nothing
+    // before it handles signals it has changed nothing
     assert!(status.code().is_none_or(|code| [0, 1].contains(&code)), "{args:?}: {status}");
 }
 
@@ -50,7 +50,7 @@ fn a_signal_leaves_what_is_filled_and_emptied_consistent() {
         let made = tempfile::tempdir().unwrap();
         let path = made.path().join("volume.img");
         interrupted(&["mkfs", "-t", "ext4", "-d", source, text(&path), "16M"], rng.between(0, 60));
-        // where it had not begun there is no volume
+        // before its start there is no volume
         if path.exists() && fs::metadata(&path).unwrap().len() > 0 && is_volume(&path) {
             assert!(oracle::e2fsck(&path).clean, "mkfs -d");
         }
@@ -77,7 +77,7 @@ fn a_signal_ends_a_repair_that_has_changed_nothing() {
     let before = image.bytes();
     let folder = image.path().parent().unwrap();
     for flag in ["-fy", "-fp"] {
-        // lines so long that the pipe is full before the check is over: it waits for us
+        // lines so long that the pipe is full before the check ends: it waits for the reader
         let volume = format!("{}/{}volume.img", text(folder), "./".repeat(1900));
         let (pipe, end) = rustix::pipe::pipe().unwrap();
         rustix::pipe::fcntl_setpipe_size(&pipe, 4096).unwrap();
@@ -121,7 +121,7 @@ fn a_full_disk_is_said_in_one_sentence() {
     let image = plain();
     let (volume, small) = (text(image.path()), Small::new());
     let full = |name: &str| text(&small.0.path().join(name)).to_owned();
-    // the rest of it
+    // more than the free space
     let (big, folder) = (vec![7; 4 << 20], tempfile::tempdir().unwrap());
     fs::write(folder.path().join("big"), &big).unwrap();
     let source = Image::mke2fs(&["-t", "ext4"], 16 << 20).with_folder(folder.path()).build();
@@ -129,8 +129,8 @@ fn a_full_disk_is_said_in_one_sentence() {
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
     assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
     assert!(ran.text().contains("4 MiB of data left to copy"), "{}", ran.text());
-    assert!(!small.0.path().join("copy").exists(), "half a file stays");
-    // many files: the first for which there is no space is the last
+    assert!(!small.0.path().join("copy").exists(), "a partial file remains");
+    // many files: the first one without space is the last
     for n in 0..2000 {
         fs::write(folder.path().join(format!("f{n}")), [1; 5000]).unwrap();
     }
@@ -147,7 +147,7 @@ fn a_full_disk_is_said_in_one_sentence() {
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
     assert!(ran.text().ends_with("; the unfinished file was removed\n"), "{}", ran.text());
     assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
-    // nothing is repaired without the way back that was asked for
+    // without the requested undo file nothing is repaired
     image.debugfs(&["set_inode_field /etc/motd links_count 7"]);
     let before = image.bytes();
     let ran = exits(8, &["check", "-fy", "-z", &full("undo"), volume]);
@@ -155,7 +155,7 @@ fn a_full_disk_is_said_in_one_sentence() {
     assert!(image.bytes() == before);
 }
 
-/// The volume has space, and what it lies on has none.
+/// The volume has free space, but the storage beneath it is full.
 #[test]
 fn a_full_disk_below_a_volume_is_no_full_volume() {
     if !is_root() {
@@ -166,15 +166,15 @@ fn a_full_disk_below_a_volume_is_no_full_volume() {
     fs::create_dir(&source).unwrap();
     fs::write(&big, vec![7; 4 << 20]).unwrap();
     let volume = small.0.path().join("volume");
-    let full = "the disk below it is full: not all of the volume could be written";
+    let full = "the disk beneath it is full: not all of the volume could be written";
     let ran = exits(1, &["mkfs", "-d", text(&source), text(&volume), "32M"]);
     let said = ran.text();
-    assert!(said.contains("/big: no space left on the disk below the volume; not all was copied\n"), "{said}");
+    assert!(said.contains("/big: no space left on the disk beneath the volume; not all was copied\n"), "{said}");
     assert!(said.ends_with(&format!("volume: {full}; the unfinished file was removed\n")), "{said}");
     assert!(!volume.exists() && !said.contains("read-only") && said.lines().count() == 2, "{said}");
     exits(0, &["mkfs", "-q", text(&volume), "32M"]);
     let said = exits(1, &["put", text(&volume), text(&big), "/"]).text();
-    assert!(said.contains("/big: no space left on the disk below") && said.contains(full), "{said}");
+    assert!(said.contains("/big: no space left on the disk beneath") && said.contains(full), "{said}");
     assert!(volume.exists() && !said.contains("was removed"), "{said}");
 }
 
@@ -190,13 +190,13 @@ fn a_signal_removes_the_file_that_mkfs_has_begun() {
         }
         kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         let ran = child.wait_with_output().unwrap();
-        // a machine may be quicker than the signal
+        // a machine may be faster than the signal
         assert_eq!(ran.status.success(), image.exists(), "{ran:?}");
         let _ = fs::remove_file(&image);
     }
 }
 
-/// Cancels a check when the device was asked for so many reads.
+/// Cancels a check after a number of reads of the device.
 struct After<'a>(&'a Trace<Arc<MemoryDevice>>, u64);
 
 impl Progress for After<'_> {
@@ -205,7 +205,7 @@ impl Progress for After<'_> {
     }
 }
 
-/// Wherever it is: what was not read is not damage.
+/// At any point: unread structures are not damage.
 #[test]
 fn a_check_that_is_cancelled_finds_nothing_on_an_undamaged_volume() {
     let (folder, made) = (many_files(), tempfile::tempdir().unwrap());

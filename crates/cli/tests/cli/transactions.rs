@@ -1,4 +1,4 @@
-//! `extant txn` on a mounted volume: whole, or as if it had not been, also for what the kernel remembers.
+//! `extant txn` on a mounted volume: atomic, also with regard to the kernel's caches.
 
 use crate::common::{exits, extant, prints, ready, text};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::tools;
 
-/// The interval between two looks for what takes a moment.
+/// Polling interval.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// A mounted native volume with a folder of files; unmounted when dropped.
@@ -49,7 +49,7 @@ impl MountedVolume {
         numbers.filter(serves).find_map(Pid::from_raw).unwrap()
     }
 
-    /// Names, with what stat(2) and a read say.
+    /// Names, with the results of stat(2) and read(2).
     fn seen(&self) -> BTreeMap<PathBuf, (u64, u64, i64, Vec<u8>)> {
         fn add(dir: &Path, all: &mut BTreeMap<PathBuf, (u64, u64, i64, Vec<u8>)>) {
             for entry in fs::read_dir(dir).unwrap() {
@@ -68,7 +68,7 @@ impl MountedVolume {
         all
     }
 
-    /// Runs a shell's script in the folder, in a transaction.
+    /// Runs a shell script in the folder, in a transaction.
     pub(crate) fn run(&self, options: &[&str], script: &str) -> std::process::Output {
         self.command(options, script).output().unwrap()
     }
@@ -80,12 +80,12 @@ impl MountedVolume {
         command
     }
 
-    /// Unmounts and checks it.
+    /// Unmounts and checks the volume.
     pub(crate) fn end(self) {
         self.unmount();
     }
 
-    /// The same; the folder with the volume stays as long as this.
+    /// Unmounts and checks the volume; the folder exists as long as this value.
     pub(crate) fn unmount(&self) {
         for _ in 0..500 {
             if extant(&["umount", text(&self.mnt())]).exit == Some(0) {
@@ -94,13 +94,13 @@ impl MountedVolume {
             }
             std::thread::sleep(LOOK);
         }
-        panic!("it stays busy");
+        panic!("it remains busy");
     }
 }
 
 fn wait_for_its_end(process: Pid) {
     let stat = format!("/proc/{process}/stat");
-    // one that is not waited for yet has ended
+    // a zombie has ended
     while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
         std::thread::sleep(LOOK);
     }
@@ -125,12 +125,12 @@ fn a_command_replaces_a_thousand_files_or_none() {
         let failing = format!("{REPLACE}; rm f1 f2; mkdir x; echo y > x/y; echo more >> f3; ln f4 g; exit 7");
         let ran = place.run(&[], &failing);
         assert_eq!(ran.status.code(), Some(7), "{ran:?}");
-        assert!(before == place.seen(), "{options}: something is left");
-        // it can be used, and what was undone is not in the way
+        assert!(before == place.seen(), "{options}: the rollback is incomplete");
+        // the folder can be used, without interference by undone names
         fs::create_dir(place.mnt().join("d/x")).unwrap();
         fs::remove_dir(place.mnt().join("d/x")).unwrap();
         fs::write(place.mnt().join("d/f1"), "again").unwrap();
-        // what scripts say that were written when this was not the default
+        // an option in scripts written when this was not the default
         let ran = place.run(&["--rollback-on-failure"], REPLACE);
         assert_eq!(ran.status.code(), Some(0), "{ran:?}");
         let after = place.seen();
@@ -156,11 +156,11 @@ fn it_is_rolled_back_when_its_process_is_killed() {
     }
     assert_eq!(fs::read(place.mnt().join("d/f1")).unwrap(), b"new\n");
     let sleeping = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
-    // it is in use
+    // the volume is busy
     assert_ne!(extant(&["umount", text(&place.mnt())]).exit, Some(0));
     child.kill().unwrap();
     child.wait().unwrap();
-    // a process that changes something waits for it
+    // a process that changes something waits for the transaction
     fs::write(place.mnt().join("other"), "not lost").unwrap();
     while before != place.seen() {
         std::thread::sleep(LOOK);
@@ -186,7 +186,7 @@ fn many_others_wait_and_none_prevents_its_end() {
         while !ready.exists() {
             std::thread::sleep(LOOK);
         }
-        // more than there are ring entries, each in a folder of its own, and all at once with what the member asks
+        // more than there are ring entries, each in a separate folder, concurrently with the member's requests
         let server = place.server();
         kill_process(server, Signal::STOP).unwrap();
         let others: Vec<_> = (0..40)
@@ -209,7 +209,7 @@ fn many_others_wait_and_none_prevents_its_end() {
     }
 }
 
-/// The process that waits has the directory locked in the kernel, where the member needs it.
+/// The waiting process has locked the directory in the kernel, where the member needs it.
 #[test]
 fn who_makes_a_name_in_the_same_folder_waits() {
     if !ready() || !tools::has_fuse() {
@@ -223,7 +223,7 @@ fn who_makes_a_name_in_the_same_folder_waits() {
     while !ready.exists() {
         std::thread::sleep(LOOK);
     }
-    // they queue for the directory, each behind the other
+    // they queue for the directory
     let others: Vec<_> = (0..60)
         .map(|n| {
             let path = place.mnt().join(format!("d/theirs{n}"));
@@ -238,7 +238,7 @@ fn who_makes_a_name_in_the_same_folder_waits() {
     place.end();
 }
 
-/// A transaction that runs until it may go on, and is rolled back then.
+/// A transaction that runs until it is released, and is then rolled back.
 struct Undone {
     child: std::process::Child,
     go: PathBuf,
@@ -267,7 +267,7 @@ fn is_stale(outcome: std::io::Result<()>) -> bool {
     outcome.is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::STALE.raw_os_error()))
 }
 
-/// A process that has files open that the transaction made goes on using them.
+/// A process continues to use files that the transaction created.
 #[test]
 fn files_that_never_were_do_not_become_others() {
     if !ready() || !tools::has_fuse() {
@@ -280,7 +280,7 @@ fn files_that_never_were_do_not_become_others() {
         let undone = Undone::begin(&place, make);
         let open = |n| fs::File::options().write(true).open(place.mnt().join(format!("d/made{n}"))).unwrap();
         let files: Vec<fs::File> = (0..20).map(open).collect();
-        // some ask while it runs, and wait; and so do others who make files
+        // some send requests while it runs, and wait; so do others that create files
         let waiting: Vec<_> = files[..5]
             .iter()
             .map(|file| {
@@ -356,7 +356,7 @@ fn what_outlives_a_transaction_that_was_killed_changes_nothing() {
     }
 }
 
-/// The target of a name, and the owner of a file, may be another after a rollback than when the request was sent.
+/// After a rollback the target of a name and the owner of a file may differ from those at the time of the request.
 #[test]
 fn who_waits_does_not_act_on_what_a_rollback_brings_back() {
     if !ready() || !tools::has_fuse() || !tools::is_root() || !testkit::need(&["setpriv"]) {
@@ -367,7 +367,7 @@ fn who_waits_does_not_act_on_what_a_rollback_brings_back() {
     let sticky = place.mnt().join("d");
     fs::set_permissions(&sticky, fs::Permissions::from_mode(0o1777)).unwrap();
     let undone = Undone::begin(&place, "rm f1; : > f1; chown 4321 f1 f2");
-    // in the transaction both are this user's
+    // in the transaction both belong to this user
     let user = |script: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=4321", "--regid=4321", "--clear-groups", "sh", "-c", script]).current_dir(&sticky);
@@ -383,7 +383,7 @@ fn who_waits_does_not_act_on_what_a_rollback_brings_back() {
     place.end();
 }
 
-/// The kernel unmounts what is mounted below a name that it forgets.
+/// The kernel unmounts mounts below a name that it drops.
 #[test]
 fn what_is_mounted_inside_stays_mounted_after_a_rollback() {
     if !ready() || !tools::has_fuse() || !tools::is_root() {
@@ -404,7 +404,7 @@ fn what_is_mounted_inside_stays_mounted_after_a_rollback() {
     place.end();
 }
 
-/// The kernel computes the place from its own size of the file, which a rollback takes back.
+/// The kernel computes the offset from its cached file size, which a rollback reverts.
 #[test]
 fn who_appends_does_so_at_the_end_after_a_rollback() {
     if !ready() || !tools::has_fuse() {
@@ -494,12 +494,12 @@ fn unmounting_by_force_rolls_back() {
         assert!(String::from_utf8_lossy(&ran.stderr).contains("unmounted; all changes were rolled back"), "{ran:?}");
         wait_for_its_end(server);
         prints(&["mount", text(&place.folder.path().join("volume")), text(&place.mnt())]);
-        assert!(before == place.seen(), "something is left");
+        assert!(before == place.seen(), "the rollback is incomplete");
         place.end();
     }
 }
 
-/// All pages that the kernel has go with the transaction, so nothing waits for them to be written back.
+/// All pages of the kernel are part of the transaction, so nothing waits for their writeback.
 #[test]
 fn a_signal_to_the_server_leaves_no_page_of_a_member() {
     const STORE: &str = "import mmap, os, sys\n\
@@ -529,7 +529,7 @@ fn a_signal_to_the_server_leaves_no_page_of_a_member() {
         drop(child.stdin.take());
         child.wait().unwrap();
         prints(&["mount", text(&place.folder.path().join("volume")), text(&place.mnt())]);
-        assert!(before == place.seen(), "{synced}: something is left");
+        assert!(before == place.seen(), "{synced}: the rollback is incomplete");
         place.end();
     }
 }
@@ -558,7 +558,7 @@ fn what_goes_wrong_is_one_sentence() {
     place.end();
 }
 
-/// The process beside the server that ends its connection, where there is one.
+/// The watchdog process of a server, if there is one.
 fn watchdog(of: Pid) -> Option<Pid> {
     let is_it = |pid: &i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -607,10 +607,10 @@ fn a_watchdog_ends_the_connection_of_a_server_that_answers_no_more() {
     let line = mounts.lines().find(|line| line.contains(text(&place.mnt()))).unwrap();
     let (major, minor) = line.split(' ').nth(2).unwrap().split_once(':').unwrap();
     let number = major.parse::<u32>().unwrap() << 20 | minor.parse::<u32>().unwrap();
-    // the number of no process
+    // a number that is not a process
     exits(1, &["watchdog", "1", "4000000000"]);
     fs::write(place.mnt().join("x"), "y").unwrap();
-    // a server that is not above it has ended
+    // a server that is not its parent has ended
     let _open = fs::File::open(place.mnt()).unwrap();
     exits(0, &["watchdog", "1", &number.to_string()]);
     assert!(fs::metadata(place.mnt().join("d/f1")).is_err());

@@ -1,5 +1,6 @@
-//! The power of the device beneath is cut: all that the server wrote to it is recorded, and states are made of it that a
-//! loss of power can leave. Each has all writes before one flush and some of those behind it, one perhaps torn.
+//! Power loss of the device beneath: all writes of the server are recorded, and states that a loss of power can leave
+//! are constructed from them. Each state has all writes before one flush and some of those after it, one of them
+//! possibly torn.
 
 use crate::*;
 use blockdev::{BlockDevice, OpenOptions};
@@ -10,13 +11,13 @@ use simdev::{Log, Logged, Record};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// The writes to the device, and the files that were synced when the log had so many entries.
+/// The recorded requests, and the synced files, each with the length of the log at the time of its sync.
 struct Recording {
     log: Log,
     synced: Vec<(u64, u64, u64)>,
 }
 
-/// Works on the file system of an image, of which `base` becomes a copy, and records the device beneath.
+/// Runs the workload on the file system of an image, of which `base` becomes a copy, and records the device beneath.
 fn record(kind: &Kind, image: &Path, base: &Path, at: &Path, rng: &mut Rng) -> Recording {
     copy(image, base);
     let options = OpenOptions { write: true, exclusive: true, ..OpenOptions::default() };
@@ -41,7 +42,7 @@ fn record(kind: &Kind, image: &Path, base: &Path, at: &Path, rng: &mut Rng) -> R
             scope.spawn(move || work(owner, &folder, rng, stop, note));
         }
         std::thread::sleep(Duration::from_millis(1500));
-        until("hardly anything is synced", || synced.lock().unwrap().len() > 4);
+        until("too few files are synced", || synced.lock().unwrap().len() > 4);
         stop.store(true, Ordering::Relaxed);
     });
     unmount(at);
@@ -55,7 +56,7 @@ fn copy(from: &Path, to: &Path) {
     must("cp", &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()]);
 }
 
-/// Does to an image what one entry of the log did; of a write only the first `most` bytes.
+/// Applies one entry of the log to an image; at most the first `most` bytes of a write.
 fn apply(log: &Log, entry: usize, image: &File, most: u64) {
     match log.entries()[entry].what {
         Logged::Write { offset, .. } => {

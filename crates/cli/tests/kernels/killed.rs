@@ -1,14 +1,15 @@
-//! The server is killed in the middle of the work.
+//! The server is killed during the work.
 //!
-//! ext2 has neither journal nor flushes in its order: for it only what was there at a sync(2) on a quiet volume counts.
+//! ext2 has no journal and does not order its writes by flushes: for it only the files present at a sync(2) on a quiet
+//! volume count.
 
 use crate::*;
 use std::os::unix::fs::FileExt;
 
-/// The time after a sync(2) in which the layer ends its group, on a machine that is busy.
+/// Time after a sync(2) within which the layer ends its group on a busy machine.
 const QUIET: Duration = Duration::from_secs(4);
 
-/// Without a flush, what was written is on the device some seconds later.
+/// Without a flush, written data is on the device some seconds later.
 #[test]
 fn a_quiet_second_ends_a_group() {
     if !can_run() {
@@ -69,7 +70,7 @@ fn file_systems_of_the_kernel_survive_a_killed_server() {
                 }
             });
             if !kind.flushes {
-                // it sends no flush behind that: the layer ends its group when nothing is written for a second
+                // it sends no flush after that: the layer ends its group after a second without writes
                 syncfs(File::open(&at).unwrap()).unwrap();
                 std::thread::sleep(QUIET);
                 served.kill();
@@ -78,7 +79,7 @@ fn file_systems_of_the_kernel_survive_a_killed_server() {
             assert!(!durable.is_empty(), "EXTANT_SEED={:#x}: nothing was synced", case.seed);
             unmount(&at);
             served.end();
-            // the kernel replays its log, and finds what it heard is durable
+            // the kernel replays its log, and finds the acknowledged data
             let served = Served::new(&image);
             mount(kind, &served.device, &at);
             let when = format!("EXTANT_SEED={:#x}", case.seed);
@@ -88,7 +89,7 @@ fn file_systems_of_the_kernel_survive_a_killed_server() {
             served.end();
         }
         println!("{}: {} synced files", kind.name, durable.len());
-        // and as a plain device
+        // likewise as a plain device
         must(EXTANT, &["kero", "drain", image.to_str().unwrap()]);
         check(kind, image.to_str().unwrap(), "drained");
     }

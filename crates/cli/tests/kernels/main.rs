@@ -1,6 +1,7 @@
-//! File systems of the kernel on a Kero layer: a file is served, a loop device makes a block device of it, and the kernel
-//! makes a file system there and works on it. Then the server is killed, or the power of the device beneath is cut. On the
-//! next server the kernel mounts it again: what fsync(2) answered is there, and its own checker finds nothing.
+//! File systems of the kernel on a Kero layer: the layer is served as a file, a loop device turns that into a block
+//! device, and the kernel creates a file system on it and runs a workload. Then the server is killed, or the device
+//! beneath loses power. With the next server the kernel mounts the file system again: acknowledged fsync(2) data is
+//! there, and its own checker finds no errors.
 
 mod cuts;
 mod killed;
@@ -17,16 +18,16 @@ use testkit::tools::{find, has_fuse, has_loop, must, run, skip};
 use testkit::{Rng, cases, need};
 
 const EXTANT: &str = env!("CARGO_BIN_EXE_extant");
-/// The time limit for an unmount, or for a loop device to be detached.
+/// Time limit for an unmount, or for detaching a loop device.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A file system of the kernel.
 struct Kind {
     name: &'static str,
     make: &'static [&'static str],
-    /// Its checker, which changes nothing.
+    /// The command of its checker, read-only.
     check: &'static [&'static str],
-    /// It orders its writes by flushes.
+    /// Whether it orders its writes by flushes.
     flushes: bool,
 }
 
@@ -37,7 +38,7 @@ const KINDS: [Kind; 4] = [
     Kind { name: "btrfs", make: &["mkfs.btrfs", "-q", "-f"], check: &["btrfs", "check"], flushes: true },
 ];
 
-/// Repeats until the answer is yes.
+/// Polls until the condition is true.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
@@ -46,7 +47,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Ends a server that a failed test leaves: one that runs on would have the pipes of the test open.
+/// Ends a server left by a failed test: otherwise it would have the pipes of the test open.
 impl Drop for Served {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -57,7 +58,7 @@ impl Drop for Served {
     }
 }
 
-/// Makes a block device of a file; its path.
+/// Attaches a loop device to a file; returns its path.
 fn attach(file: &Path) -> String {
     must("losetup", &["--direct-io=on", "-b", "4096", "-f", "--show", file.to_str().unwrap()]).text().trim().to_owned()
 }
@@ -66,7 +67,7 @@ fn detach(device: &str) {
     run("losetup", &["-d", device]);
     let name = Path::new(device).file_name().unwrap();
     let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-    until("the loop device stays", || !backing.exists());
+    until("the loop device is not detached", || !backing.exists());
 }
 
 /// A served layer, and the loop device over its file.
@@ -95,7 +96,7 @@ impl Served {
         self.child.wait().unwrap();
     }
 
-    /// Detaches the loop device and ends the server, where it runs.
+    /// Detaches the loop device and ends the server, if it runs.
     fn end(mut self) {
         detach(&self.device);
         if self.child.try_wait().unwrap().is_none() {
@@ -103,7 +104,7 @@ impl Served {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
             assert!(self.child.wait().unwrap().success());
         }
-        // what a killed server left
+        // the mount left by a killed server
         let _ = rustix::mount::unmount(self.folder.path(), rustix::mount::UnmountFlags::DETACH);
     }
 }
@@ -119,8 +120,8 @@ fn sync_folder(folder: &Path) -> std::io::Result<()> {
     Ok(rustix::fs::fsync(openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)?)
 }
 
-/// Makes, renames, truncates and removes files in a folder of its own until `stop` is set or something fails; `synced`
-/// is called for the files of which fsync(2), of them and of their folder, has returned.
+/// Creates, renames, truncates and removes files in a separate folder until `stop` is set or something fails; calls
+/// `synced` for each file after fsync(2) of it and of its folder has returned.
 fn work(owner: u64, folder: &Path, mut rng: Rng, stop: &AtomicBool, synced: &(dyn Fn(u64, u64) + Sync)) {
     let step = |number: u64, rng: &mut Rng| -> std::io::Result<()> {
         let other = folder.join(format!("other{}", rng.below(40)));
@@ -163,7 +164,7 @@ fn check(kind: &Kind, device: &str, when: &str) {
     assert_eq!(ran.exit, Some(0), "{} {when}: {}", kind.name, ran.text());
 }
 
-/// Makes a file system on a new layer; the image beneath.
+/// Creates a file system on a new layer; returns the image beneath.
 fn made(kind: &Kind, folder: &Path) -> PathBuf {
     let image = folder.join(format!("{}.img", kind.name));
     File::create(&image).unwrap().set_len(400 << 20).unwrap();
@@ -175,15 +176,15 @@ fn made(kind: &Kind, folder: &Path) -> PathBuf {
     image
 }
 
-/// One test at a time: a loop device that one has detached may be the next one's.
+/// Serializes the tests: a detached loop device may be reused by another test.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// The tools that all of this needs; else false, and a skip.
+/// Whether the required tools are available; else reports a skip.
 fn can_run() -> bool {
     has_fuse() && has_loop() && need(&["mke2fs", "e2fsck", "losetup", "mount", "umount"])
 }
 
-/// Whether the tools of a file system are installed; else a skip.
+/// Whether the tools of a file system are installed; else reports a skip.
 fn is_installed(kind: &Kind) -> bool {
     let missing = [kind.make[0], kind.check[0]].into_iter().find(|tool| find(tool).is_none());
     if let Some(tool) = missing {
@@ -192,7 +193,7 @@ fn is_installed(kind: &Kind) -> bool {
     missing.is_none()
 }
 
-/// Every synced file is there, with its content.
+/// Checks that every synced file is there, with its content.
 fn verify(kind: &Kind, at: &Path, synced: impl Iterator<Item = (u64, u64)>, when: &str) {
     for (owner, number) in synced {
         let path = at.join(format!("folder{owner}/synced{number}"));

@@ -1,4 +1,4 @@
-//! Starting the helper processes of `agent.py`, and talking with them.
+//! Starts the helper processes of `agent.py` and communicates with them.
 
 use crate::world::World;
 use std::io::{BufRead, BufReader, Write};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use testkit::tools;
 
-/// The helper's text; each round has it beside its volume.
+/// The source of the helper, which each round writes beside its volume.
 pub(crate) const TEXT: &str = include_str!("agent.py");
-/// Its name there.
+/// The name of that file.
 pub(crate) const SCRIPT: &str = "agent.py";
-/// It starts quickly: nothing of the site or the environment, and nothing written beside it.
+/// Options for a quick start: no site packages, no environment, no bytecode files.
 pub(crate) const FLAGS: [&str; 3] = ["-I", "-S", "-B"];
 
-/// The system's interpreter: one that PATH finds may be a script that takes its time.
+/// The system's interpreter: the one in PATH may be a slow wrapper script.
 pub(crate) fn python() -> PathBuf {
     let system = Path::new("/usr/bin/python3");
     if system.exists() { system.to_owned() } else { tools::find("python3").expect("need() was asked") }
@@ -36,20 +36,20 @@ impl Agent {
         Self { child, input, output: BufReader::new(output) }
     }
 
-    /// Its next line; `None` where it has died.
+    /// The next output line; `None` if it has died.
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let length = self.output.read_line(&mut line).ok()?;
         (length > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// Its answer to a command; `None` where it has died.
+    /// The answer to a command; `None` if it has died.
     pub(crate) fn ask(&mut self, command: &str) -> Option<String> {
         writeln!(self.input.as_mut()?, "{command}").ok()?;
         self.line()
     }
 
-    /// Closes its input, and returns the line with which it ends.
+    /// Closes its input, and returns its last line.
     pub(crate) fn finish(&mut self) -> Option<String> {
         self.input = None;
         let line = self.line();
@@ -61,7 +61,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.input = None;
-        // one that waits for the server goes when that goes
+        // a helper that waits for the server ends with the server
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

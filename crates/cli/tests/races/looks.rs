@@ -1,17 +1,17 @@
-//! The visible state of files: all that stat(2) says which the tests know, and their bytes as the server has them.
+//! The visible state of files: the results of stat(2) that the tests can predict, and the content that the server has.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, statx};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// The alignment in bytes that O_DIRECT wants of addresses and lengths.
+/// Alignment in bytes that O_DIRECT requires for addresses and lengths.
 const ALIGNED: usize = 4096;
 
-/// Names below a folder, and what is there.
+/// Files below a folder, by name.
 pub(crate) type Tree = BTreeMap<String, Seen>;
 
-/// A file, a folder (no content) or a symbolic link (its target).
+/// A file, a folder (without content) or a symbolic link (with its target).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) inode: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Seen {
     pub(crate) content: Vec<u8>,
 }
 
-/// The file at a path, asked of the server: the kernel's memory of attributes does not answer.
+/// The file at a path, read from the server, not from the kernel's attribute cache.
 pub(crate) fn one(path: &Path) -> io::Result<Seen> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let stat = statx(CWD, path, flags, StatxFlags::BASIC_STATS)?;
@@ -54,7 +54,7 @@ pub(crate) fn all(folder: &Path) -> io::Result<Tree> {
     Ok(tree)
 }
 
-/// In what a file is not as it has to be.
+/// The differences of a file from the expected state.
 pub(crate) fn difference(expected: &Seen, seen: &Seen) -> Option<String> {
     if expected == seen {
         return None;
@@ -62,7 +62,7 @@ pub(crate) fn difference(expected: &Seen, seen: &Seen) -> Option<String> {
     let mut text = String::new();
     let mut add = |what: &str, a: String, b: String| {
         if a != b {
-            text += &format!("{what} is {b}, has to be {a}; ");
+            text += &format!("{what} is {b}, should be {a}; ");
         }
     };
     add("inode", expected.inode.to_string(), seen.inode.to_string());
@@ -87,10 +87,10 @@ pub(crate) fn differences(expected: &Tree, seen: &Tree) -> Option<String> {
             }
         }
     }
-    seen.keys().find(|name| !expected.contains_key(*name)).map(|name| format!("{name} must not be there"))
+    seen.keys().find(|name| !expected.contains_key(*name)).map(|name| format!("{name} must not exist"))
 }
 
-/// The first difference of two contents, with what stands there.
+/// The first difference of two contents, with an excerpt.
 pub(crate) fn bytes(expected: &[u8], seen: &[u8]) -> Option<String> {
     if expected == seen {
         return None;
@@ -102,7 +102,7 @@ pub(crate) fn bytes(expected: &[u8], seen: &[u8]) -> Option<String> {
     };
     let zeros = seen.iter().skip(at).take_while(|byte| **byte == 0).count();
     Some(format!(
-        "{} bytes, has to be {}; at {at} stands \"{}\" ({zeros} zero bytes), has to be \"{}\"",
+        "{} bytes, should be {}; at {at} is \"{}\" ({zeros} zero bytes), should be \"{}\"",
         seen.len(),
         expected.len(),
         show(seen),
@@ -110,7 +110,7 @@ pub(crate) fn bytes(expected: &[u8], seen: &[u8]) -> Option<String> {
     ))
 }
 
-/// Reads from a descriptor opened with [`open_direct`], past the kernel's pages.
+/// Reads from a descriptor opened with [`open_direct`], bypassing the kernel's page cache.
 pub(crate) fn read_direct(file: &std::fs::File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut buf = vec![0; length + ALIGNED];
     let from = buf.as_ptr().align_offset(ALIGNED);
@@ -119,12 +119,12 @@ pub(crate) fn read_direct(file: &std::fs::File, offset: u64, length: usize) -> i
     Ok(part[..read].to_vec())
 }
 
-/// Opens a file so that its pages are those of the server.
+/// Opens a file so that reads bypass the page cache.
 pub(crate) fn open_direct(path: &Path) -> io::Result<std::fs::File> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
-/// A small file's bytes as the server has them.
+/// The content of a small file, read from the server.
 pub(crate) fn content_direct(path: &Path) -> io::Result<Vec<u8>> {
     read_direct(&open_direct(path)?, 0, 64 << 10)
 }
@@ -134,7 +134,7 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1) == dir.to_str())
 }
 
-/// `tag` again and again.
+/// `tag` repeated up to a length.
 pub(crate) fn fill(tag: &str, length: usize) -> Vec<u8> {
     tag.bytes().cycle().take(length).collect()
 }

@@ -1,9 +1,8 @@
-//! The race hunt: threads and processes that hold descriptors, append, map, lock and save, while transactions,
-//! rollbacks, snapshots and unmounts run on a real FUSE mount. Each file has one owner, who knows what it must hold:
-//! after each rollback, in each snapshot, and when the volume is mounted again after whatever ended its mount.
+//! Race tests: threads and processes open files, append, map, lock and save, while transactions, rollbacks, snapshots
+//! and unmounts run on a real FUSE mount. Each file has one owner, which knows its expected content: after each
+//! rollback, in each snapshot, and after a remount, however the mount ended.
 //!
-//! A seed determines what is drawn, not which thread comes first: a round that found something may have to be
-//! run more than once.
+//! A seed determines the choices, not the scheduling: a round with a finding may have to be repeated several times.
 
 mod agent;
 mod looks;
@@ -25,19 +24,19 @@ use strangers::{Maker, Stranger};
 use testkit::{Case, Rng, cases, need, rounds, tools};
 use world::{Actor, Ending, STUCK, World};
 
-/// Space and inodes that a volume may have less before it is unmounted than after: what is set aside for a moment.
+/// Bytes and inodes that may be free less before the unmount than after it: temporary reservations.
 const SLACK: (u64, u64) = (1 << 20, 8);
 
-/// The minimum number of transactions in a round: on a loaded machine one may take seconds.
+/// Minimum number of transactions in a round: on a loaded machine one may take seconds.
 const LEAST: u64 = 4;
 
-/// The time for which all are at work in a round.
+/// Duration of the work in a round.
 fn time(rng: &mut Rng) -> Duration {
     let most = if rounds(1) > 1 { 6000 } else { 1800 };
     Duration::from_millis(rng.between(700, most))
 }
 
-/// The actors of a round.
+/// Chooses the actors of a round.
 fn draw(rng: &mut Rng, native: bool) -> Vec<Box<dyn Actor>> {
     let mut fork = || Rng::new(rng.next_u64());
     let (logs, saves, maps) = (["log0", "log1"], ["save0", "save1"], ["map0"]);
@@ -72,7 +71,7 @@ fn draw(rng: &mut Rng, native: bool) -> Vec<Box<dyn Actor>> {
     actors
 }
 
-/// Has all work for a while and then ends the mount.
+/// Runs all actors for a while and then ends the mount.
 fn work(world: &World, actors: &mut [Box<dyn Actor>], ending: Ending, rng: &mut Rng) {
     let (after, long) = (time(rng), rng.between(20, 200));
     let done = AtomicBool::new(false);
@@ -109,7 +108,7 @@ fn work(world: &World, actors: &mut [Box<dyn Actor>], ending: Ending, rng: &mut 
     });
 }
 
-/// Ends a round in which an actor waits for ever, by ending the server.
+/// Ends a round in which an actor is stuck, by ending the server.
 fn watch(world: &World, done: &AtomicBool) {
     let mut stopped = None;
     while !done.load(Ordering::SeqCst) {
@@ -118,7 +117,7 @@ fn watch(world: &World, done: &AtomicBool) {
             stopped = Some(Instant::now());
         }
         if stopped.is_some_and(|stopped| stopped.elapsed() > STUCK) {
-            world.wrong("stuck", format!("an actor did not come to an end {STUCK:?} after all were to stop"));
+            world.wrong("stuck", format!("an actor did not end within {STUCK:?} of the stop"));
             world.end();
             world.signal(Signal::KILL);
             stopped = Some(Instant::now());
@@ -126,7 +125,7 @@ fn watch(world: &World, done: &AtomicBool) {
     }
 }
 
-/// Free space and inodes when all that was freed has come back.
+/// Free bytes and inodes after all deferred frees.
 fn settled(world: &World) -> (u64, u64) {
     world.syncfs();
     let mut before = world.free();
@@ -175,7 +174,7 @@ fn round(case: &Case, native: bool) {
     if native && rng.chance(30) {
         options.push("data=cow");
     }
-    // pages that the kernel caches are lost with a server that is terminated
+    // pages cached by the kernel are lost with a server that is terminated
     if !native && ending != Ending::Terminate && rng.chance(30) {
         options.push("writeback_cache");
     }
@@ -189,11 +188,11 @@ fn round(case: &Case, native: bool) {
     end(&world, ending);
     actors.iter_mut().for_each(|actor| actor.verify(&world, ending));
     world.unmount();
-    world.check("in the end");
+    world.check("at the end");
     let report = world.report();
     drop(world);
     if let Some(report) = report {
-        // it stays, for inspection
+        // the folder remains for inspection
         let _ = folder.keep();
         panic!("found in a round that ended with {ending:?}:\n{report}");
     }

@@ -1,5 +1,5 @@
-//! A mapped file: a helper process changes its pages, others read and copy it, and msync(2) and fsync(2) mean what they
-//! say.
+//! A mapped file: a helper process changes its pages, others read and copy it, and msync(2) and fsync(2) must be
+//! effective.
 
 use crate::agent::Agent;
 use crate::looks;
@@ -14,22 +14,22 @@ use std::time::Duration;
 use testkit::Rng;
 
 const PAGE: u64 = 4096;
-/// Pages of the file; the owner leaves those out that members change.
+/// Number of pages of the file; the owner does not change those that members change.
 const PAGES: u64 = 64;
-/// Bytes that a page begins with.
+/// Length in bytes of the stamp at the start of a page.
 const STAMP: usize = 64;
 
-/// A phase that never is, as of a transaction.
+/// A value that is not the phase of any transaction.
 const NEVER: u64 = u64::MAX;
 
 /// The expected content of a page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Page {
-    /// The newest number put there.
+    /// The newest number written.
     newest: u64,
     /// The newest number that is durable.
     synced: u64,
-    /// The world's phase when it was put.
+    /// The world's phase at that write.
     phase: u64,
 }
 
@@ -50,7 +50,7 @@ impl Mapper {
     fn put(&mut self, world: &World, agent: &mut Agent) -> Option<()> {
         let at = self.rng.below(MEMBERS_PAGES.start);
         self.count += 1;
-        // where a transaction comes in between, it belongs to either
+        // if a transaction begins in between, the write belongs to either phase
         let before = world.phase();
         let answer = agent.ask(&format!("put {at} {}:{at}:{}", self.name, self.count))?;
         let after = world.phase();
@@ -61,19 +61,19 @@ impl Mapper {
         Some(())
     }
 
-    /// Calls msync(2) or fsync(2). On success all that was put before is durable, unless a transaction that has been
-    /// rolled back since may have taken it along.
+    /// Calls msync(2) or fsync(2). On success everything written before is durable, unless it was part of a transaction
+    /// rolled back since.
     fn sync(&mut self, world: &World, agent: &mut Agent) -> Option<()> {
         let (phase, doomed) = (world.phase(), world.doomed());
         let how = *self.rng.pick(&["msync", "fsync"]);
         let answer = agent.ask(how)?;
         world.log(&self.name, format_args!("{how}: {answer} (doomed transaction: {doomed}, then {})", world.doomed()));
         if answer != "ok" {
-            // it was said that they may be lost: what is answered later is not about them
+            // the error reported that they may be lost: later answers do not cover them
             self.pages.iter_mut().filter(|page| page.synced < page.newest).for_each(|page| page.phase = NEVER);
             return Some(());
         }
-        // a server that is terminated rolls back what runs
+        // a terminated server rolls back the running transaction
         let within = doomed != 0 && world.doomed() == doomed && !world.is_ending();
         for page in &mut self.pages {
             let calm = page.phase.is_multiple_of(2) && page.phase == phase;
@@ -85,7 +85,7 @@ impl Mapper {
         Some(())
     }
 
-    /// The error in what a page shows, if there is one.
+    /// The error in the content of a page, if any.
     fn difference(&self, at: u64, seen: &[u8], exactly: bool) -> Option<String> {
         let page = self.pages[at as usize];
         let text = String::from_utf8_lossy(seen);
@@ -99,7 +99,7 @@ impl Mapper {
         let right = number.is_some_and(|number| (least..=page.newest).contains(&number));
         (!right).then(|| {
             format!(
-                "{}, page {at} holds \"{}\", has to be {least} to {} (durable: {})",
+                "{}, page {at} is \"{}\", should be {least} to {} (durable: {})",
                 self.name,
                 text.escape_debug(),
                 page.newest,
@@ -108,7 +108,7 @@ impl Mapper {
         })
     }
 
-    /// Reads a file as cp(1) does: what lies in holes is not read.
+    /// Reads a file as cp(1) does, without the content of holes.
     fn copy(file: &File) -> io::Result<Vec<u8>> {
         let mut all = vec![0; (PAGES * PAGE) as usize];
         let mut at = 0;
@@ -124,7 +124,7 @@ impl Mapper {
         }
     }
 
-    /// Looks at all pages, in some manner. In calm only: then what was put is there, and what members put is not.
+    /// Reads and compares all pages, in calm only: then the owner's writes are there, and those of members are not.
     fn look(&self, world: &World, way: u64) {
         let path = world.at(&self.name);
         let _ = world.in_calm(|| {
@@ -150,7 +150,7 @@ impl Mapper {
             if MEMBERS_PAGES.contains(&at) {
                 if let Some(from) = page.iter().position(|byte| *byte != 0) {
                     let text = String::from_utf8_lossy(&page[from..from + STAMP / 2]).escape_debug().to_string();
-                    let what = "what a member mapped and changed is there after the rollback";
+                    let what = "a change by a member through a mapping is there after the rollback";
                     world.wrong("mapped by a member", format!("{}, page {at}: {what}: {text}", self.name));
                 }
                 continue;
@@ -188,7 +188,7 @@ impl Actor for Mapper {
         let path = world.at(&self.name);
         let mut agent = Agent::start(world, "map", &[&path, PAGES.to_string().as_ref()]);
         let worked = agent.line().and_then(|_| self.work(world, &mut agent));
-        // a page that cannot be read any more ends the helper (SIGBUS)
+        // a page that can no longer be read ends the helper (SIGBUS)
         if worked.is_none() && !world.is_ending() {
             world.wrong("answer", format!("{}: the process that has it mapped has died", self.name));
         }
@@ -203,7 +203,7 @@ impl Actor for Mapper {
     }
 }
 
-/// Threads with flock(2), and processes with fcntl(2), that add to a number one after the other.
+/// Threads with flock(2), and processes with fcntl(2), that increment a number in turn.
 #[derive(Debug)]
 pub(crate) struct Counters {
     rng: Rng,
@@ -217,7 +217,7 @@ impl Counters {
         Self { rng, helpers: 2, added: 0, all_known: true }
     }
 
-    /// Adds one to the number under flock(2), as two threads do it at once.
+    /// Increments the number under flock(2), in two concurrent threads.
     fn add(world: &World, path: &std::path::Path, mut rng: Rng) -> (u64, bool) {
         let Ok(file) = std::fs::OpenOptions::new().read(true).write(true).open(path) else { return (0, false) };
         let mut added = 0;
@@ -268,11 +268,11 @@ impl Actor for Counters {
         if !world.is_ending() {
             let number = std::fs::read_to_string(&flock).ok().and_then(|text| text.parse().ok());
             if number != Some(added.iter().sum::<u64>()) && known.iter().all(|known| *known) {
-                world.wrong("lock", format!("flock: {number:?} stands there, {added:?} were added"));
+                world.wrong("lock", format!("flock: the number is {number:?}, {added:?} were added"));
             }
             let number = std::fs::read_to_string(&fcntl).ok().and_then(|text| text.parse().ok());
             if number != by_helpers.iter().copied().sum::<Option<u64>>() {
-                world.wrong("lock", format!("fcntl: {number:?} stands there, {by_helpers:?} were added"));
+                world.wrong("lock", format!("fcntl: the number is {number:?}, {by_helpers:?} were added"));
             }
         }
         self.added = added.iter().sum();
@@ -285,7 +285,7 @@ impl Actor for Counters {
         let least = if ending.is_orderly() { self.added } else { 0 };
         let most = self.added + if self.all_known { 0 } else { 2 };
         if !(least..=most).contains(&number) {
-            world.wrong("lost", format!("flock, after {ending:?}: {number}, has to be {least} to {most}"));
+            world.wrong("lost", format!("flock, after {ending:?}: {number}, should be {least} to {most}"));
         }
     }
 }

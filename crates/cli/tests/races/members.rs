@@ -1,5 +1,5 @@
-//! Transactions one after the other: some are committed, the others fail, take too long or are killed, and whatever
-//! those have changed must be as it was.
+//! Consecutive transactions: some are committed, the others fail, exceed their time limit or are killed, and all
+//! changes of those must be undone.
 
 use crate::agent;
 use crate::looks::{self, Tree, fill};
@@ -14,19 +14,19 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use testkit::Rng;
 
-/// Files and folders that each transaction makes for all to open, if it is to be rolled back.
+/// Files and folders that each transaction creates for all to open, if it is to be rolled back.
 pub(crate) const PUBLIC_FILES: u64 = 24;
 pub(crate) const PUBLIC_FOLDERS: u64 = 6;
-/// Files that only transactions change which are rolled back.
+/// Files that only rolled-back transactions change.
 const VICTIMS: u64 = 8;
-/// Pages of a mapped file, from the first that members may change.
+/// Pages of a mapped file that members may change.
 pub(crate) const MEMBERS_PAGES: std::ops::Range<u64> = 48..56;
-/// A victim of eight empty pages.
+/// A victim with eight empty pages.
 const MAPPED_VICTIM: &str = "v/map";
-/// The time that a transaction with a time limit may take (whole seconds).
+/// Time limit of a transaction with a short one (whole seconds).
 const LIMIT: Duration = Duration::from_secs(1);
-/// The time that the others may take. They need a second; a member that waits for a process that waits for the
-/// transaction, and is not helped, takes all of it.
+/// Time limit of the others. They need a second; a member that waits for a process that waits for the transaction,
+/// without help, exhausts the limit.
 const LONGEST: Duration = Duration::from_secs(20);
 
 pub(crate) fn public_file(transaction: u64, n: u64) -> String {
@@ -56,15 +56,15 @@ pub(crate) struct Members {
     rng: Rng,
     count: u64,
     own: Own,
-    /// The other content that may be there after the end, where it came in between.
+    /// The alternative content after an interrupted commit.
     maybe: Option<Own>,
     victims: Tree,
-    /// Files of others, who change them themselves all the time: logs, documents and mapped files.
+    /// Files of other actors, which change them continuously: logs, documents and mapped files.
     shared: Vec<String>,
     mapped: Vec<String>,
 }
 
-/// The operations of a member, one a line.
+/// The operations of a member, one per line.
 struct Script(String);
 
 impl Script {
@@ -79,7 +79,7 @@ impl Members {
         Self { rng, count: 0, own: Own::new(), maybe: None, victims: Tree::new(), shared, mapped }
     }
 
-    /// Operations in the members' own folder, and what it holds after them.
+    /// Operations in the members' own folder; returns its content after them.
     fn own_operations(&mut self, world: &World, script: &mut Script, number: u64) -> Own {
         let mut own = self.own.clone();
         let at = |name: &str| world.at(&format!("m/{name}")).to_str().unwrap().to_owned();
@@ -164,9 +164,9 @@ impl Members {
                 _ => script.add(&["chmod", &victim, "777"]),
             }
         }
-        // what is stored in a mapping after the rollback is written as anybody's: none where that may come first
+        // stores in a mapping after the rollback count as those of any process: none if the rollback may come first
         if kind != Kind::TooLong && self.rng.chance(60) {
-            // one that others sync all the time, or one that is never synced
+            // a file that others sync continuously, or one that is never synced
             let (file, pages) = match self.rng.chance(50) {
                 true => (at(&self.rng.pick(&self.mapped).clone()), MEMBERS_PAGES),
                 false => (at(MAPPED_VICTIM), 0..8),
@@ -187,7 +187,7 @@ impl Members {
         command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
-    /// One transaction from its beginning to the comparison of what it has left. No other actor looks meanwhile.
+    /// Runs one transaction and compares the result. No other actor checks its files meanwhile.
     fn one(&mut self, world: &World) {
         self.count += 1;
         let number = self.count;
@@ -213,7 +213,7 @@ impl Members {
             script.add(&["create", world.at("m/late").to_str().unwrap(), "600", "too late. ", "20"]);
         }
         script.add(&["exit", if kind == Kind::Commit { "0" } else { "3" }]);
-        // an operation that fails is not to be committed
+        // a script with a failed operation must not be committed
         let text = if kind == Kind::Commit { script.0.replace("exit\t0\n", "") } else { script.0 };
         let files = ["script", "ready", "go"].map(|name| world.outside(&format!("{name}-{number}")));
         fs::write(&files[0], text).unwrap();
@@ -227,7 +227,7 @@ impl Members {
         }
         world.log("members", format_args!("transaction {number} ended: {status:?}"));
         if kind == Kind::Killed && !world.is_ending() {
-            // it is rolled back by the server: a process that changes something waits for that, or gets EBUSY
+            // the server rolls it back: a process that changes something waits for that, or gets EBUSY
             while let Err(e) = fs::write(world.at("gate"), number.to_string()) {
                 world.failed("members", "a change after a kill", &e);
                 if e.kind() != ErrorKind::ResourceBusy {
@@ -254,7 +254,7 @@ impl Members {
         }
         let member = fs::read_to_string(ready).ok().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
         let most = if kind == Kind::TooLong { LIMIT } else { LONGEST };
-        // so that it is sure to run while it is marked as doomed
+        // so that it certainly runs while it is marked as doomed
         let in_time = begun.elapsed() < most / 2;
         if kind != Kind::Commit && member.is_some() && in_time {
             world.set_doomed(number);
@@ -286,7 +286,7 @@ impl Members {
         }
     }
 
-    /// Compares what there is with what there has to be.
+    /// Compares the actual with the expected state.
     fn conclude(
         &mut self,
         world: &World,
@@ -304,7 +304,7 @@ impl Members {
                 self.maybe = Some(after);
                 return;
             } else if !world.is_detached() {
-                // of one that is unmounted meanwhile nothing stays
+                // nothing remains of a transaction that is unmounted meanwhile
                 return world.wrong("answer", format!("transaction {number} is not committed: {status:?}: {}", log()));
             }
             self.look(world, "after a commit", "not committed");
@@ -327,7 +327,7 @@ impl Members {
         self.look(world, &when, "not undone");
     }
 
-    /// Compares with the model: the members' own files, and the victims.
+    /// Compares the members' own files, and the victims, with the model.
     fn look(&self, world: &World, when: &str, class: &'static str) {
         let difference = self.own_difference(world, &self.own).or_else(|| self.victims_difference(world));
         if world.is_ending() {
@@ -346,13 +346,13 @@ impl Members {
         for (name, (mode, content)) in own {
             let Some(seen) = seen.get(name) else { return Some(format!("m/{name} is not there")) };
             if seen.mode & 0o7777 != *mode {
-                return Some(format!("m/{name} has mode {:o}, has to have {mode:o}", seen.mode));
+                return Some(format!("m/{name} has mode {:o}, should be {mode:o}", seen.mode));
             }
             if let Some(difference) = looks::bytes(content, &seen.content) {
                 return Some(format!("m/{name}: {difference}"));
             }
         }
-        seen.keys().find(|name| !own.contains_key(*name)).map(|name| format!("m/{name} must not be there"))
+        seen.keys().find(|name| !own.contains_key(*name)).map(|name| format!("m/{name} must not exist"))
     }
 
     fn victims_difference(&self, world: &World) -> Option<String> {

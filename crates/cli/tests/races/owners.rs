@@ -1,5 +1,5 @@
-//! Owners of files: the thread that writes one, and no other, knows its content. Members of transactions that are
-//! rolled back change these files too, which must not be visible afterwards.
+//! Owners of files: only the thread that writes a file knows its content. Members of transactions that are rolled back
+//! change these files too, which must not be visible afterwards.
 
 use crate::looks::{self, bytes, fill};
 use crate::world::{Actor, Ending, World};
@@ -11,19 +11,19 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use testkit::Rng;
 
-/// The part of its owner's writes that a file must hold.
+/// The data of its owner that a file must contain.
 #[derive(Debug, Default)]
 struct Written {
-    /// The data that write(2) answered.
+    /// The data acknowledged by write(2).
     answered: Vec<u8>,
-    /// The length of it that fsync(2) answered.
+    /// The length of it acknowledged by fsync(2).
     synced: usize,
-    /// The data that was being written when an error came.
+    /// The data being written when an error occurred.
     maybe: Vec<u8>,
 }
 
 impl Written {
-    /// The difference to what is there, if there is one that is not allowed.
+    /// The first forbidden difference from the content found.
     fn compare(&self, seen: &[u8], ending: Ending) -> Option<String> {
         let all = [&self.answered[..], &self.maybe].concat();
         let least = if ending.is_orderly() { self.answered.len() } else { self.synced };
@@ -37,7 +37,7 @@ impl Written {
     }
 }
 
-/// Appends lines to a log (O_APPEND), or blocks to a file (pwrite), as fast as it may.
+/// Appends lines to a log (O_APPEND), or blocks to a file (pwrite), as fast as possible.
 #[derive(Debug)]
 pub(crate) struct Writer {
     name: String,
@@ -46,7 +46,7 @@ pub(crate) struct Writer {
     file: Option<File>,
     written: Written,
     count: u64,
-    /// Every so many writes an fsync, and a look at all of it.
+    /// Number of writes per fsync, with a comparison of the whole file.
     syncs: u64,
 }
 
@@ -56,7 +56,7 @@ impl Writer {
         Self { name: name.to_owned(), appends, rng, file: None, written: Written::default(), count: 0, syncs }
     }
 
-    /// The data that it writes next: its own name and number all over.
+    /// The next data: the repeated name and number.
     fn next(&mut self) -> Vec<u8> {
         self.count += 1;
         let tag = format!("{} writes {:08}. ", self.name, self.count);
@@ -80,7 +80,8 @@ impl Writer {
                     world.log(&self.name, format_args!("wrote {length} of {} ({})", line.len(), self.count));
                 }
                 self.written.answered.extend(&line[..length]);
-                // the kernel sends what crosses a page in two pieces; the second may be there without an answer
+                // the kernel sends a write across a page boundary in two parts; the second may be there without an
+                // answer
                 self.written.maybe = line[length..].to_vec();
                 if doomed != 0 {
                     world.look_after_rollback(doomed, &mut self.rng);
@@ -93,7 +94,7 @@ impl Writer {
                 if world.is_ending() && self.written.maybe.is_empty() {
                     self.written.maybe = line;
                 }
-                // another process blocks a member: the same again
+                // another process blocks a member: try again
                 !world.is_ending()
             }
         }
@@ -108,7 +109,7 @@ impl Writer {
         }
     }
 
-    /// Between transactions, all of it has to be there, for everybody.
+    /// Between transactions the complete content must be visible, for all processes.
     fn look(&self, world: &World) {
         let found = world.in_calm(|| std::fs::read(world.at(&self.name)));
         match found {
@@ -158,7 +159,7 @@ impl Actor for Writer {
     }
 }
 
-/// Saves a document again and again: written beside it, synced, renamed over it. It is always whole.
+/// Saves a document repeatedly: a new file is written, synced and renamed over it. It is always complete.
 #[derive(Debug)]
 pub(crate) struct Saver {
     name: String,
@@ -241,7 +242,7 @@ impl Actor for Saver {
     }
 }
 
-/// Files without a name, which sometimes get one for a while. Their space comes back (the round compares it).
+/// Files without a name, which sometimes get one for a while. Their space is freed (the round compares it).
 #[derive(Debug)]
 pub(crate) struct Nameless {
     rng: Rng,
@@ -274,7 +275,7 @@ impl Nameless {
             let twice = looks::content_direct(&name)?;
             let length = twice.len();
             if content[..written.min(64 << 10)] != twice {
-                world.wrong("content", format!("a file that got a name holds {length} other bytes"));
+                world.wrong("content", format!("a file that got a name has {length} other bytes"));
             }
             std::fs::remove_file(&name)?;
         }
@@ -301,7 +302,7 @@ impl Actor for Nameless {
 
     fn verify(&mut self, world: &World, ending: Ending) {
         let left = looks::all(&world.at("nameless")).map(|tree| tree.len()).unwrap_or(usize::MAX);
-        // the last one, where it was killed, or where another error left it
+        // the last one, if it was killed, or if another error left it
         if ending == Ending::Unmount && left > 0 && !world.native {
             world.wrong("content", format!("{left} names are left that were removed"));
         }

@@ -1,5 +1,5 @@
-//! Snapshots that are made, read and deleted while all go on: what one shows is what was there when it was made, and
-//! one that is deleted shows nothing.
+//! Snapshots that are taken, read and deleted during all other work: a snapshot shows the state at its creation, and a
+//! deleted one cannot be read.
 
 use crate::looks::{self, Tree, bytes, fill};
 use crate::world::{Actor, Ending, World};
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testkit::Rng;
 
-/// Bytes that are read at once.
+/// Size of a read in bytes.
 const BLOCK: usize = 64 << 10;
 /// Blocks of the big file.
 const BLOCKS: u64 = 256;
 /// Threads that read while a snapshot is deleted.
 const READERS: usize = 3;
 
-/// A snapshot that is to stay for a while.
+/// A snapshot that exists for a while.
 #[derive(Debug)]
 struct Saved {
     name: String,
@@ -24,7 +24,7 @@ struct Saved {
     tree: Tree,
 }
 
-/// Makes and deletes snapshots of a folder that no other actor changes, and of a big file.
+/// Takes and deletes snapshots of a folder that no other actor changes, and of a big file.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     rng: Rng,
@@ -32,7 +32,7 @@ pub(crate) struct Snapshots {
     version: u64,
     saved: Vec<Saved>,
     maybe: bool,
-    /// Another process was first, so the big file has not all its blocks.
+    /// Another process interfered, so the big file does not have all its blocks.
     torn: bool,
 }
 
@@ -77,7 +77,7 @@ impl Snapshots {
         ran.exit == Some(0)
     }
 
-    /// Reads the big file of a snapshot, past the kernel's pages, until `stop` is set.
+    /// Reads the big file of a snapshot, bypassing the page cache, until `stop` is set.
     fn read_on(world: &World, file: &File, version: u64, gone: &AtomicBool, stop: &AtomicBool, mut rng: Rng) {
         while !stop.load(Ordering::SeqCst) {
             let number = rng.below(BLOCKS);
@@ -91,7 +91,7 @@ impl Snapshots {
         }
     }
 
-    /// Deletes a snapshot while it is read, and has its blocks allocated again.
+    /// Deletes a snapshot while it is read, and has its blocks reallocated.
     fn delete_read(&mut self, world: &World, name: &str) -> bool {
         let path = world.at(&format!(".extant/snapshots/{name}/s/big"));
         let (gone, stop) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -111,7 +111,7 @@ impl Snapshots {
             let deleted = self.snapshot(world, "delete", name);
             gone.store(deleted, Ordering::SeqCst);
             self.version += 1;
-            // other content for its blocks
+            // new content for its blocks
             if let Err(e) = self.write_big(world) {
                 world.failed("snapshots", "the big file", &e);
                 self.torn = true;
@@ -122,7 +122,7 @@ impl Snapshots {
         })
     }
 
-    /// Compares what a snapshot shows with what was there.
+    /// Compares a snapshot with the recorded state.
     fn look(&self, world: &World, saved: &Saved) {
         let at = |name: &str| world.at(&format!(".extant/snapshots/{}/{name}", saved.name));
         let seen = looks::all(&at("s")).map(without_place);
@@ -173,7 +173,7 @@ impl Snapshots {
     }
 }
 
-/// Without what differs in a snapshot: numbers have that of the snapshot in them; and without the big file.
+/// Removes the differences of a snapshot: inode numbers, which contain its number, and the big file.
 fn without_place(mut tree: Tree) -> Tree {
     tree.retain(|name, _| name != "big");
     tree.values_mut().for_each(|seen| seen.inode = 0);

@@ -1,5 +1,5 @@
-//! Strangers hold descriptors of what a transaction made that was rolled back, and go on using them; makers make files
-//! and folders meanwhile, which no one else may ever change.
+//! Strangers have descriptors of files created by a transaction that was rolled back, and continue to use them; makers
+//! create files and folders meanwhile, which no other process may change.
 
 use crate::looks::{self, bytes, fill};
 use crate::members::{PUBLIC_FILES, PUBLIC_FOLDERS, public_file, public_folder};
@@ -17,16 +17,16 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::time::Duration;
 use testkit::Rng;
 
-/// The number of descriptors that a stranger leaves open.
+/// Maximum number of descriptors that a stranger has open.
 const MAX_OPEN: usize = 80;
-/// The number of files and folders that a maker leaves.
+/// Maximum number of files and folders of a maker.
 const MADE: usize = 30;
 
-/// Uses descriptors of what never was.
+/// Uses descriptors of rolled-back files.
 #[derive(Debug)]
 pub(crate) struct Stranger {
     rng: Rng,
-    /// Of how many strangers it is which.
+    /// The index of this stranger, and the number of strangers.
     part: (u64, u64),
     seen: u64,
     files: VecDeque<OwnedFd>,
@@ -38,7 +38,7 @@ impl Stranger {
         Self { rng, part, seen: 0, files: VecDeque::new(), folders: VecDeque::new() }
     }
 
-    /// Opens its part of what the transaction has made.
+    /// Opens its share of the files created by the transaction.
     fn open(&mut self, world: &World, transaction: u64) {
         let (first, step) = self.part;
         for n in (first..PUBLIC_FILES).step_by(step as usize) {
@@ -103,7 +103,7 @@ impl Actor for Stranger {
                 _ => Some(self.use_a_file()),
             };
             if let Some((what, Ok(()))) = done {
-                world.wrong("stale descriptor", format!("{what} works on what was made in a transaction rolled back"));
+                world.wrong("stale descriptor", format!("{what} works on a file created in a transaction rolled back"));
             }
             world.pause(Duration::from_micros(200 + self.rng.below(2000)));
         }
@@ -114,7 +114,7 @@ impl Actor for Stranger {
     fn verify(&mut self, _: &World, _: Ending) {}
 }
 
-/// Something that was made, by its number.
+/// A file or folder, by its number.
 #[derive(Debug, Clone, Copy)]
 struct Made {
     number: u64,
@@ -122,7 +122,7 @@ struct Made {
     synced: bool,
 }
 
-/// Makes files with mode 600 and folders with mode 700, and looks after them.
+/// Creates files with mode 600 and folders with mode 700, and verifies them.
 #[derive(Debug)]
 pub(crate) struct Maker {
     name: String,
@@ -169,7 +169,7 @@ impl Maker {
         }
     }
 
-    /// The difference from what was made.
+    /// The difference from the created state.
     fn difference(&self, world: &World, made: Made) -> io::Result<Option<String>> {
         let path = world.at(&self.path(made.number));
         let mut file = path.clone();
@@ -200,7 +200,7 @@ impl Maker {
         match self.difference(world, made) {
             Ok(None) => {}
             Ok(Some(difference)) => world.wrong(class, format!("{}: {difference}", self.path(made.number))),
-            Err(e) => world.failed(&self.name, &format!("look at {}", made.number), &e),
+            Err(e) => world.failed(&self.name, &format!("check of {}", made.number), &e),
         }
     }
 }

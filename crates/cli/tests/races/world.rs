@@ -1,4 +1,4 @@
-//! One round: a volume and its mount, what all that run there may know of each other, and what went wrong.
+//! One round: a volume and its mount, the shared state of all actors, and the errors found.
 
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,46 +20,46 @@ use testkit::tools::{Ran, run, run_with};
 use crate::agent;
 use crate::looks::{self, Tree};
 
-/// The time after which anything counts as stuck: far more than a loaded machine needs.
+/// Time after which anything counts as stuck: far more than a loaded machine needs.
 pub(crate) const STUCK: Duration = Duration::from_secs(90);
-/// So many operations of each are shown where something was found.
+/// Number of operations per actor shown with an error.
 const TRACED: usize = 40;
 
 /// The way in which the mount of a round ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// All stop, then `extant umount`.
+    /// All actors stop, then `extant umount`.
     Unmount,
-    /// `umount -l` while all run; the server ends with the last descriptor.
+    /// `umount -l` during the work; the server ends with the last descriptor.
     Lazy,
-    /// SIGTERM to the server while all run.
+    /// SIGTERM to the server during the work.
     Terminate,
-    /// SIGKILL to the server while all run.
+    /// SIGKILL to the server during the work.
     Kill,
 }
 
 impl Ending {
-    /// Whether what write(2) answered has to be there afterwards, not only what fsync(2) answered.
+    /// Whether data acknowledged by write(2) must be there afterwards, not only data acknowledged by fsync(2).
     pub(crate) fn is_orderly(self) -> bool {
         self != Self::Kill
     }
 }
 
-/// A thread that works in the mounted volume, and knows its expected content.
+/// A thread that works on the mounted volume, and knows its expected content.
 pub(crate) trait Actor: Send {
-    /// Makes what it starts from. No other actor runs.
+    /// Creates its initial files. No other actor runs.
     fn prepare(&mut self, world: &World);
     /// Works until [`World::stops`].
     fn act(&mut self, world: &World);
-    /// Looks at what is there when the volume is mounted again. No other actor runs.
+    /// Verifies its files when the volume is mounted again. No other actor runs.
     fn verify(&mut self, world: &World, ending: Ending);
 }
 
-/// An operation.
+/// An operation, with repetitions.
 #[derive(Debug)]
 struct Noted {
     time: u128,
-    /// When it was done for the last time, of so many times in a row.
+    /// The time of the last repetition.
     until: u128,
     times: u32,
     phase: u64,
@@ -72,7 +72,7 @@ pub(crate) struct World {
     options: String,
     pub(crate) native: bool,
     started: Instant,
-    /// The mounted root and a path to it that also holds when it is mounted nowhere any more.
+    /// The mounted root and a path to it that is also valid after a detach.
     root: RwLock<Option<(OwnedFd, PathBuf)>>,
     server: AtomicU64,
     stop: AtomicBool,
@@ -81,18 +81,18 @@ pub(crate) struct World {
     detached: AtomicBool,
     /// 2n before transaction n, 2n + 1 while it may run.
     phase: AtomicU64,
-    /// The transaction that runs for sure and will be rolled back, and 0 for none.
+    /// The transaction that certainly runs and will be rolled back, or 0.
     doomed: AtomicU64,
-    /// A lock, taken for reading by those that need that no transaction runs.
+    /// A lock, taken for reading by actors that need that no transaction runs.
     calm: RwLock<()>,
-    /// The files that transactions touch only if they are rolled back: the same all the time.
+    /// The files that transactions change only if they are rolled back: constant content.
     victims: OnceLock<Tree>,
-    /// The last operations of each; the same over and over is one.
+    /// The last operations of each actor, with repetitions merged.
     trace: Mutex<BTreeMap<String, VecDeque<Noted>>>,
     wrong: Mutex<Vec<(&'static str, String)>>,
 }
 
-/// The program that is hunted in: EXTANT_PROGRAM names another build of it.
+/// The program under test: EXTANT_PROGRAM names another build of it.
 pub(crate) fn extant() -> Command {
     let program = std::env::var_os("EXTANT_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_extant").into());
     let mut command = Command::new(program);
@@ -130,7 +130,7 @@ impl World {
 
     // --- running the program -----------------------------------------------------------------------------------------
 
-    /// Runs the program; it is stuck where it does not end.
+    /// Runs the program; a program that does not end counts as stuck.
     pub(crate) fn run<A: AsRef<OsStr>>(&self, args: &[A]) -> Ran {
         let ran = run_with(extant().args(args), b"", STUCK);
         if ran.timed_out {
@@ -186,8 +186,8 @@ impl World {
 
     pub(crate) fn syncfs(&self) {
         let Some((root, _)) = &*self.root.read() else { return };
-        // the kernel says, to each who has the mount open, that pages were refused: those of transactions rolled back,
-        // also while their members are still there to change them
+        // the kernel reports refused pages to each process that has the mount open: those of transactions rolled back,
+        // also while their members still exist and change them
         let mut outcome = rustix::fs::syncfs(root);
         let until = Instant::now() + STUCK;
         while self.native && outcome == Err(Errno::IO) && Instant::now() < until {
@@ -205,7 +205,7 @@ impl World {
         (all.f_bfree * all.f_frsize, all.f_ffree)
     }
 
-    /// Unmounts it when all descriptors are closed.
+    /// Unmounts it after all descriptors are closed.
     pub(crate) fn unmount(&self) {
         self.leave();
         let until = Instant::now() + STUCK;
@@ -217,7 +217,7 @@ impl World {
             if Instant::now() > until {
                 return self.wrong("stuck", format!("it cannot be unmounted: {}", ran.text()));
             }
-            // a program that another test starts may have a descriptor of ours for a moment
+            // a program that another test starts may have a descriptor of this process for a moment
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -237,7 +237,7 @@ impl World {
         self.server().map(|server| kill_process(server, signal));
     }
 
-    /// Returns when the server has ended; one that does not is killed, so that all who wait for it go on.
+    /// Returns when the server has ended; one that does not is killed, so that all waiting processes continue.
     pub(crate) fn await_server(&self) {
         let Some(process) = self.server().and_then(|server| pidfd_open(server, PidfdFlags::empty()).ok()) else {
             return;
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// `extant check -fn` has to find nothing.
+    /// Checks that `extant check -fn` finds no errors.
     pub(crate) fn check(&self, when: &str) {
         let ran = self.run(&["check", "-fn", &self.image_text()]);
         if ran.exit != Some(0) {
@@ -268,7 +268,7 @@ impl World {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Waits a little, unless the end is near: there should be as much under way then as can be.
+    /// Waits briefly, except shortly before the end, when as many operations as possible should be under way.
     pub(crate) fn pause(&self, time: Duration) {
         if !self.hurry.load(Ordering::SeqCst) && !self.stops() {
             std::thread::sleep(time);
@@ -284,7 +284,7 @@ impl World {
         self.ending.store(true, Ordering::SeqCst);
     }
 
-    /// Whether paths lead past the volume, and only what was open leads there.
+    /// Whether the mount is detached, so that only open descriptors reach it.
     pub(crate) fn is_detached(&self) -> bool {
         self.detached.load(Ordering::SeqCst)
     }
@@ -301,7 +301,7 @@ impl World {
         self.phase.store(phase, Ordering::SeqCst);
     }
 
-    /// The transaction that runs for sure and will be rolled back, or 0.
+    /// The transaction that certainly runs and will be rolled back, or 0.
     pub(crate) fn doomed(&self) -> u64 {
         self.doomed.load(Ordering::SeqCst)
     }
@@ -310,13 +310,13 @@ impl World {
         self.doomed.store(transaction, Ordering::SeqCst);
     }
 
-    /// Does `work` with no transaction running, or not at all.
+    /// Runs `work` while no transaction runs, or not at all.
     pub(crate) fn in_calm<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let _calm = self.calm.try_read()?;
         Some(work())
     }
 
-    /// Does `work` while no thread is [`in_calm`](Self::in_calm).
+    /// Runs `work` while no thread is [`in_calm`](Self::in_calm).
     pub(crate) fn in_storm<T>(&self, work: impl FnOnce() -> T) -> T {
         let _storm = self.calm.write();
         work()
@@ -326,14 +326,14 @@ impl World {
         let _ = self.victims.set(victims);
     }
 
-    /// A change by another process went through that waited for transaction `number`, which has been rolled back
-    /// therefore: nothing of it must be seen any more.
+    /// Checks, after a change by another process that waited for transaction `number`, which has therefore been rolled
+    /// back, that nothing of the transaction is visible.
     pub(crate) fn look_after_rollback(&self, number: u64, rng: &mut testkit::Rng) {
         let Some(victims) = self.victims.get() else { return };
         let names: Vec<_> = victims.keys().collect();
         let name = *rng.pick(&names);
         let seen = looks::one(&self.at("v").join(name));
-        // where the next one has begun, this one's looks say nothing
+        // if the next transaction has begun, the result is meaningless
         if self.is_ending() || self.phase() > 2 * number + 2 {
             return;
         }
@@ -365,7 +365,7 @@ impl World {
         own.push_back(Noted { time, until: time, times: 1, phase, what });
     }
 
-    /// Something is as it must not be. `class` distinguishes kinds of findings: only the first of each is recorded.
+    /// Records an error. `class` distinguishes kinds of findings: only the first of each is recorded.
     pub(crate) fn wrong(&self, class: &'static str, what: String) {
         let mut wrong = self.wrong.lock();
         if !wrong.iter().any(|(known, _)| *known == class) {
@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// A call failed, which it may only in the end, or where another process blocks a member.
+    /// Records a failed call, unless the end is near or another process blocks a member.
     pub(crate) fn failed(&self, who: &str, what: &str, error: &io::Error) {
         self.log(who, format_args!("{what}: {error}"));
         if !self.is_ending() && Errno::from_io_error(error) != Some(Errno::BUSY) {
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    /// Everything that went wrong, with the last operations; `None` where nothing did.
+    /// Everything that went wrong, with the last operations; `None` if nothing did.
     pub(crate) fn report(&self) -> Option<String> {
         let wrong = self.wrong.lock();
         if wrong.is_empty() {

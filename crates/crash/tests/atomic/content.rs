@@ -1,4 +1,4 @@
-//! `data=cow`: content is what was written, and after a crash it is that of the newest whole generation.
+//! `data=cow`: content is correct, and after a crash it is that of the newest complete generation.
 
 use crate::support::{
     MIB, assert_consistent, assert_same, ground, made, new, open, reading, tree, work, write_options,
@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use testkit::{Rng, cases, rounds};
 
-/// Changes a file and what it should be.
+/// Changes a file and its expected content.
 fn change(volume: &Volume, file: InodeNo, model: &mut Vec<u8>, rng: &mut Rng) {
     const MOST: u64 = 900_000;
     let (offset, len) = (rng.below(MOST) as usize, 1 + rng.magnitude(400_000) as usize);
@@ -118,7 +118,7 @@ fn a_crash_leaves_the_content_of_a_whole_generation() {
         let mut generations = vec![tree(&volume)];
         for _ in 0..5 {
             (0..6).for_each(|_| work(&volume, &mut rng));
-            // what it closes is this
+            // this sync closes it
             volume.sync().expect("a sync");
             generations.push(tree(&volume));
         }
@@ -128,7 +128,7 @@ fn a_crash_leaves_the_content_of_a_whole_generation() {
         let (mut seen, mut met) = (0, std::collections::BTreeSet::new());
         let broken: Option<()> = states(&log, &Overlay::new(below), &limits, |crash| {
             let found = tree(&reading(Arc::new(crash.device.clone())));
-            // fsync and the dirty limit close generations between
+            // fsync and the dirty limit close generations in between
             if let Some(n) = generations.iter().position(|tree| *tree == found) {
                 met.insert(n);
             }
@@ -144,7 +144,7 @@ fn a_crash_leaves_the_content_of_a_whole_generation() {
     }
 }
 
-/// Overwrites alone, whose content is one number all over: a crash shows one number.
+/// Overwrites with uniform content: after a crash the content is uniform.
 #[test]
 fn no_crash_shows_a_part_of_an_overwrite() {
     let base = made(24 * MIB);
@@ -159,7 +159,7 @@ fn no_crash_shows_a_part_of_an_overwrite() {
     let volume = open(Arc::<Record<Overlay, Vec<u8>>>::clone(&record), DataMode::NewBlocks);
     for number in 2..8u8 {
         let mut at = 0;
-        // in pieces that fit no blocks
+        // in parts that are not aligned to blocks
         while at < LEN {
             let len = 7_001.min(LEN - at);
             volume.write_at(file, at as u64, &vec![number; len]).expect("writing");
@@ -192,7 +192,7 @@ fn a_full_volume_refuses_overwrites_and_can_be_emptied() {
     }
     assert!(size > 4 * MIB);
     volume.sync().expect("a sync");
-    // a few overwrites may find a place, not all of them
+    // there is space for a few overwrites, but not for all
     let outcome = (0..size / 50_000).try_for_each(|n| volume.write_at(file, n * 50_000, &[8; 50_000]).map(drop));
     assert!(matches!(outcome, Err(fs::Error::NoSpace)), "{outcome:?}");
     volume.sync().expect("a sync");
@@ -218,7 +218,7 @@ fn other_modes_refuse_it() {
 
 #[test]
 fn a_clone_of_generations_is_no_wish() {
-    // without it an overwrite goes to its place, and is seen there before its generation closes
+    // without it an overwrite goes to the home location, and is visible before its generation closes
     let base: Arc<dyn BlockDevice> = made(16 * MIB);
     for (data, seen) in [(DataMode::Ordered, 2), (DataMode::NewBlocks, 1)] {
         let volume = open(Arc::clone(&base), data);

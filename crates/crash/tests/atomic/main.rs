@@ -1,4 +1,4 @@
-//! All or nothing, on native volumes: content under `data=cow`, and transactions.
+//! Atomicity on native volumes: content under `data=cow`, and transactions.
 
 mod content;
 mod support;

@@ -1,4 +1,4 @@
-//! Native volumes in memory, trees read whole, and random work on them.
+//! Native volumes in memory, complete reads of trees, and random operations on them.
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::Options as CheckOptions;
@@ -44,7 +44,7 @@ pub(crate) fn reading(device: Arc<dyn BlockDevice>) -> Volume {
     Volume::open(device, &OpenOptions::default()).expect("opening for reading")
 }
 
-/// A separate copy of what the device holds now.
+/// A separate copy of the device's current content.
 pub(crate) fn copy(device: &dyn BlockDevice) -> Arc<MemoryDevice> {
     let mut bytes = vec![0; device.geometry().len as usize];
     device.read(0, &mut bytes).expect("reading");
@@ -62,7 +62,7 @@ pub(crate) fn new(kind: FileKind) -> NewFile {
     NewFile { kind, mode: 0o755, umask: 0, uid: 1000, gid: 1000, device: (0, 0) }
 }
 
-/// A file as a reader sees it.
+/// A file with all visible properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     kind: FileKind,
@@ -76,7 +76,7 @@ pub(crate) struct Seen {
 
 pub(crate) type Tree = BTreeMap<Vec<u8>, Seen>;
 
-/// Everything there is, by path.
+/// All files, by path.
 pub(crate) fn tree(volume: &Volume) -> Tree {
     let mut tree = Tree::new();
     for (path, inode) in volume.walk(InodeNo::ROOT) {
@@ -105,7 +105,7 @@ pub(crate) fn tree(volume: &Volume) -> Tree {
     tree
 }
 
-/// A difference between two trees, in few words.
+/// The first difference between two trees, in brief.
 pub(crate) fn difference(a: &Tree, b: &Tree) -> Option<String> {
     let mut paths = a.keys().chain(b.keys());
     let different = paths.find(|path| a.get(*path) != b.get(*path))?;
@@ -122,7 +122,7 @@ pub(crate) fn assert_same(a: &Tree, b: &Tree, about: &str) {
     }
 }
 
-/// Directories and a few files, for [`work`] to begin with.
+/// Creates directories and a few files as a start for [`work`].
 pub(crate) fn ground(volume: &Volume) {
     for path in ["a", "b", "a/c"] {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -138,7 +138,7 @@ pub(crate) fn ground(volume: &Volume) {
     }
 }
 
-/// Does something. What cannot be done is refused, and that is all; anything else is a mistake.
+/// Runs a random operation. An impossible one must be refused; any other error fails the test.
 pub(crate) fn work(volume: &Volume, rng: &mut Rng) {
     let dirs = [&b"/"[..], b"/a", b"/b", b"/a/c"];
     let dir = |rng: &mut Rng| {
@@ -198,7 +198,7 @@ pub(crate) fn work(volume: &Volume, rng: &mut Rng) {
             }
             18 => volume.fsync(file(rng)?, rng.chance(50)),
             _ => {
-                // removed while it is referenced
+                // removed while referenced
                 let number = file(rng)?;
                 volume.add_lookup(number);
                 let removed = volume.unlink(at, &named);

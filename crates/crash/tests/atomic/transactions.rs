@@ -1,4 +1,4 @@
-//! Transactions: whole or not at all, through crashes, rollbacks and limits, and nothing of others lost.
+//! Transactions are atomic through crashes, rollbacks and limits, and changes of others are not lost.
 
 use crate::support::{
     MIB, assert_consistent, assert_same, copy, ground, made, new, open, reading, tree, work, write_options,
@@ -28,19 +28,19 @@ fn what_is_committed_is_seen_and_durable() {
     let old = file(&volume, InodeNo::ROOT, "old", &[1; 10_000]);
     let transaction = volume.transaction(LONG).expect("a transaction");
     let before = tree(&reading(Arc::clone(&device)));
-    assert_same(&before, &tree(&volume), "what was done before is durable");
+    assert_same(&before, &tree(&volume), "earlier changes are not durable");
     {
         let _inside = transaction.enter();
         file(&volume, InodeNo::ROOT, "new", &[2; 10_000]);
         volume.write_at(old, 5_000, &[3; 100]).expect("writing");
-        // no call has to wait, and nothing closes
+        // no call has to wait, and no generation closes
         volume.fsync(old, false).expect("an fsync");
         volume.sync().expect("a sync");
     }
     volume.sync().expect("a sync of another process");
-    volume.tick(Duration::from_secs(1000)).expect("time goes by");
-    assert_same(&before, &tree(&reading(Arc::clone(&device))), "on the device is what was before");
-    assert_ne!(before, tree(&volume), "who looks sees it");
+    volume.tick(Duration::from_secs(1000)).expect("a tick");
+    assert_same(&before, &tree(&reading(Arc::clone(&device))), "the device has the state before");
+    assert_ne!(before, tree(&volume), "readers see the changes");
     transaction.commit().expect("a commit");
     assert_same(&tree(&volume), &tree(&reading(copy(&*device))), "after the commit");
     volume.unmount().expect("unmounting");
@@ -48,7 +48,7 @@ fn what_is_committed_is_seen_and_durable() {
     assert_consistent(&*device, "after unmounting");
 }
 
-/// Blocks that a crash, a rollback or a snapshot would bring back are not discarded.
+/// Blocks that a crash, a rollback or a snapshot would restore are not discarded.
 #[test]
 fn trimming_spares_what_may_come_back() {
     let device: Arc<dyn BlockDevice> = made(48 * MIB);
@@ -66,12 +66,12 @@ fn trimming_spares_what_may_come_back() {
         let options = OpenOptions { snapshot: Some(b"before".to_vec()), ..OpenOptions::default() };
         tree(&Volume::open(copy(&**device), &options).expect("the snapshot"))
     };
-    // freed in a generation that a crash would take back
+    // freed in a generation that a crash would revert
     volume.unlink(InodeNo::ROOT, b"not for long").expect("removed");
     assert!(volume.trim(0, u64::MAX, 0).expect("trimmed") > 10 * MIB);
     assert_same(&durable, &tree(&reading(copy(&*device))), "after a crash");
     assert_same(&pinned, &of_snapshot(&device), "the snapshot");
-    // while a transaction runs its members cannot trim, and all others wait
+    // during a transaction its members cannot trim, and all others wait
     volume.sync().expect("a sync");
     let transaction = volume.transaction(LONG).expect("a transaction");
     let before = tree(&volume);
@@ -86,14 +86,14 @@ fn trimming_spares_what_may_come_back() {
     assert_same(&before, &tree(&volume), "after a rollback");
     assert_same(&before, &tree(&reading(copy(&*device))), "on the device");
     assert_same(&pinned, &of_snapshot(&device), "the snapshot");
-    // metadata has numbers beyond the device, which are not to be trimmed
+    // metadata numbers are beyond the device, and must not be trimmed
     assert!(matches!(volume.trim(48 * MIB, MIB, 0), Err(Error::Invalid(_))));
     volume.unmount().expect("unmounting");
     drop(volume);
     assert_consistent(&*device, "after unmounting");
 }
 
-/// Work, a transaction of more work that is rolled back, and again work: as if the transaction had not been.
+/// Random work, a transaction of further work that is rolled back, and more work: as without the transaction.
 #[test]
 fn what_is_rolled_back_was_never_there() {
     for case in cases("what_is_rolled_back_was_never_there", 30) {
@@ -120,7 +120,7 @@ fn what_is_rolled_back_was_never_there() {
                 (0..steps).for_each(|_| work(&volume, &mut rng));
                 if let Some(number) = referenced {
                     let removed = volume.unlink(InodeNo::ROOT, b"f1");
-                    // it is forgotten in the midst of it
+                    // the reference is dropped in between
                     if removed.is_ok() && rng.chance(50) {
                         volume.forget(number, 1).expect("forget");
                         volume.add_lookup(number);
@@ -138,7 +138,7 @@ fn what_is_rolled_back_was_never_there() {
                 let mut rng = testkit::Rng::new(seed);
                 (0..25).for_each(|_| work(both, &mut rng));
             }
-            assert_same(&tree(&volume), &tree(&never), &format!("use goes on after round {round}"));
+            assert_same(&tree(&volume), &tree(&never), &format!("further use after round {round}"));
         }
         let left = tree(&volume);
         for (volume, device) in [(volume, device), (never, other)] {
@@ -208,7 +208,7 @@ fn a_crash_leaves_all_of_it_or_nothing() {
             ControlFlow::Continue(())
         })
         .expect("the states");
-        // of the states in which one write is torn only some are looked at
+        // of the states with a torn write only a sample is examined
         assert!(broken.is_none() && seen > 100 && met.len() >= 3, "{seen}: {met:?}");
     }
 }
@@ -264,7 +264,7 @@ fn others_wait_and_lose_nothing() {
     assert_consistent(&*device, "after unmounting");
 }
 
-/// Readers that never stop see whole files while transactions come and go.
+/// Continuous readers see complete files while transactions begin and end.
 #[test]
 fn who_looks_meets_no_damage() {
     let volume = open(made(32 * MIB), DataMode::Ordered);
@@ -280,7 +280,7 @@ fn who_looks_meets_no_damage() {
                     let mut looks = 0;
                     while !over.load(Ordering::SeqCst) {
                         for (_, inode) in volume.walk(InodeNo::ROOT) {
-                            // it may be gone when it is looked at
+                            // it may have been removed meanwhile
                             let Ok(inode) = inode else { continue };
                             let mut content = vec![0; 50_000];
                             match volume.read_at(&inode, 0, &mut content) {
@@ -343,8 +343,7 @@ fn one_that_is_too_large_says_so_and_leaves_nothing() {
     assert_consistent(&*device, "after unmounting");
 }
 
-/// Its metadata is more than a usual generation may change on so small a volume, and than there are physical blocks for
-/// when it begins.
+/// Its metadata exceeds the usual dirty limit of so small a volume, and the physical blocks available at its beginning.
 #[test]
 fn ten_thousand_files_are_replaced_on_a_small_volume() {
     let device: Arc<dyn BlockDevice> = made(256 * MIB);
@@ -376,7 +375,7 @@ fn ten_thousand_files_are_replaced_on_a_small_volume() {
             .collect::<std::collections::BTreeSet<u8>>()
     };
     let free = || volume.statfs().blocks_free;
-    // what was put aside for the work that is over is free again
+    // space reserved for completed work is free again
     let settle = || volume.compact().expect("compacted");
     volume.sync().expect("a sync");
     settle();
@@ -395,7 +394,7 @@ fn ten_thousand_files_are_replaced_on_a_small_volume() {
         assert_eq!(contents(&volume), found.into());
         assert_eq!(contents(&reading(Arc::clone(&device))), found.into());
         settle();
-        // inode numbers freed in it were not allocated in it: what is committed has more of the inode tables
+        // inode numbers freed in it were not allocated in it: after a commit the inode tables are longer
         let more = if commits { FILES as u64 * 256 / 4096 } else { 0 };
         assert!((before - more.next_multiple_of(512)..=before).contains(&free()), "{before} blocks, then {}", free());
     }
@@ -407,7 +406,7 @@ fn ten_thousand_files_are_replaced_on_a_small_volume() {
 #[test]
 fn one_that_takes_too_long_is_rolled_back_by_who_waits() {
     let volume = open(made(24 * MIB), DataMode::Ordered);
-    // a limit of nothing is over at once, whatever the machine does meanwhile
+    // a limit of zero has expired at once, however fast the machine is
     let transaction = volume.transaction(Duration::ZERO).expect("a transaction");
     let before = tree(&volume);
     file(&volume, InodeNo::ROOT, "theirs", b"a process that waited");
@@ -422,8 +421,8 @@ fn one_that_takes_too_long_is_rolled_back_by_who_waits() {
     assert_eq!(tree(&volume).len(), before.len() + 1);
 
     let transaction = volume.transaction(Duration::ZERO).expect("another");
-    volume.tick(Duration::ZERO).expect("time goes by");
-    assert!(!transaction.is_running(), "the time was not noticed");
+    volume.tick(Duration::ZERO).expect("a tick");
+    assert!(!transaction.is_running(), "the time limit was ignored");
     drop(transaction);
     volume.unmount().expect("unmounting");
 }
@@ -463,7 +462,7 @@ fn one_that_finds_no_space_leaves_nothing() {
     let (before, counts) = (tree(&volume), volume.statfs());
     {
         let _inside = transaction.enter();
-        // what it frees is not there before it is durable
+        // the space that it frees is not available before it is durable
         volume.unlink(InodeNo::ROOT, b"large").expect("removing");
         let new = volume.create(InodeNo::ROOT, b"new", &new(FileKind::Regular)).expect("a file").number;
         let full = (0..).find_map(|n| volume.write_at(new, n * 100_000, &[2; 100_000]).err());

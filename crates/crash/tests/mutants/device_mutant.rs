@@ -1,5 +1,5 @@
-//! A device that does wrong on purpose: it stands between the file system and the recorder, so that the file system
-//! looks broken without a line of it being changed.
+//! A deliberately faulty device between the file system and the recorder, so that the file system appears broken
+//! without a change to its code.
 
 use blockdev::{BlockDevice, Geometry, Op, Result};
 use parking_lot::Mutex;
@@ -9,19 +9,19 @@ use std::sync::Arc;
 /// The fault of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeviceMutant {
-    /// None: the device is correct.
+    /// No fault.
     None,
-    /// A flush says that it is done and does nothing.
+    /// A flush is acknowledged and has no effect.
     NoFlush,
-    /// A flush says that it is done, and is done when the next write comes.
+    /// A flush is acknowledged, but takes effect at the next write.
     LateFlush,
-    /// The block that commits a transaction goes before what it commits.
+    /// The commit block of a transaction is written before its blocks.
     CommitBeforeBlocks,
-    /// File data and blocks in their home places go after the next commit.
+    /// File data and blocks at home locations are written after the next commit.
     HomeAfterCommit,
-    /// Nothing gets into the journal before its home place is written.
+    /// Blocks are written to their home locations before the journal.
     HomeBeforeJournal,
-    /// The journal forgets its transactions before their blocks are in their home places.
+    /// The journal's tail advances before the blocks are at their home locations.
     TailBeforeHome,
     /// The superblock is written in halves.
     HalfSuperblock,
@@ -29,51 +29,51 @@ pub(crate) enum DeviceMutant {
     LostRevoke,
     /// The mark that the volume is in use is not written.
     NoDirtyMark,
-    /// The mark that the volume is clean goes before what it speaks of.
+    /// The clean mark is written before the data that it covers.
     CleanMarkFirst,
     /// fsync does nothing; the device is correct.
     FsyncForgotten,
-    /// Recovery does not look into the journal; the device is correct.
+    /// Recovery does not read the journal; the device is correct.
     NoReplay,
-    /// The flush between a transaction and the block that commits it is left out.
+    /// The flush between a transaction and its commit block is omitted.
     NoFlushBeforeCommit,
-    /// The flush after the block that commits a transaction is left out.
+    /// The flush after a commit block is omitted.
     NoFlushAfterCommit,
-    /// The list of files that wait for their removal is never begun.
+    /// The orphan list is never started.
     NoOrphans,
-    /// There is no copy of the superblock; the device is correct.
+    /// There is no backup superblock; the device is correct.
     NoCopy,
-    /// Freed blocks are allocated again before what freed them is durable; the device is correct.
+    /// Freed blocks are reallocated before the free is durable; the device is correct.
     ReuseAtOnce,
-    /// Recovery empties the journal before its blocks are in their home places.
+    /// Recovery empties the journal before the blocks are at their home locations.
     RecoveryTailFirst,
-    /// The native superblock goes before the generation that it leads to.
+    /// The native superblock is written before the generation that it refers to.
     SuperblockFirst,
-    /// Both native superblocks lie in one block.
+    /// Both native superblocks are in one block.
     OneSuperblock,
-    /// Content that a snapshot pins is written over; the device is correct.
+    /// Content pinned by a snapshot is overwritten; the device is correct.
     OverwritePinned,
-    /// Transactions do nothing; the device is correct.
+    /// Transactions have no effect; the device is correct.
     NoTransactions,
-    /// The flush between a native generation and its superblock is left out.
+    /// The flush between a native generation and its superblock is omitted.
     NoFlushBeforeSuperblock,
-    /// The flush after a native superblock is left out.
+    /// The flush after a native superblock is omitted.
     NoFlushAfterSuperblock,
-    /// The flush after the mark that the volume is in use is left out.
+    /// The flush after the mark that the volume is in use is omitted.
     NoFlushAfterDirtyMark,
-    /// The flush before the mark that the volume is clean is left out.
+    /// The flush before the clean mark is omitted.
     NoFlushBeforeCleanMark,
-    /// Physical blocks are allocated again in the generation that frees them; the device is correct.
+    /// Physical blocks are reallocated in the generation that frees them; the device is correct.
     ReusePhysical,
-    /// The number of a generation whose superblock was torn is used once more; the device is correct.
+    /// The number of a generation whose superblock was torn is reused; the device is correct.
     ReuseNumber,
-    /// Leaves of the map stay older than their entries in the map log; the device is correct.
+    /// Leaves of the map remain older than their entries in the map log; the device is correct.
     SkipLogLeaves,
-    /// fsync makes the generation before durable; the device is correct.
+    /// fsync makes only the previous generation durable; the device is correct.
     ShortSync,
     /// Every fifth write is lost.
     LostWrite,
-    /// Every ninth write lands one block further.
+    /// Every ninth write goes to the next block.
     MisplacedWrite,
 }
 
@@ -94,17 +94,17 @@ struct State {
     writes: u64,
     committed: bool,
     flush_owed: bool,
-    /// Blocks of a transaction are written that no commit has followed.
+    /// Blocks of a transaction without a commit were written.
     logged: bool,
     /// The last write was a commit.
     just_committed: bool,
-    /// The last write was a superblock, and what it said of the volume.
+    /// The last write was a superblock, and its state: clean or in use.
     just_marked: Option<bool>,
     /// Time passes, and no caller waits for a flush.
     idle: bool,
 }
 
-/// The device. Writes are cut into blocks of the size that the volumes have.
+/// The device. Writes are split into blocks of the volumes' block size.
 pub(crate) struct Mutated {
     device: Arc<dyn BlockDevice>,
     mutant: DeviceMutant,
@@ -113,7 +113,7 @@ pub(crate) struct Mutated {
     state: Mutex<State>,
 }
 
-/// Bytes in a block of a native volume, whose two superblocks lie in its first two blocks.
+/// Block size in bytes of a native volume, whose two superblocks are in its first two blocks.
 const NATIVE: u64 = 4096;
 
 fn word_at(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
@@ -121,7 +121,7 @@ fn word_at(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
 }
 
 impl Mutated {
-    /// `journal` is where the volume's journal lies, in bytes.
+    /// `journal` is the range of the volume's journal, in bytes.
     pub(crate) fn new(
         device: Arc<dyn BlockDevice>,
         mutant: DeviceMutant,
@@ -151,7 +151,7 @@ impl Mutated {
         }
     }
 
-    /// Time begins or ends to pass: meanwhile nothing that is asked for returns.
+    /// Sets whether time passes; meanwhile no caller waits for the device.
     pub(crate) fn waits(&self, idle: bool) -> Result<()> {
         let mut state = self.state.lock();
         state.idle = idle;
@@ -177,7 +177,7 @@ impl Mutated {
             state.delayed.push((at, bytes.to_vec()));
             Ok(())
         };
-        // writes this first, then what was delayed
+        // writes this first, then the delayed writes
         let jump = |state: &mut State| {
             self.device.write(at, bytes)?;
             self.device.flush()?;

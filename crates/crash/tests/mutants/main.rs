@@ -1,11 +1,11 @@
-//! Mutants: file systems that are broken on purpose must be caught, or a green run proves nothing.
+//! Mutants: deliberately broken file systems must be detected, or a successful run proves nothing.
 //!
-//! Each is the file system of this repository over a device that does one thing wrong (`device_mutant`), so that it
-//! looks like an engine with that fault. Some need a switch in the engine, which is off: data blocks and physical
-//! blocks reused too early, content that snapshots pin written over, a number used twice, leaves of the map left as
-//! they were, a sync that is one short.
+//! Each is this repository's file system over a device with one fault (`device_mutant`), so that it appears as an
+//! engine with that fault. Some need a switch in the engine, which is off by default: data blocks and physical blocks
+//! reused too early, pinned content overwritten, a generation number reused, leaves of the map not updated, a sync that
+//! is one generation short.
 //!
-//! What each takes to be caught is printed: `cargo test --release -p extant-crash --test mutants -- --show-output`.
+//! The effort to detect each is printed: `cargo test --release -p extant-crash --test mutants -- --show-output`.
 
 mod device_mutant;
 mod space_maps;
@@ -53,7 +53,7 @@ impl Broken {
     }
 }
 
-/// The range of the journal, in bytes: mkfs makes it in one piece, with the blocks of its map in between.
+/// The range of the journal, in bytes: mkfs allocates it contiguously, with its map blocks in between.
 fn journal(volume: &Volume) -> Range<u64> {
     let Some(number) = volume.superblock().journal_inode() else { return 0..0 };
     let inode = volume.inode(number).expect("the journal's inode");
@@ -91,7 +91,7 @@ impl System for Broken {
     }
 
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Session>, Refused> {
-        // that one shows in recovery alone
+        // it shows only in recovery
         let mutant = if self.mutant == DeviceMutant::RecoveryTailFirst { DeviceMutant::None } else { self.mutant };
         let mutated = Arc::new(Mutated::new(device, mutant, self.block_size(), self.journal.clone()));
         let inner = self.ext.mount(mutated.clone())?;
@@ -147,7 +147,7 @@ impl Session for Patient {
     }
 }
 
-/// Says that these operations are done, and does nothing for it.
+/// Acknowledges certain operations without running them.
 struct Forgetful(Box<dyn Session>, fn(&Op) -> bool);
 
 impl Session for Forgetful {
@@ -164,7 +164,7 @@ impl Session for Forgetful {
     }
 }
 
-/// Workloads in which the fault of each mutant matters, and some of the general ones.
+/// Workloads in which the fault of each mutant matters, and some general ones.
 fn workloads() -> Vec<Workload> {
     let special = [
         "create a | create b; append b 20000 =1; fsync b; truncate b 0; sync; create c; append c 20000 =2; fsync c; \
@@ -192,7 +192,7 @@ fn native_workloads() -> Vec<Workload> {
     special.iter().map(|text| text.parse().expect("a workload")).collect()
 }
 
-/// The first finding, and what was explored until then.
+/// The first finding, and the number of states explored before it.
 fn explore(broken: &Broken, workloads: &[Workload]) -> (Option<Finding>, u64) {
     let nested_every = u64::from(broken.mutant == DeviceMutant::RecoveryTailFirst);
     let again_every = u64::from(broken.mutant == DeviceMutant::ReuseNumber);
@@ -215,10 +215,10 @@ fn caught_in(broken: &Broken, workloads: &[Workload]) {
     let begun = Instant::now();
     let (found, states) = explore(broken, workloads);
     let seconds = begun.elapsed().as_secs_f64();
-    let found = found.unwrap_or_else(|| panic!("{} is not caught in {states} states", broken.arguments()));
-    // what an operation answers does not depend on the device
+    let found = found.unwrap_or_else(|| panic!("{} is not detected in {states} states", broken.arguments()));
+    // results of operations do not depend on the device
     assert!(!matches!(found.kind, Wrong::Answer | Wrong::Panic), "{found}");
-    println!("{}: caught after {states} states, {seconds:.2} s: {found}", broken.arguments());
+    println!("{}: detected after {states} states, {seconds:.2} s: {found}", broken.arguments());
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn faults_of_the_native_engine() {
         caught_in(&Broken::new("snapshot", "extant", mutant), &native_workloads());
     }
     let parse = |text: &str| text.parse::<Workload>().expect("a workload");
-    // two crashes in a row: the second leaves what the first superblock lacked
+    // two consecutive crashes: the second leaves what the first superblock lacked
     let short = parse("create f; append f 300 =1 | append f 300 =2; fsync f");
     caught_in(&Broken::new("snapshot", "extant", DeviceMutant::ReuseNumber), std::slice::from_ref(&short));
     let twice = Options { again_every: 1, ..Options::default() };
@@ -275,7 +275,7 @@ fn faults_of_the_native_engine() {
 
 #[test]
 fn leaves_of_the_map_that_stay_old() {
-    // a leaf has the entries of some 120 blocks: the log entry is of one leaf, what follows of another
+    // a leaf has the entries of about 120 blocks: the log entry belongs to one leaf, the later writes to another
     let setup: Vec<_> = (0..150).map(|n| format!("create f{n}; setxattr f{n} user.a 3000 =1")).collect();
     let many: Vec<_> = (0..85).map(|n| format!("setxattr f{n} user.a 3000 =2")).collect();
     let text = format!("{} | setxattr f149 user.a 3000 =3; fsync f149; {}; sync", setup.join("; "), many.join("; "));
@@ -344,11 +344,11 @@ fn a_lost_revoke() {
     let mut small = Ext::new("journal", Some("ext3")).expect("a mode");
     small.len = 3 << 20;
     let broken = Broken::of(small.clone(), DeviceMutant::LostRevoke);
-    // the block of a map is freed, and as nothing else is free, data takes its place while the journal still has it
+    // a map block is freed, and since no other space is free, data replaces it while it is still in the journal
     let volume = Volume::open(broken.format().expect("a volume"), &OpenOptions::default()).expect("a volume");
     let left = volume.statfs().blocks_available - 46;
     let filler = left - left.div_ceil(256) - 1;
-    // the new files are so long that the block becomes one of data, not of another map
+    // the new files are long enough for the block to become a data block, not another map block
     let text = format!(
         "create x; append x {} =1 | create b; append b 40960 =2; fsync b; truncate b 0; sync; create c; append c 5120 =3; \
          create d; append d 12288 =4; fsync d; fsync c",

@@ -1,4 +1,4 @@
-//! Faults of space maps: in the fold of a tree, in the log, and in what is allocated again.
+//! Mutants of space maps: in folding a tree, in the log, and in reallocation.
 
 use super::{Explorer, Options, Wrong};
 use extant_crash::ext::Ext;
@@ -6,8 +6,8 @@ use extant_crash::op::Workload;
 use fs::Mutant;
 use std::fmt::Write;
 
-/// Many generations, each with records of its own, so that the log of four blocks goes round and trees are folded again
-/// and again; then the volume is mounted once more.
+/// Many generations, each with its own records, so that the log of four blocks wraps around and trees are folded
+/// repeatedly; then the volume is mounted again.
 fn workloads() -> Vec<Workload> {
     let mut text = String::from("create a; append a 9000 =1; create z; append z 30000 =2; sync");
     text += " | ";
@@ -32,9 +32,9 @@ fn explored(mode: &str, mutant: Mutant) -> (Option<extant_crash::explore::Findin
 #[track_caller]
 fn caught(mode: &str, mutant: Mutant) {
     let (found, states) = explored(mode, mutant);
-    let found = found.unwrap_or_else(|| panic!("{mutant:?} is not caught in {states} states"));
+    let found = found.unwrap_or_else(|| panic!("{mutant:?} is not detected in {states} states"));
     assert!(found.kind != Wrong::Panic, "{found}");
-    println!("{mode}, {mutant:?}: caught after {states} states: {found}");
+    println!("{mode}, {mutant:?}: detected after {states} states: {found}");
 }
 
 #[test]
@@ -57,8 +57,8 @@ fn a_fold_into_the_tree_in_use() {
     caught("journal", Mutant::FoldInPlace);
 }
 
-/// Two folds in quick succession: the second would go where the durable head leads. Asked for twice, a correct volume
-/// folds once.
+/// Two folds in quick succession: the second would overwrite the tree of the durable head. On two requests, a correct
+/// volume folds once.
 #[test]
 fn a_second_fold_before_the_first_is_durable() {
     caught("journal", Mutant::FoldTwice);
