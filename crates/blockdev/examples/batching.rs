@@ -1,12 +1,12 @@
-//! Measures how fast the ways to make a batch are on a file or device of yours; the defaults of `FileDevice` come from
-//! its figures.
+//! Measures the speed of the strategies for batches on a file or device; the defaults of `FileDevice` are based
+//! on its figures.
 //!
 //! `cargo run --release -p extant-blockdev --example batching -- FILE [direct] [random] [cold] [overwrite] [REQUEST
 //! [BATCH [TOTAL]]]`
 //!
 //! Reads TOTAL bytes (454M) of FILE in requests of REQUEST bytes (1M), BATCH (8) at a time; `random` in a random order
 //! of requests, `cold` after dropping the file from the page cache; with `overwrite` it writes zeroes instead, and
-//! flushes. Seven rounds, the strategies alternating; prints the shortest and the middle time of each in milliseconds.
+//! flushes. Seven rounds, the strategies alternating; prints the minimum and the median time of each in milliseconds.
 
 use std::error::Error;
 use std::time::Instant;

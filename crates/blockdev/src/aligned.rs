@@ -1,5 +1,5 @@
-//! Memory that starts at a multiple of a certain number, made without unsafe code: a little more is taken than asked
-//! for, and the part that begins at the right address is shown.
+//! Memory that starts at a multiple of a certain number, without unsafe code: a little more than requested is
+//! allocated, and the part that begins at the right address is exposed.
 
 use std::ops::{Deref, DerefMut};
 

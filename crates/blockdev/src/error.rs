@@ -3,7 +3,7 @@ use std::{fmt, io};
 /// The operation that was requested of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// Opening, or asking for the size.
+    /// Opening, or a query of the size.
     Open,
     /// A read.
     Read,
@@ -27,10 +27,10 @@ impl fmt::Display for Op {
     }
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The storage below said no.
+    /// The underlying storage returned an error.
     #[error("{op} of {len} bytes at byte {offset} failed: {source}")]
     Io {
         /// The operation that was requested.
@@ -39,11 +39,11 @@ pub enum Error {
         offset: u64,
         /// The length in bytes.
         len: u64,
-        /// The operating system's answer.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The request does not lie inside the device.
-    #[error("{op} of {len} bytes at byte {offset} lies beyond the device's end at {end}")]
+    /// The request is not inside the device.
+    #[error("{op} of {len} bytes at byte {offset} is beyond the end of the device at {end}")]
     OutOfRange {
         /// The operation that was requested.
         op: Op,
@@ -54,22 +54,22 @@ pub enum Error {
         /// The device's length in bytes.
         end: u64,
     },
-    /// A change was asked of a device that is read-only.
+    /// A change was requested of a read-only device.
     #[error("{0} refused: the device is read-only")]
     ReadOnly(Op),
-    /// The device could not be opened. The source's kind says why: `NotFound`, `IsADirectory`, `PermissionDenied`,
-    /// `ResourceBusy` (locked by another process), `Unsupported`, or what the system said.
+    /// The device could not be opened. The source's kind is the reason: `NotFound`, `IsADirectory`, `PermissionDenied`,
+    /// `ResourceBusy` (locked by another process), `Unsupported`, or the kind of the system's error.
     #[error("cannot open {device}: {source}")]
     Open {
-        /// The device as the user wrote it.
+        /// The device as specified by the user.
         device: String,
-        /// Why, in words.
+        /// The reason, as a phrase.
         source: io::Error,
     },
-    /// A text that should be a size is none, or is more than 64 bits count.
+    /// A text is not a size, or is one of more than 64 bits.
     #[error("invalid size `{0}`: use a number of bytes, or a number followed by K, M, G, T, P or E (powers of 1024)")]
     Size(String),
-    /// Bytes that should describe something, the log of a recorded device, do not.
+    /// The content of a described structure, the log of a recorded device, is invalid.
     #[error("corrupt: {what} at byte {offset}")]
     Corrupt {
         /// The damage that was found.
@@ -77,8 +77,8 @@ pub enum Error {
         /// The offset in those bytes.
         offset: u64,
     },
-    /// The parameters of a modelled device cannot be read, or describe no device.
-    #[error("wrong parameters: {0}")]
+    /// The parameters of a modelled device cannot be read, or do not describe a device.
+    #[error("invalid parameters: {0}")]
     Parameters(String),
 }
 

@@ -1,20 +1,21 @@
-//! Which bytes of a file take no storage, asked of its file system.
+//! The byte ranges of a file that take no storage, as reported by its file system.
 
 use std::fs::File;
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// A range of bytes, and the knowledge that a device has of it without reading it.
+/// A range of bytes, with the information that a device has of it without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// The number of bytes, from those asked for on, that it holds for.
+    /// The number of bytes, from the requested offset on, to which it applies.
     pub len: u64,
-    /// They read as zeroes and take no storage. Otherwise nothing is known of them.
+    /// The bytes read as zeroes and take no storage. Otherwise nothing is known of them.
     pub hole: bool,
 }
 
-/// The extent at `offset`, of `len` bytes at most, all of them in the file. What the system does not answer is no hole.
+/// The extent at `offset`, of `len` bytes at most, all of them in the file. If the system does not answer, it is not a
+/// hole.
 ///
 /// Moves the file's position, which no request of a device depends on.
 pub(crate) fn extent(file: &File, offset: u64, len: u64) -> Extent {
@@ -24,7 +25,7 @@ pub(crate) fn extent(file: &File, offset: u64, len: u64) -> Extent {
             let hole = seek(file, SeekFrom::Hole(offset)).ok().and_then(|hole| hole.checked_sub(offset));
             Extent { len: hole.filter(|known| *known > 0).map_or(len, |known| known.min(len)), hole: false }
         }
-        // no data behind it; unless the file was cut short, so that a read fails
+        // no data after it; unless the file was truncated, so that a read fails
         Err(Errno::NXIO) => {
             Extent { len, hole: file.metadata().is_ok_and(|found| found.len() >= offset.saturating_add(len)) }
         }
@@ -49,7 +50,7 @@ mod tests {
         device.write(MIB, &[1; 1 << 20]).map_err(io::Error::other)?;
         let device = ReadOnly::new(Box::new(device));
         let at = |offset, len| device.extent(offset, len).map_err(io::Error::other);
-        // a file system without holes knows of data alone
+        // a file system without holes reports only data
         if at(0, MIB)?.hole {
             assert_eq!(at(0, 4 * MIB)?, Extent { len: MIB, hole: true });
             assert_eq!(at(MIB, 3 * MIB)?, Extent { len: MIB, hole: false });

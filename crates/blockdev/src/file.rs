@@ -1,19 +1,19 @@
 //! Regular files and block devices of the system.
 //!
-//! 1. Length and kind are those at opening. A file that is cut short later returns `UnexpectedEof`, never short or
-//!    invented bytes; one that grows shows no more than before.
-//! 2. Opened for writing, a volume is locked against every other program ([`crate::Error::Open`], `ResourceBusy`), also
-//!    against those that come to the same bytes in another way: by another name, through a loop device or a partition.
-//! 3. With O_DIRECT, requests that the system would not take as they are (offset, length or memory not aligned) are
-//!    read and written through an aligned buffer. A write that covers a part of a sector is made through the page
-//!    cache, alone: O_DIRECT is switched off for that moment, and the kernel joins the part with the rest. No other
-//!    write is in flight then, so none can be lost under the rest.
-//! 4. A flush that failed is never followed by one that succeeds: the kernel reports lost pages once and forgets them.
+//! 1. Length and kind are those at opening. A file that is truncated later returns `UnexpectedEof`, never short reads
+//!    or invented bytes; one that grows has its length at opening.
+//! 2. A volume opened for writing is locked against every other program ([`crate::Error::Open`], `ResourceBusy`), also
+//!    against those that access the same bytes in another way: by another name, through a loop device or a partition.
+//! 3. With O_DIRECT, requests that the system would not accept (offset, length or memory not aligned) are read and
+//!    written through an aligned buffer. A write that covers a part of a sector is made through the page cache, alone:
+//!    O_DIRECT is switched off for that moment, and the kernel merges the part with the rest. No other write is in
+//!    flight then, so none can be overwritten with the rest.
+//! 4. A flush that failed is never followed by one that succeeds: the kernel reports lost pages once and then forgets
+//!    them.
 //!
-//! The ways to make a batch were measured beside each other (docs/MEASUREMENTS.md, "Batches"). A batch of reads first
-//! takes from the page cache what is there (RWF_NOWAIT, in the calling thread), and hands the rest to io_uring. Writes
-//! through the page cache are copies into memory, made one by one; the queue that counts for them is the kernel's own,
-//! at the flush.
+//! The strategies for batches were measured (docs/MEASUREMENTS.md, "Batches"). A batch of reads first reads cached
+//! bytes from the page cache (RWF_NOWAIT, in the calling thread), and submits the rest to io_uring. Writes through the
+//! page cache are copies into memory, made one by one; the relevant queue for them is the kernel's own, at the flush.
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::fs::{self, File};
@@ -37,60 +37,60 @@ use crate::{AlignedBuf, BlockDevice, Error, Extent, Geometry, Op, Read, Result, 
 /// Options for opening a file or block device. The default reads through the page cache and takes no lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Allow changes. The volume is then locked against all others who lock it; a block device also against being
-    /// mounted by the kernel, and one that is mounted, in whatever way, is refused unless `mounted` says otherwise.
+    /// Allows changes. The volume is then locked against all others that lock it; a block device is also locked against
+    /// mounts by the kernel, and one that is mounted, in whatever way, is refused unless `mounted` is set.
     pub write: bool,
-    /// Go around the page cache (O_DIRECT).
+    /// Bypasses the page cache (O_DIRECT).
     pub direct: bool,
-    /// Lock writers out while it is open for reading: a shared lock, and what is mounted for writing is refused. With
-    /// `write` the lock is exclusive anyway.
+    /// Locks writers out while it is open for reading: takes a shared lock, and refuses a device that is mounted for
+    /// writing. With `write` the lock is exclusive anyway.
     pub exclusive: bool,
-    /// Reads come in batches, in an order of the reader's own: the kernel is asked not to read ahead of them. It would
-    /// read up to its whole window (8 MiB on some machines) behind each, which for a scan of scattered blocks is many
-    /// times what was asked for.
+    /// Reads come in batches, in an order chosen by the reader: disables the kernel's read-ahead. It would read up to
+    /// its whole window (8 MiB on some machines) after each read, which for a scan of scattered blocks is many times
+    /// the requested amount.
     pub planned: bool,
-    /// With `write`: also a block device that the kernel has mounted. Only for who knows that the mount is read-only,
-    /// as that of the root is while it is checked at boot.
+    /// With `write`: also accepts a block device that the kernel has mounted. Only for callers that know that the mount
+    /// is read-only, like that of the root while it is checked at boot.
     pub mounted: bool,
-    /// The longest time to wait for another program that is about to release the volume, as one does that has just
+    /// The maximum time to wait for another program that is about to release the volume, such as one that has just
     /// unmounted it.
     pub patience: Duration,
 }
 
-/// The way in which the requests of a batch are made.
+/// The strategy for the requests of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batching {
     /// One after the other, in the calling thread.
     Serial,
     /// By several threads.
     Threads,
-    /// Through io_uring, up to 64 in flight; where the kernel does not offer it, by threads.
+    /// Through io_uring, up to 64 in flight; by threads if the kernel does not support it.
     Queue,
 }
 
 /// A regular file or a block device.
 ///
-/// A flush is fsync(2) the first time and fdatasync(2) from then on, so it promises what the file system and the disk
-/// below promise for those; a file that was just created may still lose its name with its directory. A discard punches
-/// a hole into a file, and zeroes and unmaps on a block device that can; where that is not possible it does nothing.
+/// A flush is fsync(2) the first time and fdatasync(2) from then on, so it guarantees what the file system and the disk
+/// guarantee for those; a file that was just created may still lose its name with its directory. A discard punches a
+/// hole into a file, and zeroes and unmaps on a block device that supports it; otherwise it does nothing.
 ///
-/// Not to be carried through fork(2): open it in the process that uses it.
+/// Not to be used across fork(2): it must be opened in the process that uses it.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
-    /// The layers on which it lies stay locked with it.
+    /// The locks of the layers beneath.
     _layer_locks: LayerLocks,
     geometry: Geometry,
     direct: Option<Alignment>,
     strategy: Strategy,
-    /// Locked for writing by a write that covers a part of a sector, for reading by all others; with O_DIRECT only.
+    /// Locked for writing by a write that covers a part of a sector, for reading by all others; only with O_DIRECT.
     sectors: RwLock<()>,
     synced: AtomicBool,
     flush_failed: AtomicBool,
     cannot_discard: AtomicBool,
 }
 
-/// A [`Batching`] with what it needs.
+/// A [`Batching`] with its resources.
 #[derive(Debug)]
 enum Strategy {
     Serial,
@@ -98,36 +98,36 @@ enum Strategy {
     Queue(Rings),
 }
 
-/// The alignment that O_DIRECT asks of a request; powers of two, in bytes.
+/// The alignment that O_DIRECT requires of a request; powers of two, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Alignment {
-    /// Of the address in memory.
+    /// The alignment of the address in memory.
     memory: usize,
-    /// Of offset and length.
+    /// The alignment of offset and length.
     offset: usize,
 }
 
-/// An aligned read around a read that is not.
+/// An aligned read that includes an unaligned one.
 struct Bounce {
     buf: AlignedBuf,
     /// The offset of `buf` on the device.
     start: u64,
-    /// Bytes in `buf` before those that were asked for.
+    /// Bytes in `buf` before the requested ones.
     skip: usize,
 }
 
-/// Bytes of aligned buffers at most, for one batch; a batch that needs more is made in parts.
+/// The maximum size in bytes of aligned buffers for one batch; a batch that needs more is made in parts.
 const BOUNCE_BYTES: usize = 16 << 20;
 
-/// The interval at which a volume in use is tried again.
+/// The interval of attempts to open a volume in use.
 const AGAIN: Duration = Duration::from_millis(10);
 
 impl FileDevice {
     /// Opens the regular file or block device at `path`.
     ///
     /// # Errors
-    /// [`Error::Open`]: no such file, a directory, another kind of file, permission denied, in use, or without O_DIRECT
-    /// where that was asked for.
+    /// [`Error::Open`]: no such file, a directory, another kind of file, permission denied, in use, or no support for
+    /// O_DIRECT if that was requested.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self> {
         let path = path.as_ref();
         let start = Instant::now();
@@ -142,17 +142,17 @@ impl FileDevice {
     }
 
     fn open_file(path: &Path, options: OpenOptions) -> io::Result<Self> {
-        // looked at before it is opened: opening a named pipe would wait for its other end
+        // checked before it is opened: opening a named pipe would wait for its other end
         let block_device = is_block_device(&fs::metadata(path)?)?;
         let mut flags = OFlags::CLOEXEC | if options.write { OFlags::RDWR } else { OFlags::RDONLY };
         flags.set(OFlags::DIRECT, options.direct);
         flags.set(OFlags::EXCL, options.write && block_device && !options.mounted);
         let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
-            Errno::INVAL if options.direct => unsupported("its file system offers no direct I/O"),
+            Errno::INVAL if options.direct => unsupported("its file system does not support direct I/O"),
             e => e.into(),
         })?);
         if options.planned {
-            // advice only: where it is not taken, reads are right all the same
+            // advice only: without it, reads are still correct
             let _ = fadvise(&file, 0, None, Advice::Random);
         }
         let metadata = file.metadata()?;
@@ -185,7 +185,7 @@ impl FileDevice {
         Ok(device.with_batching(Batching::Queue))
     }
 
-    /// The same device with its batches made another way; the one chosen at opening is the fastest measured.
+    /// The same device with another strategy for batches; the one chosen at opening is the fastest measured.
     pub fn with_batching(self, batching: Batching) -> Self {
         let strategy = match batching {
             Batching::Serial => Strategy::Serial,
@@ -195,7 +195,7 @@ impl FileDevice {
         Self { strategy, ..self }
     }
 
-    /// The way in which batches are made: [`Batching::Queue`] only where the kernel offers it.
+    /// The strategy for batches: [`Batching::Queue`] only if the kernel supports it.
     pub fn batching(&self) -> Batching {
         match self.strategy {
             Strategy::Serial => Batching::Serial,
@@ -204,15 +204,14 @@ impl FileDevice {
         }
     }
 
-    /// Makes a read if the page cache has all of it; if not, nothing has been waited for, and the kernel has begun to
-    /// read it.
+    /// Makes a read if the page cache has all of it; if not, it does not wait, and the kernel has begun to read it.
     fn take_cached(&self, r: &mut Read<'_>) -> bool {
         self.direct.is_none()
             && self.batching() != Batching::Serial
             && preadv2(&self.file, &mut [IoSliceMut::new(r.buf)], r.offset, ReadWriteFlags::NOWAIT) == Ok(r.buf.len())
     }
 
-    /// Runs the jobs to their end, or as far as many in flight bring them.
+    /// Runs the jobs to their end, or as far as the strategy completes them.
     fn run(&self, jobs: &mut [Job<'_>]) {
         match &self.strategy {
             Strategy::Serial => {}
@@ -221,17 +220,17 @@ impl FileDevice {
         }
     }
 
-    /// The step by which a request is resumed.
+    /// The unit in which a request is resumed, in bytes.
     fn step(&self) -> usize {
         self.direct.map_or(1, |alignment| alignment.offset)
     }
 
-    /// The alignment that O_DIRECT asks for, if the request does not offer it and needs a buffer of ours.
+    /// The alignment that O_DIRECT requires, if the request does not have it and needs an aligned buffer.
     fn misfit(&self, offset: u64, bytes: &[u8]) -> Option<Alignment> {
         self.direct.filter(|alignment| !alignment.fits(offset, bytes))
     }
 
-    /// The aligned read to make instead of the one asked for, if the system would not take that.
+    /// The aligned read to make instead of the requested one, if the system would not accept that.
     fn read_bounce(&self, offset: u64, buf: &[u8]) -> Option<Bounce> {
         let alignment = self.misfit(offset, buf)?;
         let skip = (offset % alignment.offset as u64) as usize;
@@ -239,7 +238,7 @@ impl FileDevice {
         Some(Bounce { buf: AlignedBuf::zeroed(span, alignment.memory), start: offset - skip as u64, skip })
     }
 
-    /// An aligned copy of `data`, if the system would not take it where it lies.
+    /// An aligned copy of `data`, if the system would not accept it in place.
     fn write_bounce(&self, offset: u64, data: &[u8]) -> Option<AlignedBuf> {
         let alignment = self.misfit(offset, data)?;
         let mut copy = AlignedBuf::zeroed(data.len(), alignment.memory);
@@ -247,13 +246,13 @@ impl FileDevice {
         Some(copy)
     }
 
-    /// Whether a write covers a part of a sector, so that O_DIRECT cannot make it.
+    /// Whether a write covers a part of a sector, so that it cannot be made with O_DIRECT.
     fn splits_sector(&self, offset: u64, data: &[u8]) -> bool {
         let step = self.step();
         !offset.is_multiple_of(step as u64) || !data.len().is_multiple_of(step)
     }
 
-    /// Locked while writes of whole sectors are in flight.
+    /// Locks the sectors shared while writes of whole sectors are in flight.
     fn whole_sectors(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.direct.map(|_| self.sectors.read())
     }
@@ -278,7 +277,7 @@ impl FileDevice {
         }
     }
 
-    /// Writes that cover whole sectors.
+    /// Makes writes that cover whole sectors.
     fn write_part(&self, writes: &mut [&mut Write<'_>]) {
         let _shared = self.whole_sectors();
         let bounces: Vec<_> = writes.iter().map(|w| self.write_bounce(w.offset, w.data)).collect();
@@ -293,7 +292,7 @@ impl FileDevice {
         }
     }
 
-    /// A write that covers a part of a sector: point 3 of the module's header.
+    /// Makes a write that covers a part of a sector: point 3 of the module documentation.
     fn write_split(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let _alone = self.sectors.write();
         let flags = fcntl_getfl(&self.file)?;
@@ -382,7 +381,7 @@ impl BlockDevice for FileDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         self.geometry.admit(Op::Write, offset, len)?;
-        // holes are made of whole sectors; the parts before and behind are written
+        // holes consist of whole sectors; the parts before and after are written
         let sector = u64::from(self.geometry.sector);
         let start = offset.next_multiple_of(sector);
         let end = (offset + len) / sector * sector;
@@ -390,7 +389,7 @@ impl BlockDevice for FileDevice {
             return self.write(offset, &vec![0; len as usize]);
         }
         self.write(offset, &vec![0; (start - offset) as usize])?;
-        // on a block device each of the two zeroes, the second where it has to by writing
+        // on a block device both flags zero, the second one by writing if necessary
         let flags = [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE];
         let zeroed = flags
             .into_iter()
@@ -428,7 +427,7 @@ impl BlockDevice for FileDevice {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.geometry.admit(Op::Discard, offset, len)?;
-        // a block device takes whole sectors only; the rest of the range stays, which a discard may leave
+        // a block device accepts only whole sectors; the rest of the range stays, which a discard may do
         let sector = u64::from(self.geometry.sector);
         let start = offset.next_multiple_of(sector);
         let end = (offset + len) / sector * sector;
@@ -447,7 +446,7 @@ impl BlockDevice for FileDevice {
 }
 
 impl Alignment {
-    /// The alignment that O_DIRECT asks for on `file`, as the system reports it (Linux 6.1 on), or as a try shows it.
+    /// The alignment that O_DIRECT requires on `file`, as reported by the system (Linux 6.1 on), or found by trying.
     fn of(file: &File) -> Self {
         if let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
             && StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN)
@@ -469,7 +468,7 @@ impl Alignment {
 }
 
 impl Bounce {
-    /// The aligned read that brings the `len` bytes asked for.
+    /// The aligned read for the `len` requested bytes.
     fn job(&mut self, len: usize, step: usize) -> Job<'_> {
         Job::read(self.start, &mut self.buf, self.skip + len, step)
     }
@@ -479,8 +478,8 @@ impl Bounce {
     }
 }
 
-/// Calls `make` for all of `requests` in parts, each of which needs at most [`BOUNCE_BYTES`] of buffers, or is one
-/// request.
+/// Calls `make` for all of `requests` in parts, each of which needs at most [`BOUNCE_BYTES`] of buffers, or consists of
+/// one request.
 fn in_parts<T>(mut requests: &mut [T], bounced: impl Fn(&T) -> usize, mut make: impl FnMut(&mut [T])) {
     while !requests.is_empty() {
         let mut bytes = 0_usize;
@@ -495,7 +494,7 @@ fn in_parts<T>(mut requests: &mut [T], bounced: impl Fn(&T) -> usize, mut make: 
     }
 }
 
-/// Whether it is a block device, or else a regular file.
+/// Whether it is a block device or a regular file; an error for all others.
 fn is_block_device(metadata: &fs::Metadata) -> io::Result<bool> {
     let kind = metadata.file_type();
     if kind.is_dir() {
@@ -507,10 +506,10 @@ fn is_block_device(metadata: &fs::Metadata) -> io::Result<bool> {
     Ok(kind.is_block_device())
 }
 
-/// The error with its reason as a phrase, where users meet it.
+/// The error with its reason as a phrase, if it is a common one.
 fn with_reason(error: io::Error) -> io::Error {
     let why = match error.kind() {
-        _ if error.get_ref().is_some() => return error, // already is
+        _ if error.get_ref().is_some() => return error, // it already has one
         io::ErrorKind::NotFound => "no such file",
         io::ErrorKind::IsADirectory => "it is a directory",
         io::ErrorKind::PermissionDenied => "permission denied",

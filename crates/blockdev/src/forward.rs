@@ -1,6 +1,5 @@
-//! A reference, a `Box` and an `Arc` of a device are devices: every method is passed on, the batches too, so that a
-//! wrapper around an `Arc<dyn BlockDevice>` leaves the queue of the device below as deep as a wrapper around the
-//! device.
+//! A reference, a `Box` and an `Arc` of a device are devices: every method is forwarded, including batches, so that a
+//! wrapper around an `Arc<dyn BlockDevice>` has the same queue depth as a wrapper around the device.
 
 use std::sync::Arc;
 use std::time::Duration;

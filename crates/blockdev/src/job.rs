@@ -1,35 +1,36 @@
-//! One read or write of a file on its way: what is still to be moved, and how it ended. The system may move fewer bytes
-//! than asked; every strategy (one by one, threads, io_uring) accounts for that here, and so none can return short.
+//! One read or write of a file in progress: the bytes still to be transferred, and the outcome. The system may transfer
+//! fewer bytes than requested; every strategy (one by one, threads, io_uring) accounts for that here, so none can
+//! return short.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The memory that the bytes go to, or come from.
+/// The memory that the bytes are read into, or written from.
 #[derive(Debug)]
 pub(crate) enum Buffer<'a> {
-    /// A read fills it.
+    /// Filled by a read.
     Fill(&'a mut [u8]),
-    /// A write empties it.
+    /// Emptied by a write.
     Drain(&'a [u8]),
 }
 
-/// One request, until it has ended.
+/// One request, until it is complete.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     offset: u64,
     buffer: Buffer<'a>,
-    /// The number of bytes that must be moved. Less than the buffer's length only where an aligned read reaches beyond
-    /// the file's end.
+    /// The number of bytes that must be transferred. Less than the buffer's length only if an aligned read extends
+    /// beyond the file's end.
     want: usize,
-    /// A rest is asked for again from a multiple of this: 1, or the alignment of O_DIRECT.
+    /// The rest is requested again from a multiple of this: 1, or the alignment of O_DIRECT.
     step: usize,
     done: usize,
     outcome: Option<io::Result<()>>,
 }
 
 impl<'a> Job<'a> {
-    /// A read that has ended when the first `want` bytes of `buf` are filled.
+    /// A read that is complete when the first `want` bytes of `buf` are filled.
     pub(crate) fn read(offset: u64, buf: &'a mut [u8], want: usize, step: usize) -> Self {
         Self::new(offset, Buffer::Fill(buf), want, step)
     }
@@ -44,12 +45,12 @@ impl<'a> Job<'a> {
         Self { offset, buffer, want, step, done: 0, outcome }
     }
 
-    /// Whether nothing is left to do.
+    /// Whether the request is complete.
     pub(crate) fn ended(&self) -> bool {
         self.outcome.is_some()
     }
 
-    /// The offset on the device of the bytes that are still to be moved, and their part of the buffer.
+    /// The offset on the device of the remaining bytes, and their part of the buffer.
     pub(crate) fn rest(&mut self) -> (u64, Buffer<'_>) {
         let rest = match &mut self.buffer {
             Buffer::Fill(buf) => Buffer::Fill(&mut buf[self.done..]),
@@ -58,7 +59,7 @@ impl<'a> Job<'a> {
         (self.offset + self.done as u64, rest)
     }
 
-    /// Takes account of `moved` bytes of the rest.
+    /// Accounts for `moved` transferred bytes.
     pub(crate) fn advance(&mut self, moved: usize) {
         let done = self.done + moved;
         if done >= self.want {
@@ -71,17 +72,17 @@ impl<'a> Job<'a> {
             return;
         }
         self.outcome = Some(Err(match self.buffer {
-            Buffer::Fill(_) => io::Error::new(io::ErrorKind::UnexpectedEof, "it became shorter since it was opened"),
+            Buffer::Fill(_) => io::Error::new(io::ErrorKind::UnexpectedEof, "it has shrunk since it was opened"),
             Buffer::Drain(_) => io::Error::new(io::ErrorKind::WriteZero, "it accepts no more bytes"),
         }));
     }
 
-    /// Ends with an error.
+    /// Completes the request with an error.
     pub(crate) fn fail(&mut self, error: io::Error) {
         self.outcome = Some(Err(error));
     }
 
-    /// Does what is left, waiting for each call.
+    /// Transfers the remaining bytes, waiting for each call.
     pub(crate) fn run(&mut self, file: &File) {
         while !self.ended() {
             let moved = match self.rest() {
@@ -96,7 +97,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Does what is left, and returns how it ended.
+    /// Transfers the remaining bytes, and returns the outcome.
     pub(crate) fn finish(mut self, file: &File) -> io::Result<()> {
         self.run(file);
         self.outcome.unwrap_or(Ok(()))

@@ -1,16 +1,15 @@
-//! Whether a volume is in use, so that two programs never write to it at once, and none shows one that another changes
-//! as if it stood still.
+//! Locks of volumes, so that two programs never write to one at the same time, and none reads one that another changes.
 //!
 //! The lock is flock(2): advisory, released with the file, respected by every program that opens volumes through this
-//! crate, and honoured by udev, which does not probe a locked disk. A block device that the kernel has mounted is
-//! opened exclusively by the kernel itself, and a program that writes to a block device opens it so too (O_EXCL).
+//! crate, and by udev, which does not probe a locked disk. A block device that the kernel has mounted is opened
+//! exclusively by the kernel itself, and a program that writes to a block device opens it in the same way (O_EXCL).
 //!
-//! The same bytes can be reached by several ways, which neither lock knows of: through loop devices over a file or a
-//! device, and through what is made of these. So a process that locks a volume also locks what loop devices on the way
-//! down lie on, and then looks whether another device that shows the same bytes is open exclusively. As each locks
-//! first and looks then, of two that come at the same time at most one goes on. The kernel asks for no lock when it
-//! mounts, so a writer opens those devices exclusively on which the kernel would find the same volume, for as long as
-//! it writes.
+//! The same bytes can be reached in several ways that neither lock covers: through loop devices over a file or a
+//! device, and through devices made of these. So a process that locks a volume also locks the files and devices beneath
+//! loop devices among its layers, and then checks whether another device with the same bytes is open exclusively. As
+//! each process locks first and checks then, at most one of two simultaneous ones continues. The kernel takes no lock
+//! when it mounts, so a writer opens those devices exclusively on which the kernel would find the same volume, for as
+//! long as it writes.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,10 +21,10 @@ use rustix::io::Errno;
 use crate::mounts;
 use crate::stack::{self, Base, Device, Layer, LayerKind, System};
 
-/// Takes the lock that writing needs (`write`) or the one that only locks writers out, without waiting.
+/// Takes the lock for writing (`write`) or the one that only locks writers out, without waiting.
 ///
 /// # Errors
-/// `ResourceBusy` if another process has a lock against it. A file system without locks counts as free.
+/// `ResourceBusy` if another process has a conflicting lock. A file system without locks counts as free.
 pub(crate) fn take(file: &File, write: bool) -> io::Result<()> {
     let operation =
         if write { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
@@ -36,31 +35,31 @@ pub(crate) fn take(file: &File, write: bool) -> io::Result<()> {
     }
 }
 
-/// The locks on what a volume lies on, and the exclusive opens of other devices that show it. They go when this is
-/// dropped.
+/// The locks on the layers beneath a volume, and the exclusive opens of other devices with its bytes. They are released
+/// when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct LayerLocks(Vec<File>);
 
-/// Locks others out of the bytes of an open file or block device of `len` bytes that is locked itself, whatever way
-/// they come; `write` as for [`take`].
+/// Locks others out of the bytes of an open file or block device of `len` bytes that is locked itself, in whatever way
+/// they access them; `write` as for [`take`].
 ///
 /// # Errors
-/// `ResourceBusy`, with what has it: for `write` anybody, else who may change it.
+/// `ResourceBusy`, with the user of the bytes: for `write` any other one, else one that may change them.
 pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<LayerLocks> {
     let system = System::new();
     let layers = system.layers(&file.metadata()?, len);
     let mut locks = lock_layers(&layers, write)?;
     let mut devices = system.others(&layers);
-    // for the device itself and what its mapping or disk is made of the kernel sees to it, if it is to be written
+    // for the device itself and those beneath its mapping or disk the kernel ensures that, if it is to be written
     devices.extend(system.devices(layers.iter().filter(|layer| !write || layer.kind == LayerKind::Loop)));
-    // of a disk with partitions each is asked for itself
+    // for a disk with partitions each of these is checked itself
     for device in devices.iter().filter(|device| !device.has_partitions) {
         let mounted = mounts::through(&[], std::slice::from_ref(device), None);
         match &mounted {
-            // the process that serves one of our own mounts would have the volume locked
+            // the process that serves an Extant mount would have the volume locked
             Some(mounted) if !write && (mounted.read_only || mounted.ours) => continue,
             Some(mounted) if !write => {
-                let why = format!("mounted for writing {}, so that it may change while it is read", mounted.place());
+                let why = format!("mounted for writing {}, so it may change while it is read", mounted.place());
                 return Err(in_use(&format!("locked by another process: {why}")));
             }
             None if !write && !system.holders(device).is_empty() => continue,
@@ -78,9 +77,9 @@ pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<LayerLocks
     Ok(locks)
 }
 
-/// Locks what loop devices on the way down lie on. Who writes to all of it, or to its start where a volume would be, is
-/// alone there. Those who write to other parts of it, as to partitions of the image of a disk, get on with each other;
-/// that these parts do not overlap is shown by their exclusive opens.
+/// Locks the files and devices beneath loop devices among the layers. A process that writes to all of one, or to its
+/// start where a volume would be, locks it exclusively. Those that write to other parts, such as partitions of the
+/// image of a disk, can do so together; their exclusive opens ensure that these parts do not overlap.
 fn lock_layers(layers: &[Layer], write: bool) -> io::Result<LayerLocks> {
     let mut files: Vec<File> = Vec::new();
     let mut locked: Vec<Base> = Vec::new();
@@ -92,13 +91,13 @@ fn lock_layers(layers: &[Layer], write: bool) -> io::Result<LayerLocks> {
         match stack::open(layer) {
             Some(file) => {
                 match take(&file, write && layer.exact && layer.start == 0) {
-                    // as NFS says of a file that is open for reading only
+                    // the error of NFS for a file that is open only for reading
                     Err(e) if e.raw_os_error() == Some(Errno::BADF.raw_os_error()) => {}
                     taken => taken?,
                 }
                 files.push(file);
             }
-            // deleted, or in another mount namespace: a process that had it open before may have it locked
+            // deleted, or in another mount namespace: a process that has it open may have it locked
             None => {
                 if let Base::File { dev, ino } = layer.base
                     && is_locked(&fs::read_to_string("/proc/locks").unwrap_or_default(), (dev, ino), write)
@@ -111,8 +110,8 @@ fn lock_layers(layers: &[Layer], write: bool) -> io::Result<LayerLocks> {
     Ok(LayerLocks(files))
 }
 
-/// Whether the kernel's list of locks has one on a file that is against one of ours. proc(5): number, kind, sort, READ
-/// or WRITE, process, `MAJOR:MINOR:INODE`, the first two in hexadecimal digits.
+/// Whether the kernel's list of locks has one on a file that conflicts with one of ours. proc(5): number, kind, sort,
+/// READ or WRITE, process, `MAJOR:MINOR:INODE`, the first two in hexadecimal digits.
 fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {
     let file = format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev));
     list.lines().any(|line| {
@@ -125,13 +124,13 @@ fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {
 enum ExclusiveOpen {
     /// No other process can open it exclusively while this is open.
     Opened(File),
-    /// Another has it open so: a file system, a mapping, a program that writes to it.
+    /// Another user has it open exclusively: a file system, a mapping, a program that writes to it.
     Busy,
-    /// It may not be opened, and nothing indicates that another has it open exclusively.
+    /// It cannot be opened, and nothing indicates that it is open exclusively elsewhere.
     Unknown,
 }
 
-/// Opens a block device exclusively. That one is mounted counts where the device cannot be asked.
+/// Opens a block device exclusively. If it cannot be opened, a mount of it counts as busy.
 fn open_exclusively(system: &System, device: &Device, mounted: bool) -> ExclusiveOpen {
     let node = Path::new("/dev").join(&device.name);
     if fs::metadata(&node).is_ok_and(|found| stack::is_at(Base::Device(device.number), &found)) {
@@ -142,7 +141,7 @@ fn open_exclusively(system: &System, device: &Device, mounted: bool) -> Exclusiv
             Err(_) => {}
         }
     }
-    // it may not be opened: what can be seen from outside
+    // no permission to open it: only its state in sysfs is known
     if mounted || !system.holders(device).is_empty() { ExclusiveOpen::Busy } else { ExclusiveOpen::Unknown }
 }
 
@@ -164,7 +163,7 @@ mod tests {
                     3: FLOCK  ADVISORY  READ 13 00:19:6 0 EOF\nodd\n";
         assert!(is_locked(list, (makedev(254, 0), 9_986_074), false));
         assert!(!is_locked(list, (makedev(254, 1), 9_986_074), true));
-        assert!(!is_locked(list, (makedev(254, 0), 77), true), "one that waits has none");
+        assert!(!is_locked(list, (makedev(254, 0), 77), true), "a waiting process has no lock");
         assert!(!is_locked(list, (makedev(0, 0x19), 5), true));
         assert!(!is_locked(list, (makedev(0, 0x19), 6), false) && is_locked(list, (makedev(0, 0x19), 6), true));
     }

@@ -1,4 +1,4 @@
-//! A device in memory: for tests, for volumes built before they are sent somewhere, and for `mem:SIZE`.
+//! A device in memory: for tests, for volumes that are built before they are transferred, and for `mem:SIZE`.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::io;
@@ -13,20 +13,20 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// A device of `len` zero bytes. The system hands out the memory page by page as it is written.
+    /// A device of `len` zero bytes. The system allocates the memory page by page as it is written.
     ///
     /// # Errors
-    /// [`Error::Open`] if the system would not allocate that much memory.
+    /// [`Error::Open`] if the system cannot allocate that much memory.
     pub fn zeroed(len: u64) -> Result<Self> {
         let refused =
             || Error::Open { device: format!("{len} bytes of memory"), source: io::ErrorKind::OutOfMemory.into() };
         let size = usize::try_from(len).map_err(|_| refused())?;
-        // `vec!` alone would end the process, and `resize` would touch every page
+        // `vec!` alone would end the process, and `resize` would write every page
         Vec::<u8>::new().try_reserve_exact(size).map_err(|_| refused())?;
         Ok(Self::from_vec(vec![0; size]))
     }
 
-    /// A device that holds `bytes`; its length is theirs.
+    /// A device with the content `bytes`; its length is theirs.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         Self { len: bytes.len() as u64, bytes: RwLock::new(bytes) }
     }
@@ -36,7 +36,7 @@ impl MemoryDevice {
         self.bytes.into_inner()
     }
 
-    // A thread that panicked inside a copy leaves bytes as an interrupted write does: usable.
+    // A thread that panicked inside a copy leaves the bytes like an interrupted write: usable.
     fn shared(&self) -> RwLockReadGuard<'_, Vec<u8>> {
         self.bytes.read()
     }

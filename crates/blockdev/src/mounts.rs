@@ -1,5 +1,5 @@
-//! Whether a volume is mounted, and how: read from the mount table, and for mounts of other mount namespaces from what
-//! the kernel's ext4 says of them.
+//! Mounts of a volume: read from the mount table, and for mounts of other mount namespaces from the reports of the
+//! kernel's ext4.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,27 +7,27 @@ use std::path::{Path, PathBuf};
 
 use crate::stack::{self, Device, Layer, System, numbers};
 
-/// The type of Extant's mounts where they have no block device. Their sources are the paths of volumes, which are
-/// absolute, or names that users chose.
+/// The file system type of Extant's mounts without a block device. Their sources are the absolute paths of volumes, or
+/// names chosen by users.
 const OURS: &str = "fuse.extant";
-/// The same on a block device, a loop device that was made for it.
+/// The type of those on a block device, a loop device created for the mount.
 const OURS_ON_DEVICE: &str = "fuseblk.extant";
 
 /// The mount of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// The mount point; the first of several. `None` for one in another mount namespace.
+    /// The mount point; the first of several. `None` for a mount in another mount namespace.
     pub at: Option<PathBuf>,
     /// It is the root of this system.
     pub root: bool,
-    /// Nothing can be written through the mount.
+    /// The mount is read-only.
     pub read_only: bool,
-    /// Extant serves it, or did: then the volume is locked for as long as it does.
+    /// Extant serves it, or did: the volume is locked for as long as it does.
     pub ours: bool,
 }
 
 impl Mounted {
-    /// The mount point, as the end of a sentence: `at /mnt`.
+    /// The mount point, as a phrase at the end of a sentence: `at /mnt`.
     #[must_use]
     pub fn place(&self) -> String {
         match &self.at {
@@ -46,14 +46,14 @@ impl Mounted {
     }
 }
 
-/// The mount of the volume in a file or on a block device, be it through another device that shows the same bytes: a
-/// loop device, a partition, a mapping. `None` where it is not mounted, or where nothing can be learnt of it.
+/// The mount of the volume in a file or on a block device, also through another device with the same bytes: a loop
+/// device, a partition, a mapping. `None` if it is not mounted, or if that cannot be determined.
 #[must_use]
 pub fn mounted(device: impl AsRef<Path>) -> Option<Mounted> {
     let path = fs::canonicalize(device).ok()?;
     let metadata = fs::metadata(&path).ok()?;
     let system = System::new();
-    // how long a block device is does not matter here: all of it is meant
+    // the length of a block device does not matter here: all of it is included
     let len = if metadata.is_file() { metadata.len() } else { u64::MAX };
     let layers = system.layers(&metadata, len);
     let mut devices = system.others(&layers);
@@ -61,11 +61,11 @@ pub fn mounted(device: impl AsRef<Path>) -> Option<Mounted> {
     through(&layers, &devices, Some(&path))
 }
 
-/// The mount of any of these.
+/// The mount of any of these layers and devices, or of the file at the path.
 pub(crate) fn through(layers: &[Layer], devices: &[Device], path: Option<&Path>) -> Option<Mounted> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // a relative one is a name that the user chose (fsname=), whatever lies in the folder of this process; the lock of
-    // the process that serves still refuses writers
+    // a relative one is a name that the user chose (fsname=), whatever file has that name in the current directory; the
+    // lock of the process that serves still refuses writers
     let is_ours = |source: &Path| {
         let found = source.is_absolute().then(|| fs::metadata(source).ok()).flatten();
         found.is_some_and(|found| layers.iter().any(|layer| stack::is_at(layer.base, &found)))
@@ -75,8 +75,8 @@ pub(crate) fn through(layers: &[Layer], devices: &[Device], path: Option<&Path>)
     here.into_iter().chain(elsewhere).reduce(Mounted::and)
 }
 
-/// The source of the mount that a folder lies on: a device or a file, or the name that the user chose for it; `None`
-/// where nothing can be learnt of it.
+/// The source of the mount that contains a folder: a device or a file, or the name that the user chose for it; `None`
+/// if that cannot be determined.
 #[must_use]
 pub fn mount_source(dir: &Path) -> Option<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -86,22 +86,22 @@ pub fn mount_source(dir: &Path) -> Option<PathBuf> {
         (mount.split(' ').nth(2)? == device).then_some(())?;
         Some(unescaped(below.split(' ').nth(1)?))
     })?;
-    // who mounts a file writes to the file, and a loop device over it caches what was read once
+    // a process that mounts a file writes to the file, and a loop device over it caches earlier reads
     let number = source.strip_prefix("/dev/").filter(|name| name.starts_with("loop"));
     let backing = number.and_then(|name| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok());
     let backing = backing.map(|file| file.trim_end_matches('\n').to_owned());
     Some(backing.filter(|file| Path::new(file).exists()).unwrap_or(source).into())
 }
 
-/// The mount of a device by the kernel's ext4, as that reports it, in whatever namespace.
+/// The mount of a device by the kernel's ext4, as reported by that, in any namespace.
 fn by_ext4(device: &Device) -> Option<Mounted> {
     let options = fs::read_to_string(format!("/proc/fs/ext4/{}/options", device.name)).ok()?;
     Some(Mounted { at: None, root: false, read_only: options.lines().next() == Some("ro"), ours: false })
 }
 
-/// Looks devices up by their numbers or, as for mounts through FUSE without a block device, by what `by_source` makes
-/// of the mount's type and source. The lines are proc(5)'s: number of the mount and of its parent, of the device, its
-/// root, the mount point, options, optional fields, `-`, type, source, options of the superblock.
+/// Looks devices up by their numbers or, for mounts through FUSE without a block device, by the result of `by_source`
+/// for the mount's type and source. The lines have the format of proc(5): number of the mount and of its parent, of the
+/// device, its root, the mount point, options, optional fields, `-`, type, source, options of the superblock.
 fn among(table: &str, devices: &[Device], by_source: impl Fn(&str, &Path) -> bool) -> Option<Mounted> {
     let numbers: Vec<_> = devices.iter().map(Device::numbers).collect();
     let row = |line: &str| {
@@ -118,7 +118,7 @@ fn among(table: &str, devices: &[Device], by_source: impl Fn(&str, &Path) -> boo
     table.lines().filter_map(row).reduce(Mounted::and)
 }
 
-/// Spaces and their kin are written as `\040`.
+/// Decodes spaces and similar characters, which are written as `\040`.
 fn unescaped(word: &str) -> String {
     let mut out = Vec::new();
     let mut rest = word.as_bytes();

@@ -1,13 +1,13 @@
 //! A device whose changes stay in memory, over a base that is never changed; cheap to clone and to compare.
 //!
-//! Made for walking through very many states of one volume, as after a loss of power: each state is a clone of another
-//! with a few writes more.
+//! For exploring very many states of one volume, as after a loss of power: each state is a clone of another with a few
+//! further writes.
 //!
 //! 1. A clone shares everything with its original and costs nothing until one of them is written; then a map of
-//!    pointers is copied, and every page that is not written stays shared.
-//! 2. Only pages that differ from the base are stored. A page that is written back to what the base holds is freed.
-//! 3. So the fingerprint depends on nothing but the content: it is the sum, over the pages that differ, of a hash of
-//!    the page and its position. A write changes it by the pages it touches.
+//!    pointers is copied, and every unwritten page stays shared.
+//! 2. Only pages that differ from the base are stored. A page that is changed back to the content in the base is freed.
+//! 3. So the fingerprint depends only on the content: it is the sum, over the pages that differ, of a hash of the page
+//!    and its position. A write updates it for the pages it changes.
 
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -18,9 +18,9 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::{BlockDevice, Geometry, Op, Read, Result};
 
-/// Bytes that are copied as a whole when one of them is changed: the usual block of a volume.
+/// The unit of copying for changes in bytes: the usual block size of a volume.
 const PAGE: u64 = 4096;
-/// Pages whose content in the base is read at once, at most.
+/// The maximum number of pages whose content in the base is read at once.
 const PAGES_AT_ONCE: u64 = 256;
 
 #[derive(Clone)]
@@ -37,7 +37,7 @@ struct Changes {
 }
 
 impl Changes {
-    /// Makes `bytes` the content of page `number`, whose content in the base is `below`.
+    /// Sets the content of page `number` to `bytes`; `below` is its content in the base.
     fn set(&mut self, number: u64, bytes: &[u8; PAGE as usize], below: &[u8; PAGE as usize]) {
         let before = if bytes == below {
             self.pages.remove(&number)
@@ -58,16 +58,16 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// A device that holds what `base` holds and can be written even where the base is read-only. While an overlay
-    /// lives, no one may change the base.
+    /// A device with the content of `base` that can be written even if the base is read-only. The base must not change
+    /// while an overlay exists.
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         let geometry = Geometry { read_only: false, group: 0, ..base.geometry() };
         Self { base, geometry, changes: RwLock::default() }
     }
 
-    /// A hash of the content: overlays over the same base with equal content have equal fingerprints, whatever was
-    /// written to come there, and those with different content have different ones but for a chance of 2^-128. An
-    /// overlay that holds what its base holds has 0. Costs nothing.
+    /// A hash of the content: overlays over the same base with equal content have equal fingerprints, whatever the
+    /// order of writes, and those with different content have different ones except with a probability of 2^-128. An
+    /// overlay with the content of its base has 0. Costs nothing.
     pub fn fingerprint(&self) -> u128 {
         self.changes().fingerprint
     }
@@ -77,8 +77,8 @@ impl Overlay {
         self.changes().pages.len()
     }
 
-    /// Shows all pages that differ from the base, ascending: where each begins on the device, and its bytes. The last
-    /// page of a device is as short as the device is.
+    /// Calls `see` with all pages that differ from the base, ascending: the offset of each on the device, and its
+    /// bytes. The last page ends with the device.
     pub fn each_change(&self, mut see: impl FnMut(u64, &[u8])) {
         for (number, page) in &self.changes().pages {
             let start = number * PAGE;
@@ -91,8 +91,8 @@ impl Overlay {
         self.changes.read().clone()
     }
 
-    /// Puts `len` bytes at `offset`, which the geometry has admitted; `fill` gets each piece and where it begins in
-    /// them.
+    /// Changes `len` bytes at `offset`, which the geometry has admitted; `fill` is called with each piece and its
+    /// offset in them.
     fn change(&self, offset: u64, len: u64, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
         let mut changes = self.changes.write();
         let end = offset + len;
@@ -136,7 +136,7 @@ impl fmt::Debug for Overlay {
     }
 }
 
-/// Puts the changed pages over what was read from the base.
+/// Replaces the changed pages in bytes that were read from the base.
 fn cover(changes: &Changes, offset: u64, buf: &mut [u8]) {
     let end = offset + buf.len() as u64;
     for (number, page) in changes.pages.range(offset / PAGE..end.div_ceil(PAGE)) {
@@ -160,7 +160,7 @@ impl BlockDevice for Overlay {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let changes = self.changes();
-        self.base.read(offset, buf)?; // refuses what lies beyond the end
+        self.base.read(offset, buf)?; // refuses reads beyond the end
         if !buf.is_empty() {
             cover(&changes, offset, buf);
         }

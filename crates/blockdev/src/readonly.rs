@@ -1,20 +1,21 @@
-//! A device that refuses every change, whatever the device below would allow.
+//! A device that refuses every change, whatever the underlying device would allow.
 
 use std::time::Duration;
 
 use crate::{BlockDevice, Extent, Geometry, Op, Read, Result, Write};
 
-/// Passes reads on; writes, flushes and discards fail with [`crate::Error::ReadOnly`] and never reach the device below.
+/// Forwards reads; writes, flushes and discards fail with [`crate::Error::ReadOnly`] and never reach the underlying
+/// device.
 #[derive(Debug)]
 pub struct ReadOnly<D>(D);
 
 impl<D: BlockDevice> ReadOnly<D> {
-    /// `device`, for reading only.
+    /// Wraps `device` for reading only.
     pub fn new(device: D) -> Self {
         Self(device)
     }
 
-    /// The device below, with whatever it allows.
+    /// The underlying device.
     pub fn into_inner(self) -> D {
         self.0
     }

@@ -1,4 +1,4 @@
-//! DEVICE as a user writes it: a path, or a scheme that names another kind of device.
+//! DEVICE as specified by a user: a path, or a scheme for another kind of device.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{BlockDevice, Error, FileDevice, MemoryDevice, OpenOptions, ReadOnly, Result};
 
-/// A kind of device that this crate does not know, since it lies above: the caller of [`open_with`] brings it along.
+/// A kind of device of a higher crate, which the caller of [`open_with`] supplies.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheme {
     /// The prefix of the text that names a device of this kind.
@@ -18,30 +18,31 @@ pub struct Scheme {
 /// The meaning of a scheme.
 #[derive(Debug, Clone, Copy)]
 enum Meaning {
-    /// Devices, and the device below each in the text behind the prefix.
+    /// Devices, and a function for the underlying device in the text after the prefix.
     Devices { open: Opener, beneath: fn(&str) -> &str },
     /// Devices of this name that cannot be opened.
     Reserved(&'static str),
 }
 
 impl Scheme {
-    /// A scheme with what opens its devices, and finds the device below in the text behind the prefix.
+    /// A scheme with the function that opens its devices, and one for the underlying device in the text after the
+    /// prefix.
     #[must_use]
     pub const fn new(prefix: &'static str, open: Opener, beneath: fn(&str) -> &str) -> Self {
         Self { prefix, meaning: Meaning::Devices { open, beneath } }
     }
 
-    /// A scheme whose devices, in words, the caller does not open: no path begins with it either.
+    /// A scheme whose devices, described as a phrase, the caller cannot open: paths do not begin with it either.
     #[must_use]
     pub const fn reserved(prefix: &'static str, devices: &'static str) -> Self {
         Self { prefix, meaning: Meaning::Reserved(devices) }
     }
 }
 
-/// Opens a device: the text behind the prefix, how, and the table for devices below it.
+/// Opens a device: from the text after the prefix, the options, and the table for underlying devices.
 pub type Opener = fn(&str, OpenOptions, &[Scheme]) -> Result<Arc<dyn BlockDevice>>;
 
-/// Opens the device that `spec` names, without a scheme of a layer above: [`open_with`] with an empty table.
+/// Opens the device `spec` without schemes of higher layers: [`open_with`] with an empty table.
 ///
 /// # Errors
 /// Those of [`open_with`].
@@ -49,17 +50,18 @@ pub fn open(spec: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn Blo
     open_with(spec, options, &[])
 }
 
-/// Opens the device that `spec` names:
+/// Opens the device `spec`:
 ///
-/// - what a scheme of the table opens, at any depth: with `a:` and `b:` in it `a:b:F` as well as `b:a:F`;
+/// - a device of a scheme of the table, at any depth: with `a:` and `b:` in it `a:b:F` as well as `b:a:F`;
 /// - the path of a regular file or a block device;
 /// - `mem:SIZE`, a device of zero bytes in memory.
 ///
-/// A file whose name begins like a scheme is reached by a path that does not: `./mem:1`. What is no text is a path.
+/// A file whose name begins like a scheme is specified by a path that does not: `./mem:1`. Anything that is not UTF-8
+/// is a path.
 ///
 /// # Errors
-/// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE, and those of the
-/// table. What a reserved scheme names is refused with the kind `Unsupported`.
+/// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for an invalid SIZE, and those of the table.
+/// Devices of a reserved scheme are refused with the kind `Unsupported`.
 pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
     let spec = spec.as_ref();
     match spec.to_str() {
@@ -68,8 +70,8 @@ pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Schem
     }
 }
 
-/// The path of the regular file or block device that `spec` names, or on which what it names lies; `None` for `mem:` and
-/// others without one. It need not exist.
+/// The path of the regular file or block device `spec`, or of the one beneath it; `None` for `mem:` and others without
+/// one. It need not exist.
 pub fn path_beneath<'a>(spec: &'a OsStr, schemes: &[Scheme]) -> Option<&'a Path> {
     let Some(mut text) = spec.to_str() else { return Some(Path::new(spec)) };
     while let Some((scheme, rest)) = scheme_of(text, schemes) {
@@ -81,7 +83,7 @@ pub fn path_beneath<'a>(spec: &'a OsStr, schemes: &[Scheme]) -> Option<&'a Path>
     (!text.starts_with("mem:")).then_some(Path::new(text))
 }
 
-/// The scheme that a text begins with, and the rest of it.
+/// The scheme that a text begins with, and the rest of the text.
 fn scheme_of<'s, 't>(text: &'t str, schemes: &'s [Scheme]) -> Option<(&'s Scheme, &'t str)> {
     schemes.iter().find_map(|scheme| Some((scheme, text.strip_prefix(scheme.prefix)?)))
 }
@@ -106,8 +108,8 @@ fn open_text(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc
     }
 }
 
-/// Reads a size in bytes: a decimal number, alone or followed by one of `K M G T P E` in either case, which stand for
-/// the powers of 1024; `KiB` and so on are taken too. `4096`, `64M` and `1GiB` are sizes.
+/// Parses a size in bytes: a decimal number, alone or followed by one of `K M G T P E` in either case, for the powers
+/// of 1024; `KiB` and so on are accepted, too. `4096`, `64M` and `1GiB` are sizes.
 ///
 /// # Errors
 /// [`Error::Size`] for any other text, and for a size of 2^64 bytes or more.
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_table_opens_what_lies_above_at_any_depth() {
-        // a device of which half is shown, twice over
+        // a device that has half of the underlying bytes, nested twice
         fn half(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
             let len = open_with(rest, options, schemes)?.geometry().len;
             Ok(Arc::new(MemoryDevice::zeroed(len / 2)?))

@@ -1,9 +1,9 @@
-//! The layers below a file or block device, and the other devices that show the same bytes: loop devices, partitions,
-//! and what device-mapper and md make of others. All of it is read from sysfs, which shows every user the same in every
-//! mount namespace, but for one thing: the file below a loop device is named there by a path, which may be deleted, or
-//! be another file's in the namespace of the process that made the device. So losetup(8) is asked too, which learns the
-//! file's inode number from the device, where it may open that: about paths that lead nowhere, and before a path is
-//! believed.
+//! The layers beneath a file or block device, and the other devices with the same bytes: loop devices, partitions, and
+//! devices that device-mapper and md make of others. All of it is read from sysfs, which is the same for every user in
+//! every mount namespace, with one exception: the file beneath a loop device is a path there, which may be deleted, or
+//! that of another file in the namespace of the process that created the device. So losetup(8) is run, too, which reads
+//! the file's inode number from the device if it has permission to open that: for paths that do not exist, and before a
+//! path is used.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -16,13 +16,13 @@ use rustix::fs::{major, makedev, minor};
 
 /// The mount point of sysfs.
 const SYSFS: &str = "/sys";
-/// Devices stacked above each other, at most: loop devices and mappings do not form rings, but sysfs changes while it
-/// is read.
+/// The maximum number of devices stacked on top of each other: loop devices and mappings do not form cycles, but sysfs
+/// changes while it is read.
 const DEEPEST: usize = 32;
-/// The unit, in bytes, in which sysfs counts starts and sizes, whatever the device's sectors are.
+/// The unit of starts and sizes in sysfs in bytes, whatever the device's sector size.
 const SECTOR: u64 = 512;
 
-/// The file or device in which bytes lie.
+/// The file or device that contains bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
     /// A regular file, by the device and the inode number of its file system.
@@ -34,27 +34,27 @@ pub(crate) enum Base {
 /// The relation of a layer to the one above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerKind {
-    /// It is what was asked for.
+    /// It is the requested file or device itself.
     Itself,
-    /// The one above is a loop device. The kernel lets anybody else use what lies below.
+    /// The layer above is a loop device. The kernel does not lock the layer beneath.
     Loop,
-    /// The one above is a partition. The kernel knows of both.
+    /// The layer above is a partition. The kernel locks both.
     Partition,
-    /// The one above is made of this and others, from which the kernel locks all others out meanwhile.
+    /// The layer above is made of this and other devices, which the kernel locks meanwhile.
     Mapping,
 }
 
-/// One of the places on which the same bytes are seen.
+/// One of the locations of the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layer {
     pub(crate) base: Base,
     pub(crate) kind: LayerKind,
-    /// The path by which it can be opened; that may be something else by now.
+    /// The path with which it can be opened; that may be another file by now.
     pub(crate) path: Option<PathBuf>,
-    /// Its first byte that is meant, and the end.
+    /// The first of its bytes in question, and their end.
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// All of these bytes are meant, and not only some of them.
+    /// All of these bytes are in question, and not only some of them.
     pub(crate) exact: bool,
 }
 
@@ -72,42 +72,42 @@ pub(crate) struct Device {
     pub(crate) number: u64,
     /// It has partitions, which are devices of their own.
     pub(crate) has_partitions: bool,
-    /// Its first byte is the first of those that were asked for: a volume there is the same one.
+    /// Its first byte is the first one requested: a volume there is the same one.
     pub(crate) same_start: bool,
 }
 
 impl Device {
-    /// Its number as the kernel writes it.
+    /// Its number in the form of the kernel.
     pub(crate) fn numbers(&self) -> String {
         numbers(self.number)
     }
 }
 
-/// A device's number as the kernel writes it: `MAJOR:MINOR`.
+/// A device's number in the form of the kernel: `MAJOR:MINOR`.
 pub(crate) fn numbers(device: u64) -> String {
     format!("{}:{}", major(device), minor(device))
 }
 
-/// The block devices that the system has.
+/// The block devices of the system.
 pub(crate) struct System {
     sysfs: PathBuf,
-    /// The device and inode number of the files below loop devices, by the loop devices' names; empty until it is asked
-    /// for.
+    /// The device and inode number of the files beneath loop devices, by the loop devices' names; empty until it is
+    /// needed.
     backing: OnceLock<HashMap<String, (u64, u64)>>,
 }
 
 impl System {
-    /// The block devices of this system.
+    /// Creates a view of the block devices of this system.
     pub(crate) fn new() -> Self {
         Self { sysfs: SYSFS.into(), backing: OnceLock::new() }
     }
 
-    /// The files below loop devices, as losetup(8) reports them.
+    /// The files beneath loop devices, as reported by losetup(8).
     fn ask(&self) -> &HashMap<String, (u64, u64)> {
         self.backing.get_or_init(|| ask_losetup().unwrap_or_default())
     }
 
-    /// The layers of an open file or block device of `len` bytes: itself first, then what lies below.
+    /// The layers of an open file or block device of `len` bytes: itself first, then those beneath.
     pub(crate) fn layers(&self, metadata: &Metadata, len: u64) -> Vec<Layer> {
         let block_device = metadata.file_type().is_block_device();
         let base = if block_device {
@@ -125,7 +125,7 @@ impl System {
         found
     }
 
-    /// All other devices on which some of the bytes of these layers are seen.
+    /// All other devices that contain some of the bytes of these layers.
     pub(crate) fn others(&self, layers: &[Layer]) -> Vec<Device> {
         let found = self.others_as_known(layers);
         if self.backing.get().is_none() && !found.is_empty() {
@@ -144,7 +144,7 @@ impl System {
                 continue;
             }
             let theirs = self.with_those_below(Self::whole(&dir, number, LayerKind::Itself, true));
-            // what a mapping is made of it has open exclusively itself, with all partitions of that
+            // a mapping itself has the devices beneath it open exclusively, with all their partitions
             let of_mapping = |their: &Layer| {
                 their.kind == LayerKind::Partition
                     && layers.iter().any(|layer| layer.kind == LayerKind::Mapping && layer.base == their.base)
@@ -163,7 +163,7 @@ impl System {
         found
     }
 
-    /// A device by its number, all of which was asked for; without a name where there is no sysfs.
+    /// A device by its number, with all its bytes in question; without a name if there is no sysfs.
     pub(crate) fn device(&self, number: u64) -> Device {
         let dir = self.by_number(number);
         let name = fs::canonicalize(&dir).ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
@@ -196,7 +196,7 @@ impl System {
         self.sysfs.join("dev/block").join(numbers(number))
     }
 
-    /// All of a device.
+    /// The layer of a whole device.
     fn whole(dir: &Path, number: u64, kind: LayerKind, exact: bool) -> Layer {
         let sectors = number_from(&dir.join("size")).unwrap_or(u64::MAX / SECTOR);
         let end = sectors.saturating_mul(SECTOR).max(1);
@@ -217,7 +217,7 @@ impl System {
         found
     }
 
-    /// The layers directly below the bytes of a device.
+    /// The layers directly beneath the bytes of a device.
     fn below(&self, number: u64, above: &Layer) -> Vec<Layer> {
         let dir = self.by_number(number);
         let moved = |base, kind, path, by: u64| Layer {
@@ -229,7 +229,7 @@ impl System {
             exact: above.exact,
         };
         if dir.join("partition").exists() {
-            // the folder of a partition lies in that of its disk
+            // the folder of a partition is in that of its disk
             let disk = fs::canonicalize(&dir).ok().and_then(|dir| number_in(dir.parent()?));
             let start = number_from(&dir.join("start")).unwrap_or(0).saturating_mul(SECTOR);
             return disk.map(|disk| moved(Base::Device(disk), LayerKind::Partition, None, start)).into_iter().collect();
@@ -242,11 +242,11 @@ impl System {
         }
         let slaves = dir.join("slaves");
         let slaves = names_in(&slaves).into_iter().map(|name| slaves.join(name));
-        // which parts of them the device is made of is unknown
+        // the parts of them that the device consists of are unknown
         slaves.filter_map(|dir| Some(Self::whole(&dir, number_in(&dir)?, LayerKind::Mapping, false))).collect()
     }
 
-    /// The file or device below a loop device.
+    /// The file or device beneath a loop device.
     fn backing_of(&self, number: u64, path: &Path) -> Option<Base> {
         let found = fs::metadata(path).ok();
         let reported = if found.is_some() { self.backing.get() } else { Some(self.ask()) };
@@ -265,17 +265,17 @@ impl System {
     }
 }
 
-/// Opens what a layer is, where its path leads there.
+/// Opens the file or device of a layer, if its path is still that.
 pub(crate) fn open(layer: &Layer) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
     let path = layer.path.as_deref()?;
-    // looked at before it is opened: opening a named pipe would wait for its other end
+    // checked before it is opened: opening a named pipe would wait for its other end
     is_at(layer.base, &fs::metadata(path).ok()?).then_some(())?;
     let file = File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?);
     is_at(layer.base, &file.metadata().ok()?).then_some(file)
 }
 
-/// Whether that is the base.
+/// Whether the metadata is that of the base.
 pub(crate) fn is_at(base: Base, metadata: &Metadata) -> bool {
     match base {
         Base::File { dev, ino } => (metadata.dev(), metadata.ino()) == (dev, ino),
@@ -305,7 +305,7 @@ fn parse_numbers(text: &str) -> Option<u64> {
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The files below loop devices; none where there is no such program, or no right to open the devices.
+/// The files beneath loop devices; `None` if there is no losetup, or no permission to open the devices.
 fn ask_losetup() -> Option<HashMap<String, (u64, u64)>> {
     let columns = ["--list", "--noheadings", "--output", "NAME,BACK-MAJ:MIN,BACK-INO"];
     let said = Command::new("losetup").args(columns).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
@@ -345,7 +345,7 @@ mod tests {
             Self { dir, system }
         }
 
-        /// A device at `place` below `devices`.
+        /// Adds a device at `place` under `devices`.
         fn device(&self, place: &str, numbers: &str, bytes: u64, more: &[(&str, String)]) -> u64 {
             let dir = self.dir.path().join("devices").join(place);
             fs::create_dir_all(&dir).unwrap();
@@ -371,7 +371,7 @@ mod tests {
             self.device(place, numbers, bytes, &more)
         }
 
-        /// The names of the devices that share bytes with another.
+        /// The names of the devices that share bytes with a device.
         fn beside(&self, number: u64) -> Vec<String> {
             let whole = System::whole(&self.system.by_number(number), number, LayerKind::Itself, true);
             let layers = self.system.with_those_below(whole);
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(made.beside(whole), ["loop0p1", "loop0p2", "loop1", "loop2"]);
         assert_eq!(made.beside(first), [""; 0]);
         assert_eq!(made.beside(second), ["loop1"]);
-        // the disk below a partition is no other device of it, but it is one of a loop device that crosses it
+        // the disk of a partition is not another device for it, but it is one for a loop device that crosses its border
         assert_eq!(made.beside(cut), ["loop0", "loop0p2"]);
         assert_eq!(made.beside(behind), ["loop0"]);
         assert!(made.system.device(whole).has_partitions && !made.system.device(first).has_partitions);
@@ -426,13 +426,13 @@ mod tests {
             std::os::unix::fs::symlink(made.dir.path().join("devices/loop0"), slaves.join("loop0")).unwrap();
             number
         });
-        // two volumes of a pool are none of each other's business
+        // two volumes of a pool share no bytes
         assert_eq!(made.beside(mapped[0]), ["loop1"]);
         assert_eq!(made.beside(mapped[1]), ["loop1"]);
         assert_eq!(made.beside(disk), ["dm-0", "dm-1", "loop1"]);
         assert_eq!(made.beside(again), ["dm-0", "dm-1", "loop0"]);
         assert_eq!(made.beside_file(&file), ["dm-0", "dm-1", "loop0", "loop1"]);
-        // the mapping's own exclusive open is what a partition of its disk seems to have
+        // a partition of the mapping's disk would appear open exclusively because of the mapping
         made.partition("loop0/loop0p1", "259:1", MIB, MIB);
         assert_eq!(made.beside(mapped[0]), ["loop1"]);
     }

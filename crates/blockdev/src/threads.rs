@@ -1,5 +1,5 @@
 //! Many requests in flight without io_uring: a few threads, each of which takes the next request of the batch when its
-//! last has ended. For kernels without io_uring, and where a sandbox forbids it.
+//! last one is complete. For kernels without io_uring, and for sandboxes that forbid it.
 
 use parking_lot::Mutex;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::job::Job;
 
-/// Requests in flight at most. Beyond this the threads' own cost outgrows what a deeper queue gains.
+/// The maximum number of requests in flight. Beyond this the cost of threads exceeds the gain from a deeper queue.
 const WORKERS: usize = 16;
 
 /// Runs all jobs to their end.
@@ -23,7 +23,7 @@ pub(crate) fn run(file: &File, jobs: &mut [Job<'_>]) {
     };
     thread::scope(|scope| {
         for _ in 0..helpers {
-            // a thread that cannot be had is not needed: this one does all that no other takes
+            // a thread that cannot be started is not needed: this one does the remaining work
             if thread::Builder::new().spawn_scoped(scope, work).is_err() {
                 break;
             }

@@ -1,8 +1,9 @@
-//! Undo files: what a device contained before a change that is known as a whole, so that every byte can be restored.
+//! Undo files: the content of a device before a change that is completely known, so that every byte can be restored.
 //!
-//! The file is complete and flushed before the first change is made. It says of every sector what it contained and what
-//! it may contain during and after the change, so that a device that is another one, or that was changed since, is
-//! distinguished from the right one in any state that a change broken off can leave. Its format is in FORMAT.md.
+//! The file is complete and flushed before the first change is made. It has checksums of the content of every sector
+//! before the change and of the possible contents during and after it, so that another device, or one that was changed
+//! since, is distinguished from the right one in any state that an interrupted change can leave. Its format is in
+//! FORMAT.md.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -15,12 +16,12 @@ use crate::{BlockDevice, Error, Result};
 
 /// The first bytes of the file.
 const MAGIC: &[u8; 8] = b"ExtUndo1";
-/// Bytes that are distinguished.
+/// The unit of comparison in bytes.
 const SECTOR: usize = 512;
-/// Bytes of a record at most.
+/// The maximum size of a record in bytes.
 const RECORD: usize = 1 << 20;
 
-/// A change to come: these bytes will be written there. Both ends lie on whole sectors.
+/// A planned change: these bytes will be written there. Both ends are on sector boundaries.
 #[derive(Debug, Clone)]
 pub struct Planned {
     /// First byte on the device.
@@ -33,11 +34,11 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
     move |source| Error::Open { device: format!("the undo file {}", path.display()), source: with_reason(source) }
 }
 
-/// The error with its reason as a phrase, where users meet it.
+/// The error with its reason as a phrase, if it is a common one.
 fn with_reason(error: io::Error) -> io::Error {
     let why = match error.kind() {
-        _ if error.get_ref().is_some() => return error, // already is
-        io::ErrorKind::AlreadyExists => "it exists already, and is not overwritten: name a new file",
+        _ if error.get_ref().is_some() => return error, // it already has one
+        io::ErrorKind::AlreadyExists => "it already exists, and is not overwritten: specify a new file",
         io::ErrorKind::NotFound => "no such file or directory",
         io::ErrorKind::PermissionDenied => "permission denied",
         _ => return error,
@@ -45,11 +46,11 @@ fn with_reason(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), why)
 }
 
-/// Writes a new undo file for changes that are about to be made to `device`. One place may be planned to change more
-/// than once. When this returns, the file is safe on its own device.
+/// Writes a new undo file for changes that are about to be made to `device`. A range may be changed more than once.
+/// When this returns, the file is durable.
 ///
 /// # Errors
-/// [`Error::Open`] with the file's name where already exists or cannot be written; those of the device.
+/// [`Error::Open`] with the file's name if it already exists or cannot be written; those of the device.
 pub fn record(path: &Path, device: &dyn BlockDevice, changes: impl IntoIterator<Item = Result<Planned>>) -> Result<()> {
     let failed = failed(path);
     let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(&failed)?;
@@ -71,7 +72,7 @@ pub fn record(path: &Path, device: &dyn BlockDevice, changes: impl IntoIterator<
             out.put(&before).map_err(&failed)?;
         }
     }
-    // a record of no bytes ends the file
+    // a record of no bytes is the end of the file
     out.put(&[0; 16]).map_err(&failed)?;
     let sum = out.hash.digest();
     out.inner.write_all(&sum.to_le_bytes()).map_err(&failed)?;
@@ -91,23 +92,23 @@ impl<W: Write> Summed<W> {
     }
 }
 
-/// A record as it is read.
+/// A record that was read.
 struct Record {
     offset: u64,
-    /// Of each sector: what the change writes there.
+    /// The checksum of the planned content of each sector.
     planned: Vec<u64>,
     before: Vec<u8>,
 }
 
-/// Restores everything that an undo file of `device` holds, and makes sure that it stays; how many bytes that are.
-/// Broken off, it can be run again.
+/// Restores everything that an undo file of `device` contains, and flushes it; returns the number of bytes. Can be
+/// repeated after an interruption.
 ///
 /// # Errors
-/// [`Error::Open`] with the file's name where it cannot be read or is not a whole undo file, or where the device is
+/// [`Error::Open`] with the file's name if it cannot be read or is not a complete undo file, or if the device is
 /// another one or was changed since; nothing is written then. Those of the device.
 pub fn restore(path: &Path, device: &dyn BlockDevice) -> Result<u64> {
     let refuse = |why: &str| failed(path)(io::Error::new(io::ErrorKind::InvalidData, why));
-    // of each sector: what it may hold
+    // the checksums that each sector may have
     let mut allowed: HashMap<u64, Vec<u64>> = HashMap::new();
     read(path, device, |record| {
         for ((n, before), planned) in (0u64..).zip(record.before.chunks(SECTOR)).zip(&record.planned) {
@@ -134,7 +135,7 @@ pub fn restore(path: &Path, device: &dyn BlockDevice) -> Result<u64> {
     Ok(total)
 }
 
-/// Reads an undo file to its end; `each` sees a record before the file's checksum is known to be right.
+/// Reads an undo file to its end; `each` is called with records before the checksum of the file is verified.
 fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> Result<()>) -> Result<()> {
     let failed = failed(path);
     let refuse = |why: &str| failed(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -142,7 +143,7 @@ fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> R
         io::ErrorKind::UnexpectedEof => refuse("it is empty or incomplete: nothing was repaired with it"),
         _ => failed(error),
     };
-    // a pipe without a writer would never open
+    // opening a pipe without a writer would never return
     if !std::fs::metadata(path).map_err(&failed)?.is_file() {
         return Err(refuse("it is not a regular file"));
     }
@@ -161,7 +162,7 @@ fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> R
     }
     let len = device.geometry().len;
     if number(&take(8)?) != len {
-        return Err(refuse("it belongs to another device, of another size; nothing was restored"));
+        return Err(refuse("it belongs to another device, with another size; nothing was restored"));
     }
     loop {
         let (offset, size) = (number(&take(8)?), number(&take(8)?));
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
     use crate::MemoryDevice;
 
-    /// A file that is whole, but whose one record does not begin with a sector.
+    /// A complete file whose only record does not begin at a sector boundary.
     #[test]
     fn records_lie_on_sectors_and_files_are_files() {
         let folder = tempfile::tempdir().unwrap();
@@ -235,7 +236,7 @@ mod tests {
             Planned { offset: 1024, data: twice },
         ];
         record(&path, &device, changes.iter().cloned().map(Ok)).unwrap();
-        assert!(matches!(record(&path, &device, []), Err(Error::Open { .. })), "never over another file");
+        assert!(matches!(record(&path, &device, []), Err(Error::Open { .. })), "never overwrites a file");
         for made in 0..=3 {
             for change in changes.iter().take(made) {
                 device.write(change.offset, &change.data).unwrap();

@@ -1,17 +1,17 @@
-//! Many requests in flight through io_uring. The one file with unsafe code: the kernel gets addresses of buffers
+//! Many requests in flight through io_uring. The only file with unsafe code: the kernel receives addresses of buffers
 //! that are borrowed from the caller, and may read or write them until it has reported the request's completion.
 //!
 //! Why this is sound:
-//! 1. A buffer's address goes to the kernel only inside [`transfer`], whose `Flight` counts the requests that the
-//!    kernel has taken and not yet completed. `Flight` waits in `drop` until there are none, so `transfer` ends, by
+//! 1. A buffer's address is passed to the kernel only inside [`transfer`], whose `Flight` counts the requests that the
+//!    kernel has accepted and not completed yet. `Flight` waits in `drop` until there are none, so `transfer` ends, by
 //!    return or by panic, only when the kernel has released every buffer.
-//! 2. A request that was put into the submission queue and not taken by the kernel (a submission that failed midway)
-//!    is never taken later: such a ring is closed, not used again. The kernel takes requests only when it is entered,
-//!    for no ring here has a polling thread.
+//! 2. A request that was put into the submission queue and not accepted by the kernel (a submission that failed midway)
+//!    is never accepted later: such a ring is closed, not used again. The kernel accepts requests only when it is
+//!    entered, because no ring here has a polling thread.
 //! 3. Waiting in `drop` needs no system call that could fail: completions appear in memory shared with the kernel.
 //!
-//! Requests that could not be handed over, or that the kernel asks to repeat, are left for the caller to do one by one,
-//! so that a failing ring costs speed and nothing else. Doing a request twice is harmless: it moves the same bytes.
+//! Requests that could not be submitted, or that the kernel asks to repeat, are left to the caller to do one by one, so
+//! that a failing ring costs speed and nothing else. Repeating a request is harmless: it transfers the same bytes.
 #![allow(unsafe_code)]
 
 use parking_lot::{Mutex, MutexGuard};
@@ -26,14 +26,14 @@ use rustix::io::Errno;
 
 use crate::job::{Buffer, Job};
 
-/// Requests in flight at most, for one batch.
+/// The maximum number of requests in flight for one batch.
 const DEPTH: u32 = 64;
 
-/// Bytes of one request at most; its length has 32 bits, and a rest is asked for again.
+/// The maximum number of bytes of one request; its length has 32 bits, and the rest is requested again.
 const LONGEST: usize = 1 << 30;
 
-/// Rings that no batch uses now. Each batch takes one, so that threads never wait for one another's completions; there
-/// come to be as many as batches ran at once.
+/// Rings that no batch uses at present. Each batch takes one, so that threads never wait for one another's completions;
+/// their number grows to that of simultaneous batches.
 pub(crate) struct Rings {
     idle: Mutex<Vec<IoUring>>,
 }
@@ -46,7 +46,7 @@ impl fmt::Debug for Rings {
 
 impl Rings {
     /// # Errors
-    /// The kernel has no io_uring, or one that cannot read and write (before 5.6), or does not allow it to us.
+    /// The kernel has no io_uring, or one that cannot read and write (before 5.6), or does not permit its use.
     pub(crate) fn new() -> io::Result<Self> {
         let ring = IoUring::new(DEPTH)?;
         let mut probe = Probe::new();
@@ -60,7 +60,7 @@ impl Rings {
     /// Runs all jobs to their end.
     pub(crate) fn run(&self, file: &File, jobs: &mut [Job<'_>]) {
         let idle = self.idle().pop();
-        // without a ring (no file descriptor left, say) the jobs are done one by one below
+        // without a ring (for lack of file descriptors, say) the jobs are done one by one below
         if let Some(mut ring) = idle.or_else(|| IoUring::new(DEPTH).ok())
             && transfer(&mut ring, file, jobs, |submitter, want| submitter.submit_and_wait(want))
         {
@@ -72,13 +72,13 @@ impl Rings {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<IoUring>> {
-        self.idle.lock() // every ring in it is whole
+        self.idle.lock() // every ring in it is valid
     }
 }
 
-/// Hands the jobs to the kernel in their order, up to [`DEPTH`] at once, and accounts for what it moved.
-/// True if the ring may be used again; if not, drop it. A job that has not ended then was not done, or not whole.
-/// `enter` submits what is queued and waits for so many completions.
+/// Submits the jobs to the kernel in their order, up to [`DEPTH`] at once, and accounts for the transferred bytes.
+/// `true` if the ring may be used again; if not, it must be dropped. A job that has not ended then was not done, or
+/// only in part. `enter` submits the queued requests and waits for a number of completions.
 fn transfer(
     ring: &mut IoUring,
     file: &File,
@@ -88,7 +88,7 @@ fn transfer(
     let fd = types::Fd(file.as_raw_fd());
     let mut flight = Flight { ring, pushed: 0, reaped: 0 };
     let mut fresh = 0..jobs.len();
-    let mut resume = Vec::new(); // jobs of which the kernel moved a part
+    let mut resume = Vec::new(); // jobs that the kernel completed in part
     loop {
         while flight.outstanding() < DEPTH as usize {
             let Some(index) = resume.pop().or_else(|| fresh.next()) else { break };
@@ -105,7 +105,7 @@ fn transfer(
         if outstanding == 0 {
             return true;
         }
-        // with more to come, the queue is filled up again as soon as it is half empty
+        // if there are more jobs, the queue is filled again as soon as it is half empty
         let want = if fresh.is_empty() { outstanding } else { outstanding.div_ceil(2) };
         match enter(&flight.ring.submitter(), want) {
             Err(e) if e.kind() != io::ErrorKind::Interrupted => return false,
@@ -124,7 +124,7 @@ fn transfer(
                 }
                 Err(_) => {
                     let error = Errno::from_raw_os_error(completion.result().saturating_neg());
-                    // those that ask for another try are left to the caller, who waits in the call
+                    // those to be repeated are left to the caller, which waits in the call
                     if !matches!(error, Errno::INTR | Errno::AGAIN | Errno::CANCELED) {
                         job.fail(error.into());
                     }
@@ -134,7 +134,7 @@ fn transfer(
     }
 }
 
-/// The rest of `job`, as the kernel wants to be asked for it.
+/// The submission queue entry for the rest of `job`.
 fn entry(fd: types::Fd, job: &mut Job<'_>) -> squeue::Entry {
     match job.rest() {
         (offset, Buffer::Fill(buf)) => {
@@ -146,7 +146,7 @@ fn entry(fd: types::Fd, job: &mut Job<'_>) -> squeue::Entry {
     }
 }
 
-/// The requests of one batch that are on their way; ends when the kernel holds none of them.
+/// The requests of one batch in progress; dropped when the kernel has completed all of them.
 struct Flight<'r> {
     ring: &'r mut IoUring,
     pushed: usize,
@@ -162,10 +162,10 @@ impl Flight<'_> {
     /// Queues a request, if there is space.
     ///
     /// # Safety
-    /// The buffer that `entry` names must stay valid, and be accessed by no one else, until this `Flight` has reaped
-    /// the completion or has been dropped.
+    /// The buffer of `entry` must stay valid, and not be accessed otherwise, until this `Flight` has reaped the
+    /// completion or has been dropped.
     unsafe fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the caller's promise covers the time until the kernel completes the request: see `drop`.
+        // SAFETY: the caller guarantees the time until the kernel completes the request: see `drop`.
         if unsafe { self.ring.submission().push(entry) }.is_ok() {
             self.pushed += 1;
         }
@@ -177,7 +177,7 @@ impl Drop for Flight<'_> {
         loop {
             let queued = self.ring.submission().len();
             if self.outstanding() <= queued {
-                return; // what is still queued, the kernel has never seen
+                return; // the kernel has never accepted requests that are still queued
             }
             let completed = self.ring.completion().count();
             self.reaped += completed;
@@ -197,10 +197,10 @@ mod tests {
 
     use super::*;
 
-    /// A ring, or the reason why these tests have nothing to test.
+    /// A ring, or `None` if these tests cannot run.
     fn ring(builder: impl FnOnce(&mut io_uring::Builder)) -> Option<IoUring> {
         if let Err(e) = Rings::new() {
-            eprintln!("skipped: this kernel has no io_uring for us ({e})");
+            eprintln!("skipped: io_uring is not available here ({e})");
             return None;
         }
         let mut parameters = IoUring::builder();
@@ -224,7 +224,7 @@ mod tests {
         let bytes: Vec<u8> = (0..8000_u32).map(|n| (n / 8) as u8).collect();
         let file = file(&bytes);
         let mut buffers = [[0; 8]; 1001];
-        let mut jobs = jobs(&mut buffers, (0..1001).rev().map(|n| n * 8)); // the first lies beyond the end
+        let mut jobs = jobs(&mut buffers, (0..1001).rev().map(|n| n * 8)); // the first is beyond the end
         let mut interrupted = false;
         let whole = transfer(&mut ring, &file, &mut jobs, |submitter, want| {
             interrupted = !interrupted;
@@ -244,14 +244,15 @@ mod tests {
         let mut buffers = [[0; 8]];
         let mut jobs = jobs(&mut buffers, 0..1);
         assert!(!transfer(&mut ring, &file, &mut jobs, |submitter, want| submitter.submit_and_wait(want)));
-        assert_eq!(ring.submission().len(), 1, "the kernel took it after all");
+        assert_eq!(ring.submission().len(), 1, "the kernel accepted it after all");
         assert!(!jobs[0].ended());
         drop(ring);
         jobs.pop().unwrap().finish(&file).unwrap();
         assert_eq!(&buffers[0], b"01234567");
     }
 
-    /// Leaves `transfer` by `fail` while the kernel holds a request, and returns what its buffer has at that moment.
+    /// Leaves `transfer` by `fail` while the kernel has a request, and returns the content of its buffer at that
+    /// moment.
     fn leave_midway(ring: &mut IoUring, fail: fn() -> io::Error) -> [u8; 8] {
         let (read_end, mut write_end) = io::pipe().unwrap();
         let pipe = File::from(OwnedFd::from(read_end));

@@ -1,4 +1,4 @@
-//! Block devices, on a loop device: needs root and a kernel with loop devices, and says so where it has to skip.
+//! Block devices, on a loop device: needs root and a kernel with loop devices, and reports if it has to skip tests.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use testkit::device::{DIRECT, WRITE, conforms, content, open, parts_of_sectors_f
 
 const LEN: u64 = 4 << 20;
 
-/// Runs a program; its output, or the reason why it failed.
+/// Runs a program; returns its output, or the reason of its failure.
 fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let said = Command::new(program).args(args).output().map_err(|e| format!("{program}: {e}"))?;
     if said.status.success() {
@@ -26,7 +26,7 @@ struct Loop {
     file: NamedTempFile,
 }
 
-/// A loop device over something that exists, detached when dropped.
+/// A loop device over an existing file or device, detached when dropped.
 struct Over(PathBuf);
 
 impl Over {
@@ -45,7 +45,7 @@ impl Drop for Over {
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("a path of letters")
+    path.to_str().expect("a path in UTF-8")
 }
 
 impl Loop {
@@ -77,7 +77,7 @@ impl Drop for Loop {
     }
 }
 
-/// A mount, undone when dropped.
+/// A mount, unmounted when dropped.
 struct Mount(TempDir);
 
 impl Drop for Mount {
@@ -107,7 +107,7 @@ fn a_block_device_conforms() {
             parts_of_sectors_from_many_threads(&device);
             let seen = content(&device);
             device.flush().unwrap();
-            assert!(std::fs::read(disk.file.path()).unwrap() == seen, "flushed, and not below");
+            assert!(std::fs::read(disk.file.path()).unwrap() == seen, "flushed, and not in the file");
             assert_eq!(refusal(&disk.device).0, ErrorKind::ResourceBusy);
         }
     }
@@ -128,14 +128,14 @@ fn what_the_kernel_has_mounted_is_in_use() {
     let name = disk.device.file_name().unwrap().to_str().unwrap();
     let why = format!("locked by another process: mounted as /dev/{name}");
     assert_eq!(refusal(disk.file.path()), (ErrorKind::ResourceBusy, why));
-    // looking is allowed
+    // reading is allowed
     open(&disk.device, OpenOptions::default()).unwrap();
     open(disk.file.path(), OpenOptions::default()).unwrap();
     drop(mount);
     open(&disk.device, WRITE).unwrap();
 }
 
-/// Locks others out while it reads.
+/// Options that lock others out while reading.
 const ALONE: OpenOptions = OpenOptions {
     write: false,
     direct: false,
@@ -151,7 +151,7 @@ fn is_refused(path: &Path) {
     assert!(why.starts_with("locked by another process"), "{}: {why}", path.display());
 }
 
-/// While each of these is open for writing all others are refused, also to one that locks writers out.
+/// Checks that while each of these is open for writing all others are refused, also to a reader that locks writers out.
 fn exclude_each_other(paths: &[&Path]) {
     for opened in paths {
         let device = open(opened, WRITE).expect("page cache");
@@ -170,11 +170,11 @@ fn all_ways_to_the_same_bytes_exclude_each_other() {
     let file = disk.file.path();
     let dir = TempDir::new().unwrap();
     let (hard, soft) = (dir.path().join("hard"), dir.path().join("soft"));
-    std::fs::hard_link(file, &hard).expect("both lie in the folder for temporary files");
+    std::fs::hard_link(file, &hard).expect("both are in the folder for temporary files");
     std::os::unix::fs::symlink(file, &soft).unwrap();
     let (again, stacked) = (Over::new(file, &[]), Over::new(&disk.device, &[]));
     exclude_each_other(&[file, &hard, &soft, &disk.device, &again.0, &stacked.0]);
-    // one that begins further back shares the rest
+    // one that begins later shares the rest
     let part = Over::new(file, &["--offset", "1048576"]);
     for other in [file, &disk.device, &stacked.0] {
         let device = open(&part.0, WRITE).expect("page cache");
@@ -193,16 +193,16 @@ fn a_file_without_a_path_is_still_the_one_below() {
     let hard = dir.path().join("hard");
     std::fs::hard_link(disk.file.path(), &hard).unwrap();
     std::fs::remove_file(disk.file.path()).unwrap();
-    // another file is there now
+    // another file has the name now
     std::fs::write(disk.file.path(), vec![0; LEN as usize]).unwrap();
-    open(disk.file.path(), WRITE).expect("not the one below");
+    open(disk.file.path(), WRITE).expect("not the one beneath");
     exclude_each_other(&[&hard, &disk.device]);
 }
 
 #[test]
 fn partitions_exclude_what_overlaps_them_and_nothing_else() {
     let Some(disk) = Loop::new("512") else { return };
-    // without a table, which not all kernels read
+    // without a partition table, which not all kernels read
     let scanned = Over::new(disk.file.path(), &[]);
     let parts = [("1", "2048"), ("2", "4096")].map(|(number, start)| {
         run("addpart", &[text(&scanned.0), number, start, "2048"]).map_err(|e| eprintln!("{e}"))
@@ -217,7 +217,7 @@ fn partitions_exclude_what_overlaps_them_and_nothing_else() {
     for other in [disk.file.path(), &scanned.0, &disk.device, &first] {
         is_refused(other);
     }
-    // beside it the other is free
+    // the other one is free
     exclude_each_other(&[&second, &cut.0]);
     drop(one);
     for other in [disk.file.path(), &disk.device] {
@@ -228,7 +228,7 @@ fn partitions_exclude_what_overlaps_them_and_nothing_else() {
         drop(whole);
     }
     for number in ["1", "2"] {
-        run("delpart", &[text(&scanned.0), number]).expect("one that was added");
+        run("delpart", &[text(&scanned.0), number]).expect("a partition added before");
     }
 }
 
@@ -242,7 +242,7 @@ fn what_the_kernel_writes_does_not_stand_still() {
     }
     let dir = TempDir::new().unwrap();
     let alone = |path: &Path| FileDevice::open(path, ALONE).map(drop).map_err(|e| e.to_string());
-    // in a mount namespace of its own
+    // in another mount namespace
     let script = r#"mount -t ext4 -o "$2" "$0" "$1" && echo mounted && read line; umount "$1""#;
     let place = text(dir.path());
     for (options, free) in [("ro", true), ("rw", false)] {
@@ -261,7 +261,7 @@ fn what_the_kernel_writes_does_not_stand_still() {
                 assert_eq!(alone(path).is_ok(), free, "{options} {}: {:?}", path.display(), alone(path));
             }
             if !free {
-                let found = extant_blockdev::mounted(&file).expect("ext4 shows it");
+                let found = extant_blockdev::mounted(&file).expect("reported by ext4");
                 assert!(!found.read_only && found.at.is_none(), "{found:?}");
             }
         } else {
@@ -277,9 +277,9 @@ fn what_the_kernel_writes_does_not_stand_still() {
     }
     let mount = Mount(dir);
     for path in [&file, &disk.device] {
-        let why = alone(path).expect_err("it is written");
+        let why = alone(path).expect_err("mounted for writing");
         assert!(why.contains("mounted for writing at /"), "{why}");
     }
     drop(mount);
-    alone(&file).expect("no process writes to it");
+    alone(&file).expect("not mounted");
 }

@@ -1,4 +1,4 @@
-//! The conformance test, on every device and on the ways to hold one.
+//! The conformance test, for every device and for references, boxes and `Arc`s of devices.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn pointers_pass_on_what_a_device_promises() {
     forwards_groups(|below| below);
     forwards_groups(Box::new);
     forwards_groups(|below| -> Arc<dyn BlockDevice> { below });
-    // what lies in memory survives nothing
+    // content in memory survives nothing
     let below: Arc<dyn BlockDevice> = Arc::new(Grouped::zeroed(4096));
     assert_eq!(Overlay::new(below).geometry().group, 0);
 }
@@ -79,7 +79,7 @@ fn read_only() {
     let mut writes = [Write::new(0, &[1]), Write::new(9999, &[1])];
     device.write_many(&mut writes);
     assert!(writes.iter().all(|w| matches!(w.result, Err(Error::ReadOnly(Op::Write)))));
-    assert_eq!(inner.counters(), Default::default(), "a change reached the device below");
+    assert_eq!(inner.counters(), Default::default(), "a change reached the underlying device");
     assert_eq!(content(&inner), before);
 }
 

@@ -1,4 +1,4 @@
-//! Tests particular to files: opening, locks, files that shrink, O_DIRECT, and that the strategies agree.
+//! Tests of files: opening, locks, files that shrink, O_DIRECT, and the equivalence of the strategies.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -84,7 +84,7 @@ fn who_is_patient_gets_a_volume_when_it_is_released() {
     let file = file(&[0; 512]);
     let writer = open(file.path(), WRITE).unwrap();
     std::thread::scope(|scope| {
-        // longer than any test runs: what ends the waiting is that the other releases it
+        // longer than any test runs: the wait ends because the other one releases it
         let patience = Duration::from_secs(3600);
         let path = file.path();
         let waiting = scope.spawn(move || FileDevice::open(path, OpenOptions { patience, ..WRITE }));
@@ -171,7 +171,7 @@ fn the_cache_and_direct_io_see_one_another() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// One after the other, threads and io_uring, cached and direct, move the same bytes and fail alike.
+    /// One after the other, threads and io_uring, cached and direct, transfer the same bytes and fail alike.
     #[test]
     fn strategies_agree(
         reads in proptest::collection::vec((0_u64..70_000, 0_usize..9_000), 0..150),
@@ -183,7 +183,7 @@ proptest! {
         let mut numbers = Rng::new(seed);
         let mut model = numbers.bytes(65_536);
         let file = file(&model);
-        // at most one write to each place, so that their order does not count
+        // at most one write to each location, so that their order does not matter
         let mut writes: Vec<_> = writes
             .into_iter()
             .map(|(slot, len)| (slot * 1024, numbers.bytes(align(len as u64) as usize)))
@@ -206,7 +206,7 @@ proptest! {
                         None => prop_assert!(matches!(r.result, Err(Error::OutOfRange { .. })), "beyond the end"),
                     }
                 }
-                // each strategy writes something else
+                // each strategy writes other bytes
                 for (offset, data) in &mut writes {
                     data.iter_mut().for_each(|b| *b = b.wrapping_add(1));
                     model[*offset as usize..*offset as usize + data.len()].copy_from_slice(data);

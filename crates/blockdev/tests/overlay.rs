@@ -1,4 +1,4 @@
-//! Overlays: each is a plain array of bytes, whatever is written to its clones and to those it was cloned from.
+//! Overlays: each behaves like an array of bytes, whatever is written to its clones and originals.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn base() -> Vec<u8> {
     let mut bytes = vec![0; LEN];
-    bytes[5000..9000].fill(1); // so that some of what is written is there already
+    bytes[5000..9000].fill(1); // so that some writes change nothing
     bytes[20_000..].fill(2);
     bytes
 }
@@ -106,7 +106,7 @@ fn an_overlay_is_a_writable_device_over_any_base() {
 fn the_order_of_equal_pages_counts() {
     let base: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::zeroed(1 << 20).unwrap());
     let mut seen = HashMap::new();
-    // two of 256 pages with one of two contents each, written in either order
+    // two of 256 pages, each with one of two contents, written in either order
     for (first, second, a, b) in (0..256).flat_map(|f| (0..256).step_by(17).map(move |s| (f, s, 1 + f % 2, 1 + s % 3)))
     {
         if first == second {

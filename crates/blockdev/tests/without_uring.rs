@@ -1,5 +1,5 @@
-//! Where the kernel has no io_uring: here because no file descriptor is left, for all that a program can arrange.
-//! A program of its own, for the limit is that of the process.
+//! Behaviour without io_uring: here because all file descriptors are in use, as far as a program can arrange that. A
+//! program of its own, because the limit is per process.
 
 use std::thread;
 
@@ -19,19 +19,19 @@ fn threads_take_over() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
 
-    // one that is opened now does without
+    // a device that is opened now works without it
     let device = late.0.with_batching(Batching::Queue);
     assert_eq!(device.batching(), Batching::Threads);
     conforms(&device);
 
-    // one that has a single ring, and many threads that want one
+    // a device that has a single ring, and many threads that need one
     let (device, file) = (&early.0, early.1.as_file());
     thread::scope(|scope| {
         for t in 0..4 {
             let bytes = &bytes;
             scope.spawn(move || {
                 for round in 0..20 {
-                    // out of the cache, so that there is something to wait for
+                    // not cached, so that reads have to wait
                     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
                     let mut buffers = vec![vec![0; 4096]; 32];
                     let start = |n: usize| (n * 13 + t * 7 + round) % 100 * 4096;

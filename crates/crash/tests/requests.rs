@@ -39,11 +39,11 @@ const EXPECTED: &[Row] = &[
     ("rext3", "journal", 0x2801_03f5_f912_c438, 0xedba_f0b9_eb2a_666b),
     ("rext3", "journal-data", 0x2801_03f5_f912_c438, 0xbbcb_07b6_f59f_32be),
     ("rext3", "journal-writeback", 0x2801_03f5_f912_c438, 0xedba_f0b9_eb2a_666b),
-    ("spacemap", "none", 0xb755_a588_4f67_ec23, 0x4fa3_3ba7_47c2_2fcd),
-    ("spacemap", "dirty-bit", 0xb755_a588_4f67_ec23, 0x89ca_137a_2273_0a98),
-    ("spacemap", "journal", 0xc0f6_501e_4800_ce0e, 0x27ab_baa1_12d6_828d),
-    ("spacemap", "journal-data", 0xc0f6_501e_4800_ce0e, 0xa2ca_c94b_9279_ba85),
-    ("spacemap", "journal-writeback", 0xc0f6_501e_4800_ce0e, 0x27ab_baa1_12d6_828d),
+    ("spacemap", "none", 0xb755a5884f67ec23, 0xe68f175c8c88e148),
+    ("spacemap", "dirty-bit", 0xb755a5884f67ec23, 0x3450b6793074498f),
+    ("spacemap", "journal", 0xc0f6501e4800ce0e, 0x1bd9b66bb9e874f4),
+    ("spacemap", "journal-data", 0xc0f6501e4800ce0e, 0x64a7a6f3a4c711d1),
+    ("spacemap", "journal-writeback", 0xc0f6501e4800ce0e, 0x1bd9b66bb9e874f4),
 ];
 
 /// All workloads of one operation, long mixtures, and versions, which only some modes support: others refuse them.

@@ -1,8 +1,8 @@
 //! The cost of the layer on a modelled hard disk: `cargo run --release -p extant-kero --example speed [FOLDER
 //! [opening]]`.
 //!
-//! Times are those of the model's clock, so that what else the machine does has no share in them; look-ups are timed by
-//! the machine's. The device is a sparse file of 16 GiB in FOLDER.
+//! Times are those of the model's clock, so that other load of the machine does not affect them; look-ups are timed by
+//! the machine's clock. The device is a sparse file of 16 GiB in FOLDER.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn seconds(time: Duration) -> f64 {
     time.as_secs_f64()
 }
 
-/// Writes `count` blocks of 4 KiB at random in the first 8 GiB, with a flush behind each `group`.
+/// Writes `count` blocks of 4 KiB at random in the first 8 GiB, with a flush after each `group`.
 fn random(device: &dyn BlockDevice, count: u64, group: u64, seed: u64) -> Outcome<()> {
     let mut numbers = fastrand::Rng::with_seed(seed);
     for number in 0..count {
@@ -64,7 +64,7 @@ fn main() -> Outcome<()> {
 }
 
 fn writes(path: &Path) -> Outcome<()> {
-    println!("4 KiB random writes, a flush behind each group:");
+    println!("4 KiB random writes, a flush after each group:");
     for group in [1, 8, 64] {
         let count = 64 * group.max(8);
         let plain = disk(path, true)?;
@@ -133,7 +133,7 @@ fn opening(path: &Path) -> Outcome<()> {
     for group in [64, 1, 1024] {
         let kero = layer(path, false)?;
         let mut numbers = fastrand::Rng::with_seed(group);
-        // full, and then as far behind a checkpoint as can be: of each group it is known what it takes
+        // full, and then as far after a checkpoint as possible: the size of each group is known
         let blocks = group + group / 255 + 1;
         let mut since = u64::MAX;
         let mut checkpoints = 0;
@@ -151,7 +151,7 @@ fn opening(path: &Path) -> Outcome<()> {
     }
 
     println!("look-ups in a full table:");
-    let kero = opened(path, "as it is")?;
+    let kero = opened(path, "unchanged")?;
     let mut numbers = fastrand::Rng::with_seed(3);
     let addresses: Vec<u64> = (0..1 << 20).map(|_| numbers.u64(0..(8 << 30) / BLOCK) * BLOCK).collect();
     let begun = Instant::now();

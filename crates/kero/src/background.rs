@@ -1,10 +1,10 @@
-//! A layer with a background thread, which says what time it is and moves blocks home when there are no other requests.
-//! Where neither a group is open nor a block can go home, it sleeps until the next write. And the scheme `kero:`, which
-//! opens one.
+//! A layer with a background thread, which supplies the time and moves blocks home when there are no other requests. If
+//! no group is open and no block can move home, it sleeps until the next write. Also the scheme `kero:`, which opens
+//! such a layer.
 //!
-//! No write is overlooked: a caller writes, then reads `sleeps`, with a fence between; the thread sets `sleeps`, then
-//! looks for an open group, with a fence between. So either the caller sees that the thread sleeps and wakes it, by a
-//! flag under the lock with which the thread waits, or the thread sees the group.
+//! No write is missed: a caller writes, then reads `sleeps`, with a fence between; the thread sets `sleeps`, then
+//! checks for an open group, with a fence between. So either the caller finds that the thread sleeps and wakes it, by a
+//! flag under the lock with which the thread waits, or the thread finds the group.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::device::{Kero, Options};
 use crate::error::{Error, Result};
 use crate::joined::Joined;
 
-/// The interval at which it is looked whether there is something to do, while there is.
+/// The interval of checks for work, while there is any.
 const STEP: Duration = Duration::from_millis(100);
-/// Most blocks that go home in a step: the longest that a call waits behind.
+/// The maximum number of blocks that move home in a step: the longest wait of a call.
 const BUDGET: usize = 64;
 
 /// `kero:DEVICE`, `kero:log=DEVICE,DEVICE` and `kero:force,DEVICE`: the layer of a device.
@@ -29,9 +29,9 @@ pub const SCHEME: Scheme = Scheme::new("kero:", open, |rest| SchemeOptions::of(r
 /// The options before DEVICE.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct SchemeOptions<'a> {
-    /// The device with the log.
+    /// The device that contains the log.
     log: Option<&'a str>,
-    /// Read what is there although a placeholder is gone.
+    /// Open read-only although a placeholder is missing.
     force: bool,
     device: &'a str,
 }
@@ -54,7 +54,7 @@ impl<'a> SchemeOptions<'a> {
 fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> blockdev::Result<Arc<dyn BlockDevice>> {
     let of_layer = SchemeOptions::of(rest);
     let device = beneath(of_layer.device, of_layer.log, options, schemes)?;
-    // what was changed without the layer is only read: for more, the layer has to be removed
+    // a device written without the layer is opened read-only: for writing, the layer has to be removed
     let how = Options { force: of_layer.force, read_only: of_layer.force, ..Options::default() };
     match Background::open(device, how) {
         Ok(layer) => Ok(Arc::new(layer)),
@@ -62,8 +62,8 @@ fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> blockdev::Resul
     }
 }
 
-/// Opens the device below a layer, and the one with its log where that is another. No other process may write to them,
-/// not even where they are only read: what is changed meanwhile cannot be followed.
+/// Opens the device of a layer, and the one with its log if that is another. No other process may write to them, even
+/// if they are opened read-only: changes by others cannot be tracked.
 ///
 /// # Errors
 /// Those of opening the devices.
@@ -81,18 +81,18 @@ pub fn beneath(
     }
 }
 
-/// The state that the thread and its owner share.
+/// The state shared by the thread and its owner.
 #[derive(Debug)]
 struct Calls {
     /// The moment from which times are counted.
     begun: Instant,
     asked: Mutex<Asked>,
     changed: Condvar,
-    /// The thread sleeps until it is called, or is about to.
+    /// The thread sleeps until it is notified, or is about to.
     sleeps: AtomicBool,
 }
 
-/// The reasons for which the thread is called.
+/// The reasons for notifying the thread.
 #[derive(Debug, Default)]
 struct Asked {
     stop: bool,
@@ -111,8 +111,8 @@ impl Calls {
     }
 }
 
-/// A layer with a background thread: groups end by time, and blocks go home when there is time. When it is dropped, it
-/// is flushed.
+/// A layer with a background thread: groups end by time, and blocks move home when the layer is idle. Flushed when
+/// dropped.
 pub struct Background {
     kero: Arc<Kero<Arc<dyn BlockDevice>>>,
     calls: Arc<Calls>,
@@ -126,7 +126,7 @@ impl std::fmt::Debug for Background {
 }
 
 impl Background {
-    /// Opens the layer of a device. Groups end by time, whatever the options say: a caller that never flushes, as the
+    /// Opens the layer of a device. Groups end by time, whatever the options: a caller that never flushes, like the
     /// kernel's ext2, still has its writes on the device some seconds later.
     ///
     /// # Errors
@@ -151,10 +151,10 @@ impl Background {
         &self.kero
     }
 
-    /// Changes the layer, and wakes the thread where it sleeps.
+    /// Executes a change of the layer, and wakes the thread if it sleeps.
     fn change<R>(&self, change: impl FnOnce() -> R) -> R {
         if self.calls.sleeps.load(Ordering::Relaxed) {
-            // nothing is open, so this does no more than to say what time it is
+            // no group is open, so this only sets the time
             let _ = self.kero.tick(self.calls.begun.elapsed());
         }
         let outcome = change();
@@ -193,7 +193,7 @@ fn work(kero: &Kero<Arc<dyn BlockDevice>>, calls: &Calls) {
         let now = (stats.read_bytes, stats.written_bytes);
         let quiet = now == before;
         let moved = quiet && stats.log_mapped > 0 && kero.idle(BUDGET).is_ok_and(|moved| moved > 0);
-        // where nothing moved nothing will, before the next group ends
+        // if nothing moved, nothing will before the next group ends
         rests = quiet && !moved && !kero.has_open_group();
         before = now;
     }
@@ -203,11 +203,11 @@ impl Drop for Background {
     fn drop(&mut self) {
         self.calls.call(|asked| asked.stop = true);
         if let Some(worker) = self.worker.take() {
-            // one that panicked has nothing more to say
+            // the error of a thread that panicked is not needed
             let _ = worker.join();
         }
         if !self.kero.geometry().read_only {
-            // a caller that has to know has flushed before
+            // a caller that needs the outcome has flushed before
             let _ = self.kero.flush();
         }
     }
@@ -276,9 +276,9 @@ mod tests {
         format(&device, &format_options).expect("formatted");
         let layer = Background::open(device, Options { quiet: STEP, ..Options::default() }).expect("opened");
         for groups in 1..=2 {
-            until("it does not rest", || layer.calls.sleeps.load(Ordering::SeqCst));
+            until("the thread does not sleep", || layer.calls.sleeps.load(Ordering::SeqCst));
             std::thread::sleep(STEP * 3);
-            assert!(layer.calls.sleeps.load(Ordering::SeqCst), "it woke for nothing");
+            assert!(layer.calls.sleeps.load(Ordering::SeqCst), "the thread woke without work");
             layer.write(0, &[groups; 4096]).expect("written");
             until("the group does not end", || layer.kero.stats().by_time >= u64::from(groups));
         }

@@ -1,6 +1,6 @@
-//! The bytes on the device: superblock, placeholder, header of a record. FORMAT.md has the tables.
+//! The structures on the device: superblock, placeholder, header of a record. FORMAT.md has the tables.
 //!
-//! Parsing is validation: any bytes are accepted, and what cannot be never becomes a value.
+//! Parsing is validation: any bytes are accepted as input, and impossible values never become a structure.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -15,11 +15,11 @@ pub const PLACEHOLDER_MAGIC: [u8; 8] = *b"KeroHere";
 pub const RECORD_MAGIC: [u8; 8] = *b"KeroReco";
 /// The version of the format.
 pub const VERSION: u32 = 1;
-/// Numbers of groups, records and superblocks stay below: one a nanosecond for a century does.
+/// Numbers of groups, records and superblocks stay below this: enough for one each nanosecond for a century.
 const MOST: u64 = 1 << 62;
-/// Most entries of one record.
+/// The maximum number of entries of one record.
 pub const ENTRIES: usize = 255;
-/// The text of a placeholder for people.
+/// The human-readable text of a placeholder.
 pub const NOTICE: &[u8; 128] = b"This device has a Kero layer of Extant: blocks are mapped. Open it as kero:DEVICE, or remove the layer with extant kero drain. \n";
 
 /// The location of a field in a disk structure: the row of its table in FORMAT.md.
@@ -64,13 +64,13 @@ disk_struct! {
     pub struct DiskSuperblock[512] {
         /// "KeroSupr"
         0x00 s_magic: [u8; 8],
-        /// the layer's UUID, drawn by format
+        /// the layer's UUID, set by format
         0x08 s_uuid: [u8; 16],
         /// 1
         0x18 s_version: U32,
         /// 1 being formatted, 2 in use, 3 being removed
         0x1C s_state: U32,
-        /// one more at each write of a superblock; the higher one counts
+        /// incremented at each write of a superblock; the higher one is valid
         0x20 s_generation: U64,
         /// blocks of the device
         0x28 s_blocks: U64,
@@ -94,7 +94,7 @@ disk_struct! {
         0x60 s_epoch: U64,
         /// 0
         0x68 s_reserved: [u8; 404],
-        /// CRC32C of the 508 bytes before
+        /// CRC32C of the preceding 508 bytes
         0x1FC s_checksum: U32,
     }
 }
@@ -108,7 +108,7 @@ disk_struct! {
         0x08 p_uuid: [u8; 16],
         /// 1
         0x18 p_version: U32,
-        /// the block it stands in, 0 or 16
+        /// the block that contains it, 0 or 16
         0x1C p_block: U32,
         /// blocks of the device
         0x20 p_blocks: U64,
@@ -116,13 +116,13 @@ disk_struct! {
         0x28 p_superblock_a: U64,
         /// block of the second superblock
         0x30 p_superblock_b: U64,
-        /// the block from which on another device has what follows; 0 where all is on one
+        /// the first block that is on another device; 0 if everything is on one
         0x38 p_split: U64,
-        /// a sentence for people
+        /// a human-readable notice
         0x40 p_notice: [u8; 128],
         /// 0
         0xC0 p_reserved_2: [u8; 316],
-        /// CRC32C of the 508 bytes before
+        /// CRC32C of the preceding 508 bytes
         0x1FC p_checksum: U32,
     }
 }
@@ -134,17 +134,17 @@ disk_struct! {
         0x00 r_magic: [u8; 8],
         /// the layer's UUID
         0x08 r_uuid: [u8; 16],
-        /// one more than in the record before
+        /// that of the previous record plus one
         0x18 r_sequence: U64,
         /// number of the group
         0x20 r_group: U64,
-        /// drawn anew at each opening for writing
+        /// random, new at each opening for writing
         0x28 r_epoch: U64,
-        /// `r_checksum` of the record before
+        /// `r_checksum` of the previous record
         0x30 r_before: U32,
         /// entries
         0x34 r_entries: U16,
-        /// blocks behind the header
+        /// blocks after the header
         0x36 r_payload: U16,
         /// 1 last record of its group, 2 part of a checkpoint
         0x38 r_flags: U32,
@@ -162,9 +162,9 @@ disk_struct! {
         0x04 e_reserved: u8,
         /// 1 block, 2 home, 3 drop, 4 discard, 5 part of a checkpoint
         0x05 e_kind: u8,
-        /// how many, at least 1
+        /// their number, at least 1
         0x06 e_count: U16,
-        /// CRC32C of the content; 0 where there is none
+        /// CRC32C of the content; 0 if there is none
         0x08 e_checksum: U32,
     }
 }
@@ -183,31 +183,31 @@ pub enum Phase {
     Removing,
 }
 
-/// A superblock that can be used.
+/// The content of a valid superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Superblock {
-    /// The layer's own.
+    /// The layer's UUID.
     pub uuid: [u8; 16],
     /// The state of the layer.
     pub phase: Phase,
-    /// The higher one counts.
+    /// The higher one is valid.
     pub generation: u64,
     /// The layout of the device.
     pub layout: Layout,
-    /// Block of the log where the checkpoint begins.
+    /// The block of the log at which the checkpoint begins.
     pub checkpoint: u32,
-    /// Checksum of the header there.
+    /// The checksum of the header there.
     pub checksum: u32,
-    /// Sequence of the record there.
+    /// The sequence number of the record there.
     pub sequence: u64,
-    /// Group of the record there.
+    /// The group of the record there.
     pub group: u64,
-    /// Of the opening that writes.
+    /// The epoch of the instance that writes.
     pub epoch: u64,
 }
 
 impl Superblock {
-    /// The block as it is written.
+    /// Encodes the block.
     #[must_use]
     pub fn encode(&self) -> Box<[u8]> {
         let state = match self.phase {
@@ -238,14 +238,14 @@ impl Superblock {
         block_of(disk.as_bytes())
     }
 
-    /// Reads a block that should be a superblock of a device of at least its blocks.
+    /// Parses a superblock of a device with at least the number of blocks it states.
     ///
     /// # Errors
-    /// The defect, in words.
+    /// A description of the defect.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let (disk, _) = DiskSuperblock::read_from_prefix(bytes).map_err(|_| "superblock cut short")?;
         if disk.s_magic != SUPERBLOCK_MAGIC {
-            return Err("no superblock of the layer");
+            return Err("not a superblock of the layer");
         }
         if sector_checksum(disk.as_bytes()) != disk.s_checksum.get() {
             return Err("superblock with a wrong checksum");
@@ -268,7 +268,7 @@ impl Superblock {
             return Err("superblock with an impossible number");
         }
         if disk.s_checkpoint.get() >= layout.log {
-            return Err("superblock whose checkpoint lies beyond the log");
+            return Err("superblock whose checkpoint is beyond the log");
         }
         Ok(Self {
             uuid: disk.s_uuid,
@@ -287,20 +287,20 @@ impl Superblock {
 /// The content of blocks 0 and 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placeholder {
-    /// The layer's own.
+    /// The layer's UUID.
     pub uuid: [u8; 16],
     /// 0 or 16.
     pub block: u32,
-    /// Blocks of the device.
+    /// The number of blocks of the device.
     pub blocks: u64,
-    /// Blocks of the two superblocks.
+    /// The blocks of the two superblocks.
     pub superblocks: [u64; 2],
-    /// The block from which on another device has what follows; 0 where all is on one.
+    /// The first block that is on another device; 0 if everything is on one.
     pub split: u64,
 }
 
 impl Placeholder {
-    /// The block as it is written: all but its first sector is zero.
+    /// Encodes the block: all but its first sector is zero.
     #[must_use]
     pub fn encode(&self) -> Box<[u8]> {
         let [a, b] = self.superblocks;
@@ -321,7 +321,7 @@ impl Placeholder {
         block_of(disk.as_bytes())
     }
 
-    /// Reads what stands in block `block`; `None` unless that is its placeholder.
+    /// Parses the content of block `block`; `None` unless it is the placeholder of that block.
     #[must_use]
     pub fn parse(bytes: &[u8], block: u32) -> Option<Self> {
         let (disk, _) = DiskPlaceholder::read_from_prefix(bytes).ok()?;
@@ -342,23 +342,23 @@ impl Placeholder {
 /// The content of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// The next block behind the header is the new content of this block.
+    /// The next block after the header is the new content of this block.
     Block {
-        /// Block of data.
+        /// The block of data.
         address: u32,
         /// CRC32C of the content.
         checksum: u32,
     },
-    /// These blocks stand in their own place, and no longer in the log.
+    /// These blocks are in their home locations, and no longer in the log.
     Home {
         /// First block of data.
         address: u32,
         /// The number of blocks.
         count: u16,
-        /// CRC32C of them all.
+        /// The CRC32C of all of them.
         checksum: u32,
     },
-    /// These blocks are no longer in the log, and their content is of no importance.
+    /// These blocks are no longer in the log, and their content is undefined.
     Drop {
         /// First block of data.
         address: u32,
@@ -372,9 +372,9 @@ pub enum Entry {
         /// The number of MiB.
         count: u16,
     },
-    /// The next block behind the header is this part of a checkpoint.
+    /// The next block after the header is this part of a checkpoint.
     Part {
-        /// From 0.
+        /// The number of the part, from 0.
         number: u32,
         /// CRC32C of the part.
         checksum: u32,
@@ -382,7 +382,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Whether a block behind the header belongs to it.
+    /// Whether the entry has a block after the header.
     #[must_use]
     pub fn has_payload(&self) -> bool {
         matches!(self, Self::Block { .. } | Self::Part { .. })
@@ -434,30 +434,30 @@ impl Entry {
 /// The header of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// One more than in the record before.
+    /// The previous record's sequence number plus one.
     pub sequence: u64,
-    /// Number of its group.
+    /// The number of its group.
     pub group: u64,
-    /// Drawn anew at each opening for writing.
+    /// A random number, new at each opening for writing.
     pub epoch: u64,
-    /// Checksum of the header before.
+    /// The checksum of the previous header.
     pub before: u32,
-    /// Whether it is the last of its group.
+    /// Whether it is the last record of its group.
     pub last: bool,
     /// Whether it is part of a checkpoint.
     pub checkpoint: bool,
-    /// Its entries, in the order in which they count.
+    /// Its entries, in the order in which they apply.
     pub entries: Vec<Entry>,
 }
 
 impl Record {
-    /// Blocks behind the header.
+    /// The number of blocks after the header.
     #[must_use]
     pub fn payload(&self) -> u32 {
         self.entries.iter().filter(|entry| entry.has_payload()).count() as u32
     }
 
-    /// The header block and its checksum.
+    /// Encodes the header block; returns it and its checksum.
     #[must_use]
     pub fn encode(&self, uuid: &[u8; 16]) -> (Box<[u8]>, u32) {
         let flags = if self.last { LAST } else { 0 } | if self.checkpoint { CHECKPOINT } else { 0 };
@@ -483,7 +483,7 @@ impl Record {
         (bytes, checksum)
     }
 
-    /// Sequence and group of a header whose checksum is right, whatever else it says.
+    /// The sequence number and the group of a header with a valid checksum, whatever the rest contains.
     #[must_use]
     pub fn numbers(bytes: &[u8], uuid: &[u8; 16]) -> Option<(u64, u64)> {
         let disk = Self::header(bytes, uuid).ok()?;
@@ -496,7 +496,7 @@ impl Record {
             _ => return Err("record cut short"),
         };
         if disk.r_magic != RECORD_MAGIC {
-            return Err("no record");
+            return Err("not a record");
         }
         if disk.r_uuid != *uuid {
             return Err("record of another layer");
@@ -504,11 +504,11 @@ impl Record {
         Ok(disk)
     }
 
-    /// Reads a header block. The checksum that the next header names comes with it.
+    /// Parses a header block; returns it and its checksum, which the next header contains.
     ///
     /// # Errors
-    /// The defect: `Err(None)` where the block is not whole, which is the ordinary end of a log; `Err(Some)` where its
-    /// checksum is right and it says what cannot be.
+    /// A description of the defect: `Err(None)` if the block is incomplete, which is the ordinary end of a log;
+    /// `Err(Some)` if its checksum is valid and its content impossible.
     pub fn parse(bytes: &[u8], uuid: &[u8; 16], layout: &Layout) -> Result<(Self, u32), Option<&'static str>> {
         let disk = Self::header(bytes, uuid).map_err(|_| None)?;
         let checksum = disk.r_checksum.get();
@@ -532,7 +532,7 @@ impl Record {
             return Err(Some("record that contradicts itself"));
         }
         if record.entries.iter().any(|entry| matches!(entry, Entry::Part { .. }) != record.checkpoint) {
-            return Err(Some("record that is half a checkpoint"));
+            return Err(Some("record with parts of a checkpoint and other entries"));
         }
         Ok((record, checksum))
     }
@@ -549,7 +549,7 @@ impl Record {
         }
     }
 
-    /// As [`Record::parse`] without a look at the checksum: what the mutant of the tests does.
+    /// As [`Record::parse`], but ignores the checksum: the behaviour of a mutant.
     #[doc(hidden)]
     #[must_use]
     pub fn parse_unchecked(bytes: &[u8], uuid: &[u8; 16], layout: &Layout) -> Option<(Self, u32)> {
@@ -562,18 +562,18 @@ impl Record {
     }
 }
 
-/// CRC32C of all but the last four bytes of a sector.
+/// The CRC32C of all but the last four bytes of a sector.
 fn sector_checksum(sector: &[u8]) -> u32 {
     crc32c::crc32c(sector.get(..508).unwrap_or_default())
 }
 
-/// CRC32C of a header block with its own field taken as zero.
+/// The CRC32C of a header block with its own field taken as zero.
 fn whole_checksum(bytes: &[u8]) -> u32 {
     let (Some(head), Some(rest)) = (bytes.get(..0x3C), bytes.get(0x40..)) else { return 0 };
     crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(head), &[0; 4]), rest)
 }
 
-/// `bytes` and zeroes behind them.
+/// A block of `bytes`, padded with zeroes.
 fn block_of(bytes: &[u8]) -> Box<[u8]> {
     let mut block = vec![0; BLOCK as usize].into_boxed_slice();
     for (to, from) in block.iter_mut().zip(bytes) {

@@ -1,8 +1,8 @@
-//! The device that callers see.
+//! The device as callers see it.
 //!
-//! Locks: a call that writes to the log has `log`, and takes `state` behind it. Reads share `state` while they read, so
-//! that what they were led to stays where it is; a write in its own place has neither while it is on its way, and its
-//! blocks stand in `State::in_flight`. The flush of a group runs without `state`: the next group grows meanwhile.
+//! Locks: a call that writes to the log locks `log`, and then `state`. Reads lock `state` shared while they read, so
+//! that the locations they found stay valid; a write in place has neither lock while it is in progress, and its blocks
+//! are in `State::in_flight`. The flush of a group runs without `state`: the next group grows meanwhile.
 
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,20 +23,20 @@ use crate::state::{Source, State};
 /// The options for opening a layer.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Refuse every change.
+    /// Refuses every change.
     pub read_only: bool,
-    /// Open although a placeholder is gone: what was written without the layer may be lost.
+    /// Opens the layer although a placeholder is missing: data written without the layer may be lost.
     pub force: bool,
     /// A block that is written again within this time is hot.
     pub hot: Duration,
-    /// [`Kero::tick`] ends groups. Then what is written between two flushes may survive in part, and the geometry
-    /// promises no group.
+    /// [`Kero::tick`] ends groups. Then the writes between two flushes may survive in part, and the geometry guarantees
+    /// no group.
     pub by_time: bool,
-    /// So it does after this time without a change by a caller.
+    /// The time without a change by a caller after which a tick ends the group.
     pub quiet: Duration,
-    /// And at this age.
+    /// The age at which a tick ends the group.
     pub age: Duration,
-    /// The defect that a test asks for.
+    /// The defect that a test requests.
     #[cfg(feature = "mutants")]
     pub mutant: Mutant,
 }
@@ -57,7 +57,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defect that a test asks for; none without the feature `mutants`.
+    /// The defect that a test requests; none without the feature `mutants`.
     pub(crate) fn mutant(&self) -> Mutant {
         #[cfg(feature = "mutants")]
         return self.mutant;
@@ -66,30 +66,30 @@ impl Options {
     }
 }
 
-/// The statistics of a layer since it was opened, and how full its log is. Sizes in bytes.
+/// The statistics of a layer since it was opened, and the fill of its log. Sizes in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Bytes that callers read.
     pub read_bytes: u64,
-    /// Of that, what came from the log or from memory: the hits.
+    /// Of these, bytes from the log or from memory: the hits.
     pub hit_bytes: u64,
     /// Bytes that callers wrote.
     pub written_bytes: u64,
     /// Bytes written to the log: blocks and headers.
     pub log_bytes: u64,
-    /// Of the log and the superblocks, what checkpoints took.
+    /// Bytes of checkpoints, in the log and the superblocks.
     pub checkpoint_bytes: u64,
     /// Bytes written to superblocks.
     pub superblock_bytes: u64,
-    /// Bytes written in their own place at once.
+    /// Bytes written in place immediately.
     pub in_place_bytes: u64,
-    /// Bytes moved from the log to their own place.
+    /// Bytes moved from the log to their home locations.
     pub gone_home_bytes: u64,
     /// Hot blocks that were appended to the log again.
     pub again_bytes: u64,
     /// Groups of the caller.
     pub groups: u64,
-    /// Groups that ended without a flush of the caller, as they were too large.
+    /// Groups that ended without a flush of the caller because they were too large.
     pub split: u64,
     /// Groups that [`Kero::tick`] ended.
     pub by_time: u64,
@@ -99,16 +99,16 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Size of the log.
     pub log_size: u64,
-    /// The part of it that cannot be written over now.
+    /// The part of it that cannot be overwritten now.
     pub log_used: u64,
-    /// The part of it that is the newest content of a block.
+    /// The part of it that contains the newest content of a block.
     pub log_mapped: u64,
     /// Memory of the table.
     pub table_memory: u64,
 }
 
 impl Stats {
-    /// Bytes written to the device for each byte that callers wrote; 1 before the first.
+    /// The number of bytes written to the device for each byte that callers wrote; 1 before the first.
     #[must_use]
     pub fn write_factor(&self) -> f64 {
         let device = self.log_bytes + self.superblock_bytes + self.in_place_bytes + self.gone_home_bytes;
@@ -116,11 +116,11 @@ impl Stats {
     }
 }
 
-/// A device over a device: all that is written between two flushes survives together or not at all, in groups of up to
+/// A device on top of another: all writes between two flushes survive together or not at all, in groups of up to
 /// [`Kero::group_bytes`].
 ///
-/// Blocks have 4 KiB; smaller writes are merged in memory, where everything waits for the next flush. Nothing runs in
-/// the background: who has time calls [`Kero::idle`] and [`Kero::tick`].
+/// Blocks have 4 KiB; smaller writes are merged in memory, where everything waits for the next flush. There is no
+/// background work: the caller invokes [`Kero::idle`] and [`Kero::tick`].
 #[derive(Debug)]
 pub struct Kero<D> {
     device: D,
@@ -129,7 +129,7 @@ pub struct Kero<D> {
     layout: Layout,
     log: Mutex<()>,
     state: RwLock<State>,
-    /// The number of times that writes in place have ended, for those who wait for one.
+    /// The number of completed writes in place, for threads that wait for one.
     landed: Mutex<u64>,
     landing: Condvar,
     read_bytes: AtomicU64,
@@ -139,13 +139,13 @@ pub struct Kero<D> {
 /// The outcome of a step of a write.
 enum Step {
     Done,
-    /// The open group has to be written down before.
+    /// The open group has to be written to the log first.
     Heavy,
-    /// A part of a block is to be written of which the whole is on its way to its own place.
+    /// A write of a part of a block that is being written in place as a whole.
     InFlight,
 }
 
-/// The superblocks of a device with a layer, and the UUID they have.
+/// The superblocks of a device with a layer, and the newest of them.
 #[derive(Debug)]
 pub(crate) struct Located {
     pub(crate) superblocks: [Option<Superblock>; 2],
@@ -163,7 +163,7 @@ pub(crate) fn locate(device: &dyn BlockDevice, force: bool) -> Result<Located> {
         device.read(block * BLOCK, &mut bytes).map(|()| bytes)
     };
     let Some(placeholder) = Placeholder::parse(&read(0)?, 0) else {
-        // the second superblock is the last block of a device that did not change its length
+        // the second superblock is the last block of a device whose length has not changed
         return match Superblock::parse(&read(blocks - 1)?) {
             Ok(last) if last.phase == Phase::Active && last.layout.blocks == blocks => {
                 if force {
@@ -184,7 +184,7 @@ pub(crate) fn locate(device: &dyn BlockDevice, force: bool) -> Result<Located> {
             expected: placeholder.blocks.saturating_mul(BLOCK),
         });
     }
-    // on a device of its own the log may be another's, or none
+    // a separate log device may contain another layer's log, or none
     let elsewhere = placeholder.split > 0;
     let mut located = superblocks_at(device, placeholder.superblocks).map_err(|error| match error {
         Error::Corrupt(_) if elsewhere => Error::WrongLog,
@@ -232,7 +232,7 @@ impl<D: BlockDevice> Kero<D> {
     /// Opens the layer of a device. Nothing is written; the time is bounded by the length of the log.
     ///
     /// # Errors
-    /// Those of the device, and a sentence for a layer that cannot be used.
+    /// Those of the device, and a description for a layer that cannot be used.
     pub fn open(device: D, options: Options) -> Result<Self> {
         let located = locate(&device, options.force)?;
         match located.newest.phase {
@@ -247,7 +247,7 @@ impl<D: BlockDevice> Kero<D> {
         let layout = located.newest.layout;
         let read_only = options.read_only || device.geometry().read_only;
         if !read_only {
-            // what a process that was killed wrote last may not be durable yet, and the next header says that it is
+            // the last writes of a killed process may not be durable yet, and the next header proves that they are
             device.flush()?;
         }
         let found = recover(&device, &located.superblocks, (layout, located.newest.uuid), options.mutant())?;
@@ -309,7 +309,7 @@ impl<D: BlockDevice> Kero<D> {
         self.layout
     }
 
-    /// Whether the newest content of the block with this byte is in the log or in memory.
+    /// Whether the newest content of the block at this byte is in the log or in memory.
     pub fn is_mapped(&self, offset: u64) -> bool {
         let state = self.shared();
         u32::try_from(offset / BLOCK).is_ok_and(|address| !state.all_home(address, address.saturating_add(1)))
@@ -320,25 +320,25 @@ impl<D: BlockDevice> Kero<D> {
         self.shared().group
     }
 
-    /// The device beneath.
+    /// The underlying device.
     pub fn device(&self) -> &D {
         &self.device
     }
 
-    /// Ends the use of the layer. What was not flushed is lost.
+    /// Ends the use of the layer. Data that was not flushed is lost.
     pub fn into_device(self) -> D {
         self.device
     }
 
-    /// Bytes of whole blocks that survive together or not at all when nothing else is written between two flushes. More
-    /// is split in the order of arrival, and counted.
+    /// The number of bytes of whole blocks that survive together or not at all if nothing else is written between two
+    /// flushes. Larger groups are split in the order of arrival, and counted.
     pub fn group_bytes(&self) -> u64 {
         let limit = self.layout.group();
         let headers = limit / (self.layout.segment - 1) + 5;
         u64::from(limit.saturating_sub(headers)) * BLOCK
     }
 
-    /// The statistics since it was opened.
+    /// The statistics since the layer was opened.
     pub fn stats(&self) -> Stats {
         let state = self.shared();
         let log = u64::from(self.layout.log) * BLOCK;
@@ -352,7 +352,7 @@ impl<D: BlockDevice> Kero<D> {
         }
     }
 
-    // What a thread that panicked leaves is at worst a group that is not whole.
+    // A thread that panicked leaves an incomplete group at worst.
     fn shared(&self) -> RwLockReadGuard<'_, State> {
         self.state.read()
     }
@@ -365,7 +365,7 @@ impl<D: BlockDevice> Kero<D> {
         self.log.lock()
     }
 
-    /// The state, for a change.
+    /// Locks the state for a change.
     fn writable(&self, op: &'static str) -> Result<RwLockWriteGuard<'_, State>> {
         if self.read_only {
             return Err(Error::ReadOnly(op));
@@ -378,7 +378,7 @@ impl<D: BlockDevice> Kero<D> {
         }
     }
 
-    /// Ends the open group and returns when it is durable. `count` counts it.
+    /// Ends the open group and returns when it is durable. `count` is applied to the statistics.
     fn commit(&self, op: &'static str, count: fn(&mut Stats)) -> Result<()> {
         let log = self.log();
         let mut state = self.writable(op)?;
@@ -391,7 +391,7 @@ impl<D: BlockDevice> Kero<D> {
         Ok(())
     }
 
-    /// As [`Kero::commit`]; the caller has the log.
+    /// As [`Kero::commit`]; the caller has locked the log.
     fn commit_locked(&self, mut state: RwLockWriteGuard<'_, State>) -> Result<()> {
         state.settle(&self.device)?;
         if state.open.written == 0 {
@@ -410,7 +410,7 @@ impl<D: BlockDevice> Kero<D> {
         Ok(())
     }
 
-    /// Writes down what is pending where it has become much, and ends the group where it would not fit.
+    /// Writes pending changes to the log if there are many, and ends the group if they would not fit.
     fn relieve(&self) -> Result<()> {
         if !self.shared().is_heavy() {
             return Ok(());
@@ -427,14 +427,14 @@ impl<D: BlockDevice> Kero<D> {
         }
         state.settle(&self.device)?;
         if state.open.written == 0 {
-            // and as much more as one step may add before this looks again
+            // and as much more as one step may add before the next check
             state.ensure_space(&self.device, limit + limit / 2)?;
         }
         state.write_down(&self.device, false)
     }
 
-    /// Sends up to `budget` blocks of 4 KiB home, or appends them again where they are hot; what that changes becomes
-    /// durable with the next group. Returns how many. To be called when nothing else is to be done.
+    /// Moves up to `budget` blocks of 4 KiB home, or appends hot ones again; these changes become durable with the next
+    /// group. Returns the number of blocks. To be called when the layer is idle.
     ///
     /// # Errors
     /// Those of the device; after one, nothing is written any more.
@@ -447,15 +447,15 @@ impl<D: BlockDevice> Kero<D> {
         state.go_home(&self.device, budget)
     }
 
-    /// Whether a group is open that [`Kero::tick`] would end some time. None is where writing has ended by a failure.
+    /// Whether a group is open that [`Kero::tick`] would end. `false` after a failure that ended writing.
     #[must_use]
     pub fn has_open_group(&self) -> bool {
         let state = self.shared();
         self.options.by_time && state.failed.is_none() && state.open.begun.is_some()
     }
 
-    /// Says what time it is, as a time since any fixed moment, and ends the open group where that is asked for and the
-    /// group is quiet or old enough.
+    /// Sets the time, since any fixed moment, and ends the open group if the options require that and the group is
+    /// quiet or old enough.
     ///
     /// # Errors
     /// Those of a flush.
@@ -480,7 +480,7 @@ impl<D: BlockDevice> Kero<D> {
 
     fn put(&self, offset: u64, data: &[u8], fresh: bool) -> Result<()> {
         self.admit(Op::Write, offset, data.len() as u64)?;
-        // steps that cannot make a group much larger than it may be
+        // steps that cannot make a group much larger than its limit
         let step = (u64::from((self.layout.group() / 4).clamp(1, 1024)) * BLOCK) as usize;
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
@@ -506,7 +506,7 @@ impl<D: BlockDevice> Kero<D> {
         let mut in_place: Vec<(u32, &[u8])> = Vec::new();
         {
             let mut state = self.writable("write")?;
-            // however many write at the same time, the group stays one that fits
+            // the group always fits, however many threads write at the same time
             if state.is_heavy() {
                 return Ok(Step::Heavy);
             }
@@ -564,7 +564,7 @@ impl<D: BlockDevice> Kero<D> {
                 || address.checked_sub(1).is_some_and(|one| state.open.homes.contains_key(&one));
             state.open.scattered += u32::from(!joins);
             before = Some(*address);
-            // a write of the same block that came meanwhile is in memory: either may be the newer one
+            // a write of the same block in the meantime is in memory: either may be the newer one
             state.open.homes.insert(*address, crc32c::crc32c(bytes));
         }
         state.changed();
@@ -589,7 +589,7 @@ impl<D: BlockDevice> Kero<D> {
         Ok(reads.into_iter().try_for_each(|read| read.result)?)
     }
 
-    /// Copies what is in memory, and adds the reads of the device that the rest takes.
+    /// Copies parts that are in memory, and adds the device reads for the rest.
     fn gather<'b>(&self, state: &State, offset: u64, buf: &'b mut [u8], reads: &mut Vec<Read<'b>>) {
         let (mut rest, mut at, mut hits) = (buf, offset, 0);
         while !rest.is_empty() {
@@ -606,7 +606,7 @@ impl<D: BlockDevice> Kero<D> {
                     continue;
                 }
             };
-            // what follows on the device as it does here
+            // extend the read while the blocks are adjacent on the device, too
             while let Some(from) = from
                 && len < rest.len() as u64
                 && matches!(state.source(((at + len) / BLOCK) as u32), Source::Device(next) if next == from + len)
@@ -655,7 +655,7 @@ impl<D: BlockDevice> Kero<D> {
         }
     }
 
-    /// The end of the blocks from `first` on, at most `end`, that have content, or that have none; and whether they
+    /// The end of the blocks from `first` on, at most `end`, that all have content or all have none; and whether they
     /// have none.
     fn blank_run(&self, first: u32, end: u32) -> (u32, bool) {
         let state = self.shared();
@@ -702,7 +702,7 @@ impl<D: BlockDevice> Kero<D> {
     }
 }
 
-/// The blocks that bytes at `offset` lie in: each address, where in the block they begin, and its bytes.
+/// The blocks that contain the bytes at `offset`: each block's address, the offset in the block, and its bytes.
 fn blocks_of(offset: u64, data: &[u8]) -> impl Iterator<Item = (u32, usize, &[u8])> {
     let (mut at, mut rest) = (offset, data);
     std::iter::from_fn(move || {
@@ -763,7 +763,7 @@ impl<D: BlockDevice> BlockDevice for Kero<D> {
         self.put(offset, data, false).map_err(|error| error.into_device(Op::Write, offset, data.len() as u64))
     }
 
-    /// Whole blocks go to their own place at once, and are written once.
+    /// Writes whole blocks in place immediately, and only once.
     fn write_fresh(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
         self.put(offset, data, true).map_err(|error| error.into_device(Op::Write, offset, data.len() as u64))
     }
@@ -772,8 +772,8 @@ impl<D: BlockDevice> BlockDevice for Kero<D> {
         self.commit("flush", |_| {}).map_err(|error| error.into_device(Op::Flush, 0, 0))
     }
 
-    /// Whole MiB lose their content and read as zeroes until something is written there; what is smaller only leaves
-    /// the log, and reads as anything.
+    /// Discards whole MiB, which read as zeroes until they are written; smaller parts only leave the log, and their
+    /// content is undefined.
     fn discard(&self, offset: u64, len: u64) -> blockdev::Result<()> {
         self.forget(offset, len).map_err(|error| error.into_device(Op::Discard, offset, len))
     }

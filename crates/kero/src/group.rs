@@ -1,7 +1,7 @@
-//! The open group: what was written since the last flush and is in no record yet.
+//! The open group: changes since the last flush that are in no record yet.
 //!
-//! It lies over the table: reads look here first. What it says counts in the order discards, drops, homes, blocks; each
-//! set only contains what the later ones have not made void.
+//! It overrides the table: reads search it first. Its parts apply in the order discards, drops, homes, blocks; each set
+//! contains only entries that later ones do not void.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::bytes::Entry;
 use crate::layout::{Layout, MIB, MOVED};
 
-/// Most pending blocks that went home before they are written into records.
+/// The maximum number of pending blocks written home before they are written to records.
 pub(crate) const MOST_HOMES: usize = 16_384;
 
-/// A set of numbers of blocks or of MiB, as ranges: first and end of each.
+/// A set of numbers of blocks or of MiB, as ranges: the first number and the end of each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NumberSet(BTreeMap<u32, u32>);
 
@@ -22,12 +22,12 @@ impl NumberSet {
         self.insert_run(number, number.saturating_add(1));
     }
 
-    /// Adds those from `first` to before `end`.
+    /// Adds the numbers in `first..end`.
     pub(crate) fn insert_run(&mut self, mut first: u32, mut end: u32) {
         if first >= end {
             return;
         }
-        // what overlaps or touches becomes part of it
+        // overlapping and adjacent ranges are merged with it
         while let Some((&start, &stop)) = self.0.range(..=end).next_back() {
             if stop < first {
                 break;
@@ -38,7 +38,7 @@ impl NumberSet {
         self.0.insert(first, end);
     }
 
-    /// First and end of each run, ascending.
+    /// The first number and the end of each run, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         self.0.iter().map(|(first, end)| (*first, *end))
     }
@@ -56,7 +56,7 @@ impl NumberSet {
         self.0.range(..=number).next_back().is_some_and(|(_, stop)| *stop > number)
     }
 
-    /// Whether one of the numbers from `first` to before `end` is there.
+    /// Whether one of the numbers in `first..end` is in the set.
     pub(crate) fn overlaps(&self, first: u32, end: u32) -> bool {
         self.0.range(..end).next_back().is_some_and(|(_, stop)| *stop > first)
     }
@@ -67,25 +67,25 @@ impl NumberSet {
 pub(crate) struct Open {
     /// New content.
     pub(crate) blocks: BTreeMap<u32, Box<[u8]>>,
-    /// Blocks that were written in their own place, with their CRC32C.
+    /// Blocks that were written home, with their CRC32C.
     pub(crate) homes: BTreeMap<u32, u32>,
     /// Blocks that leave the log without content.
     pub(crate) drops: BTreeSet<u32>,
     /// MiB that lose their content.
     pub(crate) discards: NumberSet,
-    /// Blocks of the log that records of this group take already.
+    /// Blocks of the log that are used by records of this group so far.
     pub(crate) written: u32,
-    /// The number of runs written in their own places, at most.
+    /// The number of runs written home, at most.
     pub(crate) scattered: u32,
-    /// Blocks that such records call home.
+    /// Blocks that such records list as written home.
     pub(crate) written_homes: NumberSet,
     /// MiB that such records discard.
     pub(crate) written_discards: NumberSet,
-    /// It was looked whether another opening writes to the device.
-    pub(crate) looked: bool,
-    /// When its first change came.
+    /// The check for another instance that writes to the device was made.
+    pub(crate) settled: bool,
+    /// The time of its first change.
     pub(crate) begun: Option<Duration>,
-    /// When the newest change by a caller came, or the first block went home.
+    /// The time of the newest change by a caller, or of the first block that moved home.
     pub(crate) changed: Duration,
 }
 
@@ -99,14 +99,14 @@ impl Open {
         self.blocks.is_empty() && self.homes.is_empty() && self.drops.is_empty() && self.discards.is_empty()
     }
 
-    /// Most blocks of the log that what is pending takes.
+    /// The maximum number of blocks of the log for the pending changes.
     pub(crate) fn cost(&self, layout: &Layout) -> u32 {
         let discards = self.discards.len() + layout.mibs() as usize / usize::from(u16::MAX);
         let entries = self.homes.len() + self.drops.len() + if self.discards.is_empty() { 0 } else { discards };
         layout.cost(self.blocks.len() as u64, entries as u64)
     }
 
-    /// Takes everything out of the MiB from `first` to before `end`.
+    /// Removes everything in the MiB `first..end`, and discards them.
     pub(crate) fn discard(&mut self, first: u32, end: u32) {
         let blocks = first.saturating_mul(MIB)..end.saturating_mul(MIB);
         cut(&mut self.blocks, &blocks);
@@ -115,7 +115,7 @@ impl Open {
         self.discards.insert_run(first, end);
     }
 
-    /// All but the blocks, as entries in the order in which they count.
+    /// All changes but the blocks, as entries in the order in which they apply.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let most = u32::from(u16::MAX);
         let discards = self.discards.iter().flat_map(|(first, end)| {
@@ -127,7 +127,7 @@ impl Open {
     }
 }
 
-/// Removes what lies in a range.
+/// Removes the entries in a range.
 fn cut<V>(map: &mut BTreeMap<u32, V>, range: &std::ops::Range<u32>) {
     if map.range(range.clone()).next().is_some() {
         let mut behind = map.split_off(&range.start);
@@ -140,7 +140,7 @@ pub(crate) fn drop_entries(drops: &BTreeSet<u32>) -> impl Iterator<Item = Entry>
     runs(drops.iter().copied()).map(|(address, count)| Entry::Drop { address, count })
 }
 
-/// Entries for blocks that are at home.
+/// Entries for blocks that were written home.
 pub(crate) fn home_entries(homes: &BTreeMap<u32, u32>) -> impl Iterator<Item = Entry> {
     runs(homes.keys().copied()).map(|(address, count)| {
         let range = homes.range(address..=address.saturating_add(u32::from(count) - 1));
@@ -152,7 +152,7 @@ pub(crate) fn home_entries(homes: &BTreeMap<u32, u32>) -> impl Iterator<Item = E
     })
 }
 
-/// First and length of each run of ascending numbers.
+/// The first number and the length of each run of ascending numbers.
 fn runs(numbers: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, u16)> {
     let mut numbers = numbers.peekable();
     std::iter::from_fn(move || {
@@ -165,7 +165,7 @@ fn runs(numbers: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, u16)> 
     })
 }
 
-/// Runs of blocks that lie behind each other on the device: blocks with another home stand alone.
+/// Runs of blocks that are adjacent on the device: blocks with another home location are separate.
 pub(crate) fn device_runs(addresses: &[u32]) -> Vec<std::ops::Range<usize>> {
     let mut found: Vec<std::ops::Range<usize>> = Vec::new();
     for (index, address) in addresses.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Going home: committed content leaves the log for its own place.
+//! Moving home: committed content leaves the log for its home location.
 //!
-//! 1. Only what the durable table maps goes home, ascending and merged. When the caller has time, its entry is a home
-//!    entry with the checksum, in the record of the same flush: where the home write did not survive, neither did the
-//!    group that drops the entry. To make space, many go at once: behind a flush of their own they are dropped.
-//! 2. With half a lap to go until the head is there, cold blocks go home and hot ones are appended again when the
-//!    caller has time ([`idle`](crate::Kero::idle)).
-//! 3. With a fifth of a lap to go, all go home before a group is written: in a group of their own, behind the newest
+//! 1. Only content in the durable table moves home, ascending and merged. When the layer is idle, its entry is a home
+//!    entry with the checksum, in the record of the same flush: if the home write did not survive, neither did the
+//!    group that drops the entry. To free space, many blocks move at once: they are flushed first, and then dropped.
+//! 2. When half a lap or less remains before the head reaches them, cold blocks move home and hot ones are appended
+//!    again, when the layer is idle ([`idle`](crate::Kero::idle)).
+//! 3. When a fifth of a lap remains, all move home before a group is written: in a group of their own, after the newest
 //!    durable one, so that no group of the caller is split.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,20 +19,20 @@ use crate::layout::{BLOCK, MIB};
 use crate::mutant::Mutant;
 use crate::state::{MOST_SCATTERED, State};
 
-/// Most blocks of a group that goes home.
+/// The maximum number of blocks of a group that moves home.
 const MOST: usize = 1024;
 
 /// Blocks with their content, ascending.
 type Contents = BTreeMap<u32, Box<[u8]>>;
 
 impl State {
-    /// Blocks of the log that are never used up by groups: two checkpoints, and what going home takes.
+    /// The number of blocks of the log that groups never use: for two checkpoints, and for moving blocks home.
     fn reserve(&self) -> u32 {
         2 * self.layout.checkpoint_cost() + 4 + self.layout.segment
     }
 
-    /// Sees to it that a group of `cost` blocks fits, and a fifth of the log is free. All groups are durable, no record
-    /// of the open one is written, and all is settled.
+    /// Ensures that a group of `cost` blocks fits, and that a fifth of the log is free. All groups must be durable, no
+    /// record of the open one written, and the state settled.
     pub(crate) fn ensure_space(&mut self, device: &dyn BlockDevice, cost: u32) -> Result<()> {
         let done = self.try_ensure_space(device, cost);
         self.fail(done)
@@ -64,13 +64,12 @@ impl State {
         Ok(())
     }
 
-    /// Sends everything home that stands in these segments, in a group of its own, and returns how many entries that
-    /// took.
+    /// Moves everything in these segments home, in a group of its own, and returns the number of entries for that.
     pub(crate) fn clean(&mut self, device: &dyn BlockDevice, segments: &[u32]) -> Result<usize> {
         let mut early = BTreeMap::new();
         let done = self.try_clean(device, segments, &mut early);
         if done.is_err() {
-            // they are at home all the same: reads go on
+            // the blocks are at home nevertheless: reads still work
             self.open.homes.extend(early);
         }
         done
@@ -92,11 +91,10 @@ impl State {
                 }
                 let Some(address) = self.table.address_of(slot) else { continue };
                 if self.open.homes.contains_key(&address) && self.open.discards.contains(address / MIB) {
-                    // discarded, then written in place, for nothing counts there: its home entry must follow the
-                    // discard
+                    // discarded, then written home, as the block had no content: its home entry must follow the discard
                     meta.push(Entry::Drop { address, count: 1 });
                 } else if let Some(checksum) = self.open.homes.remove(&address) {
-                    // at home already, or written in place where nothing counts: this one may count early
+                    // at home already, or written home as the block had no content: this one may apply early
                     homes.insert(address, checksum);
                     early.insert(address, checksum);
                 } else if self.home_is_busy(address) {
@@ -146,7 +144,7 @@ impl State {
         Ok(meta.len() + payload.len())
     }
 
-    /// Reads slots, each for a block, in the order of the log.
+    /// Reads the slots of blocks, in the order of the log.
     fn read_slots(&self, device: &dyn BlockDevice, slots: &[(u32, u32)]) -> Result<Contents> {
         let mut contents: Vec<Box<[u8]>> = slots.iter().map(|_| vec![0; BLOCK as usize].into_boxed_slice()).collect();
         let mut reads: Vec<Read<'_>> = slots
@@ -161,8 +159,9 @@ impl State {
         Ok(slots.iter().map(|(address, _)| *address).zip(contents).collect())
     }
 
-    /// Sends up to `budget` blocks home that are cold, and appends hot ones to the open group again, where the head
-    /// comes within half a lap. Returns how many. No record of the open group is written, and all groups are durable.
+    /// Moves up to `budget` cold blocks home, and appends hot ones to the open group again, from segments that the head
+    /// reaches within half a lap. Returns the number of blocks. No record of the open group may be written, and all
+    /// groups must be durable.
     pub(crate) fn go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
         let done = self.try_go_home(device, budget);
         self.fail(done)
@@ -171,7 +170,7 @@ impl State {
     fn try_go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
         self.write_deferred_home(device)?;
         self.settle(device)?;
-        // the open group must stay one that fits
+        // the open group must not exceed its limit
         let space = self.layout.group().saturating_sub(self.open.cost(&self.layout)) / 2;
         let scattered = MOST_SCATTERED.saturating_sub(self.open.scattered) as usize;
         let budget = budget.min(space as usize).min(scattered);
@@ -214,7 +213,7 @@ impl State {
         Ok(cold.len() + hot.len())
     }
 
-    /// The home writes that the mutant deferred.
+    /// Makes the home writes that a mutant deferred.
     fn write_deferred_home(&mut self, device: &dyn BlockDevice) -> Result<()> {
         let deferred = std::mem::take(&mut self.deferred_home);
         if !deferred.is_empty() {

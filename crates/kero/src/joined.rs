@@ -1,6 +1,6 @@
-//! Two devices as one, for a log on another device than the data.
+//! Two devices as one, for a log that is not on the device of the data.
 //!
-//! The whole blocks of the first come first, and the second one behind them. A flush is one of both.
+//! The whole blocks of the first device come first, then the second one. A flush flushes both.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use blockdev::{BlockDevice, Geometry, Op, Read, Result, Write};
 
 use crate::layout::BLOCK;
 
-/// A device and another one behind it.
+/// A device followed by another one.
 pub struct Joined {
     first: Arc<dyn BlockDevice>,
     second: Arc<dyn BlockDevice>,
-    /// The byte at which the second one begins.
+    /// The first byte of the second device.
     split: u64,
     geometry: Geometry,
 }
@@ -24,7 +24,7 @@ impl std::fmt::Debug for Joined {
 }
 
 impl Joined {
-    /// `second` behind the whole blocks of `first`.
+    /// Joins the whole blocks of `first` with `second` after them.
     #[must_use]
     pub fn new(first: Arc<dyn BlockDevice>, second: Arc<dyn BlockDevice>) -> Self {
         let (a, b) = (first.geometry(), second.geometry());
@@ -33,18 +33,18 @@ impl Joined {
             len: split.saturating_add(b.len / BLOCK * BLOCK),
             sector: a.sector.min(b.sector),
             read_only: a.read_only || b.read_only,
-            group: 0, // a flush of both is none of both at once
+            group: 0, // the flushes of both are not one atomic flush
         };
         Self { first, second, split, geometry }
     }
 
-    /// The byte at which the second device begins.
+    /// The first byte of the second device.
     #[must_use]
     pub fn split(&self) -> u64 {
         self.split
     }
 
-    /// The device of a byte, the offset there, and how many of `len` bytes lie there.
+    /// The device of a byte, the offset there, and the number of the `len` bytes on that device.
     fn place(&self, offset: u64, len: u64) -> (&Arc<dyn BlockDevice>, u64, u64) {
         match self.split.checked_sub(offset) {
             Some(before) if before > 0 => (&self.first, offset, len.min(before)),
@@ -69,7 +69,7 @@ impl Joined {
         Ok(())
     }
 
-    /// Whether bytes lie on the first device, on the second one, or on both.
+    /// Whether all bytes are on the second device; `None` if they are on both.
     fn side(&self, offset: u64, len: usize) -> Option<bool> {
         if offset >= self.split {
             return Some(true);
@@ -130,7 +130,7 @@ impl BlockDevice for Joined {
     }
 
     fn write_many(&self, writes: &mut [Write<'_>]) {
-        // what is written at once goes home, to the first device
+        // fresh blocks are written home, on the first device
         let inside = writes.iter().all(|write| self.side(write.offset, write.data.len()) == Some(false));
         if inside && !self.geometry.read_only {
             return self.first.write_many(writes);

@@ -5,20 +5,20 @@
 //! │ data, each block at its own address │ SB │ home of 0 │ home of 16 │ log, a ring │ SB │
 //! ```
 
-/// Bytes of a block, the unit of everything here.
+/// The size of a block in bytes, the unit of everything here.
 pub const BLOCK: u64 = 4096;
-/// Blocks of a MiB, the unit of discards.
+/// The number of blocks in a MiB, the unit of discards.
 pub const MIB: u32 = 256;
-/// Blocks that have another home than their own address.
+/// Blocks whose home location is not their own address.
 pub const MOVED: [u32; 2] = [0, 16];
-/// Most blocks of a log: 64 GiB.
+/// The maximum length of a log in blocks: 64 GiB.
 pub const MOST_LOG: u32 = 1 << 24;
-/// Least blocks of a log: as short as the tests make it.
+/// The minimum length of a log in blocks: for tests.
 pub const LEAST_LOG: u32 = 64;
-/// Blocks beside data and log: two superblocks, two homes.
+/// The number of blocks in addition to data and log: two superblocks, two homes.
 const OWN: u64 = 4;
 
-/// The layout of a device. Every number was checked, so that arithmetic with them cannot fail.
+/// The layout of a device. All numbers are validated, so that arithmetic with them cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Blocks of the device.
@@ -34,10 +34,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a device of `blocks` blocks with a log of `log` blocks in segments of `segment`.
+    /// Computes the layout of a device of `blocks` blocks with a log of `log` blocks in segments of `segment`.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// A description of the defect.
     pub fn new(blocks: u64, log: u32, segment: u32) -> Result<Self, &'static str> {
         if !(LEAST_LOG..=MOST_LOG).contains(&log) {
             return Err("superblock with a log of an impossible size");
@@ -63,51 +63,51 @@ impl Layout {
         (log / 16).next_power_of_two().clamp(8, 256)
     }
 
-    /// Blocks of the two superblocks.
+    /// The blocks of the two superblocks.
     #[must_use]
     pub fn superblocks(&self) -> [u64; 2] {
         [u64::from(self.data), self.blocks - 1]
     }
 
-    /// First byte of the home of a block of data.
+    /// The first byte of the home location of a block of data.
     #[must_use]
     pub fn home(&self, address: u32) -> u64 {
         let moved = MOVED.iter().position(|moved| *moved == address);
         moved.map_or(u64::from(address), |number| u64::from(self.data) + 1 + number as u64) * BLOCK
     }
 
-    /// First byte of a block of the log.
+    /// The first byte of a block of the log.
     #[must_use]
     pub fn slot(&self, slot: u32) -> u64 {
         (self.log_first + u64::from(slot)) * BLOCK
     }
 
-    /// MiB of the data; the last one may be short.
+    /// The number of MiB of data; the last one may be short.
     #[must_use]
     pub fn mibs(&self) -> u32 {
         self.data.div_ceil(MIB)
     }
 
-    /// Bytes of the largest checkpoint.
+    /// The size of the largest checkpoint in bytes.
     #[must_use]
     pub fn checkpoint_bytes(&self) -> u64 {
         8 + 8 * u64::from(self.log) + u64::from(self.mibs().div_ceil(8))
     }
 
-    /// Most blocks of the log that a checkpoint takes.
+    /// The maximum number of blocks of the log for a checkpoint.
     #[must_use]
     pub fn checkpoint_cost(&self) -> u32 {
         self.cost(self.checkpoint_bytes().div_ceil(BLOCK), 0)
     }
 
-    /// Most blocks of the log that a group of `payload` blocks and `entries` other entries takes.
+    /// The maximum number of blocks of the log for a group of `payload` blocks and `entries` other entries.
     #[must_use]
     pub fn cost(&self, payload: u64, entries: u64) -> u32 {
         let headers = payload / u64::from(self.segment - 1) + entries / 255 + 3;
         u32::try_from(payload + headers).unwrap_or(u32::MAX)
     }
 
-    /// Blocks of the log that a group may take and survive as a whole.
+    /// The maximum number of blocks of the log for a group that survives as a whole.
     #[must_use]
     pub fn group(&self) -> u32 {
         self.log / 8

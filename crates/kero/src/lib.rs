@@ -1,16 +1,16 @@
-//! Kero: a device over a device. Each logical block lies at its home, its own address, or in a log at the end of the
-//! device; everything between two flushes survives together or not at all.
+//! Kero: a device on top of another. Each logical block is at its home, its own address, or in a log at the end of the
+//! device; all writes between two flushes survive together or not at all.
 //!
 //! ```text
 //! Kero (device.rs) ──► open group (group.rs), in memory, over the
 //!                      table (table.rs): block → slot of the log
 //!        flush ──► records (state.rs, bytes.rs) ──► head of the ring (ring.rs): one write, one flush
-//!        idle, or a full log ──► going home (home.rs)
-//! Background (background.rs): a thread beside it; `kero:DEVICE`. Joined (joined.rs): a log on another device
-//! open ──► newest whole checkpoint, then records (recover.rs)      format, drain (make.rs)
+//!        idle, or a full log ──► moving home (home.rs)
+//! Background (background.rs): a thread for it; `kero:DEVICE`. Joined (joined.rs): a log on another device
+//! open ──► newest complete checkpoint, then records (recover.rs)   format, drain (make.rs)
 //! ```
 //!
-//! Reasons are in docs/design/kero.md, bytes in FORMAT.md.
+//! The reasons are in docs/design/kero.md, the bytes in FORMAT.md.
 //!
 //! ```
 //! use blockdev::{BlockDevice, MemoryDevice};

@@ -1,8 +1,9 @@
-//! Putting the layer onto a device, and taking it away.
+//! Adding the layer to a device, and removing it.
 //!
-//! `format`: copies of blocks 0 and 16, a first checkpoint and superblocks, flush; placeholder 0, its first sector before
-//! the others, flush; placeholder 16, flush; superblocks that say "in use", one after the other. `drain` is the
-//! reverse: everything home, superblocks that say "being removed", block 16, block 0, its first sector last. So for as
+//! `format`: copies of blocks 0 and 16, a first checkpoint and superblocks, flush; placeholder 0, its first sector
+//! before the others, flush; placeholder 16, flush; superblocks with the state "in use", one after the other. `drain`
+//! is the reverse: everything moves home, superblocks with the state "being removed", block 16, block 0, its first
+//! sector last. So while anything of the device is not at home, the first sector of block 0 is the placeholder.
 //! long as anything of the device is not in its own place, the first sector of block 0 is the placeholder.
 
 use blockdev::{BlockDevice, Op};
@@ -13,24 +14,23 @@ use crate::error::{Error, Result};
 use crate::layout::{BLOCK, LEAST_LOG, Layout, MIB, MOST_LOG, MOVED};
 use crate::table::Table;
 
-/// Bytes of a sector, which is written whole or not at all.
+/// The size of a sector in bytes; it is written as a whole or not at all.
 const SECTOR: u64 = 512;
 
-/// The options for making a layer.
+/// The options of `format`.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
-    /// Bytes of the log; a 64th of the device, 4 MiB to 4 GiB, where it is not said.
+    /// The size of the log in bytes; by default a 64th of the device, 4 MiB to 4 GiB.
     pub log: Option<u64>,
-    /// Bytes of the shortest log: 4 MiB. Tests make it shorter.
+    /// The minimum size of a log in bytes: 4 MiB. Shorter in tests.
     pub least_log: u64,
-    /// Discard what stands on the device. Otherwise all of it counts as content.
+    /// Discards the content of the device. Otherwise all of it is the layer's content.
     pub empty: bool,
-    /// The byte at which the volume on the device ends, if there is one: it must not reach into Kero's own blocks.
+    /// The end of the volume on the device in bytes, if there is one: it must not extend into Kero's own blocks.
     pub volume: Option<u64>,
-    /// The block from which on another device has what follows, as [`Joined`](crate::Joined) has it: that is the log's
-    /// alone.
+    /// The first block that is on another device, as in [`Joined`](crate::Joined): that is for the log alone.
     pub split: Option<u64>,
-    /// The layer's UUID; drawn where it is not said.
+    /// The layer's UUID; random by default.
     pub uuid: Option<[u8; 16]>,
 }
 
@@ -40,7 +40,7 @@ impl Default for FormatOptions {
     }
 }
 
-/// Whether a placeholder stands in block 0: what else is on the device is not what it seems.
+/// Whether block 0 contains a placeholder: the rest of the device is not what it appears to be then.
 pub fn is_layered(device: &(impl BlockDevice + ?Sized)) -> bool {
     let mut bytes = vec![0; BLOCK as usize];
     device.geometry().len >= BLOCK && device.read(0, &mut bytes).is_ok() && Placeholder::parse(&bytes, 0).is_some()
@@ -50,7 +50,7 @@ pub fn is_layered(device: &(impl BlockDevice + ?Sized)) -> bool {
 fn layout_for(len: u64, options: &FormatOptions) -> Result<Layout> {
     let most = (4 << 30u64).max(options.least_log);
     let usual = match options.split {
-        // all of the other device, without the superblocks and the homes that stand there
+        // all of the other device, without the superblocks and homes on it
         Some(split) => (len.saturating_sub(split * BLOCK).saturating_sub(4 * BLOCK)).min(most),
         None => (len / 64).clamp(options.least_log, most),
     };
@@ -92,7 +92,7 @@ fn layout_for(len: u64, options: &FormatOptions) -> Result<Layout> {
     }
 }
 
-/// The superblock and the record of a layer without a mapping; the record lies in block 0 of the log.
+/// The superblock and the record of a layer without a mapping; the record is in block 0 of the log.
 fn first_checkpoint(layout: Layout, uuid: [u8; 16], content: bool) -> (Vec<u8>, Superblock) {
     let mut bytes = Table::new(&layout, content).encode();
     bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
@@ -129,11 +129,11 @@ fn first_checkpoint(layout: Layout, uuid: [u8; 16], content: bool) -> (Vec<u8>, 
     (out, superblock)
 }
 
-/// Puts a layer onto a device. All that stands there is its content, at the same addresses, unless
-/// [`FormatOptions::empty`] says otherwise.
+/// Adds a layer to a device. The device's data becomes the layer's content, at the same addresses, unless
+/// [`FormatOptions::empty`] is set.
 ///
 /// # Errors
-/// Those of the device, and a sentence where the device, the log or what stands there does not allow it.
+/// Those of the device, and a description if the device, the log or the volume on it is not suitable.
 pub fn format<D: BlockDevice>(device: &D, options: &FormatOptions) -> Result<()> {
     let geometry = device.geometry();
     geometry.admit(Op::Write, 0, 0)?;
@@ -175,7 +175,7 @@ pub fn format<D: BlockDevice>(device: &D, options: &FormatOptions) -> Result<()>
     write_superblocks(device, &mut superblock)
 }
 
-/// Writes both superblocks, the second when the first is durable.
+/// Writes both superblocks, the second one after the first is durable.
 fn write_superblocks(device: &dyn BlockDevice, superblock: &mut Superblock) -> Result<()> {
     for block in superblock.layout.superblocks() {
         superblock.generation += 1;
@@ -191,11 +191,11 @@ fn block_at(device: &dyn BlockDevice, address: u32) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Takes the layer away: all content goes to its own place, and what is left is a plain device. What was cut short is
-/// finished, also a `format`.
+/// Removes the layer: all content moves to its home location, and a plain device remains. Completes an interrupted
+/// removal or `format`.
 ///
 /// # Errors
-/// Those of the device and of opening. Nothing is lost: it can be tried again.
+/// Those of the device and of opening. Nothing is lost: it can be repeated.
 pub fn drain<D: BlockDevice>(device: &D, options: Options) -> Result<()> {
     drain_with(device, options, &mut |_| {}).map(drop)
 }
@@ -203,13 +203,13 @@ pub fn drain<D: BlockDevice>(device: &D, options: Options) -> Result<()> {
 /// The progress of removing a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Bytes that stood in the log when it began.
+    /// Bytes in the log at the start.
     pub total: u64,
-    /// Of these, what is at home.
+    /// Of these, bytes that are at home.
     pub done: u64,
 }
 
-/// As [`drain`]; `progress` hears how far it is.
+/// As [`drain`]; calls `progress` with the progress so far.
 ///
 /// # Errors
 /// Those of [`drain`].
@@ -229,7 +229,7 @@ pub fn drain_with<D: BlockDevice>(device: &D, options: Options, progress: &mut d
     Ok(drained)
 }
 
-/// Everything goes home; the superblocks then say that the layer is being removed.
+/// Moves everything home; the superblocks then have the state "being removed".
 fn empty_log<D: BlockDevice>(
     device: &D,
     located: &Located,
@@ -243,7 +243,7 @@ fn empty_log<D: BlockDevice>(
     let layout = state.layout;
     let segments: Vec<u32> = (0..).take(state.ring.segments.len()).collect();
     let total = u64::from(state.table.mapped()) * BLOCK;
-    // what cannot go home at once, as it may still be verified, is appended and goes with the next group
+    // blocks that cannot move home now, as they may still be verified, are appended and moved with the next group
     for _ in 0..2 * layout.log {
         progress(Drained { total, done: total - (u64::from(state.table.mapped()) * BLOCK).min(total) });
         if state.table.mapped() == 0 {
@@ -263,7 +263,7 @@ fn empty_log<D: BlockDevice>(
     Ok(superblock)
 }
 
-/// Puts blocks 0 and 16 back and removes the superblocks.
+/// Restores blocks 0 and 16 and removes the superblocks.
 fn finish(device: &dyn BlockDevice, superblock: &Superblock) -> Result<()> {
     let layout = superblock.layout;
     let copy = |address: u32| {

@@ -1,38 +1,38 @@
-//! The defects that the tests put into the layer, to see that the explorer finds them.
+//! Defects that the tests inject into the layer, to check that the explorer finds them.
 
-/// One thing that is done wrong.
+/// A defect.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mutant {
-    /// Nothing.
+    /// No defect.
     #[default]
     Identity,
-    /// A write to a block that is not in the log goes home in place.
+    /// A write to a block that is not in the log is made in place.
     ColdInPlace,
-    /// A block that was written in its own place stands in no record.
+    /// A block that was written home is in no record.
     HomeUnrecorded,
-    /// Opening does not verify what the last group calls home.
+    /// Opening does not verify the blocks that the last group lists as written home.
     HomeUnverified,
-    /// Opening believes headers without a look at their checksum.
+    /// Opening accepts headers without a check of their checksum.
     HeaderUnchecked,
-    /// Opening takes any record with the right sequence for the next one.
+    /// Opening accepts any record with the right sequence number as the next one.
     OldEnd,
-    /// Slots are reused before the group that leaves them is durable.
+    /// Slots are reused before the group that frees them is durable.
     ReuseEarly,
     /// Entries leave the log before their blocks are at home.
     TailBeforeHome,
     /// The superblocks are written together with the checkpoint that they name.
     CheckpointUnwritten,
-    /// A discard stands in no record.
+    /// A discard is in no record.
     DiscardUnrecorded,
-    /// A block goes home after a newer one was written there.
+    /// A block is written home after a newer one was written there.
     LateHome,
-    /// A block that the last group calls home is written over in place.
+    /// A block that the last group lists as written home is overwritten in place.
     FreshOverLast,
-    /// A group that opening refused is not made void before other writes.
+    /// A group that opening rejected is not voided before other writes.
     RefusedStays,
-    /// Content that opening read counts as durable.
+    /// Content that opening read is assumed to be durable.
     BelievesMemory,
-    /// It is not looked whether another opening writes to the device.
+    /// There is no check whether another instance writes to the device.
     Unlooked,
 }

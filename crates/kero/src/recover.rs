@@ -1,11 +1,11 @@
-//! Opening: the newest whole checkpoint, then the records behind it. Nothing is written; what only reading vouches for
-//! is written again before the first change.
+//! Opening: the newest complete checkpoint, then the records after it. Nothing is written; content whose only proof is
+//! that it could be read is written again before the first change.
 //!
-//! 1. A record continues the log when its sequence is the next, it names the checksum of the header before, and its
-//!    group is the open one with the same epoch, or the next one behind a whole group.
-//! 2. The header of a group proves the group before. What the last group says is verified, block by block.
-//! 3. What does not continue the log is its ordinary end, unless a header further on belongs to a group that was begun
-//!    only after the broken one was durable.
+//! 1. A record continues the log if it has the next sequence number and the checksum of the previous header, and its
+//!    group is the open one with the same epoch, or the next one after a complete group.
+//! 2. The header of a group proves the previous group. The content of the last group is verified, block by block.
+//! 3. A record that does not continue the log is its ordinary end, unless a later header belongs to a group that was
+//!    begun only after the broken one was durable.
 
 use std::cell::RefCell;
 
@@ -18,53 +18,53 @@ use crate::layout::{BLOCK, Layout, MIB};
 use crate::mutant::Mutant;
 use crate::table::Table;
 
-/// The most segments that may be damaged between the end of the log and what shows that it is none.
+/// The maximum number of consecutive segments that are searched without result for a proof that the log continues.
 const PASSED: u32 = 4;
 
-/// The findings of opening.
+/// The results of opening.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) table: Table,
     /// The block of the log for the next record.
     pub(crate) head: u32,
     pub(crate) sequence: u64,
-    /// The newest whole group.
+    /// The newest complete group.
     pub(crate) group: u64,
-    /// Checksum of the newest header.
+    /// The checksum of the newest header.
     pub(crate) before: u32,
-    /// The blocks which that group calls home.
+    /// The blocks that this group lists as written home.
     pub(crate) homes: NumberSet,
-    /// First block of the checkpoint that was used, and of the older one that a superblock names.
+    /// The first block of the checkpoint that was used, and of the older one named by a superblock.
     pub(crate) checkpoints: [u32; 2],
-    /// Which superblock was used, and what it said.
+    /// The index of the superblock that was used, and its content.
     pub(crate) used: (usize, Superblock),
-    /// Whether a group was refused of which all headers are whole: later writes must not make it whole.
+    /// Whether a group with complete headers was rejected: later writes must not complete it.
     pub(crate) refused: bool,
-    /// The content that was believed as it was read, and is written again before anything else.
+    /// The content that was accepted as it was read, and is written again before anything else.
     pub(crate) unproved: Unproved,
 }
 
-/// The content that no later header proves, and that may be in the memory of the system alone. A flush that fails
-/// leaves pages there that the device lacks, and that count as written: the next flush returns without them, and
-/// reading does not show it.
+/// Content that no later header proves, and that may exist only in the page cache of the system. A flush that fails
+/// leaves pages there that the device lacks, and that count as written: the next flush succeeds without writing them,
+/// and reads do not reveal it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unproved {
-    /// The last group, where it is not a checkpoint that a superblock names.
+    /// The last group, unless it is a checkpoint named by a superblock.
     group: Option<(Position, u64)>,
     /// The position of the next group, and its number.
     end: (Position, u64),
-    /// A group stands there of which all headers are whole, and that was refused.
+    /// A group with complete headers is there, and was rejected.
     refused: bool,
-    /// Which superblock was used, and what it said.
+    /// The index of the superblock that was used, and its content.
     superblock: (usize, Superblock),
 }
 
 impl Unproved {
-    /// Writes it again as it is read now, with this epoch in the superblock, which it returns; a flush has to follow.
+    /// Writes it again as it is read now, with this epoch in the superblock, which is returned; a flush has to follow.
     ///
     /// # Errors
-    /// Those of the device; [`Corrupt`] where the group is no longer there: it was in memory alone; and
-    /// [`Error::Taken`] where something was written since.
+    /// Those of the device; [`Corrupt`] if the group is not there any more: it was in memory alone; and
+    /// [`Error::Taken`] if something was written since.
     pub(crate) fn write_again(
         &self,
         device: &dyn BlockDevice,
@@ -82,7 +82,7 @@ impl Unproved {
             return Err(Error::Taken { offset: layout.slot(at.slot) });
         }
         if let Some((at, number)) = self.group {
-            let gone = || walk.corrupt("last group that is gone since the layer was opened", at.slot);
+            let gone = || walk.corrupt("last group that has disappeared since the layer was opened", at.slot);
             let (Some((group, _)), _) = walk.group(at, number)? else { return Err(gone()) };
             let headers =
                 group.iter().try_for_each(|(_, slot)| Ok(device.write(layout.slot(*slot), &walk.block(*slot)?)?));
@@ -98,15 +98,15 @@ impl Unproved {
 }
 
 impl Superblock {
-    /// First byte of one of the two.
+    /// The first byte of one of the two superblocks.
     pub(crate) fn place(&self, index: usize) -> u64 {
         self.layout.superblocks().get(index).copied().unwrap_or_default() * BLOCK
     }
 
-    /// Whether it is what stands there.
+    /// Checks that the device still has this superblock.
     ///
     /// # Errors
-    /// Those of the device, and [`Error::Taken`] where it is not.
+    /// Those of the device, and [`Error::Taken`] if it does not.
     pub(crate) fn still_stands(&self, device: &dyn BlockDevice, index: usize) -> Result<()> {
         let offset = self.place(index);
         let mut bytes = vec![0; BLOCK as usize];
@@ -115,7 +115,7 @@ impl Superblock {
     }
 }
 
-/// A position in the log: where a record may be, and what it must say.
+/// A position in the log: the block of a possible record, and the numbers it must have.
 #[derive(Debug, Clone, Copy)]
 struct Position {
     slot: u32,
@@ -128,12 +128,12 @@ struct Walk<'a> {
     layout: Layout,
     uuid: [u8; 16],
     mutant: Mutant,
-    /// Blocks of the log that were read at once, and the first of them: passing over what lies between two headers
-    /// takes a disk longer than reading it.
+    /// The first block of the last read, and its bytes: a disk needs longer to skip the blocks between two headers than
+    /// to read them.
     ahead: RefCell<(u32, Vec<u8>)>,
 }
 
-/// The records of a group, each with its place.
+/// The records of a group, each with its slot.
 type GroupRecords = Vec<(Record, u32)>;
 
 impl Walk<'_> {
@@ -141,7 +141,7 @@ impl Walk<'_> {
         Corrupt { what, offset: self.layout.slot(slot) }.into()
     }
 
-    /// A block of the log; the rest of its segment is read with it.
+    /// Reads a block of the log, together with the rest of its segment.
     fn block(&self, slot: u32) -> Result<Vec<u8>> {
         let within = |first: u32, bytes: &[u8]| {
             let at = slot.checked_sub(first)? as usize * BLOCK as usize;
@@ -153,7 +153,7 @@ impl Walk<'_> {
         }
         let mut bytes = vec![0; (self.layout.segment - slot % self.layout.segment) as usize * BLOCK as usize];
         if self.device.read(self.layout.slot(slot), &mut bytes).is_err() {
-            // a block that cannot be read is no reason to do without the others
+            // if one block cannot be read, the others may still be readable
             return self.one_block(slot);
         }
         let block = within(slot, &bytes).unwrap_or_default();
@@ -167,7 +167,7 @@ impl Walk<'_> {
         Ok(bytes)
     }
 
-    /// The record at a position, and the position behind it; `None` where the log ends.
+    /// The record at a position, and the position after it; `None` at the end of the log.
     fn record(&self, at: &Position) -> Result<Option<(Record, Position)>> {
         let bytes = self.block(at.slot)?;
         let parsed = match self.mutant {
@@ -185,13 +185,14 @@ impl Walk<'_> {
         }
         let blocks = 1 + record.payload();
         if at.slot % self.layout.segment + blocks > self.layout.segment {
-            return Err(self.corrupt("record that reaches beyond its segment", at.slot));
+            return Err(self.corrupt("record that extends beyond its segment", at.slot));
         }
         let slot = (at.slot + blocks) % self.layout.log;
         Ok(Some((record, Position { slot, sequence: at.sequence.saturating_add(1), before: checksum })))
     }
 
-    /// The group at a position, if all its headers are whole, and the position behind it. `number` is what it must be.
+    /// The group at a position, if all its headers are complete, and the position after it; also whether it has begun
+    /// there. `number` is the expected number.
     fn group(&self, mut at: Position, number: u64) -> Result<(Option<(GroupRecords, Position)>, bool)> {
         let (mut group, mut blocks): (GroupRecords, u64) = (Vec::new(), 0);
         loop {
@@ -214,12 +215,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether all that a group says is on the device.
+    /// Whether all content of a group is on the device.
     fn verify(&self, group: &GroupRecords) -> Result<bool> {
         self.verified(group, |_, _| Ok(()))
     }
 
-    /// As [`Walk::verify`]; shows all blocks but the headers, with where they are.
+    /// As [`Walk::verify`]; calls `see` with all blocks but the headers, and their first bytes on the device.
     fn verified(&self, group: &GroupRecords, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<bool> {
         for (record, at) in group {
             let mut slot = *at;
@@ -257,17 +258,17 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// The table of the checkpoint that a superblock names, and the position behind it.
+    /// The table of the checkpoint named by a superblock, and the position after it.
     fn checkpoint(&self, superblock: &Superblock) -> Result<(Table, Position)> {
         let wrong = |what| self.corrupt(what, superblock.checkpoint);
         let bytes = self.block(superblock.checkpoint)?;
         let before = match Record::parse(&bytes, &self.uuid, &self.layout) {
             Ok((record, checksum)) if checksum == superblock.checksum => record.before,
-            _ => return Err(wrong("no checkpoint where a superblock names one")),
+            _ => return Err(wrong("no checkpoint at the location that a superblock names")),
         };
         let at = Position { slot: superblock.checkpoint, sequence: superblock.sequence, before };
         let (Some((group, behind)), _) = self.group(at, superblock.group)? else {
-            return Err(wrong("checkpoint that is not whole"));
+            return Err(wrong("incomplete checkpoint"));
         };
         if !self.verify(&group)? {
             return Err(wrong("checkpoint with a wrong checksum"));
@@ -277,7 +278,7 @@ impl Walk<'_> {
         for (record, at) in &group {
             for (slot, entry) in (at + 1..).zip(&record.entries) {
                 if !matches!(*entry, Entry::Part { number: part, .. } if part == number) {
-                    return Err(wrong("checkpoint with its parts in a wrong order"));
+                    return Err(wrong("checkpoint with parts in the wrong order"));
                 }
                 bytes.extend(self.block(slot)?);
                 number += 1;
@@ -286,9 +287,8 @@ impl Walk<'_> {
         Ok((Table::decode(&bytes, &self.layout).map_err(wrong)?, behind))
     }
 
-    /// The newest group of which a whole header stands behind the end of the log: in the rest of the segment, and at
-    /// the start of those that follow, for as long as what stands there is newer than the end; a few that are not are
-    /// passed.
+    /// The newest group with an intact header after the end of the log: in the rest of the segment, and at the start of
+    /// the following ones, as long as their headers are newer than the end; a few older ones are skipped.
     fn newest_beyond(&self, at: &Position) -> Result<Option<(u64, u32)>> {
         let (size, count) = (self.layout.segment, self.layout.log / self.layout.segment);
         let first = at.slot / size;
@@ -314,14 +314,14 @@ impl Walk<'_> {
     }
 }
 
-/// Puts what a group says into the table.
+/// Applies a group to the table.
 fn apply(group: &GroupRecords, table: &mut Table, homes: &mut NumberSet) {
     *homes = NumberSet::default();
     for (record, at) in group {
         let mut slot = *at;
         for entry in &record.entries {
             slot += u32::from(entry.has_payload());
-            // a slot that an older group used may be mapped still where that group's entry is replaced later on
+            // a slot used by an older group may still be mapped if that group's entry is replaced later
             if let Entry::Block { .. } = entry
                 && let Some(stale) = table.address_of(slot)
             {
@@ -335,7 +335,7 @@ fn apply(group: &GroupRecords, table: &mut Table, homes: &mut NumberSet) {
     }
 }
 
-/// Reads the log of a device with these superblocks, of which `layout` and `uuid` are.
+/// Reads the log of a device with these superblocks, to which `layout` and `uuid` belong.
 pub(crate) fn recover(
     device: &dyn BlockDevice,
     superblocks: &[Option<Superblock>; 2],
@@ -369,14 +369,14 @@ pub(crate) fn recover(
         let at = waiting.as_ref().map_or(position, |(_, behind)| *behind);
         let next = number + 1 + u64::from(waiting.is_some());
         let (group, begun) = walk.group(at, next)?;
-        // a header of the next group proves the one that waits
+        // a header of the next group proves the waiting one
         if let Some((proved, behind)) = waiting.take_if(|_| begun) {
             apply(&proved, &mut table, &mut homes);
             (number, position) = (number + 1, behind);
         }
         let Some((group, behind)) = group else {
             let Some((last, behind)) = waiting.take() else { break (at.slot, false) };
-            // a superblock proves the checkpoint that it names as a header proves the group before
+            // a superblock proves the checkpoint that it names as a header proves the previous group
             let whole = number < durable || walk.verify(&last)?;
             if whole {
                 apply(&last, &mut table, &mut homes);
@@ -387,7 +387,7 @@ pub(crate) fn recover(
         };
         blocks += group.iter().map(|(record, _)| 1 + u64::from(record.payload())).sum::<u64>();
         if blocks > u64::from(layout.log) {
-            return Err(walk.corrupt("log: its records are longer than its space", at.slot));
+            return Err(walk.corrupt("log whose records are longer than its space", at.slot));
         }
         waiting = Some((group, behind));
     };

@@ -1,9 +1,9 @@
-//! The log as a ring of segments: where the head is, and what it may write over.
+//! The log as a ring of segments: the position of the head, and the space that it may overwrite.
 //!
-//! 1. A segment may be written over when no entry of the durable table, nor of what was written since, leads into it,
-//!    and it contains no record from the checkpoint before the newest one on.
-//! 2. A slot that is left counts as used until the group that leaves it is durable.
-//! 3. The head goes through the segments in their order; a record lies in one segment.
+//! 1. A segment may be overwritten if no entry of the durable table, or of records written since, references it, and it
+//!    contains no record from the second newest checkpoint on.
+//! 2. A freed slot counts as used until the group that frees it is durable.
+//! 3. The head passes the segments in their order; a record is in one segment.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::layout::Layout;
 /// A segment of the log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Segment {
-    /// Slots that an entry leads to, or did until a group that is not durable yet.
+    /// Slots that are referenced by an entry, or were until a group that is not durable yet.
     pub(crate) live: u32,
-    /// When it was begun.
+    /// The time when it was begun.
     pub(crate) begun: Duration,
 }
 
-/// The ring.
+/// The state of the ring.
 #[derive(Debug, Clone)]
 pub(crate) struct Ring {
     log: u32,
@@ -51,18 +51,18 @@ impl Ring {
         self.segments.get_mut((slot / self.segment) as usize)
     }
 
-    /// Blocks that are left in the segment of the head, of one that is not begun all.
+    /// The number of blocks that are left in the segment of the head; all, if that is not begun.
     pub(crate) fn left(&self) -> u32 {
         self.segment - self.head % self.segment
     }
 
-    /// Whether the head is about to begin a segment. It never begins the one in which the oldest checkpoint stands.
+    /// Whether the head is about to begin a segment. It never begins the one that contains the oldest checkpoint.
     pub(crate) fn at_start(&self) -> bool {
         self.head.is_multiple_of(self.segment)
     }
 
-    /// The segments from the next one that the head begins, in their order, without those from the checkpoint before
-    /// the newest on.
+    /// The segments from the next one that the head begins, in their order, without those from the second newest
+    /// checkpoint on.
     fn ahead(&self) -> impl Iterator<Item = u32> + use<> {
         let (count, segment) = (self.count(), self.segment);
         let oldest = self.before / segment;
@@ -76,18 +76,18 @@ impl Ring {
         self.segments.get(segment as usize).is_some_and(|segment| segment.live == 0)
     }
 
-    /// Blocks that the head can write from where it is.
+    /// The number of blocks that the head can write from its position.
     pub(crate) fn free(&self) -> u32 {
         let begun = if self.at_start() { 0 } else { self.left() };
         begun + self.segment * self.ahead().take_while(|segment| self.is_free(*segment)).count() as u32
     }
 
-    /// The first segment ahead that an entry leads to; `None` where only checkpoints stand in the way.
+    /// The first segment ahead that an entry references; `None` if only checkpoints are in the way.
     pub(crate) fn blocked(&self) -> Option<u32> {
         self.ahead().find(|segment| !self.is_free(*segment))
     }
 
-    /// Segments that the head reaches within `blocks`.
+    /// The segments that the head reaches within `blocks` blocks.
     pub(crate) fn within(&self, blocks: u32) -> Vec<u32> {
         self.ahead().take(blocks.div_ceil(self.segment) as usize).collect()
     }
@@ -102,7 +102,7 @@ impl Ring {
         self.ahead().next().is_some_and(|segment| self.is_free(segment))
     }
 
-    /// Moves the head behind a record of `blocks` blocks.
+    /// Moves the head past a record of `blocks` blocks.
     pub(crate) fn advance(&mut self, blocks: u32) {
         self.head = (self.head + blocks) % self.log;
         self.since = self.since.saturating_add(blocks);

@@ -1,17 +1,18 @@
-//! The state in memory, and how it reaches the log.
+//! The state in memory, and its writes to the log.
 //!
-//! 1. The table says what the records say that were written; the open group lies over it.
-//! 2. No record of a group is written before the flush of the group before it returned: so a header proves that group.
-//! 3. What the records of a group call home is not written again before the group after it is durable: opening verifies
-//!    it for as long as the group may be the last.
-//! 4. A group that opening refused, though all its headers are whole, is made void before anything else is written:
-//!    what is written later might be just what it lacked.
-//! 5. What opening believed because it could be read is written again before the first change: the system may remember
-//!    what the device never got, and the next header would prove it.
-//! 6. The superblock says which opening writes. Before each group it is looked whether it still does, and nothing is
-//!    written where it does not.
-//! 7. A block is blank where the durable state has no content: its MiB was discarded, and it was not written since.
-//!    Only there, and where the caller says that nothing counts, is anything written in its own place before it is in a
+//! 1. The table has the content of the records that were written; the open group overrides it.
+//! 2. No record of a group is written before the flush of the previous group returned: so a header proves the previous
+//!    group.
+//! 3. Blocks that the records of a group list as written home are not written again before the next group is durable:
+//!    opening verifies them as long as the group may be the last one.
+//! 4. A group that opening rejected, though all its headers are complete, is voided before anything else is written:
+//!    later writes might be exactly those it lacked.
+//! 5. Content that opening accepted because it could be read is written again before the first change: the page cache
+//!    may contain writes that never reached the device, and the next header would prove them.
+//! 6. The superblock identifies the instance that writes. This is checked before each group, and nothing is written if
+//!    it is another one.
+//! 7. A block is blank if the durable state has no content for it: its MiB was discarded, and it was not written since.
+//!    Only blank blocks, and those whose content the caller declares irrelevant, are written home before they are in a
 //!    record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -29,17 +30,17 @@ use crate::recover::Unproved;
 use crate::ring::{Ring, Segment};
 use crate::table::Table;
 
-/// Bytes that are handed to the device at once.
+/// The maximum number of bytes submitted to the device at once.
 const STEP: usize = 1 << 20;
-/// Most blocks of a group that wait in memory: 16 MiB.
+/// The maximum number of blocks of a group that wait in memory: 16 MiB.
 const MOST_PENDING: u32 = 4096;
 
-/// Most runs of a group in their own places: opening reads those of the last group, with a seek each.
+/// The maximum number of runs of a group written home: opening reads those of the last group, with a seek each.
 pub(crate) const MOST_SCATTERED: u32 = 256;
-/// Blocks of the log from one checkpoint to the next at which opening takes about a second on a disk: 64 MiB.
+/// The number of blocks of the log between checkpoints with which opening takes about a second on a disk: 64 MiB.
 const SOON: u32 = 16_384;
 
-/// Most MiB of which it is known which blocks were not written since they were blank.
+/// The maximum number of MiB in [`State::unwritten`].
 const MOST_UNWRITTEN: usize = 1 << 16;
 
 /// The word and the bit of a block in [`State::unwritten`].
@@ -55,7 +56,7 @@ pub(crate) enum Source<'a> {
     Nothing,
 }
 
-/// Everything but the device.
+/// All state except the device.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) layout: Layout,
@@ -63,42 +64,42 @@ pub(crate) struct State {
     pub(crate) table: Table,
     pub(crate) ring: Ring,
     pub(crate) open: Open,
-    /// Of the next record.
+    /// The sequence number of the next record.
     pub(crate) sequence: u64,
     /// The newest group whose last record was written.
     pub(crate) group: u64,
     pub(crate) epoch: u64,
-    /// Checksum of the newest header.
+    /// The checksum of the newest header.
     pub(crate) before: u32,
-    /// Slots that are left by records that are not durable yet.
+    /// Slots that are freed by records which are not durable yet.
     pub(crate) left: Vec<u32>,
-    /// The blocks that the newest durable group calls home, and those of the one that is being flushed.
+    /// The blocks that the newest durable group lists as written home, and those of the group that is being flushed.
     pub(crate) homes: [NumberSet; 2],
-    /// MiB that the group that is being flushed discards.
+    /// MiB discarded by the group that is being flushed.
     pub(crate) discards: NumberSet,
     /// Whether a MiB is blank.
     pub(crate) blank: Vec<bool>,
-    /// Of MiB that were, a bit for each block that was not written since, as far as is known.
+    /// Of MiB that were blank, a bit for each block that was not written since, as far as it is known.
     pub(crate) unwritten: HashMap<u32, [u64; 4]>,
-    /// Blocks that are being written in their own place.
+    /// Blocks that are being written home.
     pub(crate) in_flight: BTreeSet<u32>,
     pub(crate) now: Duration,
     /// The time for which a block stays hot.
     pub(crate) hot: Duration,
     pub(crate) failed: Option<String>,
-    /// A group was refused at opening of which all headers are whole.
+    /// A group with complete headers was rejected at opening.
     pub(crate) refused: bool,
-    /// The content that opening believed and that was not written again yet.
+    /// The content that opening accepted and that was not written again yet.
     pub(crate) unproved: Option<Unproved>,
-    /// The place of the newest superblock, and its content: another opening would have put its own epoch there.
+    /// The index of the newest superblock, and its content: another instance would have written its own epoch there.
     pub(crate) superblock: (usize, Superblock),
-    /// It was seen that another one did: the table leads to what may be written over at any time.
+    /// Another instance was found to have done so: locations in the table may be overwritten at any time.
     pub(crate) taken: bool,
     /// The newest generation of a superblock.
     pub(crate) generation: u64,
     pub(crate) stats: Stats,
     pub(crate) mutant: Mutant,
-    /// Of a mutant: home writes that wait.
+    /// Home writes that a mutant defers.
     pub(crate) deferred_home: BTreeMap<u32, Box<[u8]>>,
 }
 
@@ -123,7 +124,7 @@ impl State {
         }
     }
 
-    /// Whether all of these blocks are at home, where their own addresses are.
+    /// Whether all of these blocks are at home at their own addresses.
     pub(crate) fn all_home(&self, first: u32, end: u32) -> bool {
         let (mibs, range) = (first / MIB..=end.saturating_sub(1) / MIB, first..end);
         self.table.unmapped(first, end - first)
@@ -133,7 +134,7 @@ impl State {
             && !MOVED.iter().any(|moved| range.contains(moved))
     }
 
-    /// Whether all of these bytes are at home. They lie inside the device.
+    /// Whether all of these bytes are at home. They must be inside the device.
     pub(crate) fn all_home_in(&self, offset: u64, len: usize) -> bool {
         let end = (offset + len as u64).div_ceil(BLOCK) as u32;
         len == 0 || self.all_home((offset / BLOCK) as u32, end)
@@ -149,7 +150,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the home of a block must not be written now, whatever counts there.
+    /// Whether the home of a block must not be written now, whatever its content.
     pub(crate) fn home_is_busy(&self, address: u32) -> bool {
         let end = address.saturating_add(1);
         let guarded = self.mutant != Mutant::FreshOverLast;
@@ -159,7 +160,7 @@ impl State {
             || guarded && self.homes.iter().any(|homes| homes.overlaps(address, end))
     }
 
-    /// Whether a whole block goes home at once, in place.
+    /// Whether a whole block is written home immediately.
     pub(crate) fn goes_in_place(&self, address: u32, fresh: bool) -> bool {
         let blank = self.is_blank(address);
         let cold = self.mutant == Mutant::ColdInPlace && self.table.get(address).is_none();
@@ -170,7 +171,7 @@ impl State {
             && !self.home_is_busy(address)
     }
 
-    /// Whether the block before was written in its own place by the open group.
+    /// Whether the previous block was written home by the open group.
     fn follows_one(&self, address: u32) -> bool {
         address.checked_sub(1).is_some_and(|before| {
             self.open.homes.contains_key(&before)
@@ -179,23 +180,23 @@ impl State {
         })
     }
 
-    /// Notes a change of the open group by a caller.
+    /// Records a change of the open group by a caller.
     pub(crate) fn changed(&mut self) {
         self.open.changed = self.now;
         self.open.begun.get_or_insert(self.now);
     }
 
-    /// Notes that blocks went home in the open group. What a caller wrote does not wait longer for that: the quiet time
-    /// is one without writes of callers.
+    /// Records that blocks moved home in the open group. This does not delay the writes of callers: the quiet time is
+    /// one without writes by callers.
     pub(crate) fn went_home(&mut self) {
         if self.open.begun.is_none() {
             self.changed();
         }
     }
 
-    /// Whether the open group has to be written down before it grows.
+    /// Whether the open group has to be written to the log before it grows.
     pub(crate) fn is_heavy(&self) -> bool {
-        // what is on its way to its own place will take entries
+        // blocks that are being written home will need entries
         let (on_its_way, limit) = (self.in_flight.len() / ENTRIES, self.layout.group());
         let cost = self.open.cost(&self.layout) + on_its_way as u32;
         cost >= limit.min(MOST_PENDING)
@@ -203,13 +204,13 @@ impl State {
             || self.open.homes.len() >= MOST_HOMES
     }
 
-    /// Refuses where it was seen that another opening writes to the device.
+    /// Fails if another instance was found to write to the device.
     pub(crate) fn not_taken(&self) -> Result<()> {
         let (index, superblock) = &self.superblock;
         if self.taken { Err(Error::Taken { offset: superblock.place(*index) }) } else { Ok(()) }
     }
 
-    /// Ends writing for good.
+    /// Ends writing permanently after an error.
     pub(crate) fn fail<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && self.failed.is_none()
@@ -219,8 +220,8 @@ impl State {
         result
     }
 
-    /// Writes records of the group after the newest one, and puts what they say into the table. Returns the checksum of
-    /// the first header.
+    /// Writes records of the group after the newest one, and applies them to the table. Returns the checksum of the
+    /// first header.
     pub(crate) fn emit(
         &mut self,
         device: &dyn BlockDevice,
@@ -279,7 +280,7 @@ impl State {
         }
     }
 
-    /// Puts an entry that was written into the table.
+    /// Applies a written entry to the table.
     fn apply(&mut self, entry: &Entry, slot: u32) {
         let mut hot = false;
         if let Entry::Block { address, .. } = *entry {
@@ -300,7 +301,7 @@ impl State {
         }
     }
 
-    /// Notes that a block has content.
+    /// Records that a block has content.
     fn has_content(&mut self, address: u32) {
         let mib = address / MIB;
         if let Some(blank) = self.blank.get_mut(mib as usize).filter(|blank| **blank) {
@@ -324,7 +325,8 @@ impl State {
         self.blank.get(mib as usize).copied().unwrap_or(false) || unwritten().unwrap_or(false)
     }
 
-    /// Writes down what is pending of the open group; `last` ends it. What follows is a flush, then [`State::durable`].
+    /// Writes the pending changes of the open group to the log; `last` ends it. A flush has to follow, then
+    /// [`State::durable`].
     pub(crate) fn write_down(&mut self, device: &dyn BlockDevice, last: bool) -> Result<()> {
         let mut open = std::mem::take(&mut self.open);
         let mut meta = open.entries();
@@ -365,7 +367,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes out what a mutant does not record.
+    /// Removes the entries that a mutant does not record.
     fn unsaid(&self, meta: &mut Vec<Entry>) -> Vec<Entry> {
         let mutant = self.mutant;
         let left_out = move |entry: &Entry| match mutant {
@@ -378,8 +380,8 @@ impl State {
         unsaid
     }
 
-    /// Runs before all changes: looks whether another opening writes to the device; before the first one makes durable
-    /// what opening believed, with this opening's epoch, and void what it refused.
+    /// Runs before all changes: checks whether another instance writes to the device; before the first change makes the
+    /// content durable that opening accepted, with this instance's epoch, and voids the group that it rejected.
     pub(crate) fn settle(&mut self, device: &dyn BlockDevice) -> Result<()> {
         let settled = self.try_settle(device);
         self.taken |= matches!(settled, Err(Error::Taken { .. }));
@@ -401,16 +403,16 @@ impl State {
         self.make_void(device)
     }
 
-    /// As [`State::settle`], once a group: before what goes in place at once.
+    /// As [`State::settle`], once per group: before writes in place.
     pub(crate) fn settle_once(&mut self, device: &dyn BlockDevice) -> Result<()> {
-        if !self.open.looked {
+        if !self.open.settled {
             self.settle(device)?;
-            self.open.looked = true;
+            self.open.settled = true;
         }
         Ok(())
     }
 
-    /// Writes an empty group over one that opening refused.
+    /// Writes an empty group over one that opening rejected.
     fn make_void(&mut self, device: &dyn BlockDevice) -> Result<()> {
         if !std::mem::take(&mut self.refused) || self.mutant == Mutant::RefusedStays {
             return Ok(());
@@ -445,7 +447,7 @@ impl State {
         gone.iter().for_each(|(first, end)| self.discard_homes(device, first, end));
     }
 
-    /// Whether something in a MiB is still verified, or on its way.
+    /// Whether something in a MiB is still verified, or being written.
     fn mib_is_busy(&self, mib: u32) -> bool {
         let (first, end) = (mib * MIB, (mib + 1).saturating_mul(MIB).min(self.layout.data));
         self.homes.iter().any(|homes| homes.overlaps(first, end))
@@ -454,10 +456,10 @@ impl State {
             || self.in_flight.range(first..end).next().is_some()
     }
 
-    /// Passes on that the MiB from `first` to before `end` have no content.
+    /// Discards the home locations of the MiB `first..end`, which have no content.
     fn discard_homes(&self, device: &dyn BlockDevice, first: u32, end: u32) {
         let (mut at, end) = (first * MIB, end.saturating_mul(MIB).min(self.layout.data));
-        // only advice: a device that refuses it loses nothing
+        // only advice: a failure loses nothing
         let discard = |from: u32, to: u32| {
             if from < to {
                 drop(device.discard(u64::from(from) * BLOCK, u64::from(to - from) * BLOCK));
@@ -472,7 +474,7 @@ impl State {
         discard(at, end);
     }
 
-    /// Writes blocks to their own places, ascending and merged, and counts them.
+    /// Writes blocks to their home locations, ascending and merged, and counts them.
     pub(crate) fn write_home(&mut self, device: &dyn BlockDevice, blocks: &BTreeMap<u32, Box<[u8]>>) -> Result<()> {
         let addresses: Vec<u32> = blocks.keys().copied().collect();
         let contents: Vec<&[u8]> = blocks.values().map(AsRef::as_ref).collect();
@@ -489,14 +491,14 @@ impl State {
         Ok(())
     }
 
-    /// Whether a checkpoint is due: with an eighth of the log since the last one, or sooner where it takes little.
+    /// Whether a checkpoint is due: after an eighth of the log, or sooner if it is small.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         let (since, log) = (self.ring.since, self.layout.log);
         let blocks = (8 * u64::from(self.table.mapped()) + u64::from(self.layout.mibs()) / 8) / BLOCK + 2;
         since >= log / 8 || since >= SOON && u64::from(since) >= 32 * blocks
     }
 
-    /// Writes a checkpoint and a superblock that names it; all groups are durable, and no record of the open one is
+    /// Writes a checkpoint and a superblock that names it; all groups must be durable, and no record of the open one
     /// written.
     pub(crate) fn checkpoint(&mut self, device: &dyn BlockDevice) -> Result<()> {
         let done = self.try_checkpoint(device);
@@ -530,7 +532,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes the older superblock anew.
+    /// Writes the older superblock again.
     pub(crate) fn write_superblock(
         &mut self,
         device: &dyn BlockDevice,

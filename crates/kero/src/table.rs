@@ -1,20 +1,20 @@
-//! Which block stands in which slot of the log, and which MiB have content.
+//! The table of the blocks in the slots of the log, and of the MiB that have content.
 //!
-//! 1. A bucket is the number of a slot, 4 bytes; the address stands once per slot: 4 + 4/0.9 bytes a slot, however much
-//!    is mapped.
-//! 2. Open addressing with steps of one; removal moves back what follows, so nothing dead is ever left.
-//! 3. A count per 2 MiB lets a range without a mapping pass at once.
+//! 1. A bucket is the number of a slot, 4 bytes; the address is stored once per slot: 4 + 4/0.9 bytes a slot, however
+//!    many are mapped.
+//! 2. Open addressing with linear probing; removal moves following buckets back, so no tombstones are needed.
+//! 3. A count per 2 MiB allows to skip a range without a mapping.
 
 use crate::bytes::Entry;
 use crate::layout::{Layout, MIB};
 
 /// An address that no block has.
 const NONE: u32 = u32::MAX;
-/// An empty bucket; else the slot and one.
+/// An empty bucket; others contain the slot plus one.
 const EMPTY: u32 = 0;
-/// Bit of a bucket: the block was written again soon after it was written.
+/// The bit of a bucket for hot blocks: written again soon after they were written.
 const HOT: u32 = 1 << 31;
-/// Blocks of a zone, the unit of counts.
+/// The number of blocks of a zone, the unit of counts.
 const ZONE: u32 = 512;
 
 /// The table. Its memory is fixed by the layout.
@@ -25,13 +25,13 @@ pub(crate) struct Table {
     addresses: Vec<u32>,
     /// Mapped blocks of each zone.
     zones: Vec<u16>,
-    /// A bit per MiB: has content.
+    /// A bit per MiB: whether it has content.
     content: Vec<u8>,
     mapped: u32,
 }
 
 impl Table {
-    /// A table without an entry. `content` is whether all MiB have content.
+    /// Creates an empty table. `content` is whether all MiB have content.
     pub(crate) fn new(layout: &Layout, content: bool) -> Self {
         let slots = layout.log as usize;
         Self {
@@ -48,7 +48,7 @@ impl Table {
         self.mapped
     }
 
-    /// Bytes of memory.
+    /// The memory of the table in bytes.
     pub(crate) fn bytes(&self) -> usize {
         4 * (self.buckets.len() + self.addresses.len()) + 2 * self.zones.len() + self.content.len()
     }
@@ -71,8 +71,8 @@ impl Table {
         self.addresses.get(self.slot_in(bucket) as usize).copied().unwrap_or(NONE)
     }
 
-    /// The bucket of `address`, or the empty one where it would go: there is always an empty one, as there are more
-    /// buckets than slots.
+    /// The bucket of `address`, or the empty one where it would be inserted: there is always an empty one, as there are
+    /// more buckets than slots.
     fn find(&self, address: u32) -> (usize, bool) {
         let mut bucket = self.bucket(address);
         while self.buckets[bucket] != EMPTY {
@@ -84,7 +84,7 @@ impl Table {
         (bucket, false)
     }
 
-    /// Whether nothing of `count` blocks from `address` is mapped. May say no where nothing is.
+    /// Whether none of `count` blocks from `address` is mapped. May return `false` although none is.
     pub(crate) fn unmapped(&self, address: u32, count: u32) -> bool {
         let (first, last) = (address / ZONE, (u64::from(address) + u64::from(count.max(1)) - 1) / u64::from(ZONE));
         let zones = self.zones.get(first as usize..=last as usize).unwrap_or_default();
@@ -111,7 +111,7 @@ impl Table {
         found && self.buckets[bucket] & HOT != 0
     }
 
-    /// Maps a block to a slot that has none, and returns the slot that it leaves.
+    /// Maps a block to a slot that has none, and returns the slot that it had before.
     pub(crate) fn set(&mut self, address: u32, slot: u32, hot: bool) -> Option<u32> {
         let (bucket, found) = self.find(address);
         let left = found.then(|| self.slot_in(bucket));
@@ -128,7 +128,7 @@ impl Table {
         left
     }
 
-    /// Removes a block, and returns the slot that it leaves.
+    /// Removes a block, and returns the slot that it had.
     pub(crate) fn remove(&mut self, address: u32) -> Option<u32> {
         if self.unmapped(address, 1) {
             return None;
@@ -145,7 +145,7 @@ impl Table {
                 break;
             }
             let wanted = self.bucket(self.address_in(bucket));
-            // what lies between its own bucket and here, without the hole, stays
+            // blocks whose own bucket is between here and the hole, without the hole, stay
             let stays =
                 if hole <= bucket { hole < wanted && wanted <= bucket } else { hole < wanted || wanted <= bucket };
             if !stays {
@@ -173,7 +173,7 @@ impl Table {
         }
     }
 
-    /// Does what an entry says, and adds the slots that it leaves to `left`. A block with content goes to `slot`.
+    /// Applies an entry, and adds the slots that it frees to `left`. A block with content is mapped to `slot`.
     pub(crate) fn apply(&mut self, entry: &Entry, slot: u32, hot: bool, left: &mut Vec<u32>) {
         match *entry {
             Entry::Block { address, .. } => {
@@ -202,7 +202,7 @@ impl Table {
         }
     }
 
-    /// The table as bytes: counts of both, then slot and block of each entry, then the bits of the MiB.
+    /// Encodes the table: both counts, then slot and block of each entry, then the bits of the MiB.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(8 + 8 * self.mapped as usize + self.content.len());
         bytes.extend(self.mapped.to_le_bytes());
@@ -215,10 +215,10 @@ impl Table {
         bytes
     }
 
-    /// Reads what [`Table::encode`] wrote, and zeroes that may follow.
+    /// Decodes the output of [`Table::encode`], which may be padded with zeroes.
     ///
     /// # Errors
-    /// The defect, in words.
+    /// A description of the defect.
     pub(crate) fn decode(bytes: &[u8], layout: &Layout) -> Result<Self, &'static str> {
         let mut table = Self::new(layout, false);
         let number = |at: usize| {
@@ -237,7 +237,7 @@ impl Table {
                 return Err("checkpoint with an address beyond the data");
             }
             if table.addresses[slot as usize] != NONE || table.set(address, slot, false).is_some() {
-                return Err("checkpoint with an entry that stands there twice");
+                return Err("checkpoint with a duplicate entry");
             }
         }
         let at = 8 + 8 * count as usize;

@@ -1,4 +1,4 @@
-//! Every state that a loss of power can leave is that of one flush; and what is wrong on purpose is found.
+//! Every state that a loss of power can leave is that of one flush; and deliberate defects are found.
 
 mod common;
 
@@ -13,14 +13,14 @@ use extant_kero::{BLOCK, Kero, Mutant, format};
 use simdev::Record;
 use testkit::cases;
 
-/// Explores and says how much.
+/// Explores, and prints the counts.
 fn all(name: &str, plan: &Plan, seeds: u64, laps: f64) -> Count {
     let begun = Instant::now();
     let mut total = Count::default();
     for case in cases(name, seeds) {
         let found = explore(plan, Mutant::Identity, &mut case.rng());
         let count = found.unwrap_or_else(|what| panic!("{name}: {what}"));
-        assert!(count.laps >= laps, "{name}: the log was written {} times only", count.laps);
+        assert!(count.laps >= laps, "{name}: the log was written only {} times", count.laps);
         total.add(&count);
     }
     println!(
@@ -55,7 +55,7 @@ fn every_state_of_a_wide_log_is_that_of_one_flush() {
     all("wide", &Plan::wide(), 2, 3.0);
 }
 
-/// Prints the number of seeds that it takes until a mutant is found, and what is found.
+/// Prints the number of seeds until a mutant is found, and the finding.
 fn caught(mutant: Mutant, plan: &Plan, seeds: u64) {
     let begun = Instant::now();
     for (number, case) in cases(&format!("{mutant:?}"), seeds).enumerate() {
@@ -90,14 +90,14 @@ mutants! {
     a_fresh_write_over_what_is_verified: FreshOverLast, narrow, 8;
 }
 
-/// Every write of a recording, in its order.
+/// All writes of a recording, in order.
 fn writes(device: &Record<Overlay, Vec<u8>>) -> Vec<PendingChange> {
     let log = device.log().unwrap();
     (0..log.entries().len()).flat_map(|index| pieces(&log, index)).collect()
 }
 
 /// The content of blocks 5 and 6 after: a flush of ones; a group that writes twos to both, of which block 5 is lost;
-/// and another that writes a two to block 5, of which that block alone arrives.
+/// and another that writes a two to block 5, of which only that block reaches the device.
 fn lost_and_found(mutant: Mutant) -> [u8; 2] {
     let base = Overlay::new(Arc::new(MemoryDevice::zeroed(3 << 20).unwrap()));
     format(&base, &format_options(512 << 10, false)).unwrap();
@@ -111,7 +111,7 @@ fn lost_and_found(mutant: Mutant) -> [u8; 2] {
     kero.write(5 * BLOCK, &[2; 2 * BLOCK as usize]).unwrap();
     kero.flush().unwrap();
     let group = writes(&record);
-    // what opening believed comes before: ones, and a superblock
+    // the content that opening accepted comes first: ones, and a superblock
     let group = &group[group.len() - 3..];
     assert_eq!(group.len(), 3, "a header and two blocks");
     group[0].apply(&crashed, None);
@@ -137,7 +137,7 @@ fn lost_and_found(mutant: Mutant) -> [u8; 2] {
         if matches!(&piece, PendingChange::Write(_, bytes) if bytes[..] == [2; BLOCK as usize]) {
             piece.apply(&again, None);
         } else if mutant == Mutant::Identity {
-            // its header is durable by then: that is the point
+            // its header is durable by then, which is the purpose of this test
             piece.apply(&again, None);
             break;
         }
@@ -148,5 +148,5 @@ fn lost_and_found(mutant: Mutant) -> [u8; 2] {
 #[test]
 fn a_refused_group_does_not_come_back() {
     assert_eq!(lost_and_found(Mutant::Identity), [1, 1]);
-    assert_eq!(lost_and_found(Mutant::RefusedStays), [2, 2], "the mutant shows what no flush had");
+    assert_eq!(lost_and_found(Mutant::RefusedStays), [2, 2], "the mutant shows a state of no flush");
 }

@@ -1,5 +1,5 @@
-//! Devices that were damaged, shortened, written without the layer, or that fail: one sentence each, and no flush that
-//! had returned is lost where one copy is left.
+//! Devices that were damaged, shortened, written without the layer, or that fail: one sentence each, and no completed
+//! flush is lost as long as one copy is intact.
 
 mod common;
 
@@ -78,7 +78,7 @@ fn one_superblock_is_enough() {
             flip(&flipped, layout().superblocks()[copy] * BLOCK + at);
             let kero = Kero::open(&flipped, options()).unwrap();
             assert!(intact(&kero), "copy {copy}, byte {at}");
-            // and it goes on from there
+            // and writing continues from there
             kero.write(0, &[1; BLOCK as usize]).unwrap();
             kero.flush().unwrap();
             drop(kero);
@@ -89,7 +89,7 @@ fn one_superblock_is_enough() {
     flip(&device, a * BLOCK + 1);
     flip(&device, b * BLOCK + 1);
     let error = Kero::open(&device, options()).unwrap_err().to_string();
-    assert!(error.contains("no superblock of the layer at byte"), "{error}");
+    assert!(error.contains("not a superblock of the layer at byte"), "{error}");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_damaged_checkpoint_leaves_the_older_one() {
     let flipped = device.clone();
     flip(&flipped, layout().slot(checkpoint + 1) + 77);
     assert!(intact(&Kero::open(&flipped, options()).unwrap()));
-    // the header of it stands in the chain too: what follows it is durable, so it is damage, and said so
+    // its header is part of the chain, too: the following group is durable, so this is damage, and reported
     let flipped = device.clone();
     flip(&flipped, layout().slot(checkpoint) + 77);
     let error = Kero::open(&flipped, options()).unwrap_err().to_string();
@@ -154,7 +154,7 @@ fn damage_in_the_middle_of_the_log_is_no_end() {
         flip(&flipped, layout().slot(slot) + 200);
         match Kero::open(&flipped, options()) {
             Err(error) => refused += u32::from(error.to_string().contains("followed by a later complete group")),
-            // the last group of all: no different from a torn one
+            // the very last group: no different from a torn one
             Ok(kero) => assert!(intact(&kero)),
         }
     }
@@ -184,7 +184,7 @@ fn every_way_to_be_no_layer_has_its_sentence() {
     assert!(said.contains("use all of the device"), "{said}");
     bytes.resize(DEVICE as usize + 12_288, 0);
     device.read(0, &mut bytes[..DEVICE as usize]).unwrap();
-    assert!(intact(&Kero::open(&MemoryDevice::from_vec(bytes), options()).unwrap()), "a longer device is no other");
+    assert!(intact(&Kero::open(&MemoryDevice::from_vec(bytes), options()).unwrap()), "a longer device is accepted");
     // superblocks of another layer
     let other = self::device();
     format(&other, &FormatOptions { uuid: Some([8; 16]), ..format_options(LOG, false) }).unwrap();
@@ -211,7 +211,8 @@ fn format_refuses_what_does_not_fit() {
     assert!(said(0, FormatOptions::default()).contains("too small"));
 }
 
-/// All states of a recording: every prefix, and of each epoch every write alone and every write missing.
+/// Calls `see` with all states of a recording: every prefix, and for each epoch every write alone and every write
+/// missing.
 fn each_state(base: &Overlay, record: &Record<Overlay, Vec<u8>>, mut see: impl FnMut(&Overlay)) {
     let log = record.log().unwrap();
     let before = base.clone();
@@ -260,7 +261,7 @@ fn format_and_drain_can_be_cut_anywhere() {
         let device = device.clone();
         match Kero::open(&device, options()) {
             Ok(kero) => assert!(same(&kero)),
-            Err(Error::NotFormatted) => assert!(same(&device), "no layer, and not what it was"),
+            Err(Error::NotFormatted) => assert!(same(&device), "no layer, and changed content"),
             Err(Error::Unfinished) => {}
             Err(error) => panic!("{error}"),
         }
@@ -299,7 +300,7 @@ fn a_device_that_fails_ends_writing_and_reads_go_on() {
         let fault = match rng.below(3) {
             0 => Fault::FlushError { flush: rng.between(1, 60) },
             1 => Fault::WriteError { range: slot..slot + 1 },
-            // blocks that go home, with the log full behind them
+            // blocks that move home when the log is full
             _ => Fault::WriteError { range: 200 * BLOCK..300 * BLOCK },
         };
         let faulty = Faulty::new(device.clone(), vec![fault]);
@@ -314,7 +315,7 @@ fn a_device_that_fails_ends_writing_and_reads_go_on() {
             }
             match done.and_then(|()| kero.flush()) {
                 Ok(()) => {
-                    assert!(!failed, "a flush that succeeds behind one that failed");
+                    assert!(!failed, "a flush that succeeds after one that failed");
                     durable = round;
                 }
                 Err(_) => failed = true,
@@ -415,8 +416,8 @@ proptest! {
     }
 }
 
-/// A group of which one request fails below the page cache of the system; a server that begins anew over the same cache
-/// and acknowledges another group; then the power goes. What is acknowledged must be there, unless opening or the
+/// A group of which one request fails beneath the page cache of the system; a server that starts again on the same
+/// cache and acknowledges another group; then a loss of power. Acknowledged data must be there, unless opening or the
 /// change reported an error.
 fn after_a_failed_flush(mutant: Mutant, failing: u64) -> Result<(), Error> {
     let base = device();
@@ -430,12 +431,12 @@ fn after_a_failed_flush(mutant: Mutant, failing: u64) -> Result<(), Error> {
     let how = || Options { mutant, ..options() };
     let mut acknowledged = 0;
     for byte in 100..102 {
-        // each is a process of its own; a third would end in a checkpoint, which forgives
+        // each is a process of its own; a third would end in a checkpoint, which would hide the defect
         if Kero::open(&cache, how()).and_then(|kero| Ok(write(&kero, byte)?)).is_ok() {
             acknowledged = byte;
         }
     }
-    assert!(acknowledged >= 100, "one request failed, once");
+    assert!(acknowledged >= 100, "only one request failed");
     let kero = Kero::open(cache.into_inner().into_inner(), how())?;
     let mut bytes = vec![0; 3 * BLOCK as usize];
     kero.read(7 * BLOCK, &mut bytes)?;
@@ -447,7 +448,7 @@ fn after_a_failed_flush(mutant: Mutant, failing: u64) -> Result<(), Error> {
     );
     kero.read(50 * BLOCK, &mut bytes[..2 * BLOCK as usize])?;
     let fresh = bytes.iter().all(|byte| *byte == seen);
-    // and one that did not may leave what was fresh in it
+    // and a group that did not survive may leave its fresh blocks
     assert!(fresh || seen < 101, "{} instead of {seen}", bytes[0]);
     Ok(())
 }
@@ -458,5 +459,5 @@ fn a_flush_that_failed_leaves_nothing_to_believe() {
         after_a_failed_flush(Mutant::Identity, failing).unwrap_or_else(|error| panic!("request {failing}: {error}"));
     }
     let caught = |failing: &u64| after_a_failed_flush(Mutant::BelievesMemory, *failing).is_err();
-    assert!((0..80).any(|failing| caught(&failing)), "the mutant loses what was acknowledged");
+    assert!((0..80).any(|failing| caught(&failing)), "the mutant loses acknowledged data");
 }

@@ -1,8 +1,8 @@
-//! FORMAT.md and the code say the same of Kero's structures.
+//! Comparison of FORMAT.md with the code of Kero's structures.
 
 use extant_kero::bytes::{DiskEntry, DiskPlaceholder, DiskRecord, DiskSuperblock, FieldAt};
 
-/// The rows of the table under a heading, and the size that is stated above it.
+/// The rows of the table under a heading, and the size stated above it.
 fn table(text: &str, heading: &str) -> (usize, Vec<(usize, usize, String)>) {
     let (mut size, mut rows) = (0, Vec::new());
     let section = text.split("\n### ").find(|section| section.starts_with(heading)).expect("a section");

@@ -1,4 +1,5 @@
-//! Random calls against an array in memory: what is read is what was written, also after reopening, and after `drain`.
+//! Random calls compared with an array in memory: reads return the written data, also after reopening, and after
+//! `drain`.
 
 mod common;
 
@@ -10,7 +11,7 @@ use common::{Model, Step, format_options, options};
 use extant_kero::{BLOCK, Kero, Options, drain, format};
 use testkit::{Rng, cases};
 
-/// Bytes of the device.
+/// The size of the device in bytes.
 const DEVICE: u64 = 4 << 20;
 
 fn run(rng: &mut Rng, log: u64, steps: u64) {
@@ -32,7 +33,7 @@ fn run(rng: &mut Rng, log: u64, steps: u64) {
                 kero = Kero::open(device.clone(), options()).unwrap();
             }
             Step::Kill => {
-                // without a flush everything since the last one is gone, unless a group was split
+                // without a flush everything since the last one is lost, unless a group was split
                 if kero.stats().split == 0 && kero.stats().by_time == 0 {
                     model.killed();
                 } else {
@@ -104,7 +105,7 @@ fn threads_see_their_own_writes() {
                     let block = rng.below(200);
                     let mut byte = [0];
                     kero.read((thread + threads * block) * BLOCK + 77, &mut byte).unwrap();
-                    // what was never written is that of a discarded device
+                    // blocks that were never written have the content of a discarded device
                     assert!(
                         mine[block as usize] == 0 || byte[0] == mine[block as usize],
                         "thread {thread} block {block}"
@@ -129,7 +130,7 @@ fn threads_see_their_own_writes() {
     }
 }
 
-/// Bytes written to the device for each byte, with groups of `blocks` blocks.
+/// The number of bytes written to the device for each byte, with groups of `blocks` blocks.
 fn factor(empty: bool, groups: u64, blocks: u64, mut address: impl FnMut(u64) -> u64) -> f64 {
     let device = MemoryDevice::zeroed(160 << 20).unwrap();
     format(&device, &format_options(32 << 20, empty)).unwrap();
@@ -205,7 +206,7 @@ fn time_ends_a_group() {
     assert_eq!(byte, [2]);
 }
 
-/// Blocks that go home meanwhile are no writes: a file system that sends no flush counts on the quiet second.
+/// Blocks that move home meanwhile are not writes: a file system that sends no flush relies on the quiet second.
 #[test]
 fn going_home_does_not_delay_the_end_of_a_quiet_group() {
     let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
@@ -224,7 +225,7 @@ fn going_home_does_not_delay_the_end_of_a_quiet_group() {
         tenth(now);
         home.push(kero.idle(1).unwrap());
     }
-    assert!(home.iter().all(|count| *count > 0), "something goes home all the time: {home:?}");
+    assert!(home.iter().all(|count| *count > 0), "blocks move home all the time: {home:?}");
     assert_eq!(kero.stats().by_time, 0);
     tenth(110);
     assert_eq!(kero.stats().by_time, 1);

@@ -1,5 +1,5 @@
-//! Many callers at once, small logs, large discards, devices that fail in the middle: nothing that was admitted is
-//! lost, and nothing ends the layer that need not.
+//! Many callers at once, small logs, large discards, devices that fail in the middle: no accepted data is lost, and
+//! nothing ends the layer without need.
 
 mod common;
 
@@ -18,7 +18,7 @@ use testkit::Rng;
 
 const BYTES: usize = BLOCK as usize;
 
-/// A large device of which only what was written takes memory; with flushes that take time, and writes that wait.
+/// A large device that takes memory only for written blocks; with flushes that take time, and writes that wait.
 #[derive(Default)]
 struct Sparse {
     len: u64,
@@ -173,7 +173,7 @@ fn idle_calls_do_not_overfill_the_group() {
 fn what_was_written_in_place_is_still_read_when_making_space_fails() {
     let base = Overlay::new(Arc::new(MemoryDevice::zeroed(4 << 20).unwrap()));
     format(&base, &format_options(256 << 10, false)).unwrap();
-    // the home of a block that does not stay in the log
+    // the home of a block that leaves the log
     let device = Faulty::new(base, vec![Fault::WriteError { range: 200 * BLOCK..201 * BLOCK }]);
     let kero = Kero::open(&device, options()).unwrap();
     kero.write(200 * BLOCK, &[1; BYTES]).unwrap();
@@ -199,5 +199,5 @@ fn what_was_written_in_place_is_still_read_when_making_space_fails() {
         assert_eq!(bytes, [expected; BYTES], "block {block}");
     }
     let why = kero.write(0, &[1]).unwrap_err().to_string();
-    assert!(why.contains("reads go on"), "{why}");
+    assert!(why.contains("reads still work"), "{why}");
 }

@@ -1,5 +1,5 @@
-//! Two openings of one device, as two servers on shared storage are: no lock separates them. The one that did not write
-//! last notices it before its next group, and what was acknowledged by the other one stays.
+//! Two instances on one device, like two servers on shared storage: no lock separates them. The one that did not write
+//! last notices it before its next group, and acknowledged data of the other one stays.
 
 mod common;
 
@@ -33,14 +33,14 @@ fn put(kero: &dyn BlockDevice, block: u64, byte: u8) -> blockdev::Result<()> {
     kero.write(block * BLOCK, &[byte; BYTES])
 }
 
-/// Every byte of the device.
+/// All bytes of the device.
 fn all(device: &Device) -> Vec<u8> {
     let mut bytes = vec![0; device.geometry().len as usize];
     device.read(0, &mut bytes).unwrap();
     bytes
 }
 
-/// All that a caller can try is refused with the sentence, and nothing is written.
+/// Checks that all calls are refused with the message, and that nothing is written.
 fn is_refused(kero: &Kero<Device>) {
     let before = all(kero.device());
     let mut buf = [0];
@@ -110,7 +110,7 @@ fn one_that_was_opened_before_the_other_wrote_does_not_begin() {
     is_refused(&second);
     put(&first, 6, 7).unwrap();
     first.flush().unwrap();
-    // and not where all that changed is a group behind the same superblock
+    // also if the only change is a group after the same superblock
     let [third, fourth] = [open(&device), open(&device)];
     put(&third, 6, 8).unwrap();
     third.flush().unwrap();
@@ -127,7 +127,7 @@ fn one_in_the_middle_of_a_group_notices() {
     let device = Arc::new(MemoryDevice::zeroed(300 << 20).unwrap());
     format(&device, &format_options(256 << 20, false)).unwrap();
     let first = open(&device);
-    // more than waits in memory: records of the group are written already
+    // more than fits into memory: records of the group are written already
     first.write(100 * BLOCK, &vec![1; 5000 * BYTES]).unwrap();
     assert!(first.stats().log_bytes > 0 && first.stats().groups == 0, "{:?}", first.stats());
     let second = open(&device);
@@ -163,15 +163,15 @@ fn one_that_writes_in_place_or_moves_blocks_home_notices_before() {
     }
 }
 
-/// Three openings that write as it comes; one that is refused is opened anew. Says whether all that was acknowledged is
-/// there.
+/// Three instances that write in random order; one that is refused is opened again. Fails if acknowledged data is
+/// missing; returns the number of refusals.
 fn race(mutant: Mutant, rng: &mut testkit::Rng) -> Result<u32, String> {
     let device = device(1 << 20, rng.chance(50));
     let again = || Kero::open(device.clone(), Options { by_time: false, ..mutated(mutant) });
-    // what each wrote since its last flush, over what it was opened with or flushed
+    // the writes of each since its last flush, on top of the state that it opened or flushed
     let fresh = || Ok::<_, String>((again().map_err(|e| e.to_string())?, Vec::<(u64, u8)>::new()));
     let mut openings = [fresh()?, fresh()?, fresh()?];
-    // where nothing was acknowledged, what was written in place may be seen or not
+    // before an acknowledgement, data written in place may be visible or not
     let mut durable = [None; 64];
     let mut refused = 0;
     for _ in 0..400 {
@@ -180,7 +180,7 @@ fn race(mutant: Mutant, rng: &mut testkit::Rng) -> Result<u32, String> {
         let block = rng.below(64);
         let value = rng.below(250) as u8 + 1;
         let done = match rng.below(10) {
-            // no more than a group has space for
+            // no more than fits into a group
             0..6 if pending.len() < 5 => put(kero, 300 + block, value).map(|()| pending.push((block, value))),
             6 => kero.idle(8).map(drop).map_err(blockdev_error),
             _ => kero.flush().map(|()| {
@@ -211,7 +211,7 @@ fn nothing_that_was_acknowledged_is_lost() {
         assert!(refused > 20, "{refused}");
     }
     let lost = cases("three_openings", 12).any(|case| race(Mutant::Unlooked, &mut case.rng()).is_err());
-    assert!(lost, "without the look something is lost");
+    assert!(lost, "without the check acknowledged data is lost");
 }
 
 #[test]
@@ -230,6 +230,6 @@ fn the_look_takes_a_disk_little() {
         (kero.device().clock() - begun).as_secs_f64()
     };
     let (with, without) = (time(Mutant::Identity), time(Mutant::Unlooked));
-    println!("400 groups of 8 blocks: {with:.3} s of the disk with the look, {without:.3} s without");
+    println!("400 groups of 8 blocks: {with:.3} s of the disk with the check, {without:.3} s without");
     assert!(with < without * 1.05, "{with} {without}");
 }

@@ -1,6 +1,6 @@
-//! Measures how many states of a volume an overlay goes through in a second, on one core: each is a clone of one that
-//! has some pages changed already, with five blocks of 4 KiB written on top, and its fingerprint looked up among those
-//! before. The blocks are written from memory, then the same from a log.
+//! Measures how many states of a volume an overlay can represent in a second, on one core: each is a clone of one with
+//! some changed pages, with five blocks of 4 KiB written on top, and a look-up of its fingerprint among the previous
+//! ones. The blocks are written from memory, then the same from a log.
 //!
 //! `cargo run --release -p extant-simdev --example overlay_states`
 
@@ -15,7 +15,7 @@ use extant_simdev::Record;
 const LEN: u64 = 4 << 20;
 const BLOCK: u64 = 4096;
 
-/// Makes states from `parent` until a second is over; how many in a second, and how many of them differ.
+/// Creates states from `parent` for a second; returns their number per second, and how many of them differ.
 fn rate(parent: &Overlay, mut write: impl FnMut(u64, &Overlay)) -> (f64, usize) {
     let mut seen = HashSet::new();
     let start = Instant::now();

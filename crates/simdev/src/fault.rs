@@ -1,7 +1,7 @@
-//! A device that fails by plan, for tests of the layers above it.
+//! A device that fails according to a plan, for tests of the layers above it.
 //!
 //! Requests are numbered from 0 in the order in which they are made, those of a batch in their order; writes and
-//! flushes have a count of their own besides. A device used by one thread does the same in every run.
+//! flushes are also counted separately. A device used by one thread behaves the same in every run.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
@@ -10,73 +10,74 @@ use std::ops::Range;
 
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 
-/// One thing that goes wrong. Ranges are bytes of the device. Where several hit the same request, one that fails it
-/// goes before one that harms it in silence, and then the first of the plan counts.
+/// One injected fault. Ranges are bytes of the device. If several apply to the same request, one that fails it has
+/// precedence over one that corrupts data silently; among these the first in the plan applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Reads that touch the range fail, always.
+    /// Reads that overlap the range always fail.
     ReadError {
         /// Bytes that cannot be read.
         range: Range<u64>,
     },
-    /// Writes that touch the range fail, always, and change nothing.
+    /// Writes that overlap the range always fail, and change nothing.
     WriteError {
         /// Bytes that cannot be written.
         range: Range<u64>,
     },
-    /// Reads that touch one of the sectors fail until it has been written as a whole.
+    /// Reads that overlap one of the sectors fail until it has been written as a whole.
     LatentSector {
-        /// Bytes; a sector that the range touches is bad as a whole.
+        /// Bytes; a sector that overlaps the range is bad as a whole.
         range: Range<u64>,
     },
-    /// The request fails and changes nothing; when it is made again, it does not.
+    /// The request fails and changes nothing; a repetition succeeds.
     RequestError {
-        /// Which of all requests.
+        /// The number of the request among all requests.
         request: u64,
     },
     /// The flush fails.
     FlushError {
-        /// Which of the flushes.
+        /// The number of the flush.
         flush: u64,
     },
-    /// Only the first sectors of the write reach the device. A write that is no longer than that is not torn.
+    /// Only the first sectors of the write reach the device. A write of at most that length is not torn.
     TornWrite {
-        /// Which of the writes.
+        /// The number of the write.
         write: u64,
         /// The number of sectors that are written, counted from the sector in which the write begins.
         sectors: u64,
-        /// Whether the write fails; otherwise it says that all is well.
+        /// Whether the write fails; otherwise it reports success.
         reported: bool,
     },
-    /// The write says that all is well and changes nothing.
+    /// The write reports success and changes nothing.
     LostWrite {
-        /// Which of the writes.
+        /// The number of the write.
         write: u64,
     },
-    /// The bytes of the write go elsewhere; it says that all is well.
+    /// The bytes of the write go to another location; it reports success.
     MisdirectedWrite {
-        /// Which of the writes.
+        /// The number of the write.
         write: u64,
-        /// The new place of its first byte; further to the front if it would not fit before the device's end.
+        /// The new offset of its first byte; lower if the write would exceed the device's end.
         to: u64,
     },
-    /// From that request on the device ends earlier: its geometry says so, and requests beyond are out of range.
+    /// From that request on the device is shorter: its geometry has the new length, and requests beyond it are out of
+    /// range.
     Shrink {
-        /// Which of all requests is the first to meet the shorter device.
+        /// The number, among all requests, of the first one with the shorter device.
         request: u64,
         /// The new length in bytes; one that is longer than the device changes nothing.
         len: u64,
     },
     /// From that request on every request fails.
     Dead {
-        /// Which of all requests is the first to fail.
+        /// The number, among all requests, of the first one to fail.
         request: u64,
     },
 }
 
 impl Fault {
-    /// `count` faults, of all kinds, at places of a device of `len` bytes and at requests before the `requests`-th.
-    /// The same arguments yield the same faults.
+    /// Generates `count` faults of all kinds, at offsets of a device of `len` bytes and at requests before number
+    /// `requests`. The same arguments yield the same faults.
     pub fn sample(seed: u64, count: usize, len: u64, requests: u64) -> Vec<Self> {
         let mut numbers = fastrand::Rng::with_seed(seed);
         (0..count)
@@ -104,9 +105,9 @@ impl Fault {
 /// An injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Injected {
-    /// Which request, of all.
+    /// The number of the request, among all requests.
     pub request: u64,
-    /// Which fault, by its place in the plan.
+    /// The index of the fault in the plan.
     pub fault: usize,
 }
 
@@ -125,13 +126,13 @@ enum Outcome {
     Pass,
     Fail,
     Refuse(Error),
-    /// Only this many bytes are written.
+    /// Only this many bytes are written, and whether the write fails.
     Torn(u64, bool),
     Lost,
     Misdirected(u64),
 }
 
-/// A device that goes wrong according to a plan.
+/// A device with faults according to a plan.
 #[derive(Debug)]
 pub struct Faulty<D> {
     device: D,
@@ -148,7 +149,7 @@ fn broken(op: Op, offset: u64, len: u64) -> Error {
 }
 
 impl<D: BlockDevice> Faulty<D> {
-    /// `device`, with the faults of `plan`.
+    /// Wraps `device`, with the faults of `plan`.
     pub fn new(device: D, plan: Vec<Fault>) -> Self {
         let sector = u64::from(device.geometry().sector.max(1));
         let mut latent = BTreeSet::new();
@@ -173,13 +174,13 @@ impl<D: BlockDevice> Faulty<D> {
         self.state().injected.clone()
     }
 
-    /// The device below, without faults again.
+    /// The underlying device, without faults.
     pub fn into_inner(self) -> D {
         self.device
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock() // counts have no broken state
+        self.state.lock() // counters are always valid
     }
 
     /// The device's geometry at request number `request`.
@@ -251,7 +252,7 @@ impl<D: BlockDevice> Faulty<D> {
         Outcome::Pass
     }
 
-    /// A write of `len` bytes at `offset` has reached the device: the sectors it covers whole are good again.
+    /// Marks the sectors as good that a write of `len` bytes at `offset` covers completely.
     fn rewritten(&self, offset: u64, len: u64) {
         let sector = u64::from(self.device.geometry().sector.max(1));
         let (first, end) = (offset.div_ceil(sector), (offset + len) / sector);
@@ -264,7 +265,7 @@ impl<D: BlockDevice> Faulty<D> {
         Ok(())
     }
 
-    /// A write, which `pass` makes where no fault changes it.
+    /// Makes a write, by `pass` if no fault changes it.
     fn change(&self, offset: u64, data: &[u8], pass: impl FnOnce(&D) -> Result<()>) -> Result<()> {
         let failed = || broken(Op::Write, offset, data.len() as u64);
         match self.outcome(Op::Write, offset, data.len() as u64) {
@@ -278,7 +279,7 @@ impl<D: BlockDevice> Faulty<D> {
             Outcome::Lost => Ok(()),
             Outcome::Misdirected(to) => self.put(to, data),
             Outcome::Torn(written, reported) => {
-                self.put(offset, &data[..written as usize])?; // fewer than there are
+                self.put(offset, &data[..written as usize])?; // fewer than the data has
                 if reported { Err(failed()) } else { Ok(()) }
             }
         }
@@ -286,7 +287,7 @@ impl<D: BlockDevice> Faulty<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Faulty<D> {
-    /// The length changes when the device shrinks.
+    /// The geometry; its length changes when the device shrinks.
     fn geometry(&self) -> Geometry {
         self.geometry_at(self.requests())
     }
@@ -301,7 +302,7 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
     }
 
     fn read_many(&self, reads: &mut [Read<'_>]) {
-        // those that no fault hits stay one batch
+        // reads without a fault stay one batch
         let (mut slots, mut good) = (Vec::new(), Vec::new());
         for r in reads {
             let len = r.buf.len() as u64;

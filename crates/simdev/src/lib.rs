@@ -1,12 +1,12 @@
-//! Instruments: devices over a device that measure what is asked of it, record it, or make it fail. No volume needs
+//! Instruments: devices on top of a device that measure its requests, record them, or make them fail. No volume needs
 //! one.
 //!
-//! | device | what it is |
+//! | device | description |
 //! | --- | --- |
 //! | [`Trace`] | a device that counts requests, bytes and seeks |
-//! | [`Record`] | a device that logs every change; a [`Log`] makes any state again that it went through |
-//! | [`Faulty`] | a device that fails as a plan of [`Fault`]s says |
-//! | [`PageCache`] | a device with memory over it that forgets to write what failed once, as the kernel's does |
+//! | [`Record`] | a device that logs every change; a [`Log`] can reproduce any state in between |
+//! | [`Faulty`] | a device that fails according to a plan of [`Fault`]s |
+//! | [`PageCache`] | a device with a cache that, like the kernel's, does not retry a write that failed once |
 //! | [`Model`] | a device with the speed of a hard disk or a flash disk, on a virtual clock; [`MODEL`] is its scheme |
 
 #![forbid(unsafe_code)]

@@ -1,38 +1,38 @@
-//! The log of a recorded device: what was changed, in order, with the bytes.
+//! The log of a recorded device: the changes, in order, with their bytes.
 //!
 //! A log is a header followed by records; all numbers are little-endian. The header, 32 bytes:
 //!
-//! | offset | bytes | what |
+//! | offset | bytes | content |
 //! | --- | --- | --- |
 //! | 0 | 8 | `EXTANTLG` |
 //! | 8 | 4 | version, 1 |
 //! | 12 | 4 | sector size of the device |
 //! | 16 | 8 | length of the device in bytes |
-//! | 24 | 8 | XXH3-64 of the 24 bytes before |
+//! | 24 | 8 | XXH3-64 of the preceding 24 bytes |
 //!
 //! A record:
 //!
-//! | offset | bytes | what |
+//! | offset | bytes | content |
 //! | --- | --- | --- |
 //! | 0 | 1 | kind |
 //! | 1 | 4 | length of the body, n |
 //! | 5 | n | body |
-//! | 5 + n | 8 | XXH3-64 of the bytes before, from the kind on; its seed is the record's offset in the log |
+//! | 5 + n | 8 | XXH3-64 of the preceding bytes, from the kind on; its seed is the record's offset in the log |
 //!
-//! | kind | what | body |
+//! | kind | content | body |
 //! | --- | --- | --- |
 //! | 1 | piece: bytes that were written, 1 to 4096; pieces are numbered from 0 in the order of the log | the bytes |
 //! | 2 | write | offset on the device (8), length (8), the number (4) of each piece |
 //! | 3 | flush | none |
 //! | 4 | discard | offset (8), length (8) |
-//! | 5 | mark: a word of the program that made the changes | text in UTF-8 |
+//! | 5 | mark: a text by the program that made the changes | text in UTF-8 |
 //!
-//! A write is cut into pieces where the device is, at multiples of 4096 bytes, and a piece that any write before has
-//! written is named again, not stored again; hence a log is about as long as what was written differs. The epoch of an
-//! entry is the number of flushes before it.
+//! A write is split into pieces at multiples of 4096 bytes on the device, and a piece with the same bytes as an earlier
+//! one is referenced, not stored again; hence the length of a log is about that of the distinct data written. The epoch
+//! of an entry is the number of flushes before it.
 //!
-//! A log may end anywhere, for what wrote it may have been killed: the first record that is not whole, or whose
-//! checksum is wrong, and all after it are no part of it.
+//! A log may end anywhere, as the recording process may have been killed: the first record that is incomplete, or has a
+//! wrong checksum, and everything after it are ignored.
 
 use std::ops::Range;
 use std::path::Path;
@@ -43,7 +43,7 @@ use blockdev::{BlockDevice, Error, Op, Result};
 
 pub(crate) const MAGIC: &[u8; 8] = b"EXTANTLG";
 pub(crate) const VERSION: u32 = 1;
-/// Length of a piece, unless the write begins or ends inside it.
+/// The length of a piece, unless the write begins or ends inside it.
 pub(crate) const PIECE: u64 = 4096;
 
 pub(crate) mod kind {
@@ -54,7 +54,7 @@ pub(crate) mod kind {
     pub(crate) const MARK: u8 = 5;
 }
 
-/// The pieces of a write of `len` bytes at `offset`: where on the device each begins, and how long it is.
+/// The pieces of a write of `len` bytes at `offset`: the offset of each on the device, and its length.
 pub(crate) fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = offset.saturating_add(len);
     let mut at = offset;
@@ -76,7 +76,7 @@ pub(crate) fn header(sector: u32, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// A record whose first byte is byte `offset` of the log.
+/// Encodes a record at byte `offset` of the log.
 pub(crate) fn record(offset: u64, kind: u8, len: u32, body: &[&[u8]]) -> Vec<u8> {
     let mut bytes = vec![kind];
     bytes.extend(len.to_le_bytes());
@@ -90,7 +90,7 @@ pub(crate) fn record(offset: u64, kind: u8, len: u32, body: &[&[u8]]) -> Vec<u8>
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The number of flushes before it. Changes of one epoch may reach the storage in any order; when a flush has
-    /// returned, all of its epoch and of those before have.
+    /// returned, all changes of its epoch and of earlier ones have reached it.
     pub epoch: u64,
     /// The operation or mark.
     pub what: Logged,
@@ -99,34 +99,34 @@ pub struct Entry {
 /// The operation or mark that an [`Entry`] records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Logged {
-    /// A write that returned; [`Log::pieces`] has the bytes.
+    /// A completed write; [`Log::pieces`] has the bytes.
     Write {
         /// First byte on the device.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// A flush that returned.
+    /// A completed flush.
     Flush,
-    /// A discard that returned.
+    /// A completed discard.
     Discard {
         /// First byte on the device.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// The program's note about itself at that point.
+    /// A text by the program at that point.
     Mark(String),
 }
 
-/// A log, read whole into memory.
+/// A log, read completely into memory.
 #[derive(Debug)]
 pub struct Log {
     bytes: Vec<u8>,
     sector: u32,
     len: u64,
     entries: Vec<Entry>,
-    /// For each entry where the numbers of its pieces stand in `bytes`; empty unless it is a write.
+    /// For each entry the range of its piece numbers in `bytes`; empty unless it is a write.
     numbers: Vec<Range<usize>>,
     /// The range of each piece in `bytes`.
     pieces: Vec<Range<usize>>,
@@ -149,17 +149,17 @@ impl Log {
         Self::parse(bytes)
     }
 
-    /// Reads a log that is in memory.
+    /// Parses a log in memory.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it does not begin with the header of a log, or if a record whose checksum is right says
-    /// what cannot be: such a log was not made by [`crate::Record`]. A tail that is torn is no error.
+    /// [`Error::Corrupt`] if it does not begin with the header of a log, or if the content of a record with a valid
+    /// checksum is impossible: such a log was not made by [`crate::Record`]. A torn tail is not an error.
     pub fn parse(bytes: Vec<u8>) -> Result<Self> {
         let wrong = |what| Error::Corrupt { what, offset: 0 };
         let head =
-            bytes.get(..24).filter(|head| head.starts_with(MAGIC)).ok_or(wrong("no log of a recorded device"))?;
+            bytes.get(..24).filter(|head| head.starts_with(MAGIC)).ok_or(wrong("not a log of a recorded device"))?;
         if number(&bytes, 24).map(u64::from_le_bytes) != Some(xxh3_64(head)) {
-            return Err(wrong("header of a log with a wrong checksum"));
+            return Err(wrong("log header with a wrong checksum"));
         }
         if number(&bytes, 8).map(u32::from_le_bytes) != Some(VERSION) {
             return Err(wrong("log of an unknown version"));
@@ -191,7 +191,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Kind and place of the body of the record at `at`; `None` if it is not whole.
+    /// The kind and the range of the body of the record at `at`; `None` if it is incomplete.
     fn whole_record(&self, at: usize) -> Option<(u8, Range<usize>)> {
         let kind = *self.bytes.get(at)?;
         let len = u32::from_le_bytes(number(&self.bytes, at + 1)?);
@@ -200,7 +200,7 @@ impl Log {
         (xxh3_64_with_seed(self.bytes.get(at..body.end)?, at as u64) == check).then_some((kind, body))
     }
 
-    /// Interprets a record: `Some(None)` for a piece, which is no entry of its own; `None` for nonsense.
+    /// Interprets a record: `Some(None)` for a piece, which is not an entry of its own; `None` for invalid content.
     fn interpret(&mut self, kind: u8, body: Range<usize>) -> Option<Option<Logged>> {
         let bytes = self.bytes.get(body.clone())?;
         let extent = || {
@@ -235,29 +235,28 @@ impl Log {
         }
     }
 
-    /// Length in bytes of the device that was recorded.
+    /// The length in bytes of the recorded device.
     pub fn device_len(&self) -> u64 {
         self.len
     }
 
-    /// Sector size in bytes of the device that was recorded.
+    /// The sector size in bytes of the recorded device.
     pub fn sector(&self) -> u32 {
         self.sector
     }
 
-    /// All entries in their order. A point in the log is a number of entries from the first.
+    /// All entries in their order. A point in the log is a number of entries from the first on.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The number of bytes at the end of the log that are no part of it because they are torn; 0 for a log that was
-    /// finished.
+    /// The number of bytes at the end of the log that are ignored because they are torn; 0 for a completed log.
     pub fn torn(&self) -> u64 {
         (self.bytes.len() - self.end) as u64
     }
 
-    /// The pieces that entry `index` wrote, from its first byte to its last: the first byte of each on the device, and
-    /// its bytes, cut at multiples of 4096. None for an entry that is no write, or is not in the log.
+    /// The pieces of the write in entry `index`, from its first byte to its last: the first byte of each on the device,
+    /// and its bytes, split at multiples of 4096. None for an entry that is not a write, or does not exist.
     pub fn pieces(&self, index: usize) -> impl Iterator<Item = (u64, &[u8])> {
         let offset = match self.entries.get(index).map(|entry| &entry.what) {
             Some(Logged::Write { offset, .. }) => *offset,
@@ -273,7 +272,7 @@ impl Log {
         })
     }
 
-    /// Does to `device` what entry `index` did; nothing for a mark or an index beyond the log.
+    /// Applies entry `index` to `device`; no effect for a mark or an index beyond the log.
     ///
     /// # Errors
     /// Those of the device.
@@ -286,8 +285,8 @@ impl Log {
         }
     }
 
-    /// Applies the first `point` entries to `device`, which has the first content of the recorded device. Afterwards it
-    /// has the content of the recorded device at that point, but for bytes that were discarded.
+    /// Applies the first `point` entries to `device`, which has the initial content of the recorded device. Afterwards
+    /// it has the content of the recorded device at that point, except for discarded bytes.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if `device` is shorter than the recorded one, and those of the device.
@@ -301,7 +300,7 @@ impl Log {
 mod tests {
     use super::*;
 
-    /// A log with these records, each with the checksum it should have.
+    /// A log with these records, each with its correct checksum.
     fn log(records: &[(u8, &[u8])]) -> Result<Log> {
         let mut bytes = header(512, 10_000);
         for (kind, body) in records {
@@ -324,7 +323,7 @@ mod tests {
             (kind::WRITE, &write(4096, 4096, &[])),      // too few
             (kind::WRITE, &write(4096, 4096, &[0, 0])),  // too many
             (kind::WRITE, &write(4096, 4095, &[0])),     // too long
-            (kind::WRITE, &write(4097, 4096, &[0, 0])),  // cut elsewhere
+            (kind::WRITE, &write(4097, 4096, &[0, 0])),  // split elsewhere
             (kind::WRITE, &write(8192, 4096, &[0])),     // beyond the end
             (kind::WRITE, &write(u64::MAX, 4096, &[0])), // far beyond
             (kind::WRITE, &write(0, u64::MAX, &[0])),

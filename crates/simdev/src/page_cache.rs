@@ -1,4 +1,4 @@
-//! A device with the page cache of the kernel over it, and what that does when writing fails.
+//! A device with the kernel's page cache on top of it, and the cache's behaviour when a write fails.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -14,8 +14,9 @@ struct Page {
     dirty: bool,
 }
 
-/// Memory over a device, as the system has it. What is written stays in memory until a flush hands it down. A page that
-/// could not be written then stays readable and counts as written: the flush reports it, and no later one does.
+/// A cache over a device, like that of the system. Writes stay in memory until a flush passes them to the device. A
+/// page that could not be written then stays readable and counts as written: that flush reports it, and no later one
+/// does.
 #[derive(Debug)]
 pub struct PageCache<D> {
     device: D,
@@ -23,12 +24,12 @@ pub struct PageCache<D> {
 }
 
 impl<D: BlockDevice> PageCache<D> {
-    /// An empty cache over a device.
+    /// Creates an empty cache over a device.
     pub fn new(device: D) -> Self {
         Self { device, pages: Mutex::default() }
     }
 
-    /// The device after the power was lost: memory is gone.
+    /// The device after a loss of power: the content of memory is lost.
     pub fn into_inner(self) -> D {
         self.device
     }
@@ -37,7 +38,7 @@ impl<D: BlockDevice> PageCache<D> {
         self.pages.lock()
     }
 
-    /// Shows each page of a range, with the bytes of it and of the range that are meant.
+    /// Calls a function for each page of a range, with the affected bytes of the page and of the range.
     fn each(
         &self,
         offset: u64,

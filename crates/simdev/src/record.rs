@@ -1,17 +1,17 @@
-//! A device that logs every change on its way to the device below, so that any state it went through, or could have
-//! been left in by a loss of power, can be made again. The format of the log and its reader are in `log.rs`.
+//! A device that logs every change on its way to the underlying device, so that any state it had, or could have after a
+//! loss of power, can be reproduced. The format of the log and its reader are in `log.rs`.
 //!
-//! 1. A change is logged when the device below has made it; one that failed is not in the log.
+//! 1. A change is logged when the underlying device has completed it; one that failed is not in the log.
 //! 2. Changes are made one after the other, batches as wholes: the order of the log is the order of the device. Reads
-//!    go past all that.
-//! 3. What is logged reaches the file at the latest when a flush or a mark returns.
-//! 4. A log with a gap would be worth nothing: once the log cannot be written, every change fails.
+//!    are not affected by this.
+//! 3. Log entries are in the file at the latest when a flush or a mark returns.
+//! 4. A log with a gap would be useless: after the log could not be written, every change fails.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
-// not parking_lot's: a panic while the log is locked must be known afterwards
+// not parking_lot's: a panic while the log is locked must be detected afterwards
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_128;
@@ -61,7 +61,7 @@ impl<W: io::Write> Recorder<W> {
         self.put(kind::WRITE, &[&offset.to_le_bytes(), &len.to_le_bytes(), &stored])
     }
 
-    /// Handles the result of logging; after a failure the log is broken for good.
+    /// Handles the result of logging; after a failure the log is permanently broken.
     fn settle(&mut self, op: Op, offset: u64, len: u64, done: io::Result<()>) -> Result<()> {
         self.broken |= done.is_err();
         done.map_err(|source| Error::Io { op, offset, len, source })
@@ -76,7 +76,7 @@ impl<W: io::Write> Recorder<W> {
     }
 }
 
-/// Logs every write, flush and discard on its way to the device below.
+/// Logs every write, flush and discard on its way to the underlying device.
 #[derive(Debug)]
 pub struct Record<D, W: io::Write> {
     device: D,
@@ -84,10 +84,10 @@ pub struct Record<D, W: io::Write> {
 }
 
 impl<D: BlockDevice> Record<D, BufWriter<File>> {
-    /// Records `device` into a new file at `path`; a file that is there is replaced.
+    /// Records `device` in a new file at `path`; an existing file is replaced.
     ///
     /// # Errors
-    /// [`Error::Open`] if the file cannot be made or written.
+    /// [`Error::Open`] if the file cannot be created or written.
     pub fn create(device: D, path: &Path) -> Result<Self> {
         let refused = |source| Error::Open { device: path.to_string_lossy().into_owned(), source };
         let file = File::create(path).map_err(refused)?;
@@ -106,7 +106,7 @@ impl<D: BlockDevice> Record<D, Vec<u8>> {
     /// The log so far.
     ///
     /// # Errors
-    /// Those of [`Log::parse`]; there are none.
+    /// Those of [`Log::parse`], which do not occur.
     pub fn log(&self) -> Result<Log> {
         let bytes = self.recorder().sink.clone();
         Log::parse(bytes)
@@ -132,10 +132,10 @@ impl<D, W: io::Write> Record<D, W> {
         Self { device, recorder: Mutex::new(recorder) }
     }
 
-    /// Notes `text` in the log: that operation 7 begins or has returned, say.
+    /// Adds a mark with `text` to the log, for example that operation 7 begins or has returned.
     ///
     /// # Errors
-    /// [`Error::Io`] if the log cannot be written, as a flush that failed.
+    /// [`Error::Io`] if the log cannot be written, as for a failed flush.
     pub fn mark(&self, text: &str) -> Result<()> {
         let mut recorder = self.recorder();
         recorder.intact(Op::Flush, 0, 0)?;
@@ -143,15 +143,15 @@ impl<D, W: io::Write> Record<D, W> {
         recorder.settle(Op::Flush, 0, 0, done)
     }
 
-    /// The number of entries in the log: the point that stands for now.
+    /// The number of entries in the log: the present point.
     pub fn point(&self) -> u64 {
         self.recorder().entries
     }
 
-    /// The device below and the sink, with all of the log in it.
+    /// The underlying device and the sink, with all of the log in it.
     ///
     /// # Errors
-    /// The sink's error when it is flushed, or an error if the log is broken.
+    /// The sink's error at its flush, or an error if the log is broken.
     pub fn finish(self) -> Result<(D, W)> {
         let mut recorder = self.recorder.into_inner().unwrap_or_else(PoisonError::into_inner);
         recorder.intact(Op::Flush, 0, 0)?;
@@ -163,7 +163,7 @@ impl<D, W: io::Write> Record<D, W> {
     fn recorder(&self) -> MutexGuard<'_, Recorder<W>> {
         self.recorder.lock().unwrap_or_else(|poisoned| {
             let mut recorder = poisoned.into_inner();
-            recorder.broken = true; // a panic inside may have left a gap
+            recorder.broken = true; // a panic may have left a gap
             recorder
         })
     }

@@ -1,11 +1,11 @@
-//! A device that counts what is asked of it, so that a claim about requests, bytes and seeks can be tested.
+//! A device that counts its requests, so that a claim about requests, bytes and seeks can be tested.
 //!
-//! The count is of what is handed to the device, in that order, whether or not it then succeeds. There is one position
-//! for the whole device, as a disk has one arm: it stands where the last read or write ended. A read or write that
-//! starts elsewhere is a seek, of its own kind; one that starts before that position is a backward seek too. The first
-//! read or write after [`Trace::new`] or [`Trace::reset`] is no seek, for no position is known. A request of no bytes
-//! is counted but moves nothing, and so is a discard, which moves no data. The requests of a batch count one by one, in
-//! their order, with no other thread's request among them.
+//! Requests are counted when they are passed to the device, in that order, whether or not they then succeed. There is
+//! one position for the whole device, like that of the arm of a disk: the end of the last read or write. A read or
+//! write that starts elsewhere is a seek, of its own kind; one that starts before that position is also a backward
+//! seek. The first read or write after [`Trace::new`] or [`Trace::reset`] is not a seek, as no position is known. A
+//! request of no bytes is counted but moves nothing, and so is a discard, which transfers no data. The requests of a
+//! batch are counted one by one, in their order, without requests of other threads among them.
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -16,11 +16,11 @@ use blockdev::{BlockDevice, Geometry, Op, Read, Result, Write};
 pub struct Counts {
     /// The number of requests.
     pub requests: u64,
-    /// Bytes they spoke of.
+    /// The number of bytes requested.
     pub bytes: u64,
-    /// Requests that did not start where the read or write before ended.
+    /// Requests that did not start at the end of the previous read or write.
     pub seeks: u64,
-    /// Seeks that start before that place.
+    /// Seeks that start before that position.
     pub backward_seeks: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct TraceCounts {
 }
 
 impl TraceCounts {
-    /// The counts since `earlier`, a snapshot of the same trace taken before this one with no reset in between.
+    /// The difference to `earlier`, counts of the same trace taken before these without a reset in between.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             reads: self.reads.since(earlier.reads),
@@ -60,7 +60,7 @@ impl TraceCounts {
     }
 }
 
-/// One request, as it was handed to the device.
+/// One request, as it was passed to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// The operation: a read, write, flush or discard.
@@ -91,7 +91,7 @@ impl State {
                 self.counts.flushes += 1;
                 return;
             }
-            Op::Open => return, // made before there is a device to trace
+            Op::Open => return, // no device to trace exists yet
         };
         counts.requests += 1;
         counts.bytes = counts.bytes.saturating_add(len);
@@ -106,7 +106,7 @@ impl State {
     }
 }
 
-/// Counts requests, bytes and seeks on their way to the device below.
+/// Counts requests, bytes and seeks on their way to the underlying device.
 #[derive(Debug)]
 pub struct Trace<D> {
     device: D,
@@ -115,12 +115,12 @@ pub struct Trace<D> {
 }
 
 impl<D: BlockDevice> Trace<D> {
-    /// `device`, counted.
+    /// Wraps `device`.
     pub fn new(device: D) -> Self {
         Self::with_events(device, 0)
     }
 
-    /// `device`, counted; the first `events` requests are recorded too, to be drawn or compared.
+    /// Wraps `device`; the first `events` requests are recorded, too, for figures and comparisons.
     pub fn with_events(device: D, events: usize) -> Self {
         Self { device, max_events: events, state: Mutex::default() }
     }
@@ -135,12 +135,12 @@ impl<D: BlockDevice> Trace<D> {
         self.state().events.clone()
     }
 
-    /// Forgets counts, events and position.
+    /// Resets counts, events and position.
     pub fn reset(&self) {
         *self.state() = State::default();
     }
 
-    /// The device below.
+    /// The underlying device.
     pub fn into_inner(self) -> D {
         self.device
     }
@@ -150,7 +150,7 @@ impl<D: BlockDevice> Trace<D> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock() // counts have no broken state
+        self.state.lock() // counters are always valid
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
         t.discard(3000, 10).unwrap(); // moves nothing
         t.flush().unwrap();
         t.read(150, &mut buf).unwrap(); // follows the write
-        t.read(9999, &mut buf).unwrap_err(); // handed down all the same
+        t.read(9999, &mut buf).unwrap_err(); // passed on nevertheless
         let first = t.counters();
         assert_eq!(
             first,

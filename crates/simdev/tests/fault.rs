@@ -1,4 +1,4 @@
-//! Faults happen exactly where the plan says, and nowhere else.
+//! Tests that faults occur exactly where the plan has them, and nowhere else.
 
 use std::mem::discriminant;
 
@@ -15,7 +15,7 @@ fn faulty(plan: Vec<Fault>) -> Faulty<MemoryDevice> {
     Faulty::new(MemoryDevice::from_vec(Rng::new(2).bytes(LEN as usize)), plan)
 }
 
-/// The input or output error of a request.
+/// Checks that a request failed with an input or output error.
 #[track_caller]
 fn broken(result: Result<(), Error>, request: Op) {
     match result {
@@ -51,7 +51,7 @@ fn ranges_that_cannot_be_read_or_written() {
     device.write(2001, &[7]).unwrap();
     device.write(1999, &[7]).unwrap();
     device.write(1000, &[7; 10]).unwrap();
-    broken(device.read(1000, &mut [0; 10]), Op::Read); // as bad as before
+    broken(device.read(1000, &mut [0; 10]), Op::Read); // still bad
     device.flush().unwrap();
     device.discard(0, 0).unwrap();
     assert_eq!(injected(&device), [(1, 0), (2, 0), (5, 1), (6, 1), (10, 0)]);
@@ -123,7 +123,7 @@ fn writes_that_do_not_arrive() {
     expected[40_000..40_512].fill(4);
     device.write(512, &[5; 512]).unwrap();
     expected[LEN as usize - 512..].fill(5);
-    device.write(0, &[6; 4096]).unwrap(); // no longer than what would be left of it
+    device.write(0, &[6; 4096]).unwrap(); // not longer than the part that is written
     expected[..4096].fill(6);
     device.write(100, &[7]).unwrap();
     expected[100] = 7;
@@ -143,7 +143,7 @@ fn a_device_that_shrinks() {
     device.write(8192, &[1]).unwrap_err();
     device.discard(8192, 1).unwrap_err();
     device.flush().unwrap();
-    device.read(LEN, &mut [0]).unwrap_err(); // never was there: no fault
+    device.read(LEN, &mut [0]).unwrap_err(); // was never in range: no fault
     assert_eq!(injected(&device), [(2, 0), (4, 0), (5, 0)]);
 }
 
@@ -162,7 +162,7 @@ fn batches_meet_the_faults_of_their_requests() {
     assert_eq!(content(&device)[..3], [1, 2, before[2]]);
 }
 
-/// Runs a small program on a device, going on after errors: its results, and what it found.
+/// Runs a small program on a device, continuing after errors: returns its results, and the final content.
 fn program(device: &dyn BlockDevice, seed: u64) -> (Vec<bool>, Vec<u8>) {
     let mut numbers = Rng::new(seed);
     let mut found = Vec::new();
@@ -214,7 +214,7 @@ fn a_sample_has_all_kinds_and_the_same_seed_yields_the_same() {
 }
 
 proptest! {
-    /// Whatever the plan: the same in every run, and a request without an injected fault does what it should.
+    /// For any plan: the same in every run, and a request without an injected fault succeeds.
     #[test]
     fn plans_are_followed(seed: u64, count in 0..12_usize) {
         let plan = Fault::sample(seed, count, LEN, 40);

@@ -1,4 +1,4 @@
-//! Every instrument passes on what the device below promises.
+//! Tests that every instrument passes on the guarantees of the underlying device.
 
 use blockdev::MemoryDevice;
 use extant_simdev::{Faulty, FlashParameters, Model, PageCache, Parameters, Record, Trace};

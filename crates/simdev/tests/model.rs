@@ -1,5 +1,5 @@
-//! Modelled devices: the published figures of those that they stand for, and what holds for every sequence of requests.
-//! The times measured here are virtual.
+//! Modelled devices: the published figures of the real devices, and properties of every sequence of requests. The times
+//! measured here are virtual.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +75,7 @@ fn a_hard_disk_writes_in_sequence_at_the_same_rate() {
         events.push(FLUSH);
         near(rate(512 * MIB, time(&hdd(), &events).time), 100.0, 0.03);
     }
-    // a file system's journal: small writes, each to be durable, in sequence, cost a revolution each
+    // a file system's journal: small writes in sequence, each of which must be durable, cost a revolution each
     let synced: Vec<_> = sequence(Op::Write, 0, 4 * KIB, 500).into_iter().flat_map(|write| [write, FLUSH]).collect();
     near(time(&hdd(), &synced).time.as_secs_f64() / 500.0, 8.333e-3, 0.05);
 }
@@ -111,7 +111,7 @@ fn a_hard_disks_shortest_and_longest_seek() {
 
 #[test]
 fn rotation_is_exact() {
-    // without buffers, the same sector comes by once in a revolution
+    // without buffers, the same sector passes once per revolution
     let p = DiskParameters { write_cache: 0, ..DiskParameters::default() };
     let p = Parameters::Disk(p);
     let write = event(Op::Write, 123 * 4096, 4096);
@@ -124,13 +124,13 @@ fn rotation_is_exact() {
 fn the_track_buffer_caches_what_passed_under_the_head() {
     let far = event(Op::Read, CAPACITY / 2, 4096);
     let near = event(Op::Read, 400_000, 4096);
-    // the sector just before the one that was waited for has passed under the head
+    // the sector just before the requested one has passed under the head
     let hit = after(&hdd(), &[far, near], &[event(Op::Read, 400_000 - 4096, 4096)]);
     assert!(hit < Duration::from_micros(200), "{hit:?}");
     let p = Parameters::Disk(DiskParameters { read_on_arrival: false, ..DiskParameters::default() });
     let miss = after(&p, &[far, near], &[event(Op::Read, 400_000 - 4096, 4096)]);
     assert!(miss > Duration::from_millis(7), "{miss:?}");
-    // a segment outlives seeks to other places until there are too many of them
+    // a segment survives seeks to other locations until there are too many of them
     let away = |n: u64| (0..n).map(|n| event(Op::Read, CAPACITY / 100 * (n + 1), 4096)).collect::<Vec<_>>();
     let again = |n| after(&hdd(), &[vec![far, near], away(n)].concat(), &[near]);
     assert!(again(23) < Duration::from_micros(200), "{:?}", again(23));
@@ -156,15 +156,15 @@ fn the_write_cache_answers_at_once_and_a_flush_pays() {
     assert!(flushed > Duration::from_millis(200), "{flushed:?}");
     let through = time(&Parameters::Disk(DiskParameters { write_cache: 0, ..DiskParameters::default() }), &writes).time;
     assert!(through > cached + flushed, "in their order {through:?}, in the disk's {:?}", cached + flushed);
-    // once there is nothing to write, a flush is a command like another
+    // if there is nothing to write, a flush costs only the time of a command
     assert_eq!(after(&hdd(), &[writes, vec![FLUSH]].concat(), &[FLUSH]), Duration::from_micros(100));
-    // a cache that is full takes no more than the medium does
+    // a full cache is no faster than the medium
     let many = at_random(Op::Write, 6000);
     assert!(time(&hdd(), &many).time > Duration::from_secs(6));
 }
 
 fn batch(parameters: &Parameters, events: &[Event]) -> Duration {
-    // too long a device to hold: its own times, at a length that fits in memory
+    // the device is too long for memory: its own times, at a length that fits
     let device = Model::new(MemoryDevice::zeroed(64 * MIB).unwrap(), parameters).unwrap();
     let mut buffers: Vec<_> = events.iter().map(|e| (e.offset % (64 * MIB), vec![0; e.len as usize])).collect();
     let mut reads: Vec<_> = buffers.iter_mut().map(|(offset, buf)| Read::new(*offset, buf)).collect();
@@ -234,7 +234,7 @@ fn a_fixed_sequence_takes_the_same_nanoseconds_everywhere() {
             events.push(FLUSH);
         }
     }
-    // a change of the model changes these figures, and every figure that was published with it
+    // a change of the model changes these figures, and all published figures that depend on it
     let seen = [hdd(), ssd()].map(|p| time(&p, &events).time.as_nanos());
     assert_eq!(seen, [44_169_646_214, 1_101_003_988]);
 }
@@ -278,7 +278,7 @@ fn events(len: u64) -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..60)
 }
 
-/// Disks of many layouts, small enough that their ends are met.
+/// Disks of many layouts, small enough that requests reach their ends.
 fn parameters() -> impl Strategy<Value = Parameters> {
     let disk = (1_u32..4, 1_u32..6, any::<bool>(), any::<bool>(), 0_u64..3, 1_u32..5, 12_u32..21).prop_map(
         |(heads, zones, read_on_arrival, as_submitted, cache, segments, segment)| {
@@ -312,8 +312,8 @@ fn parameters() -> impl Strategy<Value = Parameters> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Every request takes its command and, if it moves bytes, no less than the interface needs; the counts are those
-    /// of the events; and the parts of the time are not more than the whole, as far as the arm is waited for.
+    /// Every request takes its command time and, if it transfers bytes, at least the time of the interface; the counts
+    /// are those of the events; and the parts of the time do not exceed the whole, as far as requests wait for the arm.
     #[test]
     fn time_goes_forward((parameters, events) in (parameters(), events(8 * MIB))) {
         let mut before = Report::default();
@@ -336,7 +336,7 @@ proptest! {
         prop_assert!(before.buffered_reads <= before.reads);
     }
 
-    /// A device takes what the trace of its requests takes, and the same again.
+    /// A device takes the time of the trace of its requests, and a repetition takes the same.
     #[test]
     fn a_device_and_its_trace_agree((parameters, events) in (parameters(), events(MIB))) {
         let device = Model::new(MemoryDevice::zeroed(MIB).unwrap(), &parameters).unwrap();
@@ -355,8 +355,8 @@ proptest! {
         prop_assert_eq!(time_trace(&parameters, MIB, &events).unwrap(), report);
     }
 
-    /// A batch is no slower than its requests one by one, but for what it costs that the nearest is not always the
-    /// best.
+    /// A batch is no slower than its requests one by one, except for the cost of the nearest request not always being
+    /// the best choice.
     #[test]
     fn together_is_not_slower(
         (parameters, places) in (parameters(), proptest::collection::vec((0..2 * MIB - 4096, 0..4096_u64), 1..40))

@@ -1,4 +1,4 @@
-//! Recorded devices: the log holds exactly what happened, and survives being cut off anywhere.
+//! Recorded devices: the log contains exactly the changes, and can be truncated anywhere.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use testkit::Rng;
 use testkit::device::{conforms, content};
 
-const LEN: usize = 70_001; // no multiple of anything
+const LEN: usize = 70_001; // not a multiple of any unit
 
 #[derive(Debug, Clone)]
 enum Change {
@@ -47,7 +47,7 @@ fn device() -> MemoryDevice {
     MemoryDevice::from_vec(Rng::new(5).bytes(LEN))
 }
 
-/// Makes the changes; the content after each entry of the log, the first before any.
+/// Makes the changes; returns the content after each entry of the log, and first the content before any.
 fn make<D: BlockDevice>(device: &Record<D, Vec<u8>>, changes: &[Change]) -> Vec<Vec<u8>> {
     let mut states = vec![content(device)];
     let mut model = states[0].clone();
@@ -131,7 +131,7 @@ proptest! {
                 }
                 Err(e) => prop_assert!(cut < 32 && matches!(e, Error::Corrupt { .. }), "cut at {}: {}", cut, e),
             }
-            // one bit that is wrong ends the log there
+            // one wrong bit ends the log there
             let mut harmed = bytes.clone();
             let Some(byte) = harmed.get_mut(cut) else { continue };
             *byte ^= 1 << (cut % 8);
@@ -211,7 +211,7 @@ fn what_failed_is_not_in_the_log() {
     assert_eq!(offsets, [write(0, 512), write(1024, 1), write(1026, 1)]);
 }
 
-/// Takes so many bytes and no more.
+/// A sink for this number of bytes and no more.
 struct Full(usize);
 
 impl io::Write for Full {

@@ -27,7 +27,7 @@ fn one(start: u32) -> Run {
     Run { start, len: 1 }
 }
 
-/// A bitmap in which these runs are in use.
+/// A bitmap with these runs in use.
 fn fill(used: &[Run]) -> Vec<u8> {
     let mut bytes = vec![0; UNITS as usize / 8];
     for unit in used.iter().flat_map(|run| run.start..run.end()) {
@@ -36,7 +36,7 @@ fn fill(used: &[Run]) -> Vec<u8> {
     bytes
 }
 
-/// Files are made and deleted until 70 % is in use.
+/// Creates and deletes files until 70 % is in use.
 fn aged(rng: &mut Rng, most: u64) -> Vec<u8> {
     let mut map = ContainerMap::new(UNITS);
     let mut files: Vec<Run> = Vec::new();
@@ -45,30 +45,30 @@ fn aged(rng: &mut Rng, most: u64) -> Vec<u8> {
         if in_use < UNITS * 7 / 10 || rng.below(2) == 0 && in_use < UNITS * 8 / 10 {
             let found = map.find(&ALL, rng.below(u64::from(UNITS)) as u32, rng.between(1, most) as u32);
             let Some(run) = found else { continue };
-            assert!(map.allocate(run), "it was found");
+            assert!(map.allocate(run), "found before");
             files.push(run);
         } else {
             let run = files.swap_remove(rng.below(files.len() as u64) as usize);
-            assert!(map.free(run, false), "it is in use");
+            assert!(map.free(run, false), "in use");
         }
     }
     while UNITS - map.free_units() > UNITS * 7 / 10 {
         let run = files.swap_remove(rng.below(files.len() as u64) as usize);
-        assert!(map.free(run, false), "it is in use");
+        assert!(map.free(run, false), "in use");
     }
     let mut bytes = vec![0; UNITS as usize / 8];
     map.write(&mut bytes);
     bytes
 }
 
-/// Nanoseconds of one of `count` calls.
+/// The time of one of `count` calls in nanoseconds.
 fn time(count: usize, calls: impl FnOnce()) -> f64 {
     let begin = Instant::now();
     calls();
     begin.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// Searches from random goals.
+/// Measures searches from random goals.
 fn find(map: &ContainerMap, goals: &[u32], want: u32) -> f64 {
     time(goals.len(), || {
         for goal in goals {
@@ -77,42 +77,42 @@ fn find(map: &ContainerMap, goals: &[u32], want: u32) -> f64 {
     })
 }
 
-/// Allocates runs that are free and frees them in another order; nanoseconds of each.
+/// Measures the allocation of free runs, and their frees in another order; nanoseconds of each.
 fn change(map: &mut ContainerMap, runs: &[Run]) -> (f64, f64) {
     let allocated = time(runs.len(), || {
         for run in runs {
-            assert!(map.allocate(black_box(*run)), "it is free");
+            assert!(map.allocate(black_box(*run)), "free");
         }
     });
     let freed = time(runs.len(), || {
         for run in runs.iter().rev() {
-            assert!(map.free(black_box(*run), false), "it is in use");
+            assert!(map.free(black_box(*run), false), "in use");
         }
     });
     (allocated, freed)
 }
 
-/// Frees runs that are in use, to be used again later, and then releases them; nanoseconds of both.
+/// Measures deferred frees of runs in use, and their release; nanoseconds of both.
 fn defer(map: &mut ContainerMap, runs: &[Run]) -> f64 {
     for run in runs {
-        assert!(map.allocate(*run), "it is free");
+        assert!(map.allocate(*run), "free");
     }
     time(runs.len(), || {
         for run in runs.iter().rev() {
-            assert!(map.free(black_box(*run), true), "it is in use");
+            assert!(map.free(black_box(*run), true), "in use");
         }
         runs.iter().for_each(|run| map.release(black_box(*run)));
     })
 }
 
-/// Free runs of at most `want` units, apart from each other, in random order.
+/// Separate free runs of at most `want` units, in random order.
 fn free_runs(rng: &mut Rng, map: &ContainerMap, want: u32) -> Vec<Run> {
     let mut map = map.clone();
     let mut runs = Vec::new();
     while runs.len() < 400
         && let Some(run) = map.find(&ALL, rng.below(u64::from(UNITS)) as u32, want)
     {
-        assert!(map.allocate(run), "it was found");
+        assert!(map.allocate(run), "found before");
         runs.push(run);
     }
     runs
@@ -126,21 +126,21 @@ fn nearest(map: &ContainerMap, goals: &[u32], want: u32) -> f64 {
     })
 }
 
-/// An operation of which all is asked: find, allocate and free a run, in turn.
+/// Measures a combination of all operations: finds, allocates and frees runs, in turn.
 fn churn(map: &mut ContainerMap, goals: &[u32], want: u32) -> f64 {
     time(goals.len(), || {
         let mut last: Option<Run> = None;
         for goal in goals {
             let run = map.find(black_box(&ALL), *goal, want);
             if let Some(run) = run {
-                assert!(map.allocate(run), "it was found");
+                assert!(map.allocate(run), "found before");
             }
             if let Some(last) = last {
-                assert!(map.free(last, false), "it is in use");
+                assert!(map.free(last, false), "in use");
             }
             last = run;
         }
-        last.into_iter().for_each(|run| assert!(map.free(run, false), "it is in use"));
+        last.into_iter().for_each(|run| assert!(map.free(run, false), "in use"));
     })
 }
 
@@ -196,7 +196,7 @@ fn main() {
     next_group(rounds).print();
 }
 
-/// The next of 65 536 groups whose bound is large enough: one in 1000 is.
+/// Measures the search for the next of 65 536 groups whose bound is large enough: one in 1000 is.
 fn next_group(rounds: usize) -> Row {
     let mut rng = Rng::new(7);
     let bounds: Vec<u32> = (0..65_536).map(|_| if rng.below(1000) == 0 { 4096 } else { 100 }).collect();

@@ -1,12 +1,12 @@
 //! A set of units (the free blocks of a group, or any others) in the smallest of four forms, as in roaring bitmaps.
 //!
-//! 1. *Empty* and *full* say it all; *runs* are pairs of start and length in four bytes each; *bits* are a bitmap. A
-//!    container never has more heap than the bitmap and what [`SLACK`](Container::SLACK) says.
-//! 2. A form is changed only when another one is clearly smaller: runs become bits when there are more of them than fit
-//!    into a bitmap, bits become runs when they take half of it. [`Container::compact`] does not wait for that.
+//! 1. *Empty* and *full* need no further data; *runs* are pairs of start and length in four bytes each; *bits* are a
+//!    bitmap. A container never uses more heap than the bitmap plus [`SLACK`](Container::SLACK).
+//! 2. The form changes only when another one is clearly smaller: runs become bits when they need more memory than a
+//!    bitmap, bits become runs when these need half of that. [`Container::compact`] does not wait for that.
 //! 3. Runs have 16 bits for a start, so a container of more than 65 536 units is empty, full, or bits.
-//! 4. Beside the units there is an upper bound of the longest run. A search for more than there is ends at the first
-//!    run as long as the bound; one that finds none corrects it.
+//! 4. In addition to the units there is an upper bound of the longest run. A search for a longer run than any ends at
+//!    the first run as long as the bound; one that finds none lowers the bound.
 
 mod bits;
 mod forms;
@@ -21,15 +21,15 @@ use runs::Runs;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Runs of more units are long: no step is made only to know how long they are.
+/// Runs of more units are long: no step is made only to find out their length.
 const LONG: u32 = 1024;
 
-/// The form in which a container's units are stored.
+/// The form in which the units of a container are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// No unit is in the set.
     Empty,
-    /// All units are.
+    /// All units are in the set.
     Full,
     /// Runs of four bytes.
     Runs,
@@ -37,14 +37,14 @@ pub enum Form {
     Bits,
 }
 
-/// Why a set was not changed.
+/// The reason why a set was not changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetError {
-    /// The run reaches beyond the last unit.
+    /// The run extends beyond the last unit.
     Outside(Run),
-    /// These units, the first that are, are in the set already.
+    /// These units are in the set already, the first of the run that are.
     Present(Run),
-    /// These units, the first that are not, are not in the set.
+    /// These units are not in the set, the first of the run that are not.
     Absent(Run),
 }
 
@@ -65,8 +65,7 @@ impl std::error::Error for SetError {}
 enum Stored {
     /// All units.
     Full,
-    /// At most as many runs as [`Container::most_runs`] says; none of them, or one of all units, may stand here as
-    /// well.
+    /// At most [`Container::most_runs`] runs; may also be empty, or one run of all units.
     Runs(Runs),
     Bits(Bits),
 }
@@ -77,11 +76,11 @@ pub struct Container {
     stored: Stored,
     units: u32,
     count: u32,
-    /// Runs of units; counted for bits only.
+    /// The number of runs; counted for bits only.
     bit_runs: u32,
-    /// A set that is changed becomes bits when it has as many runs.
+    /// The number of runs with which a changed set becomes bits.
     most: u32,
-    /// No run is longer.
+    /// An upper bound of the length of runs.
     bound: AtomicU32,
 }
 
@@ -92,7 +91,7 @@ impl Clone for Container {
     }
 }
 
-/// Equal sets are equal, in whatever form.
+/// Sets with the same units are equal, in whatever form.
 impl PartialEq for Container {
     fn eq(&self, other: &Self) -> bool {
         (self.units, self.count) == (other.units, other.count)
@@ -108,10 +107,10 @@ impl PartialEq for Container {
 impl Eq for Container {}
 
 impl Container {
-    /// Most bytes of heap that a container has beyond its bitmap, whose size is rounded up to 8 bytes.
+    /// The maximum heap memory of a container beyond its bitmap in bytes; the bitmap's size is rounded up to 8 bytes.
     pub const SLACK: usize = 64;
 
-    /// A set of nothing.
+    /// Creates an empty set.
     #[must_use]
     pub fn empty(units: u32) -> Self {
         let most = most_runs(units) as u32;
@@ -119,27 +118,27 @@ impl Container {
         Self { stored, units, count: 0, bit_runs: 0, most, bound: AtomicU32::new(0) }
     }
 
-    /// All of `units` units.
+    /// Creates the set of all of `units` units.
     #[must_use]
     pub fn full(units: u32) -> Self {
         let most = most_runs(units) as u32;
         Self { stored: Stored::Full, units, count: units, bit_runs: 0, most, bound: AtomicU32::new(units) }
     }
 
-    /// Few runs are searched and changed faster than bits, many are not: when a set of so many runs is changed, it
-    /// becomes bits, even where these take more memory, and stays bits until [`Container::compact`], or until most of
-    /// it is one run. Without a limit it is those that take more memory than bits.
+    /// Limits the number of runs: few runs are searched and changed faster than bits, many are not. A changed set with
+    /// this number of runs becomes bits, even if these take more memory, and stays bits until [`Container::compact`],
+    /// or until most of it is one run. Without a limit it becomes bits when the runs take more memory.
     pub fn limit_runs(&mut self, runs: u32) {
         self.most = runs.max(1).min(most_runs(self.units) as u32);
     }
 
-    /// Units that the set may have.
+    /// The number of units that the set may have.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.units
     }
 
-    /// Units of the set.
+    /// The number of units in the set.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
@@ -157,7 +156,7 @@ impl Container {
         self.count == self.units
     }
 
-    /// The form that the set has now.
+    /// The present form of the set.
     #[must_use]
     pub fn form(&self) -> Form {
         match &self.stored {
@@ -169,7 +168,7 @@ impl Container {
         }
     }
 
-    /// Bytes on the heap: at most the bitmap and [`Container::SLACK`].
+    /// Memory on the heap in bytes: at most the bitmap and [`Container::SLACK`].
     #[must_use]
     pub fn memory(&self) -> usize {
         match &self.stored {
@@ -189,7 +188,7 @@ impl Container {
         }
     }
 
-    /// Whether all of a run is in the set; a run of nothing is.
+    /// Whether all of a run is in the set; `true` for an empty run.
     #[must_use]
     pub fn contains(&self, run: Run) -> bool {
         run.len == 0
@@ -213,7 +212,7 @@ impl Container {
             }
     }
 
-    /// Units of a run that are in the set.
+    /// The number of units of a run that are in the set.
     #[must_use]
     pub fn count_in(&self, run: Run) -> u32 {
         let run = self.clip(run);
@@ -224,7 +223,7 @@ impl Container {
         }
     }
 
-    /// Adds a run, none of which is in the set.
+    /// Adds a run, none of which may be in the set.
     ///
     /// # Errors
     /// [`SetError::Outside`], [`SetError::Present`]; nothing is changed then.
@@ -238,7 +237,7 @@ impl Container {
         if self.try_insert(run) { Ok(()) } else { Err(SetError::Present(self.first(run, true))) }
     }
 
-    /// Removes a run, all of which is in the set.
+    /// Removes a run, all of which must be in the set.
     ///
     /// # Errors
     /// [`SetError::Outside`], [`SetError::Absent`]; nothing is changed then.
@@ -252,7 +251,7 @@ impl Container {
         if self.try_remove(run) { Ok(()) } else { Err(SetError::Absent(self.first(run, false))) }
     }
 
-    /// The first units of a run that are in the set, or are not; the caller knows that there are some.
+    /// The first units of a run that are in the set, or are not (`present`); the caller ensures that there are any.
     #[cold]
     fn first(&self, run: Run, present: bool) -> Run {
         let (mut at, end) = (run.start, run.end());
@@ -266,7 +265,8 @@ impl Container {
         Run { start: at, len: if present { self.run_at(at, end - at) } else { absent() } }
     }
 
-    /// Adds a run of at least one unit that lies inside; false, with nothing changed, where a part of it is in the set.
+    /// Adds a run of at least one unit within the container; `false`, with nothing changed, if a part of it is in the
+    /// set.
     #[inline]
     fn try_insert(&mut self, run: Run) -> bool {
         let most = self.most as usize;
@@ -284,7 +284,7 @@ impl Container {
                 self.bit_runs = self.bit_runs + 1 - u32::from(sides.left) - u32::from(sides.right);
                 match *self.bound.get_mut() {
                     _ if !sides.left && !sides.right => run.len,
-                    // where there are long runs, the next search that needs to know looks again
+                    // with long runs, the next search that needs the bound determines it
                     LONG.. => u32::MAX,
                     _ => bits.length_around(run, sides),
                 }
@@ -302,8 +302,8 @@ impl Container {
         true
     }
 
-    /// Removes a run of at least one unit that lies inside; false, with nothing changed, where a part of it is not in
-    /// the set.
+    /// Removes a run of at least one unit within the container; `false`, with nothing changed, if a part of it is not
+    /// in the set.
     #[inline]
     fn try_remove(&mut self, run: Run) -> bool {
         let most = self.most as usize;
@@ -335,7 +335,7 @@ impl Container {
         true
     }
 
-    /// Adds what is missing of a run; how many units that is. What lies beyond the last unit is passed over.
+    /// Adds the missing units of a run, and returns their number. Units beyond the last one are ignored.
     pub fn add(&mut self, run: Run) -> u32 {
         let run = self.clip(run);
         let before = self.count;
@@ -361,7 +361,7 @@ impl Container {
         self.count - before
     }
 
-    /// Removes what there is of a run; how many units that is.
+    /// Removes the units of a run that are in the set, and returns their number.
     pub fn cut(&mut self, run: Run) -> u32 {
         let run = self.clip(run);
         let before = self.count;
@@ -386,7 +386,7 @@ impl Container {
         before - self.count
     }
 
-    /// Units of the set from `at` on, without a gap: at most `most`.
+    /// The number of units of the set from `at` on, without a gap: at most `most`.
     #[must_use]
     pub fn run_at(&self, at: u32, most: u32) -> u32 {
         let end = at.saturating_add(most).min(self.units);

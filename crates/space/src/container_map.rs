@@ -3,54 +3,54 @@
 use crate::{Container, Run};
 use std::ops::Range;
 
-/// Runs with which a map in use becomes bits: from here on these are changed faster.
+/// The number of runs at which a map in use becomes bits: from here on these are changed faster.
 const RUNS: u32 = 16;
 
-/// The free units of a group, as sets that are each in their smallest form.
+/// The free units of a group, as sets, each in its smallest form.
 ///
 /// The stored state shows deferred and pinned units as free. A unit is in at most one of three sets: *available*;
 /// *deferred*, freed but not to be allocated yet; *pinned and free*, freed but used by an older version of the volume.
-/// In none of them it is in use.
+/// A unit in none of them is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerMap {
     available: Container,
-    /// Absent where it would be empty.
+    /// `None` if it would be empty.
     deferred: Option<Box<Container>>,
-    /// Absent where no older version uses a unit.
+    /// `None` if no older version uses a unit.
     pinned: Option<Box<Pinned>>,
 }
 
 /// The units that older versions of the volume use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pinned {
-    /// All that they use, whether the live version uses it or not. Nothing of it is available or deferred.
+    /// All units that they use, whether the live version uses them or not. None of them is available or deferred.
     all: Container,
-    /// Of these, what the live version does not use.
+    /// Those that the live version does not use.
     free: Container,
 }
 
 impl ContainerMap {
-    /// All of `units` units available.
+    /// Creates a map with all of `units` units available.
     #[must_use]
     pub fn new(units: u32) -> Self {
         Self::from_available(Container::full(units))
     }
 
-    /// The bitmap that is stored as `bytes`, the lowest bit of a byte first. What `bytes` does not cover is in use, and
-    /// so is what lies behind the last unit.
+    /// Reads a bitmap stored as `bytes`, the lowest bit of a byte first. Units beyond `bytes` are in use, and so are
+    /// bits after the last unit.
     #[must_use]
     pub fn from_bytes(bytes: &[u8], units: u32) -> Self {
         Self::from_available(Container::from_bitmap_to_change(bytes, units, RUNS))
     }
 
-    /// A map in which these units are available and all others in use.
+    /// Creates a map in which these units are available and all others in use.
     #[must_use]
     pub fn from_available(mut available: Container) -> Self {
         available.limit_runs(RUNS);
         Self { available, deferred: None, pinned: None }
     }
 
-    /// Takes the smallest forms, for a group that is not used for a while. It may be used all the same.
+    /// Changes to the smallest forms, for a group that is not used for some time. It can be used all the same.
     pub fn compact(&mut self) {
         self.available.compact();
         self.deferred.iter_mut().for_each(|deferred| deferred.compact());
@@ -60,7 +60,7 @@ impl ContainerMap {
         }
     }
 
-    /// Writes the bitmap into a block, deferred and pinned units as free; all bits behind the last unit are set.
+    /// Writes the bitmap into a block, deferred and pinned units as free; all bits after the last unit are set.
     pub fn write(&self, block: &mut [u8]) {
         self.available.write_bitmap(block);
         for set in self.deferred.as_deref().into_iter().chain(self.pinned_free()) {
@@ -68,7 +68,7 @@ impl ContainerMap {
         }
     }
 
-    /// The units that what is stored shows as free, deferred and pinned ones as well.
+    /// The units that the stored bitmap shows as free, including deferred and pinned ones.
     #[must_use]
     pub fn as_stored(&self) -> Container {
         let mut free = self.available.clone();
@@ -84,19 +84,19 @@ impl ContainerMap {
         &self.available
     }
 
-    /// Units that are deferred.
+    /// The number of deferred units.
     #[must_use]
     pub fn deferred(&self) -> u32 {
         self.deferred.as_ref().map_or(0, |deferred| deferred.count())
     }
 
-    /// Units that are pinned: an older version of the volume uses them, and this one does not.
+    /// The number of pinned units: an older version of the volume uses them, and this one does not.
     #[must_use]
     pub fn pinned(&self) -> u32 {
         self.pinned_free().map_or(0, Container::count)
     }
 
-    /// Bytes on the heap.
+    /// Memory on the heap in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         let deferred = self.deferred.as_ref().map_or(0, |deferred| size_of::<Container>() + deferred.memory());
@@ -109,7 +109,8 @@ impl ContainerMap {
         self.pinned.as_ref().map(|pinned| &pinned.free)
     }
 
-    /// An older version of the volume uses these units, and those that were named before. None of them is deferred.
+    /// Pins units that an older version of the volume uses, in addition to those pinned before. None of them may be
+    /// deferred.
     pub fn pin(&mut self, units: &Container) {
         if units.is_empty() {
             return;
@@ -125,14 +126,14 @@ impl ContainerMap {
         }
     }
 
-    /// Makes the units in use now part of an older version of the volume from now on.
+    /// Pins the units in use now: they are part of an older version of the volume.
     pub fn pin_used(&mut self) {
         let mut used = self.available.complement();
         if let Some(deferred) = &self.deferred {
             used.subtract(deferred);
         }
         match &mut self.pinned {
-            // what was pinned before is in use, or pinned and free: all of it is neither available nor deferred
+            // units pinned before are in use, or pinned and free: none of them is available or deferred
             Some(pinned) => pinned.all = used,
             None if used.is_empty() => {}
             None => {
@@ -142,7 +143,7 @@ impl ContainerMap {
         }
     }
 
-    /// No older version of the volume uses these units any more. Those of them that were pinned and free become
+    /// Unpins units that no older version of the volume uses any more. Those of them that were pinned and free become
     /// deferred, and are returned.
     pub fn unpin(&mut self, units: &Container) -> Container {
         let Some(pinned) = &mut self.pinned else { return Container::empty(self.available.units()) };
@@ -161,7 +162,7 @@ impl ContainerMap {
         freed
     }
 
-    /// The first units of a run that are alike in whether an older version uses them: how many, and whether.
+    /// The first units of a run that are all pinned, or all not: their number, and whether they are.
     #[must_use]
     pub fn pinned_at(&self, run: Run) -> (u32, bool) {
         let Some(pinned) = &self.pinned else { return (run.len, false) };
@@ -174,7 +175,7 @@ impl ContainerMap {
         }
     }
 
-    /// A run that is available is deferred from now on; nothing happens where a part of it is not available.
+    /// Defers an available run; does nothing if a part of it is not available.
     pub fn defer_available(&mut self, run: Run) {
         if self.available.remove(run).is_ok() {
             self.defer(run);
@@ -191,7 +192,7 @@ impl ContainerMap {
         self.deferred.get_or_insert_with(empty).add(run);
     }
 
-    /// Makes the deferred units of a set available, at once: the deferred units of a generation that is durable.
+    /// Makes the deferred units of a set available, in one step: the deferred units of a generation that is durable.
     pub fn release_set(&mut self, units: &Container) {
         let Some(deferred) = &mut self.deferred else { return };
         let due = deferred.intersection(units);
@@ -202,7 +203,7 @@ impl ContainerMap {
         }
     }
 
-    /// Whether all units of a run are in use, as it is stored. A run that reaches beyond the last unit is.
+    /// Whether all units of a run are in use in the stored state. `true` for a run that extends beyond the last unit.
     #[must_use]
     pub fn is_used(&self, run: Run) -> bool {
         !self.available.intersects(run)
@@ -210,37 +211,37 @@ impl ContainerMap {
             && self.pinned_free().is_none_or(|free| !free.intersects(run))
     }
 
-    /// The first run of at least `least` available units that begins in a range, as far as it lies in it.
+    /// The first run of at least `least` available units that begins in a range, cut to the range.
     #[must_use]
     pub fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
         self.available.next_run(range, least)
     }
 
-    /// Units of the group.
+    /// The number of units of the group.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.available.units()
     }
 
-    /// Units that what is stored shows as free: available, deferred, and pinned ones.
+    /// The number of units that the stored bitmap shows as free: available, deferred, and pinned ones.
     #[must_use]
     pub fn free_units(&self) -> u32 {
         self.available.count() + self.deferred() + self.pinned()
     }
 
-    /// Units that may be allocated.
+    /// The number of units that may be allocated.
     #[must_use]
     pub fn available(&self) -> u32 {
         self.available.count()
     }
 
-    /// Available units from `at` on, at most `most` of them.
+    /// The number of available units from `at` on, at most `most`.
     #[must_use]
     pub fn run_at(&self, at: u32, most: u32) -> u32 {
         self.available.run_at(at, most)
     }
 
-    /// The first run of `want` available units at or behind `from`, then before it; as [`Container::find`].
+    /// The first run of `want` available units at or after `from`, then before it; as [`Container::find`].
     #[must_use]
     pub fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
         self.available.find(within, from, want)
@@ -252,14 +253,14 @@ impl ContainerMap {
         self.available.nearest(goal, want)
     }
 
-    /// Allocates a run. False, with nothing changed, where not all of it is available.
+    /// Allocates a run. `false`, with nothing changed, if not all of it is available.
     #[must_use]
     pub fn allocate(&mut self, run: Run) -> bool {
         run.start < self.available.units() && self.available.remove(run).is_ok()
     }
 
-    /// Frees a run. What of it is pinned stays so; the rest is available, or `deferred` until
-    /// [`ContainerMap::release`]. False, with nothing changed, where not all of it is in use.
+    /// Frees a run. Pinned units of it stay pinned; the others become available, or `deferred` until
+    /// [`ContainerMap::release`]. `false`, with nothing changed, if not all of it is in use.
     #[must_use]
     pub fn free(&mut self, run: Run, deferred: bool) -> bool {
         let units = self.available.units();

@@ -1,15 +1,15 @@
-//! Free space: what is free, where to look first, and what is reserved.
+//! Free space: the free units, the order in which groups are searched, and reservations.
 //!
-//! - A [`ContainerMap`] knows what is free in one group of the volume, and alone allocates. It consists of
-//!   [`Container`]s, each of which is a set of units in its smallest form.
-//! - [`Longest`] finds the next group that may have a run long enough, and [`RunSet`] is a set of blocks of a whole
+//! - A [`ContainerMap`] is the free space of one group of the volume, and the only place where units are allocated. It
+//!   consists of [`Container`]s, each of which is a set of units in its smallest form.
+//! - [`Longest`] finds the next group that may have a long enough run, and [`RunSet`] is a set of blocks of a whole
 //!   volume.
-//! - A [`Policy`] sees totals for each group and names groups in the order in which they should be tried. A wrong
-//!   policy can be slow, never corrupt.
-//! - A [`Pool`] counts the volume's free units as a whole: what may be taken by whom, what is reserved for delayed
-//!   data, and what was freed but is still needed by what a crash would bring back.
+//! - A [`Policy`] uses totals of each group and returns groups in the order in which they should be tried. A wrong
+//!   policy can be slow, but cannot corrupt anything.
+//! - A [`Pool`] counts the volume's free units as a whole: those available for each privilege, those reserved for
+//!   delayed data, and those that were freed but are still needed in case of a crash.
 //!
-//! Nothing here does I/O, and nothing knows how the maps are stored.
+//! Nothing here does I/O or depends on how the maps are stored.
 #![forbid(unsafe_code)]
 
 mod container;

@@ -1,20 +1,21 @@
-//! Which group has a run that is long enough: a tree of maxima over a bound for each group.
+//! The search for a group with a long enough run: a tree of maxima over a bound for each group.
 
-/// Children of a node: as many numbers as a cache line has.
+/// The number of children of a node: as many numbers as fit into a cache line.
 const FAN: usize = 16;
 
-/// For each group a length that none of its runs exceeds, and above them the largest of each [`FAN`], up to one.
+/// An upper bound of the run length of each group, and above these levels of the maximum of each [`FAN`], up to one.
 ///
-/// The bounds are the caller's: one that is too large costs a look at a group, one that is too small hides its space.
-/// All steps but [`Longest::new`] take as long as the tree is high: 4 levels for 65 536 groups.
+/// The caller sets the bounds: one that is too large costs an unnecessary search of a group, one that is too small
+/// hides its space. The cost of all functions but [`Longest::new`] is the height of the tree: 4 levels for 65 536
+/// groups.
 #[derive(Debug, Clone)]
 pub struct Longest {
-    /// The bounds, then for each level above the largest of each [`FAN`]; the last has one number.
+    /// The bounds, then for each higher level the maximum of each [`FAN`]; the last level has one number.
     levels: Vec<Box<[u32]>>,
 }
 
 impl From<Vec<u32>> for Longest {
-    /// The bounds of all groups.
+    /// Creates the tree from the bounds of all groups.
     fn from(bounds: Vec<u32>) -> Self {
         let mut levels: Vec<Box<[u32]>> = vec![bounds.into()];
         while let Some(below) = levels.last().filter(|level| level.len() > 1) {
@@ -25,7 +26,7 @@ impl From<Vec<u32>> for Longest {
 }
 
 impl Longest {
-    /// The same bound for each of `groups` groups.
+    /// Creates the tree with the same bound for each of `groups` groups.
     #[must_use]
     pub fn new(groups: u32, bound: u32) -> Self {
         Self::from(vec![bound; groups as usize])
@@ -37,7 +38,7 @@ impl Longest {
         self.level(0).len() as u32
     }
 
-    /// A group's bound; 0 for one that there is not.
+    /// A group's bound; 0 for a group that does not exist.
     #[must_use]
     pub fn bound(&self, group: u32) -> u32 {
         self.level(0).get(group as usize).copied().unwrap_or(0)
@@ -49,14 +50,14 @@ impl Longest {
         self.levels.last().and_then(|top| top.first()).copied().unwrap_or(0)
     }
 
-    /// Bytes on the heap.
+    /// Memory on the heap in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         let levels = self.levels.iter().map(|level| size_of_val(&**level)).sum::<usize>();
         levels + self.levels.capacity() * size_of::<Box<[u32]>>()
     }
 
-    /// Changes a group's bound; nothing happens where there is no such group.
+    /// Changes a group's bound; does nothing for a group that does not exist.
     pub fn set(&mut self, group: u32, bound: u32) {
         let mut at = group as usize;
         let mut new = bound;
@@ -77,7 +78,7 @@ impl Longest {
         }
     }
 
-    /// Makes a group's bound at least so large.
+    /// Raises a group's bound to at least `bound`.
     pub fn raise(&mut self, group: u32, bound: u32) {
         let mut at = group as usize;
         for level in &mut self.levels {
@@ -89,12 +90,12 @@ impl Longest {
         }
     }
 
-    /// The first group of those in a range whose bound is at least `least`.
+    /// The first group in a range whose bound is at least `least`.
     #[must_use]
     pub fn next_in(&self, range: std::ops::Range<u32>, least: u32) -> Option<u32> {
         let mut at = range.start as usize;
         let mut height = 0;
-        // up, as long as all that follows under this node is too small
+        // up, as long as all following nodes under this one are too small
         loop {
             let level = self.level(height);
             let end = (at / FAN * FAN + FAN).min(level.len());
@@ -108,7 +109,7 @@ impl Longest {
             }
             (at, height) = (end / FAN, height + 1);
         }
-        // and down to the first that is not
+        // and down to the first that is large enough
         while height > 0 {
             height -= 1;
             let level = self.level(height);

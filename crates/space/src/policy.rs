@@ -1,12 +1,12 @@
-//! The choice of the groups in which space is looked for first.
+//! The choice of the groups that are searched for space first.
 //!
-//! Directories at the top of the tree are spread over the volume, those below stay near their parent as long as there
-//! is space (as the Orlov allocator of ext4 does); files go where their directory is, and their content near their
-//! inode. Flexible groups count as one where it matters, because their inode tables lie together.
+//! Directories at the top of the tree are spread over the volume, others stay near their parent as long as there is
+//! space (as in the Orlov allocator of ext4); files are placed near their directory, and their content near their
+//! inode. Where placement is spread, a flexible group counts as one, because its inode tables are adjacent.
 
 use std::ops::Range;
 
-/// The totals of a group, as a policy sees them.
+/// The totals of a group, as input for a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupTotals {
     /// Free blocks.
@@ -17,9 +17,9 @@ pub struct GroupTotals {
     pub directories: u32,
 }
 
-/// The totals of all groups, as they are now; they may change while a policy looks.
+/// The present totals of all groups; they may change while a policy uses them.
 pub trait Totals {
-    /// Groups of the volume; at least 1.
+    /// The number of groups of the volume; at least 1.
     fn groups(&self) -> u32;
 
     /// The totals of one group.
@@ -29,18 +29,18 @@ pub trait Totals {
     fn all(&self) -> Sum;
 }
 
-/// The choice of where to look first, for a volume of a certain layout.
+/// The placement policy of a volume with a certain layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
-    /// Groups in a flexible group; 1 without them.
+    /// The number of groups in a flexible group; 1 without them.
     pub flex: u32,
-    /// Blocks in a group.
+    /// The number of blocks in a group.
     pub blocks_per_group: u32,
-    /// Inodes in a group.
+    /// The number of inodes in a group.
     pub inodes_per_group: u32,
 }
 
-/// Flexible groups of at least so many groups place no files in their first group, which holds the metadata.
+/// Flexible groups of at least this many groups place no files in their first group, which contains the metadata.
 const SPACIOUS: u32 = 4;
 
 /// The totals of several groups.
@@ -78,8 +78,8 @@ impl Policy {
         self.mates(unit, totals.groups()).map(|g| totals.of(g)).collect()
     }
 
-    /// The group for the inode of a new directory; `top` where it should lie apart from its parent. `None` where no
-    /// group has a free inode.
+    /// The group for the inode of a new directory; `top` if it should be apart from its parent. `None` if no group has
+    /// a free inode.
     #[must_use]
     pub fn directory(&self, totals: &dyn Totals, parent: u32, top: bool) -> Option<u32> {
         let units = totals.groups().div_ceil(self.flex());
@@ -106,7 +106,7 @@ impl Policy {
         self.mates(found, totals.groups()).find(|&group| totals.of(group).inodes > 0)
     }
 
-    /// The group for the inode of a new file of a directory in group `parent`. `None` where no group has a free inode.
+    /// The group for the inode of a new file of a directory in group `parent`. `None` if no group has a free inode.
     #[must_use]
     pub fn file(&self, totals: &dyn Totals, parent: u32) -> Option<u32> {
         let groups = totals.groups();
@@ -117,7 +117,7 @@ impl Policy {
         };
         let mates = self.mates(parent / self.flex(), groups);
         let near = (parent..mates.end).chain(mates.start..parent);
-        // then in steps that double, so that the files of full groups do not all fill the same next one
+        // then in doubling steps, so that the files of full groups do not all fill the same next one
         let hops = (0..32).scan(parent, |at, n| {
             *at = ((u64::from(*at) + (1 << n)) % u64::from(groups.max(1))) as u32;
             Some(*at)
@@ -127,7 +127,7 @@ impl Policy {
         near.chain(hops).find(has_both).or_else(|| any.find(|&group| totals.of(group).inodes > 0))
     }
 
-    /// The group in which the first block of an inode should lie.
+    /// The group in which the first block of an inode should be.
     #[must_use]
     pub fn content(&self, groups: u32, inode_group: u32, is_file: bool) -> u32 {
         if self.flex() < SPACIOUS {

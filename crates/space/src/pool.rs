@@ -1,13 +1,13 @@
-//! The volume's free units as a whole, and who may take them.
+//! The counts of the volume's free units, and the privileges for allocating them.
 
-/// Which units an allocation may take.
+/// The units that an allocation may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Privilege {
-    /// Those that are neither reserved nor set aside.
+    /// Units that are neither reserved nor set aside.
     Ordinary,
-    /// The root reserve as well.
+    /// The root reserve, too.
     Superuser,
-    /// All there are: data that has a reservation, and the metadata it needs.
+    /// All units: for data that has a reservation, and the metadata it needs.
     Reserved,
 }
 
@@ -20,10 +20,9 @@ pub enum Purpose {
     Metadata,
 }
 
-/// Counts of free units: the sum of what the groups say, so that no group has to be looked at to find that there is no
-/// space.
+/// Counts of free units: the sums over all groups, so that no group has to be searched to find that there is no space.
 ///
-/// `available + deferred + quarantined` is what the volume shows as free.
+/// `available + deferred + quarantined` is the free count that the volume shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pool {
     available: u64,
@@ -35,14 +34,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `available` free units, of which `for_reservations` are for [`Privilege::Reserved`] only and `root_reserve` for
-    /// the superuser (and reservations).
+    /// Creates a pool of `available` free units, of which `for_reservations` are for [`Privilege::Reserved`] only and
+    /// `root_reserve` for the superuser (and reservations).
     #[must_use]
     pub fn new(available: u64, for_reservations: u64, root_reserve: u64) -> Self {
         Self { available, for_reservations, root_reserve, ..Self::default() }
     }
 
-    /// Units that may be allocated now.
+    /// The number of units that may be allocated now.
     #[must_use]
     pub fn available(&self, privilege: Privilege) -> u64 {
         let behind = match privilege {
@@ -55,38 +54,39 @@ impl Pool {
         self.available.saturating_sub(behind)
     }
 
-    /// Allocates up to `want` units and says how many.
+    /// Allocates up to `want` units, and returns their number.
     pub fn allocate(&mut self, want: u64, privilege: Privilege) -> u64 {
         let allocated = self.available(privilege).min(want);
         self.available -= allocated;
         allocated
     }
 
-    /// Units came back, to be used at once.
+    /// Adds freed units that may be used immediately.
     pub fn free(&mut self, units: u64) {
         self.available += units;
     }
 
-    /// Units came back that may not be used yet.
+    /// Adds freed units that may not be used yet.
     pub fn defer(&mut self, units: u64) {
         self.deferred += units;
     }
 
-    /// Deferred units may be used now.
+    /// Makes deferred units available.
     pub fn release(&mut self, units: u64) {
         let units = units.min(self.deferred);
         self.deferred -= units;
         self.available += units;
     }
 
-    /// Free units turned out to be out of reach: the map that counts them is damaged.
+    /// Removes free units from use: the map that counts them is damaged.
     pub fn quarantine(&mut self, units: u64) {
         let units = units.min(self.available);
         self.available -= units;
         self.quarantined += units;
     }
 
-    /// Reserves units for data that will allocate them later with [`Privilege::Reserved`]. False if there is no space.
+    /// Reserves units for data that will allocate them later with [`Privilege::Reserved`]. `false` if there is no
+    /// space.
     #[must_use]
     pub fn reserve(&mut self, units: u64, privilege: Privilege) -> bool {
         let fits = units <= self.available(privilege);
@@ -96,24 +96,24 @@ impl Pool {
         fits
     }
 
-    /// So much of a reservation was allocated, or is not needed any more.
+    /// Reduces the reservation by units that were allocated, or are not needed any more.
     pub fn unreserve(&mut self, units: u64) {
         self.reserved = self.reserved.saturating_sub(units);
     }
 
-    /// Units that the volume shows as free.
+    /// The number of units that the volume shows as free.
     #[must_use]
     pub fn free_units(&self) -> u64 {
         self.available + self.deferred + self.quarantined
     }
 
-    /// Units that were freed and may not be used yet.
+    /// The number of units that were freed and may not be used yet.
     #[must_use]
     pub fn deferred(&self) -> u64 {
         self.deferred
     }
 
-    /// Units that are reserved.
+    /// The number of reserved units.
     #[must_use]
     pub fn reserved(&self) -> u64 {
         self.reserved

@@ -1,46 +1,46 @@
-//! A set of blocks of a whole volume, as a container for each group that has some.
+//! A set of blocks of a whole volume, as a container for each group that has any.
 
 use crate::{Container, Run, SetError};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Blocks that follow each other, with numbers of a volume.
+/// Adjacent blocks, numbered within the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockRun {
     /// The first block.
     pub start: u64,
-    /// The number of blocks; at least 1 in whatever is returned.
+    /// The number of blocks; at least 1 in all returned runs.
     pub len: u64,
 }
 
 impl BlockRun {
-    /// The block behind the last; saturates.
+    /// The block after the last; saturates.
     #[must_use]
     pub fn end(self) -> u64 {
         self.start.saturating_add(self.len)
     }
 }
 
-/// A set of blocks, for what is deferred or pinned. Groups without any take no memory.
+/// A set of deferred or pinned blocks. Groups without any take no memory.
 ///
-/// Block 0 is the first of group 0, and all groups have the same number of blocks: where a volume's groups begin at
-/// block 1, the caller counts from there.
+/// Block 0 is the first of group 0, and all groups have the same number of blocks: if a volume's groups begin at block
+/// 1, the caller subtracts that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSet {
-    /// By group; none is empty.
+    /// The containers by group; none is empty.
     groups: BTreeMap<u64, Container>,
     group_blocks: u32,
     count: u64,
 }
 
 impl RunSet {
-    /// A set of nothing, in groups of `group_blocks` blocks, at least 1.
+    /// Creates an empty set, in groups of `group_blocks` blocks, at least 1.
     #[must_use]
     pub fn new(group_blocks: u32) -> Self {
         Self { groups: BTreeMap::new(), group_blocks: group_blocks.max(1), count: 0 }
     }
 
-    /// Blocks of the set.
+    /// The number of blocks in the set.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
@@ -52,14 +52,14 @@ impl RunSet {
         self.count == 0
     }
 
-    /// Bytes on the heap, but for what the tree of groups has beyond its entries.
+    /// Memory on the heap in bytes, without what the tree of groups allocates beyond its entries.
     #[must_use]
     pub fn memory(&self) -> usize {
         let entry = size_of::<(u64, Container)>();
         self.groups.values().map(|group| entry + group.memory()).sum()
     }
 
-    /// The set's blocks in a group, counted from its first; `None` where it has none there.
+    /// The set's blocks in a group, counted from its first; `None` if it has none there.
     #[must_use]
     pub fn group(&self, group: u64) -> Option<&Container> {
         self.groups.get(&group)
@@ -89,7 +89,7 @@ impl RunSet {
         self.count += u64::from(there.count() - before);
     }
 
-    /// Adds units of a group; how many of them are new.
+    /// Adds units of a group, and returns the number of new ones.
     pub fn add_units(&mut self, group: u64, run: Run) -> u32 {
         let units = self.group_blocks;
         let new = self.groups.entry(group).or_insert_with(|| Container::empty(units)).add(run);
@@ -108,7 +108,7 @@ impl RunSet {
         })
     }
 
-    /// The groups with blocks of the set that a range touches, with what it touches of each.
+    /// The groups with blocks of the set that overlap a range, each with the overlapping part.
     fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Container, Run)> {
         let size = u64::from(self.group_blocks);
         let groups = range.start / size..range.end.div_ceil(size).max(range.start / size);
@@ -123,7 +123,7 @@ impl RunSet {
         BlockRun { start: group * u64::from(self.group_blocks) + u64::from(run.start), len: run.len.into() }
     }
 
-    /// Whether all of a run is in the set; a run of nothing is.
+    /// Whether all of a run is in the set; `true` for an empty run.
     #[must_use]
     pub fn contains(&self, run: BlockRun) -> bool {
         run.len <= self.count
@@ -136,13 +136,13 @@ impl RunSet {
         self.overlapping(run.start..run.end()).any(|(_, blocks, run)| blocks.intersects(run))
     }
 
-    /// Blocks of a range that are in the set.
+    /// The number of blocks of a range that are in the set.
     #[must_use]
     pub fn count_in(&self, range: Range<u64>) -> u64 {
         self.overlapping(range).map(|(_, blocks, run)| u64::from(blocks.count_in(run))).sum()
     }
 
-    /// Adds a run, no block of which is in the set.
+    /// Adds a run, no block of which may be in the set.
     ///
     /// # Errors
     /// [`SetError::Present`] with the first blocks that are, counted from the first block of their group; nothing is
@@ -159,7 +159,7 @@ impl RunSet {
         Ok(())
     }
 
-    /// Removes a run, all of which is in the set.
+    /// Removes a run, all of which must be in the set.
     ///
     /// # Errors
     /// [`SetError::Absent`] with the first blocks that are not, counted from the first block of their group; nothing is
@@ -178,7 +178,7 @@ impl RunSet {
         Ok(())
     }
 
-    /// Adds what is missing of a run; how many blocks that is. Takes as many steps as the run has groups.
+    /// Adds the missing blocks of a run, and returns their number. One step for each group of the run.
     pub fn add(&mut self, run: BlockRun) -> u64 {
         let units = self.group_blocks;
         let mut new = 0;
@@ -195,7 +195,7 @@ impl RunSet {
         new
     }
 
-    /// Removes what there is of a run; how many blocks that is.
+    /// Removes the blocks of a run that are in the set, and returns their number.
     pub fn cut(&mut self, run: BlockRun) -> u64 {
         let overlapping: Vec<(u64, Run)> =
             self.overlapping(run.start..run.end()).map(|(group, _, part)| (group, part)).collect();
@@ -211,7 +211,7 @@ impl RunSet {
         gone
     }
 
-    /// Adds the blocks of another set with groups of the same size. Takes as many steps as the other has to say.
+    /// Adds the blocks of another set with groups of the same size. One step for each group of the other set.
     pub fn union_with(&mut self, other: &Self) {
         if self.group_blocks != other.group_blocks {
             return other.runs().for_each(|run| {
@@ -241,7 +241,7 @@ impl RunSet {
         }
     }
 
-    /// Removes the blocks that another set does not have.
+    /// Removes the blocks that are not in another set.
     pub fn intersect_with(&mut self, other: &Self) {
         if self.group_blocks != other.group_blocks {
             let mut same = Self::new(self.group_blocks);
@@ -258,8 +258,8 @@ impl RunSet {
         self.count = count;
     }
 
-    /// The runs of the set from a block on, ascending, joined over the borders of groups; of one that begins before it
-    /// what lies behind.
+    /// The runs of the set from a block on, ascending, merged across group boundaries; a run that begins before the
+    /// block is cut there.
     pub fn runs_from(&self, block: u64) -> impl Iterator<Item = BlockRun> + '_ {
         let overlapping = self.overlapping(block..u64::MAX);
         let parts = overlapping.flat_map(move |(group, blocks, from)| {

@@ -1,11 +1,11 @@
-//! Containers, sets of a volume and the tree of bounds, each beside a plain model.
+//! Containers, sets of a volume and the tree of bounds, each compared with a simple model.
 
 use extant_space::{BlockRun, Container, ContainerMap, Form, Longest, Run, RunSet, SetError};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use testkit::Rng;
 
-/// Numbers of units at which something changes: words, halves of the limits, the largest groups with runs, larger ones.
+/// Numbers of units at boundaries: words, halves of the limits, the largest groups with runs, larger ones.
 const UNITS: &[u32] = &[1, 31, 64, 65, 127, 1000, 4096, 32_768, 65_535, 65_536, 65_537, 80_000];
 
 fn run(start: u32, len: u32) -> Run {
@@ -52,12 +52,12 @@ impl Model {
     /// The first part of a run whose units are in the set, or are not.
     fn first(&self, whole: Run, present: bool) -> Run {
         let part = self.part(whole);
-        let skip = part.iter().position(|there| *there == present).expect("there is one");
+        let skip = part.iter().position(|there| *there == present).expect("at least one");
         run(whole.start + skip as u32, part[skip..].iter().take_while(|there| **there == present).count() as u32)
     }
 }
 
-/// The set's parts beside the model's, and what must hold of any.
+/// Compares the set with the model, and checks the invariants.
 fn compare(set: &Container, model: &Model) {
     let runs = model.runs();
     assert!(set.runs().eq(runs.iter().copied()), "{:?}", set.form());
@@ -104,14 +104,14 @@ fn nearest_in_model(model: &Model, goal: u32, want: u32) -> Option<Run> {
     Some(run(nearest, want))
 }
 
-/// A random run, most of them short, a few beyond the end.
+/// A random run, usually a short one, sometimes beyond the end.
 fn some_run(rng: &mut Rng, units: u32) -> Run {
     let start = rng.below(u64::from(units) + 2) as u32;
     let most = if rng.below(50) == 0 { u64::from(units) + 9 } else { 1 + u64::from(units).min(64) };
     run(start, rng.magnitude(most) as u32)
 }
 
-/// One random change or question; a phase adds more than it removes, or the other way round.
+/// One random change or query; in one phase additions prevail, in the other removals.
 fn step(rng: &mut Rng, set: &mut Container, model: &mut Model, adds: bool) {
     let units = set.units();
     let part = some_run(rng, units);
@@ -153,7 +153,7 @@ fn step(rng: &mut Rng, set: &mut Container, model: &mut Model, adds: bool) {
                 1 => vec![run(half / 2, half)],
                 _ => vec![run(0, units)],
             };
-            // what is asked for is near what there is, so that both answers come
+            // requests are about as large as the longest run, so that both results occur
             let want = want.min(set.longest().map_or(0, |longest| longest.len) + 2).max(1);
             assert_eq!(set.find(&within, from, want), find_in_model(model, &within, from, want));
         }
@@ -173,7 +173,7 @@ fn a_container_is_a_set() {
     for case in testkit::cases("a_container_is_a_set", 40) {
         let mut rng = case.rng();
         let units = UNITS[rng.below(UNITS.len() as u64) as usize];
-        // a list of all units is looked through at each step
+        // the model examines all units at each step
         let steps = if units > 4096 { steps / 3 } else { steps * 3 / 2 };
         let mut bytes = vec![if rng.below(2) == 0 { 0 } else { 255 }; units.div_ceil(8) as usize];
         if rng.below(2) == 0 {
@@ -317,7 +317,7 @@ proptest! {
         let mut whole = sets[0].clone();
         let taken: Vec<u64> = whole.groups().map(|(group, _)| group).collect();
         for group in taken {
-            let blocks = whole.take_group(group).expect("it is there");
+            let blocks = whole.take_group(group).expect("present");
             sets[1].add_group(group, &blocks);
             models[1].extend(blocks.runs().flat_map(|run| run.start..run.end()).map(|unit| group * u64::from(size) + u64::from(unit)));
         }
@@ -333,7 +333,7 @@ proptest! {
         let mut tree = Longest::new(groups, 20);
         let mut model = vec![20; groups as usize];
         for (at, bound, raises) in steps {
-            // every other number lies at an end, where few groups are large
+            // every other number is at an end, where few groups are large
             let group = if at % 2 == 0 { at % groups.max(1) } else { at % 16 };
             let old = tree.bound(group);
             if raises { tree.raise(group, bound) } else { tree.set(group, bound / 3) }
@@ -368,11 +368,11 @@ fn forms_follow_the_set_and_do_not_flip() {
         check_memory(set);
     };
     for n in 0..16_384 {
-        set.remove(run(n * 2, 1)).expect("it is there");
+        set.remove(run(n * 2, 1)).expect("present");
         note(&set, n);
     }
     for n in (0..16_384).rev() {
-        set.insert(run(n * 2, 1)).expect("it is not there");
+        set.insert(run(n * 2, 1)).expect("absent");
         note(&set, n);
     }
     let order: Vec<Form> = changes.iter().map(|(form, _)| *form).collect();
@@ -384,11 +384,11 @@ fn forms_follow_the_set_and_do_not_flip() {
     // in between, one unit more or less changes nothing
     for _ in 0..1100 {
         let at = set.runs().last().map_or(0, |last| last.end() + 1);
-        set.insert(run(at, 1)).expect("it is not there");
+        set.insert(run(at, 1)).expect("absent");
     }
     assert_eq!(set.form(), Form::Bits);
     for n in 0..400 {
-        set.remove(run(n * 2, 1)).expect("it is there");
+        set.remove(run(n * 2, 1)).expect("present");
         assert_eq!(set.form(), Form::Bits);
     }
     set.compact();
@@ -400,7 +400,7 @@ fn forms_follow_the_set_and_do_not_flip() {
 fn large_groups_are_bits() {
     let mut set = Container::full(8 * 65_536);
     assert_eq!((set.form(), set.memory()), (Form::Full, 0));
-    set.remove(run(5, 1)).expect("it is there");
+    set.remove(run(5, 1)).expect("present");
     assert_eq!((set.form(), set.memory()), (Form::Bits, 65_536));
     assert_eq!(set.longest(), Some(run(6, 8 * 65_536 - 6)));
     assert_eq!(set.find(&[run(0, 8 * 65_536)], 7, 500_000), Some(run(7, 500_000)));

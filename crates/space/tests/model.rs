@@ -1,4 +1,4 @@
-//! The free space of a group beside a plain set of units, and the policy's promises.
+//! The free space of a group compared with a simple set of units, and the guarantees of the policy.
 
 use extant_space::{Container, ContainerMap, GroupTotals, Policy, Pool, Privilege, Run, Sum, Totals};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn step(units: u32) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// All units, or some runs of them that do not touch each other, the last of which may reach beyond.
+/// All units, or some separate runs of them, the last of which may extend beyond the end.
 fn within(units: u32) -> impl Strategy<Value = Vec<Run>> {
     let some = proptest::collection::vec((1..40u32, 1..60u32), 0..9).prop_map(|gaps| {
         let mut at = 0;
@@ -65,20 +65,20 @@ fn longest_from(model: &[Unit], at: usize) -> u32 {
     model.get(at..).unwrap_or_default().iter().take_while(|unit| **unit == Unit::Free).count() as u32
 }
 
-/// The model with what is pinned as used: neither may be allocated.
+/// The model with pinned units as used: neither may be allocated.
 fn available(model: &[Unit], pinned: &[bool]) -> Vec<Unit> {
     model.iter().zip(pinned).map(|(unit, pinned)| if *pinned { Unit::Used } else { *unit }).collect()
 }
 
 fn check_find(model: &[Unit], within: &[Run], from: u32, want: u32, found: Option<Run>) {
     let inside = |at: usize| within.iter().any(|run| (run.start..run.end()).contains(&(at as u32)));
-    // what may not be allocated is as good as used
+    // units that may not be allocated count as used
     let model: Vec<Unit> =
         model.iter().enumerate().map(|(at, unit)| if inside(at) { *unit } else { Unit::Used }).collect();
     let model = &model[..];
     let starts = |at: &usize| model[*at] == Unit::Free && (*at == 0 || model[*at - 1] != Unit::Free);
     let from = (from as usize).min(model.len());
-    // a run that begins before `from` and reaches beyond it may be used from `from` on
+    // a run that begins before `from` and extends beyond it may be used from `from` on
     let behind = (from..model.len()).filter(|&at| starts(&at) || at == from && model[at] == Unit::Free);
     let all = behind.chain((0..from).filter(starts));
     let runs: Vec<(usize, u32)> = all.map(|at| (at, longest_from(model, at))).collect();
@@ -86,9 +86,9 @@ fn check_find(model: &[Unit], within: &[Run], from: u32, want: u32, found: Optio
         assert_eq!(found, None);
         return;
     };
-    let found = found.expect("something is free");
+    let found = found.expect("a free unit");
     assert_eq!(found.len, best);
-    let first = runs.iter().find(|run| run.1 >= best).expect("the best is one of them");
+    let first = runs.iter().find(|run| run.1 >= best).expect("the best run");
     assert_eq!(found.start as usize, first.0);
 }
 
@@ -97,7 +97,7 @@ fn set_of(words: &[u64], units: u32) -> Container {
     Container::from_set_bits(&bytes, units)
 }
 
-/// Carries out the steps on a map and on a model, and compares all that can be asked.
+/// Executes the steps on a map and on a model, and compares all results.
 fn is_a_set(units: u32, bytes: &[u8], steps: Vec<Step>) -> Result<(), TestCaseError> {
     let (mut map, mut model) = (ContainerMap::from_bytes(bytes, units), Model::of(bytes, units));
     for step in steps {
@@ -114,7 +114,7 @@ fn is_a_set(units: u32, bytes: &[u8], steps: Vec<Step>) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// A plain list of units.
+/// A list of units.
 #[derive(Clone)]
 struct Model {
     units: Vec<Unit>,
@@ -128,7 +128,7 @@ impl Model {
         Self { units: all.collect(), pinned: vec![false; units as usize] }
     }
 
-    /// Becomes what a crash leaves: what is stored, which shows deferred and pinned units as free.
+    /// Restores the state after a crash: the stored one, which shows deferred and pinned units as free.
     fn crash(&mut self) {
         self.units.iter_mut().filter(|unit| **unit == Unit::Deferred).for_each(|unit| *unit = Unit::Free);
         self.pinned.fill(false);
@@ -241,7 +241,7 @@ impl Model {
     }
 }
 
-/// A random step for so many units.
+/// A random step for a map of `units` units.
 fn any_step(rng: &mut Rng, units: u32) -> Step {
     let len = if rng.chance(70) { 8 } else { u64::from(units) + 70 };
     let run = Run { start: rng.below(u64::from(units) + 9) as u32, len: 1 + rng.below(len) as u32 };
@@ -267,7 +267,7 @@ fn any_step(rng: &mut Rng, units: u32) -> Step {
     }
 }
 
-/// With EXTANT_CAMPAIGN=50 these are ten million steps. A rollback is a return to an earlier state as a whole.
+/// With EXTANT_CAMPAIGN=50 this takes ten million steps. A rollback is a return to an earlier state as a whole.
 #[test]
 fn a_map_is_a_set_of_units_through_rollbacks_and_crashes() {
     for case in testkit::cases("a_map_is_a_set_of_units_through_rollbacks_and_crashes", 40) {
@@ -285,13 +285,13 @@ fn a_map_is_a_set_of_units_through_rollbacks_and_crashes() {
                     model.crash();
                 }
                 4 => map.compact(),
-                _ => model.carry_out(any_step(&mut rng, units), &mut map).expect("as the list"),
+                _ => model.carry_out(any_step(&mut rng, units), &mut map).expect("same as the model"),
             }
             if n % 32 == 0 {
-                model.compare(&map).expect("as the list");
+                model.compare(&map).expect("same as the model");
             }
         }
-        model.compare(&map).expect("as the list");
+        model.compare(&map).expect("same as the model");
     }
 }
 

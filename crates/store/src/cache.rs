@@ -1,20 +1,20 @@
-//! A bounded cache of blocks, and which of them the open generation has changed.
+//! A bounded cache of blocks, with the set of those that the open generation has changed.
 //!
-//! 1. Bytes that were handed out never change: an owner of the `Arc` may use it without limit of time. A change is made
-//!    in place only where the bytes have no other owner, else in a copy; so a closed generation on its way to the
-//!    device retains its content while the next one changes the same block.
+//! 1. Returned bytes never change: the owner of an `Arc` may use it indefinitely. A change is made in place only where
+//!    the bytes have no other owner, otherwise in a copy; so a closed generation that is being written retains its
+//!    content while the next one changes the same block.
 //! 2. A shard is locked for a look-up, an insertion or a change in memory, never across I/O.
 //! 3. Two threads that miss the same block may both read it; the first insertion wins and both get that one.
-//! 4. A block is *dirty* while the open generation has changed it, and *pinned* once for each closed generation that
-//!    changed it and whose content is not in its home place yet. Such a block is never evicted: the device does not
-//!    have what it holds.
-//! 5. The content of a block of the device before it was changed never comes back into the cache: a read that began
-//!    before the change, and ends after the changed block was evicted, is made again.
-//! 6. At most `capacity` blocks are in the cache, and those that are dirty or pinned on top (blocks still in use by
-//!    callers count on top as well).
+//! 4. A block is *dirty* if the open generation has changed it, and *pinned* once for each closed generation that
+//!    changed it and whose content has not reached its home location. Such a block is never evicted: the device does
+//!    not have its content.
+//! 5. Stale content never returns to the cache: a read that began before a change of the block, and ends after the
+//!    changed block was evicted, is repeated.
+//! 6. The cache contains at most `capacity` blocks; only dirty and pinned blocks may exceed that. Evicted blocks that
+//!    callers still use take memory in addition.
 //!
-//! Eviction is CLOCK: a hit sets a mark, the hand clears marks and takes the first block without one. A shard's lock is
-//! then enough for a hit, and one scan through a large tree does not push out what is asked for again and again.
+//! Eviction is CLOCK: a hit sets a mark, the hand clears marks and evicts the first block without one. A hit needs only
+//! the shard's lock, and one scan through a large tree does not evict frequently used blocks.
 
 use crate::recovery::BlockExtent;
 use crate::{BlockWrite, Kind, Result, Tag};
@@ -28,9 +28,9 @@ use std::{
 };
 
 const SHARD_BITS: u32 = 4;
-/// Longest single request made for neighbouring blocks, in bytes.
+/// The maximum length of a read of adjacent blocks, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
-/// More blocks than this are forgotten by looking through the cache, not by looking each of them up.
+/// Ranges of more blocks than this are forgotten by a scan of the cache instead of a look-up of each block.
 const FORGET_SINGLY: u64 = 1 << 12;
 
 pub(crate) struct BlockCache {
@@ -38,7 +38,7 @@ pub(crate) struct BlockCache {
     block_size: u32,
     shards: Vec<Mutex<Shard>>,
     dirty: AtomicUsize,
-    /// The engine wants what blocks were before the open generation, of the kinds that recovery compares.
+    /// The engine needs the previous content of blocks, of the kinds that recovery compares.
     wants_before: AtomicBool,
 }
 
@@ -47,9 +47,9 @@ struct Shard {
     slots: Vec<Slot>,
     capacity: usize,
     hand: usize,
-    /// Blocks that became dirty in the open generation; those whose slot is not dirty any more were forgotten.
+    /// Blocks that became dirty in the open generation; a block whose slot is not dirty any more was forgotten.
     dirty: Vec<FsBlock>,
-    /// The number of blocks that have left after they had been changed.
+    /// The number of changed blocks that were removed so far.
     changed_gone: u64,
 }
 
@@ -57,21 +57,21 @@ struct Slot {
     block: FsBlock,
     data: Arc<[u8]>,
     used: bool,
-    /// The content was verified by a reader that needs it to be right, or written by one.
+    /// The content was verified by a reader, or written by an operation.
     checked: bool,
-    /// It has been changed since it was read.
+    /// The block was changed since it was read.
     changed: bool,
-    /// Set while the open generation has changed it.
+    /// The tag of the open generation's changes; `None` if there are none.
     dirty: Option<Tag>,
-    /// The open generation allocated it.
+    /// The open generation allocated the block.
     fresh: bool,
-    /// Its content before the open generation changed it, where the engine wants that.
+    /// The content before the open generation's first change, if the engine needs it.
     before: Option<Arc<[u8]>>,
-    /// Closed generations that changed it and are not home.
+    /// The number of closed generations that changed the block and are not home.
     pins: u32,
-    /// It was freed; what it holds goes with the last pin.
+    /// The block was freed; it is removed with its last pin.
     forgotten: bool,
-    /// Holds file data that the device may not have.
+    /// The block contains file data that may not be on the device.
     is_data: bool,
 }
 
@@ -104,7 +104,7 @@ impl Shard {
         Some(Arc::clone(&slot.data))
     }
 
-    /// Takes in what was read since `changed_gone` was `then`; `None` where that may be older than a change.
+    /// Inserts a block that was read when `changed_gone` was `then`; `None` if its content may be older than a change.
     fn insert(&mut self, block: FsBlock, data: Arc<[u8]>, then: u64) -> Option<Arc<[u8]>> {
         if let Some(there) = self.get(block) {
             return Some(there);
@@ -116,7 +116,7 @@ impl Shard {
         Some(data)
     }
 
-    /// Inserts a block that is not there, and returns the place of its slot.
+    /// Inserts a block that is not in the shard, and returns the index of its slot.
     fn place(&mut self, slot: Slot) -> usize {
         let block = slot.block;
         let victim = if self.slots.len() < self.capacity { None } else { self.victim() };
@@ -136,7 +136,7 @@ impl Shard {
         at
     }
 
-    /// The slot to reuse, if one may go: after one round of the hand no mark is left.
+    /// The slot to reuse, if any can be evicted: after one round of the hand no mark is left.
     fn victim(&mut self) -> Option<usize> {
         for _ in 0..2 * self.slots.len() {
             let at = self.hand;
@@ -154,7 +154,7 @@ impl Shard {
         self.slots.get_mut(at)
     }
 
-    /// Takes a block out. The last slot moves into its place.
+    /// Removes a block. The last slot moves to its index.
     fn remove(&mut self, block: FsBlock) {
         let Some(at) = self.index.remove(&block) else { return };
         self.changed_gone += u64::from(self.slots.swap_remove(at).changed);
@@ -166,7 +166,7 @@ impl Shard {
         }
     }
 
-    /// Slots beyond the capacity, which dirty and pinned blocks made necessary, go as soon as they can.
+    /// Removes slots beyond the capacity, which dirty and pinned blocks required, as soon as they can be evicted.
     fn shrink(&mut self) {
         while self.slots.len() > self.capacity {
             let Some(at) = self.victim() else { return };
@@ -175,7 +175,7 @@ impl Shard {
     }
 }
 
-/// Blocks of these kinds are compared with what they were before.
+/// Whether recovery compares blocks of this kind with their previous content.
 const fn is_compared(kind: Kind) -> bool {
     matches!(kind, Kind::Indirect | Kind::Directory | Kind::DirectoryIndex | Kind::Attributes)
 }
@@ -200,12 +200,12 @@ impl BlockCache {
         self.block_size
     }
 
-    /// From now on [`BlockWrite::before`] is known.
+    /// Records the previous content of blocks from now on, for [`BlockWrite::before`].
     pub(crate) fn want_before(&self) {
         self.wants_before.store(true, Ordering::Relaxed);
     }
 
-    /// Holds at most so many bytes from now on, as far as blocks may go.
+    /// Sets the capacity to `bytes` and evicts blocks beyond it, except dirty and pinned ones.
     pub(crate) fn set_capacity(&self, bytes: usize) {
         let capacity = self.capacity_of(bytes);
         for shard in &self.shards {
@@ -222,7 +222,7 @@ impl BlockCache {
         ((bytes / self.block_size as usize) >> SHARD_BITS).max(1)
     }
 
-    /// The byte at which `offset` bytes into `block` lie, if that number exists at all.
+    /// The position of byte `offset` of `block` on the device, in bytes; an error if that exceeds 64 bits.
     pub(crate) fn position(&self, block: FsBlock, offset: u64, len: u64) -> Result<u64> {
         block.get().checked_mul(self.block_size.into()).and_then(|at| at.checked_add(offset)).ok_or_else(|| {
             let end = self.device.geometry().len;
@@ -252,7 +252,8 @@ impl BlockCache {
         self.shard(block).slot(block).is_some()
     }
 
-    /// As [`BlockCache::get`], for a block of an inode table: with those of its inodes that wait for their checksum.
+    /// As [`BlockCache::get`], for a block of an inode table: also returns the bitmap of its inodes with deferred
+    /// checksums.
     pub(crate) fn get_table(&self, block: FsBlock) -> Result<(Arc<[u8]>, u32)> {
         loop {
             if let Some(slot) = self.shard(block).slot(block) {
@@ -260,12 +261,12 @@ impl BlockCache {
                 let waiting = slot.dirty.map_or(0, |tag| tag.deferred_slots);
                 return Ok((Arc::clone(&slot.data), waiting));
             }
-            // it may be evicted again before the lock is taken, but not for ever
+            // it may be evicted again before the lock is taken, but not forever
             self.get(block)?;
         }
     }
 
-    /// As [`BlockCache::get`], and sees to it that `check` accepted the content at least once since it was read.
+    /// As [`BlockCache::get`], and ensures that `check` accepted the content at least once since it was read.
     pub(crate) fn get_checked<E: From<crate::Error>>(
         &self,
         block: FsBlock,
@@ -283,7 +284,7 @@ impl BlockCache {
         Ok(data)
     }
 
-    /// Changes a block and counts it to the open generation.
+    /// Changes a block and adds it to the open generation.
     pub(crate) fn edit<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         loop {
             let mut shard = self.shard(block);
@@ -297,17 +298,17 @@ impl BlockCache {
                 return Ok(outcome);
             }
             drop(shard);
-            // it may be evicted again before the lock is taken, but not for ever
+            // it may be evicted again before the lock is taken, but not forever
             self.get(block)?;
         }
     }
 
-    /// Sets the first content of a block, from zeroes, and counts it to the open generation.
+    /// Sets the first content of a block, starting from zeroes, and adds it to the open generation.
     pub(crate) fn fresh<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
         self.put(block, tag, true, change)
     }
 
-    /// Sets the whole content of a block that is in use, from zeroes, and counts it to the open generation.
+    /// Sets the whole content of a block that is in use, starting from zeroes, and adds it to the open generation.
     pub(crate) fn replace<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
         self.put(block, tag, false, change)
     }
@@ -347,12 +348,12 @@ impl BlockCache {
         }
     }
 
-    /// Blocks the open generation has changed.
+    /// The number of blocks that the open generation has changed.
     pub(crate) fn dirty(&self) -> usize {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// The blocks were freed: nothing of them is to be written.
+    /// Forgets freed blocks: their content is not written.
     pub(crate) fn forget(&self, run: BlockExtent) {
         let end = run.first.get().saturating_add(run.count);
         if run.count <= FORGET_SINGLY {
@@ -381,8 +382,8 @@ impl BlockCache {
         }
     }
 
-    /// Sets the checksums of the inodes that wait for it, while operations go on: so that [`BlockCache::close`], for
-    /// which they wait, finds little to do.
+    /// Sets deferred checksums of inodes while operations continue, so that [`BlockCache::close`], for which they wait,
+    /// has little to do.
     pub(crate) fn set_table_checksums(&self, set_checksum: impl Fn(FsBlock, &Tag, &mut [u8])) {
         for shard in &self.shards {
             let changed = shard.lock().dirty.clone();
@@ -396,15 +397,15 @@ impl BlockCache {
         }
     }
 
-    /// Takes what the open generation has changed, ascending, each block with its checksum and pinned. No operation may
-    /// run.
+    /// Closes the open generation: returns its changed blocks, ascending, each with its checksum set and pinned. No
+    /// operation may be running.
     pub(crate) fn close(&self, set_checksum: impl Fn(FsBlock, &Tag, &mut [u8])) -> Vec<BlockWrite> {
         let mut closed = Vec::with_capacity(self.dirty());
         for shard in &self.shards {
             let mut shard = shard.lock();
             for block in std::mem::take(&mut shard.dirty) {
                 let Some(slot) = shard.slot(block) else { continue };
-                // forgotten, or forgotten and changed again: then it stands twice in the list
+                // forgotten, or forgotten and changed again: then it is in the list twice
                 let Some(tag) = slot.dirty.take() else { continue };
                 set_checksum(block, &tag, Arc::make_mut(&mut slot.data));
                 slot.pins += 1;
@@ -418,8 +419,8 @@ impl BlockCache {
         closed
     }
 
-    /// Throws away what the open generation has changed. No operation may run, no thread may read, and every earlier
-    /// generation is home: the device has the earlier content of the blocks.
+    /// Discards the changes of the open generation. No operation and no read may be running, and every earlier
+    /// generation must be home: the device then has the previous content of the blocks.
     pub(crate) fn discard(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -432,13 +433,13 @@ impl BlockCache {
         self.dirty.store(0, Ordering::Relaxed);
     }
 
-    /// The content of these blocks by a closed generation is home.
+    /// Removes one pin of each block: its content by a closed generation is home.
     pub(crate) fn unpin(&self, blocks: &[FsBlock]) {
         for &block in blocks {
             let mut shard = self.shard(block);
             let Some(slot) = shard.slot(block) else { continue };
             slot.pins = slot.pins.saturating_sub(1);
-            // its place may hold file data by now
+            // the block may contain file data by now
             if slot.forgotten && slot.may_go() {
                 shard.remove(block);
             }
@@ -446,7 +447,7 @@ impl BlockCache {
         }
     }
 
-    /// The newest content of a block of file data that the device may not have.
+    /// The newest content of a block of file data, if it may not be on the device.
     pub(crate) fn pending_data(&self, block: FsBlock) -> Option<Arc<[u8]>> {
         self.shard(block).slot(block).filter(|slot| slot.is_data && !slot.may_go()).map(|slot| Arc::clone(&slot.data))
     }
@@ -473,8 +474,8 @@ impl BlockCache {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Reads ascending blocks, neighbours in one request, and caches all that arrived; fails if any did not.
-    /// With each block comes what `changed_gone` was when it was missed.
+    /// Reads ascending blocks, adjacent ones in one request, and caches all that were read; fails if any read failed.
+    /// Each block is paired with the value of `changed_gone` at its miss.
     fn read_runs(&self, missing: &[(FsBlock, u64)]) -> Result<HashMap<FsBlock, Arc<[u8]>>> {
         let size = self.block_size as usize;
         let longest = (MAX_REQUEST / size).max(1);
@@ -509,7 +510,7 @@ impl BlockCache {
     }
 
     fn shard(&self, block: FsBlock) -> MutexGuard<'_, Shard> {
-        // Fibonacci hashing: group metadata lies at multiples of large powers of two, which must not share a shard
+        // Fibonacci hashing: group metadata is at multiples of large powers of two, which must not share a shard
         let shard = block.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARD_BITS);
         self.shards[shard as usize].lock()
     }
@@ -582,7 +583,7 @@ mod tests {
         assert_eq!(device.counters().reads.requests, before, "a block in constant use was evicted");
     }
 
-    /// Does something while a block is being read.
+    /// A device that calls a function at the end of its next read.
     struct Meanwhile {
         device: MemoryDevice,
         act: Mutex<Option<Box<dyn FnOnce() + Send>>>,

@@ -1,20 +1,21 @@
-//! Change records of operations: what an engine that repairs after a crash, instead of replaying, must know of a generation.
+//! Change records of operations: information on a generation for an engine that repairs after a crash instead of
+//! replaying.
 
 use format::{FsBlock, GroupNo, InodeNo};
 
-/// A fact about what an operation changed, beside the changed blocks.
+/// A record of one change by an operation, in addition to the changed blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeRecord {
     /// An inode changed.
     Inode {
         /// Its number.
         number: InodeNo,
-        /// Its slot in the inode table before the operation; zeroes where it was never used.
+        /// Its slot in the inode table before the operation; zeroes if it was never used.
         before: Box<[u8]>,
-        /// Its slot after, whose checksum may be deferred.
+        /// Its slot after the operation; the checksum may be deferred.
         after: Box<[u8]>,
     },
-    /// Neighbouring blocks were allocated or freed.
+    /// Adjacent blocks were allocated or freed.
     Run {
         /// Their owner.
         owner: InodeNo,
@@ -24,22 +25,22 @@ pub enum ChangeRecord {
         first: FsBlock,
         /// The number of blocks.
         count: u64,
-        /// Allocated, or freed.
+        /// `true` for an allocation, `false` for a free.
         allocated: bool,
     },
-    /// An inode's number was allocated or freed.
+    /// An inode number was allocated or freed.
     Number {
         /// The number.
         number: InodeNo,
-        /// Allocated, or freed.
+        /// `true` for an allocation, `false` for a free.
         allocated: bool,
     },
-    /// After a crash a file must be there as the generation leaves it: it takes the name of another.
+    /// A file takes over the name of another: after a crash it must exist with the content that the generation leaves.
     Whole {
         /// Its number.
         number: InodeNo,
     },
-    /// A group's totals as they were before the generation changed anything of the group.
+    /// A group's totals before the generation's first change to the group.
     Group {
         /// The group.
         number: GroupNo,
@@ -55,9 +56,9 @@ pub enum ChangeRecord {
 /// The part of a file that a block belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Content, from this block of the file on.
+    /// File content, from this block of the file on.
     Content(u64),
-    /// A node of its map.
+    /// A node of the file's block map.
     Map,
     /// Extended attributes.
     Attributes,

@@ -1,7 +1,7 @@
-//! Consistency engines: how a closed generation reaches the device so that a crash leaves something consistent.
+//! Consistency engines: how a closed generation is written so that a crash leaves a consistent volume.
 //!
 //! An engine turns a closed generation into a [`Plan`] and never writes to the device itself. The store executes the
-//! plan, one generation at a time, while operations go on in the next one.
+//! plan, one generation at a time, while operations continue in the next one.
 
 mod copy_on_write;
 mod dirty_bit;
@@ -31,34 +31,35 @@ use std::time::Duration;
 /// The capabilities of an engine, and its requirements on the file system.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most blocks that a generation may change.
+    /// The maximum number of blocks that a generation may change.
     pub dirty_blocks: usize,
-    /// Most blocks that a generation may change which is open for a transaction; at least `dirty_blocks`.
+    /// The same for a generation that is open for a transaction; at least `dirty_blocks`.
     pub transaction_blocks: usize,
-    /// The superblock's state while a generation is on its way.
+    /// The superblock's state while a generation is being written.
     pub in_use: VolumeState,
-    /// File data is written as metadata is.
+    /// File data is written in the same way as metadata.
     pub journals_data: bool,
-    /// The engine needs to know which blocks were freed.
+    /// The engine needs the list of freed blocks.
     pub wants_forgotten: bool,
     /// The engine needs the [change records](crate::ChangeRecord) of operations.
     pub wants_change_records: bool,
-    /// A crash may bring back what was freed as if it were consistent: blocks of data, too, must not be allocated again
-    /// before their generation is durable. Those of metadata never are.
+    /// A crash may restore references to freed blocks without a visible inconsistency: blocks of data, too, must not be
+    /// allocated again before their generation is durable. Metadata blocks never are.
     pub defers_reuse: bool,
-    /// A crash leaves a generation whole or not at all. Otherwise an inode number that was freed must not be allocated
-    /// again before its generation is durable: two files would have had it in what a crash leaves.
+    /// A crash leaves a generation complete or not at all. Otherwise a freed inode number must not be allocated again
+    /// before its generation is durable: after a crash two files could have it.
     pub atomic: bool,
-    /// The open generation can be thrown away, so the volume can have transactions.
+    /// The open generation can be discarded, so the volume can have transactions.
     pub can_discard: bool,
-    /// A block that a generation changed back to what it was costs no write.
+    /// A block that a generation changed back to its previous content is not written.
     pub elides_unchanged: bool,
-    /// After so long without an operation everything should be on the device, delayed data as well.
+    /// The time without an operation after which everything should be on the device, including delayed data.
     pub rests_after: Option<Duration>,
 }
 
 impl Limits {
-    /// Generations of at most so many blocks, which are not atomic, and nothing else.
+    /// Limits of an engine with generations of at most `dirty_blocks` blocks, which are not atomic, and without further
+    /// capabilities.
     #[must_use]
     pub const fn new(in_use: VolumeState, dirty_blocks: usize) -> Self {
         Self {
@@ -77,64 +78,66 @@ impl Limits {
     }
 }
 
-/// The work that an engine would do in a quiet moment.
+/// The work of an engine in a quiet moment.
 #[derive(Debug)]
 pub enum Idle {
-    /// Nothing.
+    /// No work.
     Nothing,
     /// Close the open generation and write it.
     Commit,
-    /// Execute this.
+    /// Execute this plan.
     Run(Plan),
 }
 
-/// A consistency engine. One that stores metadata in space of its own is an
-/// [`EngineWithSpace`](crate::EngineWithSpace) besides.
+/// A consistency engine. An engine that stores metadata in space of its own also implements
+/// [`EngineWithSpace`](crate::EngineWithSpace).
 pub trait Engine: Send {
-    /// The capabilities of the engine; they do not change.
+    /// The capabilities of the engine; constant.
     fn limits(&self) -> Limits;
 
-    /// The plan to execute before the first operation.
+    /// Returns the plan to execute before the first operation.
     ///
     /// # Errors
-    /// Where the volume cannot be used with this engine.
+    /// If the volume cannot be used with this engine.
     fn open(&mut self, superblock: &dyn StateSource) -> Result<Plan>;
 
-    /// Plans how a closed generation reaches the device. [`Plan::durable`] says what is durable then; with
-    /// [`CommitReason::Sync`] that is at least the generation before.
+    /// Returns the plan that writes a closed generation. [`Plan::durable`] is the newest generation that is durable
+    /// afterwards; with [`CommitReason::Sync`] it is at least the previous one.
     ///
     /// # Errors
-    /// Where the generation cannot be written; the volume is read-only then.
+    /// If the generation cannot be written; the volume is read-only then.
     fn plan(&mut self, closed: ClosedGeneration, superblock: &dyn StateSource) -> Result<Plan>;
 
-    /// The work to do when no operation ended for `quiet`; `dirty` says whether the open generation contains changes.
+    /// Returns the work to do when no operation ended for `quiet`; `dirty`: whether the open generation contains
+    /// changes.
     fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle;
 
-    /// The time without an operation after which [`Engine::idle`] has something to do, as things are and with this
-    /// `dirty`; `None` where it has nothing to do however long it is quiet.
+    /// Returns the time without an operation after which [`Engine::idle`] has work, in the present state and with this
+    /// `dirty`; `None` if it has none however long the volume is quiet.
     fn idle_after(&self, dirty: bool) -> Option<Duration>;
 
-    /// The plan to execute after the last generation, before the volume is unmounted. All is durable then.
+    /// Returns the plan to execute after the last generation, before the volume is unmounted. Everything is durable
+    /// then.
     ///
     /// # Errors
     /// As [`Engine::plan`].
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan>;
 }
 
-/// Every changed block to its home location, in any order; with a flush where there is something to flush, and a
-/// process waits or the time has come.
+/// Writes every changed block to its home location, in any order; with a flush if there is something to flush, and a
+/// process waits or the commit interval has passed.
 fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
     let location = |block: FsBlock| block.get() * block_size as u64;
     let writes = closed.blocks.iter();
     let writes = writes.map(|w| PlannedWrite { at: location(w.block), data: w.data.clone(), kind: w.tag.kind });
     let writes = writes.chain(fresh_writes(closed, location)).collect();
-    // at the dirty limit no process waits for it to be durable
+    // at the dirty limit no process waits for durability
     let flush = closed.reason != CommitReason::DirtyLimit && (closed.unflushed || !closed.blocks.is_empty());
     Stage { writes, flush }
 }
 
-/// The writes of the blocks that a generation has beside its changed blocks: home before these count, or in any order
-/// with them where nothing is promised before the next flush.
+/// The writes of a generation's fresh extents: home before its changed blocks are valid, or in any order with them in
+/// modes that guarantee nothing before the next flush.
 fn fresh_writes(closed: &ClosedGeneration, at: impl Fn(FsBlock) -> u64) -> impl Iterator<Item = PlannedWrite> {
     closed.fresh_extents.iter().map(move |run: &FreshExtent| PlannedWrite {
         at: at(run.first),
@@ -143,7 +146,7 @@ fn fresh_writes(closed: &ClosedGeneration, at: impl Fn(FsBlock) -> u64) -> impl 
     })
 }
 
-/// The superblock with a state, on the device before anything that follows.
+/// A stage that writes the superblock with a state and makes it durable before anything that follows.
 fn state_stage(superblock: &dyn StateSource, state: VolumeState) -> Stage {
     let (at, data) = superblock.with_state(state);
     Stage { writes: vec![PlannedWrite { at, data, kind: Kind::Superblock }], flush: true }

@@ -1,23 +1,23 @@
-//! A closed generation: the changed blocks, what they are, and why it closed.
+//! A closed generation: the changed blocks with their tags, and the reason for closing.
 
 use crate::ChangeRecord;
 use crate::recovery::BlockExtent;
 use format::{FsBlock, InodeNo};
 use std::sync::Arc;
 
-/// The kind of an operation by what it does to the space of the volume. The file system knows it and states it for any
-/// engine; only one with space of its own has a limit for each.
+/// The kind of an operation by its effect on the space of the volume. The file system states it for any engine; only an
+/// engine with space of its own has a limit for each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperationKind {
     /// Any operation.
     Ordinary,
-    /// One that allocates blocks for delayed data, for which space is reserved.
+    /// An operation that allocates blocks for delayed data, for which space is reserved.
     Reserved,
-    /// One that frees, or only changes what is there.
+    /// An operation that frees, or changes only existing structures.
     Freeing,
-    /// One that takes a snapshot.
+    /// An operation that takes a snapshot.
     Snapshot,
-    /// One that deletes a snapshot.
+    /// An operation that deletes a snapshot.
     Deletion,
 }
 
@@ -48,24 +48,24 @@ pub enum Kind {
     Attributes,
     /// A block of the orphan file.
     OrphanFile,
-    /// File data that goes the way of metadata: the target of a link, the value of an attribute inode, and all file
-    /// data under an engine that journals it.
+    /// File data that is written in the same way as metadata: the target of a symbolic link, the value of an attribute
+    /// inode, and all file data under an engine that journals it.
     Data,
     /// An engine's own block, of a log or a list. Only plans have such blocks.
     Engine,
 }
 
-/// The kind and owner of a changed block, for the engine that orders it, and what its checksum is computed from.
+/// The kind and owner of a changed block, for the engine that orders it, and the inputs of its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
-    /// Its kind.
+    /// The block's kind.
     pub kind: Kind,
-    /// The inode it belongs to; number 0 where it belongs to none.
+    /// The inode that the block belongs to; number 0 if it belongs to none.
     pub owner: InodeNo,
-    /// The start of its checksum: the owner's, or the volume's; 0 where its checksum begins with neither.
+    /// The seed of its checksum: the owner's, or the volume's; 0 for a checksum without either.
     pub seed: u32,
-    /// Of a block of an inode table (whose owner is one of its inodes): bit n is set where its n-th inode has changed
-    /// and its checksum is deferred; with each change more are. 0 of other blocks.
+    /// For a block of an inode table (whose owner is one of its inodes): bit n is set if its n-th inode has changed and
+    /// its checksum is deferred; further changes add bits. 0 for other blocks.
     pub deferred_slots: u32,
 }
 
@@ -77,32 +77,32 @@ impl Tag {
     }
 }
 
-/// The state that the superblock shows.
+/// The volume state in the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeState {
     /// In use: needs a full check after a crash.
     NeedsCheck,
     /// In use: needs its journal replayed after a crash.
     NeedsReplay,
-    /// Consistent as it stands.
+    /// Consistent without recovery.
     Clean,
 }
 
-/// Why a generation closes.
+/// The reason why a generation closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitReason {
-    /// It contains as many changes as it may.
+    /// It has reached its dirty limit.
     DirtyLimit,
-    /// It has been open for as long as it may.
+    /// It has been open for the commit interval.
     Timeout,
-    /// It is to be durable: sync, fsync, unmount, or work of the engine's own.
+    /// It must become durable: sync, fsync, unmount, or work of the engine itself.
     Sync,
 }
 
 /// The volume's superblock, for an engine that sets its state.
 pub trait StateSource {
-    /// From now on the volume has this state: the superblock's bytes as they were last closed, with that state, and the
-    /// byte at which they lie.
+    /// Sets the state of the volume: returns the superblock's bytes of the last close, with that state, and their first
+    /// byte on the device.
     fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>);
 }
 
@@ -113,17 +113,17 @@ pub struct BlockWrite {
     pub block: FsBlock,
     /// Its kind and owner.
     pub tag: Tag,
-    /// Its content when the generation closed. It does not change, whatever later operations do.
+    /// Its content when the generation closed; later operations do not change it.
     pub data: Arc<[u8]>,
-    /// It was allocated in this generation, so nothing durable leads to it; as far as blocks that were freed are not
-    /// allocated again before that is durable ([`Limits::defers_reuse`](crate::engine::Limits)).
+    /// It was allocated in this generation, so nothing durable references it, provided that freed blocks are not
+    /// allocated again before the free is durable ([`Limits::defers_reuse`](crate::engine::Limits)).
     pub fresh: bool,
-    /// Its content before the generation, of a directory's blocks, attributes and indirect blocks, where the engine
-    /// wants [change records](crate::engine::Limits::wants_change_records) and it is not fresh.
+    /// Its content before the generation, for blocks of directories, attributes and indirect blocks, if the engine
+    /// wants [change records](crate::engine::Limits::wants_change_records) and the block is not fresh.
     pub before: Option<Arc<[u8]>>,
 }
 
-/// Blocks that follow each other and that nothing durable leads to, written beside the changed blocks of a generation.
+/// Adjacent blocks that nothing durable references, written in addition to the changed blocks of a generation.
 #[derive(Debug, Clone)]
 pub struct FreshExtent {
     /// The first block.
@@ -139,14 +139,14 @@ pub struct FreshExtent {
 pub struct ClosedGeneration {
     /// Its number; generations close in the order of their numbers.
     pub number: u64,
-    /// Why it closed.
+    /// The reason why it closed.
     pub reason: CommitReason,
     /// The changed blocks, ascending.
     pub blocks: Vec<BlockWrite>,
-    /// Blocks that are home before anything of `blocks` counts: a log never has them. They are none of `blocks`, of
-    /// those of earlier generations, or of what was freed.
+    /// Blocks that are written home before any of `blocks` is valid: a log never contains them. They overlap neither
+    /// `blocks`, nor those of earlier generations, nor freed blocks.
     pub fresh_extents: Vec<FreshExtent>,
-    /// Blocks freed in it that had contained metadata (or journaled data), ascending; they may overlap. Empty unless
+    /// Blocks freed in it that had contained metadata (or journaled data), ascending; extents may overlap. Empty unless
     /// the engine [wants](crate::engine::Limits::wants_forgotten) them.
     pub forgotten: Vec<BlockExtent>,
     /// File data, or an earlier generation, was written to the device and not flushed yet.
@@ -157,7 +157,7 @@ pub struct ClosedGeneration {
 }
 
 impl ClosedGeneration {
-    /// These blocks alone, ascending: a generation that no store closed.
+    /// Creates a generation of these blocks only, ascending, which no store closed.
     pub(crate) fn of(blocks: Vec<BlockWrite>) -> Self {
         let (forgotten, change_records, fresh_extents) = (Vec::new(), Vec::new(), Vec::new());
         Self {

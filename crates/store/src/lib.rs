@@ -1,15 +1,15 @@
-//! Blocks of a volume: cached, changed by operations, and brought to the device by a consistency engine.
+//! Blocks of a volume: cached, changed by operations, and written to the device by a consistency engine.
 //!
-//! The store stands between the file system and the device.
+//! The store is the layer between the file system and the device.
 //!
-//! - [`Store`] hands out metadata blocks through a bounded cache and file data straight from the device.
-//! - An [`Operation`] changes blocks. It belongs to the *generation* that was open when it began, whole.
-//! - A generation closes on a dirty limit, a time-out, or a sync; the [`Engine`] turns what it changed into a [`Plan`]:
-//!   writes, the order among them, flushes. The store executes it while the next generation is open.
-//! - [`recovery`] reads a journal that was not emptied and makes a device on which every block has its recovered
+//! - [`Store`] returns metadata blocks through a bounded cache and file data directly from the device.
+//! - An [`Operation`] changes blocks. It belongs completely to the *generation* that was open when it began.
+//! - A generation closes on a dirty limit, a timeout, or a sync; the [`Engine`] turns its changes into a [`Plan`]:
+//!   writes, their order, flushes. The store executes it while the next generation is open.
+//! - [`recovery`] reads a journal that was not emptied and creates a device on which every block has its recovered
 //!   content, without a write.
 //!
-//! It knows blocks, transactions and journals. It knows neither names nor directories.
+//! It handles blocks, transactions and journals, but neither names nor directories.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -1,9 +1,8 @@
-//! The native format on a device: the superblock in force, the map, and the volume as seen through it.
+//! The native format on a device: the active superblock, the map, and the volume as seen through it.
 //!
-//! [`Mapped`] is the ext4 volume above the map, as a device: its metadata blocks are read where the map says they lie,
-//! each checked against the checksum in its entry; its file data lies in the device's own blocks. Metadata is written
-//! by the engine alone ([`CopyOnWrite`](crate::engine::CopyOnWrite)), which writes changed blocks to new physical
-//! blocks.
+//! [`Mapped`] is the ext4 volume above the map, as a device: its metadata blocks are read from their physical blocks,
+//! each verified against the checksum in its entry; its file data is in the device's own blocks. Metadata is written by
+//! the engine alone ([`CopyOnWrite`](crate::engine::CopyOnWrite)), which writes changed blocks to new physical blocks.
 
 mod chunk_table;
 mod map;
@@ -24,7 +23,7 @@ use blockdev::BlockDevice;
 use format::native::BLOCK_SIZE;
 use format::native::superblock::{COPIES, LAST_TO_WRITE, NativeSuperblock};
 
-/// Whether a device begins as a native volume does, valid or not.
+/// Whether a device begins like a native volume, valid or not.
 ///
 /// # Errors
 /// Those of the device.
@@ -36,18 +35,18 @@ pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
         let at = copy * u64::from(BLOCK_SIZE);
         if at + block.len() as u64 <= len {
             device.read(at, &mut block)?;
-            // what is left of a damaged one says so too
+            // the remains of a damaged one count, too
             found |= NativeSuperblock::is_there(&block) || NativeSuperblock::was_there(&block);
         }
     }
     Ok(found)
 }
 
-/// As [`superblock`], to write the next generation: with the number that its own must exceed.
+/// As [`superblock`], for writing the next generation: also returns the number that its own must exceed.
 ///
 /// # Errors
-/// As [`superblock`]; [`Error::Native`](crate::Error::Native) where there are no numbers left, and what [`may_lack`]
-/// says.
+/// As [`superblock`]; [`Error::Native`](crate::Error::Native) if there are no numbers left, and for the reasons of
+/// [`may_lack`].
 pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
     let blocks = both_superblocks(device)?;
     let (superblock, copy) = NativeSuperblock::newest(&blocks)?;
@@ -61,16 +60,16 @@ pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSup
     Ok((NativeSuperblock { generation, ..superblock }, copy))
 }
 
-/// The superblock in force, and the block it lies in.
+/// The active superblock, and its block on the device.
 ///
 /// # Errors
-/// Those of the device; [`Error::Format`](crate::Error::Format) where there is no whole one.
+/// Those of the device; [`Error::Format`](crate::Error::Format) if neither superblock is intact.
 pub fn superblock(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
     Ok(NativeSuperblock::newest(&both_superblocks(device)?)?)
 }
 
-/// Why the superblock in force may lack what was durable: the other one is damaged as no loss of power leaves it, and
-/// was or may have been the newer one. `None` where all that was durable is there.
+/// The reason why the active superblock may lack durable changes: the other one is damaged in a way that no loss of
+/// power explains, and was or may have been the newer one. `None` if all durable changes are there.
 ///
 /// # Errors
 /// As [`superblock`].
@@ -82,7 +81,7 @@ pub fn may_lack(device: &dyn BlockDevice) -> Result<Option<&'static str>> {
 
 fn lacks(blocks: &[u8], in_force: &NativeSuperblock, copy: u64) -> Option<&'static str> {
     let other = blocks.chunks(BLOCK_SIZE as usize).nth((COPIES - 1 - copy) as usize)?;
-    // an older one that is whole is what the last write left; a torn write was never acknowledged
+    // an intact older one is the normal state after the last write; a torn write was never acknowledged
     if NativeSuperblock::parse(other).is_ok() || in_force.may_be_torn(other) {
         return None;
     }
@@ -90,7 +89,7 @@ fn lacks(blocks: &[u8], in_force: &NativeSuperblock, copy: u64) -> Option<&'stat
         Some(number) if number > in_force.generation => Some(
             "the superblock of a newer generation is damaged, so its changes are missing; run `extant check` to repair it",
         ),
-        // the next generation is written over it, and nothing is missing
+        // the next generation overwrites it, and nothing is missing
         Some(_) => None,
         None => Some("one of its superblocks is damaged and may be the newer one; run `extant check` to repair it"),
     }
@@ -125,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Only what a crash leaves of a superblock beside the one in force says that nothing is missing.
+    /// The other superblock proves that nothing is missing only if its state can be left by a crash.
     #[test]
     fn no_one_goes_on_from_an_older_superblock_unless_a_crash_explains_it() {
         let goes_on = |other: &[u8], what: &str| {
@@ -171,14 +170,14 @@ mod tests {
             older[n * 512 + 90] ^= 1;
             assert!(goes_on(&older, "the older one"), "in sector {n}");
         }
-        // nothing says which it was
+        // nothing shows which one it was
         assert!(!goes_on(&[0; 4096], "zeros") && !goes_on(&[0xA5; 4096], "anything"));
     }
 
     #[test]
     fn without_a_number_for_the_next_generation_no_one_goes_on() {
         for (number, goes_on) in [(9, true), (LAST_TO_WRITE, true), (LAST_TO_WRITE + 1, false), (u64::MAX, false)] {
-            // the older one beside it, as always
+            // together with the older one, as usual
             let bytes = [with(number), with(number - 1)].map(|sb| sb.to_bytes()).concat();
             let device = MemoryDevice::from_vec(bytes);
             assert!(superblock(&device).is_ok());

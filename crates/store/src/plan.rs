@@ -1,16 +1,16 @@
-//! Plans: how a closed generation reaches the device, as data.
+//! Plans: the writes of a closed generation, as data.
 //!
-//! A plan can be printed, counted, tested without a disk, and every crash state in it enumerated.
+//! A plan can be printed, counted, tested without a disk, and all crash states in it enumerated.
 
 use crate::{Error, Kind, Result};
 use blockdev::{BlockDevice, Write};
 use format::FsBlock;
 use std::sync::Arc;
 
-/// Longest single request made for writes that follow each other, in bytes.
+/// The maximum length of a request for adjacent writes, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
-/// Bytes handed to the device at once: what is joined is copied, and the copies of a long log need not be there all
-/// together.
+/// The maximum number of bytes submitted to the device together: joined writes are copied, and the copies of a long log
+/// need not all be in memory at the same time.
 const MAX_BATCH: usize = 8 << 20;
 
 /// One write of a plan.
@@ -24,27 +24,26 @@ pub struct PlannedWrite {
     pub kind: Kind,
 }
 
-/// Writes that may reach the device in any order, and whether the device is flushed after them.
+/// Writes that may reach the device in any order, with or without a flush after them.
 #[derive(Debug, Clone, Default)]
 pub struct Stage {
     /// The writes. No two overlap.
     pub writes: Vec<PlannedWrite>,
-    /// The next stage begins only when these, and all before, would survive a loss of power.
+    /// The next stage begins only when these writes, and all before, are durable.
     pub flush: bool,
 }
 
-/// Stages one after the other: a stage's writes are handed to the device when those of the stage before it have
-/// returned.
+/// A sequence of stages: a stage's writes are submitted to the device when those of the previous stage have returned.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// The stages.
     pub stages: Vec<Stage>,
-    /// Blocks that need not be cached any longer on account of a closed generation once the plan is executed: what
-    /// the generation made of them is in its home place, or a later one has changed or freed them. Each stands here
-    /// once, sooner or later, for each generation that changed it.
+    /// Blocks that lose a closed generation's pin in the cache once the plan is executed: the content by the generation
+    /// is home, or a later generation has changed or freed the block. Each block is listed once, in this or a later
+    /// plan, for each generation that changed it.
     pub home: Vec<FsBlock>,
-    /// The newest generation that is durable when the plan was executed, as far as the engine promises it; 0 where the
-    /// plan makes none durable that was not.
+    /// The newest generation that is durable after the execution, as far as the engine guarantees it; 0 if the plan
+    /// makes no further one durable.
     pub durable: u64,
 }
 
@@ -61,7 +60,7 @@ impl Plan {
     }
 }
 
-/// Hands all writes to the device in ascending order, those that follow each other in one request.
+/// Submits all writes to the device in ascending order, adjacent ones in one request.
 fn write_all(device: &dyn BlockDevice, writes: &[PlannedWrite]) -> Result<()> {
     let mut order: Vec<&PlannedWrite> = writes.iter().collect();
     order.sort_unstable_by_key(|w| w.at);

@@ -1,21 +1,22 @@
-//! The journal of a volume that was not unmounted: replayed in memory, for a look at the volume that needs no write, or
+//! The journal of a volume that was not unmounted: replayed in memory, for reading the volume without a write, or
 //! written home.
 //!
-//! [`recover`] walks the log once, in order, and records for each block of the volume where in the journal its newest
-//! copy lies. [`Replayed`] is the volume read through these copies.
+//! [`recover`] walks the log once, in order, and records the journal position of the newest copy of each block of the
+//! volume. [`Replayed`] is the volume read through these copies.
 //!
-//! 1. A transaction counts when its commit block is there and every checksum the log carries for it matches.
-//! 2. Only copies of transactions that count are recorded; a later one takes the place of an earlier one.
+//! 1. A transaction is valid if it has a commit block and every checksum that the log contains for it matches.
+//! 2. Only copies of valid transactions are recorded; a later one replaces an earlier one.
 //! 3. A transaction's revoke records remove the copies of that transaction and of all before it. Nothing else is needed
 //!    for them, because the log is walked in the order of its sequence numbers.
 //! 4. The walk visits each block of the log at most once, so it ends on any bytes.
-//! 5. Memory grows with the blocks to replay, never with their contents.
+//! 5. Memory grows with the number of blocks to replay, not with their contents.
 //!
 //! The kernel refuses a journal that is damaged before its end. Here everything before the damage is shown, and
-//! [`Recovered::damage`] says what was found; the caller decides. [`Recovery::apply`], which writes the copies home for
-//! good, refuses as the kernel does.
+//! [`Recovered::damage`] describes the damage; the caller decides. [`Recovery::apply`], which writes the copies home
+//! permanently, refuses as the kernel does.
 //!
-//! [`Recovery`] is what opening a volume asks of every mechanism; the journal's, and that of [`linked`].
+//! [`Recovery`] is the interface of every mechanism for opening a volume after a crash; the journal's, and that of
+//! [`linked`].
 
 mod apply;
 mod journal;
@@ -32,18 +33,19 @@ use blockdev::BlockDevice;
 use format::FsBlock;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// The recovery that a volume needs after a crash, by the mechanism that it was written with: a replay, or a repair.
+/// The recovery that a volume needs after a crash, by the mechanism that wrote it: a replay, or a repair.
 pub trait Recovery {
-    /// There is nothing to do.
+    /// Whether there is nothing to do.
     fn is_empty(&self) -> bool;
 
-    /// The volume as it will be when it is recovered. Refuses writes.
+    /// The volume in its recovered state. Refuses writes.
     fn overlay(&self, volume: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>;
 
-    /// Recovers the volume for good. Cut anywhere, it is done again from the start and comes to the same.
+    /// Recovers the volume permanently. After an interruption at any point it can be repeated from the start, with the
+    /// same result.
     ///
     /// # Errors
-    /// Those of the devices; where the volume has to be checked instead, before anything is written.
+    /// Those of the devices; if the volume has to be checked instead, before anything is written.
     fn apply(&self, volume: &dyn BlockDevice) -> Result<()>;
 }
 
@@ -52,23 +54,23 @@ pub trait Recovery {
 struct LoggedCopy {
     /// Its first byte on the journal's device.
     at: u64,
-    /// The block begins with the journal's magic number, which the log holds as zero.
+    /// The block begins with the journal's magic number, which the log stores as zero.
     escaped: bool,
 }
 
-/// The content of a journal that its volume does not show yet.
+/// The content of a journal that is not in the home locations on its volume yet.
 pub struct Recovered {
     journal: JournalLocation,
     copies: Arc<BTreeMap<FsBlock, LoggedCopy>>,
-    /// Transactions that count.
+    /// Valid transactions.
     pub transactions: u32,
-    /// The sequence number after the last of them; with nothing in the log, the one of its superblock.
+    /// The sequence number after the last of them; if the log is empty, the one of its superblock.
     pub next_sequence: u32,
-    /// The damage found in the log. Empty where it ends as a crash leaves it.
+    /// The damage found in the log. Empty if it ends as after a crash.
     pub damage: Vec<Damage>,
     /// Fast commits made after the last transaction. Their changes are not shown.
     pub fast_commits: u32,
-    /// Changes in these: names made or removed, ranges of files, inodes.
+    /// Changes in the fast commits: names created or removed, ranges of files, inodes.
     pub fast_commit_changes: u32,
     /// The error that made the kernel abort the journal, as a negative errno; 0 for none.
     pub errno: i32,
@@ -81,7 +83,7 @@ impl Recovered {
     }
 }
 
-/// Something wrong with a log. Journal blocks are counted from the journal's start.
+/// A defect of a log. Journal blocks are counted from the journal's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
     /// A descriptor, revoke or commit block of a complete transaction does not match its checksum. The log was not
@@ -106,7 +108,7 @@ pub enum Damage {
         /// The block.
         home: FsBlock,
     },
-    /// A revoke block cannot be read; blocks it names may be shown with content that was to be forgotten.
+    /// A revoke block cannot be read; blocks it lists may be shown with content that was to be discarded.
     Revoke {
         /// The transaction.
         sequence: u32,
@@ -130,7 +132,7 @@ impl fmt::Display for Damage {
                 write!(f, "transaction {sequence}: checksum of the copy of block {home} does not match")
             }
             Self::Beyond { sequence, home } => {
-                write!(f, "transaction {sequence}: block {home} lies beyond the volume's end")
+                write!(f, "transaction {sequence}: block {home} is beyond the end of the volume")
             }
             Self::Revoke { sequence, block } => {
                 write!(f, "transaction {sequence}: journal block {block} is not a valid list of revoked blocks")

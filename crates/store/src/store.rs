@@ -1,7 +1,7 @@
-//! The volume as the file system sees it: metadata blocks through the cache, file data straight from the device.
+//! The volume as the file system sees it: metadata blocks through the cache, file data directly from the device.
 //!
-//! File data does not enter the cache: the kernel's page cache above FUSE holds it already. Data that an engine
-//! journals goes the way of metadata, and reads see it.
+//! File data does not enter the cache: the kernel's page cache above FUSE contains it already. Data that an engine
+//! journals is treated like metadata, and reads return it.
 
 use crate::native::Mapped;
 use crate::writer::Writer;
@@ -13,39 +13,38 @@ use std::sync::{Arc, OnceLock};
 /// A volume's blocks. All methods may be called from many threads at once.
 pub struct Store {
     pub(crate) device: Arc<dyn BlockDevice>,
-    /// The device that plans are executed on: the same, but where blocks are mapped the device below.
+    /// The device that plans are executed on: the same, or the underlying device if blocks are mapped.
     pub(crate) storage: Arc<dyn BlockDevice>,
     pub(crate) cache: BlockCache,
     /// Set once the volume is open for writing.
     pub(crate) writer: OnceLock<Writer>,
 }
 
-/// One piece of file data to read: fills `buf` from byte `offset` of block `first` on, over as many blocks as it takes.
+/// A read of file data: fills `buf` from byte `offset` of block `first` on, across as many blocks as needed.
 #[derive(Debug)]
 pub struct DataRead<'a> {
-    /// The block at which the piece begins.
+    /// The block that `offset` is counted from.
     pub first: FsBlock,
     /// Bytes from the start of that block; may exceed the block size.
     pub offset: u64,
-    /// The buffer for the bytes; its length is the length of the piece.
+    /// The buffer for the bytes; its length is the length of the read.
     pub buf: &'a mut [u8],
 }
 
 impl Store {
-    /// A store over `device` with blocks of `block_size` bytes (a power of two) and a cache of at most `cache_bytes`
-    /// (at least one block is reserved for each of its few shards).
+    /// Creates a store over `device` with blocks of `block_size` bytes (a power of two) and a cache of at most
+    /// `cache_bytes` (at least one block is reserved for each of its few shards).
     ///
-    /// For a volume that was not unmounted, pass it the device that [`recovery::Replayed`](crate::recovery::Replayed)
-    /// makes.
+    /// For a volume that was not unmounted, `device` is a [`recovery::Replayed`](crate::recovery::Replayed).
     ///
     /// # Panics
-    /// If `block_size` is not a power of two: the caller has validated the superblock.
+    /// If `block_size` is not a power of two: the caller has to validate the superblock first.
     pub fn new(device: Arc<dyn BlockDevice>, block_size: u32, cache_bytes: usize) -> Self {
         let storage = Arc::clone(&device);
         Self::with_storage(device, storage, block_size, cache_bytes)
     }
 
-    /// A store over the ext4 volume of a native one.
+    /// Creates a store over the ext4 volume of a native one.
     pub fn native(mapped: Arc<Mapped>, cache_bytes: usize) -> Self {
         let storage = Arc::clone(mapped.below());
         Self::with_storage(mapped, storage, format::native::BLOCK_SIZE, cache_bytes)
@@ -61,7 +60,7 @@ impl Store {
         Self { device, storage, cache, writer: OnceLock::new() }
     }
 
-    /// The device below, with the journal's content where there is any.
+    /// The underlying device, with the journal's content if there is any.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device
     }
@@ -76,8 +75,8 @@ impl Store {
         self.cache.get(block)
     }
 
-    /// As [`Store::block`], for a block of an inode table: with those of its inodes that wait for their checksum, as
-    /// [`Tag::deferred_slots`](crate::Tag::deferred_slots) has them.
+    /// As [`Store::block`], for a block of an inode table: also returns the bitmap of its inodes with deferred
+    /// checksums, [`Tag::deferred_slots`](crate::Tag::deferred_slots).
     ///
     /// # Errors
     /// Those of the device.
@@ -85,12 +84,12 @@ impl Store {
         self.cache.get_table(block)
     }
 
-    /// As [`Store::block`], for content that must be right to be used: `check` sees it at least once between the read
-    /// and the first use. A block that was changed since is not checked: who changed it wrote it right, and its
-    /// checksum is computed when its generation closes.
+    /// As [`Store::block`], for content that must be verified before its use: `check` is called at least once between
+    /// the read and the first use. A block that was changed since is not checked: the operation that changed it ensured
+    /// its validity, and its checksum is computed when its generation closes.
     ///
     /// # Errors
-    /// Those of the device, and what `check` says.
+    /// Those of the device, and of `check`.
     pub fn checked<E: From<crate::Error>>(
         &self,
         block: FsBlock,
@@ -99,7 +98,7 @@ impl Store {
         self.cache.get_checked(block, check)
     }
 
-    /// Several metadata blocks, in the order of `blocks`; those not cached are read as one batch, neighbours in one
+    /// Returns metadata blocks, in the order of `blocks`; those not cached are read as one batch, adjacent ones in one
     /// request. Fails with the first error; the blocks that could be read are cached all the same.
     pub fn blocks(&self, blocks: &[FsBlock]) -> Result<Vec<Arc<[u8]>>> {
         self.cache.get_many(blocks)
@@ -110,7 +109,7 @@ impl Store {
         self.cache.contains(block)
     }
 
-    /// Reads blocks into the cache that will soon be asked for. Errors are left for the read that needs the block.
+    /// Reads blocks into the cache that will soon be needed. Errors are left to the read that needs the block.
     pub fn prefetch(&self, blocks: &[FsBlock]) {
         // a caller that needs a block that failed here reads it again and gets the error with its own context
         let _ = self.cache.get_many(blocks);
@@ -121,11 +120,11 @@ impl Store {
         self.read_many(&mut [DataRead { first, offset, buf }])
     }
 
-    /// Makes all reads of file data as one batch, without the cache. Fails with the first error.
+    /// Submits all reads of file data as one batch, without the cache. Fails with the first error.
     pub fn read_many(&self, reads: &mut [DataRead<'_>]) -> Result<()> {
         let mut batch = Vec::with_capacity(reads.len());
-        // what the device may not have is looked up first: were it written home between the read and the look-up, the
-        // read would have missed it
+        // data that may not be on the device is looked up first: if it was written home between the read and the
+        // look-up, both would miss it
         let mut pending = Vec::new();
         for r in reads {
             let at = self.cache.position(r.first, r.offset, r.buf.len() as u64)?;

@@ -1,5 +1,5 @@
 //! The space of an engine that stores metadata in space of its own: chunks of the volume, granted before a generation
-//! that needs them is planned, and returned when they are not needed any more.
+//! that needs them is planned, and returned when they are no longer needed.
 
 use crate::writer::{Committer, RunningEngine, Writer};
 use crate::{
@@ -26,8 +26,8 @@ impl Store {
         self.start(RunningEngine::WithSpace(engine, hooks), commit_hooks, interval)
     }
 
-    /// Gets chunks for so many blocks in the generation that is open for a transaction, as far as there are any: the
-    /// limits with them.
+    /// Requests chunks for `blocks` blocks in the generation that is open for a transaction, as far as there are any;
+    /// returns the new limits.
     pub(crate) fn widen(&self, writer: &Writer, blocks: usize) -> Result<DirtyLimits> {
         let (mut committer, _guard) = self.lock_committer(writer)?;
         let generation = writer.lock_generation();
@@ -41,7 +41,7 @@ impl Store {
         Ok(space.limits())
     }
 
-    /// Lets the engine return some of the chunks that it does not need; false where there is none.
+    /// Makes the engine return some of the chunks that it does not need; `false` if it needs all.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -55,7 +55,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Closes a generation that compacts the engine's space, and writes it.
+    /// Closes and writes a generation that compacts the engine's space.
     pub(crate) fn close_compacting(
         &self,
         writer: &Writer,

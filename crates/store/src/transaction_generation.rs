@@ -1,16 +1,17 @@
-//! A generation that is open for a transaction: it closes when the transaction is committed, or is thrown away as if
+//! A generation that is open for a transaction: it closes when the transaction is committed, or is discarded as if
 //! nothing had been done.
 //!
-//! Meanwhile it is not waited for: what would have closed it (a limit, the time, a sync) does nothing, and an operation
-//! that does not fit into it any more fails. Who may change anything meanwhile is for the file system to say.
+//! Meanwhile no thread waits for it: what would otherwise close it (a limit, a timeout, a sync) has no effect, and an
+//! operation that does not fit into it any more fails. The file system decides which calls may change anything
+//! meanwhile.
 
 use crate::writer::Writer;
 use crate::{Result, Store};
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Commits what was done so far, and opens the generation that follows for a transaction: nothing else is in it. To
-    /// be called while no operation runs. Space is made for it as it is needed, as long as there is any.
+    /// Commits everything so far, and opens the following generation for a transaction, which is alone in it. To be
+    /// called while no operation runs. Space is made for it as needed, as long as there is any.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -31,10 +32,9 @@ impl Store {
         self.commit_now(writer)
     }
 
-    /// Throws away what was done in the generation of the transaction, as far as the store knows of it: its blocks are
-    /// what they were before. The number of the generation stays. Does nothing where there is no transaction. To be
-    /// called while no operation runs and no thread reads. Only with an engine that
-    /// [can](crate::engine::Limits::can_discard).
+    /// Discards the changes in the generation of the transaction, as far as they are in the store: its blocks have
+    /// their previous content. The number of the generation stays. Does nothing without a transaction. To be called
+    /// while no operation runs and no thread reads. Only with an engine that [can](crate::engine::Limits::can_discard).
     ///
     /// # Errors
     /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::Failed`](crate::Error::Failed).
@@ -55,7 +55,7 @@ impl Store {
 }
 
 impl Writer {
-    /// Only a commit or a rollback of the transaction ends the open generation.
+    /// Whether only a commit or a rollback of the transaction ends the open generation.
     pub(crate) fn is_in_transaction(&self) -> bool {
         self.in_transaction.load(Ordering::Acquire)
     }

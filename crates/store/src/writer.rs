@@ -1,18 +1,20 @@
-//! Generations of a volume that is open for writing: when they close, and how they reach the device.
+//! Generations of a volume that is open for writing: when they close, and how they are written.
 //!
-//! 1. Operations have the generation lock shared, closing has it alone: a generation consists of whole operations.
-//! 2. Closing takes memory operations only; the device is written after the generation lock is free again, so
-//!    operations of the next generation go on meanwhile.
-//! 3. One generation is on its way at a time (the `committer` lock): a later one never overtakes an earlier one.
+//! 1. Operations lock the generation lock shared, closing locks it exclusively: a generation consists of whole
+//!    operations.
+//! 2. Closing takes memory operations only; the device is written after the generation lock is released, so operations
+//!    of the next generation continue meanwhile.
+//! 3. One generation is written at a time (the `committer` lock): a later one never overtakes an earlier one.
 //! 4. After a write or flush has failed, no operation begins and nothing is written, and every sync fails.
-//! 5. A panic in the middle of an operation, of closing or of planning is such a failure: what is half done stays in
+//! 5. A panic in the middle of an operation, of closing or of planning is such a failure: an incomplete change stays in
 //!    memory.
-//! 6. Writes that no flush has followed are known by two counts: `written` grows after each write has returned,
-//!    `flushed` is what `written` was before the newest flush that has returned began. So a flush that is still under
-//!    way is not taken for one that is done.
-//! 7. What is durable is what the executed plans say ([`Plan::durable`]), not that they were executed.
+//! 6. Unflushed writes are tracked by two counters: `written` grows after each write has returned, `flushed` is the
+//!    value that `written` had before the newest completed flush began. So a flush in progress does not count as
+//!    completed.
+//! 7. The executed plans determine which generation is durable ([`Plan::durable`]), not the fact that they were
+//!    executed.
 //!
-//! There is no thread in here: the caller of [`Store::tick`] has the time.
+//! There is no thread here: the caller of [`Store::tick`] supplies the time.
 
 use crate::engine::{Idle, Limits};
 use crate::recovery::BlockExtent;
@@ -32,7 +34,8 @@ use std::time::Duration;
 pub(crate) struct Writer {
     pub(crate) hooks: Arc<dyn CommitHooks>,
     limits: Limits,
-    /// Most blocks that a generation may change as long as memory is what it is: no more than the engine can take.
+    /// The maximum number of blocks that a generation may change with the present memory limit: no more than the engine
+    /// allows.
     most_dirty: AtomicUsize,
     interval: Duration,
     /// The number of the open generation; numbers begin at 1.
@@ -40,33 +43,33 @@ pub(crate) struct Writer {
     pub(crate) committer: Mutex<Committer>,
     /// The open generation is that of a transaction: see [`Store::open_for_transaction`].
     pub(crate) in_transaction: AtomicBool,
-    /// The newest generation that is durable.
+    /// The newest durable generation.
     durable: AtomicU64,
     /// Blocks that running operations may still change.
     credits: AtomicUsize,
-    /// The dirty limits of the open generation; any number where the engine has no space of its own.
+    /// The dirty limits of the open generation; without effect if the engine has no space of its own.
     pub(crate) dirty_limits: Mutex<DirtyLimits>,
-    /// Operations that have ended, to know whether the volume is quiet.
+    /// The number of operations that have ended, for detecting quiet.
     operations: AtomicU64,
-    /// Requests of any kind written; see the invariants.
+    /// The number of completed writes of any kind; see the invariants.
     written: AtomicU64,
     flushed: AtomicU64,
-    /// Locked by a thread that flushes for file data alone, so that all that wait share one flush.
+    /// Locked by a thread that flushes for file data alone, so that all waiting threads share one flush.
     flusher: Mutex<()>,
-    /// Freed in the open generation.
+    /// Extents freed in the open generation.
     forgotten: Mutex<Vec<BlockExtent>>,
-    /// Left by operations of the open generation.
+    /// Change records of operations of the open generation.
     change_records: Mutex<Vec<ChangeRecord>>,
-    /// Added while the open generation closes.
+    /// Fresh extents added while the open generation closes.
     fresh_extents: Mutex<Vec<FreshExtent>>,
     failed: OnceLock<Arc<str>>,
     stopped: AtomicBool,
-    /// Called where [`Store::tick`] may have more to do than before.
+    /// Called when [`Store::tick`] may have more to do than before.
     on_work: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Writer {
-    /// An operation ended, or a plan was executed.
+    /// Records that an operation ended or a plan was executed.
     fn worked(&self) {
         if let Some(call) = self.on_work.get() {
             call();
@@ -81,7 +84,7 @@ impl Writer {
         self.written.load(Ordering::Acquire) > self.flushed.load(Ordering::Acquire)
     }
 
-    /// Discards what the open generation has besides its blocks, along with it.
+    /// Discards the state of the open generation other than its blocks.
     pub(crate) fn discard(&self) {
         self.forgotten.lock().clear();
         self.change_records.lock().clear();
@@ -91,12 +94,12 @@ impl Writer {
         self.generation.read()
     }
 
-    /// While this is locked no operation runs.
+    /// Locks the generation exclusively: no operation runs meanwhile.
     pub(crate) fn lock_generation(&self) -> RwLockWriteGuard<'_, u64> {
         self.generation.write()
     }
 
-    /// Writing goes on.
+    /// Checks that the volume can still be written.
     pub(crate) fn check(&self) -> Result<()> {
         if self.stopped.load(Ordering::Acquire) {
             return Err(Error::ReadOnly);
@@ -104,14 +107,14 @@ impl Writer {
         self.failed.get().map_or(Ok(()), |why| Err(Error::Failed(Arc::clone(why))))
     }
 
-    /// Flushes what was written to the store's device beside the generations.
+    /// Flushes writes to the store's device that are not part of generations.
     fn flush_data(&self, store: &Store) -> Result<()> {
         if !self.has_unflushed() {
             return Ok(());
         }
         let _alone = self.flusher.lock();
         self.check()?;
-        // the thread that had the lock before may have flushed for this one too
+        // the previous owner of the lock may have flushed for this thread, too
         if self.has_unflushed() {
             let written = self.written.load(Ordering::Acquire);
             store.device.flush().map_err(Error::from).inspect_err(|e| store.fail(e))?;
@@ -129,9 +132,9 @@ pub(crate) struct Committer {
 /// The state of [`Store::tick`] from call to call.
 #[derive(Default)]
 struct Clock {
-    /// Since when the open generation contains changes, or something written waits for a flush.
+    /// The time since which the open generation contains changes, or a write waits for a flush.
     dirty_since: Option<Duration>,
-    /// When an operation was last seen to have ended, and how many had by then.
+    /// The time when the end of an operation was last seen, and the number of ended operations then.
     active: Duration,
     operations: u64,
 }
@@ -147,23 +150,23 @@ impl Clock {
     }
 }
 
-/// Ends writing if the thread panics while this exists. Made after a lock is taken, so that it acts before the lock is
-/// free.
+/// Ends writing if the thread panics while this exists. Created after a lock is taken, so that it acts before the lock
+/// is released.
 pub(crate) struct EndOnPanic<'a>(&'a Store);
 
 impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.fail(&"an internal error left a change half done");
+            self.0.fail(&"an internal error left a change incomplete");
         }
     }
 }
 
 /// The engine of a volume that is open for writing.
 pub(crate) enum RunningEngine {
-    /// One without space of its own.
+    /// An engine without space of its own.
     Plain(Box<dyn Engine>),
-    /// One with space of its own, and what the file system does for that.
+    /// An engine with space of its own, and the file system's functions for it.
     WithSpace(Box<dyn EngineWithSpace>, Arc<dyn SpaceHooks>),
 }
 
@@ -182,7 +185,8 @@ impl RunningEngine {
         }
     }
 
-    /// Before a generation of so many blocks closes, the engine gets the chunks that it needs for it, or returns some.
+    /// Before a generation of `blocks` blocks closes: requests the chunks that the engine needs for it, or returns
+    /// some.
     pub(crate) fn supply(&mut self, closing: &Closing<'_>, blocks: usize) -> Result<()> {
         let Self::WithSpace(engine, hooks) = self else { return Ok(()) };
         let space = engine.metadata_space();
@@ -197,11 +201,11 @@ impl RunningEngine {
 }
 
 impl Store {
-    /// Opens the volume for writing: from now on operations may begin. Generations close after `interval` at the latest
-    /// (as far as [`Store::tick`] is called).
+    /// Opens the volume for writing: operations may begin afterwards. Generations close after `interval` at the latest
+    /// (provided that [`Store::tick`] is called).
     ///
     /// # Errors
-    /// Those of the device, while the volume is marked as the engine wants it.
+    /// Those of the device, while the volume is marked as the engine requires.
     ///
     /// # Panics
     /// On a second call.
@@ -226,7 +230,7 @@ impl Store {
         if limits.wants_change_records {
             self.cache.want_before();
         }
-        // those of the close are announced as long as the volume is open
+        // the credits of the close stay announced as long as the volume is open
         let credits = hooks.closing_credits().min(limits.dirty_blocks / 4);
         let writer = Writer {
             dirty_limits: Mutex::new(dirty_limits),
@@ -259,7 +263,8 @@ impl Store {
         writer.check().map(|()| writer)
     }
 
-    /// The committer, while writing goes on. The guard comes last, so that it acts before the lock is free.
+    /// Locks the committer, if the volume can still be written. The guard comes last, so that it acts before the lock
+    /// is released.
     pub(crate) fn lock_committer<'a>(
         &'a self,
         writer: &'a Writer,
@@ -268,23 +273,23 @@ impl Store {
         writer.check().map(|()| locked)
     }
 
-    /// Whether file data is written as metadata is.
+    /// Whether file data is written in the same way as metadata.
     pub fn journals_data(&self) -> bool {
         self.writer.get().is_some_and(|w| w.limits.journals_data)
     }
 
-    /// Credits that an operation needs to write so many blocks of file data.
+    /// The credits that an operation needs to write `blocks` blocks of file data.
     pub fn credits_for_data(&self, blocks: usize) -> usize {
         if self.journals_data() { blocks } else { 0 }
     }
 
-    /// Most metadata blocks one operation may announce.
+    /// The maximum number of metadata blocks that one operation may announce.
     pub fn max_credits(&self) -> usize {
         self.writer.get().map_or(0, |w| w.limits.dirty_blocks / 4)
     }
 
-    /// Limits the memory of the store from now on: bytes of unchanged metadata in its cache, and bytes of metadata that
-    /// a generation changes. Of the latter never more than the engine can take, nor less than one operation may
+    /// Limits the memory of the store: `cache` bytes of unchanged metadata in its cache, and `dirty` bytes of metadata
+    /// changed by a generation. The latter is never more than the engine allows, nor less than one operation may
     /// announce.
     pub fn limit_memory(&self, cache: usize, dirty: usize) {
         self.cache.set_capacity(cache);
@@ -295,15 +300,15 @@ impl Store {
         }
     }
 
-    /// Whether the open generation contains half of what it may, or all that a close should have to do: [`Store::tick`]
+    /// Whether the open generation contains half of its limit, or as much as a close should have to do: [`Store::tick`]
     /// closes it then.
     pub fn is_half_full(&self) -> bool {
         let is_full = |writer: &Writer| self.cache.dirty() > writer.most_dirty() / 2 || writer.hooks.is_full();
         self.writer.get().is_some_and(is_full)
     }
 
-    /// Begins an operation that changes at most `credits` metadata blocks (with journaled data: and blocks of data).
-    /// May first have to close a generation and wait until it is written.
+    /// Begins an operation that changes at most `credits` metadata blocks (with journaled data: including blocks of
+    /// data). May first have to close a generation and wait until it is written.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Failed`], [`Error::TooLarge`].
@@ -311,7 +316,7 @@ impl Store {
         self.begin_with(credits, OperationKind::Ordinary)
     }
 
-    /// As [`Store::begin`], for an operation of a kind: on a full volume one that frees may use more.
+    /// As [`Store::begin`], for an operation of a kind: on a full volume one that frees may use more space.
     ///
     /// # Errors
     /// As [`Store::begin`]; [`Error::NoSpace`].
@@ -323,14 +328,14 @@ impl Store {
         }
         loop {
             let open = writer.generation();
-            // it may have ended while this thread waited for the lock
+            // writing may have ended while this thread waited for the lock
             writer.check()?;
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
             let in_transaction = writer.is_in_transaction();
             let limit = if in_transaction { writer.limits.transaction_blocks } else { writer.most_dirty() };
             let most = writer.dirty_limits.lock().of(kind);
             let dirty = self.cache.dirty();
-            // once is enough: one that changed no block does not ask the hooks
+            // once is enough: an operation that changed no block does not call the hooks
             let is_full = !closed && !in_transaction && writer.hooks.is_full();
             if dirty + announced <= limit.min(most) && !is_full {
                 return Ok(Operation::new(self, open, credits, kind));
@@ -345,7 +350,7 @@ impl Store {
                 }
                 return Err(Error::TransactionTooLarge { limit: limit.min(most) });
             }
-            // a generation of its own is not large enough, and the one before it is durable
+            // an empty generation is not large enough, and the previous one is durable
             if credits > most
                 && dirty == 0
                 && self.durable_generation() + 1 == full
@@ -418,7 +423,7 @@ impl Store {
     fn journal_data(&self, owner: InodeNo, at: u64, data: &[u8]) -> Result<()> {
         let size = u64::from(self.block_size());
         let tag = Tag::new(Kind::Data, owner);
-        // what of a block is not written is read first: an error leaves all as it was
+        // the unwritten parts of blocks are read first: an error leaves everything unchanged
         let end = at + data.len() as u64;
         for edge in [at, end].into_iter().filter(|edge| !edge.is_multiple_of(size)) {
             self.block(FsBlock(edge / size))?;
@@ -439,30 +444,29 @@ impl Store {
         Ok(())
     }
 
-    /// Why nothing is written any more, if something failed.
+    /// The reason why nothing is written any more, after a failure.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.writer.get()?.failed.get().cloned()
     }
 
-    /// Turns the volume read-only for good: what is in memory can no longer be trusted to reach the device.
+    /// Turns the volume read-only permanently: changes in memory cannot be relied on to reach the device any more.
     pub fn fail(&self, why: &dyn std::fmt::Display) {
         if let Some(writer) = self.writer.get() {
             writer.failed.get_or_init(|| Arc::from(why.to_string()));
         }
     }
 
-    /// The number of the generation that is open now.
+    /// The number of the open generation.
     pub fn open_generation(&self) -> u64 {
         self.writer.get().map_or(0, |w| *w.generation())
     }
 
-    /// The newest generation that would survive a loss of power.
+    /// The number of the newest durable generation.
     pub fn durable_generation(&self) -> u64 {
         self.writer.get().map_or(0, |w| w.durable.load(Ordering::Acquire))
     }
 
-    /// Returns when everything that was done before the call would survive a loss of power, as far as the engine
-    /// promises it.
+    /// Returns when everything that was done before the call is durable, as far as the engine guarantees it.
     ///
     /// # Errors
     /// Those of the device; then the volume is read-only, and every later call fails.
@@ -470,8 +474,8 @@ impl Store {
         self.sync_generation(self.open_generation())
     }
 
-    /// As [`Store::sync`] for what was done up to a generation (and for all file data written): nothing is waited for
-    /// where that is durable already.
+    /// As [`Store::sync`] for everything done up to a generation (and for all file data written): does not wait if that
+    /// is durable already.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -493,7 +497,7 @@ impl Store {
                 CommitReason::Sync => self.durable_generation(),
                 _ => self.open_generation() - 1,
             };
-            // one that is open for a transaction is not waited for
+            // a generation that is open for a transaction is not waited for
             if newest >= generation || writer.is_in_transaction() {
                 return Ok(());
             }
@@ -552,7 +556,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the open generation, which is locked, and opens the next.
+    /// Closes the open generation, which is locked, and opens the next.
     fn close(
         &self,
         writer: &Writer,
@@ -580,14 +584,16 @@ impl Store {
         Ok(ClosedGeneration { number, reason, blocks, fresh_extents, forgotten, unflushed, change_records })
     }
 
-    /// Whether nothing has happened for so long that the engine wants all there is on the device, also delayed data.
+    /// Whether the volume has been quiet for so long that the engine wants everything on the device, including delayed
+    /// data.
     pub fn rests(&self, now: Duration) -> bool {
         let Some(writer) = self.writer.get() else { return false };
         let Some(mut committer) = writer.committer.try_lock() else { return false };
         writer.limits.rests_after.is_some_and(|after| committer.clock.quiet(writer, now) >= after)
     }
 
-    /// The operations up to now were made to bring to the device what others did: they do not end the quiet.
+    /// Excludes the operations up to now from activity: they only wrote the changes of others to the device, and do not
+    /// end the quiet.
     pub fn stay_quiet(&self) {
         let Some(writer) = self.writer.get() else { return };
         if let Some(mut committer) = writer.committer.try_lock() {
@@ -595,9 +601,9 @@ impl Store {
         }
     }
 
-    /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long or half
-    /// full, flushes content that was overwritten in its place as long ago, and lets the engine use a quiet moment. To
-    /// be called a few times a second.
+    /// Does the work that is due at `now` (counted from any fixed moment): closes a generation that has been open for
+    /// too long or is half full, flushes content that was overwritten in place as long ago, and lets the engine use a
+    /// quiet moment. To be called a few times a second.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -605,14 +611,14 @@ impl Store {
         self.tick_with(now, false)
     }
 
-    /// As [`Store::tick`]; `is_delayed` says that there is delayed data, so that the engine does not take what is on
-    /// the device for all there is.
+    /// As [`Store::tick`]; `is_delayed`: there is delayed data, so that the engine does not regard the content
+    /// of the device as complete.
     ///
     /// # Errors
     /// As [`Store::sync`].
     pub fn tick_with(&self, now: Duration, is_delayed: bool) -> Result<()> {
         let writer = self.writer()?;
-        // a thread that commits just now does what is due
+        // a thread that is committing does the work that is due
         let Some(mut committer) = writer.committer.try_lock() else { return Ok(()) };
         let _guard = EndOnPanic(self);
         writer.check()?;
@@ -625,7 +631,7 @@ impl Store {
         let waits = dirty || writer.has_unflushed();
         let since = if waits { Some(*clock.dirty_since.get_or_insert(now)) } else { None };
         clock.dirty_since = since;
-        // soon operations would have to wait for it
+        // operations would soon have to wait for it
         let outcome = if self.is_half_full() {
             self.close_and_write(writer, &mut committer, CommitReason::DirtyLimit)
         } else if since.is_some_and(|since| now.saturating_sub(since) >= writer.interval) {
@@ -640,19 +646,19 @@ impl Store {
         outcome.inspect_err(|e| self.fail(e))
     }
 
-    /// Has `call` called behind each operation and each plan that was executed: [`Store::tick`] may then have something
-    /// to do that it had not before. It must be cheap, and must not use the store. May be called once.
+    /// Sets a function that is called after each operation and each executed plan: [`Store::tick`] may then have new
+    /// work. It must be cheap, and must not use the store. May be called once.
     pub fn on_work(&self, call: Box<dyn Fn() + Send + Sync>) {
         if let Some(writer) = self.writer.get() {
-            // the first caller's stays
+            // the function of the first call stays
             let _ = writer.on_work.set(call);
         }
     }
 
-    /// The time at which [`Store::tick_with`] next has something to do if nothing happens until then, or at which the
-    /// volume [rests](Store::rests) while there is delayed data; `now` where that cannot be said, as while another
-    /// thread commits, and `None` where there is nothing to do. To be asked behind it, with the same `is_delayed`;
-    /// `is_refused` says that the delayed data found no place in this quiet.
+    /// The time at which [`Store::tick_with`] next has work if nothing happens until then, or at which the volume
+    /// [rests](Store::rests) while there is delayed data; `now` if that is unknown, as while another thread commits,
+    /// and `None` if there is no work. To be called after it, with the same `is_delayed`; `is_refused`: no
+    /// space was found for the delayed data in this quiet.
     pub fn next_due(&self, now: Duration, is_delayed: bool, is_refused: bool) -> Option<Duration> {
         let writer = self.writer.get()?;
         let Some(mut committer) = writer.committer.try_lock() else { return Some(now) };
@@ -668,7 +674,7 @@ impl Store {
         let by_time = waits.then(|| clock.dirty_since.map_or(now, |since| since.saturating_add(writer.interval)));
         let compaction = if dirty { None } else { engine.space().and_then(|space| space.compaction_after()) };
         let idle = match writer.limits.rests_after {
-            // the engine waits for what is delayed
+            // the engine waits for delayed data
             Some(after) if is_delayed && !dirty => (!is_refused).then_some(after),
             _ => engine.engine().idle_after(dirty),
         };
@@ -676,8 +682,8 @@ impl Store {
         by_time.into_iter().chain(by_quiet).min()
     }
 
-    /// Lets the engine use the moment when no operation ended for `quiet`, while there are changed blocks (`dirty`) and
-    /// delayed data (`is_delayed`), or not.
+    /// Lets the engine use the moment when no operation ended for `quiet`, with or without changed blocks (`dirty`) and
+    /// delayed data (`is_delayed`).
     fn use_quiet(
         &self,
         writer: &Writer,
@@ -698,7 +704,7 @@ impl Store {
             Idle::Nothing => Ok(()),
             Idle::Commit => self.close_and_write(writer, committer, CommitReason::Sync),
             Idle::Run(plan) => {
-                // what was written over in its place counts as well
+                // data overwritten in place counts as well
                 if rests {
                     writer.flush_data(self)?;
                 }
@@ -707,7 +713,7 @@ impl Store {
         }
     }
 
-    /// Brings everything to its home location and marks the volume clean: the last thing before unmounting. Afterwards
+    /// Writes everything to its home location and marks the volume clean: the last step before unmounting. Afterwards
     /// no operation begins.
     ///
     /// # Errors

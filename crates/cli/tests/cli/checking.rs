@@ -201,7 +201,7 @@ fn a_repair_can_be_undone() {
     let again = damaged();
     let untouched = again.bytes();
     let sentence = fails(8, &["check", "-fy", "-z", text(&undo), text(again.path())]);
-    let says = "it exists already, and is not overwritten: name a new file";
+    let says = "it already exists, and is not overwritten: specify a new file";
     assert!(sentence.contains("the undo file") && sentence.ends_with(says), "{sentence}");
     let sentence = fails(8, &["check", "-fy", "-z", "/no/such/undo", text(again.path())]);
     assert!(sentence.ends_with("cannot open the undo file /no/such/undo: no such file or directory"), "{sentence}");

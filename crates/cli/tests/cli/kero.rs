@@ -162,8 +162,8 @@ fn the_log_lies_on_another_device() {
     let layer = &format!("kero:log={log},{plain}")[..];
     exits(0, &["mkfs", "-t", "ext2", layer]);
     exits(0, &["check", "-fn", layer]);
-    assert!(fails(1, &["info", &format!("kero:{plain}")]).contains("its log lies on another device"));
-    assert!(fails(1, &["kero", "stat", plain]).contains("its log lies on another device"));
+    assert!(fails(1, &["info", &format!("kero:{plain}")]).contains("its log is on another device"));
+    assert!(fails(1, &["kero", "stat", plain]).contains("its log is on another device"));
     exits(0, &["kero", "stat", "--log-device", log, plain]);
     // the log of another layer
     let (second, theirs) = (image_of(folder.path(), "w.img", 16), image_of(folder.path(), "theirs", 5));

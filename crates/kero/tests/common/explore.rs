@@ -1,9 +1,10 @@
-//! The states that a loss of power can leave, each opened and compared with what the layer promised.
+//! The states that a loss of power can leave, each opened and compared with the guarantees of the layer.
 //!
-//! 1. A state: all epochs of the device beneath, and of the one after them any of its writes, one of them torn.
-//! 2. It must open, and its content be that of one flush, not before the last that had returned, and not after the last
-//!    that had begun. Blocks that were written fresh since that flush may read as anything.
-//! 3. Some states bear more work, which is recorded and cut in turn.
+//! 1. A state: all epochs of the underlying device, and of the following one any subset of its writes, one of them
+//!    torn.
+//! 2. It must open, and its content must be that of one flush, not before the last one that had returned, and not after
+//!    the last one that had begun. Blocks that were written fresh since that flush have undefined content.
+//! 3. On some states there is more work, which is recorded and interrupted in turn.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -24,15 +25,15 @@ pub(crate) struct Plan {
     pub(crate) device: u64,
     pub(crate) log: u64,
     pub(crate) steps: u64,
-    /// Blocks that are written, as runs.
+    /// The blocks that are written, as runs.
     pub(crate) pool: Vec<std::ops::Range<u64>>,
-    /// Most blocks of a write.
+    /// The maximum number of blocks of a write.
     pub(crate) write: u64,
-    /// Most blocks of a group.
+    /// The maximum number of blocks of a group.
     pub(crate) group: u64,
-    /// Most states of an epoch.
+    /// The maximum number of states of an epoch.
     pub(crate) most: usize,
-    /// One state of so many bears more work.
+    /// One of this number of states gets more work.
     pub(crate) nested: u64,
     pub(crate) depth: u32,
 }
@@ -83,7 +84,7 @@ impl Plan {
     }
 }
 
-/// The counts of what was found or looked at.
+/// Counts of states and of the layer's work.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Count {
     pub(crate) states: u64,
@@ -108,14 +109,14 @@ impl Count {
 
 /// The content that the layer must have after a flush.
 struct Boundary {
-    /// Checksum of each block of the pool; `None` may be anything.
+    /// The checksum of each block of the pool; `None` if its content is undefined.
     blocks: Vec<Option<u32>>,
     blank: BTreeSet<u64>,
-    /// Fresh writes before it.
+    /// The number of fresh writes before it.
     fresh: usize,
 }
 
-/// The progress of the calls, as the recording's marks say.
+/// The progress of the calls, from the recording's marks.
 #[derive(Clone, Copy, Default)]
 struct Moment {
     begun: usize,
@@ -138,7 +139,7 @@ struct Work<'a> {
     now: u64,
     /// Blocks written since the last flush.
     written: u64,
-    /// Of the layers before the last reopening.
+    /// The statistics of the layers before the last reopening.
     stats: Stats,
     history: Vec<String>,
 }
@@ -268,7 +269,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Adds what the layer has done to what those before have.
+    /// Adds the layer's statistics to those of the previous ones.
     fn count(&mut self) {
         let stats = self.kero.stats();
         self.stats.split += stats.split;
@@ -278,7 +279,7 @@ impl<'a> Work<'a> {
         self.stats.again_bytes += stats.again_bytes;
     }
 
-    /// Whether all that is read is right, while it is at work.
+    /// Checks all reads while the layer is at work.
     fn compare(&self) -> Result<(), String> {
         for run in &self.plan.pool {
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
@@ -289,7 +290,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Which boundary a layer shows, of those that it may.
+    /// The boundary that a layer shows, of those that are allowed.
     fn boundary(&self, device: &Overlay, moment: Moment) -> Result<usize, String> {
         let kero = Kero::open(device, mutated(self.mutant)).map_err(|error| format!("does not open: {error}"))?;
         let mut found = Vec::new();
@@ -315,7 +316,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Something that may have reached the device.
+/// A change that may have reached the device.
 #[derive(Clone)]
 pub(crate) enum PendingChange {
     Write(u64, Vec<u8>),
@@ -336,7 +337,7 @@ impl PendingChange {
     }
 }
 
-/// Which pieces are there, and one that is torn with its sectors.
+/// The pieces that are there, and one that is torn, with its sectors.
 type Chosen = (Vec<usize>, Option<(usize, Vec<usize>)>);
 
 fn choices(pieces: &[PendingChange], most: usize, rng: &mut Rng) -> Vec<Chosen> {
@@ -364,7 +365,7 @@ fn choices(pieces: &[PendingChange], most: usize, rng: &mut Rng) -> Vec<Chosen> 
         chosen.push(((0..=number).collect(), Some((number, prefix))));
         chosen.push(((0..of).filter(|_| rng.chance(85)).chain([number]).collect(), Some((number, some))));
     }
-    // of more than are wanted some, half of them torn
+    // if there are more than wanted, a selection, half of them torn
     let (mut torn, mut chosen): (Vec<Chosen>, Vec<Chosen>) = chosen.into_iter().partition(|(_, torn)| torn.is_some());
     for some in [&mut torn, &mut chosen] {
         while some.len() > most / 2 {
@@ -384,7 +385,7 @@ pub(crate) fn pieces(log: &Log, index: usize) -> Vec<PendingChange> {
     }
 }
 
-/// Cuts the recording of `work` everywhere.
+/// Interrupts the recording of `work` at every point.
 fn cut(work: &Work<'_>, base: &Overlay, rng: &mut Rng, depth: u32) -> Result<Count, String> {
     let log = work.device.log().unwrap();
     let before = base.clone();
@@ -431,12 +432,7 @@ fn states(
         count.states += 1;
         count.torn += u64::from(torn.is_some());
         let at = |what: String| {
-            format!(
-                "{what} (flush {}, {} of {} writes there, torn {torn:?})",
-                moment.returned,
-                there.len(),
-                epoch.len()
-            )
+            format!("{what} (flush {}, {} of {} writes done, torn {torn:?})", moment.returned, there.len(), epoch.len())
         };
         let number = work.boundary(&device, moment).map_err(at)?;
         if depth > 0 && rng.below(work.plan.nested) == 0 {
@@ -475,7 +471,7 @@ fn explore_from(
     Ok(count)
 }
 
-/// Bytes of the log that an entry writes.
+/// The number of bytes that an entry writes to the log.
 fn in_log(what: &Logged, plan: &Plan) -> u64 {
     let first = plan.device - plan.log - BLOCK;
     match what {
@@ -484,7 +480,7 @@ fn in_log(what: &Logged, plan: &Plan) -> u64 {
     }
 }
 
-/// Works on a new layer and cuts the recording everywhere. An error is a state that should not be.
+/// Works on a new layer and interrupts the recording at every point. An error is a state that must not occur.
 pub(crate) fn explore(plan: &Plan, mutant: Mutant, rng: &mut Rng) -> Result<Count, String> {
     let base = Overlay::new(Arc::new(MemoryDevice::zeroed(plan.device).unwrap()));
     for block in plan.blocks() {

@@ -1,5 +1,5 @@
-//! A plain array beside the layer, and random steps for both.
-#![allow(dead_code, reason = "each test uses a part")]
+//! An array as the model of a layer, and random steps for both.
+#![allow(dead_code, reason = "each test uses only a part")]
 
 pub(crate) mod explore;
 
@@ -29,7 +29,7 @@ pub(crate) fn mutated(mutant: Mutant) -> Options {
 #[derive(Clone)]
 pub(crate) struct Content {
     pub(crate) bytes: Vec<u8>,
-    /// Blocks that may read as anything.
+    /// Blocks with undefined content.
     pub(crate) any: BTreeSet<u64>,
     /// MiB that were discarded and not written since.
     pub(crate) blank: BTreeSet<u64>,
@@ -70,7 +70,7 @@ impl Content {
         }
     }
 
-    /// The first block that is not as `device` has it.
+    /// The first block that differs from the content of `device`.
     pub(crate) fn differs(&self, device: &dyn BlockDevice, at: u64, len: u64) -> Option<u64> {
         let end = (at + len).min(self.bytes.len() as u64);
         let mut bytes = vec![0; (end - at) as usize];
@@ -91,11 +91,11 @@ impl Content {
 /// The content that the layer must have now, and after a crash.
 pub(crate) struct Model {
     pub(crate) now: Content,
-    /// As of the last flush.
+    /// The content of the last flush.
     pub(crate) durable: Content,
-    /// Blocks that were written fresh since: what they were before counts for nothing.
+    /// Blocks that were written fresh since: their previous content is undefined.
     pub(crate) fresh: BTreeSet<u64>,
-    /// Blocks that are written again and again.
+    /// Blocks that are written frequently.
     pub(crate) favourites: Vec<u64>,
 }
 
@@ -121,17 +121,17 @@ impl Model {
         self.fresh.clear();
     }
 
-    /// Reduces the content to what is left when a process ends without a flush.
+    /// Reduces the content to that after a process ended without a flush.
     pub(crate) fn killed(&mut self) {
         self.now = self.durable.clone();
-        // what was blank stays so: nothing of it is read from its own place
+        // blank blocks stay blank: they are not read from their home locations
         let blank = &self.durable.blank;
         self.now.any.extend(self.fresh.iter().filter(|block| !blank.contains(&(*block * BLOCK / MIB))));
         self.durable = self.now.clone();
         self.fresh.clear();
     }
 
-    /// Lets what is blank read as anything, as it does in its own place.
+    /// Makes blank blocks undefined, like their home locations.
     pub(crate) fn drained(&mut self) {
         let len = self.len();
         for mib in std::mem::take(&mut self.now.blank) {
@@ -141,11 +141,11 @@ impl Model {
 
     pub(crate) fn check(&self, device: &dyn BlockDevice, at: u64, len: u64) {
         let differs = self.now.differs(device, at, len);
-        assert_eq!(differs, None, "block that is wrong, read of {len} bytes at {at}");
+        assert_eq!(differs, None, "wrong block, read of {len} bytes at {at}");
     }
 }
 
-/// A call.
+/// A call to the layer.
 pub(crate) enum Step {
     Write(u64, Vec<u8>),
     Fresh(u64, Vec<u8>),
@@ -210,7 +210,7 @@ impl Step {
         }
     }
 
-    /// Does it to both; not for those that need more than a layer.
+    /// Executes the call on the layer and on the model; not for calls that need more than a layer.
     pub(crate) fn run<D: BlockDevice>(&self, kero: &Kero<D>, model: &mut Model) -> extant_kero::Result<()> {
         match self {
             Self::Write(at, data) => {

@@ -1,13 +1,13 @@
 //! The mechanism of a hard disk: one arm, a rotating medium, a track buffer, a write cache and a queue.
 //!
-//! 1. Two clocks run: the host's, which stands where the last command ended, and the arm's, which is ahead of it when
-//!    the arm is at work. What the arm does by itself (reading ahead, writing the cache out) is worked out when the
-//!    next command comes, up to that moment.
-//! 2. A read that misses the buffer preempts the reading ahead. It leaves a segment in the buffer: what passed under
-//!    the head before it, itself, and what is read ahead after it.
-//! 3. A write is done when it is in the cache. The cache is written out when it is full, at a flush, or when no read
-//!    has come for a while; in the order of the disk from where the arm is, choosing the shortest positioning.
-//! 4. A batch is known to the disk as a whole, and served by shortest positioning among its oldest requests.
+//! 1. There are two times: the host's, which is the end of the last command, and the arm's, which is ahead of it while
+//!    the arm works. Work that the arm does on its own (read-ahead, write-back of the cache) is computed when the next
+//!    command arrives, up to that moment.
+//! 2. A read that misses the buffer preempts read-ahead. It leaves a segment in the buffer: the sectors that passed
+//!    under the head before it, the read itself, and the read-ahead after it.
+//! 3. A write is complete when it is in the cache. The cache is written back when it is full, at a flush, or when no
+//!    read has come for some time; in ascending order from the position of the arm, choosing the shortest positioning.
+//! 4. The disk knows a batch as a whole, and serves it by shortest positioning among its oldest requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -25,12 +25,12 @@ struct Segment(Range<u64>);
 /// The position of the arm.
 #[derive(Debug)]
 struct Arm {
-    /// When the head is free; while it reads ahead, when it stands at the start of `next`.
+    /// The time from which the head is free; during read-ahead the time at which it is at the start of `next`.
     at: u64,
     track: u64,
-    /// The sector that comes after what was transferred last.
+    /// The sector after the last one transferred.
     next: u64,
-    /// Reading ahead, into the newest segment, ends here.
+    /// The end of read-ahead, which goes to the newest segment.
     limit: u64,
 }
 
@@ -39,30 +39,30 @@ pub(super) struct Disk {
     p: DiskParameters,
     layout: Layout,
     arm: Arm,
-    /// The one used last stands last.
+    /// The segments of the track buffer; the most recently used one is the last.
     segments: VecDeque<Segment>,
-    /// The content of the write cache: start and end of ranges that do not touch.
+    /// The content of the write cache: start and end of separate ranges.
     cached: BTreeMap<u64, u64>,
     cached_sectors: u64,
     interface_free: u64,
-    /// When the last read was done, and the last write in the cache.
+    /// The end of the last read, and of the last write to the cache.
     last_read: Option<u64>,
     last_write: u64,
     report: Report,
 }
 
-/// The sectors that a request touches.
+/// The sectors of a request.
 fn sectors(extent: Extent) -> Range<u64> {
     let first = extent.offset / SECTOR;
     if extent.len == 0 { first..first } else { first..(extent.offset + extent.len).div_ceil(SECTOR) }
 }
 
 impl Disk {
-    /// A disk that holds a device of `len` bytes.
+    /// Creates a disk for a device of `len` bytes.
     pub(super) fn new(p: &DiskParameters, len: u64) -> Result<Self> {
         let capacity = if p.capacity == 0 { len } else { p.capacity };
         if len > capacity {
-            let why = format!("a disk of {capacity} bytes does not hold a device of {len}");
+            let why = format!("a disk of {capacity} bytes is too small for a device of {len}");
             return Err(Error::Parameters(why));
         }
         Ok(Self {
@@ -83,7 +83,7 @@ impl Disk {
         self.report
     }
 
-    /// Makes all reads and returns when the last is done; they are handed over at `now`.
+    /// Makes all reads, submitted at `now`; returns the end of the last one.
     pub(super) fn reads(&mut self, now: u64, extents: &[Extent]) -> u64 {
         let arrival = self.arrive(now);
         let mut done = arrival;
@@ -129,17 +129,17 @@ impl Disk {
             self.write_out(arrival);
             done = done.max(self.arm.at);
         }
-        // what the disk had begun to write by itself must be done too
+        // a write-back that the disk had begun must be complete, too
         if self.arm.limit == self.arm.next { done.max(self.arm.at) } else { done }
     }
 
-    /// A disk has no use for a discard.
+    /// A discard, which has no effect on a disk.
     pub(super) fn discard(&mut self, now: u64) -> u64 {
         self.arrive(now)
     }
 
-    /// A command is handed over at `now`: when the disk begins with it, the arm having done until then what it does
-    /// unasked.
+    /// Accepts a command submitted at `now`: returns the time at which the disk begins with it, after work that the arm
+    /// does on its own until then.
     fn arrive(&mut self, now: u64) -> u64 {
         let arrival = now + nanoseconds(self.p.command);
         let idle = self.last_read.map_or(0, |read| read + nanoseconds(self.p.idle)).max(self.last_write);
@@ -151,7 +151,7 @@ impl Disk {
         arrival
     }
 
-    /// Serves requests that are all known at `arrival`, in the order that the disk chooses.
+    /// Serves requests that are all known at `arrival`, in the order chosen by the disk.
     fn in_order(&mut self, arrival: u64, extents: &[Extent], mut serve: impl FnMut(&mut Self, Extent)) {
         let depth = match self.p.order {
             Order::ShortestPositioning => self.p.queue_depth as usize,
@@ -171,14 +171,14 @@ impl Disk {
         }
     }
 
-    /// Moves bytes between buffer and host after `from`; when that is done.
+    /// Transfers bytes between buffer and host after `from`; returns the end of the transfer.
     fn hand_over(&mut self, from: u64, len: u64) -> u64 {
         self.interface_free = self.interface_free.max(from) + over(self.p.interface_rate, len);
         self.interface_free
     }
 
     /// The part of a range that must come from the medium: nothing if all of it is in the buffer or the cache, and only
-    /// its end if the buffer holds its beginning.
+    /// its end if its beginning is in the buffer.
     fn missing(&self, range: &Range<u64>) -> Range<u64> {
         let cached = self.cached.range(..=range.start).next_back();
         if cached.is_some_and(|(_, end)| *end >= range.end) {
@@ -189,7 +189,7 @@ impl Disk {
         start.min(range.end)..range.end
     }
 
-    /// Reads a range; when its last byte is in the buffer.
+    /// Reads a range; returns the time at which its last byte is in the buffer.
     fn read(&mut self, now: u64, range: Range<u64>) -> u64 {
         let missing = self.missing(&range);
         if missing.is_empty() {
@@ -219,8 +219,8 @@ impl Disk {
         done
     }
 
-    /// A read was served from the buffer: its segment is now the newest, and if it is the one that is being filled,
-    /// more is read ahead.
+    /// Updates the buffer after a read that it served: the segment becomes the newest one, and if it is the one being
+    /// filled, read-ahead is extended.
     fn used(&mut self, now: u64, range: &Range<u64>) {
         let holds = |s: &Segment| s.0.start <= range.start && range.end <= s.0.end;
         let Some(index) = self.segments.iter().position(holds) else { return };
@@ -232,7 +232,7 @@ impl Disk {
             let limit = (range.end + half).min(self.layout.sectors);
             if limit > self.arm.limit {
                 if self.arm.next == self.arm.limit && self.arm.at < now {
-                    // the arm had stopped, and the place where it stopped has gone by
+                    // the arm had stopped, and the disk has rotated beyond that position
                     self.arm.at = self.reach(now, self.arm.next);
                     self.arm.track = self.layout.locate(self.arm.next).track;
                 }
@@ -244,12 +244,12 @@ impl Disk {
         }
     }
 
-    /// Ends reading ahead.
+    /// Ends read-ahead.
     fn stop(&mut self) {
         self.arm.limit = self.arm.next;
     }
 
-    /// Reads ahead until `now`.
+    /// Continues read-ahead until `now`.
     fn read_ahead(&mut self, now: u64) {
         while self.arm.next < self.arm.limit && self.arm.at < now {
             let position = self.layout.locate(self.arm.next);
@@ -261,7 +261,7 @@ impl Disk {
             }
             let count = self.layout.passing(position, now - self.arm.at).min(self.arm.limit - self.arm.next);
             if count == 0 {
-                break; // a sector is half read
+                break; // a sector is read in part
             }
             self.arm.at += self.layout.transfer(position, count);
             self.arm.next += count;
@@ -271,17 +271,17 @@ impl Disk {
         }
     }
 
-    /// The moment from which the arm can be sent elsewhere. Reading ahead stops on request.
+    /// The time from which the arm can move elsewhere. Read-ahead stops on request.
     fn free(&self, now: u64) -> u64 {
         self.arm.at.max(now)
     }
 
-    /// Whether the head comes to `sector` by going on as it does.
+    /// Whether the head reaches `sector` by continuing its present transfer.
     fn runs_into(&self, now: u64, sector: u64) -> bool {
         sector == self.arm.next && (self.arm.next < self.arm.limit || self.arm.at >= now)
     }
 
-    /// When the head would stand at `sector`.
+    /// The time at which the head would be at `sector`.
     fn reach(&self, now: u64, sector: u64) -> u64 {
         let position = self.layout.locate(sector);
         let from = if self.runs_into(now, sector) { self.arm.at } else { self.free(now) };
@@ -289,13 +289,13 @@ impl Disk {
         from + positioning.seek + positioning.rotation
     }
 
-    /// The time, in nanoseconds, that the head would wait for `sector` on its track.
+    /// The time, in nanoseconds, for which the head would wait for `sector` on its track.
     fn wait(&self, now: u64, sector: u64) -> u64 {
         let from = if self.runs_into(now, sector) { self.arm.at } else { self.free(now) };
         self.layout.position(from, self.arm.track, self.layout.locate(sector)).rotation
     }
 
-    /// Transfers a range between head and medium; when that is done. Reading ahead ends.
+    /// Transfers a range between head and medium, which ends read-ahead; returns the end of the transfer.
     fn media(&mut self, now: u64, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return self.free(now);
@@ -328,14 +328,14 @@ impl Disk {
         at
     }
 
-    /// Puts a range into the write cache.
+    /// Adds a range to the write cache.
     fn cache(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
         self.forget(&range);
         let (mut start, mut end) = (range.start, range.end);
-        // ranges that overlap this one or touch it become one with it
+        // ranges that overlap or touch this one are merged with it
         while let Some((&s, &e)) = self.cached.range(..=end).next_back() {
             if e < start {
                 break;
@@ -348,7 +348,7 @@ impl Disk {
         self.cached_sectors += end - start;
     }
 
-    /// Drops from the track buffer what a write makes old.
+    /// Removes segments from the track buffer that a write invalidates.
     fn forget(&mut self, range: &Range<u64>) {
         let filling = self.arm.next < self.arm.limit;
         let newest = self.segments.back().map(|s| s.0.clone());
@@ -358,7 +358,7 @@ impl Disk {
         }
     }
 
-    /// Writes one range of the cache to the medium, not before `now`.
+    /// Writes one range of the cache to the medium, beginning at `now` at the earliest.
     fn write_out(&mut self, now: u64) {
         self.stop();
         let ahead = self.cached.range(self.arm.next..).chain(self.cached.range(..self.arm.next));

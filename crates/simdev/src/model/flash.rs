@@ -1,17 +1,17 @@
 //! The mechanism of a flash disk: dies on channels, a write buffer, and one interface that all commands share.
 //!
-//! 1. A read waits for its die: for the reads before it there and for the page that is just being programmed, but not
-//!    for programs that are queued; those wait for it.
-//! 2. A write is done when it is in the buffer. Full pages are programmed at once, to one die after the other; a flush
-//!    programs what fills no page, and waits for all.
-//! 3. Requests of a batch are in flight together, as many as the queue is deep, and are answered in their order.
+//! 1. A read waits for its die: for the earlier reads there and for the page being programmed, but not for queued
+//!    programs; those wait for the read.
+//! 2. A write is complete when it is in the buffer. Full pages are programmed immediately, to one die after the other;
+//!    a flush programs the incomplete page, and waits for all.
+//! 3. Requests of a batch are in flight together, up to the queue depth, and are completed in their order.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::parameters::FlashParameters;
 use super::{Extent, Report, nanoseconds, over};
 
-/// Until when a die is busy.
+/// The times until which a die is busy.
 #[derive(Debug, Clone, Copy, Default)]
 struct Die {
     reading: u64,
@@ -21,28 +21,28 @@ struct Die {
 #[derive(Debug)]
 pub(super) struct Flash {
     p: FlashParameters,
-    /// Pages that the device has.
+    /// The number of pages of the device.
     pages: u64,
     dies: Vec<Die>,
     channels: Vec<u64>,
     interface_free: u64,
     /// The die that is programmed next.
     next_die: usize,
-    /// When each page that is being programmed will be done.
+    /// The end of the program operation of each page being programmed.
     buffered: VecDeque<u64>,
-    /// Bytes in the buffer that fill no page yet.
+    /// Bytes in the buffer that do not fill a page yet.
     open: u64,
-    /// Written since the last flush.
+    /// There were writes since the last flush.
     dirty: bool,
-    /// Pages read ahead, and when each is in the buffer.
+    /// Pages read ahead, and the time at which each is in the buffer.
     ahead: BTreeMap<u64, u64>,
-    /// The place where the last read ended.
+    /// The end of the last read, in bytes.
     read_end: Option<u64>,
     report: Report,
 }
 
 impl Flash {
-    /// A disk that holds a device of `len` bytes.
+    /// Creates a disk for a device of `len` bytes.
     pub(super) fn new(p: &FlashParameters, len: u64) -> Self {
         let channels = p.channels as usize;
         Self {
@@ -65,7 +65,7 @@ impl Flash {
         self.report
     }
 
-    /// Makes all reads and returns when the last is done; they are handed over at `now`.
+    /// Makes all reads, submitted at `now`; returns the end of the last one.
     pub(super) fn reads(&mut self, now: u64, extents: &[Extent]) -> u64 {
         self.queued(now, extents, Self::read)
     }
@@ -107,7 +107,8 @@ impl Flash {
         done
     }
 
-    /// Moves `len` bytes of a command over the interface once they are there at `ready`.
+    /// Transfers `len` bytes of a command over the interface when they are available at `ready`; returns the end of
+    /// that.
     fn hand_over(&mut self, ready: u64, len: u64) -> u64 {
         self.interface_free = self.interface_free.max(ready) + over(self.p.interface_rate, len);
         self.interface_free
@@ -126,7 +127,7 @@ impl Flash {
             self.ahead.clear();
         }
         let pages = offset / page..end.div_ceil(page);
-        // all pages are asked for at once, and answered in their order
+        // all pages are requested at the same time, and transferred in their order
         let (mut buffered, mut last, mut done) = (len > 0, None, self.interface_free);
         for number in pages.clone() {
             let bytes = end.min((number + 1) * page) - offset.max(number * page);
@@ -149,7 +150,8 @@ impl Flash {
         done
     }
 
-    /// Reads a page from its die and sends `bytes` of it over its channel; when they are in the buffer.
+    /// Reads a page from its die and transfers `bytes` of it over its channel; returns the time at which they are in
+    /// the buffer.
     fn fetch(&mut self, now: u64, page: u64, bytes: u64) -> u64 {
         let index = (page % self.dies.len() as u64) as usize;
         let (read, program) = (nanoseconds(self.p.read_page), nanoseconds(self.p.program_page));
@@ -190,7 +192,7 @@ impl Flash {
         done
     }
 
-    /// Begins to program a page that is in the buffer at `now`.
+    /// Begins at `now` to program a page that is in the buffer.
     fn program(&mut self, now: u64) {
         let index = self.next_die;
         self.next_die = (index + 1) % self.dies.len();

@@ -1,14 +1,14 @@
-//! The positions of the sectors of a hard disk, and the time that the arm takes to get there.
+//! The positions of the sectors of a hard disk, and the time that the arm needs to reach them.
 //!
 //! Sectors are numbered along the tracks of a cylinder, surface by surface, and from the outermost cylinder inwards.
-//! Track 0 begins at angle 0; each track begins later than the one before by the angle that passes during the switch
-//! between them (skew), so that a sequential transfer goes on without waiting. Angles are the nanoseconds of a
-//! revolution; all arithmetic on them is exact, for one nanosecond too much costs a revolution.
+//! Track 0 begins at angle 0; each track begins later than the previous one by the angle that passes during the switch
+//! between them (skew), so that a sequential transfer continues without waiting. Angles are the nanoseconds of a
+//! revolution; all arithmetic on them is exact, because one nanosecond too much costs a revolution.
 
 use super::parameters::DiskParameters;
 use blockdev::{Error, Result};
 
-/// Bytes in a sector.
+/// The size of a sector in bytes.
 pub(super) const SECTOR: u64 = 512;
 
 #[derive(Debug, Clone, Copy)]
@@ -21,20 +21,20 @@ struct Zone {
 /// The position of a sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SectorPosition {
-    /// Counted over all cylinders and heads.
+    /// The track number, counted over all cylinders and heads.
     pub(super) track: u64,
-    /// Within the track.
+    /// The sector number within the track.
     pub(super) sector: u64,
     /// The number of sectors on the track.
     pub(super) sectors_per_track: u64,
 }
 
-/// The delays of the arm on its way to a sector.
+/// The delays of the arm on the way to a sector.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Positioning {
-    /// Until it was on the track, in nanoseconds.
+    /// The time until it is on the track, in nanoseconds.
     pub(super) seek: u64,
-    /// Until the sector came by, in nanoseconds.
+    /// The time until the sector arrives, in nanoseconds.
     pub(super) rotation: u64,
 }
 
@@ -42,10 +42,10 @@ pub(super) struct Positioning {
 pub(super) struct Layout {
     zones: Vec<Zone>,
     heads: u64,
-    /// Nanoseconds of a revolution.
+    /// The duration of a revolution in nanoseconds.
     revolution: u64,
     head_switch: u64,
-    /// Skew of a whole cylinder.
+    /// The skew of a whole cylinder.
     cylinder_skew: u64,
     pub(super) sectors: u64,
     curve: Curve,
@@ -60,16 +60,16 @@ struct Curve {
     near: f64,
     rise: f64,
     full: f64,
-    /// Cylinders from the first to the last.
+    /// The number of cylinders from the first to the last.
     stroke: u64,
 }
 
 const THIRD: f64 = 1.0 / 3.0;
 
 impl Curve {
-    /// The curve whose mean over two cylinders taken at random is `average`; the distance x of two such has the density
-    /// 2(1 - x), under which the integrals below are taken. The stroke is left at 0. Sums, products, quotients and
-    /// roots are the same on every machine; other functions would not be.
+    /// Creates the curve whose mean over two random cylinders is `average`; their distance x has the density 2(1 - x),
+    /// under which the integrals below are taken. The stroke is left at 0. Sums, products, quotients and roots are the
+    /// same on every machine; other functions would not be.
     fn new(near: f64, average: f64, full: f64) -> Option<Self> {
         // short seeks: near times the integral of 2(1-x), and rise times that of 2(1-x) sqrt(x), from 0 to 1/3
         let near_short = 2.0 * THIRD - THIRD * THIRD;
@@ -96,9 +96,9 @@ impl Curve {
 }
 
 impl Layout {
-    /// The layout of a disk of `sectors` sectors.
+    /// Computes the layout of a disk of `sectors` sectors.
     pub(super) fn new(p: &DiskParameters, sectors: u64) -> Result<Self> {
-        let nanoseconds = |time: std::time::Duration| time.as_nanos() as u64; // the limits are far below
+        let nanoseconds = |time: std::time::Duration| time.as_nanos() as u64; // the limits are far lower
         let revolution = 60_000_000_000 / u64::from(p.rpm);
         let heads = u64::from(p.heads);
         let (head_switch, track_to_track) = (nanoseconds(p.head_switch), nanoseconds(p.track_to_track));
@@ -107,12 +107,12 @@ impl Layout {
         let cylinder_time = heads * revolution + cylinder_skew;
         let sectors_per_track = |zone: u64| {
             let loss = (p.outer_rate.0 - p.inner_rate.0) * zone / (zones - 1).max(1);
-            // what passes in the time of a whole cylinder at the zone's rate, on each of its tracks
+            // the sectors that pass in the time of a whole cylinder at the zone's rate, on each of its tracks
             let bytes = u128::from(p.outer_rate.0 - loss) * u128::from(cylinder_time) / 1_000_000_000;
             ((bytes / u128::from(heads * SECTOR)) as u64).max(1)
         };
         let in_cylinder_of_each: u64 = (0..zones).map(|zone| heads * sectors_per_track(zone)).sum();
-        let cylinders = (sectors / in_cylinder_of_each).max(1); // the innermost zone takes what is left over
+        let cylinders = (sectors / in_cylinder_of_each).max(1); // the innermost zone gets the rest
         let mut first_sector = 0;
         let zones: Vec<_> = (0..zones)
             .map(|zone| {
@@ -142,7 +142,7 @@ impl Layout {
         }
     }
 
-    /// The cylinder that a track is on.
+    /// The cylinder of a track.
     pub(super) fn cylinder(&self, track: u64) -> u64 {
         track / self.heads
     }
@@ -152,12 +152,12 @@ impl Layout {
         sectors * self.revolution / at.sectors_per_track
     }
 
-    /// The time in which `count` sectors pass, the first of them at `at`; all on its track.
+    /// The time in which `count` sectors pass, beginning with the one at `at`; all on its track.
     pub(super) fn transfer(&self, at: SectorPosition, count: u64) -> u64 {
         self.passage(at.sector + count, at) - self.passage(at.sector, at)
     }
 
-    /// The number of sectors from `at` on that pass as a whole in a time, at most to the end of the track.
+    /// The number of sectors from `at` on that pass completely in a time, at most to the end of the track.
     pub(super) fn passing(&self, at: SectorPosition, time: u64) -> u64 {
         let until = (self.passage(at.sector, at) + time.min(self.revolution)).min(self.revolution);
         // the last boundary that is not after `until`; the division rounds down, hence the + 1
@@ -168,12 +168,12 @@ impl Layout {
         end.min(at.sectors_per_track).saturating_sub(at.sector)
     }
 
-    /// The number of sectors before `at` on its track that have passed in the `time` before it came by.
+    /// The number of sectors before `at` on its track that pass in the `time` before it arrives.
     pub(super) fn passed(&self, at: SectorPosition, time: u64) -> u64 {
         (time * at.sectors_per_track / self.revolution).min(at.sector)
     }
 
-    /// From `track`, at the moment `now`, to the moment when `at` begins to pass under the head.
+    /// The delays from `track`, at the time `now`, until `at` begins to pass under the head.
     pub(super) fn position(&self, now: u64, track: u64, at: SectorPosition) -> Positioning {
         let (from, to) = (self.cylinder(track), self.cylinder(at.track));
         let seek = match from.abs_diff(to) {
@@ -220,7 +220,7 @@ mod tests {
         let stroke = layout.curve.stroke;
         assert_eq!(layout.curve.time(1), 1_000_000);
         assert_eq!(layout.curve.time(stroke), 18_000_000);
-        // the exact mean over all pairs of cylinders, thinned out
+        // the exact mean over a sample of all pairs of cylinders
         let (mut sum, mut weight) = (0.0, 0.0);
         for distance in (1..=stroke).step_by(97) {
             let pairs = (stroke + 1 - distance) as f64;

@@ -1,13 +1,12 @@
-//! Devices with a clock of their own: what a hard disk or a flash disk would have taken for the requests that were
-//! made.
+//! Devices with a clock of their own: the time that a hard disk or a flash disk would have needed for the requests.
 //!
-//! 1. The bytes are stored by a device below; only the time is modelled. It is a function of the parameters and the
-//!    sequence of requests alone, in whole nanoseconds, the same on every machine.
-//! 2. The clock stands still between requests: the time that a program takes to think is not counted. So a request
-//!    begins when the one before it has ended, and those of a batch begin together.
-//! 3. Requests of several threads are served one after the other, in the order in which they come.
-//! 4. A request that lies outside the device, or that a read-only device refuses, takes no time. One that fails below
-//!    takes what it would have taken.
+//! 1. The bytes are stored by an underlying device; only the time is modelled. It is a function of the parameters and
+//!    the sequence of requests alone, in whole nanoseconds, and the same on every machine.
+//! 2. The clock stops between requests: the computing time of a program is not counted. So a request begins when the
+//!    previous one has ended, and those of a batch begin together.
+//! 3. Requests of several threads are served one after the other, in the order in which they arrive.
+//! 4. A request outside the device, or refused by a read-only device, takes no time. One that fails in the underlying
+//!    device takes the time of a successful one.
 
 mod disk;
 mod flash;
@@ -25,37 +24,37 @@ use disk::Disk;
 use flash::Flash;
 pub use parameters::{DiskParameters, FlashParameters, Order, Parameters, Rate};
 
-/// `model:KIND:DEVICE`, the device that DEVICE names, with a virtual clock. KIND is `hdd`, `ssd`, or the path of a file of
-/// parameters in whose name is no colon; such a file that is called `hdd` is reached as `./hdd`.
+/// `model:KIND:DEVICE`, the device that DEVICE names, with a virtual clock. KIND is `hdd`, `ssd`, or the path of a file
+/// of parameters whose name contains no colon; such a file with the name `hdd` is specified as `./hdd`.
 ///
-/// It fails with [`Error::Open`] if there is no DEVICE or the parameters cannot be read, and with [`Error::Parameters`]
-/// if they are wrong, or describe a device that is shorter than what DEVICE names.
+/// Fails with [`Error::Open`] if there is no DEVICE or the parameters cannot be read, and with [`Error::Parameters`] if
+/// they are invalid, or describe a device that is shorter than DEVICE.
 pub const MODEL: Scheme = Scheme::new("model:", open, beneath);
 
-/// The longest device whose requests can be timed: 64 TiB, so that no time leaves 64 bits.
+/// The maximum length of a device whose requests can be timed: 64 TiB, so that no time exceeds 64 bits.
 const LONGEST: u64 = 1 << 46;
 
-/// A request's place on the device, which has been checked to lie inside.
+/// The range of a request on the device, which was checked to be inside.
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     offset: u64,
     len: u64,
 }
 
-/// A time of the parameters; by their limits it is far below 64 bits.
+/// A time of the parameters; their limits ensure that it is far below 64 bits.
 fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// The nanoseconds that `bytes` take at a rate, rounded up.
+/// The time for `bytes` at a rate in nanoseconds, rounded up.
 fn over(rate: Rate, bytes: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate.0.max(1))) as u64
 }
 
-/// The statistics of a modelled device: what it has done, and how long it took.
+/// The statistics of a modelled device: its requests, and their duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The virtual clock: how long all requests took.
+    /// The virtual clock: the duration of all requests.
     pub time: Duration,
     /// Reads.
     pub reads: u64,
@@ -69,13 +68,13 @@ pub struct Report {
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Reads that came from the buffer of the device, whole.
+    /// Reads that were served completely from the buffer of the device.
     pub buffered_reads: u64,
     /// Moves of the arm of a disk to another cylinder, other than to the next one in a sequential transfer.
     pub seeks: u64,
-    /// The time that these moves, and changing heads, took.
+    /// The time of these moves, and of head changes.
     pub seek_time: Duration,
-    /// The time that the arm then waited for the sector to come by.
+    /// The time that the arm then waited for the sector.
     pub rotation_time: Duration,
 }
 
@@ -97,7 +96,7 @@ impl Machine {
     fn new(parameters: &Parameters, len: u64) -> Result<Self> {
         parameters.validate()?;
         if len > LONGEST {
-            return Err(Error::Parameters(format!("no modelled device has {len} bytes")));
+            return Err(Error::Parameters(format!("a device of {len} bytes is too long to be modelled")));
         }
         let mechanism = match parameters {
             Parameters::Disk(p) => Mechanism::Disk(Box::new(Disk::new(p, len)?)),
@@ -106,7 +105,7 @@ impl Machine {
         Ok(Self { mechanism, now: 0, counts: Report::default() })
     }
 
-    /// Makes requests of one kind, handed over together.
+    /// Makes requests of one kind, submitted together.
     fn make(&mut self, op: Op, extents: &[Extent]) {
         if extents.is_empty() {
             return;
@@ -152,7 +151,7 @@ impl Machine {
     }
 }
 
-/// A device with the speed of another: bytes go to the device below, time passes on a virtual clock.
+/// A device with the speed of another: bytes go to the underlying device, time passes on a virtual clock.
 #[derive(Debug)]
 pub struct Model<D> {
     device: D,
@@ -160,10 +159,10 @@ pub struct Model<D> {
 }
 
 impl<D: BlockDevice> Model<D> {
-    /// `device`, as fast as one with these parameters; the clock stands at 0.
+    /// Wraps `device` with the speed of a device with these parameters; the clock begins at 0.
     ///
     /// # Errors
-    /// [`Error::Parameters`] if they describe no device, or one that is shorter than `device`.
+    /// [`Error::Parameters`] if they do not describe a device, or one that is shorter than `device`.
     pub fn new(device: D, parameters: &Parameters) -> Result<Self> {
         let machine = Machine::new(parameters, device.geometry().len)?;
         Ok(Self { device, machine: Mutex::new(machine) })
@@ -179,7 +178,7 @@ impl<D: BlockDevice> Model<D> {
         self.machine().report()
     }
 
-    /// The device below.
+    /// The underlying device.
     pub fn into_inner(self) -> D {
         self.device
     }
@@ -247,7 +246,7 @@ fn beneath(rest: &str) -> &str {
 
 fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
     let (kind, below) = rest.split_once(':').ok_or_else(|| {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "a model is written model:KIND:DEVICE");
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "the syntax is model:KIND:DEVICE");
         Error::Open { device: format!("{}{rest}", MODEL.prefix), source }
     })?;
     let parameters = Parameters::named(kind)?;
@@ -255,10 +254,10 @@ fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn 
 }
 
 /// Replays `events`, one after the other, on a modelled device with these parameters and of `device_len` bytes; returns
-/// its report. An event that lies outside the device takes no time and is not counted.
+/// its report. An event outside the device takes no time and is not counted.
 ///
 /// # Errors
-/// [`Error::Parameters`] if they describe no device, or one that is shorter.
+/// [`Error::Parameters`] if they do not describe a device, or one that is shorter.
 pub fn time_trace(parameters: &Parameters, device_len: u64, events: &[Event]) -> Result<Report> {
     let mut machine = Machine::new(parameters, device_len)?;
     let geometry = Geometry::new(device_len);

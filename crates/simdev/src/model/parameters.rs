@@ -1,8 +1,8 @@
-//! The parameters of a modelled device: two tables of them, and the text that sets them.
+//! The parameters of a modelled device: two tables of them, and their text form.
 //!
-//! The text has lines `key = value`; `#` begins a comment. `kind = disk` or `kind = flash` comes first; a key not set
-//! has its value of `model:hdd` or `model:ssd`. Times are written `9 ms`, `67 us`, `100 ns` or `1 s`, with a
-//! fraction if need be; rates `100 MB/s`, in powers of 1000; sizes as [`parse_size`] takes them.
+//! The text has lines `key = value`; `#` begins a comment. `kind = disk` or `kind = flash` comes first; a missing key
+//! has the value of `model:hdd` or `model:ssd`. Times have the form `9 ms`, `67 us`, `100 ns` or `1 s`, optionally with
+//! a fraction; rates the form `100 MB/s`, in powers of 1000; sizes that of [`parse_size`].
 
 use std::fmt;
 use std::path::Path;
@@ -10,26 +10,26 @@ use std::time::Duration;
 
 use blockdev::{Error, Result, parse_size};
 
-/// Bytes in a second.
+/// Bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate(pub u64);
 
-/// In which order a disk serves the requests that it knows.
+/// The order in which a disk serves the requests that it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The one that it reaches first, by seek and rotation, among as many as the queue is deep.
+    /// First the one that it reaches first, by seek and rotation, among as many as the queue depth.
     ShortestPositioning,
-    /// As they were submitted.
+    /// The order of submission.
     AsSubmitted,
 }
 
-/// A value that can stand behind a key.
+/// A type of values of parameters.
 trait Value: Sized {
     fn read(text: &str) -> Option<Self>;
     fn text(&self) -> String;
 }
 
-/// Splits `12.5 ms` into digits, how many of them are behind the point, and the unit.
+/// Splits `12.5 ms` into digits, their number after the decimal point, and the unit.
 fn decimal(text: &str) -> Option<(u64, u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -38,7 +38,7 @@ fn decimal(text: &str) -> Option<(u64, u32, &str)> {
     Some((digits, u32::try_from(fraction.len()).ok()?, unit.trim()))
 }
 
-/// `digits` with the last `places` of them behind the point, times `unit`; `None` if that is no whole number.
+/// `digits` with the last `places` of them after the decimal point, times `unit`; `None` if that is not a whole number.
 fn scaled(digits: u64, places: u32, unit: u64) -> Option<u64> {
     let (product, power) = (digits.checked_mul(unit)?, 10_u64.checked_pow(places)?);
     product.is_multiple_of(power).then_some(product / power)
@@ -141,7 +141,7 @@ impl Value for Order {
     }
 }
 
-/// One table: the struct, its values in `Default`, its keys in the text, and the limits within which it is a device.
+/// One table: the struct, its values in `Default`, its keys in the text, and the limits of valid values.
 macro_rules! table {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, $limits:expr;)+ }) => {
         $(#[$about])*
@@ -157,18 +157,18 @@ macro_rules! table {
         }
 
         impl $name {
-            /// Sets the parameter called `key`; says what is wrong otherwise.
+            /// Sets the parameter `key`; the error is a description.
             fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
                 match key {
                     $(stringify!($field) => {
-                        self.$field = <$type as Value>::read(value).ok_or("the value cannot be read")?;
+                        self.$field = <$type as Value>::read(value).ok_or("invalid value")?;
                     })+
-                    _ => return Err("there is no such parameter"),
+                    _ => return Err("unknown parameter"),
                 }
                 Ok(())
             }
 
-            /// The first parameter that lies outside its limits.
+            /// The first parameter that is outside its limits.
             fn beyond_limits(&self) -> Option<&'static str> {
                 $(if !$limits.contains(&self.$field) {
                     return Some(stringify!($field));
@@ -184,7 +184,7 @@ macro_rules! table {
     };
 }
 
-/// No restriction, for parameters of any type.
+/// No limits, for parameters of any type.
 struct Any;
 
 impl Any {
@@ -193,7 +193,7 @@ impl Any {
     }
 }
 
-/// Rates within which time can be counted.
+/// Limits of rates for which times can be computed.
 struct Rates;
 
 impl Rates {
@@ -208,49 +208,51 @@ const MB: u64 = 1_000_000;
 
 table! {
     /// A hard disk. The values of `Default` describe one like the disk of the ffsck paper (Ma, Dragga, Arpaci-Dusseau
-    /// and Arpaci-Dusseau, "ffsck: The Fast File System Checker", FAST 2013): a Seagate Barracuda 7200.12 of 750 GB, of
-    /// which the paper says that it delivers 100 MB/s. Where no published figure is known, the field says
-    /// "assumed": then it is a usual one for desktop disks of that time, and what follows from it is no more than that.
+    /// and Arpaci-Dusseau, "ffsck: The Fast File System Checker", FAST 2013): a Seagate Barracuda 7200.12 of 750 GB
+    /// with a rate of 100 MB/s according to the paper. Where no published figure is known, the field is marked
+    /// "assumed": then it is a usual value for desktop disks of that time, and results that depend on it are
+    /// assumptions, too.
     DiskParameters {
-        /// Revolutions in a minute. Published: 7 200, hence 4.17 ms for half a revolution.
+        /// Revolutions per minute. Published: 7 200, hence 4.17 ms for half a revolution.
         rpm: u32 = 7200, 60..=1_000_000;
-        /// Length of the disk in bytes; the device lies at its outer edge, where sector 0 is. 0 spreads the device
-        /// over the whole disk: short tracks in number, yet full strokes. Published: 1 465 149 168 sectors.
+        /// Length of the disk in bytes; the device is at its outer edge, where sector 0 is. 0 spreads the device over
+        /// the whole disk: fewer tracks, yet full strokes. Published: 1 465 149 168 sectors.
         capacity: u64 = 1_465_149_168 * 512, 0..=super::LONGEST;
-        /// Surfaces. Discs of that family hold 500 GB, so 750 GB are three surfaces.
+        /// Surfaces. Discs of that family have 500 GB, so 750 GB are three surfaces.
         heads: u32 = 3, 1..=64;
-        /// Zones of as many cylinders each, with fewer sectors on a track from the outer to the inner. Assumed.
+        /// Zones with the same number of cylinders each, with fewer sectors per track from the outer to the inner.
+        /// Assumed.
         zones: u32 = 16, 1..=1024;
-        /// Sequential rate in the outermost zone, switches between tracks included. Published, in the paper.
+        /// Sequential rate in the outermost zone, including switches between tracks. Published, in the paper.
         outer_rate: Rate = Rate(100 * MB), Rates;
-        /// The same in the innermost zone. Assumed: half, as the radii are.
+        /// The same in the innermost zone. Assumed: half, like the radii.
         inner_rate: Rate = Rate(50 * MB), Rates;
         /// Seek to the next cylinder. Assumed.
         track_to_track: Duration = Duration::from_millis(1), NONE..=SECOND;
-        /// Mean seek between two cylinders taken at random. Published: 8.5 ms reading, 9.5 ms writing; their mean.
+        /// Mean seek between two random cylinders. Published: 8.5 ms reading, 9.5 ms writing; their mean.
         average_seek: Duration = Duration::from_millis(9), NONE..=SECOND;
         /// Seek from the first cylinder to the last. Assumed: twice the average.
         full_stroke: Duration = Duration::from_millis(18), NONE..=SECOND;
         /// Change to another surface of the same cylinder. Assumed.
         head_switch: Duration = Duration::from_micros(800), NONE..=SECOND;
-        /// The time that each command costs before anything else happens. Assumed.
+        /// The fixed time of each command. Assumed.
         command: Duration = Duration::from_micros(100), NONE..=SECOND;
-        /// Between the disk's buffer and the host. Published: SATA with 3 Gbit/s, 300 MB/s.
+        /// Rate between the disk's buffer and the host. Published: SATA with 3 Gbit/s, 300 MB/s.
         interface_rate: Rate = Rate(300 * MB), Rates;
         /// The number of requests of a batch among which the disk chooses. Published: native command queuing, 32.
         queue_depth: u32 = 32, 1..=1024;
         /// The rule by which it chooses. Assumed.
         order: Order = Order::ShortestPositioning, Any;
-        /// Track buffer: how many ranges of the disk are cached; the one used longest ago goes first. Assumed. With the
-        /// write cache these make up the 32 MiB that are published.
+        /// Number of ranges of the disk in the track buffer; the least recently used one is replaced. Assumed. Together
+        /// with the write cache these are the 32 MiB that are published.
         segments: u32 = 24, 1..=4096;
-        /// Length of each; half of it is what is read ahead of the last request. Assumed.
+        /// Length of each range in bytes; half of it is read-ahead after the last request. Assumed.
         segment: u64 = 1 << 20, 4096..=1 << 30;
-        /// While the disk rotates to the sector that is wanted, cache what passes under the head. Assumed.
+        /// Whether the sectors that pass under the head on the way to a requested sector are cached. Assumed.
         read_on_arrival: bool = true, Any;
-        /// Bytes of writes that the disk takes before they are on the medium; 0 for none. Assumed.
+        /// Bytes of writes that the disk accepts before they are on the medium; 0 for none. Assumed.
         write_cache: u64 = 8 << 20, 0..=1 << 30;
-        /// The time without a read after which the disk starts to write by itself what its cache holds. Assumed.
+        /// The time without a read after which the disk starts to write back its cache. Assumed.
         idle: Duration = Duration::from_millis(10), NONE..=SECOND;
     }
 }
@@ -258,40 +260,41 @@ table! {
 table! {
     /// A flash disk. The values of `Default` describe one like a Samsung SSD 850 EVO of 1 TB, of which these figures
     /// are published, each as a maximum: sequential read 540 MB/s, write 520 MB/s; 4 KiB at random, one at a time, 10
-    /// 000 reads or 40 000 writes a second; 32 at a time, 98 000 or 90 000. Nothing is published of what is inside; the
+    /// 000 reads or 40 000 writes a second; 32 at a time, 98 000 or 90 000. Nothing is published on the internals; the
     /// values are chosen so that these figures come out. Not modelled: garbage collection, wear, and the faster part of
     /// the medium that takes short bursts; so it is a disk that is not full, in a steady state.
     FlashParameters {
-        /// Buses to the flash, each shared by as many dies as the next parameter says.
+        /// Buses to the flash, each shared by as many dies as the next parameter.
         channels: u32 = 8, 1..=1024;
         /// Dies on a channel; each reads or programs one page at a time.
         dies: u32 = 4, 1..=1024;
-        /// Bytes read or programmed at once; page n of the device lies on die n modulo their number.
+        /// Bytes read or programmed at once; page n of the device is on die n modulo their number.
         page: u64 = 16 << 10, 512..=1 << 24;
-        /// From the cells into the die's register.
+        /// Time from the cells to the die's register.
         read_page: Duration = Duration::from_micros(67), NONE..=SECOND;
-        /// From the register into the cells.
+        /// Time from the register to the cells.
         program_page: Duration = Duration::from_micros(1000), NONE..=SECOND;
-        /// Between register and controller, on one channel.
+        /// Rate between register and controller, on one channel.
         channel_rate: Rate = Rate(533 * MB), Rates;
-        /// The time that the controller takes for each command before the flash; commands in the queue overlap in it.
+        /// The time of each command in the controller before the flash; overlaps for commands in the queue.
         command: Duration = Duration::from_nanos(14_800), NONE..=SECOND;
-        /// The time that each command costs on the way to the host, where they follow one another.
+        /// The time of each command on the way to the host, where commands follow one another.
         interface_command: Duration = Duration::from_nanos(3_100), NONE..=SECOND;
-        /// Between controller and host: SATA with 6 Gbit/s, less its frames.
+        /// Rate between controller and host: SATA with 6 Gbit/s, less its frames.
         interface_rate: Rate = Rate(560 * MB), Rates;
         /// Requests of a batch in flight at once. Published: native command queuing, 32.
         queue_depth: u32 = 32, 1..=65_536;
-        /// Bytes that are read ahead, once a read begins where the one before ended.
+        /// Bytes that are read ahead when a read begins at the end of the previous one.
         read_ahead: u64 = 512 << 10, 0..=1 << 30;
-        /// Bytes of writes taken before they are programmed.
+        /// Bytes of writes accepted before they are programmed.
         write_buffer: u64 = 16 << 20, 0..=1 << 30;
-        /// The time that a flush costs beyond programming what the buffer holds: the map of the flash is made durable.
+        /// The time of a flush in addition to programming the content of the buffer: the map of the flash is made
+        /// durable.
         flush: Duration = Duration::from_millis(1), NONE..=SECOND;
     }
 }
 
-/// The parameters of a modelled device. Printed, they are the text that [`Parameters::parse`] reads.
+/// The parameters of a modelled device. `Display` writes the text that [`Parameters::parse`] reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parameters {
     /// A hard disk.
@@ -301,7 +304,7 @@ pub enum Parameters {
 }
 
 impl Parameters {
-    /// The parameters called `name`: `hdd`, `ssd`, or else those in the file of that path.
+    /// The parameters `name`: `hdd`, `ssd`, or those in the file with that path.
     ///
     /// # Errors
     /// [`Error::Open`] if the file cannot be read, otherwise those of [`Parameters::parse`].
@@ -317,10 +320,10 @@ impl Parameters {
         }
     }
 
-    /// Reads parameters from text.
+    /// Parses parameters from text.
     ///
     /// # Errors
-    /// [`Error::Parameters`] with the line that cannot be read, or the parameter that is beyond its limits.
+    /// [`Error::Parameters`] with the invalid line, or the parameter that is outside its limits.
     pub fn parse(text: &str) -> Result<Self> {
         let mut parameters = None;
         for (line, content) in text.lines().enumerate() {
@@ -336,7 +339,7 @@ impl Parameters {
                     parameters = Some(match value {
                         "disk" => Self::Disk(DiskParameters::default()),
                         "flash" => Self::Flash(FlashParameters::default()),
-                        _ => return Err(wrong("the kind is `disk` or `flash`")),
+                        _ => return Err(wrong("`kind` must be `disk` or `flash`")),
                     });
                 }
                 (None, _) => return Err(wrong("`kind` must come first")),
@@ -344,12 +347,12 @@ impl Parameters {
                 (Some(Self::Flash(flash)), _) => flash.set(key, value).map_err(wrong)?,
             }
         }
-        let parameters = parameters.ok_or(Error::Parameters("there is no `kind = disk` or `kind = flash`".into()))?;
+        let parameters = parameters.ok_or(Error::Parameters("no `kind = disk` or `kind = flash`".into()))?;
         parameters.validate()?;
         Ok(parameters)
     }
 
-    /// Refuses what describes no device.
+    /// Checks that the parameters describe a device.
     pub(super) fn validate(&self) -> Result<()> {
         let beyond = match self {
             Self::Disk(disk) => disk.beyond_limits(),
@@ -417,15 +420,15 @@ mod tests {
             ("rpm = 7200\nkind = disk", "line 1, `rpm = 7200`: `kind` must come first"),
             ("kind = tape", "`disk` or `flash`"),
             ("kind = disk\nrpm", "line 2, `rpm`: not `key = value`"),
-            ("kind = disk\n\nrmp = 1", "line 3, `rmp = 1`: there is no such"),
-            ("kind = disk\nkind = disk", "no such parameter"),
-            ("kind = flash\nrpm = 7200", "no such parameter"),
-            ("kind = disk\nrpm = fast", "cannot be read"),
-            ("kind = disk\naverage_seek = 9", "cannot be read"),
-            ("kind = disk\naverage_seek = 1.5 ns", "cannot be read"),
-            ("kind = disk\naverage_seek = . ms", "cannot be read"),
-            ("kind = disk\naverage_seek = 99999999999999999999 ms", "cannot be read"),
-            ("kind = disk\nread_on_arrival = maybe", "cannot be read"),
+            ("kind = disk\n\nrmp = 1", "line 3, `rmp = 1`: unknown"),
+            ("kind = disk\nkind = disk", "unknown parameter"),
+            ("kind = flash\nrpm = 7200", "unknown parameter"),
+            ("kind = disk\nrpm = fast", "invalid value"),
+            ("kind = disk\naverage_seek = 9", "invalid value"),
+            ("kind = disk\naverage_seek = 1.5 ns", "invalid value"),
+            ("kind = disk\naverage_seek = . ms", "invalid value"),
+            ("kind = disk\naverage_seek = 99999999999999999999 ms", "invalid value"),
+            ("kind = disk\nread_on_arrival = maybe", "invalid value"),
             ("kind = disk\nheads = 0", "`heads` is beyond"),
             ("kind = disk\ncapacity = 15E", "`capacity` is beyond"),
             ("kind = disk\ninner_rate = 1 B/s", "`inner_rate` is beyond"),
@@ -434,7 +437,7 @@ mod tests {
             ("kind = flash\nflush = 2 s", "`flush` is beyond"),
         ] {
             let message = Parameters::parse(text).unwrap_err().to_string();
-            assert!(message.starts_with("wrong parameters: ") && message.contains(why), "{text:?}: {message}");
+            assert!(message.starts_with("invalid parameters: ") && message.contains(why), "{text:?}: {message}");
         }
     }
 }

@@ -1,22 +1,22 @@
 //! A set of units as a bit for each, in words of 64.
 //!
-//! Searches look at whole words: a run of `n` units that is shorter than a word begins where `n` shifted copies of the
-//! bits agree, and one of more than two words contains words of ones only, of which one in so many is looked at.
+//! Searches examine whole words: a run of `n` units that is shorter than a word begins where `n` shifted copies of the
+//! bits agree, and one of more than two words contains words of ones only, so only every k-th word has to be examined.
 
 use crate::Run;
 
 /// Units in a word.
 pub(super) const BITS: u32 = u64::BITS;
-/// Words that are looked at on each side of a run for the length of the run that it has become part of.
+/// The maximum number of words examined on each side of a run for the length of the run that it has become part of.
 const NEAR: usize = 8;
 
-/// The words of a set; bits behind the last unit are clear.
+/// The words of a set; bits after the last unit are clear.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bits {
     words: Box<[u64]>,
 }
 
-/// A run in words: the first and the last of them, and the run's bits in each.
+/// A run in words: the first and the last word, and the run's bits in each.
 struct Span {
     first: usize,
     last: usize,
@@ -25,7 +25,7 @@ struct Span {
 }
 
 impl Span {
-    /// Of a run of at least one unit.
+    /// The span of a run of at least one unit.
     fn of(run: Run) -> Self {
         let last = run.start + (run.len - 1);
         let head = u64::MAX << (run.start % BITS);
@@ -39,12 +39,12 @@ impl Span {
 pub(super) struct Sides {
     /// The unit before the run is in the set.
     pub(super) left: bool,
-    /// The unit behind it is.
+    /// The unit after the run is in the set.
     pub(super) right: bool,
 }
 
 impl Bits {
-    /// A set of nothing.
+    /// Creates an empty set.
     pub(super) fn new(units: u32) -> Self {
         Self { words: vec![0; units.div_ceil(BITS) as usize].into() }
     }
@@ -57,7 +57,7 @@ impl Bits {
         &mut self.words
     }
 
-    /// Bytes on the heap.
+    /// Memory on the heap in bytes.
     pub(super) fn memory(&self) -> usize {
         self.words.len() * size_of::<u64>()
     }
@@ -70,7 +70,7 @@ impl Bits {
         self.word((unit / BITS) as usize) >> (unit % BITS) & 1 == 1
     }
 
-    /// Whether for each word of a run, masked to the run, `same` agrees.
+    /// Whether `same` returns true for each word of a run, masked to the run.
     #[inline]
     fn every(&self, run: Run, same: impl Fn(u64, u64) -> bool) -> bool {
         let Some(span) = (run.len > 0).then(|| Span::of(run)) else { return true };
@@ -110,7 +110,7 @@ impl Bits {
         !self.every(run, |word, mask| word & mask == 0)
     }
 
-    /// Puts all of a run into the set.
+    /// Adds all of a run to the set.
     #[inline]
     pub(super) fn set(&mut self, run: Run) {
         self.change(run, |word, mask| *word |= mask);
@@ -122,13 +122,13 @@ impl Bits {
         self.change(run, |word, mask| *word &= !mask);
     }
 
-    /// The units beside a run.
+    /// Whether the units next to a run are in the set.
     #[inline]
     pub(super) fn sides(&self, run: Run) -> Sides {
         Sides { left: run.start > 0 && self.bit(run.start - 1), right: self.bit(run.end()) }
     }
 
-    /// Units of a run that are in the set.
+    /// The number of units of a run that are in the set.
     pub(super) fn count(&self, run: Run) -> u32 {
         let Some(span) = (run.len > 0).then(|| Span::of(run)) else { return 0 };
         if span.first == span.last {
@@ -140,7 +140,7 @@ impl Bits {
             + (self.word(span.last) & span.tail).count_ones()
     }
 
-    /// Units and runs of the set.
+    /// The number of units and of runs in the set.
     pub(super) fn totals(&self) -> (u32, u32) {
         let (mut units, mut runs, mut carry) = (0, 0, 0);
         for &word in &self.words {
@@ -151,7 +151,7 @@ impl Bits {
         (units, runs)
     }
 
-    /// Names the parts that runs have in each word, ascending.
+    /// Calls `part` with the parts that runs have in each word, ascending.
     pub(super) fn for_each_part(&self, mut part: impl FnMut(Run)) {
         for (word, at) in self.words.iter().zip((0..).step_by(BITS as usize)) {
             let mut bits = *word;
@@ -169,12 +169,12 @@ impl Bits {
         }
     }
 
-    /// The first unit at or behind `at` that is in the set, before `end`; `end` where there is none.
+    /// The first unit in `at..end` that is in the set; `end` if there is none.
     pub(super) fn next_in(&self, at: u32, end: u32) -> u32 {
         self.next(at, end, |word| word)
     }
 
-    /// The first unit at or behind `at` that is not in the set, before `end`; `end` where there is none.
+    /// The first unit in `at..end` that is not in the set; `end` if there is none.
     pub(super) fn next_out(&self, at: u32, end: u32) -> u32 {
         self.next(at, end, |word| !word)
     }
@@ -206,8 +206,7 @@ impl Bits {
         }
     }
 
-    /// An upper bound of the length of the run that `run`, which is in the set, is part of; exact where that ends
-    /// nearby.
+    /// An upper bound of the length of the run that contains `run`, which is in the set; exact if that run ends nearby.
     pub(super) fn length_around(&self, run: Run, sides: Sides) -> u32 {
         let mut len = run.len;
         if sides.right {
@@ -255,7 +254,7 @@ impl Bits {
                 at += 1 + behind.iter().position(|word| *word != 0)?;
                 here = self.word(at);
             }
-            // most often the first run that begins in a word will do
+            // most often the first run that begins in a word is long enough
             let zeros = here.trailing_zeros();
             if (here >> zeros).trailing_ones() >= n {
                 return Some(at as u32 * BITS + zeros);
@@ -273,9 +272,9 @@ impl Bits {
         }
     }
 
-    /// As [`Bits::first_fit`] for runs of more than a word.
+    /// As [`Bits::first_fit`], for runs of more than a word.
     fn first_long(&self, from: u32, limit: u32, n: u32) -> Option<u32> {
-        // a run has at least so many words of its own
+        // the number of whole words in a run of this length, at least
         let step = (((n + 1) / BITS) as usize).saturating_sub(1);
         if step == 0 {
             return self.first_carried(from, limit, n);
@@ -288,7 +287,7 @@ impl Bits {
                 at += step;
                 continue;
             }
-            // back to where the run begins, which is behind the word that was looked at before
+            // back to the start of the run, which is after the previously examined word
             let mut start = at;
             while start > begin && self.word(start - 1) == u64::MAX {
                 start -= 1;
@@ -321,16 +320,16 @@ impl Bits {
         None
     }
 
-    /// The last unit `p` with all of `p..p + n` in the set and before `limit`; one before `from` may be passed over.
+    /// The last unit `p` with all of `p..p + n` in the set and before `limit`; a unit before `from` may be missed.
     pub(super) fn last_fit(&self, from: u32, limit: u32, n: u32) -> Option<u32> {
         let limit = limit.min(self.words.len() as u32 * BITS);
-        // the end of the run whose lower part is looked at
+        // the end of the run whose lower part is examined
         let mut end = limit;
         let mut at = limit;
         while at > from {
             let index = ((at - 1) / BITS) as usize;
             let base = index as u32 * BITS;
-            // only what lies before `at`, at the top of the word
+            // only the bits before `at`, moved to the top of the word
             let word = self.word(index) << (BITS - (at - base));
             let ones = word.leading_ones().min(at - base);
             at -= ones;
@@ -338,7 +337,7 @@ impl Bits {
                 return Some(end - n);
             }
             if at > base {
-                // the run ends here; on to the next below
+                // the run ends here; on to the next lower one
                 let zeros = (word << (ones % BITS)).leading_zeros().min(at - base);
                 at -= zeros;
                 end = at;
@@ -347,8 +346,8 @@ impl Bits {
         None
     }
 
-    /// The longest run that begins in `from..to` and ends before `limit`, the first of those; only of more than `over`
-    /// units, and the caller knows that all have fewer than `below`.
+    /// The longest run that begins in `from..to` and ends before `limit`, the first of those; only if it has more than
+    /// `over` units. The caller ensures that all runs have fewer than `below`.
     pub(super) fn longest(&self, from: u32, to: u32, limit: u32, over: u32, below: u32) -> Option<Run> {
         let mut best: Option<Run> = None;
         let mut at = from;
@@ -364,7 +363,7 @@ impl Bits {
     }
 }
 
-/// Ones at the near ends of words, as long as they go on; saturates where they go on for long.
+/// The number of ones at the near ends of words, without a gap; saturates for long runs.
 fn reach<'a>(words: impl Iterator<Item = &'a u64>, ones: impl Fn(u64) -> u32) -> u32 {
     let mut len = 0;
     for (n, word) in words.enumerate() {
@@ -379,7 +378,7 @@ fn reach<'a>(words: impl Iterator<Item = &'a u64>, ones: impl Fn(u64) -> u32) ->
     len
 }
 
-/// The bits of a word from which on `n` bits are set, which may reach into the next word; `n` is from 1 to 64.
+/// The bits of a word at which `n` set bits begin, which may extend into the next word; `n` is from 1 to 64.
 #[inline]
 fn begins(this: u64, next: u64, n: u32) -> u64 {
     let mut both = u128::from(next) << BITS | u128::from(this);

@@ -1,4 +1,4 @@
-//! Conversion of a container from a bitmap and back to one, and changes of its form.
+//! Conversion of a container from and to a bitmap, and changes of its form.
 
 use super::bits::Bits;
 use super::runs::Runs;
@@ -6,15 +6,15 @@ use super::{Container, Stored, bits, runs};
 use crate::Run;
 
 impl Container {
-    /// The units whose bits are clear in a bitmap as it is stored, the lowest bit of a byte first: those that are free.
-    /// What `bytes` does not cover is not in the set.
+    /// Creates the set of units whose bits are clear in a stored bitmap, the lowest bit of a byte first: the free
+    /// units. Units beyond `bytes` are not in the set.
     #[must_use]
     pub fn from_bitmap(bytes: &[u8], units: u32) -> Self {
         Self::from_words(units, words_of(bytes).map(|(word, mask)| !word & mask))
     }
 
-    /// The units whose bits are set in a bitmap as it is stored: those in use. What `bytes` does not cover is not in
-    /// the set.
+    /// Creates the set of units whose bits are set in a stored bitmap: the units in use. Units beyond `bytes` are not
+    /// in the set.
     #[must_use]
     pub fn from_set_bits(bytes: &[u8], units: u32) -> Self {
         Self::from_words(units, words_of(bytes).map(|(word, _)| word))
@@ -36,7 +36,7 @@ impl Container {
         container
     }
 
-    /// Bits, whatever they are.
+    /// Creates a set stored as bits, whatever its content.
     pub(super) fn read(units: u32, words: impl Iterator<Item = u64>) -> Self {
         let mut bits = Bits::new(units);
         bits.words_mut().iter_mut().zip(words).for_each(|(bits, word)| *bits = word);
@@ -57,7 +57,7 @@ impl Container {
         self.clear_bits(block);
     }
 
-    /// Clears the bit of each unit of the set in a bitmap. Units behind its end are passed over.
+    /// Clears the bit of each unit of the set in a bitmap. Units beyond its end are ignored.
     pub fn clear_bits(&self, block: &mut [u8]) {
         if let Stored::Bits(bits) = &self.stored {
             for (bytes, word) in block.chunks_mut(8).zip(bits.words()) {
@@ -70,7 +70,7 @@ impl Container {
         }
     }
 
-    /// Takes the smallest form.
+    /// Changes to the smallest form.
     pub fn compact(&mut self) {
         let runs = self.run_count() as usize;
         match &mut self.stored {
@@ -83,12 +83,12 @@ impl Container {
         }
     }
 
-    /// After a change: another form where that is clearly smaller.
+    /// Changes to another form after a change, if that is clearly smaller.
     #[inline]
     pub(super) fn settle(&mut self) {
         match &self.stored {
             Stored::Bits(_) => {
-                // half as many as make bits, so that the way back is paid by the changes in between
+                // half of the number at which runs become bits: the changes in between pay for the conversion
                 let is_limited = (self.most as usize) < most_runs(self.units);
                 let few = if is_limited { u32::from(self.count > self.units / 2) } else { self.most / 2 };
                 if self.bit_runs <= few && self.most > 0 && few > 0 {
@@ -96,7 +96,7 @@ impl Container {
                 }
             }
             Stored::Runs(runs) => {
-                // one that is alternately full and empty does not allocate each time
+                // a set that is alternately full and empty does not allocate each time
                 if self.count == self.units && runs.memory() > Self::SLACK {
                     self.stored = Stored::Full;
                 }
@@ -105,7 +105,7 @@ impl Container {
         }
     }
 
-    /// Before a change that may need a run more: bits where there is no space for one, and no full set.
+    /// Prepares a change that may add a run: converts to bits if there is no space for a run, and converts a full set.
     pub(super) fn make_space(&mut self) {
         match &self.stored {
             Stored::Runs(runs) if runs.len() >= self.most as usize => self.become_bits(),
@@ -114,7 +114,7 @@ impl Container {
         }
     }
 
-    /// A full set as one run, or as bits.
+    /// Converts a full set to one run, or to bits.
     #[cold]
     pub(super) fn open(&mut self) {
         if self.most == 0 {
@@ -133,7 +133,7 @@ impl Container {
         self.stored = Stored::Bits(bits);
     }
 
-    /// Runs, with space for `more` runs.
+    /// Converts to runs, with space for `more` further runs.
     #[cold]
     pub(super) fn become_runs(&mut self, more: usize) {
         let most = most_runs(self.units);
@@ -145,7 +145,7 @@ impl Container {
         self.stored = Stored::Runs(runs);
     }
 
-    /// Counts bits anew.
+    /// Recounts the units and runs of bits.
     pub(super) fn recount(&mut self) {
         if let Stored::Bits(bits) = &self.stored {
             (self.count, self.bit_runs) = bits.totals();
@@ -154,12 +154,12 @@ impl Container {
     }
 }
 
-/// Most runs of a container: those that take no more memory than its bitmap.
+/// The maximum number of runs of a container: with these they take no more memory than its bitmap.
 pub(super) fn most_runs(units: u32) -> usize {
     if units > runs::MOST_UNITS { 0 } else { units.div_ceil(bits::BITS) as usize * 2 }
 }
 
-/// A stored bitmap's words, each with a mask of the bits that are there.
+/// The words of a stored bitmap, each with a mask of the bits that exist.
 fn words_of(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
     let (whole, rest) = bytes.as_chunks();
     let short = (!rest.is_empty()).then(|| {
@@ -171,7 +171,7 @@ fn words_of(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
     whole.iter().map(|word| (u64::from_le_bytes(*word), u64::MAX)).chain(short)
 }
 
-/// Clears a run's bits in a bitmap, as far as they are there.
+/// Clears a run's bits in a bitmap, as far as they exist.
 fn clear_run(block: &mut [u8], run: Run) {
     let end = (u64::from(run.start) + u64::from(run.len)).min(block.len() as u64 * 8) as usize;
     let start = run.start as usize;

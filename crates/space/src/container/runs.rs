@@ -1,22 +1,22 @@
-//! A set of units as ascending runs of four bytes each, which neither overlap nor touch.
+//! A set of units as ascending runs of four bytes each, which are neither overlapping nor adjacent.
 //!
 //! Units are below [`MOST_UNITS`], so that a start and a length less one fit into 16 bits each.
 
 use crate::Run;
 
-/// Most units of a container that can be stored as runs.
+/// The maximum number of units of a container that can be stored as runs.
 pub(super) const MOST_UNITS: u32 = 1 << 16;
 
-/// Runs for which the first allocation has space.
+/// The number of runs that fit into the first allocation.
 const FIRST: usize = 4;
-/// Runs that are compared without a branch.
+/// The number of runs that are compared without a branch.
 const AT_ONCE: usize = 8;
 
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Short {
     start: u16,
-    /// Units behind the first.
+    /// The number of units after the first.
     more: u16,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Space for exactly so many runs.
+    /// Allocates space for exactly `runs` runs.
     pub(super) fn with_capacity(runs: usize) -> Self {
         Self { runs: Vec::with_capacity(runs) }
     }
@@ -61,12 +61,12 @@ impl Runs {
         self.runs.len()
     }
 
-    /// Bytes on the heap.
+    /// Memory on the heap in bytes.
     pub(super) fn memory(&self) -> usize {
         self.runs.capacity() * size_of::<Short>()
     }
 
-    /// Adds a run behind all others; one that touches the last becomes part of it.
+    /// Appends a run; a run adjacent to the last one is merged with it.
     pub(super) fn push(&mut self, run: Run, most: usize) {
         match self.runs.last_mut() {
             Some(last) if last.end() == run.start => *last = Short::new(last.start(), run.end()),
@@ -77,7 +77,7 @@ impl Runs {
         }
     }
 
-    /// Makes space for one run more: by half of what is there, and never for more than `most` runs.
+    /// Allocates space for one more run: half as much again, and never for more than `most` runs.
     fn reserve(&mut self, most: usize) {
         let len = self.runs.len();
         if len == self.runs.capacity() {
@@ -85,7 +85,7 @@ impl Runs {
         }
     }
 
-    /// Returns memory that is not needed any more: three quarters of it.
+    /// Frees memory if three quarters of it are not needed any more.
     fn shrink(&mut self) {
         let capacity = self.runs.capacity();
         if capacity > 4 * FIRST && self.runs.len() < capacity / 4 {
@@ -93,18 +93,18 @@ impl Runs {
         }
     }
 
-    /// Returns all memory that is not needed.
+    /// Frees all memory that is not needed.
     pub(super) fn shrink_to_fit(&mut self) {
         self.runs.shrink_to_fit();
     }
 
-    /// The first run that ends behind a unit: its index.
+    /// The index of the first run that ends after a unit.
     #[inline]
     fn behind(&self, unit: u32) -> usize {
         let before = |runs: &[Short]| runs.iter().map(|run| u32::from(run.last() < unit)).sum::<u32>() as usize;
         let mut runs = &self.runs[..];
         let mut at = 0;
-        // a few runs are compared faster all at once than by halves
+        // a few runs are compared faster all at once than by bisection
         while runs.len() > AT_ONCE {
             let (low, high) = runs.split_at(runs.len() / 2);
             if low.last().is_some_and(|run| run.last() < unit) {
@@ -128,11 +128,11 @@ impl Runs {
         self.runs.get(self.behind(run.start)).is_some_and(|there| there.start() < run.end())
     }
 
-    /// Adds a run; the length of the run that it is part of then. `None`, with nothing changed, where a part of it is
-    /// in the set.
+    /// Adds a run; returns the length of the run that then contains it. `None`, with nothing changed, if a part of it
+    /// is in the set.
     pub(super) fn insert(&mut self, run: Run, most: usize) -> Option<u32> {
         let end = run.end();
-        // the first that ends at the start or behind it
+        // the first run that ends at the start or after it
         let at = self.behind(run.start.saturating_sub(1));
         let touches = |there: Option<&Short>| there.is_some_and(|there| there.end() == run.start);
         let joins_left = touches(self.runs.get(at));
@@ -168,7 +168,7 @@ impl Runs {
         Some(whole.run().len)
     }
 
-    /// Removes a run. False, with nothing changed, where not all of it is in the set.
+    /// Removes a run. `false`, with nothing changed, if not all of it is in the set.
     pub(super) fn remove(&mut self, run: Run, most: usize) -> bool {
         let end = run.end();
         let at = self.behind(run.start);
@@ -192,7 +192,7 @@ impl Runs {
         true
     }
 
-    /// Adds what is missing of a run; how many units that is, and how long the run is that it is part of then.
+    /// Adds the missing units of a run; returns their number, and the length of the run that then contains it.
     pub(super) fn add(&mut self, run: Run, most: usize) -> (u32, u32) {
         let first = self.behind(run.start.saturating_sub(1));
         let overlapping =
@@ -218,8 +218,8 @@ impl Runs {
         (run.len - present, end - start)
     }
 
-    /// Removes what there is of a run; how many units that is. Where the run lies within one of the set, the caller has
-    /// to know that there is space for one more.
+    /// Removes the units of a run that are in the set, and returns their number. If the run is inside one of the set,
+    /// the caller ensures that there is space for one more.
     pub(super) fn cut(&mut self, run: Run, most: usize) -> u32 {
         if self.contains(run) {
             self.remove(run, most);
@@ -248,14 +248,14 @@ impl Runs {
         gone
     }
 
-    /// Units of a run that are in the set.
+    /// The number of units of a run that are in the set.
     pub(super) fn count(&self, run: Run) -> u32 {
         let behind = self.runs.get(self.behind(run.start)..).unwrap_or_default();
         let inside = behind.iter().take_while(|there| there.start() < run.end());
         inside.map(|there| there.end().min(run.end()) - there.start().max(run.start)).sum()
     }
 
-    /// The runs that end behind a unit, ascending.
+    /// The runs that end after a unit, ascending.
     pub(super) fn from(&self, unit: u32) -> Iter<'_> {
         Iter(self.runs.get(self.behind(unit)..).unwrap_or_default().iter())
     }
@@ -266,8 +266,8 @@ impl Runs {
         self.runs.get(..end).unwrap_or_default().iter().rev().map(|run| run.run())
     }
 
-    /// The first run of `want` units that begins in `from..to` and ends before `limit`, else the longest run that does;
-    /// the search ends as well at the first of `enough` units.
+    /// The first run of `want` units that begins in `from..to` and ends before `limit`, otherwise the longest such run;
+    /// the search also ends at the first run of `enough` units.
     pub(super) fn search(&self, from: u32, to: u32, limit: u32, want: u32, enough: u32) -> Option<Run> {
         let mut best: Option<Run> = None;
         let mut longest = 0;
@@ -294,7 +294,7 @@ impl Runs {
     }
 }
 
-/// Runs, ascending.
+/// Iterator over runs, ascending.
 #[derive(Debug, Clone)]
 pub(super) struct Iter<'a>(std::slice::Iter<'a, Short>);
 

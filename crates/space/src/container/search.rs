@@ -1,15 +1,15 @@
-//! Runs of a container that are looked for.
+//! Searches for runs of a container.
 
 use super::{Container, Stored};
 use crate::Run;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Units on each side of a goal that a search for the nearest run looks at first.
+/// The number of units on each side of a goal that a search for the nearest run examines first.
 const NEAR: u32 = 512;
 
 impl Container {
-    /// The first run of at least `least` units that begins in a range, as far as it lies in it.
+    /// The first run of at least `least` units that begins in a range, cut to the range.
     #[must_use]
     pub fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
         let (from, to, least) = (range.start, range.end.min(self.units), least.max(1));
@@ -26,15 +26,15 @@ impl Container {
         }
     }
 
-    /// The first run of `want` units at or behind `from`, then before it; where there is none the longest run there is,
-    /// at most `want` long. Only units of `within` are returned, which are runs in ascending order, and a run is part
-    /// of one of these. `None` where nothing of the set is there.
+    /// The first run of `want` units at or after `from`, then before it; if there is none the longest run, at most
+    /// `want` long. Only units in `within` are returned, which are runs in ascending order, and the result is part of
+    /// one of these. `None` if the set has no unit there.
     #[must_use]
     pub fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
         if self.count == 0 || want == 0 {
             return None;
         }
-        // no run is longer than the bound: the first that reaches it is the longest
+        // no run is longer than the bound: the first that is as long is the longest
         let hoped = want.min(self.bound());
         if let Stored::Bits(bits) = &self.stored {
             for behind in [true, false] {
@@ -67,14 +67,14 @@ impl Container {
             && run.start == 0
             && run.end() >= self.units
         {
-            // no run is longer than what was found
+            // no run is longer than the one that was found
             self.bound.store(best.map_or(0, |best| best.len), Ordering::Relaxed);
         }
         best
     }
 
-    /// The run of `want` units whose start is nearest to `goal`, on either side; of two as near the one behind. `None`
-    /// where no run is as long. Takes as many steps as the run is far away.
+    /// The run of `want` units whose start is nearest to `goal`, on either side; of two at the same distance the one
+    /// after it. `None` if no run is as long. The number of steps is proportional to the distance of the run.
     #[must_use]
     pub fn nearest(&self, goal: u32, want: u32) -> Option<Run> {
         if want == 0 || want > self.bound() {
@@ -91,8 +91,8 @@ impl Container {
         }
     }
 
-    /// The start of the run of `want` units that begins nearest to `goal`, and at most `reach` units from it; there are
-    /// at least `want` units.
+    /// The start of the run of `want` units that begins nearest to `goal`, at most `reach` units from it; the container
+    /// has at least `want` units.
     fn nearest_within(&self, goal: u32, want: u32, reach: u32) -> Option<u32> {
         let units = self.units;
         let to = goal.saturating_add(reach).saturating_add(1).min(units);
@@ -107,7 +107,7 @@ impl Container {
         if behind == Some(goal) {
             return behind;
         }
-        // before the goal only what is nearer than that
+        // before the goal only runs that are nearer than that
         let nearer = behind.map_or(reach, |behind| behind - goal - 1);
         let from = goal.saturating_sub(nearer);
         let limit = goal.saturating_add(want - 1).min(units);
@@ -122,13 +122,13 @@ impl Container {
         before.filter(|start| *start >= from).or(behind)
     }
 
-    /// The longest run, the first of those; `None` where the set is empty.
+    /// The longest run, the first of those; `None` if the set is empty.
     #[must_use]
     pub fn longest(&self) -> Option<Run> {
         self.find(&[Run { start: 0, len: self.units }], 0, self.units)
     }
 
-    /// The runs of the set from a unit on, ascending; of one that begins before it what lies behind.
+    /// The runs of the set from a unit on, ascending; a run that begins before the unit is cut there.
     pub fn runs_from(&self, unit: u32) -> impl Iterator<Item = Run> + '_ {
         let (full, short, bits) = match &self.stored {
             Stored::Full => (Some(Run { start: 0, len: self.units }), None, None),
@@ -155,13 +155,13 @@ impl Container {
         self.runs_from(0)
     }
 
-    /// No run of the set is longer.
+    /// An upper bound of the length of the runs.
     pub(super) fn bound(&self) -> u32 {
         self.bound.load(Ordering::Relaxed).min(self.count)
     }
 
-    /// The parts in which a search looks: behind `from` in each run of `within`, then before it. Each with the units in
-    /// which a run may begin and the end that it must not pass.
+    /// The parts that a search examines: after `from` in each run of `within`, then before it. Each with the units in
+    /// which a run may begin, and the end that it must not exceed.
     fn parts<'a>(&self, within: &'a [Run], from: u32) -> impl Iterator<Item = (u32, u32, u32)> + use<'a> {
         let units = self.units;
         let limits = within.iter().map(move |run| (run.start, run.end().min(units)));

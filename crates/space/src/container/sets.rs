@@ -1,4 +1,4 @@
-//! Two sets at once: as many steps as there are runs in both, or as words where one of them is bits.
+//! Operations on two sets: with as many steps as there are runs in both, or words if one of them is bits.
 
 use super::bits::Bits;
 use super::forms::most_runs;
@@ -7,10 +7,10 @@ use super::{Container, Stored};
 use crate::Run;
 use std::sync::atomic::AtomicU32;
 
-/// A set is changed run by run where the other has at most one run for so many of its own.
+/// A set is changed run by run if the other one has at most one run per this number of its own.
 const FEW: u32 = 16;
 
-/// The operation on two sets.
+/// An operation on two sets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -19,7 +19,7 @@ enum Operation {
 }
 
 impl Container {
-    /// Adds the units of another set of as many units; what lies beyond the last unit is passed over.
+    /// Adds the units of another set; units beyond the last one are ignored.
     pub fn union_with(&mut self, other: &Self) {
         if other.count == 0 || self.is_full() {
         } else if self.count == 0 && self.units == other.units {
@@ -49,7 +49,7 @@ impl Container {
         }
     }
 
-    /// Removes the units that another set does not have.
+    /// Removes the units that are not in another set.
     pub fn intersect_with(&mut self, other: &Self) {
         if self.count == 0 || other.is_full() && self.units <= other.units {
         } else if other.count == 0 {
@@ -59,7 +59,7 @@ impl Container {
         }
     }
 
-    /// The units that both sets have.
+    /// The units that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let (few, many) = if self.run_count() <= other.run_count() { (self, other) } else { (other, self) };
@@ -79,14 +79,14 @@ impl Container {
         all
     }
 
-    /// The same set within more or fewer units.
+    /// The same set with another number of units.
     fn with_units(&self, units: u32) -> Self {
         let mut built = Builder::new(units);
         self.runs().for_each(|run| built.push(run));
         built.finish()
     }
 
-    /// The other set has so few runs that each can be looked up here.
+    /// Whether the other set has so few runs that each can be looked up here.
     fn is_much_more_than(&self, other: &Self) -> bool {
         !matches!(other.stored, Stored::Bits(_)) && other.run_count() <= self.run_count() / FEW
     }
@@ -106,7 +106,7 @@ impl Container {
             Stored::Bits(others) => combine_words(bits, others, operation),
             _ => combine_runs(bits, self.units, other, operation),
         }
-        // bits behind the last unit stay clear
+        // bits after the last unit stay clear
         let beyond = self.units..bits.words().len() as u32 * super::bits::BITS;
         bits.clear(Run { start: beyond.start, len: beyond.len() as u32 });
         self.recount();
@@ -192,13 +192,13 @@ fn merge(one: &Container, two: &Container, operation: Operation) -> Container {
     built.finish()
 }
 
-/// A set from runs that begin in ascending order and may overlap.
+/// A set under construction from runs that begin in ascending order and may overlap.
 struct Builder {
     units: u32,
-    /// The run that the next may become a part of.
+    /// The run that the next one may be merged with.
     open: Option<Run>,
     runs: Runs,
-    /// In the place of runs when there are too many.
+    /// Replaces the runs when there are too many.
     bits: Option<Bits>,
 }
 

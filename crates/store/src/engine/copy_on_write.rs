@@ -2,13 +2,13 @@
 //! Consistency*), on the native format.
 //!
 //! A generation's plan assigns new physical blocks to all blocks that it changed and to the nodes of the map above
-//! them, writes them as one run where there is one, and flushes; then it writes the superblock that makes them count,
-//! over the older of the two, and flushes. So the device has a whole generation at every instant, and a mount has
-//! nothing to recover.
+//! them, writes them as one run if possible, and flushes; then it writes the superblock that makes them valid, over the
+//! older of the two, and flushes. So the device has a complete generation at every instant, and a mount has nothing to
+//! recover.
 //!
-//! Nothing that the newest durable generation leads to is written over: physical blocks that a generation frees are
-//! allocated again only by the one that is planned after its superblock is durable. (File data that is overwritten in
-//! its place is the exception, as in every mode.)
+//! Nothing that the newest durable generation references is overwritten: physical blocks that a generation frees are
+//! allocated again only by one that is planned after its superblock is durable. (File data that is overwritten in place
+//! is the exception, as in every mode.)
 
 use super::map_writer::{MapWriter, Overwrite, Written};
 use super::{Engine, Idle, Limits};
@@ -22,17 +22,17 @@ pub struct CopyOnWrite {
 }
 
 impl CopyOnWrite {
-    /// The engine of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Reads
-    /// the chunk table.
+    /// Creates the engine of a volume that is in use through `mapped`, with generations of at most `dirty_blocks`
+    /// blocks. Reads the chunk table.
     ///
     /// # Errors
     /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged volume;
-    /// [`Error::Native`](crate::Error::Native) where one that was in use without order was not unmounted.
+    /// [`Error::Native`](crate::Error::Native) for one that was in use without ordered writes and was not unmounted.
     pub fn new(mapped: &Mapped, dirty_blocks: usize) -> Result<Self> {
         Ok(Self { metadata: MapWriter::new(mapped, Overwrite::Nothing, dirty_blocks)? })
     }
 
-    /// The same with a defect; only before the first plan.
+    /// Injects a defect; only before the first plan.
     ///
     /// # Errors
     /// Those of the device.
@@ -44,7 +44,7 @@ impl CopyOnWrite {
     }
 }
 
-/// The stages that write a generation, and then the superblock that makes it count.
+/// The stages that write a generation, and then the superblock that makes it valid.
 pub(super) fn landing(metadata: &mut MapWriter, writes: Vec<PlannedWrite>) -> Vec<Stage> {
     let last = Stage { writes: vec![metadata.superblock_write()], flush: true };
     vec![Stage { writes, flush: true }, last]
@@ -56,7 +56,7 @@ impl Engine for CopyOnWrite {
     }
 
     fn open(&mut self, _: &dyn StateSource) -> Result<Plan> {
-        // the newest generation is consistent as it stands
+        // the newest generation is consistent without further writes
         Ok(Plan::default())
     }
 

@@ -1,10 +1,11 @@
 //! The dirty bit (Henson, Brown, Ts'o, van de Ven: *Reducing fsck time for ext2 file systems*, section 4): as `none`,
-//! but the volume is marked as in use only while metadata is on its way.
+//! but the volume is marked as in use only while metadata is being written.
 //!
-//! 1. The mark is on the device, behind a flush, before the first metadata write of a busy time. No operation waits for
-//!    it: it is the first stage of the first generation's plan, and until then nothing but file data was written.
-//! 2. After a second without an operation everything is written and flushed, also content that waits for its place; if
-//!    still nothing came in between, the volume is marked clean. Then it holds what was done up to some moment, whole.
+//! 1. The mark is durable before the first metadata write of a busy period. No operation waits for it: it is the first
+//!    stage of the first generation's plan, and until then nothing but file data was written.
+//! 2. After a second without an operation everything is written and flushed, including delayed data; if there was still
+//!    no operation in between, the volume is marked clean. It then contains everything done up to some moment, and
+//!    nothing in part.
 
 use super::{Engine, Idle, Limits, all_home, state_stage};
 use crate::{ClosedGeneration, Plan, Result, Stage, StateSource, VolumeState};
@@ -18,18 +19,19 @@ const QUIET: Duration = Duration::from_secs(1);
 pub struct DirtyBit {
     block_size: usize,
     limits: Limits,
-    /// The superblock on the device says that the volume is clean.
+    /// The superblock on the device has the mark of a clean volume.
     marked_clean: bool,
-    /// Metadata was written that no flush has followed.
+    /// Metadata was written and not flushed yet.
     unflushed: bool,
 }
 
 impl DirtyBit {
-    /// For blocks of `block_size` bytes, generations of at most `dirty_blocks`, and a volume that is marked clean.
+    /// Creates the engine for blocks of `block_size` bytes, generations of at most `dirty_blocks` blocks, and a volume
+    /// that is marked clean.
     #[must_use]
     pub fn new(block_size: u32, dirty_blocks: usize) -> Self {
         let limits = Limits {
-            // data is written before the mark, and so into nothing that a volume marked clean still shows
+            // data is written before the mark, so it must not go to blocks that a volume still marked clean references
             defers_reuse: true,
             rests_after: Some(QUIET),
             ..Limits::new(VolumeState::NeedsCheck, dirty_blocks)
@@ -71,7 +73,7 @@ impl Engine for DirtyBit {
         }
         self.unflushed &= !home.flush;
         stages.push(home);
-        // at the dirty limit without a flush: the mode promises no more
+        // no flush at the dirty limit: the mode guarantees no more
         Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect(), durable: closed.number })
     }
 

@@ -1,28 +1,31 @@
 //! The journal of ext3 and ext4 (jbd2): changed blocks are written to a log first, and home later.
 //!
-//! A generation is a transaction. Its plan is two stages: what it changed goes into the log as one run (with the file
-//! data that it relies on, written before, the first flush makes that durable), then the commit block makes it count
-//! (the second flush). Home places are written when the log fills, in quiet moments and at the end: a *checkpoint*.
+//! A generation is a transaction. Its plan is two stages: its changes are written to the log as one run (the first
+//! flush makes them durable, together with the file data that they rely on, written before), then the commit block
+//! makes it valid (the second flush). Blocks are written home when the log fills, in quiet moments and at the end: a
+//! *checkpoint*.
 //!
-//! 1. The commit block of a transaction is written when everything else of it, all transactions before it, and all file
-//!    data written before it closed are behind a flush. A log never holds a complete transaction without them.
-//! 2. A block goes home only with content of a durable transaction, and always the newest such content.
-//! 3. The log's tail (`s_start`, `s_sequence`) passes a transaction only when each block that it logged is home, behind
-//!    a flush, or has a newer copy in a transaction that stays. Hot blocks are thus not written home again and again.
-//! 4. Log blocks that the tail has left are used again only when the moved tail is behind a flush.
-//! 5. `live` holds exactly the blocks whose newest copy in the log must still go home. A block that a transaction frees
-//!    leaves it with that transaction; if it is there then, and the transaction does not log it, the transaction
-//!    revokes it: so no replay brings an old copy back over what the block holds next.
+//! 1. The commit block of a transaction is written after all its other blocks, all transactions before it, and all file
+//!    data written before it closed are flushed. A log never contains a complete transaction without them.
+//! 2. A block is written home only with content of a durable transaction, and always with the newest such content.
+//! 3. The log's tail (`s_start`, `s_sequence`) passes a transaction only when each block that it logged is home and
+//!    flushed, or has a newer copy in a transaction that stays in the log. So hot blocks are not written home again and
+//!    again.
+//! 4. Log blocks that the tail has passed are reused only after the new tail is flushed.
+//! 5. `live` contains exactly the blocks whose newest copy in the log is not home yet. A block that a transaction frees
+//!    is removed from it with that transaction; if it was there, and the transaction does not log it, the transaction
+//!    revokes it: so no replay writes an old copy over the next content of the block.
 //! 6. `s_start` is 0 exactly while the log is empty; the tail is written together with the first transaction that
-//!    follows. While it is not 0 the volume's superblock says that it needs a replay: that mark is flushed before the
-//!    first transaction, and taken away when the emptied log is flushed. No copy of the superblock goes home between
-//!    the two that was closed before the first, so none takes the mark away.
+//!    follows. While it is not 0 the volume's superblock is marked as needing a replay: that mark is flushed before the
+//!    first transaction, and cleared when the emptied log is flushed. Between the two no copy of the superblock is
+//!    written home that was closed before the mark, so none clears it.
 //! 7. Each block in `live` has one pin in the cache, that of the newest transaction that logged it.
 //!
-//! The state changes when a plan is made, not when it was executed: the store executes it whole, or never asks again.
+//! The state changes when a plan is made, not when it was executed: the store executes it completely, or requests no
+//! further plan.
 //!
-//! Data modes: `ordered` and `writeback` differ above, in whether delayed data is written before the generation
-//! closes; with `journal_data` all file data goes the way of metadata.
+//! Data modes: `ordered` and `writeback` differ in the file system, in whether delayed data is written before the
+//! generation closes; with `journal_data` all file data is logged like metadata.
 
 mod log;
 #[cfg(test)]
@@ -40,29 +43,29 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Shortest log that is written on; the kernel's limit.
+/// The minimum length of a log for writing, in blocks; the kernel's limit.
 const SHORTEST_LOG: u32 = 1023;
-/// A generation holds at most a quarter of the log, as the kernel has it, but not fewer than this where half the log is
-/// as long: operations must fit into the smallest logs.
+/// A generation contains at most a quarter of the log, as in the kernel, but not less than this many blocks if half the
+/// log is as long: operations must fit into the smallest logs.
 const SMALL_GENERATION: u32 = 512;
-/// The log is left at most this full, in bytes, however long it is: what it holds stays in memory. Nor does it hold
-/// more than a generation may, so making generations smaller to save memory saves it here too.
+/// The maximum fill of the log in bytes, however long it is: the logged blocks stay in memory. Nor does it contain more
+/// than a generation may, so smaller generations save memory here, too.
 const MOST_LOGGED: u32 = 64 << 20;
 /// The quiet time after which blocks are written home.
 const QUIET: Duration = Duration::from_secs(5);
-/// Log blocks that one quiet moment frees, about: a sync meanwhile has to wait for it.
+/// The approximate number of log blocks that one quiet moment frees: a sync has to wait for it meanwhile.
 const QUIET_BLOCKS: u32 = 2048;
 
 /// The options with which a journal is used.
 #[derive(Clone)]
 pub struct JournalOptions {
-    /// File data goes through the log too (data=journal).
+    /// File data is logged, too (data=journal).
     pub journal_data: bool,
-    /// The volume has checksums (metadata_csum), so the log gets them where it has none.
+    /// The volume has checksums (metadata_csum), so the log gets them if it has none.
     pub checksums: bool,
-    /// The volume counts blocks with 64 bits, so the log does too.
+    /// The volume has 64-bit block numbers, so the log has them, too.
     pub wide: bool,
-    /// Most blocks in a generation; the length of the log may say fewer.
+    /// The maximum number of blocks in a generation; a short log lowers it.
     pub dirty_blocks: usize,
     /// Returns the time since the beginning of 1970, for commit blocks.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
@@ -75,22 +78,22 @@ pub struct Journal {
     superblock_at: u64,
     limits: Limits,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// When the last transaction was committed; commit times do not run backwards.
+    /// The time of the last commit; commit times do not run backwards.
     committed_at: Duration,
-    /// The next transaction.
+    /// The sequence number of the next transaction.
     sequence: u32,
     /// The transactions in the log, oldest first.
     transactions: VecDeque<Transaction>,
-    /// See the invariants.
+    /// The blocks of invariant 5.
     live: HashMap<FsBlock, Live>,
-    /// The log is left at most this full.
+    /// The maximum number of log blocks in use after a plan.
     most_used: u32,
 }
 
 /// A transaction in the log.
 struct Transaction {
     sequence: u32,
-    /// Its first block in the log, and the number of blocks it takes.
+    /// Its first block in the log, and its number of blocks.
     start: u32,
     len: u32,
     blocks: Vec<FsBlock>,
@@ -104,8 +107,7 @@ struct Live {
 }
 
 impl Journal {
-    /// The engine on the journal that lies at `place`, which must hold nothing that needs a replay. Reads its
-    /// superblock.
+    /// Creates the engine on the journal at `place`, which must not need a replay. Reads its superblock.
     ///
     /// # Errors
     /// [`Error::Journal`] for a journal on a device of its own, one that is not empty, was aborted by the kernel, or is
@@ -156,7 +158,7 @@ impl Journal {
         })
     }
 
-    /// The journal's superblock with the tail at the oldest transaction, or with none.
+    /// The write of the journal's superblock with the tail at the oldest transaction, or with an empty log.
     fn tail_write(&mut self) -> PlannedWrite {
         let (start, sequence) = self.transactions.front().map_or((0, self.sequence), |t| (t.start, t.sequence));
         self.superblock.s_start = start.into();
@@ -165,7 +167,7 @@ impl Journal {
         PlannedWrite { at: self.superblock_at, data: Arc::from(self.superblock.as_bytes()), kind: Kind::Engine }
     }
 
-    /// The live blocks among those freed, ascending.
+    /// The freed blocks that are live, ascending.
     fn freed_live(&self, forgotten: &[BlockExtent]) -> Vec<FsBlock> {
         let count: u64 = forgotten.iter().fold(0, |sum, run| sum.saturating_add(run.count));
         let numbers = |run: &BlockExtent| run.first.get()..run.first.get().saturating_add(run.count);
@@ -185,9 +187,9 @@ impl Journal {
         freed
     }
 
-    /// Takes the oldest transactions out of the log while `more` wants that. Returns the writes that bring home what
-    /// nothing newer in the log covers; their blocks join `home`. The caller moves the tail when they are behind a
-    /// flush.
+    /// Removes the oldest transactions from the log while `more` returns true. Returns the writes to home locations of
+    /// their blocks without a newer copy in the log, and adds these blocks to `home`. The caller moves the tail after
+    /// the writes are flushed.
     fn retire(&mut self, home: &mut Vec<FsBlock>, mut more: impl FnMut(&Log) -> bool) -> Vec<PlannedWrite> {
         let mut writes = Vec::new();
         while more(&self.log)
@@ -207,7 +209,7 @@ impl Journal {
         writes
     }
 
-    /// A checkpoint of its own: home places, flush, tail, flush.
+    /// Adds a separate checkpoint: home locations, flush, tail, flush.
     fn checkpoint(&mut self, plan: &mut Plan, more: impl FnMut(&Log) -> bool) {
         let writes = self.retire(&mut plan.home, more);
         plan.stages.push(Stage { writes, flush: true });
@@ -220,7 +222,7 @@ impl Journal {
     }
 }
 
-/// Overlapping and touching runs as one each; ascending.
+/// Merges overlapping and adjacent extents; ascending.
 fn joined(runs: &[BlockExtent]) -> Vec<BlockExtent> {
     let mut sorted = runs.to_vec();
     sorted.sort_unstable_by_key(|run| run.first);
@@ -237,11 +239,11 @@ fn joined(runs: &[BlockExtent]) -> Vec<BlockExtent> {
     joined
 }
 
-/// The superblock of an empty journal with what is needed to write to it, as the kernel sets it at mount.
+/// The superblock of an empty journal with the features needed for writing, as the kernel sets it at mount.
 fn with_features(found: &DiskSuperblock, options: &JournalOptions) -> DiskSuperblock {
     let mut sb = *found;
     if BlockType::from_number(sb.s_header.h_blocktype.get()) == Some(BlockType::SuperblockV1) {
-        // version 1 ends after the errno; what follows may be anything
+        // version 1 ends after the errno; the bytes after it are undefined
         let rest = std::mem::offset_of!(DiskSuperblock, s_feature_compat);
         sb.as_mut_bytes()[rest..].fill(0);
         sb.s_header.h_blocktype = 4.into();
@@ -249,7 +251,7 @@ fn with_features(found: &DiskSuperblock, options: &JournalOptions) -> DiskSuperb
     }
     let (mut compat, mut incompat) = (sb.compat(), sb.incompat());
     incompat.insert(Incompat::REVOKE);
-    // what the commits to come are not
+    // commits will not be asynchronous
     incompat.remove(Incompat::ASYNC_COMMIT);
     incompat.set(Incompat::BIT64, options.wide || incompat.contains(Incompat::BIT64));
     if options.checksums && !incompat.contains(Incompat::CSUM_V2) {
@@ -304,8 +306,8 @@ impl Engine for Journal {
         first.writes.extend(fresh_writes(&closed, |block| self.log.home(block)));
         let mut last = Stage { writes: vec![commit], flush: true };
 
-        // What goes home together with this transaction is what older ones made of it: if this one does not become
-        // complete, the tail may have moved all the same.
+        // Blocks that are written home together with this transaction have the content of older ones: if this one does
+        // not become complete, the tail may have moved all the same.
         let enough = self.most_used / 2;
         let overfull = self.log.used() > self.most_used;
         let home = self.retire(&mut plan.home, |log| overfull && log.used().saturating_sub(need) > enough);

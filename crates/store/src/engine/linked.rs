@@ -1,17 +1,18 @@
 //! Linked writes (after Henson, Brown, Ts'o, van de Ven: *Reducing fsck time for ext2 file systems*, section 6): before
-//! blocks are overwritten, a list on the volume says what is going to change, so that only that is repaired after a
-//! crash.
+//! blocks are overwritten, a list on the volume describes the changes, so that only the changed structures are repaired
+//! after a crash.
 //!
-//! 1. Stage 1 of a generation's plan: its slot of the list, the blocks that nothing durable leads to, and where the
-//!    volume was marked clean the mark; a flush. Stage 2: all other changed blocks. So at every instant the device has
-//!    the generation before whole, this one in part, and this one's slot whole.
-//! 2. Slots are counted as they are written and lie in turn in two areas. A slot says whether what the one before it
-//!    describes was durable when it was written.
-//! 3. Stage 1's flush makes the generation before durable. A second flush, for who waits, makes this one.
-//! 4. Where the slot has an inode whole, so that recovery may bring it forward, a flush comes before stage 1 if content
-//!    was written: the inode leads to content that is on the device.
-//! 5. A generation that a slot cannot describe writes an *incomplete* one. A crash is followed by a full check until
-//!    the generation is durable.
+//! 1. Stage 1 of a generation's plan: its slot of the list, the blocks that nothing durable references, and the in-use
+//!    mark if the volume was marked clean; a flush. Stage 2: all other changed blocks. So at every instant the device
+//!    has the previous generation completely, this one in part, and this one's slot completely.
+//! 2. Slots are numbered in the order of writing and alternate between two areas. A slot states whether the changes
+//!    described by the previous one were durable when it was written.
+//! 3. Stage 1's flush makes the previous generation durable. A second flush, for callers that wait, makes this one
+//!    durable.
+//! 4. If the slot contains a whole inode, so that recovery may roll it forward, a flush precedes stage 1 if content was
+//!    written: the content that the inode references is on the device.
+//! 5. A generation that a slot cannot describe writes an *incomplete* one. Until the generation is durable, a crash is
+//!    followed by a full check.
 //!
 //! The clean mark is that of [`DirtyBit`](super::DirtyBit).
 
@@ -31,18 +32,18 @@ use std::time::Duration;
 /// The quiet time after which the volume is marked clean.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The amounts that the engine has written to the list so far. Bytes are those in use, without padding.
+/// Totals of the engine's writes to the list. Bytes are those in use, without padding.
 #[derive(Debug, Default)]
 pub struct LinkedCounts {
     /// Slots.
     pub slots: AtomicU64,
-    /// Those that are incomplete.
+    /// Incomplete slots.
     pub incomplete: AtomicU64,
-    /// Bytes of records, headers and whole inodes among them.
+    /// Bytes of records, including headers and whole inodes.
     pub record_bytes: AtomicU64,
     /// Bytes of copies of sectors.
     pub copy_bytes: AtomicU64,
-    /// Plans that flushed before stage 1.
+    /// Plans with a flush before stage 1.
     pub flushes_before: AtomicU64,
 }
 
@@ -55,23 +56,23 @@ pub struct Linked {
     inode_size: u32,
     uuid: [u8; 16],
     mount_before: u32,
-    /// The volume's free blocks and inodes as the generation before left them.
+    /// The volume's free blocks and inodes after the previous generation.
     free: (u32, u32),
-    /// The superblock on the device says that the volume is clean.
+    /// The superblock on the device has the mark of a clean volume.
     marked_clean: bool,
-    /// Metadata was written that no flush has followed.
+    /// Metadata was written and not flushed yet.
     unflushed: bool,
     counts: Arc<LinkedCounts>,
     mutant: Injected<Mutant>,
 }
 
 impl Linked {
-    /// For a volume that is marked clean, whose superblock on the device is `sb`, and generations of at most
-    /// `dirty_blocks`.
+    /// Creates the engine of a volume that is marked clean, whose superblock on the device is `sb`, with generations of
+    /// at most `dirty_blocks` blocks.
     #[must_use]
     pub fn new(sb: &Superblock, list: List, dirty_blocks: usize) -> Self {
         let block_size = sb.geometry.block_size;
-        // what two generations change fits into the redo area, as far as operations are not too large for that
+        // the changes of two generations fit into the redo area, unless operations are too large for that
         let most = (list.areas.redo / 2 / u64::from(block_size)) as usize;
         let limits = Limits {
             wants_change_records: true,
@@ -94,7 +95,7 @@ impl Linked {
         }
     }
 
-    /// The same with a defect; only before the first plan.
+    /// Injects a defect; only before the first plan.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
     #[must_use]
@@ -102,13 +103,13 @@ impl Linked {
         Self { mutant: Injected::new(mutant), ..self }
     }
 
-    /// The counts of what it has written, for as long as it is in use.
+    /// The totals of its writes, which it updates while it is in use.
     #[must_use]
     pub fn counts(&self) -> Arc<LinkedCounts> {
         Arc::clone(&self.counts)
     }
 
-    /// The next slot, which describes nothing yet.
+    /// The next slot, without any description.
     fn next_slot(&self, superblock: &DiskSuperblock) -> Slot {
         let mut slot = Slot::empty(self.uuid, self.list.counter + 1, self.block_size, self.inode_size);
         let header = &mut slot.header;
@@ -125,7 +126,7 @@ impl Linked {
         slot
     }
 
-    /// The write of the next slot, which is counted.
+    /// Returns the write of the next slot, and counts it.
     fn write_slot(&mut self, slot: &Slot) -> PlannedWrite {
         self.list.counter += 1;
         let counter = if self.mutant.is(Mutant::OneSlot) { 0 } else { self.list.counter };
@@ -155,7 +156,7 @@ impl Linked {
         }
     }
 
-    /// A generation without changes: nothing is written.
+    /// The plan of a generation without changes: nothing is written.
     fn plan_nothing(&mut self, closed: &ClosedGeneration) -> Plan {
         let flush = closed.reason == CommitReason::Sync && (closed.unflushed || self.unflushed);
         let durable = if flush || !(closed.unflushed || self.unflushed) { closed.number } else { 0 };
@@ -164,7 +165,7 @@ impl Linked {
         Plan { stages, home: Vec::new(), durable }
     }
 
-    /// The slot of a generation, and whether it has inodes whole.
+    /// The slot of a generation, and whether it contains whole inodes.
     fn describe(&mut self, closed: &ClosedGeneration, superblock: &DiskSuperblock) -> (Slot, bool) {
         let mut slot = self.next_slot(superblock);
         self.free = (superblock.s_free_blocks_count_lo.get(), superblock.s_free_inodes_count.get());
@@ -185,7 +186,7 @@ impl Linked {
     }
 }
 
-/// Blocks that a generation may change, however short the list: four of the largest operations.
+/// The minimum number of blocks that a generation may change, however short the list: four of the largest operations.
 const LEAST_DIRTY: usize = 512;
 
 fn bytes_of(superblock: &dyn StateSource, state: VolumeState) -> DiskSuperblock {
@@ -202,8 +203,8 @@ impl Engine for Linked {
         self.limits
     }
 
-    /// Voids the content of the list from here on: the next slot describes nothing, and says that all before was
-    /// durable.
+    /// Voids the content of the list up to now: the next slot describes nothing, and states that everything before it
+    /// was durable.
     fn open(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
         let slot = self.next_slot(&bytes_of(superblock, VolumeState::Clean));
         let writes = vec![self.write_slot(&slot)];

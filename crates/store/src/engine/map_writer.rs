@@ -1,16 +1,16 @@
-//! Writes generations of a native volume: finds locations for changed metadata blocks and for the nodes of the map
-//! above them, and owns the superblock that leads to them.
+//! Writes generations of a native volume: allocates physical blocks for changed metadata blocks and for the nodes of
+//! the map above them, and owns the superblock that references them.
 //!
-//! The engines [`CopyOnWrite`](super::CopyOnWrite) and [`NativeUnordered`](super::NativeUnordered) differ in what may
-//! be written over and in the order of the writes; what is written is found here.
+//! The engines [`CopyOnWrite`](super::CopyOnWrite) and [`NativeUnordered`](super::NativeUnordered) differ in which
+//! blocks may be overwritten and in the order of the writes; the writes themselves are computed here.
 //!
-//! 1. Which physical blocks are in use is part of the generation: the blocks of the chunk table are mapped like all
-//!    others. Allocating changes them, which takes physical blocks in turn; the plan goes on until nothing more
+//! 1. The set of physical blocks in use is part of the generation: the blocks of the chunk table are mapped like all
+//!    others. Allocation changes them, which takes further physical blocks; planning continues until nothing more
 //!    changes.
 //! 2. Before a generation closes there are physical blocks for all that it can change, and for a generation after it
-//!    that only frees: [`MetadataSpace::limits`] says how much may be changed, chunks of the data groups are granted to
-//!    the regions in time.
-//! 3. A block that a generation changed back to what it was is not written.
+//!    that only frees: [`MetadataSpace::limits`] bounds the changes, and chunks of the data groups are granted to the
+//!    regions in time.
+//! 3. A block that a generation changed back to its previous content is not written.
 
 mod build;
 mod compact;
@@ -36,23 +36,23 @@ pub(super) use needs::{LEAST_DIRTY, Needs};
 /// The time without activity before chunks are returned.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Which metadata may be written over.
+/// The metadata that may be overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overwrite {
     /// None: changed blocks get new physical blocks.
     Nothing,
-    /// Metadata that no snapshot uses: changed blocks are written over where they lie.
+    /// Metadata that no snapshot uses: changed blocks are overwritten in place.
     Live,
 }
 
 /// The writes of a generation.
 pub(super) struct Written {
     pub(super) writes: Vec<PlannedWrite>,
-    /// Another superblock has to lead to it.
+    /// A new superblock has to reference it.
     pub(super) needs_superblock: bool,
 }
 
-/// The metadata of a native volume that is written.
+/// The metadata of a native volume that is open for writing.
 pub(super) struct MapWriter {
     pub(super) map: Arc<Map>,
     pub(super) superblock: NativeSuperblock,
@@ -60,32 +60,32 @@ pub(super) struct MapWriter {
     next_copy: u64,
     chunk_table: ChunkTable,
     pub(super) snapshots: Snapshots,
-    /// The list of snapshots as others see it.
+    /// The list of snapshots, shared with the users of the volume.
     shared: Arc<Shared>,
     /// Chunks that were granted since the last plan.
     granted: Vec<u32>,
-    /// The regions have got or lost a chunk since the chunk table was written.
+    /// Chunks were added to or removed from the regions since the chunk table was written.
     has_other_chunks: bool,
-    /// The generation on its way leaves a snapshot out.
+    /// The generation being written removes a snapshot.
     removed: bool,
     /// The regions have no chunk that can be returned.
     is_compact: bool,
-    /// The generation that is planned next compacts so far.
+    /// The compaction by the generation that is planned next.
     compaction: Option<Compaction>,
     overwrite: Overwrite,
-    /// Most blocks of a generation, also of one that is open for a transaction.
+    /// The maximum number of blocks of a generation, also of one that is open for a transaction.
     pub(super) dirty_blocks: usize,
     transaction_blocks: usize,
     mutant: Injected<Mutant>,
 }
 
 impl MapWriter {
-    /// Of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Reads the chunk
-    /// table.
+    /// Creates the writer of a volume that is in use through `mapped`, with generations of at most `dirty_blocks`
+    /// blocks. Reads the chunk table.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] where one that was in use without
-    /// order was not unmounted.
+    /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] for one that was in use without
+    /// ordered writes and was not unmounted.
     pub(super) fn new(mapped: &Mapped, overwrite: Overwrite, dirty_blocks: usize) -> Result<Self> {
         let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
         if superblock.unordered {
@@ -103,7 +103,7 @@ impl MapWriter {
         Ok(Self { snapshots, shared: Arc::clone(&mapped.shared), overwrite, ..writer })
     }
 
-    /// Has a defect from now on; only before the first plan.
+    /// Injects a defect; only before the first plan.
     ///
     /// # Errors
     /// Those of the device.
@@ -117,7 +117,7 @@ impl MapWriter {
         Ok(())
     }
 
-    /// Of a volume without snapshots, none of whose metadata is written over.
+    /// Creates the writer of a volume without snapshots, whose metadata is never overwritten in place.
     pub(super) fn over(
         map: Arc<Map>,
         superblock: NativeSuperblock,
@@ -142,7 +142,7 @@ impl MapWriter {
             compaction: None,
             overwrite: Overwrite::Nothing,
             dirty_blocks: dirty_blocks.min(share),
-            // its space is made when it is needed
+            // its space is requested when it is needed
             transaction_blocks: dirty_blocks,
             mutant: Injected::default(),
         }
@@ -158,7 +158,7 @@ impl MapWriter {
         }
     }
 
-    /// Computes how many physical blocks are needed, as the volume is now.
+    /// Computes how many physical blocks are needed in the present state of the volume.
     fn needs(&self) -> Needs<'_> {
         Needs { layout: &self.map.layout, records: self.chunk_table.records(), dirty_blocks: self.dirty_blocks }
     }
@@ -169,7 +169,7 @@ impl MapWriter {
             && self.chunk_table.emptiest(self.needs().physical_blocks_to_leave(compaction)).is_some()
     }
 
-    /// The most blocks that a generation may change with so many physical blocks.
+    /// The maximum number of blocks that a generation may change with this number of physical blocks.
     fn blocks_for(&self, physical_blocks: usize) -> usize {
         let (mut least, mut most) = (0, self.transaction_blocks + CLOSING);
         while least < most {
@@ -183,7 +183,7 @@ impl MapWriter {
         let needs = self.needs();
         let (reserve, deletion) = (needs.reserve(), needs.reserve_to_delete());
         let of = |behind: usize| self.blocks_for(physical_blocks.saturating_sub(behind));
-        // without snapshots there is none to be deleted
+        // without snapshots there is none to delete
         let last = if self.snapshots.count() == 0 { 0 } else { deletion };
         DirtyLimits {
             ordinary: of(2 * reserve + last),
@@ -194,20 +194,20 @@ impl MapWriter {
         }
     }
 
-    /// The superblock that makes everything before it count.
+    /// The write of the superblock that makes everything before it valid.
     pub(super) fn superblock_write(&mut self) -> PlannedWrite {
         let at = self.next_copy * u64::from(BLOCK_SIZE);
         self.next_copy = COPIES - 1 - self.next_copy;
         PlannedWrite { at, data: Arc::from(self.superblock.to_bytes()), kind: Kind::Engine }
     }
 
-    /// A superblock of the same content with the next number.
+    /// The write of a superblock with the same content and the next number.
     pub(super) fn next_superblock(&mut self) -> PlannedWrite {
         self.superblock.generation += 1;
         self.superblock_write()
     }
 
-    /// Makes a generation of what a closed one changed.
+    /// Builds a generation from the changes of a closed one.
     pub(super) fn write(&mut self, closed: &ClosedGeneration) -> Result<Written> {
         self.map.shed();
         self.granted.clear();
@@ -223,7 +223,7 @@ impl MapWriter {
             self.build_compactly(compaction, changes, &mut writes)?
         } else {
             self.is_compact = false;
-            // what a snapshot pins has no map log
+            // the map of a snapshot has no map log
             if !requests.is_empty() {
                 self.build(changes, &self.log_leaves(), &mut writes)?
             } else if self.is_small(&changes)? {
@@ -243,15 +243,15 @@ impl MapWriter {
         Ok(Written { writes, needs_superblock })
     }
 
-    /// Writes all that the superblock alone has of the map.
+    /// Writes the entries to the map that only the superblock contains.
     pub(super) fn write_log(&mut self) -> Result<Written> {
         let mut writes = Vec::new();
         let needs_superblock = self.build(BTreeMap::new(), &self.log_leaves(), &mut writes)?;
         Ok(Written { writes, needs_superblock })
     }
 
-    /// The changes of a closed generation, by index, without those that it changed back. What lies among the data is
-    /// added to `direct`.
+    /// The changes of a closed generation, by index, without blocks that it changed back. Writes of blocks that are not
+    /// mapped are added to `direct`.
     pub(super) fn changes(
         &self,
         closed: &ClosedGeneration,
@@ -282,10 +282,10 @@ impl MapWriter {
         Ok(changes)
     }
 
-    /// Makes a snapshot of the generation that was built last: another one, built upon it, has it in its list.
+    /// Creates a snapshot of the generation that was built last: a further one, based on it, has it in its list.
     fn add_snapshot(&mut self, name: &[u8], time: i64, writes: &mut Vec<PlannedWrite>) -> Result<bool> {
         let NativeSuperblock { root, chunks, .. } = self.superblock;
-        // a superblock alone may have a later number
+        // the superblock may have a later number than the generation
         let generation = root.generation;
         let record = format::native::snapshots::Snapshot { name: name.to_vec(), root, generation, time, chunks };
         let block = self.snapshots.add(record, self.chunk_table.tables()).ok_or(Error::NoSpace)?;
@@ -296,7 +296,7 @@ impl MapWriter {
         self.build(changes, &[], writes)
     }
 
-    /// Leaves a snapshot out of the generation under construction; what it pinned stays pinned until that is durable.
+    /// Removes a snapshot in the generation under construction; its blocks stay pinned until that is durable.
     fn remove_snapshot(&mut self, name: &[u8], changes: &mut BTreeMap<u64, Change>) {
         if let Some(block) = self.snapshots.remove(name) {
             self.removed = true;
@@ -305,7 +305,7 @@ impl MapWriter {
         }
     }
 
-    /// A block of the list of snapshots is as the list is now.
+    /// Adds the present content of a block of the list of snapshots to the changes.
     pub(super) fn change_list(&self, block: u64, changes: &mut BTreeMap<u64, Change>) {
         let change = match self.snapshots.block(block) {
             None => Change::Drop,
@@ -319,10 +319,10 @@ impl MapWriter {
     fn is_unchanged(&self, index: u64, kind: BlockKind, owner: u32, data: &[u8]) -> Result<bool> {
         match self.map.entry(index)? {
             None => Ok(data.iter().all(|byte| *byte == 0)),
-            // it was freed and allocated again: its content may be the same, whose it is stands in its entry
+            // it was freed and allocated again: its content may be the same, but its entry states its kind and owner
             Some(entry) if (entry.kind, entry.owner) != (kind, owner) => Ok(false),
             Some(entry) if entry.checksum == Position::Block(index).checksum(self.map.seed, data) => {
-                // equal sums are no proof
+                // equal checksums are no proof
                 Ok(self.map.block(index)?.is_some_and(|there| there == data))
             }
             Some(_) => Ok(false),
@@ -336,7 +336,7 @@ impl MetadataSpace for MapWriter {
     }
 
     fn limits_behind(&self, blocks: usize) -> DirtyLimits {
-        // what this generation leaves is not there for the next one before it is durable
+        // the next generation cannot use blocks that this one frees before this one is durable
         self.limits_with(self.chunk_table.allocatable().saturating_sub(self.needs().worst_case(blocks + CLOSING)))
     }
 
@@ -403,7 +403,7 @@ fn identity(tag: &crate::Tag) -> (BlockKind, u32) {
         Kind::Descriptors => (BlockKind::Descriptors, 0),
         Kind::BlockBitmap => (BlockKind::BlockBitmap, 0),
         Kind::InodeBitmap => (BlockKind::InodeBitmap, 0),
-        // of sixteen inodes
+        // with sixteen inodes, so no single owner
         Kind::InodeTable => (BlockKind::InodeTable, 0),
         Kind::ExtentNode => (BlockKind::ExtentNode, owner),
         Kind::Indirect => (BlockKind::Indirect, owner),

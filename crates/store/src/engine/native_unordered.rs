@@ -1,5 +1,5 @@
-//! `none` on the native format, which measures what copy-on-write costs: blocks are written over where they lie if no
-//! snapshot uses them, and nothing is ordered. What a crash leaves needs a full check.
+//! `none` on the native format, a measure of the cost of copy-on-write: blocks are overwritten in place if no snapshot
+//! uses them, and nothing is ordered. After a crash the volume needs a full check.
 
 use super::map_writer::{MapWriter, Overwrite, Written};
 use super::{Engine, Idle, Limits};
@@ -21,7 +21,7 @@ impl NativeUnordered {
         Ok(Self { metadata: MapWriter::new(mapped, Overwrite::Live, dirty_blocks)? })
     }
 
-    /// The superblock says from now on whether the volume is in use without order.
+    /// The stage that records in the superblock whether the volume is in use without ordered writes.
     fn set_unordered(&mut self, unordered: bool) -> Stage {
         self.metadata.superblock.unordered = unordered;
         Stage { writes: vec![self.metadata.next_superblock()], flush: true }
@@ -42,7 +42,7 @@ impl Engine for NativeUnordered {
         if needs_superblock {
             writes.push(self.metadata.superblock_write());
         }
-        // at the dirty limit without a flush: the mode promises no more
+        // no flush at the dirty limit: the mode guarantees no more
         let flush = closed.reason != CommitReason::DirtyLimit && (closed.unflushed || !writes.is_empty());
         let home = closed.blocks.iter().map(|write| write.block).collect();
         Ok(Plan { stages: vec![Stage { writes, flush }], home, durable: closed.number })

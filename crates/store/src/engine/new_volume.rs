@@ -11,12 +11,12 @@ use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, HEAD, Layout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Makes a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with what they are; `chunks`
+/// Creates a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with their tags; `chunks`
 /// the chunks that its bitmaps leave to the metadata regions, none of which is one of [`Layout::backup_chunks`].
-/// Everything is on the device when it returns.
+/// Everything is durable when it returns.
 ///
 /// # Errors
-/// Those of the device; [`Error::NoSpace`] where the chunks are too few.
+/// Those of the device; [`Error::NoSpace`] if the chunks are too few.
 pub fn make(
     device: &dyn BlockDevice,
     layout: Layout,
@@ -36,13 +36,13 @@ pub fn make(
         snapshots: 0,
         map_log: Vec::new(),
     };
-    // nothing is below it yet, so nothing is read
+    // there is no content yet, so nothing is read
     let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
     let map = Arc::new(Map::new(nowhere, layout, superblock.seed(), None, MapLog::new()));
     let mut chunk_table = ChunkTable::new(Vec::new(), BTreeMap::new(), true, Arc::default())?;
     chunks.iter().for_each(|number| chunk_table.add(*number));
     let mut metadata = MapWriter::over(map, superblock, 0, chunk_table, blocks.len());
-    // no superblock of an older volume may count
+    // no superblock of an older volume may be valid
     for copy in 0..COPIES {
         device.write_zeroes(copy * u64::from(BLOCK_SIZE), BLOCK_SIZE.into())?;
     }
@@ -54,8 +54,8 @@ pub fn make(
     Plan { stages: landing(&mut metadata, writes), ..Plan::default() }.execute(device)
 }
 
-/// Chunks that a volume should begin with, beside the `blocks` it begins with: as many as it has left when it returned
-/// all that it can do without.
+/// The number of chunks that a volume with `blocks` metadata blocks should begin with, including those that a full
+/// compaction leaves.
 #[must_use]
 pub fn first_chunks(layout: &Layout, blocks: usize) -> u32 {
     let needs = Needs { layout, records: 1, dirty_blocks: LEAST_DIRTY };

@@ -1,4 +1,4 @@
-//! No consistency at all: every write in any order. What a crash leaves needs a full check.
+//! No consistency: every write in any order. After a crash the volume needs a full check.
 
 use super::{Engine, Idle, Limits, all_home, state_stage};
 use crate::{ClosedGeneration, Plan, Result, StateSource, VolumeState};
@@ -12,7 +12,7 @@ pub struct Unordered {
 }
 
 impl Unordered {
-    /// For blocks of `block_size` bytes and generations of at most `dirty_blocks`.
+    /// Creates the engine for blocks of `block_size` bytes and generations of at most `dirty_blocks` blocks.
     #[must_use]
     pub fn new(block_size: u32, dirty_blocks: usize) -> Self {
         let limits = Limits::new(VolumeState::NeedsCheck, dirty_blocks);
@@ -33,7 +33,7 @@ impl Engine for Unordered {
         Ok(Plan {
             stages: vec![all_home(&closed, self.block_size)],
             home: closed.blocks.iter().map(|w| w.block).collect(),
-            // at the dirty limit without a flush: the mode promises no more
+            // no flush at the dirty limit: the mode guarantees no more
             durable: closed.number,
         })
     }

@@ -1,4 +1,4 @@
-//! Going back to a snapshot: a generation that has the snapshot's map, and the list of snapshots of now.
+//! Rollback to a snapshot: a generation with the snapshot's map and the present list of snapshots.
 
 use super::copy_on_write::landing;
 use super::map_writer::{LEAST_DIRTY, MapWriter};
@@ -8,19 +8,19 @@ use format::native::snapshots::{RECORDS, Snapshot as Record};
 use format::native::superblock::{COPIES, NativeSuperblock};
 use std::sync::Arc;
 
-/// A rollback that is prepared. The volume must not be in use.
+/// A prepared rollback. The volume must not be in use.
 pub struct Rollback {
     metadata: MapWriter,
-    /// Blocks that the rollback changes at most.
+    /// The maximum number of blocks that the rollback changes.
     blocks: usize,
 }
 
 impl Rollback {
-    /// Prepares to go back to a snapshot, changing at most `blocks` blocks of the volume above the map.
+    /// Prepares a rollback to a snapshot that changes at most `blocks` blocks of the volume above the map.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] where one that was in use without
-    /// order was not unmounted.
+    /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] for one that was in use without
+    /// ordered writes and was not unmounted.
     pub fn new(mapped: &Mapped, snapshot: &Record, blocks: usize) -> Result<Self> {
         let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
         if superblock.unordered {
@@ -28,7 +28,7 @@ impl Rollback {
         }
         let snapshots = Snapshots::load(mapped)?;
         let mut pinned = snapshots.pinned();
-        // until the rollback is durable, the present generation is the volume
+        // until the rollback is durable, the present generation is the active one
         unite(&mut pinned, table(&mapped.map, superblock.chunks)?.iter().flatten());
         let map = mapped.at(snapshot).map;
         let chunk_table = ChunkTable::new(table(&map, snapshot.chunks)?, pinned, superblock.reserved, Arc::default())?;
@@ -40,18 +40,18 @@ impl Rollback {
         Ok(Self { metadata, blocks })
     }
 
-    /// Chunks that the rollback needs beside those of the snapshot: of blocks that neither the present generation nor
-    /// any snapshot uses.
+    /// The number of chunks that the rollback needs in addition to those of the snapshot: of blocks that neither the
+    /// present generation nor any snapshot uses.
     #[must_use]
     pub fn wanted_chunks(&self) -> u64 {
         self.metadata.wanted_chunks(self.blocks).must
     }
 
-    /// Goes back. `chunks` become the engine's, and `blocks` are changed above the map, ascending. Everything is on the
-    /// device when it returns; until then the volume is what it was.
+    /// Carries out the rollback. `chunks` become the engine's, and `blocks`, ascending, are changed above the map.
+    /// Everything is durable when it returns; until then the volume is unchanged.
     ///
     /// # Errors
-    /// Those of the device; [`Error::NoSpace`] where the chunks are too few.
+    /// Those of the device; [`Error::NoSpace`] if the chunks are too few.
     pub fn carry_out(mut self, chunks: &[u32], blocks: Vec<BlockWrite>) -> Result<()> {
         let metadata = &mut self.metadata;
         metadata.grant_chunks(chunks);

@@ -1,8 +1,8 @@
 //! The chunk table in memory: the physical blocks of the metadata regions.
 //!
-//! A physical block is *used* by the generation that is being made, *pinned* by a snapshot, or *deferred*: the newest
-//! durable generation uses it and the one being made does not. It is allocated where it is none of the three, so
-//! nothing that the newest durable generation leads to is ever written over.
+//! A physical block is *used* by the generation under construction, *pinned* by a snapshot, or *deferred*: used by the
+//! newest durable generation and not by the one under construction. It can be allocated if it is none of the three, so
+//! nothing that the newest durable generation references is ever overwritten.
 
 use super::Map;
 use crate::mutant::{Injected, Mutant};
@@ -25,12 +25,12 @@ struct Slot {
     busy: Bits,
 }
 
-/// The chunks of the regions, for allocators that must avoid them. Empty for a volume that is not written.
+/// The chunks of the regions, for allocators that must avoid them. Empty for a volume that is not open for writing.
 #[derive(Default)]
 pub(crate) struct Regions(Box<[AtomicU64]>);
 
 impl Regions {
-    /// None yet, of a volume with so many chunks.
+    /// Creates an empty set for a volume with `chunks` chunks.
     pub(crate) fn new(chunks: u32) -> Self {
         Self((0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
@@ -45,7 +45,7 @@ impl Regions {
         }
     }
 
-    /// Whether one of these blocks of the device lies in a chunk of the regions.
+    /// Whether any of these blocks of the device is in a chunk of the regions.
     pub(crate) fn meet(&self, blocks: Range<u64>) -> bool {
         let size = u64::from(CHUNK_BLOCKS);
         let (first, end) = (blocks.start / size, blocks.end.div_ceil(size).min(64 * self.0.len() as u64));
@@ -56,33 +56,33 @@ impl Regions {
     }
 }
 
-/// All chunks of the metadata regions, and which of their physical blocks are free.
+/// All chunks of the metadata regions, with the states of their physical blocks.
 pub(crate) struct ChunkTable {
-    /// In the order of the records on the device.
+    /// The slots, in the order of the records on the device.
     slots: Vec<Option<Slot>>,
     by_number: BTreeMap<u32, usize>,
-    /// The same for others.
+    /// The set of chunks, shared with allocators.
     regions: Arc<Regions>,
     pinned: BTreeMap<u32, Bits>,
     /// The blocks at the device's start are reserved, and count as pinned.
     reserved: bool,
     available: usize,
     deferred: Vec<u64>,
-    /// Blocks of the table that changed, counted from its start.
+    /// Changed blocks of the table, counted from its start.
     dirty: BTreeSet<u64>,
-    /// Free physical blocks in a row, allocated next.
+    /// The run of free physical blocks that is allocated next.
     run: Range<u64>,
-    /// The start of the last run that was looked for.
+    /// The start of the last run that was searched for.
     cursor: u64,
     /// The defect that is injected on purpose.
     pub(crate) mutant: Injected<Mutant>,
 }
 
 fn unknown() -> Error {
-    FormatError::corrupt(Structure::ChunkTable, "a block in use lies in no region, or is free").into()
+    FormatError::corrupt(Structure::ChunkTable, "a block in use is outside the regions, or free").into()
 }
 
-/// The chunks of a generation, as its chunk table and its map log have them.
+/// The chunks of a generation, from its chunk table and its map log.
 pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
     let mut all = Vec::new();
     for block in 0..u64::from(chunks.div_ceil(RECORDS)) {
@@ -108,7 +108,7 @@ pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
     Ok(all)
 }
 
-/// Adds what chunks use to what is pinned.
+/// Adds the blocks that chunks use to the pinned ones.
 pub(crate) fn unite<'a>(pinned: &mut BTreeMap<u32, Bits>, chunks: impl IntoIterator<Item = &'a Chunk>) {
     for chunk in chunks {
         let bits = pinned.entry(chunk.number).or_insert([0; WORDS]);
@@ -116,7 +116,7 @@ pub(crate) fn unite<'a>(pinned: &mut BTreeMap<u32, Bits>, chunks: impl IntoItera
     }
 }
 
-/// The blocks that snapshots pin, and those reserved at the device's start: neither are allocated.
+/// The blocks that snapshots pin, and those reserved at the device's start: neither can be allocated.
 fn with_reserved(mut pinned: BTreeMap<u32, Bits>, reserved: bool) -> BTreeMap<u32, Bits> {
     for physical in HEAD.filter(|_| reserved) {
         let (number, word, bit) = chunk_table::bit_of(physical);
@@ -126,11 +126,10 @@ fn with_reserved(mut pinned: BTreeMap<u32, Bits>, reserved: bool) -> BTreeMap<u3
 }
 
 impl ChunkTable {
-    /// The physical blocks of a generation; `reserved` is what its superblock says. From now on `regions` has their
-    /// chunks.
+    /// Creates the table of a generation; `reserved` is the value in its superblock. Adds the chunks to `regions`.
     ///
     /// # Errors
-    /// `Corrupt` where a chunk stands twice in the table.
+    /// `Corrupt` if a chunk is listed twice.
     pub(crate) fn new(
         table: Vec<Option<Chunk>>,
         pinned: BTreeMap<u32, Bits>,
@@ -166,7 +165,7 @@ impl ChunkTable {
         Ok(chunk_table)
     }
 
-    /// Counts anew what can be allocated.
+    /// Recounts the physical blocks that can be allocated.
     fn count(&mut self) {
         self.available = 0;
         for slot in self.slots.iter_mut().flatten() {
@@ -176,30 +175,30 @@ impl ChunkTable {
                 self.available += busy.count_zeros() as usize;
             }
         }
-        // what runs were looked for may not be free any more
+        // blocks of the run may not be free any more
         self.run = 0..0;
     }
 
-    /// From now on snapshots pin this. Nothing is deferred by the generation on its way.
+    /// Sets the blocks that snapshots pin. No block may be deferred.
     pub(crate) fn set_pinned(&mut self, pinned: BTreeMap<u32, Bits>) {
         self.pinned = with_reserved(pinned, self.reserved);
         self.count();
     }
 
-    /// A snapshot pins all that is used now.
+    /// Pins all used blocks, for a new snapshot.
     pub(crate) fn pin_used(&mut self) {
         unite(&mut self.pinned, self.slots.iter().flatten().map(|slot| &slot.chunk));
     }
 
-    /// The chunks, by the blocks of the table.
+    /// The chunks, grouped by the blocks of the table.
     pub(crate) fn tables(&self) -> impl Iterator<Item = Vec<Option<Chunk>>> + '_ {
         self.slots
             .chunks(RECORDS as usize)
             .map(|slots| slots.iter().map(|slot| slot.as_ref().map(|s| s.chunk)).collect())
     }
 
-    /// Releases chunks in which nothing is used, deferred or pinned, and which no snapshot has, as many as leave
-    /// `least` physical blocks or more: those farthest behind.
+    /// Removes and returns chunks without used, deferred or pinned blocks that are in no snapshot, as many as leave
+    /// `least` physical blocks or more: those with the highest numbers first.
     pub(crate) fn surplus(&mut self, least: usize) -> Vec<u32> {
         let mut granted = Vec::new();
         let numbers: Vec<u32> = self.by_number.keys().rev().copied().collect();
@@ -218,7 +217,7 @@ impl ChunkTable {
         granted
     }
 
-    /// Removes a chunk of which nothing is used or deferred.
+    /// Removes a chunk without used or deferred blocks.
     pub(crate) fn remove(&mut self, number: u32) {
         let Some(at) = self.by_number.remove(&number) else { return };
         self.regions.set(number, false);
@@ -232,8 +231,8 @@ impl ChunkTable {
         self.run = 0..0;
     }
 
-    /// The chunk that no snapshot has with the fewest physical blocks in use, where leaving it leaves `least` physical
-    /// blocks or more. The first one, with the superblocks, is never meant.
+    /// The chunk with the fewest physical blocks in use that is in no snapshot, if `least` physical blocks or more
+    /// remain without it. Never the first one, which contains the superblocks.
     pub(crate) fn emptiest(&self, least: usize) -> Option<u32> {
         if self.allocatable() < least.saturating_add(CHUNK_BLOCKS as usize) {
             return None;
@@ -254,7 +253,7 @@ impl ChunkTable {
         slot.is_none_or(|slot| slot.chunk.count() == 0)
     }
 
-    /// From now on nothing of a chunk is allocated, or what is free in it again.
+    /// Excludes a chunk from allocation, or includes it again.
     pub(crate) fn close_chunk(&mut self, number: u32, closed: bool) {
         let pinned = self.pinned.get(&number).copied().unwrap_or_default();
         let mut busy = pinned;
@@ -276,12 +275,12 @@ impl ChunkTable {
         self.run = 0..0;
     }
 
-    /// Whether a block of the table holds a record.
+    /// Whether a block of the table contains a record.
     pub(crate) fn has_table_block(&self, block: u64) -> bool {
         block < self.records().div_ceil(RECORDS).into()
     }
 
-    /// The generation before this one is durable: what it deferred can be allocated.
+    /// Makes the blocks allocatable that the previous generation deferred: it is durable.
     pub(crate) fn begin(&mut self) {
         for physical in std::mem::take(&mut self.deferred) {
             let (number, word, bit) = chunk_table::bit_of(physical);
@@ -294,7 +293,8 @@ impl ChunkTable {
         }
     }
 
-    /// Physical blocks that can be allocated, and those that can when the generation on its way is durable.
+    /// The number of physical blocks that can be allocated, including those that can once the generation being written
+    /// is durable.
     pub(crate) fn allocatable(&self) -> usize {
         let pinned = |physical: &u64| {
             let (number, word, bit) = chunk_table::bit_of(*physical);
@@ -309,7 +309,7 @@ impl ChunkTable {
         self.slots.len() as u32
     }
 
-    /// Takes a chunk of the device into the regions.
+    /// Adds a chunk of the device to the regions.
     pub(crate) fn add(&mut self, number: u32) {
         if self.by_number.contains_key(&number) {
             return;
@@ -331,7 +331,7 @@ impl ChunkTable {
         self.dirty.insert(at as u64 / u64::from(RECORDS));
     }
 
-    /// Prepares for about so many physical blocks to be allocated: one run where there is one.
+    /// Prepares the allocation of about `count` physical blocks: of one run, if possible.
     pub(crate) fn aim(&mut self, count: usize) {
         self.run = self.next_run(count as u64);
     }
@@ -362,10 +362,10 @@ impl ChunkTable {
         Ok(physical)
     }
 
-    /// A physical block is not used any more by the generation being made.
+    /// Defers a physical block that the generation under construction does not use any more.
     ///
     /// # Errors
-    /// `Corrupt` where it was not in use.
+    /// `Corrupt` if it was not in use.
     pub(crate) fn defer(&mut self, physical: u64) -> Result<()> {
         let (number, word, bit) = chunk_table::bit_of(physical);
         let at = *self.by_number.get(&number).ok_or_else(unknown)?;
@@ -385,7 +385,7 @@ impl ChunkTable {
         self.pinned.get(&number).is_some_and(|pinned| pinned[word] & bit != 0)
     }
 
-    /// A block of the table that changed and was not asked for since.
+    /// Removes a block from the set of changed blocks of the table, and returns it.
     pub(crate) fn next_dirty(&mut self) -> Option<u64> {
         self.dirty.pop_first()
     }
@@ -397,7 +397,7 @@ impl ChunkTable {
         chunk_table::to_bytes(&slots.map(|slot| slot.as_ref().map(|slot| slot.chunk)).collect::<Vec<_>>())
     }
 
-    /// The first run of `want` free physical blocks behind the last one, then before it; else the longest there is.
+    /// The first run of `want` free physical blocks after the last one, then before it; else the longest run.
     fn next_run(&self, want: u64) -> Range<u64> {
         let mut best: Option<Range<u64>> = None;
         let mut before: Option<Range<u64>> = None;
@@ -419,8 +419,8 @@ impl ChunkTable {
         fits.or(before).or(best).unwrap_or(0..0)
     }
 
-    /// Shows the runs of free physical blocks, ascending, while `see` wants more. A run that the cursor lies in is cut
-    /// there.
+    /// Calls `see` with the runs of free physical blocks, ascending, while it returns true. A run that contains the
+    /// cursor is split there.
     fn each_run(&self, mut see: impl FnMut(Range<u64>) -> bool) {
         let mut run = 0..0;
         for (number, at) in &self.by_number {
@@ -457,7 +457,7 @@ impl ChunkTable {
     }
 }
 
-/// The maximum number of physical blocks that a generation of so many changed blocks may need.
+/// The maximum number of physical blocks that a generation of `blocks` changed blocks may need.
 pub(crate) fn worst_case(layout: &Layout, records: u32, blocks: usize) -> usize {
     let table = records.div_ceil(RECORDS) as usize + 1;
     let blocks = blocks.saturating_add(table);

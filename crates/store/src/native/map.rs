@@ -1,10 +1,10 @@
 //! The map in memory: nodes are read when they are first needed.
 //!
-//! 1. [`Map::entry`] returns where the newest written content of a block lies. A generation on its way is in the map
-//!    before it is on the device: blocks it changed are pinned in the cache meanwhile, so they are not looked up here.
+//! 1. [`Map::entry`] returns the location of the newest written content of a block. A generation being written is in
+//!    the map before it is on the device: its changed blocks are pinned in the cache meanwhile, so they are not looked
+//!    up here.
 //! 2. Nodes that a generation changed stay in memory until the next one is planned; by then they are on the device.
-//! 3. The map is not locked while a node is read. What was read is taken in only where no generation changed the map
-//!    meanwhile.
+//! 3. The map is not locked while a node is read. The node is inserted only if no generation changed the map meanwhile.
 
 use crate::Result;
 use blockdev::BlockDevice;
@@ -15,15 +15,15 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Most nodes that are cached from one generation to the next: 64 MiB of them lead to 8 GiB of metadata.
+/// The maximum number of nodes that are cached from one generation to the next: 64 MiB of them cover 8 GiB of metadata.
 const CACHED: usize = 1 << 14;
-/// Bits of an index that choose an entry of a node.
+/// Bits of an index that select an entry of a node.
 const BITS: u32 = ENTRIES.ilog2();
 
 /// A node's name: its level, 0 for leaves, and its number there.
 pub(crate) type NodeName = (u8, u64);
 
-/// From indexes to physical blocks.
+/// The map from indexes to physical blocks.
 pub(crate) struct Map {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) layout: Layout,
@@ -33,9 +33,9 @@ pub(crate) struct Map {
 
 struct State {
     root: Option<Entry>,
-    /// The number of times that the map was changed.
+    /// The number of changes to the map so far.
     version: u64,
-    /// Nodes, the leaves with the map log's entries in their places.
+    /// Cached nodes, the leaves with their entries of the map log.
     nodes: HashMap<NodeName, Arc<Node>>,
     log: MapLog,
 }
@@ -44,7 +44,7 @@ struct State {
 pub(crate) type MapLog = BTreeMap<u64, Option<Entry>>;
 
 impl State {
-    /// A leaf as it is with its entries of the map log.
+    /// A leaf, updated with its entries of the map log.
     fn with_log(&self, name: NodeName, mut node: Node) -> Node {
         let first = first_below(name);
         if name.0 == 0 {
@@ -56,33 +56,33 @@ impl State {
     }
 }
 
-/// The leaf that holds the entry of an index, and the slot there.
+/// The leaf that contains the entry of an index, and the slot there.
 pub(crate) fn leaf_of(index: u64) -> (NodeName, usize) {
     (node_over(index, 0), index as usize % ENTRIES)
 }
 
-/// The node of a level that leads to an index.
+/// The node of a level on the path to an index.
 pub(crate) fn node_over(index: u64, level: u8) -> NodeName {
     (level, index >> (BITS * (u32::from(level) + 1)))
 }
 
-/// The first index that a node leads to.
+/// The first index that a node covers.
 pub(crate) fn first_below((level, number): NodeName) -> u64 {
     number << (BITS * (u32::from(level) + 1))
 }
 
-/// The slot, in the node of a level that leads to an index, which does so.
+/// The slot for an index in the node of a level on its path.
 pub(crate) fn slot_at(index: u64, level: u8) -> usize {
     (index >> (BITS * u32::from(level))) as usize % ENTRIES
 }
 
-/// The node above another, and the slot there.
+/// The parent of a node, and the slot there.
 pub(crate) fn above((level, number): NodeName) -> (NodeName, usize) {
     ((level + 1, number >> BITS), number as usize % ENTRIES)
 }
 
 impl Map {
-    /// The map below `root`; none for a volume that is being made.
+    /// Creates the map with a `root`; `None` for a volume under construction.
     pub(crate) fn new(
         device: Arc<dyn BlockDevice>,
         layout: Layout,
@@ -108,10 +108,10 @@ impl Map {
         self.state().root
     }
 
-    /// A node; `None` where nothing below it was ever written.
+    /// A node; `None` if nothing under it was ever written.
     ///
     /// # Errors
-    /// Those of the device, and for a node that is not what its entry says.
+    /// Those of the device, and for a node that does not match its entry.
     pub(crate) fn node(&self, name: NodeName) -> Result<Option<Arc<Node>>> {
         let (level, number) = name;
         loop {
@@ -148,7 +148,7 @@ impl Map {
         Ok(Node::parse(&bytes, level, &self.layout)?)
     }
 
-    /// Reads what an entry leads to.
+    /// Reads the block that an entry references.
     pub(crate) fn read(&self, entry: &Entry, position: Position) -> Result<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
         self.device.read(entry.physical * u64::from(BLOCK_SIZE), &mut bytes)?;
@@ -159,7 +159,7 @@ impl Map {
         Ok(bytes)
     }
 
-    /// The entry of a metadata block; `None` where it was never written.
+    /// The entry of a metadata block; `None` if it was never written.
     ///
     /// # Errors
     /// As [`Map::node`].
@@ -168,12 +168,12 @@ impl Map {
         Ok(self.node(leaf)?.and_then(|node| node.get(slot)))
     }
 
-    /// The newest written content of a metadata block; `None` where it was never written.
+    /// The newest written content of a metadata block; `None` if it was never written.
     pub(crate) fn block(&self, index: u64) -> Result<Option<Vec<u8>>> {
         loop {
             let Some(entry) = self.entry(index)? else { return Ok(None) };
             match self.read(&entry, Position::Block(index)) {
-                // a physical block that was freed while it was read may have other content by then
+                // a physical block that was freed during the read may have other content by then
                 Err(_) if self.entry(index)? != Some(entry) => {}
                 outcome => return outcome.map(Some),
             }
@@ -185,10 +185,10 @@ impl Map {
         self.state().log.clone()
     }
 
-    /// The entry that the leaf on the device has for a block with a log entry.
+    /// The entry in the leaf on the device for a block with a log entry.
     ///
     /// # Errors
-    /// As [`Map::node`]; where there is no such leaf.
+    /// As [`Map::node`]; if there is no such leaf.
     pub(crate) fn before_log(&self, index: u64) -> Result<Option<Entry>> {
         let (leaf, slot) = leaf_of(index);
         let (parent, at) = above(leaf);
@@ -206,7 +206,7 @@ impl Map {
         Ok(self.node(parent)?.is_some_and(|parent| parent.get(at).is_some()))
     }
 
-    /// A generation changed these entries, and nothing else of the map.
+    /// Installs the entries of a generation that changes nothing else of the map.
     pub(crate) fn install_log(&self, entries: &[(u64, Option<Entry>)]) {
         let mut state = self.state();
         state.version += 1;
@@ -219,7 +219,7 @@ impl Map {
         }
     }
 
-    /// A generation changed these nodes, among them all leaves that the map log has entries of.
+    /// Installs the nodes of a generation, including all leaves with entries in the map log.
     pub(crate) fn install(&self, root: Entry, nodes: impl IntoIterator<Item = (NodeName, Node)>) {
         let mut state = self.state();
         state.root = Some(root);
@@ -228,7 +228,7 @@ impl Map {
         state.nodes.extend(nodes.into_iter().map(|(name, node)| (name, Arc::new(node))));
     }
 
-    /// All that was installed is on the device: where there is too much in memory it goes.
+    /// Removes nodes from the cache if there are too many: all that were installed are on the device.
     pub(crate) fn shed(&self) {
         let mut state = self.state();
         if state.nodes.len() > CACHED {

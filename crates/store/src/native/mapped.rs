@@ -13,28 +13,28 @@ use std::sync::Arc;
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 
-/// The ext4 volume of a native volume, or of one of its snapshots. File data can be written; of metadata, which goes
-/// through an engine, every write is refused.
+/// The ext4 volume of a native volume, or of one of its snapshots. File data can be written; writes of metadata, which
+/// go through an engine, are refused.
 pub struct Mapped {
     pub(crate) map: Arc<Map>,
-    /// Records of the list of snapshots that may be in use, as the superblock says.
+    /// Records of the list of snapshots that may be in use, from the superblock.
     pub(crate) count: u32,
     pub(crate) shared: Arc<Shared>,
-    /// Chunks of the metadata regions, while the volume is written.
+    /// Chunks of the metadata regions, while the volume is open for writing.
     pub(crate) regions: Arc<Regions>,
 }
 
-/// A part of a read that is one request to the device below.
+/// A part of a read that is one request to the underlying device.
 struct PhysicalRead<'b> {
-    /// The read it belongs to.
+    /// The index of the read it belongs to.
     number: usize,
     read: Read<'b>,
-    /// The metadata blocks that it reads, whole; none for file data.
+    /// The metadata blocks that it reads, whole; empty for file data.
     blocks: Vec<(u64, Entry)>,
 }
 
 impl Mapped {
-    /// The volume on `device` as a superblock's map has it; [`Mapped::at`] is that of a snapshot.
+    /// Creates the volume on `device` with a superblock's map; [`Mapped::at`] returns that of a snapshot.
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>, superblock: &NativeSuperblock) -> Self {
         let map = Map::new(
@@ -48,14 +48,14 @@ impl Mapped {
         Self { map: Arc::new(map), count: superblock.snapshots, shared: Arc::default(), regions }
     }
 
-    /// Whether one of these blocks of the device belongs to the metadata regions, of the live version or of a snapshot.
-    /// Known while the volume is written; else the answer is no.
+    /// Whether any of these blocks of the device belongs to the metadata regions, of the live version or of a snapshot.
+    /// Always `false` unless the volume is open for writing.
     #[must_use]
     pub fn is_metadata(&self, blocks: std::ops::Range<u64>) -> bool {
         self.regions.meet(blocks)
     }
 
-    /// The device below.
+    /// The underlying device.
     #[must_use]
     pub fn below(&self) -> &Arc<dyn BlockDevice> {
         &self.map.device
@@ -82,14 +82,14 @@ impl Mapped {
         Ok(())
     }
 
-    /// Cuts a read into requests to the device; what needs none is filled in at once.
+    /// Splits a read into requests to the device; parts that need none are filled immediately.
     fn cut<'b>(&self, number: usize, offset: u64, buf: &'b mut [u8], parts: &mut Vec<PhysicalRead<'b>>) -> Result<()> {
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
             let block = FsBlock(at / SIZE);
             let skip = (at % SIZE) as usize;
             let Some(index) = self.map.layout.index_of(block) else {
-                // up to the next mapped block there is one border only
+                // up to the next mapped block there is only one boundary
                 let end = self.map.layout.metadata_start() * SIZE;
                 let len = if at < end { end - at } else { SIZE }.min(rest.len() as u64) as usize;
                 let (part, after) = rest.split_at_mut(len);
@@ -101,7 +101,7 @@ impl Mapped {
             let mut blocks = Vec::new();
             let mut physical = 0;
             if len == SIZE as usize {
-                // as many as lie one behind the other
+                // as many as are adjacent
                 while let Some(entry) = match rest.len() / SIZE as usize > blocks.len() {
                     true => self.entry(block.get() + blocks.len() as u64)?,
                     false => None,
@@ -125,14 +125,14 @@ impl Mapped {
         Ok(())
     }
 
-    /// The index and the entry of a block, where it is mapped and was written.
+    /// The index and the entry of a block; `None` if it is not mapped or was never written.
     fn entry(&self, block: u64) -> Result<Option<(u64, Entry)>> {
         let Some(index) = self.map.layout.index_of(FsBlock(block)) else { return Ok(None) };
         let entry = self.map.entry(index).map_err(|e| Self::failed(block * SIZE, e))?;
         Ok(entry.map(|entry| (index, entry)))
     }
 
-    /// Checks what was read; a block that is not what it should be is read once more, for it may have moved.
+    /// Checks a part that was read; a block that does not match its entry is read once more, for it may have moved.
     fn check(&self, part: &mut PhysicalRead<'_>) -> Result<()> {
         for ((index, entry), bytes) in part.blocks.iter().zip(part.read.buf.chunks_mut(SIZE as usize)) {
             if Position::Block(*index).checksum(self.map.seed, bytes) != entry.checksum {
@@ -142,7 +142,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// File data lies where its number says; all else is not for writing.
+    /// Accepts writes of file data, whose block numbers are those of the device; refuses all others.
     fn admit_write(&self, offset: u64, len: u64) -> Result<()> {
         self.geometry().admit(Op::Write, offset, len)?;
         let (first, end) = (offset / SIZE, (offset + len).div_ceil(SIZE));

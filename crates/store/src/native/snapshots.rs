@@ -1,4 +1,4 @@
-//! The list of snapshots in memory, and what they pin.
+//! The list of snapshots in memory, and the blocks that they pin.
 
 use super::chunk_table::{table, unite};
 use super::{Bits, Map, MapLog, Mapped, node_over, slot_at};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Most nodes of snapshots' maps that are cached, all snapshots together: 20 MiB.
+/// The maximum number of cached nodes of snapshots' maps, all snapshots together: 20 MiB.
 const CACHED: usize = 1 << 12;
 
 /// The list, in its order; `None` for a record that is not in use.
@@ -20,11 +20,11 @@ pub type List = Arc<[Option<Snapshot>]>;
 /// A change to the list of snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SnapshotChange {
-    /// The generation becomes a snapshot, all of it.
+    /// The generation as a whole becomes a snapshot.
     Create {
-        /// A name that [`Snapshot::is_name`] accepts, and no snapshot has.
+        /// A name that [`Snapshot::is_name`] accepts, and that no snapshot has.
         name: Vec<u8>,
-        /// When it was made, in seconds since 1970.
+        /// The time of creation, in seconds since 1970.
         time: i64,
     },
     /// A snapshot is deleted.
@@ -34,11 +34,11 @@ pub enum SnapshotChange {
     },
 }
 
-/// The state of its snapshots that a volume's users share.
+/// The state of its snapshots that the users of a volume share.
 #[derive(Default)]
 pub(crate) struct Shared {
     lists: Mutex<Lists>,
-    /// Changes that generations will make which are not planned yet, with their numbers.
+    /// Requested changes of generations that are not planned yet, with their numbers.
     requests: Mutex<Vec<(u64, SnapshotChange)>>,
     /// By physical block, generation and checksum: a physical block may be reused when no snapshot pins it any more.
     nodes: Mutex<HashMap<(u64, u64, u32), Arc<Node>>>,
@@ -46,14 +46,14 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct Lists {
-    /// The list of the newest durable generation, once it was asked for.
+    /// The list of the newest durable generation, once it was read.
     now: Option<List>,
-    /// The list of the generation on its way.
+    /// The list of the generation being written.
     next: Option<List>,
 }
 
 impl Shared {
-    /// The generation on its way has this list.
+    /// Sets the list of the generation being written.
     pub(crate) fn prepare(&self, list: List) {
         self.lists.lock().next = Some(list);
     }
@@ -62,12 +62,12 @@ impl Shared {
         self.requests.lock().iter().any(|(of, _)| *of == generation)
     }
 
-    /// The changes of a generation that is planned.
+    /// Removes and returns the requested changes of a generation that is planned.
     pub(crate) fn take_requests(&self, generation: u64) -> Vec<SnapshotChange> {
         self.requests.lock().extract_if(.., |(of, _)| *of == generation).map(|(_, change)| change).collect()
     }
 
-    /// Discards the changes that the open generation was to make.
+    /// Discards the changes requested for the open generation.
     pub(crate) fn discard_requests(&self) {
         self.requests.lock().clear();
     }
@@ -92,7 +92,7 @@ fn load(map: &Map, count: u32) -> Result<Vec<Option<Snapshot>>> {
 }
 
 impl Mapped {
-    /// The list of snapshots of the newest durable generation. Of a snapshot that is open as a volume: none.
+    /// The list of snapshots of the newest durable generation. Empty for a snapshot that is open as a volume.
     ///
     /// # Errors
     /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged list.
@@ -104,8 +104,8 @@ impl Mapped {
         Ok(Arc::clone(self.shared.lists.lock().now.get_or_insert(list)))
     }
 
-    /// Changes the list when the open generation, of this number, is committed. To be called within an operation; the
-    /// caller sees to it that the change can be made.
+    /// Requests a change of the list with the commit of the open generation, which has this number. To be called within
+    /// an operation; the caller ensures that the change is possible.
     pub fn request(&self, generation: u64, change: SnapshotChange) {
         self.shared.requests.lock().push((generation, change));
     }
@@ -118,7 +118,7 @@ impl Mapped {
         self.shared.requests.lock().iter().any(creates)
     }
 
-    /// The generation that was on its way is durable.
+    /// Publishes the list of the generation that was written: it is durable.
     pub fn publish_snapshots(&self) {
         let mut lists = self.shared.lists.lock();
         if let Some(next) = lists.next.take() {
@@ -126,7 +126,7 @@ impl Mapped {
         }
     }
 
-    /// The volume as a snapshot has it.
+    /// The volume of a snapshot.
     #[must_use]
     pub fn at(&self, snapshot: &Snapshot) -> Self {
         let Map { device, layout, seed, .. } = &*self.map;
@@ -134,7 +134,7 @@ impl Mapped {
         Self { map: Arc::new(map), count: 0, shared: Arc::default(), regions: Arc::clone(&self.regions) }
     }
 
-    /// The map entry of a metadata block in the newest generation that was planned; `None` where it was never written.
+    /// The map entry of a metadata block in the newest planned generation; `None` if it was never written.
     ///
     /// # Errors
     /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged map.
@@ -153,7 +153,7 @@ impl Mapped {
     /// The content of a metadata block of a snapshot.
     ///
     /// # Errors
-    /// As [`Mapped::entry_of`]; where what lies there is not what the entry says.
+    /// As [`Mapped::entry_of`]; if the content does not match the entry.
     pub fn read_entry(&self, block: FsBlock, entry: &Entry) -> Result<Vec<u8>> {
         let index = self.map.layout.index_of(block).unwrap_or(u64::MAX);
         self.map.read(entry, Position::Block(index))
@@ -184,7 +184,8 @@ impl Mapped {
         Ok(Some(entry))
     }
 
-    /// Physical blocks that a snapshot pins and neither another one nor the newest durable generation.
+    /// The number of physical blocks pinned by a snapshot but neither by another one nor used by the newest durable
+    /// generation.
     ///
     /// # Errors
     /// As [`Mapped::snapshots`].
@@ -208,10 +209,10 @@ impl Mapped {
     }
 }
 
-/// A block of a snapshot's chunk table, shared by those that have the same.
+/// A block of a snapshot's chunk table, shared by snapshots that have the same.
 type Table = Arc<[Option<Chunk>]>;
 
-/// The list as an engine has it, with what each snapshot pins.
+/// The engine's list, with the blocks that each snapshot pins.
 #[derive(Default)]
 pub(crate) struct Snapshots {
     records: Vec<Option<Snapshot>>,
@@ -232,7 +233,7 @@ impl Snapshots {
         Ok(all)
     }
 
-    /// The list as it is now.
+    /// The present list.
     pub(crate) fn list(&self) -> List {
         self.records.clone().into()
     }
@@ -243,7 +244,7 @@ impl Snapshots {
         self.records.len() as u32
     }
 
-    /// Adds a snapshot with its chunk table; the block of the list that changes, `None` where the list is full.
+    /// Adds a snapshot with its chunk table. Returns the changed block of the list; `None` if the list is full.
     pub(crate) fn add(&mut self, snapshot: Snapshot, table: impl Iterator<Item = Vec<Option<Chunk>>>) -> Option<u64> {
         let slot = self.records.iter().position(Option::is_none).unwrap_or(self.records.len());
         if slot as u64 >= format::native::snapshots::MOST {
@@ -260,7 +261,7 @@ impl Snapshots {
         Some((slot / RECORDS) as u64)
     }
 
-    /// Removes the snapshot of a name; the block of the list that changes, `None` where there is none of that name.
+    /// Removes a snapshot by name. Returns the changed block of the list; `None` if no snapshot has this name.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<u64> {
         let slot = self.records.iter().position(|record| record.as_ref().is_some_and(|record| record.name == name))?;
         (self.records[slot], self.tables[slot]) = (None, Vec::new());
@@ -271,13 +272,13 @@ impl Snapshots {
         Some((slot / RECORDS) as u64)
     }
 
-    /// The bytes of a block of the list; `None` where no record in it is in use.
+    /// The bytes of a block of the list; `None` if no record in it is in use.
     pub(crate) fn block(&self, block: u64) -> Option<Vec<u8>> {
         let records = self.records.chunks(RECORDS).nth(usize::try_from(block).ok()?)?;
         records.iter().any(Option::is_some).then(|| format::native::snapshots::to_bytes(records))
     }
 
-    /// The physical blocks that they pin, all together.
+    /// The physical blocks that all snapshots together pin.
     pub(crate) fn pinned(&self) -> BTreeMap<u32, Bits> {
         let mut pinned = BTreeMap::new();
         let blocks = self.tables.iter().map(Vec::len).max().unwrap_or(0);
@@ -294,7 +295,7 @@ impl Snapshots {
     }
 }
 
-/// The blocks of a table, those that are equal shared with another one.
+/// The blocks of a table; equal blocks are shared with another one.
 fn shared(blocks: impl Iterator<Item = Vec<Option<Chunk>>>, like: Option<&Vec<Table>>) -> Vec<Table> {
     let share = |(n, block): (usize, Vec<Option<Chunk>>)| match like.and_then(|like| like.get(n)) {
         Some(same) if same[..] == block[..] => Arc::clone(same),

@@ -1,4 +1,4 @@
-//! The numbers of a native volume, for callers that only look at it.
+//! The numbers of a native volume, for callers that only inspect it.
 
 use super::{Mapped, Snapshots, superblock, table};
 use crate::Result;
@@ -9,12 +9,12 @@ use format::native::superblock::NativeSuperblock;
 use format::native::{CHUNK_BLOCKS, Layout};
 use std::sync::Arc;
 
-/// A native volume as its newest superblock has it.
+/// A native volume as described by its newest superblock.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// The superblock.
     pub superblock: NativeSuperblock,
-    /// The block of the device where it lies: 0 or 1.
+    /// The block of the superblock on the device: 0 or 1.
     pub copy: u64,
     /// Chunks of the metadata regions.
     pub chunks: u64,
@@ -22,14 +22,14 @@ pub struct Summary {
     pub physical_blocks: u64,
     /// Physical blocks that the newest generation uses, those of the two superblocks among them.
     pub used: u64,
-    /// Physical blocks that it does not use and a snapshot does.
+    /// Physical blocks that only snapshots use.
     pub pinned: u64,
     /// The snapshots, in the order of their list.
     pub snapshots: Vec<Snapshot>,
 }
 
 impl Summary {
-    /// Reads them.
+    /// Reads the summary of a volume.
     ///
     /// # Errors
     /// Those of the device, and for a superblock, a map or a table that is not valid.

@@ -1,9 +1,10 @@
 //! Writing a recovered journal home.
 //!
 //! 1. All copies are written and flushed before the log is emptied, and the log is emptied and flushed before the
-//!    volume says that it needs no replay. Cut anywhere, it is done again from the start and comes to the same.
-//! 2. The number that the log goes on with was never used: blocks of a transaction that was cut cannot be taken for
-//!    part of a later one.
+//!    volume is marked as needing no replay. After an interruption at any point it can be repeated from the start, with
+//!    the same result.
+//! 2. The sequence number that the log continues with was never used: blocks of an interrupted transaction cannot be
+//!    mistaken for part of a later one.
 
 use super::replayed::{ESCAPED, Replayed};
 use super::{Recovered, Recovery};
@@ -19,7 +20,7 @@ use zerocopy::IntoBytes;
 const BATCH: usize = 8 << 20;
 
 impl Recovery for Recovered {
-    /// No block of the volume has a newer copy in the journal.
+    /// Whether no block of the volume has a newer copy in the journal.
     fn is_empty(&self) -> bool {
         self.copies.is_empty()
     }
@@ -28,16 +29,15 @@ impl Recovery for Recovered {
         Arc::new(Replayed::new(volume, self))
     }
 
-    /// Writes what the journal holds to its home places on `volume`, empties the journal, and takes the mark that asks
-    /// for a replay off the volume's superblock. Afterwards the volume is what the kernel's replay would have made of
-    /// it.
+    /// Writes the journal's copies to their home locations on `volume`, empties the journal, and clears the mark in the
+    /// volume's superblock that asks for a replay. Afterwards the volume is the same as after the kernel's replay.
     ///
-    /// An error that made the kernel abort the journal ([`Recovered::errno`]) moves into the volume's superblock: it is
-    /// marked as having errors.
+    /// An error that made the kernel abort the journal ([`Recovered::errno`]) is moved into the volume's superblock: it
+    /// is marked as having errors.
     ///
     /// # Errors
-    /// [`Error::Journal`] where the log is damaged or holds fast commits, before anything is written. Those of the
-    /// devices. `Corrupt` where the volume has no superblock when the copies are home.
+    /// [`Error::Journal`] if the log is damaged or contains fast commits, before anything is written. Those of the
+    /// devices. `Corrupt` if the volume has no superblock after the copies are home.
     fn apply(&self, volume: &dyn BlockDevice) -> Result<()> {
         if let Some(first) = self.damage.first() {
             let more = match self.damage.len() {
@@ -89,7 +89,7 @@ fn write_home(recovered: &Recovered, volume: &dyn BlockDevice) -> Result<()> {
         for run in batch.chunk_by(|(a, _), (b, _)| follows(*a, *b)) {
             let (part, after) = rest.split_at(run.len() * size);
             rest = after;
-            // it fits: every home block was found to lie on the volume
+            // it fits: every home block was checked to be on the volume
             writes.push(Write::new(run[0].0.get().saturating_mul(size as u64), part));
         }
         volume.write_many(&mut writes);
@@ -119,13 +119,13 @@ fn empty_log(recovered: &Recovered) -> Result<()> {
     Ok(journal.device.flush()?)
 }
 
-/// Changes the volume's superblock, as one write of it alone.
+/// Changes the volume's superblock with a single write.
 fn edit_superblock(volume: &dyn BlockDevice, change: impl FnOnce(&mut DiskSuperblock)) -> Result<()> {
     let mut bytes = [0; DiskSuperblock::SIZE];
     volume.read(superblock::OFFSET, &mut bytes)?;
     let mut sb = DiskSuperblock::from_slice(&bytes)
         .filter(|sb| sb.s_magic == superblock::MAGIC)
-        .ok_or_else(|| format::Error::corrupt(Structure::Superblock, "not there after its journal was replayed"))?;
+        .ok_or_else(|| format::Error::corrupt(Structure::Superblock, "missing after its journal was replayed"))?;
     let before = sb;
     change(&mut sb);
     if sb != before {

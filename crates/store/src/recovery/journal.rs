@@ -1,4 +1,4 @@
-//! The location of a journal, and reading its blocks.
+//! The location of a journal, and reads of its blocks.
 
 use crate::{Error, Result};
 use blockdev::{BlockDevice, Read};
@@ -7,7 +7,7 @@ use format::jbd2::JournalSuperblock;
 use format::{FsBlock, Structure, superblock};
 use std::{ops::Range, sync::Arc};
 
-/// Blocks of a device that follow each other.
+/// Adjacent blocks of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockExtent {
     /// The first block.
@@ -21,10 +21,10 @@ pub struct BlockExtent {
 pub struct JournalLocation {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) block_size: u32,
-    /// each with the journal's block at which it begins; ascending
+    /// each with its first block's number in the journal; ascending
     runs: Vec<(u64, BlockExtent)>,
     blocks: u64,
-    /// the journal's block that holds its superblock
+    /// the number of the superblock's block in the journal
     superblock: u32,
 }
 
@@ -34,7 +34,7 @@ fn corrupt(what: &'static str) -> Error {
 
 impl JournalLocation {
     /// A journal inside the volume: `runs` are the blocks of the journal's inode, all of them and in the file's order;
-    /// a hole before the end of such a file is for the caller to refuse.
+    /// the caller has to refuse a file with a hole before its end.
     pub fn internal(
         volume: Arc<dyn BlockDevice>,
         block_size: u32,
@@ -56,19 +56,19 @@ impl JournalLocation {
     /// journal's `uuid`.
     ///
     /// # Errors
-    /// `Corrupt` where the device is no journal, or another one, or one for another block size.
+    /// `Corrupt` if the device is not a journal, is that of another volume, or has another block size.
     pub fn external(device: Arc<dyn BlockDevice>, block_size: u32, uuid: &[u8; 16]) -> Result<Self> {
         let mut bytes = [0; superblock::DiskSuperblock::SIZE];
         device.read(superblock::OFFSET, &mut bytes)?;
         let disk = superblock::DiskSuperblock::from_slice(&bytes)
             .filter(|disk| disk.s_magic == superblock::MAGIC)
             .filter(|disk| disk.features().incompat.contains(Incompat::JOURNAL_DEV))
-            .ok_or_else(|| corrupt("the specified journal device contains none"))?;
+            .ok_or_else(|| corrupt("the specified journal device contains no journal"))?;
         if disk.s_uuid != *uuid {
             return Err(corrupt("the specified journal device belongs to another volume"));
         }
         if 1024u32.checked_shl(disk.s_log_block_size.get()) != Some(block_size) {
-            return Err(corrupt("its device has another block size than the volume"));
+            return Err(corrupt("the block size of its device differs from that of the volume"));
         }
         // on such a device the log's block numbers are the device's own
         let blocks = disk.blocks_count();
@@ -82,7 +82,7 @@ impl JournalLocation {
         })
     }
 
-    /// It has a device of its own.
+    /// Whether it has a device of its own.
     pub fn is_external(&self) -> bool {
         // inside the volume the journal begins with its superblock
         self.superblock != 0
@@ -91,20 +91,20 @@ impl JournalLocation {
     /// Reads its superblock.
     ///
     /// # Errors
-    /// Those of the device; `Unsupported` and `Corrupt` for a superblock that cannot be relied on.
+    /// Those of the device; `Unsupported` and `Corrupt` for a superblock that cannot be used.
     pub fn read_superblock(&self) -> Result<JournalSuperblock> {
         let mut block = vec![0; self.block_size as usize];
         self.read(self.superblock, &mut block)?;
         Ok(JournalSuperblock::parse(&block, self.block_size, self.blocks)?)
     }
 
-    /// The byte on the device at which its superblock begins.
+    /// The first byte of its superblock on the device.
     pub(crate) fn superblock_position(&self) -> Result<u64> {
         self.position(self.superblock)
     }
 
-    /// The byte on the device at which the journal's block `block` begins, and the number of its blocks that follow
-    /// each other from there on.
+    /// The first byte of the journal's block `block` on the device, and the number of journal blocks that are adjacent
+    /// from there on.
     fn find(&self, block: u32) -> Result<(u64, u64)> {
         let block = u64::from(block);
         let index = self.runs.partition_point(|&(start, _)| start <= block);
@@ -117,10 +117,10 @@ impl JournalLocation {
                 let at = run.first.checked_add(inside)?.get().checked_mul(self.block_size.into())?;
                 Some((at, left))
             })
-            .ok_or_else(|| corrupt("a block of it lies beyond its end"))
+            .ok_or_else(|| corrupt("one of its blocks is beyond its end"))
     }
 
-    /// The byte on the device at which the journal's block `block` begins.
+    /// The first byte of the journal's block `block` on the device.
     pub(crate) fn position(&self, block: u32) -> Result<u64> {
         self.find(block).map(|(at, _)| at)
     }
@@ -148,7 +148,7 @@ impl JournalLocation {
 /// Bytes read ahead at a time.
 const WINDOW: usize = 512 << 10;
 
-/// Reads a range of the journal's blocks, ahead and in large pieces.
+/// Reads a range of the journal's blocks ahead of use, in large requests.
 pub(super) struct Window<'a> {
     journal: &'a JournalLocation,
     bounds: Range<u32>,

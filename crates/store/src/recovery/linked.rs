@@ -1,16 +1,15 @@
-//! The repair of a volume that was written by linked writes: what its list says was about to change is brought to an
-//! end, or taken back.
+//! The repair of a volume that was written by linked writes: the changes described in its list are completed, or
+//! undone.
 //!
-//! 1. Nothing is written before everything that the slots name was found to be as before or as after: else
+//! 1. Nothing is written before everything that the slots name was found in its old or its new state: else
 //!    [`Finding::Check`].
-//! 2. An inode's place in the table is the version of the file that there is. Pointers and bits of bitmaps are made to
-//!    fit it. Directories, files that took another's name and owners of changed attributes go forward; freed files are
-//!    freed; of new files that are not there the names go.
-//! 3. All of it follows from a volume that was not changed yet. What is to be written goes into the redo area first,
-//!    whole and flushed, then to its places, flushed, and then the volume is marked clean. Cut anywhere, the same comes
-//!    of it.
-//! 4. Memory: what the two slots hold, and what is written. Requests: for what the slots name, none for what they do
-//!    not.
+//! 2. An inode's slot in the table determines the version of the file. Pointers and bits of bitmaps are made to match
+//!    it. Directories, files that took another's name and owners of changed attributes are rolled forward; freed files
+//!    are freed; the names of new files that do not exist are removed.
+//! 3. All of it is computed from the unchanged volume. The writes are logged in the redo area first, completely and
+//!    flushed, then made in their locations, flushed, and then the volume is marked clean. An interruption at any point
+//!    does not change the result.
+//! 4. Memory: the content of the two slots, and the writes. Requests: only for what the slots name.
 
 mod files;
 mod names;
@@ -29,48 +28,49 @@ use zerocopy::IntoBytes;
 /// The location of a volume's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct List {
-    /// Its first byte on the device.
+    /// The first byte of the list on the device.
     pub at: u64,
-    /// Its areas.
+    /// The areas of the list.
     pub areas: Areas,
-    /// The largest counter in it.
+    /// The largest counter in the list.
     pub counter: u64,
 }
 
-/// The action that a list calls for.
+/// The action that a list requires.
 pub enum Finding {
-    /// It does not belong to this volume as it stands: it was written by others since, or the list is damaged.
+    /// The list does not belong to the present state of this volume: other software wrote the volume since, or the list
+    /// is damaged.
     Void,
-    /// The volume needs a full check; why, as a phrase without a full stop.
+    /// The volume needs a full check; the reason, as a phrase without a full stop.
     Check(&'static str),
-    /// This.
+    /// The volume needs this repair.
     Repair(LinkedRepair),
 }
 
 /// A repair that was computed and not written yet.
 pub struct LinkedRepair {
     redo: Redo,
-    /// The byte at which the redo area lies.
+    /// The first byte of the redo area on the device.
     redo_at: u64,
-    /// It is in the redo area already.
+    /// The repair is in the redo area already.
     is_logged: bool,
     mutant: Injected<Mutant>,
     /// Inodes that the list names.
     pub inodes: usize,
-    /// New files that did not land, whose names go.
+    /// New files that did not reach the device, whose names are removed.
     pub lost: usize,
 }
 
-/// The slots that count, the older one first, and how far the list was written.
+/// The valid slots, the older one first, and how far the list was written.
 struct Slots {
     counting: Vec<Slot>,
     redo: Option<Redo>,
 }
 
-/// Reads a list that was made for linked writes; its largest counter.
+/// Reads a list that was created for linked writes; returns its largest counter.
 ///
 /// # Errors
-/// [`Error::Linked`] where an area of it was not written by linked writes for this volume. Those of the device.
+/// [`Error::Linked`] if an area of it was not written by linked writes for this volume. Those of the device.
 pub fn read_counter(volume: &dyn BlockDevice, uuid: &[u8; 16], at: u64, areas: Areas) -> Result<u64> {
     let mut counter = None;
     for parity in [0, 1] {
@@ -86,7 +86,7 @@ pub fn read_counter(volume: &dyn BlockDevice, uuid: &[u8; 16], at: u64, areas: A
     counter.filter(|counter| *counter < u64::MAX - 2).ok_or(Error::Linked("the list of linked writes is damaged"))
 }
 
-/// Finds out what the list says of a volume that was not unmounted. Nothing is written.
+/// Determines the action that the list of a volume which was not unmounted requires. Nothing is written.
 ///
 /// # Errors
 /// Those of the device.
@@ -94,7 +94,7 @@ pub fn find(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List) -> Resul
     find_as(volume, sb, list, Injected::default())
 }
 
-/// As [`find`], with a defect.
+/// As [`find`], with an injected defect.
 ///
 /// # Errors
 /// As [`find`].
@@ -145,7 +145,7 @@ fn find_as(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: I
     Ok(Finding::Repair(LinkedRepair { redo, redo_at, is_logged: false, mutant, inodes, lost }))
 }
 
-/// The slots that count; `None` where none does.
+/// The valid slots; `None` if there are none.
 fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Injected<Mutant>) -> Result<Option<Slots>> {
     let mount = mount_sum(&sb.disk);
     let mut found: Vec<Slot> = Vec::new();
@@ -169,7 +169,7 @@ fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Injec
         found.drain(..found.len() - 1);
         return Ok(Some(Slots { counting: found, redo: Some(redo) }));
     }
-    // the newest one, as far as its fresh blocks landed with it
+    // the newest one, if the blocks allocated with it reached the device
     if !mutant.is(Mutant::BelieveFresh)
         && let Some(newest) = found.last()
         && !has_fresh(volume, sb, newest)?
@@ -190,8 +190,8 @@ fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Injec
     Ok(Some(Slots { counting: found, redo: None }))
 }
 
-/// The repair that follows a slot, where it was begun: asked before anything that it changes is looked at, such as
-/// names in blocks that were allocated with the slot.
+/// The repair of a slot, if it was begun: called before anything that it changes is read, such as names in blocks that
+/// were allocated with the slot.
 fn logged(volume: &dyn BlockDevice, newest: &Slot, list: List) -> Result<Option<Redo>> {
     let mut area = vec![0; list.areas.redo as usize];
     volume.read(list.at + list.areas.redo_at(), &mut area)?;
@@ -205,7 +205,7 @@ fn logged(volume: &dyn BlockDevice, newest: &Slot, list: List) -> Result<Option<
     Ok(Redo::parse(&area).ok().filter(follows))
 }
 
-/// The blocks of metadata that a generation allocated are on the device as the slot names them.
+/// Whether the metadata blocks that a generation allocated are on the device as the slot describes them.
 fn has_fresh(volume: &dyn BlockDevice, sb: &Superblock, slot: &Slot) -> Result<bool> {
     let mut block = vec![0; sb.geometry.block_size as usize];
     for fresh in &slot.fresh {
@@ -218,7 +218,7 @@ fn has_fresh(volume: &dyn BlockDevice, sb: &Superblock, slot: &Slot) -> Result<b
     Ok(true)
 }
 
-/// The superblock with the mark of a clean volume.
+/// The superblock, marked clean.
 fn marked_clean(volume: &dyn BlockDevice) -> Result<DiskSuperblock> {
     let mut bytes = [0; DiskSuperblock::SIZE];
     volume.read(OFFSET, &mut bytes)?;
@@ -237,14 +237,14 @@ impl LinkedRepair {
 }
 
 impl Recovery for LinkedRepair {
-    /// Never: the mark goes in any case.
+    /// Always `false`: the mark is cleared in any case.
     fn is_empty(&self) -> bool {
         false
     }
 
     fn overlay(&self, volume: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
         let overlay = Overlay::new(volume);
-        // memory does not fail, and what is read below is read again by who looks at the volume
+        // writes to memory do not fail, and a read error here occurs again when the volume is used
         let _ = self.write(&overlay);
         if let Ok(sb) = marked_clean(&overlay) {
             let _ = overlay.write(OFFSET, sb.as_bytes());

@@ -5,8 +5,8 @@ use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 use format::{FsBlock, jbd2};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// A volume as it will be when its journal has been replayed: each block that has a newer copy in the journal is read
-/// from there. Refuses writes.
+/// A volume with its journal replayed: each block that has a newer copy in the journal is read from there. Refuses
+/// writes.
 pub struct Replayed {
     volume: Arc<dyn BlockDevice>,
     journal: Arc<dyn BlockDevice>,
@@ -14,10 +14,10 @@ pub struct Replayed {
     copies: Arc<BTreeMap<FsBlock, LoggedCopy>>,
 }
 
-/// The bytes that an escaped block begins with, and its copy in the log does not.
+/// The first bytes of an escaped block, which its copy in the log lacks.
 pub(super) const ESCAPED: [u8; 4] = jbd2::MAGIC.to_be_bytes();
 
-/// The requests that one or more reads come to, each with the number of the read it is part of.
+/// The requests for one or more reads, each with the index of the read it is part of.
 #[derive(Default)]
 struct Parts<'b> {
     volume: Vec<(usize, Read<'b>)>,
@@ -25,7 +25,7 @@ struct Parts<'b> {
 }
 
 impl Replayed {
-    /// `volume`, whose journal was found to hold `recovered`.
+    /// Creates the view of `volume`, whose journal contains `recovered`.
     pub fn new(volume: Arc<dyn BlockDevice>, recovered: &Recovered) -> Self {
         Self {
             volume,
@@ -35,10 +35,10 @@ impl Replayed {
         }
     }
 
-    /// The copies that a read must look at.
+    /// The copies in the range of a read.
     fn copies(&self, offset: u64, len: usize) -> impl Iterator<Item = (u64, LoggedCopy)> {
         let last = (len as u64).checked_sub(1).and_then(|more| offset.checked_add(more));
-        // where there is no last byte, or none a number can name, the volume itself answers
+        // without a last byte, or with one beyond 64 bits, the volume itself is read
         let range = last.map(|last| FsBlock(offset / self.block_size)..=FsBlock(last / self.block_size));
         range
             .into_iter()
@@ -46,7 +46,7 @@ impl Replayed {
             .map(|(block, copy)| (block.get() * self.block_size, *copy))
     }
 
-    /// Splits a read at the copies. What an escape hides is filled in at once.
+    /// Splits a read at the copies. Bytes that were replaced by an escape are filled in immediately.
     fn split<'b>(&self, number: usize, offset: u64, buf: &'b mut [u8], parts: &mut Parts<'b>) {
         let mut at = offset;
         let mut rest = buf;
@@ -74,7 +74,7 @@ impl Replayed {
     }
 }
 
-/// Makes the requests in one batch.
+/// Submits the requests in one batch.
 fn submit<'b>(
     device: &dyn BlockDevice,
     parts: Vec<(usize, Read<'b>)>,

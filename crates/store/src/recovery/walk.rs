@@ -1,4 +1,4 @@
-//! The walk along the log.
+//! The walk through the log.
 
 use super::journal::{JournalLocation, Window};
 use super::{Damage, LoggedCopy, Recovered};
@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Finds the newest copy of every block in the journal of a volume that has `volume_blocks` blocks. Writes nothing.
 ///
 /// # Errors
-/// Those of the device; `Unsupported` and `Corrupt` for a journal superblock that cannot be relied on, and
-/// `Unsupported` for fast commits with unknown features. Damage further on is not an error: see [`Recovered::damage`].
+/// Those of the device; `Unsupported` and `Corrupt` for a journal superblock that cannot be used, and `Unsupported` for
+/// fast commits with unknown features. Damage in the log is not an error: see [`Recovered::damage`].
 pub fn recover(journal: &JournalLocation, volume_blocks: u64) -> Result<Recovered> {
     let superblock = journal.read_superblock()?;
     let mut recovered = Recovered {
@@ -47,7 +47,7 @@ pub fn recover(journal: &JournalLocation, volume_blocks: u64) -> Result<Recovere
     recovered.transactions = walk.transactions;
     recovered.next_sequence = walk.sequence;
     recovered.damage = walk.damage;
-    // fast commits build upon the last transaction; where that is in doubt, so are they
+    // fast commits are based on the last transaction; if that is in doubt, so are they
     if recovered.damage.is_empty() {
         let area = superblock.fast_commit_blocks();
         let mut window = Window::new(journal, area.clone());
@@ -67,28 +67,28 @@ struct Walk<'a> {
     journal: &'a JournalLocation,
     format: &'a LogFormat,
     window: Window<'a>,
-    /// the next block to look at
+    /// the next block to read
     position: u32,
     /// blocks of the log not yet visited
     left: u32,
     first: u32,
     end: u32,
     volume_blocks: u64,
-    /// the transaction that must come next
+    /// the sequence number that the next transaction must have
     sequence: u32,
-    /// when the last transaction was committed, seconds
+    /// the time of the last commit, in seconds
     committed_at: u64,
     copies: BTreeMap<FsBlock, LoggedCopy>,
     transactions: u32,
     damage: Vec<Damage>,
 }
 
-/// The part seen so far of a transaction whose commit block has not come yet.
+/// The part read so far of a transaction whose commit block has not been found yet.
 struct Pending {
     copies: Vec<(FsBlock, LoggedCopy)>,
-    /// Revoke blocks, read again at the commit: what they name may be far more than what is logged.
+    /// Revoke blocks, read again at the commit: they may list far more blocks than are logged.
     revoke_blocks: Vec<u32>,
-    /// First scheme of checksums: over descriptor and data blocks.
+    /// The checksum over descriptor and data blocks (first scheme).
     checksum: u32,
     /// A descriptor or revoke block whose checksum does not match.
     suspect: Option<u32>,
@@ -104,7 +104,7 @@ impl Pending {
 impl Walk<'_> {
     fn run(&mut self) -> Result<()> {
         let mut pending = Pending::new();
-        // with asynchronous commits: a transaction whose commit block came before its blocks
+        // with asynchronous commits: a transaction whose commit block was written before its blocks
         let mut unfinished = None;
         let mut block = vec![0; self.journal.block_size as usize];
         while self.left > 0 {
@@ -135,7 +135,7 @@ impl Walk<'_> {
                     let time = self.format.commit_seconds(&block);
                     let matches = self.format.commit_matches(&block, pending.checksum);
                     if let Some((_, (sequence, block))) = unfinished {
-                        // another commit behind it: it was not the end of the log after all
+                        // another commit after it: it was not the end of the log after all
                         self.damage.push(Damage::Checksum { sequence, block });
                         break;
                     }
@@ -160,7 +160,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Goes to the next block of the log, which follows its last one with its first.
+    /// Advances to the next block of the log, whose first block follows its last one.
     fn step(&mut self) {
         self.left -= 1;
         self.position += 1;
@@ -169,7 +169,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the blocks behind a descriptor block; `false` where there cannot be that many.
+    /// Adds the blocks after a descriptor block; `false` if the log has fewer blocks.
     fn descriptor(&mut self, descriptor: &[u8], sequence: u32, pending: &mut Pending) -> Result<bool> {
         let sums_transaction = self.format.sums_transactions();
         if sums_transaction {

@@ -1,12 +1,11 @@
-//! Code that the tests of recovery and of the journal engine share.
+//! Code shared by the tests of recovery and of the journal engine.
 
 use extant_store::recovery::BlockExtent;
 use format::FsBlock;
 use std::fmt::Write;
 use testkit::{Image, tools};
 
-/// The blocks of an inode that is named as debugfs wants it (`<8>`, `/file`), as debugfs maps them, in the file's
-/// order.
+/// The blocks of an inode, named in the syntax of debugfs (`<8>`, `/file`), as debugfs maps them, in the file's order.
 pub(crate) fn runs_of(image: &Image, inode: &str) -> Vec<BlockExtent> {
     let size = testkit::oracle::debugfs(image.path(), &format!("stat {inode}"));
     let size = size.split("Size: ").nth(1).and_then(|rest| rest.split_whitespace().next());

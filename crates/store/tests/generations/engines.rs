@@ -1,11 +1,11 @@
-//! The engines `none` and `dirty-bit`: what goes over the device, in which order.
+//! The engines `none` and `dirty-bit`: the requests to the device, and their order.
 
 use super::support::*;
 use extant_store::engine::{DirtyBit, Unordered};
 use simdev::Logged;
 use std::time::Duration;
 
-/// The requests that went over the device: the byte of a mark, `w` for a block, `|` for a flush.
+/// The requests to the device: the byte of a mark, `w` for a block, `|` for a flush.
 fn story(device: &simdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
     let log = device.log().unwrap();
     let describe = |(index, entry): (usize, &simdev::Entry)| match entry.what {
@@ -27,7 +27,7 @@ fn none_marks_the_volume_from_mount_to_unmount() {
     store.tick(INTERVAL).unwrap();
     fill(&store, 2, 1);
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|w|w|", "on time, and when a caller waits");
+    assert_eq!(story(&device), "n|w|w|", "after the interval, and when a caller waits");
     store.stop_writing().unwrap();
     assert_eq!(story(&device), "n|w|w|c|");
 }
@@ -44,7 +44,7 @@ fn the_dirty_bit_is_set_before_the_first_write_and_taken_away_when_it_is_quiet()
     assert_eq!(story(&device), "n|w|");
     fill(&store, 2, 1);
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|w|w|", "marked once for a busy time");
+    assert_eq!(story(&device), "n|w|w|", "marked once for a busy period");
     tick(0);
     fill(&store, 3, 1);
     tick(500);
@@ -56,7 +56,7 @@ fn the_dirty_bit_is_set_before_the_first_write_and_taken_away_when_it_is_quiet()
     assert_eq!(story(&device), "n|w|w|w|c|");
     tick(9000);
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|w|w|w|c|", "a clean volume is left alone");
+    assert_eq!(story(&device), "n|w|w|w|c|", "a clean volume is not written");
     fill(&store, 4, 1);
     store.stop_writing().unwrap();
     assert_eq!(story(&device), "n|w|w|w|c|n|w|c|");
@@ -74,17 +74,17 @@ fn what_is_due_next_is_known() {
     let quiet = |millis| Some(Duration::from_millis(millis) + Duration::from_secs(1));
     assert_eq!(due(&store, 0), None, "nothing was done");
     fill(&store, 1, 1);
-    assert_eq!(due(&store, 100), quiet(100), "the quiet comes before the interval");
+    assert_eq!(due(&store, 100), quiet(100), "the quiet time ends before the interval");
     fill(&store, 2, 1);
     assert_eq!(due(&store, 600), quiet(600), "it begins anew");
-    assert_eq!(due(&store, 1600), quiet(600), "all is written, but the mark stands");
+    assert_eq!(due(&store, 1600), quiet(600), "everything is written, but the volume is still marked");
     assert_eq!(due(&store, 1700), None, "the volume is marked clean");
     let (store, _) = start(recorded(), Box::new(Unordered::new(SIZE as u32, 64)));
     assert_eq!(due(&store, 0), None);
     fill(&store, 1, 1);
     assert_eq!(due(&store, 100), Some(Duration::from_millis(100) + INTERVAL));
     store.sync().unwrap();
-    assert_eq!(due(&store, 200), None, "a caller had it written");
+    assert_eq!(due(&store, 200), None, "a sync wrote it");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn work_is_reported_behind_each_operation() {
     fill(&store, 1, 1);
     assert_eq!(seen.load(std::sync::atomic::Ordering::SeqCst), 1);
     store.sync().unwrap();
-    assert_eq!(seen.load(std::sync::atomic::Ordering::SeqCst), 2, "and behind a plan");
+    assert_eq!(seen.load(std::sync::atomic::Ordering::SeqCst), 2, "and after a plan");
 }
 
 #[test]

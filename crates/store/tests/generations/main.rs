@@ -1,4 +1,4 @@
-//! Generations: whole operations, copies of what is on its way, limits, times, failures, threads.
+//! Generations: whole operations, copies of blocks that are being written, limits, timeouts, failures, threads.
 
 mod engines;
 mod support;
@@ -78,7 +78,7 @@ fn what_is_not_home_stays_in_memory() {
             rig.store.sync().unwrap();
         }
     }
-    // far more than the cache holds
+    // far more than the capacity of the cache
     (100..250).for_each(|number| drop(rig.store.block(FsBlock(number)).unwrap()));
     let before = device.counters().reads.requests;
     (0..60).for_each(|number| assert_eq!(rig.store.block(FsBlock(number)).unwrap()[0], 0xD0));
@@ -87,7 +87,7 @@ fn what_is_not_home_stays_in_memory() {
     rig.store.sync().unwrap();
     (100..250).for_each(|number| drop(rig.store.block(FsBlock(number)).unwrap()));
     (0..60).for_each(|number| assert_eq!(rig.store.block(FsBlock(number)).unwrap()[0], 0xD0));
-    assert!(device.counters().reads.requests > before + 150, "blocks that are home may go");
+    assert!(device.counters().reads.requests > before + 150, "blocks that are home can be evicted");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_freed_block_is_not_written_and_its_place_may_hold_data() {
     assert_eq!(rig.shown()[0].forgotten, [(9, 1), (30, 5)]);
     assert_eq!(block(&device, 9), 9);
 
-    // freed while an older content is on its way: that counts until its pin is gone
+    // freed while an older content is being written: that counts until its pin is removed
     rig.home.store(false, Ordering::SeqCst);
     fill(&rig.store, 10, 0xE2);
     rig.store.sync().unwrap();
@@ -112,14 +112,14 @@ fn a_freed_block_is_not_written_and_its_place_may_hold_data() {
     rig.store.begin(1).unwrap().write_data(InodeNo(12), FsBlock(10), 0, &[0xE3; SIZE]).unwrap();
     assert_eq!(rig.store.block(FsBlock(10)).unwrap()[0], 0xE3, "the old content was still in the cache");
 
-    // freed and used again in one generation
+    // freed and allocated again in one generation
     fill(&rig.store, 11, 0xE4);
     forget(11, 1);
     rig.store.begin(1).unwrap().fresh(FsBlock(11), TAG, |bytes| bytes[1..].fill(0xE5));
     rig.store.sync().unwrap();
     let shown = rig.shown().pop().unwrap();
     assert_eq!((shown.blocks.len(), shown.forgotten), (1, vec![(11, 1)]));
-    assert_eq!(shown.blocks[0].data[..2], [0, 0xE5], "fresh begins as zeroes");
+    assert_eq!(shown.blocks[0].data[..2], [0, 0xE5], "a fresh block begins as zeroes");
 }
 
 #[test]
@@ -153,17 +153,17 @@ fn an_operation_is_extended_while_its_generation_has_space() {
         fill(&rig.store, n, 0xF0);
     }
     let mut first = rig.store.begin(4).unwrap();
-    assert!(!first.extend(7), "more than one operation may announce");
+    assert!(!first.extend(7), "more than the maximum of one operation");
     assert!(first.extend(6));
     let mut second = rig.store.begin(5).unwrap();
     assert!(!second.extend(2), "24 are dirty, and 15 announced");
     assert!(second.extend(1));
     assert_eq!(first.generation(), second.generation());
     drop(first);
-    assert!(second.extend(4), "what the first announced is free again");
+    assert!(second.extend(4), "the credits of the first are available again");
     drop(second);
-    assert!(rig.shown().is_empty(), "to extend never closes a generation");
-    // what was announced is returned: so much fits in again
+    assert!(rig.shown().is_empty(), "extending never closes a generation");
+    // credits were returned: as many fit again
     let operations: Vec<_> = std::iter::repeat_with(|| rig.store.begin(8).unwrap()).take(2).collect();
     assert!(rig.shown().is_empty() && operations.len() == 2);
 }
@@ -214,8 +214,8 @@ fn file_data_is_flushed_when_asked() {
     rig.store.sync_generation(0).unwrap();
     assert_eq!(flushes(), 1);
     rig.store.sync_generation(0).unwrap();
-    assert_eq!(flushes(), 1, "nothing was written since");
-    // a generation that is not flushed does not make it count as flushed
+    assert_eq!(flushes(), 1, "nothing has been written since");
+    // a generation without a flush does not make it count as flushed
     rig.store.begin(1).unwrap().write_data(InodeNo(12), FsBlock(7), 0, b"abc").unwrap();
     fill(&rig.store, 1, 1);
     rig.store.tick(Duration::ZERO).unwrap();
@@ -226,7 +226,7 @@ fn file_data_is_flushed_when_asked() {
     assert_eq!(flushes(), 2);
     rig.store.sync_generation(1).unwrap();
     assert_eq!(flushes(), 2);
-    // nor does one that writes nothing at all
+    // nor does one without writes
     rig.home.store(false, Ordering::SeqCst);
     rig.store.begin(1).unwrap().write_data(InodeNo(12), FsBlock(7), 0, b"abc").unwrap();
     fill(&rig.store, 1, 1);
@@ -273,7 +273,7 @@ fn journaled_data_is_read_before_it_is_home() {
     rig.store.begin(4).unwrap().forget_data(FsBlock(8), 1);
     let mut read = [0; SIZE];
     rig.store.read(FsBlock(8), 0, &mut read).unwrap();
-    assert_eq!(read, [8; SIZE], "what was freed is not shown any more");
+    assert_eq!(read, [8; SIZE], "a freed block is not shown any more");
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_failed_write_or_flush_ends_writing_for_good() {
         assert_eq!((now.writes.requests, now.flushes), (written.writes.requests, written.flushes), "{what}");
         assert_eq!(rig.client.durable.load(Ordering::SeqCst), 1);
         assert!(rig.store.failure().is_some());
-        assert_eq!(rig.store.block(FsBlock(9)).unwrap()[0], 1, "reading goes on");
+        assert_eq!(rig.store.block(FsBlock(9)).unwrap()[0], 1, "reads still work");
     }
 }
 
@@ -326,7 +326,7 @@ fn after_the_end_nothing_begins() {
     assert!(matches!(never.begin(1), Err(Error::ReadOnly)));
 }
 
-/// An engine whose flush makes the generation before durable, as one that writes a list of changes ahead of them does.
+/// An engine whose flush makes the previous generation durable, like one that writes a list of changes before them.
 #[test]
 fn what_is_durable_is_what_the_plan_says() {
     let mut engine = Showing::new(64);
@@ -336,16 +336,16 @@ fn what_is_durable_is_what_the_plan_says() {
     assert_eq!(fill(&rig.store, 1, 7), 1);
     rig.store.tick(Duration::ZERO).unwrap();
     rig.store.tick(INTERVAL).unwrap();
-    assert_eq!((rig.shown().len(), durable()), (1, (0, 0)), "carried out, and not durable");
+    assert_eq!((rig.shown().len(), durable()), (1, (0, 0)), "executed, and not durable");
     assert_eq!(fill(&rig.store, 2, 7), 2);
     rig.store.sync_generation(1).unwrap();
     assert_eq!((rig.shown().len(), durable()), (2, (1, 1)), "the next one makes it durable");
     rig.store.sync_generation(1).unwrap();
-    assert_eq!(rig.shown().len(), 2, "no more is needed");
+    assert_eq!(rig.shown().len(), 2, "no further plan is needed");
     rig.store.sync_generation(2).unwrap();
     assert_eq!((rig.shown().len(), durable()), (3, (2, 2)));
     rig.store.open_for_transaction().unwrap();
-    assert_eq!(durable().0 + 2, rig.store.open_generation(), "all before the transaction is durable");
+    assert_eq!(durable().0 + 2, rig.store.open_generation(), "everything before the transaction is durable");
     fill(&rig.store, 3, 7);
     rig.store.commit_transaction().unwrap();
     assert!(durable().0 > 3);
@@ -374,7 +374,7 @@ fn blocks_that_were_allocated_in_a_generation_are_fresh_in_it() {
     rig.store.sync().unwrap();
     let fresh = |n: usize| rig.shown()[n].blocks.iter().map(|w| (w.block.get(), w.fresh)).collect::<Vec<_>>();
     assert_eq!(fresh(0), [(10, true), (11, false), (12, false), (14, true)]);
-    assert_eq!(fresh(1), [(10, false), (14, false)], "a durable block may lead to them by now");
+    assert_eq!(fresh(1), [(10, false), (14, false)], "a durable block may reference them by now");
 }
 
 #[test]
@@ -404,8 +404,8 @@ fn an_engine_that_wants_notes_gets_them_with_their_generation() {
     rig.store.stop_writing().unwrap();
     let change_records: Vec<Vec<ChangeRecord>> = rig.shown().into_iter().map(|shown| shown.change_records).collect();
     assert_eq!(change_records[0], [20, 21, 30, 31].map(run));
-    assert!(change_records[1..].iter().all(Vec::is_empty), "those of a transaction that was rolled back are gone");
+    assert!(change_records[1..].iter().all(Vec::is_empty), "those of a rolled-back transaction are discarded");
 
     let rig = Rig::new(Arc::new(memory()), Showing::new(64));
-    rig.store.begin(1).unwrap().record_change(|| unreachable!("for no engine"));
+    rig.store.begin(1).unwrap().record_change(|| unreachable!("this engine wants no change records"));
 }

@@ -1,4 +1,4 @@
-//! A client without a file system, an engine that shows its input, and a device that can be blocked.
+//! Commit hooks without a file system, an engine that shows its input, and a device that can be blocked.
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice, Read, Write};
 use extant_store::engine::{Engine, Idle, Limits};
@@ -17,10 +17,10 @@ pub(crate) const SIZE: usize = 1024;
 pub(crate) const BLOCKS: usize = 256;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const TAG: Tag = Tag::new(Kind::InodeTable, InodeNo(0));
-/// The offset of the client's superblock, and of the bytes that it writes there as a mark.
+/// The offset of the client's superblock, which contains only a mark.
 pub(crate) const MARK_AT: u64 = 255 * SIZE as u64;
 
-/// Blocks filled with their numbers.
+/// A device whose blocks are filled with their numbers.
 pub(crate) fn memory() -> MemoryDevice {
     MemoryDevice::from_vec((0..BLOCKS).flat_map(|n| [n as u8; SIZE]).collect())
 }
@@ -39,7 +39,7 @@ pub(crate) fn fill(store: &Store, number: u64, byte: u8) -> u64 {
     op.generation()
 }
 
-/// Records what the store reports.
+/// Commit hooks that record the calls of the store.
 #[derive(Default)]
 pub(crate) struct Listener {
     pub(crate) durable: AtomicU64,
@@ -55,7 +55,7 @@ pub(crate) struct Listener {
 
 impl CommitHooks for Listener {
     fn finish(&self, closing: &Closing<'_>) -> Result<()> {
-        assert!(!self.panics.load(Ordering::SeqCst), "as the test wants it");
+        assert!(!self.panics.load(Ordering::SeqCst), "requested by the test");
         self.finished.lock().push(closing.generation());
         if let Some((block, byte)) = *self.adds.lock() {
             closing.edit(FsBlock(block), TAG, |bytes| bytes.fill(byte))?;
@@ -98,13 +98,13 @@ pub(crate) struct Shown {
     pub(crate) change_records: Vec<ChangeRecord>,
 }
 
-/// Writes everything home, or withholds it, and shows its input.
+/// An engine that writes everything home, or withholds it, and shows its input.
 pub(crate) struct Showing {
     pub(crate) limits: Limits,
     pub(crate) shown: Arc<Mutex<Vec<Shown>>>,
-    /// Nothing is written, and so nothing is home, while this is not set.
+    /// While this is not set, nothing is written, and so nothing is home.
     pub(crate) home: Arc<AtomicBool>,
-    /// A plan makes the generation before durable, not its own.
+    /// A plan makes the previous generation durable, not its own.
     pub(crate) lags: bool,
     withheld: Vec<FsBlock>,
     withheld_writes: Vec<PlannedWrite>,
@@ -142,7 +142,7 @@ impl Engine for Showing {
         for write in &closed.blocks {
             let at = write.block.get() * SIZE as u64;
             self.withheld.push(write.block);
-            // a newer content of a block takes the place of an older one
+            // a newer content of a block replaces an older one
             self.withheld_writes.retain(|withheld| withheld.at != at);
             self.withheld_writes.push(PlannedWrite { at, data: write.data.clone(), kind: write.tag.kind });
         }
@@ -211,7 +211,7 @@ pub(crate) fn start_with(
     (store, client)
 }
 
-/// Whatever goes over the device, in memory.
+/// A device that records its requests in memory.
 pub(crate) fn recorded() -> Arc<Record<MemoryDevice, Vec<u8>>> {
     Arc::new(Record::in_memory(memory()))
 }
@@ -219,7 +219,7 @@ pub(crate) fn recorded() -> Arc<Record<MemoryDevice, Vec<u8>>> {
 /// A device whose flushes can be blocked.
 pub(crate) struct Blocked {
     device: MemoryDevice,
-    /// Flushes begun, and whether they may go on.
+    /// The number of flushes begun, and whether they may continue.
     state: Mutex<(u64, bool)>,
     changed: Condvar,
     pub(crate) returned: AtomicU64,

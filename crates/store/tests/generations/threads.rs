@@ -89,7 +89,7 @@ fn who_syncs_together_shares_a_generation() {
         let store = &rig.store;
         scope.spawn(|| store.sync().unwrap());
         device.wait_for_flush(1);
-        // operations go on in the next generation while the first is on its way
+        // operations continue in the next generation while the first is being written
         for n in 0..8 {
             let changed = &changed;
             scope.spawn(move || {
@@ -103,7 +103,7 @@ fn who_syncs_together_shares_a_generation() {
         device.release();
     });
     assert_eq!(rig.shown().iter().map(|s| s.blocks.len()).collect::<Vec<_>>()[..2], [1, 8]);
-    // a thread that looked for the open generation after the second had closed closed an empty one
+    // a thread that saw the open generation after the second had closed closed an empty one
     assert!(rig.shown()[2..].iter().all(|s| s.blocks.is_empty()));
 }
 
@@ -119,7 +119,7 @@ fn a_flush_under_way_is_not_one_that_is_done() {
             scope.spawn(|| {
                 before_flush.fetch_add(1, Ordering::SeqCst);
                 rig.store.sync_generation(0).unwrap();
-                assert!(device.returned.load(Ordering::SeqCst) > 0, "returned before any flush had");
+                assert!(device.returned.load(Ordering::SeqCst) > 0, "returned before any flush");
             });
         }
         device.wait_for_flush(1);
@@ -144,7 +144,7 @@ fn what_a_panic_left_half_done_is_not_written() {
                 let op = rig.store.begin(2).unwrap();
                 op.edit(FsBlock(1), TAG, |bytes| bytes.fill(0xAA)).unwrap();
                 if in_operation {
-                    op.edit(FsBlock(2), TAG, |_| panic!("as the test wants it")).unwrap();
+                    op.edit(FsBlock(2), TAG, |_| panic!("requested by the test")).unwrap();
                 }
                 drop(op);
                 rig.client.panics.store(true, Ordering::SeqCst);
@@ -155,7 +155,7 @@ fn what_a_panic_left_half_done_is_not_written() {
         assert!(thread.is_err());
         rig.client.panics.store(false, Ordering::SeqCst);
         let refused = |result: extant_store::Result<()>| {
-            assert!(matches!(result, Err(extant_store::Error::Failed(why)) if why.contains("half done")));
+            assert!(matches!(result, Err(extant_store::Error::Failed(why)) if why.contains("incomplete")));
         };
         refused(rig.store.sync());
         refused(rig.store.tick(INTERVAL * 2));
@@ -174,7 +174,7 @@ fn who_waited_while_the_volume_was_put_away_does_not_begin() {
     let asked = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| store.stop_writing().unwrap());
-        // the mark at mount was the first
+        // the first was for the mark at mount
         device.wait_for_flush(2);
         scope.spawn(|| {
             asked.store(true, Ordering::SeqCst);

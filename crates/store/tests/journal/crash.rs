@@ -1,4 +1,4 @@
-//! Every state that a loss of power can leave: replayed by us, by e2fsck and by the kernel.
+//! Every state that a loss of power can leave: replayed by Extant, by e2fsck and by the kernel.
 
 use crate::toy::{State, Volume, Work, open};
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::{Image, Rng, cases, need, oracle, tools};
 
-/// The requests that went over the device, and the content that each generation should have left.
+/// The requests to the device, and the content that each generation should have left.
 struct History {
     volume: Volume,
     log: Log,
@@ -22,9 +22,9 @@ struct History {
 #[derive(Clone, Copy)]
 struct Plot {
     steps: u32,
-    /// Most blocks that an operation changes.
+    /// The maximum number of blocks that an operation changes.
     most: u64,
-    /// The number of operations of a hundred that are followed by a sync.
+    /// The percentage of operations that are followed by a sync.
     syncs: u64,
     journal_data: bool,
 }
@@ -58,13 +58,13 @@ fn durable_at(log: &Log, point: usize) -> u64 {
     marks.filter_map(|e| if let Logged::Mark(text) = &e.what { text.parse().ok() } else { None }).next().unwrap_or(0)
 }
 
-/// A log as it goes over a device, entry by entry.
+/// A log that is applied to a device entry by entry.
 struct Progress<'a> {
     log: &'a Log,
-    /// Entries that went over it.
+    /// The number of entries applied.
     point: usize,
     now: Overlay,
-    /// The device when the last flush returned, and the entries by then.
+    /// The device when the last flush returned, and the number of entries then.
     flushed: (Overlay, usize),
 }
 
@@ -84,8 +84,8 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// The device as a loss of power may leave it now: what was written since the last flush is there, or not, in
-    /// pieces of `piece` bytes.
+    /// The device as a loss of power may leave it now: each write since the last flush is complete, missing, or there
+    /// in part, in units of `piece` bytes.
     fn cut(&self, rng: &mut Rng, piece: usize) -> Overlay {
         let state = self.flushed.0.clone();
         let likely = rng.between(10, 90);
@@ -106,10 +106,10 @@ fn contains(volume: &Volume, device: &dyn BlockDevice, state: &State) -> bool {
     state.iter().all(|(&block, content)| content.as_ref().is_none_or(|c| *c == volume.read(device, block)))
 }
 
-/// The generation whose state the volume holds.
+/// The generation whose state the volume has, not before `at_least`.
 fn generation_of(history: &History, device: &dyn BlockDevice, at_least: u64) -> Option<u64> {
     let known = at_least.min(*history.work.states.keys().last().unwrap());
-    // a generation in which nothing happened leaves what the one before it left
+    // a generation without changes leaves the state of the previous one
     let start = *history.work.states.range(..=known).next_back().unwrap().0;
     history
         .work
@@ -131,7 +131,7 @@ fn blocks_in(volume: &Volume, image: &Image) -> Vec<Vec<u8>> {
     volume.blocks.iter().map(|&block| volume.read(&device, block)).collect()
 }
 
-/// e2fsck and the kernel replay the same state, and come to the same blocks.
+/// Checks that e2fsck and the kernel replay the same state with the same result.
 fn others_agree(volume: &Volume, before: &[u8], ours: &dyn BlockDevice) {
     let expected: Vec<_> = volume.blocks.iter().map(|&block| volume.read(ours, block)).collect();
     let image = Image::from_bytes(before);
@@ -156,7 +156,7 @@ fn needs_recovery(device: &dyn BlockDevice) -> bool {
     DiskSuperblock::from_slice(&bytes).unwrap().features().incompat.contains(VolumeIncompat::NEEDS_RECOVERY)
 }
 
-/// Cuts the history at every write, and returns how many states were seen.
+/// Interrupts the history at every write, and returns the number of states.
 fn explore(history: &History, rng: &mut Rng, others: usize) -> usize {
     let base: Arc<dyn BlockDevice> = history.volume.device();
     let points = history.log.entries().len();
@@ -170,14 +170,14 @@ fn explore(history: &History, rng: &mut Rng, others: usize) -> usize {
             continue;
         }
         for lossy in [false, true] {
-            // e2fsck takes a commit block that is torn inside for damage; the kernel knows better
+            // e2fsck reports a torn commit block as damage; the kernel does not
             let piece = if ask.contains(&point) { history.volume.size } else { 1024 };
             let state = Arc::new(if lossy { progress.cut(rng, piece) } else { progress.now.clone() });
             let before = ask.contains(&point).then(|| bytes_of(&*state));
             let device: Arc<dyn BlockDevice> = state.clone();
             let marked = needs_recovery(&*state);
             let empty = history.volume.place(Arc::clone(&device)).read_superblock().unwrap().start().is_none();
-            assert!(marked || empty, "point {point} of {points}, lossy {lossy}: a full log, and no mark");
+            assert!(marked || empty, "point {point} of {points}, lossy {lossy}: a log in use, and no mark");
             history.volume.replay(&device).unwrap_or_else(|e| panic!("point {point}, lossy {lossy}: {e}"));
             let durable = durable_at(&history.log, point);
             let found = generation_of(history, &*device, durable);
@@ -194,7 +194,7 @@ fn explore(history: &History, rng: &mut Rng, others: usize) -> usize {
     states
 }
 
-/// The forms of a log: what mke2fs makes, and what the journal's superblock is made to say.
+/// The forms of a log: those of mke2fs, and those that result from changes to the journal's superblock.
 fn forms() -> Vec<(Vec<&'static str>, u64, Compat, Incompat)> {
     let (none, v1) = (Compat::empty(), Compat::CHECKSUM);
     let (v2, wide) = (Incompat::CSUM_V2, Incompat::BIT64);
@@ -254,7 +254,7 @@ fn a_log_that_is_always_full() {
     }
 }
 
-/// The rest of a journal whose replay itself is cut, at any point, is replayed as if nothing had happened.
+/// A replay that is interrupted at any point is repeated with the same result.
 #[test]
 fn a_replay_that_is_cut_is_done_again() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -266,7 +266,7 @@ fn a_replay_that_is_cut_is_done_again() {
         let plot = Plot { steps: 30, most: 60, syncs: 50, journal_data: false };
         let history = history(volume(form, 150, 7), rng.clone(), plot);
         let base: Arc<dyn BlockDevice> = history.volume.device();
-        // where the log is fullest
+        // at the point with the fullest log
         let point = history.log.entries().len() * 2 / 3;
         let mut progress = Progress::new(&history.log, &base);
         progress.go_to(point);
@@ -285,7 +285,7 @@ fn a_replay_that_is_cut_is_done_again() {
                 let state: Arc<dyn BlockDevice> = Arc::new(state);
                 replay.volume.replay(&state).unwrap();
                 let mut now = bytes_of(&*state);
-                // a replay that was cut after it had emptied the log does not use up another number
+                // a replay that was interrupted after it had emptied the log does not use up another number
                 let journal = replay.volume.journal[0].first.get() as usize * replay.volume.size;
                 now[journal..journal + 1024].copy_from_slice(&expected[journal..journal + 1024]);
                 assert!(now == expected, "point {point} of {writes}");

@@ -1,4 +1,4 @@
-//! The journal engine over real volumes, with the kernel and e2fsck as witnesses.
+//! The journal engine on real volumes, compared with the kernel and e2fsck.
 
 #[path = "../common/mod.rs"]
 mod common;

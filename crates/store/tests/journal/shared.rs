@@ -1,4 +1,4 @@
-//! A journal used by many threads, and by the kernel in turn.
+//! A journal used by many threads, and alternately by the kernel.
 
 use crate::toy::{Volume, open, tag};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -35,7 +35,7 @@ fn threads_that_sync_share_transactions() {
                     op.edit(FsBlock(blocks[thread]), tag(Kind::Directory), |bytes| bytes.fill(round)).unwrap();
                     let generation = op.generation();
                     drop(op);
-                    // all have changed something before one asks for it
+                    // all threads have changed something before one of them syncs
                     start.wait();
                     store.sync_generation(generation).unwrap();
                     assert!(store.durable_generation() >= generation);
@@ -43,7 +43,7 @@ fn threads_that_sync_share_transactions() {
             });
         }
     });
-    // a round in which the generations of all do not agree takes two transactions at most
+    // a round in which the threads' generations differ takes two transactions at most
     let flushes = trace.counters().flushes - before;
     assert!(flushes <= 2 * u64::from(rounds), "{flushes} flushes for {rounds} rounds");
     assert_eq!(toy.durable.load(Ordering::SeqCst), store.durable_generation());
@@ -53,7 +53,8 @@ fn threads_that_sync_share_transactions() {
     }
 }
 
-/// The kernel, cut; our replay and our transactions, cut; and so on: each replays what the other left.
+/// The kernel, interrupted; then replay and transactions by Extant, interrupted; and so on: each replays the other's
+/// log.
 #[test]
 fn alternating_with_the_kernel() {
     if !need(&["mke2fs", "debugfs", "e2fsck", "mount"]) || !tools::has_loop() {
@@ -62,7 +63,7 @@ fn alternating_with_the_kernel() {
     for args in [&ARGS[..], &["-t", "ext3", "-b", "4096", "-J", "size=4"]] {
         let mut volume = Volume::new(args, 16, 40);
         for round in 1..=4u8 {
-            // the kernel works, and is cut
+            // the kernel works, and is interrupted
             let image = Image::from_bytes(&volume.bytes);
             let mounted = oracle::kernel_mount(image.path(), "").unwrap();
             for n in 0..10 {
@@ -75,7 +76,7 @@ fn alternating_with_the_kernel() {
             drop(durable);
             drop(mounted);
 
-            // we replay what it left, work, and are cut
+            // replay of its log, then transactions, which are interrupted
             let memory = Arc::new(MemoryDevice::from_vec(volume.bytes.clone()));
             let device: Arc<dyn BlockDevice> = memory.clone();
             assert!(Journal::new(volume.place(Arc::clone(&device)), volume.options()).is_err(), "it must be replayed");
@@ -93,7 +94,7 @@ fn alternating_with_the_kernel() {
             memory.read(0, &mut volume.bytes).unwrap();
             assert!(volume.read(&*device, volume.blocks[0])[0] != round, "it is home already: nothing to replay");
         }
-        // the kernel sees all
+        // the kernel sees everything
         let image = Image::from_bytes(&volume.bytes);
         let mounted = oracle::kernel_mount(image.path(), "").unwrap();
         for round in 1..=4 {

@@ -1,4 +1,4 @@
-//! A file system with nothing in it but the blocks of one file: each is metadata, free, or file data.
+//! A file system that contains only the blocks of one file: each is metadata, free, or file data.
 
 use crate::common::{block_size, content, journal_runs, runs_of};
 use blockdev::{BlockDevice, MemoryDevice};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use testkit::{Image, Rng};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A volume with a journal and a file whose blocks may hold anything.
+/// A volume with a journal and a file whose blocks may have any content.
 pub(crate) struct Volume {
     pub(crate) bytes: Vec<u8>,
     pub(crate) size: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Made by mke2fs, with a file of `blocks` blocks.
+    /// A volume made by mke2fs, with a file of `blocks` blocks.
     pub(crate) fn new(args: &[&str], mib: u64, blocks: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let image = Image::mke2fs(args, mib << 20);
@@ -69,7 +69,7 @@ impl Volume {
         }
     }
 
-    /// Recovers and writes home.
+    /// Recovers the journal and writes it home.
     pub(crate) fn replay(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let recovered = recovery::recover(&self.place(Arc::clone(device)), self.bytes.len() as u64 / self.size as u64)?;
         recovered.apply(&**device)
@@ -82,7 +82,7 @@ impl Volume {
     }
 }
 
-/// The client: owns the superblock, and puts it into every generation.
+/// The commit hooks: own the superblock, and add it to every generation.
 pub(crate) struct Toy {
     superblock: Mutex<DiskSuperblock>,
     size: usize,
@@ -133,7 +133,7 @@ impl StateSource for Toy {
     }
 }
 
-/// A store over `device` that writes through the journal.
+/// Opens a store over `device` that writes through the journal.
 pub(crate) fn open(volume: &Volume, device: &Arc<dyn BlockDevice>, options: JournalOptions) -> (Arc<Toy>, Store) {
     let store = Store::new(Arc::clone(device), volume.size as u32, 64 * volume.size);
     let toy = Arc::new(Toy::new(&**device, volume.size));
@@ -142,7 +142,7 @@ pub(crate) fn open(volume: &Volume, device: &Arc<dyn BlockDevice>, options: Jour
     (toy, store)
 }
 
-/// The content of the file's blocks: `None` where nothing is promised, because the block is free.
+/// The content of the file's blocks: `None` for a free block, whose content is undefined.
 pub(crate) type State = BTreeMap<u64, Option<Vec<u8>>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -153,14 +153,14 @@ enum Role {
     Data,
 }
 
-/// Random work on the file's blocks, and what each generation leaves.
+/// Random work on the file's blocks, and the state that each generation leaves.
 pub(crate) struct Work {
     pub(crate) rng: Rng,
     roles: BTreeMap<u64, Role>,
     now: State,
-    /// The content of the volume once that generation, and no later one, is recovered.
+    /// The content of the volume after the recovery of that generation and no later one.
     pub(crate) states: BTreeMap<u64, State>,
-    /// Most blocks that one operation changes.
+    /// The maximum number of blocks that one operation changes.
     most: u64,
 }
 
@@ -171,7 +171,7 @@ impl Work {
         Self { rng, roles, states: BTreeMap::from([(0, now.clone())]), now, most }
     }
 
-    /// One operation.
+    /// Executes one operation.
     pub(crate) fn step(&mut self, store: &Store, size: usize) {
         let count = self.rng.between(1, self.most);
         let op = store.begin(count as usize + 4).unwrap();
@@ -199,7 +199,7 @@ impl Work {
                     now[half..].copy_from_slice(&bytes[half..]);
                     (Role::Metadata, Some(now))
                 }
-                // as metadata it may be used again at once, for both are in the log in order
+                // as metadata it may be reused immediately, for both contents are in the log in order
                 Role::Free(_) if self.rng.chance(40) => {
                     op.fresh(FsBlock(block), tag(Kind::Directory), |new| new.copy_from_slice(&bytes));
                     (Role::Metadata, Some(bytes))

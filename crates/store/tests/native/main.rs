@@ -1,5 +1,5 @@
-//! The engine `snapshot` on a native volume without a file system: what each cut of its plans leaves, and what it
-//! costs.
+//! The engine `snapshot` on a native volume without a file system: the states after each interruption of its plans, and
+//! its costs.
 
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_store::engine::{CopyOnWrite, Engine, NativeUnordered, first_chunks, make};
@@ -21,7 +21,7 @@ const BLOCKS: u64 = 8192;
 const SIZE: usize = BLOCK_SIZE as usize;
 const TAG: Tag = Tag::new(Kind::Directory, InodeNo(12));
 
-/// A client that has nothing of its own but chunks to grant.
+/// Commit hooks without state of their own except chunks to grant.
 struct Toy {
     chunks: Mutex<std::ops::Range<u32>>,
 }
@@ -94,7 +94,7 @@ fn write(store: &Store, number: u64, seed: u64) {
 
 type Model = BTreeMap<u64, u64>;
 
-/// Whether a device holds what a model says, seen through its newest superblock.
+/// Checks that a device contains the state of a model, seen through its newest superblock.
 fn contains(device: Arc<dyn BlockDevice>, model: &Model) -> std::result::Result<(), String> {
     let (sb, _) = superblock(&*device).map_err(|e| e.to_string())?;
     let mapped = Mapped::new(device, &sb);
@@ -109,8 +109,8 @@ fn contains(device: Arc<dyn BlockDevice>, model: &Model) -> std::result::Result<
     Ok(())
 }
 
-/// Every state of the device when power fails before entry `point`: what was flushed, and some of what was not, some of
-/// that torn between sectors.
+/// Calls `see` with states of the device after a loss of power before entry `point`: all flushed writes, and some of
+/// the others, some of these torn between sectors.
 fn states(log: &Log, base: &Arc<dyn BlockDevice>, point: usize, rng: &mut Rng, mut see: impl FnMut(Overlay)) {
     let entries = log.entries();
     let flushed = entries[..point].iter().rposition(|e| e.what == Logged::Flush).map_or(0, |n| n + 1);
@@ -122,7 +122,7 @@ fn states(log: &Log, base: &Arc<dyn BlockDevice>, point: usize, rng: &mut Rng, m
     see(whole.clone());
     for _ in 0..3 {
         let some = fixed.clone();
-        // sectors of what differs, by lot
+        // a random choice of the sectors that differ
         let mut changed = Vec::new();
         whole.each_change(|at, bytes| changed.push((at, bytes.to_vec())));
         for (at, bytes) in changed {
@@ -166,7 +166,7 @@ fn every_cut_leaves_the_old_generation_or_the_new_one() {
         let log = record.log().unwrap();
         let mut seen = 0;
         for point in 0..=log.entries().len() {
-            // generations that were durable before, and the one on its way
+            // generations that were durable before, and the one being written
             let durable = points.iter().rposition(|end| *end <= point).unwrap();
             states(&log, &base, point, &mut rng, |state| {
                 let state: Arc<dyn BlockDevice> = Arc::new(state);
@@ -179,7 +179,7 @@ fn every_cut_leaves_the_old_generation_or_the_new_one() {
                 seen += 1;
             });
         }
-        assert!(seen > 200, "{seen} states only");
+        assert!(seen > 200, "only {seen} states");
     }
 }
 
@@ -252,7 +252,7 @@ fn full_regions_refuse_what_grows_and_take_what_frees() {
             }
             Err(e) => break e,
         }
-        assert!(written < u64::from((first + 2) * CHUNK_BLOCKS), "it never fills");
+        assert!(written < u64::from((first + 2) * CHUNK_BLOCKS), "the volume never fills");
     };
     assert!(matches!(refused, Error::NoSpace), "{refused}");
     assert!(written > u64::from(CHUNK_BLOCKS), "{written}");
@@ -281,7 +281,7 @@ fn without_order_blocks_stay_where_they_are() {
     let (sb, _) = superblock(&*device).unwrap();
     assert!(sb.unordered);
     let mapped = Mapped::new(device.clone(), &sb);
-    assert!(CopyOnWrite::new(&mapped, 256).is_err(), "a volume that needs a check was taken");
+    assert!(CopyOnWrite::new(&mapped, 256).is_err(), "a volume that needs a check was accepted");
     write(&store, 3, 2);
     store.stop_writing().unwrap();
     contains(device.clone(), &Model::from([(0, 0), (3, 2)])).unwrap();
@@ -299,7 +299,7 @@ fn damage_is_an_error_where_it_lies() {
     let mut bytes = vec![0; SIZE];
     let at = block(0).get() * SIZE as u64;
     mapped.read(at, &mut bytes).unwrap();
-    // the only block of the volume lies behind the superblocks
+    // the only block of the volume is after the superblocks
     let mut wrong = bytes.clone();
     wrong[100] ^= 1;
     let physical = (2..u64::from(CHUNK_BLOCKS)).find(|physical| {

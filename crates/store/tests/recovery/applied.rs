@@ -1,4 +1,4 @@
-//! Journals written home, against what e2fsck makes of the same bytes, and journals that are not.
+//! Journals written home, compared with e2fsck's result for the same bytes, and journals that are refused.
 
 use super::written::{Sums, Writer, transactions};
 use super::*;
@@ -20,7 +20,7 @@ pub(crate) fn applied(bytes: &[u8], runs: &[BlockExtent]) -> Result<Vec<u8>> {
     Ok(whole)
 }
 
-/// The volume after e2fsck has replayed its journal, and done nothing else.
+/// The volume after e2fsck has replayed its journal, and nothing else.
 pub(crate) fn replayed_by_e2fsck(bytes: &[u8]) -> Vec<u8> {
     let image = Image::from_bytes(bytes);
     let args = ["-y".as_ref(), "-E".as_ref(), "journal_only".as_ref(), image.path().as_os_str()];
@@ -62,7 +62,7 @@ fn an_applied_journal_is_empty_and_its_volume_marked_so() {
         assert_eq!(superblock(&ours).s_state.get() & State::ERROR.bits(), 0);
         let journal = journal_superblock(&ours, &runs);
         assert_eq!((journal.s_start.get(), journal.s_sequence.get()), (0, 91), "a number that was never used");
-        assert!(applied(&ours, &runs).unwrap() == ours, "there is nothing left to do");
+        assert!(applied(&ours, &runs).unwrap() == ours, "a second replay changes something");
         let verdict = oracle::e2fsck(Image::from_bytes(&ours).path());
         assert!(verdict.clean, "{}", verdict.text);
     }

@@ -20,7 +20,7 @@ fn copied_while_mounted(args: &[&str], options: &str, rounds: u32) -> (Vec<u8>, 
             fs::write(folder.join(format!("file{n}")), [&magic[..], &[n; 3000]].concat()).unwrap();
         }
         if round > 0 && round % 3 == 0 {
-            // blocks of directories that go may come back as file data: what revoke records are for
+            // blocks of removed directories may be reused for file data: the reason for revoke records
             fs::remove_dir_all(mounted.path().join(format!("folder{}", round - 1))).unwrap();
         }
         let mut file = File::create(mounted.path().join("durable")).unwrap();
@@ -48,7 +48,7 @@ fn journals_written_by_the_kernel() {
         assert_eq!(recovered.damage, [], "{args:?} {options}");
         assert!(recovered.transactions > 0, "{args:?} {options}");
         let changed = assert_same(&before, &ours, &replayed_by_debugfs(&before), &runs);
-        assert!(changed > 0, "{args:?} {options}: the volume showed all of its journal already");
+        assert!(changed > 0, "{args:?} {options}: all of the journal was home already");
         let home = applied(&before, &runs).unwrap();
         assert_same(&before, &home, &replayed_by_e2fsck(&before), &runs);
         assert_same(&before, &home, &ours, &runs);

@@ -1,4 +1,4 @@
-//! Lists of linked writes with checksums that are right and content that is not.
+//! Lists of linked writes with valid checksums and invalid content.
 
 use super::*;
 use extant_store::recovery::linked::{Finding, List, find};
@@ -46,7 +46,7 @@ impl Volume {
         find(&device, &self.sb, self.list).expect("memory")
     }
 
-    /// A record that says of a sector that it is to hold `X`s.
+    /// A record with a sector's new content: all `X`.
     fn copy(&self, block: u64) -> Copied {
         let after = Box::new([b'X'; SECTOR]);
         let head = DiskListCopy {
@@ -73,7 +73,7 @@ fn files_content_is_none_of_the_volumes_own_structures() {
     let descriptors = 2048;
     let table = volume.word(descriptors + 8);
     let own = [1, 2, 3, volume.word(descriptors), volume.word(descriptors + 4), table, table + 1];
-    // the second group's, with its copies of the superblock and the descriptors, and the list
+    // the second group's structures, with its copies of the superblock and the descriptors, and the list
     let second = [8193, 8194, volume.word(descriptors + 32), volume.word(descriptors + 40), volume.list.at / 1024 + 5];
     for block in own.into_iter().chain(second) {
         let mut slot = volume.slot();
@@ -88,15 +88,15 @@ fn files_content_is_none_of_the_volumes_own_structures() {
         });
         assert!(matches!(volume.find(&slot), Finding::Check(why) if why.contains("system zone")), "run at {block}");
     }
-    // that of a directory: the first block of the root
+    // a copy of a directory's sector: the first block of the root
     let root = volume.word((table * 1024) + u64::from(volume.sb.geometry.inode_size) + 40);
     let mut slot = volume.slot();
     slot.copies.push(volume.copy(root));
     assert!(matches!(volume.find(&slot), Finding::Repair(_)));
 }
 
-/// New files that did not land, each the next orphan of the one before it, and as many orphans that lead to the first
-/// of them.
+/// New files that did not reach the device, each the next orphan of the previous one, and as many orphans that
+/// reference the first of them.
 #[test]
 fn long_chains_of_orphans_take_no_longer_than_they_are() {
     if !need(&["mke2fs"]) {
@@ -138,13 +138,13 @@ fn long_chains_of_orphans_take_no_longer_than_they_are() {
     let mut inode = [0; DiskInode::SIZE];
     repaired.read(table * 1024 + u64::from((last - 1) % per_group) * 128, &mut inode).expect("memory");
     let inode = DiskInode::read_from_bytes(&inode).expect("an inode");
-    assert_eq!(inode.i_dtime.get(), 1000 + CHAIN, "the first orphan behind those that did not land");
-    // in a circle
+    assert_eq!(inode.i_dtime.get(), 1000 + CHAIN, "the first orphan after those that did not reach the device");
+    // in a cycle
     slot.inodes[CHAIN as usize - 1].li_dtime = 1000.into();
     assert!(matches!(volume.find(&slot), Finding::Check(_)));
 }
 
-/// The whole inode that a slot has is the one whose checksum it names.
+/// A whole inode in a slot must match the checksum in its record.
 #[test]
 fn an_inode_that_is_not_what_its_record_says_is_not_written() {
     if !need(&["mke2fs"]) {
@@ -172,7 +172,7 @@ fn an_inode_that_is_not_what_its_record_says_is_not_written() {
     assert!(matches!(volume.find(&slot), Finding::Check(why) if why.contains("contradicts itself")));
 }
 
-/// Features that no operation sets are not taken from a slot: they would make of the volume what nothing can read.
+/// Features that no operation sets are not read from a slot: they could make the volume unreadable.
 #[test]
 fn features_of_a_slot_are_those_of_the_volume() {
     if !need(&["mke2fs"]) {
@@ -185,7 +185,7 @@ fn features_of_a_slot_are_those_of_the_volume() {
         slot.header.ll_ro_compat = (slot.header.ll_ro_compat.get() ^ ro_compat).into();
         volume.find(&slot)
     };
-    // attributes
+    // the feature for attributes
     assert!(matches!(with(8, 0), Finding::Repair(_)));
     for (compat, ro_compat) in [(4, 0), (0x10, 0), (u32::MAX, 0), (0, 1), (0, 0x400), (0, u32::MAX)] {
         assert!(matches!(with(compat, ro_compat), Finding::Check(_)), "{compat:#x} {ro_compat:#x}");

@@ -99,7 +99,7 @@ fn a_journal_on_its_own_device() {
         assert!(open(&named, size * 2).is_err(), "another block size");
         assert!(JournalLocation::external(device(&volume), size as u32, &named).is_err(), "not a journal");
 
-        // debugfs's replay needs a volume that names the journal; what the log holds is known from what was written
+        // debugfs's replay needs a volume that names the journal; the log's content is known from the writes
         let data = volume.beside("data");
         std::fs::write(&data, vec![0x5A; size * 2]).unwrap();
         let with_journal = [

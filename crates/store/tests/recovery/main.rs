@@ -1,4 +1,4 @@
-//! Journals replayed in memory, against what e2fsprogs writes when it replays the same journal.
+//! Journals replayed in memory, compared with e2fsprogs' replay of the same journal.
 
 mod applied;
 #[path = "../common/mod.rs"]
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::{Image, tools};
 
-/// Recovers in memory: what was found, and the volume read through it.
+/// Recovers in memory: returns the recovered journal, and the volume read through it.
 fn open(bytes: Vec<u8>, runs: &[BlockExtent]) -> extant_store::Result<(Recovered, Replayed)> {
     let size = block_size(&bytes);
     let blocks = bytes.len() as u64 / u64::from(size);
@@ -43,8 +43,8 @@ fn replayed_by_debugfs(bytes: &[u8]) -> Vec<u8> {
     image.bytes()
 }
 
-/// Panics where the volumes differ anywhere but in the superblock, which a replay on the device changes afterwards, and
-/// in the journal's own. Returns how many blocks the replay changed.
+/// Compares two replayed volumes; panics if they differ anywhere but in the superblock, which a replay on the device
+/// changes afterwards, and in the journal's own. Returns how many blocks the replay changed.
 fn assert_same(before: &[u8], ours: &[u8], theirs: &[u8], runs: &[BlockExtent]) -> usize {
     let size = block_size(before) as usize;
     let journal = runs[0].first.get() as usize * size;
@@ -59,7 +59,7 @@ fn assert_same(before: &[u8], ours: &[u8], theirs: &[u8], runs: &[BlockExtent]) 
         let pairs = a.chunks(size).zip(b.chunks(size)).enumerate();
         pairs.filter(|(_, (a, b))| a != b).map(|(number, _)| number).collect()
     };
-    assert_eq!(differ(&ours, &theirs), [], "blocks that differ from what debugfs replayed");
+    assert_eq!(differ(&ours, &theirs), [], "blocks that differ from debugfs's replay");
     differ(&before, &ours).len()
 }
 
@@ -70,7 +70,7 @@ fn volume(args: &[&str], mib: u64) -> (Image, Vec<BlockExtent>) {
     (image, runs)
 }
 
-/// The expected content of the free blocks of a volume, recorded beside the log as it is written.
+/// The expected content of the free blocks of a volume, recorded while the log is written.
 type Model = BTreeMap<u64, Vec<u8>>;
 
 fn assert_model(model: &Model, ours: &[u8], size: usize) {

@@ -1,4 +1,4 @@
-//! Journals with random damage: whatever the bytes, recovery ends, and what it returns can be read.
+//! Journals with random damage: recovery ends on any bytes, and its result can be read.
 
 use super::written::{Sums, Writer, transactions};
 use super::*;
@@ -17,7 +17,7 @@ fn damaged_journals_never_panic() {
             let mut writer = Writer::new(base.bytes(), &runs, sums, wide, 1, 1);
             transactions(&mut writer, &mut rng, &mut Model::new(), 12);
             let intact = writer.finish();
-            // the superblock and the part of the log that is in use
+            // the superblock and the used part of the log
             let start = runs[0].first.get() as usize * 1024;
             let damager = Damager::within(1024, std::iter::once(start..start + 100 * 1024));
             for _ in 0..5 {

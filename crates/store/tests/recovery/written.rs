@@ -1,5 +1,5 @@
-//! Logs written here, block by block: every form of tags and checksums, logs that wrap around, and the ways in which a
-//! log may end. What debugfs replays from them is the measure.
+//! Logs written by the test, block by block: every form of tags and checksums, logs that wrap around, and all kinds of
+//! log ends. The expected result is debugfs's replay.
 
 use super::*;
 use extant_store::recovery::Damage;
@@ -23,7 +23,7 @@ pub(crate) enum Sums {
 pub(crate) struct Writer {
     pub(crate) bytes: Vec<u8>,
     size: usize,
-    /// where each block of the journal lies
+    /// the first byte of each block of the journal on the volume
     map: Vec<usize>,
     superblock: DiskSuperblock,
     sums: Sums,
@@ -66,7 +66,7 @@ impl Writer {
         crc32c(!0, &self.superblock.s_uuid)
     }
 
-    /// Puts a block at the log's end.
+    /// Appends a block to the log.
     fn put(&mut self, block: &[u8]) {
         let at = self.map[self.at as usize];
         self.bytes[at..at + self.size].copy_from_slice(block);
@@ -99,7 +99,7 @@ impl Writer {
         (self.size - 12 - 4 - 16) / self.tag_size()
     }
 
-    /// A descriptor block and the blocks it describes: at least one, and no more than [`Self::fit`].
+    /// Appends a descriptor block and the blocks it describes: at least one, and no more than [`Self::fit`].
     pub(crate) fn data(&mut self, blocks: &[(u64, Vec<u8>)]) {
         let mut descriptor = self.header(1);
         let mut logged = Vec::new();
@@ -174,13 +174,13 @@ impl Writer {
         self.bytes[self.map[block as usize] + byte] ^= 0x10;
     }
 
-    /// The block before the log's end, `back` blocks from it.
+    /// The block of the log `back` blocks before its end.
     fn block_back(&self, back: u32) -> u32 {
         let log = self.end - self.first;
         self.first + (self.at - self.first + log - back) % log
     }
 
-    /// Writes the journal's superblock and marks the volume: the journal must be replayed.
+    /// Writes the journal's superblock and marks the volume as needing a replay.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         if matches!(self.sums, Sums::V2 | Sums::V3) {
             self.superblock.s_checksum = self.superblock.checksum().into();
@@ -206,7 +206,7 @@ const FORMS: [(Sums, bool); 7] = [
     (Sums::V3, true),
 ];
 
-/// A few random transactions, and the model of what they leave.
+/// Appends random transactions, and applies them to the model.
 pub(crate) fn transactions(writer: &mut Writer, rng: &mut Rng, model: &mut Model, count: u64) {
     let first = writer.bytes.len() as u64 / writer.size as u64 * 3 / 4;
     for _ in 0..count {
@@ -282,7 +282,7 @@ fn logs_of_every_form_and_end() {
                 writer.commit();
                 writer.corrupt(4, 500);
             }
-            // a copy that does not match: that one alone is left out
+            // a copy that does not match: only that one is left out
             4 if sums_blocks => {
                 writer.data(&[a.clone(), b.clone()]);
                 writer.commit();
@@ -303,7 +303,7 @@ fn logs_of_every_form_and_end() {
     }
 }
 
-/// The `n`th of the free blocks that tests of endings write to.
+/// The `n`th of the free blocks that the tests of log ends write to.
 fn writer_home(base: &Image, n: u64) -> u64 {
     let bytes = base.bytes();
     bytes.len() as u64 / u64::from(block_size(&bytes)) * 3 / 4 + 100 + n

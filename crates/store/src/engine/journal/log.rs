@@ -1,22 +1,22 @@
-//! The log as a ring: which of its blocks are in use, and where they lie on the device.
+//! The log as a ring: which of its blocks are in use, and their positions on the device.
 
 use crate::{Result, recovery};
 use format::FsBlock;
 use format::jbd2::{JournalSuperblock, LogFormat};
 
-/// The log's blocks, from the tail to the head in use.
+/// The log's blocks; those from the tail to the head are in use.
 pub(super) struct Log {
     place: recovery::JournalLocation,
     format: LogFormat,
     first: u32,
     end: u32,
-    /// The next block to be written.
+    /// The next block to write.
     head: u32,
     used: u32,
 }
 
 impl Log {
-    /// The log of an empty journal.
+    /// Creates the log of an empty journal.
     pub(super) fn new(place: recovery::JournalLocation, superblock: &JournalSuperblock) -> Self {
         let blocks = superblock.log_blocks();
         let format = superblock.log().clone();
@@ -32,7 +32,7 @@ impl Log {
         self.end - self.first
     }
 
-    /// Most blocks that may be in use: one is left, so that the head never stands on the tail.
+    /// The maximum number of blocks in use: one stays free, so that the head never reaches the tail.
     pub(super) fn capacity(&self) -> u32 {
         self.len() - 1
     }
@@ -49,22 +49,23 @@ impl Log {
         self.head
     }
 
-    /// Log blocks that a transaction needs beside copies of `blocks` changed blocks, revokes of as many included.
+    /// The number of log blocks that a transaction needs in addition to copies of `blocks` changed blocks, including as
+    /// many revokes.
     pub(super) fn overhead(&self, blocks: usize) -> usize {
         self.blocks_for(blocks, blocks) - blocks
     }
 
-    /// Log blocks that a transaction takes.
+    /// The number of log blocks of a transaction.
     pub(super) fn blocks_for(&self, logged: usize, revoked: usize) -> usize {
         let descriptors = logged.div_ceil(self.format.tags_per_block());
         let revokes = revoked.div_ceil(self.format.revokes_per_block());
         revokes + descriptors + logged + 1
     }
 
-    /// Takes the next block; returns the byte on the device at which it lies.
+    /// Allocates the next block; returns its first byte on the device.
     ///
     /// # Panics
-    /// If none is free: the caller has asked.
+    /// If no block is free: the caller has to check that first.
     pub(super) fn take(&mut self) -> Result<u64> {
         assert!(self.used < self.capacity(), "the log is full");
         let at = self.place.position(self.head)?;
@@ -73,12 +74,12 @@ impl Log {
         Ok(at)
     }
 
-    /// The `count` oldest blocks are free again.
+    /// Frees the `count` oldest blocks.
     pub(super) fn release(&mut self, count: u32) {
         self.used -= count;
     }
 
-    /// The byte at which a block of the volume lies.
+    /// The first byte of a block of the volume on the device.
     pub(super) fn home(&self, block: FsBlock) -> u64 {
         block.get() * u64::from(self.format.block_size())
     }

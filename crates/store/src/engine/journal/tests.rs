@@ -1,4 +1,4 @@
-//! Plans, looked at as data: no device is written.
+//! Tests of plans as data: no device is written.
 
 use super::*;
 use crate::FreshExtent;
@@ -74,7 +74,7 @@ fn closed(blocks: &[u64], byte: u8, forgotten: &[(u64, u64)]) -> ClosedGeneratio
     }
 }
 
-/// The block in which the byte lies: the journal's, or the volume's.
+/// The block that contains the byte: whether it is the journal's, and its number in the journal or in the volume.
 fn place(at: u64) -> (bool, u64) {
     let block = at / u64::from(SIZE);
     let mut before = 0;
@@ -87,7 +87,7 @@ fn place(at: u64) -> (bool, u64) {
     (false, block)
 }
 
-/// A plan in words: for each stage what it writes, and `|` for its flush.
+/// A plan as text: for each stage its writes, and `|` for its flush.
 fn story(plan: &Plan) -> String {
     let mut out = String::new();
     for stage in &plan.stages {
@@ -127,7 +127,7 @@ fn a_life() {
     assert_eq!(plan(closed(&[], 0, &[])), "", "nothing happened");
     assert_eq!(plan(closed(&[7, 50], 1, &[])), "tail 1@1, descriptor 1, copies 2 | commit 4 |");
     assert_eq!(plan(closed(&[7], 2, &[(50, 1)])), "revoke 5, descriptor 6, copies 1 | commit 8 |");
-    assert_eq!(plan(closed(&[], 0, &[(50, 1), (90, 9)])), "", "what is revoked already, or was never logged");
+    assert_eq!(plan(closed(&[], 0, &[(50, 1), (90, 9)])), "", "revoked already, or never logged");
     assert_eq!(plan(closed(&[50], 3, &[])), "descriptor 9, copies 1 | commit 11 |");
     assert_eq!(plan(closed(&[50], 4, &[(50, 1)])), "descriptor 12, copies 1 | commit 14 |", "freed and used again");
     assert_eq!(plan(closed(&[], 0, &[(7, 1)])), "revoke 15 | commit 16 |");
@@ -135,7 +135,7 @@ fn a_life() {
     assert!(engine.live.is_empty() && engine.log.used() == 0);
 }
 
-/// Home in the first stage, which is flushed before the commit block, and never in the log.
+/// Fresh extents are in the first stage, which is flushed before the commit block, and never in the log.
 #[test]
 fn fresh_extents_are_home_before_the_commit() {
     let mut engine = engine();
@@ -200,7 +200,7 @@ fn a_generation_that_finds_no_space_waits_for_a_checkpoint() {
     let (first, rest) = text.split_once(" | tail 2@0 | tail 2@").unwrap();
     assert!(first.starts_with("home 1400, ") && first.matches("home").count() == 500, "{first}");
     assert!(rest.contains("descriptor") && !rest.contains("home"));
-    // one that never fits is refused, with nothing changed
+    // a generation that never fits is refused without a change of state
     let used = engine.log.used();
     let all: Vec<u64> = (2..90).chain(130..290).chain(1301..2300).collect();
     let refused = engine.plan(closed(&all, 3, &[]), &NoHooks);
@@ -208,8 +208,8 @@ fn a_generation_that_finds_no_space_waits_for_a_checkpoint() {
     assert_eq!(engine.log.used(), used);
 }
 
-/// Random generations: each block that one changed is unpinned in the cache exactly once for each that did, log blocks
-/// are used again only behind a flush of the tail that left them, and copies go round the whole log.
+/// Random generations: each block is unpinned in the cache exactly once for each generation that changed it, log blocks
+/// are reused only after a flush of the tail that passed them, and copies are written to the whole log.
 #[test]
 fn random_lives() {
     for case in cases("random lives", 20) {
@@ -251,13 +251,13 @@ fn some_block(rng: &mut Rng) -> u64 {
     1400 + if rng.chance(30) { rng.below(6) } else { rng.below(500) }
 }
 
-/// Which blocks of the log the device may still need for a replay.
+/// The blocks of the log that the device may still need for a replay.
 #[derive(Default)]
 struct Tail {
-    /// Block and sequence of the tail on the device, and what was written since the last flush.
+    /// The block of the tail on the device, and the one written since the last flush.
     durable: u32,
     pending: Option<u32>,
-    /// Written log blocks in order, since the journal was made.
+    /// Log blocks in the order of their writes, since the journal was created.
     written: Vec<u64>,
 }
 
@@ -268,7 +268,7 @@ impl Tail {
             let mut writes: Vec<u64> = stage.writes.iter().map(|w| place(w.at)).filter(|p| p.0).map(|p| p.1).collect();
             writes.retain(|n| *n != 0);
             highest = highest.max(writes.iter().copied().max().unwrap_or(0));
-            // whatever lies between the tail and the newest block may be needed
+            // all blocks from the tail to the newest one may be needed
             if self.durable != 0 {
                 let from = self.written.iter().rposition(|n| *n == u64::from(self.durable)).unwrap();
                 let needed = &self.written[from..];
@@ -363,6 +363,6 @@ fn escaped_copies() {
     assert_eq!(escapes, [true, false]);
     assert_eq!(writes[1].data[..6], [0, 0, 0, 0, 5, 5]);
     assert!(tags.iter().zip(&writes[1..]).all(|(tag, write)| format.data_matches(tag, 1, &write.data)));
-    assert_eq!(engine.live[&FsBlock(7)].data[..4], MAGIC.to_be_bytes(), "home goes the block itself");
+    assert_eq!(engine.live[&FsBlock(7)].data[..4], MAGIC.to_be_bytes(), "the block itself is written home");
     assert!(Arc::ptr_eq(&writes[2].data, &plain), "copied without need");
 }

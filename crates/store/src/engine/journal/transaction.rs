@@ -12,18 +12,18 @@ use std::time::Duration;
 pub(super) struct Written {
     /// Everything but the commit block, in the order of the log.
     pub(super) writes: Vec<PlannedWrite>,
-    /// The commit block, which makes it count.
+    /// The commit block, which makes the transaction valid.
     pub(super) commit: PlannedWrite,
 }
 
-/// Lays a transaction into the log from its head on. `revoked` is ascending. The copies are the generation's own bytes,
+/// Writes a transaction to the log from its head on. `revoked` is ascending. The copies are the generation's own bytes,
 /// except where a block must be escaped.
 ///
 /// # Errors
-/// Where a block of the log does not lie on the device.
+/// If a block of the log is not on the device.
 ///
 /// # Panics
-/// Where the log has not enough free blocks.
+/// If the log has too few free blocks.
 pub(super) fn write(
     log: &mut Log,
     sequence: u32,
@@ -62,7 +62,7 @@ pub(super) fn write(
     Ok(Written { writes, commit })
 }
 
-/// A block as it stands in the log, and whether it had to be escaped.
+/// A block as it is logged, and whether it had to be escaped.
 fn as_logged(data: &Arc<[u8]>) -> (Arc<[u8]>, bool) {
     if !needs_escape(data) {
         return (Arc::clone(data), false);

@@ -1,4 +1,4 @@
-//! The description of a generation in a slot: records of what its change records and blocks show, net.
+//! The description of a generation in a slot: records of the net changes in its change records and blocks.
 
 use crate::mutant::{Injected, Mutant};
 use crate::{BlockWrite, ChangeRecord, ClosedGeneration, Kind};
@@ -10,10 +10,10 @@ use format::linked::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes at which the header of an attribute block has how many inodes share it.
+/// The offset of the reference count in the header of an attribute block, in bytes.
 const SHARERS: usize = 4;
 
-/// An inode in the generation.
+/// A changed inode of the generation.
 struct Changed<'c> {
     before: &'c [u8],
     after: &'c [u8],
@@ -24,7 +24,7 @@ struct Changed<'c> {
 struct NetAllocations(BTreeMap<u64, (u64, InodeNo, bool)>);
 
 impl NetAllocations {
-    /// Adds a run; what was done before and is undone by it goes. False where a block of another file is in it.
+    /// Adds a run; earlier changes that it undoes are removed. `false` if a block of another file is in it.
     fn add(&mut self, first: u64, count: u64, owner: InodeNo, allocated: bool) -> bool {
         let (mut at, end) = (first, first.saturating_add(count));
         while at < end {
@@ -56,10 +56,10 @@ impl NetAllocations {
     }
 }
 
-/// Fills a slot.
+/// The builder of a slot.
 pub(super) struct Describe<'s> {
     slot: &'s mut Slot,
-    /// Inodes that go forward whole.
+    /// Inodes that are rolled forward as a whole.
     whole: BTreeSet<InodeNo>,
     owners: BTreeSet<InodeNo>,
 }
@@ -69,7 +69,7 @@ impl<'s> Describe<'s> {
         Self { slot, whole: BTreeSet::new(), owners: BTreeSet::new() }
     }
 
-    /// All of a generation; false where there is something that a slot cannot say.
+    /// Describes all of a generation; `false` if something in it cannot be described by a slot.
     pub(super) fn all(mut self, closed: &ClosedGeneration, mutant: Injected<Mutant>) -> bool {
         let complete =
             closed.blocks.iter().all(|write| self.block(write).is_some()) && self.change_records(closed).is_some();
@@ -176,7 +176,7 @@ impl<'s> Describe<'s> {
                 ChangeRecord::Inode { number, before, after } => {
                     inodes.entry(*number).or_insert(Changed { before, after }).after = after;
                 }
-                // was it taken first, and is it taken last
+                // whether the number was allocated by the first record, and by the last
                 ChangeRecord::Number { number, allocated } => {
                     numbers.entry(*number).or_insert((*allocated, *allocated)).1 = *allocated;
                 }
@@ -220,11 +220,11 @@ impl<'s> Describe<'s> {
             Some((false, false)) => FREED,
             _ => 0,
         };
-        // what is freed has its type only where it was
+        // a freed inode has its type only in its previous content
         let shown = if flags == FREED { before } else { after };
         let is_directory = shown.kind() == Some(FileKind::Directory);
         flags |= if is_directory { DIRECTORY } else { 0 };
-        // no file has the number before or after
+        // no file has the number before or after the generation
         let unused = matches!(taken, Some((true, false)));
         if flags & FREED == 0 && !unused && (is_directory || self.whole.contains(&number)) {
             flags |= WHOLE;
@@ -246,13 +246,13 @@ fn number_of(write: &BlockWrite) -> Option<u32> {
     u32::try_from(write.block.get()).ok()
 }
 
-/// Most sectors that recovery writes for a slot: what it describes, and the names that lead to new files.
+/// The maximum number of sectors that recovery writes for a slot: its changes, and the names of new files.
 pub(super) fn most_sectors(slot: &Slot) -> u64 {
     let per_sector = (SECTOR as u32 / slot.header.ll_inode_size.get().max(1)).max(1);
     let tables: BTreeSet<u32> =
         slot.inodes.iter().map(|inode| inode.li_number.get().saturating_sub(1) / per_sector).collect();
     let new = slot.inodes.iter().filter(|inode| inode.li_flags.get() & NEW != 0).count();
-    // each run lies in one bitmap's sector or goes on in the next
+    // each run is in one sector of a bitmap or continues in the next
     let bits: u64 = slot.runs.iter().map(|run| 2 + u64::from(run.lr_count.get()) / (8 * SECTOR as u64)).sum();
     let pointers: usize = slot.pointers.iter().map(|p| 2 + usize::from(p.lp_count.get()) / (SECTOR / 4)).sum();
     let fixed = tables.len() + 2 * new + pointers + slot.copies.len() + 3 * slot.groups.len() + 4;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The change to a metadata block.
 pub(in crate::engine) enum Change {
-    /// It holds this.
+    /// The block gets this content.
     Write {
         /// Its kind, for its entry.
         kind: BlockKind,
@@ -23,11 +23,11 @@ pub(in crate::engine) enum Change {
         /// Its kind, for the plan.
         tag: Kind,
     },
-    /// It is free.
+    /// The block is freed.
     Drop,
 }
 
-/// A node of the map that changes.
+/// A changed node of the map.
 struct Changed {
     node: Node,
     physical: u64,
@@ -38,13 +38,13 @@ struct Changed {
 struct Draft {
     /// Changed nodes, the highest level last.
     nodes: BTreeMap<NodeName, Changed>,
-    /// The new physical block of each metadata block by index; `None` where one is dropped.
+    /// The new physical block of each metadata block by index; `None` for a dropped block.
     physical: BTreeMap<u64, Option<u64>>,
 }
 
 impl MapWriter {
-    /// Makes a generation of these changes, adds its writes, and makes it the one that the superblock speaks of;
-    /// `nodes` of the map move to other physical blocks in any case. False where nothing changes.
+    /// Builds a generation from these changes, adds its writes, and makes the superblock describe it; `nodes` of the
+    /// map move to other physical blocks in any case. `false` if nothing changes.
     pub(in crate::engine) fn build(
         &mut self,
         mut changes: BTreeMap<u64, Change>,
@@ -66,7 +66,7 @@ impl MapWriter {
         for &(level, number) in nodes {
             self.relocate_nodes(&mut draft, first_below((level, number)), level)?;
         }
-        // each block of the table needs a physical block itself, and may change another block of the table with it
+        // each block of the table needs a physical block itself, whose allocation may change another block of the table
         while let Some(block) = self.chunk_table.next_dirty() {
             let index = self.map.layout.table().start + block;
             if !draft.physical.contains_key(&index) {
@@ -115,7 +115,7 @@ impl MapWriter {
         Ok(true)
     }
 
-    /// As [`Snapshot::build`], for changes that are [small](Snapshot::is_small).
+    /// As [`MapWriter::build`], for changes that are [small](MapWriter::is_small).
     pub(super) fn build_small(
         &mut self,
         changes: BTreeMap<u64, Change>,
@@ -144,7 +144,7 @@ impl MapWriter {
         Ok(true)
     }
 
-    /// A new physical block for an old one, or the same where it may be written over.
+    /// A new physical block for an old one, or the same one if it may be overwritten.
     fn relocate(&mut self, old: Option<u64>) -> Result<u64> {
         if let Some(old) = old.filter(|old| self.overwrite == Overwrite::Live && !self.chunk_table.is_pinned(*old)) {
             return Ok(old);
@@ -154,7 +154,7 @@ impl MapWriter {
         Ok(physical)
     }
 
-    /// Moves the nodes above an index, down to those of a level, to new physical blocks.
+    /// Moves the nodes above an index, down to level `lowest`, to new physical blocks.
     fn relocate_nodes(&mut self, draft: &mut Draft, index: u64, lowest: u8) -> Result<()> {
         let (top, _) = self.map.top();
         for level in (lowest..=top).rev() {
@@ -178,7 +178,7 @@ impl MapWriter {
         Ok(())
     }
 
-    /// Moves a block and the nodes above it to new physical blocks.
+    /// Moves a block (unless it is dropped: `stays` is `false`) and the nodes above it to new physical blocks.
     fn relocate_block(&mut self, draft: &mut Draft, index: u64, stays: bool) -> Result<()> {
         self.relocate_nodes(draft, index, 0)?;
         let (leaf, slot) = leaf_of(index);
@@ -221,7 +221,7 @@ impl MapWriter {
     ) -> Option<Entry> {
         let (Change::Write { kind, owner, data, tag }, Some(physical)) = (change, physical) else { return None };
         let data = match kind {
-            // only now all physical blocks are allocated
+            // all physical blocks are allocated only now
             BlockKind::ChunkTable => Arc::from(self.chunk_table.table_block(index - self.map.layout.table().start)),
             _ => data,
         };

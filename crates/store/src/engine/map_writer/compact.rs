@@ -1,8 +1,8 @@
-//! Compacting: chunks that the regions do not need any more are returned.
+//! Compaction: returns chunks that the regions do not need any more.
 //!
-//! A chunk goes when nothing is in it, so what is left in the emptiest one moves: its blocks are written again as they
-//! are, and go to other physical blocks as every block does that is written. One chunk at a time, some of its blocks
-//! with each generation.
+//! A chunk can be returned when it is empty, so the blocks that remain in the emptiest one are moved: they are written
+//! again unchanged, and get other physical blocks like every block that is written. One chunk at a time, some of its
+//! blocks with each generation.
 
 use super::MapWriter;
 use super::build::Change;
@@ -13,12 +13,12 @@ use format::native::map::{BlockKind, ENTRIES, Entry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most blocks that move with one generation.
+/// The maximum number of blocks that move with one generation.
 const MOST: usize = 128;
-/// More physical blocks in use than this are not looked through for those of one chunk: 16 GiB of metadata.
+/// With more physical blocks in use than this they are not searched for those of one chunk: 16 GiB of metadata.
 const TOO_MANY: usize = 1 << 22;
 
-/// The blocks and nodes that lie in a chunk.
+/// The blocks and nodes in a chunk.
 #[derive(Default)]
 struct Residents {
     blocks: Vec<(u64, Entry)>,
@@ -26,7 +26,7 @@ struct Residents {
 }
 
 impl MapWriter {
-    /// As [`MapWriter::build`], and moves what it can out of a chunk that could go.
+    /// As [`MapWriter::build`], and also moves blocks out of a chunk that could be returned.
     pub(super) fn build_compactly(
         &mut self,
         compaction: Compaction,
@@ -42,7 +42,7 @@ impl MapWriter {
             return self.build(changes, &[], writes);
         };
         let Residents { blocks, nodes } = self.residents(chunk)?;
-        // nothing moves where all of it does already, or where what is in use cannot be found
+        // nothing moves if all blocks of the chunk move already, or if those in use cannot be found
         self.is_compact = blocks.is_empty() && nodes.is_empty() && !self.chunk_table.is_empty(chunk);
         for (index, entry) in blocks {
             if changes.contains_key(&index) {
@@ -59,7 +59,7 @@ impl MapWriter {
         built
     }
 
-    /// Blocks and nodes of the live map that lie in a chunk, [`MOST`] at most.
+    /// Blocks and nodes of the live map in a chunk, [`MOST`] at most.
     fn residents(&self, chunk: u32) -> Result<Residents> {
         let mut found = Residents::default();
         let inside = |entry: &Entry| entry.physical / u64::from(CHUNK_BLOCKS) == u64::from(chunk);

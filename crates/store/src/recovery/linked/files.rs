@@ -1,4 +1,4 @@
-//! Which version of each file there is, and which it is to be.
+//! The version that each file has, and the version that it is to have.
 
 use super::work::{CHANGED, NOT_NAMED, Work, contradiction};
 use crate::{Error, Result};
@@ -11,12 +11,12 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// An inode that slots name.
 struct File<'s> {
-    /// The record of each slot that names it, the older one first: number of the slot, record, and its place where it
-    /// has it.
+    /// The record of each slot that names it, the older one first: number of the slot, record, and its slot in the
+    /// inode table, if the record contains that.
     steps: Vec<(usize, &'s DiskListInode, Option<&'s [u8]>)>,
-    /// The number of steps that are in the version that the file is to have.
+    /// The number of steps in the version that the file is to have.
     version: usize,
-    /// The number of those that are in the version that is there.
+    /// The number of steps in the version on the device.
     there: usize,
 }
 
@@ -29,17 +29,17 @@ impl File<'_> {
         self.steps.get(step).map_or(0, |(_, record, _)| record.li_flags.get())
     }
 
-    /// A new file that did not land.
+    /// Whether it is a new file that did not reach the device.
     fn is_lost(&self) -> bool {
         self.version == 0 && self.flags(0) & NEW != 0
     }
 }
 
-/// All of them.
+/// All files that slots name, by inode number.
 pub(super) struct Files<'s>(BTreeMap<u32, File<'s>>);
 
-/// The records of slots, in the order in which they are to be applied: what landed forward, the older slot first, and
-/// what did not back, the newer first.
+/// The records of slots, in the order in which they are to be applied: first those to roll forward, the older slot
+/// first, then those to roll back, the newer first.
 pub(super) fn landed<'s, T>(
     slots: &'s [Slot],
     of: impl Fn(&'s Slot) -> &'s Vec<T>,
@@ -56,7 +56,7 @@ pub(super) fn landed<'s, T>(
 }
 
 impl<'s> Files<'s> {
-    /// Compares the inodes on the volume with what the slots say of them.
+    /// Compares the inodes on the volume with their records in the slots.
     pub(super) fn find(work: &Work<'s>) -> Result<Self> {
         let mut files: BTreeMap<u32, File<'s>> = BTreeMap::new();
         for (number, slot) in work.slots.iter().enumerate() {
@@ -90,7 +90,7 @@ impl<'s> Files<'s> {
         Ok(this)
     }
 
-    /// Whether a file has the version that a slot made of it.
+    /// Whether a file has the version that a slot describes.
     pub(super) fn landed(&self, number: u32, slot: usize) -> Result<bool> {
         let file = self.0.get(&number).ok_or(Error::Linked(NOT_NAMED))?;
         let step = file.steps.iter().position(|(of, ..)| *of == slot).ok_or(Error::Linked(NOT_NAMED))?;
@@ -105,7 +105,7 @@ impl<'s> Files<'s> {
         self.0.get(&number).is_some_and(File::is_lost)
     }
 
-    /// Pointers in indirect blocks, as the version of their file has them.
+    /// Sets pointers in indirect blocks to the version of their file.
     pub(super) fn pointers(&self, work: &Work<'_>) -> Result<()> {
         let mut of_block: BTreeMap<u32, Vec<&DiskListPointers>> = BTreeMap::new();
         for pointers in work.slots.iter().flat_map(|slot| &slot.pointers) {
@@ -129,7 +129,7 @@ impl<'s> Files<'s> {
         Ok(())
     }
 
-    /// Each pointer of a range is one that a slot names for its place.
+    /// Checks that each pointer of a range has a value that a slot names for its location.
     fn are_known(&self, work: &Work<'_>, at: u64, range: &DiskListPointers, all: &[&DiskListPointers]) -> Result<()> {
         let (index, count) = (u32::from(range.lp_index.get()), u32::from(range.lp_count.get()));
         let mut bytes = vec![0; count as usize * 4];
@@ -143,7 +143,7 @@ impl<'s> Files<'s> {
                         && [other.lp_before.get(), other.lp_after.get()].iter().any(|first| value(*first, n) == there)
                 })
             };
-            // its own first: most have no other
+            // the range's own values first: most pointers have no others
             if !names(range) && !all.iter().any(|other| names(other)) {
                 return contradiction(CHANGED);
             }
@@ -151,8 +151,8 @@ impl<'s> Files<'s> {
         Ok(())
     }
 
-    /// Numbers that come into use or go out of it: whether they are in use, and how many inodes and directories more
-    /// there are.
+    /// The inode numbers that are allocated or freed: whether they are in use, and the change of the counts of inodes
+    /// and directories.
     pub(super) fn numbers(&self) -> impl Iterator<Item = (InodeNo, bool, (i64, i64))> {
         self.0.iter().filter_map(|(number, file)| {
             let (mut in_use, mut change) = (None, (0, 0));
@@ -175,13 +175,13 @@ impl<'s> Files<'s> {
         })
     }
 
-    /// For each new file that did not land, the first orphan behind it that is there; 0 behind the last.
+    /// The first existing orphan after each new file that did not reach the device; 0 after the last.
     fn orphans_behind(&self) -> Result<BTreeMap<u32, u32>> {
         let mut behind = BTreeMap::new();
         let mut chain = Vec::new();
         for (number, file) in &self.0 {
             let (mut number, mut file) = (*number, Some(file));
-            // each file is walked over once: what is behind it is known to those before it
+            // each file is visited once: the result after it is known for those before it
             while let Some(lost) = file.filter(|file| file.is_lost() && !behind.contains_key(&number)) {
                 chain.push(number);
                 if chain.len() > self.0.len() {
@@ -196,7 +196,7 @@ impl<'s> Files<'s> {
         Ok(behind)
     }
 
-    /// Writes the inodes; the first orphan.
+    /// Writes the inodes; returns the first orphan.
     pub(super) fn write(&self, work: &Work<'_>) -> Result<u32> {
         let behind = self.orphans_behind()?;
         let present = |number: u32| behind.get(&number).copied().unwrap_or(number);
@@ -231,7 +231,7 @@ fn value(first: u32, n: u32) -> u32 {
     if first == 0 { 0 } else { first.wrapping_add(n) }
 }
 
-/// Takes from an inode what it leads to.
+/// Clears an inode's size, block counts and block references.
 fn free(bytes: &mut [u8]) -> Result<()> {
     let (mut disk, _) = DiskInode::read_from_prefix(bytes).map_err(|_| Error::Linked(NOT_NAMED))?;
     disk.i_size_lo = 0.into();
@@ -245,7 +245,7 @@ fn free(bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// An inode's place in the table: its byte on the volume, and what it holds.
+/// An inode's slot in the table: its first byte on the volume, and its content.
 fn read_place(work: &Work<'_>, number: InodeNo) -> Result<(u64, Vec<u8>)> {
     let geometry = &work.sb.geometry;
     let slot = geometry.inode_slot(number).ok_or(Error::Linked(super::work::BEYOND))?;

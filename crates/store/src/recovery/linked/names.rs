@@ -1,4 +1,4 @@
-//! Names that lead to files which did not land.
+//! Names of files that did not reach the device.
 
 use super::files::Files;
 use super::work::{NOT_NAMED, Work, contradiction};
@@ -8,8 +8,8 @@ use format::dir::{DirEntry, decode_rec_len, encode_rec_len};
 use format::linked::KIND_DIRECTORY;
 use std::collections::BTreeSet;
 
-/// Takes the names of new files that did not land out of the directories. Such a name is new as well, so it stands in a
-/// block that a slot names.
+/// Removes the names of new files that did not reach the device from the directories. Such a name is new as well, so it
+/// is in a block that a slot names.
 pub(super) fn remove(work: &Work<'_>, files: &Files<'_>) -> Result<()> {
     if files.lost() == 0 {
         return Ok(());
@@ -30,7 +30,8 @@ pub(super) fn remove(work: &Work<'_>, files: &Files<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The same in one block; whether there was any. An index block of a hashed directory shows as one unused entry.
+/// The same in one block; returns whether there was any. An index block of a hashed directory looks like one unused
+/// entry.
 fn remove_in(block: &mut [u8], files: &Files<'_>) -> Result<bool> {
     let size = block.len() as u32;
     let (mut at, mut before, mut any) = (0usize, None, false);

@@ -14,7 +14,7 @@ use std::ops::Range;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The volume's structures contradict its list.
+/// An error: the volume's structures contradict its list.
 pub(super) fn contradiction<T>(what: &'static str) -> Result<T> {
     Err(Error::Linked(what))
 }
@@ -24,12 +24,12 @@ pub(super) const BEYOND: &str = "its list of linked writes refers to blocks beyo
 pub(super) const OWN: &str = "its list of linked writes names blocks of the system zone as file data";
 pub(super) const CHANGED: &str = "blocks in its list of linked writes were changed by another program";
 
-/// The volume, and the slots that count, the older one first.
+/// The volume, and the valid slots, the older one first.
 pub(super) struct Work<'a> {
     pub(super) volume: &'a Overlay,
     pub(super) sb: &'a Superblock,
     pub(super) slots: &'a [Slot],
-    /// The blocks in which the list itself lies.
+    /// The blocks of the list itself.
     pub(super) list: Range<u64>,
 }
 
@@ -42,7 +42,7 @@ struct Delta {
 }
 
 impl Work<'_> {
-    /// All steps; how many new files were lost.
+    /// Carries out all steps; returns the number of new files that were lost.
     pub(super) fn all(&self) -> Result<usize> {
         self.within_bounds()?;
         self.beside_own_structures()?;
@@ -59,7 +59,7 @@ impl Work<'_> {
         Ok(files.lost())
     }
 
-    /// Everything that is named lies on the volume, and no more is named than it has.
+    /// Checks that everything named is on the volume, and that no more is named than it has.
     fn within_bounds(&self) -> Result<()> {
         let geometry = &self.sb.geometry;
         let has = |block: u32| u64::from(block) < geometry.blocks && block >= geometry.first_data_block;
@@ -86,8 +86,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Checks that nothing named as content of files is one of the volume's own structures: superblocks, descriptors,
-    /// bitmaps, inode tables, the list.
+    /// Checks that none of the blocks named as content of files belongs to the volume's own structures: superblocks,
+    /// descriptors, bitmaps, inode tables, the list.
     fn beside_own_structures(&self) -> Result<()> {
         let geometry = &self.sb.geometry;
         let mut named: Vec<Range<u64>> = Vec::new();
@@ -119,7 +119,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The superblock with the descriptors and those reserved behind it, both bitmaps and the inode table of a group.
+    /// The superblock with the descriptors and those reserved after it, both bitmaps and the inode table of a group.
     fn own_structures(&self, group: GroupNo) -> Result<[Range<u64>; 4]> {
         let geometry = &self.sb.geometry;
         let start = geometry.group_blocks(group).start;
@@ -135,9 +135,9 @@ impl Work<'_> {
         ])
     }
 
-    /// Directories and attributes: each sector as after the newest slot that has it.
+    /// Directories and attributes: sets each sector to its content in the newest slot that contains it.
     fn sectors(&self) -> Result<()> {
-        // what each sector may be, and what it is to be
+        // the checksums that each sector may have now, and its new content
         let mut wanted: BTreeMap<u64, (Vec<u32>, &[u8; SECTOR])> = BTreeMap::new();
         for copy in self.slots.iter().flat_map(|slot| &slot.copies) {
             let head = &copy.head;
@@ -157,12 +157,12 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The byte at which a block lies.
+    /// The first byte of a block.
     pub(super) fn at(&self, block: u32) -> Result<u64> {
         self.sb.geometry.byte_offset(FsBlock(block.into())).ok_or(Error::Linked(BEYOND))
     }
 
-    /// The descriptor of a group, and the byte at which it lies.
+    /// The descriptor of a group, and its first byte.
     pub(super) fn group(&self, group: GroupNo) -> Result<(u64, DiskGroup)> {
         let geometry = &self.sb.geometry;
         let per_block = geometry.descriptors_per_block();
@@ -175,7 +175,7 @@ impl Work<'_> {
         Ok((at, DiskGroup::read_from_bytes(&bytes).map_err(|_| Error::Linked(BEYOND))?))
     }
 
-    /// The bits of what was allocated or freed, as the version of the owner that there is has them.
+    /// Sets the bits of blocks that were allocated or freed, according to the present version of the owner.
     fn runs(&self, files: &Files<'_>, deltas: &mut BTreeMap<u32, Delta>) -> Result<()> {
         let mut steps: Vec<(&DiskListRun, bool)> = Vec::new();
         let (forward, backward) =
@@ -203,7 +203,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The bits of inodes that are new or freed.
+    /// Sets the bits of inodes that are new or freed.
     fn numbers(&self, files: &Files<'_>, deltas: &mut BTreeMap<u32, Delta>) -> Result<()> {
         for (number, in_use, change) in files.numbers() {
             let slot = self.sb.geometry.inode_slot(number).ok_or(Error::Linked(BEYOND))?;
@@ -233,7 +233,7 @@ impl Work<'_> {
         Ok(self.volume.write(at + bytes.start, &buffer)?)
     }
 
-    /// The totals of each group that a slot names: those before, and what became of them.
+    /// Writes the totals of each group that a slot names: the previous ones, and the changes that reached the device.
     fn groups(&self, deltas: &BTreeMap<u32, Delta>) -> Result<()> {
         let mut before = BTreeMap::new();
         for group in self.slots.iter().flat_map(|slot| &slot.groups) {
@@ -257,10 +257,11 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Writes the totals, the orphan list and the features; of these, operations set only that of attributes.
+    /// Writes the totals, the orphan list and the features; of these, operations set only the one for attributes.
     fn superblock(&self, deltas: &BTreeMap<u32, Delta>, orphan: u32) -> Result<()> {
         let (Some(oldest), Some(newest)) = (self.slots.first(), self.slots.last()) else { return Ok(()) };
-        // also where no change is described: the mark brought the totals of a generation whose slot did not land
+        // also if no change is described: the in-use mark wrote the totals of a generation whose slot did not reach the
+        // device
         let total = |before: u32, more: i64| {
             u32::try_from(i64::from(before) + more).map_err(|_| Error::Linked(NOT_NAMED)).map(Into::into)
         };
