@@ -1,10 +1,11 @@
-//! Ends the connection of a server that was killed while the kernel blocked one of its threads.
+//! Aborts the connection of a server that was killed while the kernel blocked one of its threads.
 //!
-//! A message that has the kernel forget pages or names waits for their locks, and no signal ends that. The process that
-//! has the lock may itself wait for an answer of this server: when the server is killed then, all its threads end but
-//! the one that waits, for which /dev/fuse stays open; so the kernel does not see that no process answers any more, and
-//! all that use the mount hang. Only another process can end the connection then. It is started before the first such
-//! message, looks twice a second whether the server has ended, and costs nothing else.
+//! A notification that invalidates pages or names waits for their locks in the kernel, and no signal interrupts that
+//! wait. The process that has the lock may itself be waiting for an answer of this server. If the server is killed at
+//! that moment, all its threads exit except the one that waits, which still has /dev/fuse open. The kernel then does
+//! not see that the server has ended, and every process that uses the mount hangs. Only another process can abort the
+//! connection in that state. The watchdog is started before the first such notification and checks twice a second
+//! whether the server's first thread has ended; a pidfd becomes readable only when all threads have.
 
 use crate::mountinfo::mounted_on;
 use rustix::fs::{Mode, OFlags, openat};
@@ -21,33 +22,34 @@ use std::time::Duration;
 
 /// The interval between checks whether the server has ended.
 const LOOK: Duration = Duration::from_millis(500);
-/// The name in lists of processes: not the server's, so that a user who kills all servers by their name leaves it.
+/// The process name: different from the server's, so that a user who kills all servers by name spares the watchdog.
 const NAME: &str = "fuse-watchdog";
 
-/// A handle that starts the process, once.
+/// A handle that starts the watchdog process, once.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    /// The command line and what it is to watch; nothing is started without.
+    /// The command line and the device number of the mount to watch; without them no process is started.
     what: Option<(Vec<OsString>, u32)>,
     child: OnceLock<Option<Child>>,
 }
 
 impl Watchdog {
-    /// For what is mounted on `dir`; `line` is [`AttachOptions::watchdog`](crate::AttachOptions::watchdog).
+    /// A handle for the file system mounted on `dir`; `line` is
+    /// [`AttachOptions::watchdog`](crate::AttachOptions::watchdog).
     pub(crate) fn new(line: &[OsString], dir: &Path) -> Self {
         let mounted = mounted_on(dir).ok().flatten().filter(|_| !line.is_empty());
         let what = mounted.map(|mounted| (line.to_vec(), mounted.device));
         Self { what, child: OnceLock::new() }
     }
 
-    /// Starts it unless it was. A system that has no process to spare does without.
+    /// Starts the process unless it was started. Where the system cannot start one, serving continues without it.
     pub(crate) fn start(&self) {
         self.child.get_or_init(|| {
             let (line, device) = self.what.as_ref()?;
             let (program, arguments) = line.split_first()?;
             let mut command = Command::new(program);
             command.args(arguments).arg(getpid().as_raw_nonzero().to_string()).arg(device.to_string());
-            // a group of its own: a signal for the server's does not end it
+            // a process group of its own: a signal for the server's group does not end it
             command.process_group(0).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command.spawn().ok()
         });
@@ -57,22 +59,22 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take().flatten() {
-            // it has ended, which is as good
+            // an error means that it has ended already
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The process itself: waits until `server`, which started it, has ended, and then ends the connection of the mount
-/// with the number `device`.
+/// The watchdog process: waits until `server`, its parent, has ended, and then aborts the connection of the mount with
+/// the device number `device`.
 ///
 /// # Errors
-/// The connection cannot be ended, which turns out at once, but for errors of its end itself.
+/// The connection's control file cannot be opened (reported before waiting), or the abort fails.
 pub fn watchdog(server: i32, device: u32) -> io::Result<()> {
-    // a list of processes that shows another name is no harm
+    // a failure only leaves the original name in process lists
     let _ = std::fs::write("/proc/self/comm", NAME);
-    // open from now on: a later connection with the same number is another file
+    // opened before waiting: a later connection with the same number is another file
     let mut control = control(device)?;
     while lives(server) {
         std::thread::sleep(LOOK);
@@ -80,8 +82,8 @@ pub fn watchdog(server: i32, device: u32) -> io::Result<()> {
     control.write_all(b"1")
 }
 
-/// The file that ends a connection when it is written to. Where the file system that has it is not mounted, root can
-/// look into it without mounting it anywhere.
+/// Opens the control file that aborts a connection when written to. If fusectl is not mounted, root can open the file
+/// without mounting fusectl on a directory.
 fn control(device: u32) -> io::Result<File> {
     let mounted = OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{device}/abort"));
     mounted.or_else(|_| {
@@ -92,8 +94,8 @@ fn control(device: u32) -> io::Result<File> {
     })
 }
 
-/// Whether our parent answers requests still. One whose threads have ended but for some is dead, and is our parent
-/// still.
+/// Whether the parent still answers requests. A parent whose first thread has ended is dead, even while other threads
+/// of it remain.
 fn lives(server: i32) -> bool {
     if getppid().is_none_or(|parent| parent.as_raw_nonzero().get() != server) {
         return false;

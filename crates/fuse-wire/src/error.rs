@@ -1,10 +1,10 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a volume could not be mounted, served or unmounted.
+/// The reason why a volume could not be mounted, served or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A mount option is wrong: a sentence that names it.
+    /// An invalid mount option: a sentence that names it.
     #[error("{0}")]
     Option(String),
     /// The file system could not be attached to the directory.
@@ -12,7 +12,7 @@ pub enum Error {
     Mount {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file system could not be detached from the directory.
@@ -20,14 +20,14 @@ pub enum Error {
     Unmount {
         /// The directory.
         dir: PathBuf,
-        /// Why; of the kind `ResourceBusy` where files are still open.
+        /// The cause; of the kind `ResourceBusy` where files are still open.
         source: io::Error,
     },
-    /// The file system is unmounted, and something that was written to it did not reach the device.
+    /// The file system is unmounted, but some of the written data did not reach the device.
     #[error("unmounted, but not all that was written reached the device: {0}")]
     Finish(io::Error),
-    /// The connection to the kernel broke.
-    #[error("the connection to the kernel broke: {0}")]
+    /// The connection to the kernel failed.
+    #[error("the connection to the kernel failed: {0}")]
     Connection(io::Error),
 }
 

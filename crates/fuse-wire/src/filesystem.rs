@@ -11,69 +11,68 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use zerocopy::IntoBytes;
 
-/// Nodes that the kernel is asked to prune in one message.
+/// The maximum number of nodes in one prune message.
 const PRUNED_AT_ONCE: usize = 4096;
 
-/// A file system that answers requests. Calls come from many threads at once.
+/// A file system that answers requests. Methods are called from many threads at once.
 pub trait Filesystem: Send + Sync {
-    /// The features that it wants of the kernel; it gets those of them that the kernel offers.
+    /// The features that the file system requests; of these, the kernel enables the ones that it offers.
     fn features(&self) -> Features;
 
-    /// Answers a request: puts the answer in `reply`, or nothing where none is due beyond that it was done.
+    /// Answers a request: writes the answer to `reply`; nothing where success alone is the answer.
     ///
     /// # Errors
-    /// The number that the program gets. ENOSYS says that such requests need not be sent again.
+    /// The error number for the calling process. ENOSYS stops the kernel from sending requests of this kind.
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()>;
 
-    /// FORGET: drops so many references that lookups handed to the kernel.
+    /// FORGET: subtracts `lookups` from the node's lookup count.
     fn forget(&self, node: u64, lookups: u64);
 
-    /// It is about to be unmounted although files are open, and nothing may begin any more that others would have to
-    /// wait for. Whether the kernel shall write back what it has: not where that would be undone. Requests may follow
-    /// that change something.
+    /// Prepares for an unmount while files are open: nothing that other requests would have to wait for may begin from
+    /// now on. Returns whether the kernel shall write back its dirty pages: `false` where those writes would be rolled
+    /// back. Requests that change the file system may still follow.
     fn stop(&self) -> bool {
         true
     }
 
-    /// It is unmounted, or about to be: what was changed must be durable when this returns. It may be called more than
-    /// once, and requests may follow that change nothing any more.
+    /// Makes all changes durable before it returns; called when the file system is unmounted, or about to be. It may be
+    /// called more than once; requests that change nothing may follow.
     ///
     /// # Errors
-    /// Something did not reach the device.
+    /// Some of the changes did not reach the device.
     fn finish(&self) -> io::Result<()>;
 
-    /// A panic came out of a request about `node`; the program gets EIO.
+    /// Reports a panic in a request about `node`; the calling process gets EIO.
     fn panicked(&self, node: u64, what: &str);
 
-    /// The handshake is done: from now on the kernel's caches can be invalidated.
+    /// Called after the handshake: from now on the kernel's caches can be invalidated.
     fn connected(&self, _kernel: Kernel) {}
 
-    /// A signal came for the process whose request has this number; it may not have come here yet, or be answered. A
-    /// process that was killed ends when it is answered.
+    /// INTERRUPT: a signal was sent to the process whose request has this number. The request may not have arrived yet,
+    /// or may already be answered. A killed process ends only when its request is answered.
     fn interrupted(&self, _unique: u64) {}
 
-    /// Whether a request would have to wait for another one, of any length.
+    /// Whether a request would have to wait for another one, for however long.
     fn would_wait(&self, _request: &Request<'_>) -> bool {
         false
     }
 
-    /// Whether nothing may be changed beside a request while it is answered. The file system sees to that itself: the
-    /// request must not be taken for one of those changes.
+    /// Whether nothing may change while this request is answered. The file system ensures that itself; the request must
+    /// not be counted as one of those changes.
     fn changes_alone(&self, _request: &Request<'_>) -> bool {
         false
     }
 
-    /// Called before a request that would wait is answered, with nothing locked that others may need: what has to be
-    /// done by other requests first.
+    /// Called without locks before a request that would wait is answered: does the work that depends on other requests.
     ///
     /// # Errors
-    /// The number that the program gets; the request is not answered then.
+    /// The error number for the calling process; the request is then not answered otherwise.
     fn prepare(&self, _request: &Request<'_>) -> Answer<()> {
         Ok(())
     }
 }
 
-/// A handle for invalidating the kernel's caches. When the connection has ended there are none.
+/// A handle for invalidating the kernel's caches. It has no effect once the connection has ended.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     link: Weak<Link>,
@@ -84,19 +83,19 @@ impl Kernel {
         Self { link: Arc::downgrade(link) }
     }
 
-    /// From now on requests may have to wait for others, many at once: makes space for them.
+    /// Announces that from now on many requests at once may have to wait for others: starts spare workers.
     pub fn expect_waiting(&self) {
         if let Some(link) = self.link.upgrade() {
             link.prepare_spare();
         }
     }
 
-    /// The writes that come from its pages, and the way to have it write them back.
+    /// The state of the kernel's writeback, with the method that requests it; `None` after the connection has ended.
     pub fn writeback(&self) -> Option<Arc<Writeback>> {
         self.link.upgrade().map(|link| Arc::clone(&link.writeback))
     }
 
-    /// Has it forget the attributes and the content of a node.
+    /// Invalidates the kernel's cached attributes and content of a node.
     pub fn forget_inode(&self, node: u64) {
         if let Some(link) = self.link.upgrade() {
             link.watchdog.start();
@@ -104,18 +103,18 @@ impl Kernel {
         }
     }
 
-    /// Whether [`Kernel::prune`] does anything: not before Linux 6.18.
+    /// Whether [`Kernel::prune`] has an effect: only from Linux 6.18 on.
     #[must_use]
     pub fn can_prune(&self) -> bool {
         self.prune(&[])
     }
 
-    /// Has it drop from its caches those of these nodes that no program uses (FUSE_NOTIFY_PRUNE); for each a FORGET
-    /// comes in its own time. It waits for content that is just being read, so it must not be called by a thread that
-    /// others wait for. False where it cannot.
+    /// Prunes those of these nodes from the kernel's caches that no process uses (FUSE_NOTIFY_PRUNE); a FORGET for each
+    /// follows later. It waits for pages that are being read, so a thread that other requests wait for must not call
+    /// it. Returns `false` where the kernel cannot prune.
     ///
-    /// That is not FUSE_NOTIFY_INVAL_ENTRY, which older kernels have too: that takes names away from files in use as
-    /// well, and unmounts what is mounted on them.
+    /// FUSE_NOTIFY_INVAL_ENTRY, which older kernels also have, is no substitute: it also removes names of files in use,
+    /// and unmounts file systems mounted on them.
     pub fn prune(&self, nodes: &[u64]) -> bool {
         let Some(link) = self.link.upgrade() else { return false };
         if !nodes.is_empty() {
@@ -125,20 +124,20 @@ impl Kernel {
         notify(link.connection.as_fd(), NOTIFY_PRUNE, &[what.as_bytes(), nodes.as_bytes()])
     }
 
-    /// As [`Kernel::prune`], by a thread of its own, and any number; `done` is called in the end. False where it
-    /// cannot be started.
+    /// Calls [`Kernel::prune`] in a thread of its own, for any number of nodes, and `done` at the end. Returns `false`
+    /// where the thread cannot be started.
     pub fn prune_in_background(&self, nodes: Vec<u64>, done: impl FnOnce() + Send + 'static) -> bool {
         let kernel = self.clone();
         let work = move || {
-            // an end of the connection ends it too
+            // an error means that the connection has ended
             let _ = nodes.chunks(PRUNED_AT_ONCE).all(|some| kernel.prune(some));
             done();
         };
         std::thread::Builder::new().name("fuse-memory".to_owned()).spawn(work).is_ok()
     }
 
-    /// Hands it content of a node, with which the file ends: where the size that it has of the file is smaller, it
-    /// grows.
+    /// Stores content in the kernel's pages of a node, up to the end of the file: a smaller cached size grows to that
+    /// end.
     pub fn lengthen(&self, node: u64, offset: u64, content: &[u8]) {
         let Some(link) = self.link.upgrade() else { return };
         link.watchdog.start();
@@ -146,14 +145,15 @@ impl Kernel {
         let _ = notify(link.connection.as_fd(), NOTIFY_STORE, &[what.as_bytes(), content]);
     }
 
-    /// Has it forget the attributes of a node. It locks nothing for that.
+    /// Invalidates the kernel's cached attributes of a node. This takes no lock in the kernel.
     pub fn forget_attributes(&self, node: u64) {
         if let Some(link) = self.link.upgrade() {
             forget_inode(link.connection.as_fd(), node, -1);
         }
     }
 
-    /// Has it forget a name of a directory. It locks the directory, so this waits for requests that change it.
+    /// Invalidates a cached name of a directory. The kernel locks the directory for it, so this waits for requests that
+    /// change the directory.
     pub fn forget_name(&self, dir: u64, name: &[u8]) {
         let Some(link) = self.link.upgrade() else { return };
         link.watchdog.start();

@@ -1,24 +1,24 @@
-//! The numbers of open files, which the kernel repeats with each request about one.
+//! File handles: numbers of open files, which the kernel repeats in each request about one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Set in the handle of a file that was opened to go past the kernel's pages.
+/// The bit set in the handle of a file that was opened to bypass the kernel's page cache.
 const DIRECT: u64 = 1;
 
-/// The number of the next open file; of the process, so that no two sessions have one alike.
+/// The next handle; one counter for the process, so that handles are unique across sessions.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// The handle of a file that is opened now. Later ones are greater; 0 is none.
+/// Returns a handle for a file that is being opened. Handles increase; 0 is not a handle.
 pub fn new_handle() -> u64 {
     NEXT.fetch_add(1, Ordering::SeqCst) << 1
 }
 
-/// The same for a file that is opened to go past the kernel's pages.
+/// Returns a handle for a file that is opened to bypass the kernel's page cache.
 pub(crate) fn new_direct() -> u64 {
     new_handle() | DIRECT
 }
 
-/// Whether a file was opened so.
+/// Whether a handle was made by [`new_direct`].
 pub(crate) fn is_direct(handle: u64) -> bool {
     handle & DIRECT != 0
 }

@@ -1,23 +1,23 @@
 //! FUSE for any file system: the kernel's protocol, the transports that carry it, and mounts.
 //!
 //! A file system implements [`Filesystem`]; [`Session::mount`] attaches it to a directory and [`Session::run`] answers
-//! the kernel's requests. Nothing here knows of volumes.
+//! the kernel's requests. Nothing here depends on volumes.
 //!
-//! | file | holds |
+//! | file | content |
 //! | --- | --- |
 //! | `protocol` | the kernel's structures and numbers |
 //! | `request`, `reply` | requests read from bytes, answers written to them |
 //! | `handle` | the numbers of open files |
-//! | `filesystem` | what a file system answers, and what it can ask of the kernel |
-//! | `transport` | the two ways of a request to a file system, and of its answer back: /dev/fuse and io_uring |
+//! | `filesystem` | the interface of a file system, and the notifications that it can send to the kernel |
+//! | `transport` | the two transports of requests and answers: /dev/fuse and io_uring |
 //! | `mount` | attaching a file system to a directory and detaching it, as root or through fusermount3 |
-//! | `mountinfo` | what the kernel's list of mounts says of a directory |
+//! | `mountinfo` | entries of /proc/self/mountinfo |
 //! | `loop_device` | a block device for the kernel to mount, so that it sends sync(2) and waits in umount(2) |
-//! | `programs` | where losetup and fusermount3 lie |
-//! | `connection_watchdog` | the process that ends the connection of a server that was killed |
-//! | `writeback` | what the kernel has of files and has not sent yet, and having it write that back |
-//! | `statistics` | messages by kind and time spent awake, asked for through the mount |
-//! | `session` | a mounted file system from its mounting to its end |
+//! | `programs` | the paths of losetup and fusermount3 |
+//! | `connection_watchdog` | the process that aborts the connection of a server that was killed |
+//! | `writeback` | waiting until the kernel has written back its dirty pages |
+//! | `statistics` | messages by kind and time spent awake, read through the mount |
+//! | `session` | a mounted file system from mount to unmount |
 //!
 //! 1. A request that fails is an error for that request; a panic is caught and becomes EIO. Neither ends the session.
 //! 2. Whatever the bytes of a request are, parsing returns a request or `None`.

@@ -1,9 +1,9 @@
 //! A block device for the kernel to mount.
 //!
-//! The kernel sends sync(2) and syncfs(2) to a FUSE server, and has umount(2) wait for its last answer, only where the
-//! file system is mounted as `fuseblk`, on a block device. So a loop device is laid over the volume, whether that is a
-//! file or a block device itself. It is there to be mounted: nothing is read or written through it, for the server
-//! works on the volume directly, and so it costs nothing. It goes when the mount does.
+//! The kernel sends sync(2) and syncfs(2) to a FUSE server, and lets umount(2) wait for its last answer, only where the
+//! file system is mounted as `fuseblk`, on a block device. So a loop device is set up on the volume, whether that is a
+//! file or itself a block device. It exists only to be mounted: nothing is read or written through it, since the server
+//! accesses the volume directly, and so it has no cost. It is removed with the mount.
 
 use crate::programs;
 use rustix::io::Errno;
@@ -16,14 +16,14 @@ use std::process::{Command, Stdio};
 /// The device file through which the kernel assigns loop devices.
 const CONTROL: &str = "/dev/loop-control";
 
-/// A loop device over a volume. When this is dropped the device goes: at once, or with the mount that is on it.
+/// A loop device on a volume. When this is dropped the device is removed: at once, or with the mount that uses it.
 #[derive(Debug)]
 pub(crate) struct LoopDevice {
     losetup: PathBuf,
     device: PathBuf,
 }
 
-/// Why this system has no loop devices for this process at all, as in a container.
+/// The reason why this system has no loop devices for this process at all, as in a container.
 pub(crate) fn none_here() -> Option<String> {
     let e = File::options().read(true).write(true).open(CONTROL).err()?;
     Some(format!("{CONTROL}: {}", io::Error::from(Errno::from_io_error(&e)?)))
@@ -31,7 +31,7 @@ pub(crate) fn none_here() -> Option<String> {
 
 impl LoopDevice {
     /// # Errors
-    /// There is no losetup(8), or no loop device to spare.
+    /// losetup(8) is missing, or no loop device is free.
     pub(crate) fn on(volume: &Path) -> io::Result<Self> {
         let losetup = programs::find("losetup")
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "losetup is missing; it comes with util-linux"))?;
@@ -48,7 +48,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // one that stays does no harm, and `losetup -D` removes it
+        // a device that remains does no harm, and `losetup -D` removes it
         let _ = run(&self.losetup, &["--detach".as_ref(), self.device.as_os_str()]);
     }
 }

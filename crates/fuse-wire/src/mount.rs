@@ -1,11 +1,11 @@
-//! Attaching the file system to a directory and detaching it.
+//! Attaching a file system to a directory and detaching it.
 //!
-//! Root mounts with mount(2). Other users, and all who ask for `auto_unmount`, go through fusermount3, which has the
-//! privilege and forces nosuid and nodev; it hands back the open /dev/fuse through a socket.
+//! Root mounts with mount(2). Other users, and every mount with `auto_unmount`, use fusermount3, which has the
+//! privilege and forces nosuid and nodev; it returns the open /dev/fuse through a socket.
 //!
-//! Waiting for the serving process: umount(2) of a FUSE file system returns before its server has ended (of `fuseblk`:
-//! after the volume is consistent, but before the process is gone), so [`unmount`] asks the mounted volume for the
-//! server's process first and waits for that after.
+//! umount(2) of a FUSE file system returns before its server has ended (of `fuseblk`: after the volume is consistent,
+//! but before the process has ended). So [`unmount`] first asks the mounted volume for its server's process, and waits
+//! for that process after umount(2).
 
 use crate::connection_watchdog::Watchdog;
 use crate::loop_device::{self, LoopDevice};
@@ -26,27 +26,29 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// An attribute of the root that is in no file system: the process that serves it, in decimal. Its name is in no
-/// namespace that a file system knows, so it can hide none, and no list shows it. [`unmount`] asks every server for it.
+/// An extended attribute of the root that is stored in no file system: the PID of the server process, in decimal. Its
+/// name is in no namespace of a file system, so it hides no stored attribute, and no list contains it. [`unmount`]
+/// reads it from every server.
 pub const DAEMON: &str = "extant.daemon";
 
-/// Another, empty: when it is there, all that was done before is on the device, and an error where that could not be.
+/// Another such attribute, with an empty value: reading it makes all earlier changes durable, and fails where that was
+/// not possible.
 pub const SYNC: &str = "extant.sync";
 
-/// As the list of mounts shows it.
+/// The file system type in the list of mounts.
 const TYPE: &str = "fuse.extant";
-/// The same for one on a block device.
+/// The type of a mount on a block device.
 const TYPE_ON_DEVICE: &str = "fuseblk.extant";
-/// The type's part behind the dot.
+/// The part of the type after the dot.
 const SUBTYPE: &str = "extant";
 const DEVICE: &str = "/dev/fuse";
-/// The environment variable in which fusermount3 finds the number of its socket.
+/// The environment variable from which fusermount3 reads the descriptor of its socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
-/// The connection's descriptors have at least this number. A process that is killed closes its files from the
-/// highest number down, and the helper that unmounts for it, woken by the end of its socket, must find the connection
+/// The lowest descriptor number of the connection. A process that is killed closes its files from the highest number
+/// down; the fusermount3 process that then unmounts is woken by the end of its socket and must find the connection
 /// dead.
 const ABOVE: i32 = 100;
-/// The longest time that [`unmount`] waits for the serving process, in seconds.
+/// The maximum time that [`unmount`] waits for the server process, in seconds.
 const PATIENCE: i64 = 60;
 
 /// The users who may use a mounted volume. The kernel then checks permissions as on any file system.
@@ -55,20 +57,20 @@ pub enum Access {
     /// The user who mounted it.
     #[default]
     Owner,
-    /// The user who mounted it, and root. So that each request is seen and checked, the kernel is asked to remember
-    /// little.
+    /// The user who mounted it, and root. To have each request sent and checked, the kernel is allowed to cache little.
     OwnerAndRoot,
     /// All users.
     All,
 }
 
-/// Whether reading a file is recorded in its inode. Reads that the kernel answers from its pages are not seen.
+/// Whether reading a file updates its access time. Reads that the kernel serves from its page cache do not reach the
+/// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Atime {
-    /// Not.
+    /// Never.
     #[default]
     Never,
-    /// Where the recorded access is older than the last change, or than a day.
+    /// Where the recorded access time is older than the last change, or than a day.
     Relative,
     /// Always.
     Strict,
@@ -77,50 +79,50 @@ pub enum Atime {
 /// Options for attaching a file system to a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AttachOptions {
-    /// Nothing is written.
+    /// Read-only: nothing is written.
     pub read_only: bool,
-    /// All that is changed is on the device before the answer.
+    /// Each change is durable before it is answered.
     pub sync: bool,
-    /// Changes of names are on the device before the answer.
+    /// Each change of names is durable before it is answered.
     pub dirsync: bool,
-    /// Whether reading is recorded.
+    /// When access times are updated.
     pub atime: Atime,
-    /// The users who may use it.
+    /// The users who may use the mount.
     pub access: Access,
-    /// Device nodes are not devices. Forced for all users but root.
+    /// Device nodes are ignored. Forced for all users but root.
     pub nodev: bool,
-    /// Set-user-id and set-group-id bits mean nothing. Forced for all users but root.
+    /// Set-user-id and set-group-id bits are ignored. Forced for all users but root.
     pub nosuid: bool,
-    /// Programs cannot be run from it.
+    /// Programs on it cannot be run.
     pub noexec: bool,
     /// Symbolic links are not followed.
     pub nosymfollow: bool,
-    /// fusermount3 unmounts it when the serving process ends, in whatever way.
+    /// fusermount3 unmounts it when the server process ends, for whatever reason.
     pub auto_unmount: bool,
-    /// The kernel checks permissions also where only root gets in.
+    /// The kernel checks permissions even where only root has access.
     pub default_permissions: bool,
-    /// The path of the volume: a file or a block device. With it, root's mounts for writing are of the kind (`fuseblk`)
-    /// that hears of sync(2), and whose umount(2) returns when all is on the device; where this system has no loop
-    /// devices at all they are of the plain kind, which [`Session::warning`](crate::Session::warning) says.
+    /// The path of the volume: a file or a block device. If set, root's writable mounts are of type `fuseblk`, which
+    /// receives sync(2), and whose umount(2) returns when all data is durable. Where the system has no loop devices at
+    /// all, the mount is of the plain type, and [`Session::warning`](crate::Session::warning) reports it.
     pub device: Option<PathBuf>,
-    /// They are of the plain kind, as asked for.
+    /// The mount is of the plain type in any case.
     pub nofuseblk: bool,
-    /// The command line, without its arguments, of a process that calls [`watchdog`](crate::watchdog()) with them. None
-    /// is started where this is empty: a server that is killed may then leave a mount that hangs until its connection
-    /// is aborted.
+    /// The command line, without its arguments, of a process that calls [`watchdog`](crate::watchdog()) with them. If
+    /// it is empty no watchdog is started: a server that is killed may then leave a mount that hangs until its
+    /// connection is aborted.
     pub watchdog: Vec<OsString>,
-    /// Which way requests take.
+    /// The transport of requests.
     pub transport: Transport,
-    /// Whether a processor is prevented from sleeping while requests follow closely.
+    /// Whether a processor is prevented from sleeping while requests are dense.
     pub awake: StayAwake,
-    /// The source in the list of mounts. The device unless set.
+    /// The source in the list of mounts; by default the device.
     pub source: Option<String>,
 }
 
 impl AttachOptions {
-    /// Whether the kernel checks permissions before it asks. Where only root gets in (root mounts it for itself alone)
-    /// there is nothing to check: mode bits and access control lists do not bind root, and each creation and removal
-    /// is saved a question for the directory's attributes. A process of root's without its capabilities is not
+    /// Whether the kernel checks permissions before it sends requests. Where only root has access (a mount by root for
+    /// itself alone) no check is needed: mode bits and access control lists do not restrict root, and each creation and
+    /// removal saves a request for the directory's attributes. A process of root's without its capabilities is not
     /// distinguished from one with them.
     #[must_use]
     pub fn kernel_checks(&self) -> bool {
@@ -132,18 +134,18 @@ impl AttachOptions {
 #[derive(Debug)]
 pub(crate) struct Mount {
     dir: PathBuf,
-    /// The kernel's number of it; unknown where the list of mounts could not be read.
+    /// The kernel's device number of the mount; `None` where the list of mounts could not be read.
     number: Option<u32>,
-    /// For asking whether it is still attached; the session has one of its own.
+    /// A descriptor of the connection, to check whether the mount is attached; the session has its own.
     device: OwnedFd,
-    /// fusermount3 unmounts when this is closed.
+    /// The socket to fusermount3, which unmounts when this is closed.
     _helper: Option<UnixStream>,
-    /// A warning for the user about the way in which it is attached.
+    /// A warning for the user about the type of the mount.
     warning: Option<String>,
 }
 
 impl Mount {
-    /// Attaches a file system to `dir` and returns the connection on which the kernel will send its requests.
+    /// Attaches a file system to `dir`; also returns the connection on which the kernel will send its requests.
     pub(crate) fn new(dir: &Path, options: &AttachOptions) -> Result<(Self, OwnedFd)> {
         attach(dir, options).map_err(|source| Error::Mount { dir: dir.to_owned(), source })
     }
@@ -152,18 +154,18 @@ impl Mount {
         self.warning.as_deref()
     }
 
-    /// The watchdog that ends its connection when this process is killed.
+    /// The watchdog that aborts the connection when this process is killed.
     pub(crate) fn watchdog(&self, line: &[OsString]) -> Watchdog {
         Watchdog::new(line, &self.dir)
     }
 
-    /// The kernel's number of it.
+    /// The kernel's device number of the mount.
     pub(crate) fn number(&self) -> Option<u32> {
         self.number
     }
 
-    /// Detaches it, unless that was done already. With files still open it disappears from the directory tree at once
-    /// and lives on without a name until they are closed, or until this process ends.
+    /// Detaches the mount, unless it is detached. With files still open it disappears from the directory tree at once
+    /// and remains without a path until they are closed, or until this process ends.
     pub(crate) fn detach(&self) -> Result<()> {
         if !self.is_attached() {
             return Ok(());
@@ -173,11 +175,11 @@ impl Mount {
         done.map_err(|source| Error::Unmount { dir: place, source })
     }
 
-    /// The directory on which it is attached now: it may have been renamed since, or the mount moved.
+    /// The directory on which the mount is attached now: it may have been renamed since, or the mount moved.
     ///
     /// # Errors
-    /// It is attached nowhere any more, as after a lazy unmount, or something else is mounted over it, which must not
-    /// be taken for it.
+    /// The mount is not attached anywhere, as after a lazy unmount, or another file system is mounted over it, which
+    /// must not be unmounted in its place.
     pub(crate) fn place(&self) -> Result<PathBuf> {
         self.find().map_err(|source| Error::Unmount { dir: self.dir.clone(), source })
     }
@@ -190,13 +192,13 @@ impl Mount {
         }
         places_of(number)?.into_iter().next().ok_or_else(|| {
             io::Error::other(match over {
-                Some(_) => "something else is mounted over it: unmount that first",
+                Some(_) => "another file system is mounted over it: unmount that first",
                 None => "it is no longer mounted anywhere, and ends when the last of its open files is closed",
             })
         })
     }
 
-    /// Whether the kernel still has it mounted anywhere.
+    /// Whether the mount is attached anywhere.
     pub(crate) fn is_attached(&self) -> bool {
         let mut fds = [PollFd::new(&self.device, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -209,7 +211,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // an error has no reader left; a dead mount that stays can be unmounted by hand
+        // an error can no longer be reported; a dead mount that remains can be unmounted by hand
         let _ = self.detach();
     }
 }
@@ -218,7 +220,7 @@ fn attach(dir: &Path, options: &AttachOptions) -> io::Result<(Mount, OwnedFd)> {
     let dir = folder(dir)?;
     let root = geteuid().is_root();
     if options.auto_unmount && !root && options.access == Access::Owner {
-        // the helper runs as root, whom the kernel would not let look whether the mount is dead
+        // fusermount3 runs as root, whom the kernel would not allow to check whether the mount is dead
         let why = "for users other than root, auto_unmount works only together with allow_other";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
@@ -236,10 +238,10 @@ fn attach(dir: &Path, options: &AttachOptions) -> io::Result<(Mount, OwnedFd)> {
     Ok((Mount { dir, number, device, _helper: helper_socket, warning }, connection))
 }
 
-/// Whether a volume can be mounted on a directory, as far as can be said before it is opened: its path.
+/// Checks as far as possible before a volume is opened that it can be mounted on `dir`; returns the resolved path.
 ///
 /// # Errors
-/// [`Error::Mount`]: there is no such directory, or the remains of a mount lie on it.
+/// [`Error::Mount`]: the directory does not exist, or a dead mount is on it.
 pub fn mount_point(dir: &Path) -> Result<PathBuf> {
     folder(dir).map_err(|source| Error::Mount { dir: dir.to_owned(), source })
 }
@@ -247,8 +249,7 @@ pub fn mount_point(dir: &Path) -> Result<PathBuf> {
 fn folder(dir: &Path) -> io::Result<PathBuf> {
     let dead = |e: io::Error| match Errno::from_io_error(&e) {
         Some(Errno::NOTCONN | Errno::CONNABORTED) => {
-            let what =
-                "it is a dead mount: the process that served it has ended; run `extant umount` on it, then mount again";
+            let what = "it is a dead mount: its server process has ended; run `extant umount` on it, then mount again";
             io::Error::new(e.kind(), what)
         }
         _ => e,
@@ -260,13 +261,13 @@ fn folder(dir: &Path) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Mounts as root: the connection, and a warning.
+/// Mounts as root; returns the connection, and a warning for the user.
 fn attach_directly(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd, Option<String>)> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("{DEVICE}: {}", io::Error::from(e))))?;
     let mut data = String::new();
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
-    // S_IFDIR: the rest of the root's mode comes with its attributes
+    // S_IFDIR; the permission bits of the root come with its attributes
     let wrote = write!(data, "fd={},rootmode=40000,user_id={user},group_id={group}", device.as_raw_fd());
     wrote.map_err(io::Error::other)?;
     if options.kernel_checks() {
@@ -283,8 +284,8 @@ fn attach_directly(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd, 
             Some(why) => {
                 warning = Some(format!(
                     "no loop device is available ({why}): sync(2) does not reach this mount, and umount(8) does not wait \
-                     for it; what is not synced by fsync(2) is on the device when `extant umount` returns, or after the \
-                     seconds of `commit` (-o nofuseblk asks for it so)"
+                     for it; data not synced with fsync(2) is durable when `extant umount` returns, or after the \
+                     interval of `commit` (-o nofuseblk selects this mode)"
                 ));
             }
         }
@@ -293,9 +294,9 @@ fn attach_directly(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd, 
     Ok((device, warning))
 }
 
-/// Mounts a loop device over the volume; why this system cannot, where no process like this could.
+/// Mounts a loop device on the volume. Returns the reason where no process like this one can do that on this system.
 fn attach_on_device(volume: &Path, dir: &Path, flags: MountFlags, data: &CStr) -> io::Result<Option<String>> {
-    // it goes with the mount
+    // removed with the mount
     let device = match (LoopDevice::on(volume), loop_device::none_here()) {
         (Ok(device), _) => device,
         (Err(_), Some(why)) => return Ok(Some(why)),
@@ -305,7 +306,7 @@ fn attach_on_device(volume: &Path, dir: &Path, flags: MountFlags, data: &CStr) -
         }
     };
     match rustix::mount::mount(device.path(), dir, TYPE_ON_DEVICE, flags, data) {
-        // a kernel without this kind, or a user namespace, which may not mount it
+        // a kernel without fuseblk, or a user namespace, in which it cannot be mounted
         Err(e @ (Errno::NODEV | Errno::PERM)) => Ok(Some(io::Error::from(e).to_string())),
         done => Ok(done.map(|()| None)?),
     }
@@ -318,10 +319,10 @@ fn flags(options: &AttachOptions) -> MountFlags {
     flags.set(MountFlags::NOSUID, options.nosuid);
     flags.set(MountFlags::NOEXEC, options.noexec);
     flags.set(MountFlags::NOSYMFOLLOW, options.nosymfollow);
-    // the kernel then asks for an fsync behind each write
+    // with this flag the kernel sends an fsync after each write
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
     flags.set(MountFlags::DIRSYNC, options.dirsync);
-    // for the list of mounts: the server alone records times
+    // only for the list of mounts: access times are recorded by the server alone
     flags
         | match options.atime {
             Atime::Never => MountFlags::NOATIME,
@@ -362,7 +363,8 @@ fn attach_by_helper(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd,
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "fusermount3 cannot mount with `nosymfollow`"));
     }
     let (ours, theirs) = UnixStream::pair()?;
-    // as its standard input, the socket reaches the program without being open to any other that starts meanwhile
+    // the socket is the helper's standard input: as an inheritable descriptor it would leak into programs started
+    // meanwhile
     let mut helper = helper(&["-o", &list, "--"], dir)
         .env(SOCKET_VARIABLE, "0")
         .stdin(OwnedFd::from(theirs))
@@ -390,7 +392,7 @@ fn attach_by_helper(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd,
     }
 }
 
-/// Takes the descriptor that comes through the socket.
+/// Receives the descriptor that fusermount3 sends through the socket.
 fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -422,7 +424,7 @@ fn no_helper(e: io::Error) -> io::Error {
     }
 }
 
-/// Detaches what is mounted on `dir`: lazily even where files are open.
+/// Detaches the mount on `dir`; with `lazy` even where files are open.
 fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
     let busy =
         || io::Error::new(io::ErrorKind::ResourceBusy, "it is busy: a program has a file or its folder open there");
@@ -444,19 +446,19 @@ fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
     })
 }
 
-/// The message of fusermount3, without its name, or its path, in front.
+/// The message of fusermount3, without its name or path at the start.
 fn without_program(said: &str) -> &str {
     let said = said.trim();
     said.split_once("fusermount3: ").map_or(said, |(_, said)| said)
 }
 
-/// Unmounts the volume that [`mount`](crate::mount()) mounted on `dir`, in this process or another, and waits until the
-/// process that served it has ended, so that its device is free again.
+/// Unmounts the volume that [`mount`](crate::mount()) mounted on `dir`, in this process or another, and waits until its
+/// server process has ended, so that the device is free again.
 ///
 /// # Errors
-/// [`Error::Unmount`]: nothing of ours is mounted there, files are open or it is mounted elsewhere as well
-/// (`ResourceBusy`), permission is denied, or the serving process did not end within a minute. [`Error::Finish`]: it is
-/// unmounted, but something that was written did not reach the device.
+/// [`Error::Unmount`]: no Extant volume is mounted there, files are open or it is mounted elsewhere as well
+/// (`ResourceBusy`), permission is denied, or the server process did not end within a minute. [`Error::Finish`]: it is
+/// unmounted, but some of the written data did not reach the device.
 pub fn unmount(dir: &Path) -> Result<()> {
     unmount_and_wait(dir).map_err(|gone| match gone {
         Gone::Not(source) => Error::Unmount { dir: dir.to_owned(), source },
@@ -466,16 +468,16 @@ pub fn unmount(dir: &Path) -> Result<()> {
 
 /// The error of an unmount.
 enum Gone {
-    /// It is mounted still, or its server lives on.
+    /// It is still mounted, or its server process has not ended.
     Not(io::Error),
-    /// It is unmounted, and something did not reach the device.
+    /// It is unmounted, but some of the written data did not reach the device.
     WithLoss(io::Error),
 }
 
 fn unmount_and_wait(dir: &Path) -> Result<(), Gone> {
     let dir = resolve(dir).map_err(Gone::Not)?;
     let device = is_ours(&dir).map_err(Gone::Not)?.device;
-    // unknown where the server has died, or where this user may not look
+    // unknown where the server has ended, or where this user has no access
     let server = server_of(&dir).and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
     let synced = if server.is_some() { all_synced(&dir) } else { Ok(()) };
     detach(&dir, false).map_err(Gone::Not)?;
@@ -492,10 +494,10 @@ fn unmount_and_wait(dir: &Path) -> Result<(), Gone> {
     synced.map_err(Gone::WithLoss)
 }
 
-/// Has the server bring everything to the device, and says how that went: umount(2) does not.
+/// Makes all changes durable and returns the error where that failed, which umount(2) does not report.
 fn all_synced(dir: &Path) -> io::Result<()> {
     match rustix::fs::getxattr(dir, OsStr::new(SYNC), &mut [0; 1][..]) {
-        // a server of an older version
+        // the server is of an older version
         Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
         Err(e) => Err(e.into()),
     }
@@ -508,7 +510,7 @@ fn wait_for(pid: Pid, server: &OwnedFd) -> io::Result<()> {
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
             Ok(0) => {
-                let still = format!("it is unmounted, but process {pid} that served it has not ended");
+                let still = format!("it is unmounted, but its server process {pid} has not ended");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, still));
             }
             Ok(_) => return Ok(()),
@@ -516,7 +518,7 @@ fn wait_for(pid: Pid, server: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// The mount on a directory; an error where it is not of this program.
+/// Returns the mount on a directory; an error where its type is not Extant's.
 pub fn is_ours(dir: &Path) -> io::Result<MountInfo> {
     match mounted_on(dir)? {
         None => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),
@@ -528,7 +530,8 @@ pub fn is_ours(dir: &Path) -> io::Result<MountInfo> {
     }
 }
 
-/// The path without symbolic links. The last part is left alone where it cannot be looked at, as on a dead mount.
+/// Resolves symbolic links in a path. The last component is not resolved where it cannot be accessed, as on a dead
+/// mount.
 pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     match (dir.canonicalize(), dir.parent(), dir.file_name()) {
         (Ok(path), ..) => Ok(path),
@@ -540,7 +543,7 @@ pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The process that serves the volume mounted on a directory.
+/// The server process of the volume mounted on a directory.
 fn server_of(dir: &Path) -> Option<Pid> {
     let mut value = [0; 16];
     let length = rustix::fs::getxattr(dir, OsStr::new(DAEMON), &mut value[..]).ok()?;

@@ -10,18 +10,17 @@ use std::path::{Path, PathBuf};
 /// A line of /proc/self/mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountInfo {
-    /// The number of the device that the kernel assigned, as the kernel has it: the major number above 20 bits of the
-    /// minor.
+    /// The device number, as the kernel encodes it: the major number above 20 bits of the minor.
     pub device: u32,
-    /// The file system's type.
+    /// The file system type.
     pub kind: OsString,
-    /// The flags of the mount and of the file system below it.
+    /// The flags of the mount and of its file system.
     pub flags: MountFlags,
-    /// The user who mounted it, of a FUSE file system.
+    /// The user who mounted it, for FUSE file systems.
     pub user: Option<u32>,
 }
 
-/// The words that the list has for flags.
+/// The names of flags in the list.
 const WORDS: [(&str, MountFlags); 10] = [
     ("ro", MountFlags::RDONLY),
     ("nosuid", MountFlags::NOSUID),
@@ -35,16 +34,16 @@ const WORDS: [(&str, MountFlags); 10] = [
     ("dirsync", MountFlags::DIRSYNC),
 ];
 
-/// A line as far as it says what lies where.
+/// The fields of a line that determine which mount is where.
 struct Line {
-    /// The mount's number, and that of the mount on which it lies.
+    /// The IDs of the mount and of its parent mount.
     number: u32,
     parent: u32,
     point: PathBuf,
     mounted: MountInfo,
 }
 
-/// The file system that is seen on a directory: not one that another lies over.
+/// Returns the file system visible on a directory; mounts covered by another mount are not visible.
 ///
 /// # Errors
 /// The list of mounts cannot be read.
@@ -52,13 +51,13 @@ pub fn mounted_on(dir: &Path) -> io::Result<Option<MountInfo>> {
     Ok(find_from(&std::fs::read("/proc/self/mountinfo")?, dir, root()))
 }
 
-/// The mount points at which the file system with this number is seen.
+/// The mount points at which the file system with this device number is visible.
 pub(crate) fn places_of(device: u32) -> io::Result<Vec<PathBuf>> {
     Ok(find_places(&std::fs::read("/proc/self/mountinfo")?, device, root()))
 }
 
-/// The number of the mount in which this process's root lies; `None` where the kernel does not say. What was mounted
-/// over it later stands in the list and is seen by nothing that a path names.
+/// The ID of the mount that contains this process's root; `None` where the kernel does not report it. Mounts made over
+/// that root later are listed, but no path leads into them.
 fn root() -> Option<u32> {
     let asked = StatxFlags::MNT_ID;
     let said = rustix::fs::statx(CWD, "/", AtFlags::STATX_DONT_SYNC, asked).ok()?;
@@ -72,7 +71,7 @@ fn find_places(mounts: &[u8], device: u32, root: Option<u32>) -> Vec<PathBuf> {
     seen.map(|line| line.point.clone()).collect()
 }
 
-/// As [`mounted_on`], by a list of mounts.
+/// As [`mounted_on`], for the bytes of a list of mounts.
 #[cfg_attr(not(test), allow(dead_code, reason = "the fuzz targets read lists with it"))]
 pub(crate) fn find(mounts: &[u8], dir: &Path) -> Option<MountInfo> {
     find_from(mounts, dir, None)
@@ -83,21 +82,21 @@ fn find_from(mounts: &[u8], dir: &Path, root: Option<u32>) -> Option<MountInfo> 
     top(&lines, dir, root).map(|line| line.mounted.clone())
 }
 
-/// The mount that is seen on a directory: a walk from the root leads into it. The order of the list says nothing of
-/// that, as mounts can be moved.
+/// The mount that is visible on a directory: the one that a path walk from the root enters. The order of the list does
+/// not determine it, as mounts can be moved.
 fn top<'l>(lines: &'l [Line], dir: &Path, root: Option<u32>) -> Option<&'l Line> {
     let mut at: Option<&Line> = root.and_then(|root| lines.iter().find(|line| line.number == root));
     let prefixes: Vec<&Path> = dir.ancestors().collect();
-    // a walk begins in the root, not in what lies over it
+    // a path walk begins in the root mount, not in mounts over it
     let known = usize::from(at.is_some());
     for prefix in prefixes.into_iter().rev().skip(known) {
         let lies_on = |line: &Line| match at {
             Some(below) => line.parent == below.number,
-            // of the root, or of a process whose root is no mount point, the mount below is not in the list
+            // the parent mount of the root, or of a process whose root is not a mount point, is not listed
             None => line.parent == line.number || !lines.iter().any(|other| other.number == line.parent),
         };
         let mut next = lines.iter().find(|line| line.point == prefix && lies_on(line));
-        // one lies on the root of another; never more often than there are mounts
+        // follows mounts on the root of other mounts; at most as many steps as there are mounts
         for _ in 0..lines.len() {
             let Some(here) = next else { break };
             at = Some(here);
@@ -108,9 +107,9 @@ fn top<'l>(lines: &'l [Line], dir: &Path, root: Option<u32>) -> Option<&'l Line>
     at.filter(|line| line.point == dir)
 }
 
-/// proc(5): the first two fields are the numbers of the mount and of the one it lies on, the third is the device's, the
-/// fifth the mount point, the sixth has the flags of the mount; the first after a lone "-" is the type, the third the
-/// options of the file system.
+/// Parses the lines. proc(5): fields 1 and 2 are the IDs of the mount and of its parent, field 3 is the device number,
+/// field 5 the mount point, and field 6 has the flags of the mount. After a lone "-", field 1 is the type and field 3
+/// has the options of the file system.
 fn lines(mounts: &[u8]) -> Vec<Line> {
     let read = |line: &[u8]| {
         let mut fields = line.split(|&byte| byte == b' ');
@@ -132,13 +131,13 @@ fn lines(mounts: &[u8]) -> Vec<Line> {
     mounts.split(|&byte| byte == b'\n').filter_map(read).collect()
 }
 
-/// `major:minor`.
+/// Parses `major:minor`.
 fn device(field: &[u8]) -> Option<u32> {
     let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
     Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
 }
 
-/// proc(5): spaces and other bytes that would part fields are written as `\040`.
+/// proc(5): spaces and other separators are escaped as in `\040`.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut at = 0;
@@ -192,21 +191,21 @@ mod tests {
         let over = [line(42, 43, 5, "/m", "tmpfs"), line(43, 20, 6, "/m", "fuse.extant")];
         assert_eq!(seen(&over, "/m"), Some(5));
         assert_eq!(find_places(format!("{root}{}", over.concat()).as_bytes(), 6, None), Vec::<PathBuf>::new());
-        // one is mounted over the folder above, in which there is another folder of that name
+        // another mount covers the parent folder, and contains a folder of the same name
         let above = [line(30, 20, 6, "/p/m", "fuse.extant"), line(31, 20, 5, "/p", "tmpfs")];
         assert_eq!((seen(&above, "/p/m"), seen(&above, "/p")), (None, Some(5)));
         let both = [above[0].clone(), above[1].clone(), line(32, 31, 7, "/p/m", "xfs")];
         assert_eq!(seen(&both, "/p/m"), Some(7));
-        // the process's root is a folder of a mount that it does not see
+        // the process's root is a folder of a mount that is not listed
         let lone = line(50, 49, 8, "/m", "fuse.extant") + &line(51, 50, 9, "/m/n", "tmpfs");
         assert_eq!(find(lone.as_bytes(), Path::new("/m/n")).map(|mounted| mounted.device), Some(9));
         assert_eq!(find_places(lone.as_bytes(), 8, None), [Path::new("/m")]);
-        // what lies over the root of a process is not seen by it
+        // a mount over the root of a process is not visible to it
         let covered = format!("{root}{}{}", line(21, 20, 9, "/", "tmpfs"), line(30, 20, 6, "/m", "fuse.extant"));
         assert_eq!(find_places(covered.as_bytes(), 6, Some(20)), [Path::new("/m")]);
         assert_eq!(find_from(covered.as_bytes(), Path::new("/"), Some(20)).map(|mounted| mounted.device), Some(1));
         assert_eq!(find_places(covered.as_bytes(), 6, None), Vec::<PathBuf>::new());
-        // nonsense ends
+        // a loop in the list terminates
         let circle = line(60, 61, 1, "/", "a") + &line(61, 60, 2, "/", "b") + &line(62, 62, 3, "/", "c");
         assert!(find(circle.as_bytes(), Path::new("/")).is_some());
     }

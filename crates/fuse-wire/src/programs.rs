@@ -1,16 +1,17 @@
-//! Finding the programs that help to mount.
+//! The paths of the helper programs for mounting.
 //!
-//! mount(8) runs its helpers with an empty environment, and without PATH only /bin and /usr/bin are searched, while
-//! losetup(8) lies in /usr/sbin on most systems. So what an administrator's PATH has is searched in any case.
+//! mount(8) runs its helpers with an empty environment. Without PATH only /bin and /usr/bin are searched, while
+//! losetup(8) is in /usr/sbin on most systems. So the directories of an administrator's PATH are always searched as
+//! well.
 
 use std::env;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-/// Searched after PATH.
+/// The directories searched after those of PATH.
 const USUAL: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The path of a program, where there is one.
+/// The path of a program; `None` where it is not found.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     find_in(env::var_os("PATH").as_deref(), name)
 }

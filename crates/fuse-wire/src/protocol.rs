@@ -1,21 +1,21 @@
 //! The kernel's FUSE protocol, version 7: structures and numbers as `linux/fuse.h` has them, in the byte order of the
-//! machine. Only what is served here.
+//! machine. Only the requests served here.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The version that is spoken.
+/// The major version of the protocol.
 pub(crate) const MAJOR: u32 = 7;
-/// Its revision: the newest whose meanings are honoured here. The kernel speaks the older of its own and this one.
+/// The minor version: the newest that is fully implemented here. The kernel uses the older of its own and this one.
 pub(crate) const MINOR: u32 = 45;
-/// The oldest revision that has all that is needed: 7.31 (Linux 5.2), which had the last change of a structure.
+/// The oldest usable minor version: 7.31 (Linux 5.2), in which a structure changed for the last time.
 pub(crate) const OLDEST_MINOR: u32 = 31;
 
-/// The numbers of requests.
+/// The opcodes of requests.
 pub(crate) mod opcode {
     macro_rules! opcodes {
         ($($name:ident = $number:literal,)*) => {
             $(pub(crate) const $name: u32 = $number;)*
-            /// All of them, with their names.
+            /// All opcodes, with their names.
             pub(crate) const NAMES: &[(u32, &str)] = &[$(($number, stringify!($name))),*];
         };
     }
@@ -64,15 +64,15 @@ pub(crate) mod opcode {
         STATX = 52,
         COPY_FILE_RANGE_64 = 53,
     }
-    /// They are below this.
+    /// The upper bound of the opcodes, exclusive.
     pub(crate) const KINDS: usize = 64;
 }
 
 bitflags::bitflags! {
-    /// The features that the kernel offers when a session begins, and those of them that are taken.
+    /// The features that the kernel offers when a session begins; an answer contains those that are enabled.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Features: u64 {
-        /// Several reads of one file at once.
+        /// Concurrent reads of one file.
         const ASYNC_READ = 1 << 0;
         /// Lookups of "." and ".." work, so that file handles can be opened.
         const EXPORT_SUPPORT = 1 << 4;
@@ -84,31 +84,31 @@ bitflags::bitflags! {
         const HAS_IOCTL_DIR = 1 << 11;
         /// Listings with attributes.
         const DO_READDIRPLUS = 1 << 13;
-        /// … where the kernel thinks that they will be wanted.
+        /// … where the kernel expects that they will be used.
         const READDIRPLUS_AUTO = 1 << 14;
-        /// O_DIRECT without waiting for each part.
+        /// O_DIRECT without waiting for each request in turn.
         const ASYNC_DIO = 1 << 15;
-        /// The kernel caches written bytes, and sizes and times with them.
+        /// The kernel caches written data, with sizes and times.
         const WRITEBACK_CACHE = 1 << 16;
-        /// ENOSYS to OPEN: no more of them.
+        /// ENOSYS to OPEN: no further OPEN requests.
         const NO_OPEN_SUPPORT = 1 << 17;
-        /// Lookups and listings of one directory at once.
+        /// Concurrent lookups and listings of one directory.
         const PARALLEL_DIROPS = 1 << 18;
-        /// The kernel honours access control lists (and checks permissions).
+        /// The kernel evaluates access control lists (and checks permissions).
         const POSIX_ACL = 1 << 20;
         /// Requests of more than 32 pages.
         const MAX_PAGES = 1 << 22;
         /// The kernel caches the targets of symbolic links.
         const CACHE_SYMLINKS = 1 << 23;
-        /// ENOSYS to OPENDIR: no more of them.
+        /// ENOSYS to OPENDIR: no further OPENDIR requests.
         const NO_OPENDIR_SUPPORT = 1 << 24;
-        /// The kernel's pages are dropped on notification, and not by what attributes say.
+        /// The kernel drops pages on notification only, not because attributes changed.
         const EXPLICIT_INVAL_DATA = 1 << 25;
         /// Set-user-id bits and capabilities are removed by the file system when a file is written.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
-        /// SETXATTR says more.
+        /// SETXATTR has more fields.
         const SETXATTR_EXT = 1 << 29;
-        /// There are more than 32 of these.
+        /// There are more than 32 feature bits.
         const INIT_EXT = 1 << 30;
         /// Requests through io_uring.
         const OVER_IO_URING = 1 << 41;
@@ -126,7 +126,7 @@ pub(crate) struct InHeader {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) pid: u32,
-    /// Length of what follows the arguments, in units of 8 bytes.
+    /// The length of the data after the arguments, in units of 8 bytes.
     pub(crate) extensions: u16,
     pub(crate) padding: u16,
 }
@@ -136,18 +136,18 @@ pub(crate) struct InHeader {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct OutHeader {
     pub(crate) len: u32,
-    /// 0, or an error's number with a minus.
+    /// 0, or a negated errno.
     pub(crate) error: i32,
     pub(crate) unique: u64,
 }
 
-/// FUSE_NOTIFY_INVAL_INODE: what stands in place of the error where a message answers nothing.
+/// FUSE_NOTIFY_INVAL_INODE: the code in the error field of a notification.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 
-/// FUSE_NOTIFY_INVAL_ENTRY: the same, of a name.
+/// FUSE_NOTIFY_INVAL_ENTRY: the same for a name.
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 
-/// The structure behind the header of [`NOTIFY_INVAL_ENTRY`]; then the name, with a zero byte.
+/// The structure after the header of [`NOTIFY_INVAL_ENTRY`]; followed by the name and a zero byte.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
 pub(crate) struct NotifyInvalEntryOut {
@@ -156,10 +156,10 @@ pub(crate) struct NotifyInvalEntryOut {
     pub(crate) flags: u32,
 }
 
-/// FUSE_NOTIFY_PRUNE: the same, of nodes that are not in use (7.45, Linux 6.18).
+/// FUSE_NOTIFY_PRUNE: the same for nodes that are not in use (7.45, Linux 6.18).
 pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
-/// The structure behind the header of [`NOTIFY_PRUNE`]; behind it stand the numbers of the nodes, 64 bits each.
+/// The structure after the header of [`NOTIFY_PRUNE`]; followed by the node numbers, 64 bits each.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
 pub(crate) struct NotifyPruneOut {
@@ -168,11 +168,11 @@ pub(crate) struct NotifyPruneOut {
     pub(crate) spare: u64,
 }
 
-/// FUSE_NOTIFY_STORE: the same, of content that the kernel takes into its pages. The size that it has of the file
-/// grows.
+/// FUSE_NOTIFY_STORE: the same for content that the kernel stores in its pages. The cached size of the file grows if
+/// necessary.
 pub(crate) const NOTIFY_STORE: i32 = 4;
 
-/// The structure behind the header of [`NOTIFY_STORE`]; then the content.
+/// The structure after the header of [`NOTIFY_STORE`]; followed by the content.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
 pub(crate) struct NotifyStoreOut {
@@ -182,12 +182,12 @@ pub(crate) struct NotifyStoreOut {
     pub(crate) padding: u32,
 }
 
-/// The structure behind the header of [`NOTIFY_INVAL_INODE`].
+/// The structure after the header of [`NOTIFY_INVAL_INODE`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
 pub(crate) struct NotifyInvalInodeOut {
     pub(crate) node: u64,
-    /// The first byte of the content that is to be forgotten; below 0: the attributes alone.
+    /// The first byte of the content to invalidate; below 0: the attributes only.
     pub(crate) offset: i64,
     pub(crate) length: i64,
 }
@@ -211,7 +211,7 @@ pub(crate) struct InitOut {
     pub(crate) max_background: u16,
     pub(crate) congestion_threshold: u16,
     pub(crate) max_write: u32,
-    /// Times are exact to so many nanoseconds.
+    /// The resolution of times, in nanoseconds.
     pub(crate) time_granularity: u32,
     pub(crate) max_pages: u16,
     pub(crate) map_alignment: u16,
@@ -245,15 +245,15 @@ pub struct Attr {
     pub ctime_nanos: u32,
     /// Type and permission bits.
     pub mode: u32,
-    /// Names.
+    /// Number of names.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// A device's numbers: 12 bits of the major, 20 of the minor, as the kernel packs them.
+    /// The device number of a device node: 12 bits of the major, 20 of the minor, as the kernel encodes it.
     pub rdev: u32,
-    /// Best size of a read or write in bytes.
+    /// The preferred size of a read or write in bytes.
     pub block_size: u32,
     /// The protocol's own flags; 0.
     pub flags: u32,
@@ -288,15 +288,15 @@ pub(crate) struct OpenOut {
     pub(crate) backing: u32,
 }
 
-/// In [`OpenOut::flags`]: what is read and written goes past the pages, and no mapping is shared.
+/// In [`OpenOut::flags`]: reads and writes bypass the page cache, and there are no shared mappings.
 pub(crate) const OPEN_DIRECT_IO: u32 = 1 << 0;
-/// In [`OpenOut::flags`]: pages of earlier openings stay.
+/// In [`OpenOut::flags`]: pages cached by earlier opens remain.
 pub(crate) const OPEN_KEEP_CACHE: u32 = 1 << 1;
-/// In [`OpenOut::flags`]: so does the listing.
+/// In [`OpenOut::flags`]: the kernel caches the listing of the directory.
 pub(crate) const OPEN_CACHE_DIR: u32 = 1 << 3;
-/// In [`OpenOut::flags`]: close(2) sends nothing.
+/// In [`OpenOut::flags`]: close(2) sends no FLUSH.
 pub(crate) const OPEN_NOFLUSH: u32 = 1 << 5;
-/// FOPEN_PARALLEL_DIRECT_WRITES: writes past the kernel's pages may be sent while others are on their way.
+/// In [`OpenOut::flags`]: direct writes of one file may be sent concurrently (FOPEN_PARALLEL_DIRECT_WRITES).
 pub(crate) const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 #[repr(C)]
@@ -329,7 +329,7 @@ pub(crate) struct SetattrIn {
 }
 
 bitflags::bitflags! {
-    /// Which fields of [`SetattrIn`] count.
+    /// The fields of [`SetattrIn`] that are set.
     #[derive(Debug, Clone, Copy)]
     pub(crate) struct Valid: u32 {
         const MODE = 1 << 0;
@@ -411,10 +411,10 @@ pub(crate) struct WriteIn {
     pub(crate) padding: u32,
 }
 
-/// In [`WriteIn::write_flags`]: the kernel's pages are written, at a time of its own choice.
+/// In [`WriteIn::write_flags`]: a writeback from the page cache, at a time of the kernel's choice.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 
-/// In [`WriteIn::write_flags`]: set-user-id and set-group-id are to go.
+/// In [`WriteIn::write_flags`]: the set-user-id and set-group-id bits are to be removed.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 #[repr(C)]
@@ -444,10 +444,10 @@ pub(crate) struct SetxattrIn {
     pub(crate) padding: u32,
 }
 
-/// In [`SetxattrIn::setxattr_flags`]: with this access control list set-group-id is to go.
+/// In [`SetxattrIn::setxattr_flags`]: setting this access control list removes the set-group-id bit.
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
 
-/// GETXATTR and LISTXATTR, both ways.
+/// GETXATTR and LISTXATTR, request and answer.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct XattrSize {
@@ -572,29 +572,29 @@ pub struct StatxOut {
     pub spare2: [u64; 14],
 }
 
-/// The statistics of a file system as statfs(2) shows them.
+/// The statistics of a file system as statfs(2) returns them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
 pub struct StatFs {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
     /// Free blocks for users other than root.
     pub blocks_available: u64,
-    /// Inodes.
+    /// Number of inodes.
     pub files: u64,
     /// Free inodes.
     pub files_free: u64,
-    /// Bytes in a block.
+    /// Block size in bytes.
     pub block_size: u32,
-    /// Longest name in bytes.
+    /// Maximum length of a name in bytes.
     pub name_max: u32,
-    /// Bytes in the unit in which blocks are counted.
+    /// Size in bytes of the unit in which blocks are counted.
     pub fragment_size: u32,
-    /// Nothing.
+    /// Unused.
     pub padding: u32,
-    /// Nothing.
+    /// Unused.
     pub spare: [u32; 6],
 }
 

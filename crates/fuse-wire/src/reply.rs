@@ -1,25 +1,25 @@
-//! Answers to the kernel, written where the transport will take them from.
+//! Answers to the kernel, written into the transport's buffer.
 
 use crate::handle::{new_direct, new_handle};
 use crate::protocol::{self as wire, Attr, AttrOut, DirentOut, EntryOut, StatFs};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-/// The answer to a request, or the number that says why there is none.
+/// The answer to a request, or its error number.
 pub type Answer<T> = Result<T, Errno>;
 
-/// A file found or made, as the kernel gets it.
+/// A file that was found or created, as sent to the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// The number by which the kernel will ask for it; 0 says that there is no such name.
+    /// The node number in the kernel's later requests; 0 for a name that does not exist.
     pub node: u64,
-    /// Distinguishes this use of the number from earlier ones.
+    /// The generation: distinguishes this use of the number from earlier ones.
     pub generation: u64,
-    /// For so many seconds the kernel may cache the name.
+    /// The time for which the kernel may cache the name, in seconds.
     pub name_timeout: u64,
-    /// For so many seconds the kernel may cache the attributes.
+    /// The time for which the kernel may cache the attributes, in seconds.
     pub attr_timeout: u64,
-    /// Its attributes.
+    /// The attributes.
     pub attr: Attr,
 }
 
@@ -37,23 +37,23 @@ impl Entry {
     }
 }
 
-/// An answer in the making. It is empty until something is put in.
+/// An answer under construction; empty at first.
 #[derive(Debug)]
 pub struct Reply<'a> {
     space: &'a mut [u8],
     len: usize,
-    /// The node whose attributes the kernel has to ask for again.
+    /// The node whose cached attributes are invalid.
     changed: Option<u64>,
-    /// The node whose content the kernel has to ask for again, and from where on.
+    /// The node whose cached content is invalid, and the offset of the first invalid byte.
     moved: Option<(u64, u64)>,
-    /// The absence of a name may end at any moment.
+    /// A name that does not exist may be created at any moment without the kernel's knowledge.
     fleeting: bool,
-    /// The change that is refused belongs to a transaction that is rolled back.
+    /// The refused change belongs to a transaction that is rolled back.
     rolled_back: bool,
 }
 
 impl<'a> Reply<'a> {
-    /// An empty answer; what is put in goes to `space`.
+    /// An empty answer, which is written into `space`.
     pub fn new(space: &'a mut [u8]) -> Self {
         Self { space, len: 0, changed: None, moved: None, fleeting: false, rolled_back: false }
     }
@@ -62,8 +62,8 @@ impl<'a> Reply<'a> {
         self.len
     }
 
-    /// Says that the request changed attributes of a node in a way that the kernel does not expect of such a request:
-    /// it forgets those it has before it gets the answer.
+    /// Records that the request changed attributes of a node in a way that the kernel does not expect of such a
+    /// request: their cached copy is invalidated before the answer is sent.
     pub fn attributes_changed(&mut self, node: u64) {
         self.changed = Some(node);
     }
@@ -72,8 +72,8 @@ impl<'a> Reply<'a> {
         self.changed
     }
 
-    /// Says that content of a node, from byte `from` on, is not what the kernel takes it for: it forgets what it has of
-    /// it.
+    /// Records that the kernel's cached content of a node is wrong from byte `from` on: it is invalidated before the
+    /// answer is sent.
     pub fn content_changed(&mut self, node: u64, from: u64) {
         self.moved = Some((node, from));
     }
@@ -82,8 +82,8 @@ impl<'a> Reply<'a> {
         self.moved
     }
 
-    /// Says that what the request brings is refused because it belongs to a transaction that is rolled back: that it is
-    /// nowhere then is as it should be.
+    /// Records that the request is refused because it belongs to a transaction that is rolled back, so that the loss of
+    /// its data is intended.
     pub fn belongs_to_rolled_back(&mut self) {
         self.rolled_back = true;
     }
@@ -92,7 +92,7 @@ impl<'a> Reply<'a> {
         self.rolled_back
     }
 
-    /// Bytes that still have space.
+    /// The free space in bytes.
     fn left(&self) -> usize {
         self.space.len() - self.len
     }
@@ -101,10 +101,10 @@ impl<'a> Reply<'a> {
         self.bytes(value.as_bytes())
     }
 
-    /// Adds bytes: a link's target, a value.
+    /// Appends bytes: the target of a link, a value.
     ///
     /// # Errors
-    /// E2BIG where there is no space for them.
+    /// E2BIG where they do not fit.
     pub fn bytes(&mut self, bytes: &[u8]) -> Answer<()> {
         let space =
             self.space.get_mut(self.len..).and_then(|space| space.get_mut(..bytes.len())).ok_or(Errno::TOOBIG)?;
@@ -113,7 +113,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Answers a read of `size` bytes with what `read` puts into the buffer it gets.
+    /// Answers a read of `size` bytes with the bytes that `read` writes into its buffer.
     ///
     /// # Errors
     /// Those of `read`.
@@ -124,7 +124,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Answers with a file.
+    /// Answers with the entry of a file.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -133,12 +133,12 @@ impl<'a> Reply<'a> {
         self.put(&EntryOut { entry_valid: name_timeout, ..entry.wire() })
     }
 
-    /// Of a name that is not there the kernel caches nothing, whatever the answer allows.
+    /// Prevents the kernel from caching that a name does not exist, whatever the timeout of the answer.
     pub fn cache_no_absence(&mut self) {
         self.fleeting = true;
     }
 
-    /// Answers with a file that was made and is open now.
+    /// Answers with the entry of a file that was created and opened.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -147,7 +147,7 @@ impl<'a> Reply<'a> {
         self.opened(true)
     }
 
-    /// Says that a file is open, and whether the kernel may use the pages that it has of it.
+    /// Answers that a file is open, and whether the kernel may use its cached pages of it.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -156,8 +156,8 @@ impl<'a> Reply<'a> {
         self.put(&wire::OpenOut { handle: new_handle(), flags: cache | wire::OPEN_NOFLUSH, backing: 0 })
     }
 
-    /// Says that a file is open, and that what is read and written through this opening goes past the kernel's pages,
-    /// which stay; it cannot be mapped to be shared. Its writes say that they are [`direct`](crate::Operation::Write).
+    /// Answers that a file is open and that reads and writes through this handle bypass the page cache, whose pages
+    /// remain; it has no shared mappings. Its writes are [`direct`](crate::Operation::Write).
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -166,8 +166,7 @@ impl<'a> Reply<'a> {
         self.put(&wire::OpenOut { handle: new_direct(), flags, backing: 0 })
     }
 
-    /// As [`Reply::opened_direct`], where writes of one file may be sent while others of it are on their way, as with a
-    /// device.
+    /// As [`Reply::opened_direct`], where writes of one file may be sent concurrently, as to a device.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -176,7 +175,7 @@ impl<'a> Reply<'a> {
         self.put(&wire::OpenOut { handle: new_direct(), flags, backing: 0 })
     }
 
-    /// Says that a directory is open, and that the listing the kernel has is good.
+    /// Answers that a directory is open, and that the kernel's cached listing is valid.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -184,7 +183,7 @@ impl<'a> Reply<'a> {
         self.put(&wire::OpenOut { handle: 0, flags: wire::OPEN_KEEP_CACHE | wire::OPEN_CACHE_DIR, backing: 0 })
     }
 
-    /// Answers with attributes, which the kernel may cache for so many seconds.
+    /// Answers with attributes, which the kernel may cache for `seconds` seconds.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -192,7 +191,7 @@ impl<'a> Reply<'a> {
         self.put(&AttrOut { valid: seconds, valid_nanos: 0, padding: 0, attr: *attr })
     }
 
-    /// Answers with what statx(2) shows.
+    /// Answers with the attributes of statx(2).
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -200,7 +199,7 @@ impl<'a> Reply<'a> {
         self.put(statx)
     }
 
-    /// Answers with what is known of the whole file system.
+    /// Answers with the statistics of the file system.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -208,7 +207,7 @@ impl<'a> Reply<'a> {
         self.put(statfs)
     }
 
-    /// Says how many bytes were written or copied.
+    /// Answers with the number of bytes written or copied.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -216,7 +215,7 @@ impl<'a> Reply<'a> {
         self.put(&wire::WriteOut { size: bytes, padding: 0 })
     }
 
-    /// Answers with a number of 64 bits: a place in a file, a length.
+    /// Answers with a number of 64 bits: an offset in a file, a length.
     ///
     /// # Errors
     /// E2BIG where there is no space.
@@ -224,10 +223,10 @@ impl<'a> Reply<'a> {
         self.put(&number)
     }
 
-    /// Answers a question for bytes with their number where `size` is 0, else with the bytes.
+    /// Answers with the length of `value` where `size` is 0, else with its bytes.
     ///
     /// # Errors
-    /// ERANGE where they are more than `size`.
+    /// ERANGE where it is longer than `size` bytes.
     pub fn value(&mut self, size: u32, value: &[u8]) -> Answer<()> {
         match size {
             0 => self.put(&wire::XattrSize { size: u32::try_from(value.len()).unwrap_or(u32::MAX), padding: 0 }),
@@ -245,18 +244,19 @@ impl<'a> Reply<'a> {
         self.bytes(output)
     }
 
-    /// Lets the entries of a listing take `size` bytes at most.
+    /// Limits the entries of a listing to `size` bytes.
     pub fn limit(&mut self, size: u32) {
         let len = self.space.len().min(self.len.saturating_add(size as usize));
         self.space = std::mem::take(&mut self.space).get_mut(..len).unwrap_or_default();
     }
 
-    /// Adds an entry to a listing; false if there is no space for it. `kind` is that of the mode, shifted by 12 bits.
+    /// Appends an entry to a listing; `false` where it does not fit. `kind` is the file type of the mode, shifted by 12
+    /// bits.
     pub fn dirent(&mut self, ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
         self.listed(None, ino, next, kind, name)
     }
 
-    /// Adds an entry with its attributes; false if there is no space for it.
+    /// Appends an entry with its attributes; `false` where it does not fit.
     pub fn dirent_plus(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
         self.listed(Some(entry), entry.attr.ino, next, entry.attr.mode >> 12, name)
     }

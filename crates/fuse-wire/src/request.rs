@@ -1,8 +1,8 @@
-//! Requests of the kernel, read from their bytes.
+//! Requests of the kernel, parsed from their bytes.
 //!
-//! A request is its header, the arguments of its kind (a structure), and what follows them: names, each ended by a zero
-//! byte, or data. Transports hand over the three separately. Whatever the bytes are, parsing returns a request or
-//! `None`.
+//! A request consists of its header, the arguments of its kind (a structure), and the data after them: names, each
+//! terminated by a zero byte, or content. Transports pass the three separately. Whatever the bytes are, parsing returns
+//! a request or `None`.
 
 use crate::handle::is_direct;
 use crate::protocol::{self as wire, Features, InHeader, Valid, opcode};
@@ -12,40 +12,40 @@ use zerocopy::FromBytes;
 /// A request of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Its number, which an interruption names.
+    /// Its number, which INTERRUPT refers to.
     pub unique: u64,
-    /// The file that it is about, by the number an [`Entry`](crate::Entry) named it; 1 is the root.
+    /// The node number of the file, as returned in an [`Entry`](crate::Entry); 1 is the root.
     pub node: u64,
-    /// The process that asks.
+    /// The process that made the call.
     pub caller: Caller,
-    /// The operation that is asked for.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// The process whose call became the request. The kernel's own requests come from 0.
+/// The process whose call caused the request. In the kernel's own requests the PID is 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Caller {
-    /// User.
+    /// The user ID.
     pub uid: u32,
-    /// Group.
+    /// The group ID.
     pub gid: u32,
-    /// Process.
+    /// The PID.
     pub pid: u32,
 }
 
-/// A point in time to set.
+/// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The present.
+    /// The current time.
     Now,
     /// Seconds since 1970 and nanoseconds.
     At(i64, u32),
 }
 
-/// The attributes that SETATTR changes; `None` stays as it is.
+/// The attributes that SETATTR changes; `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Changes {
-    /// Permission bits; the type in it counts for nothing.
+    /// Permission bits; the file type in it is ignored.
     pub mode: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
@@ -59,7 +59,7 @@ pub struct Changes {
     pub mtime: Option<SetTime>,
     /// Last change of the inode.
     pub ctime: Option<SetTime>,
-    /// Set-user-id goes, and set-group-id where the group may execute the file.
+    /// The set-user-id bit is removed, and the set-group-id bit where the group may execute the file.
     pub kill_privileges: bool,
 }
 
@@ -67,13 +67,13 @@ pub struct Changes {
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "the fields are those of the system call of the same name")]
 pub enum Operation<'a> {
-    /// The file that a name leads to.
+    /// Look up a name.
     Lookup { name: &'a [u8] },
     /// The attributes that stat(2) shows.
     GetAttr,
     /// access(2) and chdir(2), where the kernel does not check permissions itself.
     Access { mask: u32 },
-    /// The attributes that statx(2) shows beyond those.
+    /// The further attributes that statx(2) returns.
     StatX,
     /// chmod, chown, truncate, utimensat.
     SetAttr(Changes),
@@ -81,30 +81,29 @@ pub enum Operation<'a> {
     ReadLink,
     /// A new symbolic link.
     Symlink { name: &'a [u8], target: &'a [u8] },
-    /// A new file of any kind but directories and links. `device` is packed as in [`Attr::rdev`](crate::Attr::rdev).
+    /// A new file of any type but directories and links. `device` is encoded as in [`Attr::rdev`](crate::Attr::rdev).
     MkNod { name: &'a [u8], mode: u32, device: u32, umask: u32 },
     /// A new directory.
     MkDir { name: &'a [u8], mode: u32, umask: u32 },
-    /// A name goes.
+    /// Remove a name.
     Unlink { name: &'a [u8] },
-    /// A directory goes.
+    /// Remove a directory.
     RmDir { name: &'a [u8] },
-    /// A name moves to the directory `to`; flags as renameat2(2).
+    /// Move a name to the directory `to`; flags as in renameat2(2).
     Rename { name: &'a [u8], to: u64, new_name: &'a [u8], flags: u32 },
-    /// The file `target` gets one more name.
+    /// Add a name for the file `target`.
     Link { target: u64, name: &'a [u8] },
-    /// A file is opened; flags as open(2).
+    /// Open a file; flags as in open(2).
     Open { flags: u32 },
-    /// A file is made and opened. `None` for a name: O_TMPFILE.
+    /// Create and open a file. A `name` of `None`: O_TMPFILE.
     Create { name: Option<&'a [u8]>, mode: u32, umask: u32, flags: u32 },
-    /// Content is read.
+    /// Read content.
     Read { offset: u64, size: u32 },
-    /// Content is written. `paged`: by the kernel, from its page cache (FUSE_WRITE_CACHE), some time after
-    /// programs wrote it there. `append`: to a file that was opened with O_APPEND, of which the kernel believes that it
-    /// ends at `offset`. `direct`: past the kernel's pages, as [`Reply::opened_direct`](crate::Reply::opened_direct)
-    /// said. `unordered`: O_DIRECT, where pieces of one write(2) are sent before others are answered. `sync`: it has to
-    /// be durable before it is answered, as O_SYNC and O_DSYNC ask; the kernel sends an fsync of its own behind all
-    /// writes but `direct` ones.
+    /// Write content. `paged`: writeback of the kernel's page cache (FUSE_WRITE_CACHE), some time after programs wrote
+    /// there. `append`: to a file opened with O_APPEND, whose end is at `offset` in the kernel's view. `direct`:
+    /// bypasses the page cache, as answered with [`Reply::opened_direct`](crate::Reply::opened_direct). `unordered`:
+    /// O_DIRECT, where parts of one write(2) are sent before others are answered. `sync`: must be durable before it is
+    /// answered, as O_SYNC and O_DSYNC demand; after all writes but `direct` ones the kernel sends an fsync of its own.
     Write {
         offset: u64,
         data: &'a [u8],
@@ -115,48 +114,47 @@ pub enum Operation<'a> {
         unordered: bool,
         sync: bool,
     },
-    /// The statistics that statfs(2) shows.
+    /// The statistics that statfs(2) returns.
     StatFs,
-    /// An open file is released.
+    /// Release an open file.
     Release,
-    /// A descriptor of an open file is closed.
+    /// Close a descriptor of an open file.
     Flush,
-    /// All that was written to a file reaches the device; `data`: fdatasync(2); `handle`: the one the file was opened
-    /// with.
+    /// Make a file durable; `data`: fdatasync(2); `handle`: the handle of the file.
     Fsync { data: bool, handle: u64 },
-    /// An attribute is set; flags as setxattr(2).
+    /// Set an extended attribute; flags as in setxattr(2).
     SetXattr { name: &'a [u8], value: &'a [u8], flags: u32, kill_sgid: bool },
-    /// The value of an attribute, in `size` bytes at most; 0 asks for its length.
+    /// The value of an extended attribute, of at most `size` bytes; 0 returns its length.
     GetXattr { name: &'a [u8], size: u32 },
-    /// The names of attributes, in `size` bytes at most; 0 asks for the length.
+    /// The names of extended attributes, in at most `size` bytes; 0 returns their length.
     ListXattr { size: u32 },
-    /// An attribute goes.
+    /// Remove an extended attribute.
     RemoveXattr { name: &'a [u8] },
-    /// A directory is opened.
+    /// Open a directory.
     OpenDir,
-    /// A part of a listing, in `size` bytes at most.
+    /// A part of a listing, of at most `size` bytes.
     ReadDir { cookie: u64, size: u32, plus: bool },
-    /// An open directory is released.
+    /// Release an open directory.
     ReleaseDir,
-    /// A directory's names reach the device.
+    /// Make a directory durable.
     FsyncDir { data: bool },
-    /// An ioctl(2) with `input`, and space for `output` bytes.
+    /// An ioctl(2) with `input`, and space for `output` bytes of output.
     Ioctl { command: u32, input: &'a [u8], output: u32 },
-    /// Space is allocated or freed; mode as fallocate(2).
+    /// Allocate or free space; mode as in fallocate(2).
     Fallocate { offset: u64, length: u64, mode: u32 },
     /// The next data or hole.
     Seek { offset: u64, whence: u32 },
-    /// Bytes are copied to the file `target`. `long`: the answer may be more than 32 bits.
+    /// Copy bytes to the file `target`. `long`: the answer may exceed 32 bits.
     CopyFileRange { offset: u64, target: u64, target_offset: u64, length: u64, flags: u64, long: bool },
-    /// All that was written reaches the device.
+    /// Make everything durable.
     SyncFs,
-    /// The last request of a mount whose unmounting waits.
+    /// The last request of a mount whose umount(2) waits.
     Destroy,
-    /// One that this version does not know.
+    /// An unknown operation.
     Other,
 }
 
-/// Bytes of the arguments of a kind of request; `None` for kinds that are not known.
+/// Returns the size in bytes of the arguments of a kind of request; `None` for unknown kinds.
 pub(crate) fn arguments(kind: u32, features: Features) -> Option<usize> {
     Some(match kind {
         opcode::GETATTR => size_of::<wire::GetattrIn>(),
@@ -164,7 +162,7 @@ pub(crate) fn arguments(kind: u32, features: Features) -> Option<usize> {
         opcode::SETATTR => size_of::<wire::SetattrIn>(),
         opcode::MKNOD => size_of::<wire::MknodIn>(),
         opcode::MKDIR => size_of::<wire::MkdirIn>(),
-        // a node; a mask and padding
+        // RENAME and LINK: a node; ACCESS: a mask and padding
         opcode::RENAME | opcode::LINK | opcode::ACCESS => size_of::<u64>(),
         opcode::RENAME2 => size_of::<wire::Rename2In>(),
         opcode::CREATE | opcode::TMPFILE => size_of::<wire::CreateIn>(),
@@ -172,7 +170,7 @@ pub(crate) fn arguments(kind: u32, features: Features) -> Option<usize> {
         opcode::READ | opcode::READDIR | opcode::READDIRPLUS => size_of::<wire::ReadIn>(),
         opcode::WRITE => size_of::<wire::WriteIn>(),
         opcode::FSYNC | opcode::FSYNCDIR => size_of::<wire::FsyncIn>(),
-        // the second half came with the flag
+        // the second half was added with the feature
         opcode::SETXATTR if !features.contains(Features::SETXATTR_EXT) => 8,
         opcode::SETXATTR => size_of::<wire::SetxattrIn>(),
         opcode::GETXATTR | opcode::LISTXATTR => size_of::<wire::XattrSize>(),
@@ -180,22 +178,22 @@ pub(crate) fn arguments(kind: u32, features: Features) -> Option<usize> {
         opcode::FALLOCATE => size_of::<wire::FallocateIn>(),
         opcode::LSEEK => size_of::<wire::LseekIn>(),
         opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => size_of::<wire::CopyFileRangeIn>(),
-        // nothing of theirs is looked at
+        // their arguments are not used
         opcode::RELEASE | opcode::RELEASEDIR | opcode::FLUSH | opcode::SYNCFS | opcode::DESTROY | opcode::STATFS => 0,
         opcode::LOOKUP | opcode::READLINK | opcode::SYMLINK | opcode::UNLINK | opcode::RMDIR | opcode::REMOVEXATTR => 0,
         _ => return None,
     })
 }
 
-/// Whether the answer to a kind of request may be long, and nothing follows its arguments: then the answer can be
-/// written where the request stood.
+/// Whether the answer to a kind of request may be long and no data follows its arguments: the answer may then overwrite
+/// the request's buffer.
 pub(crate) fn is_read(kind: u32) -> bool {
     matches!(kind, opcode::READ | opcode::READDIR | opcode::READDIRPLUS)
 }
 
 impl<'a> Request<'a> {
-    /// Reads a whole message as /dev/fuse hands it over: header, arguments, and what follows. `None` where the bytes
-    /// are no request.
+    /// Parses a whole message of /dev/fuse: header, arguments, and the data after them. Returns `None` where the bytes
+    /// are not a request.
     #[must_use]
     pub fn from_message(message: &'a [u8], features: Features) -> Option<Self> {
         let (header, body) = InHeader::read_from_prefix(message).ok()?;
@@ -203,8 +201,8 @@ impl<'a> Request<'a> {
         Self::parse(&header, arguments, rest)
     }
 
-    /// `arguments` holds at least the bytes that [`arguments`] says, `rest` what follows them. `None` where the bytes
-    /// are no request of that kind.
+    /// Parses a request: `arguments` has at least the size that [`arguments`] returns, `rest` is the data after them.
+    /// Returns `None` where the bytes are not a request of that kind.
     pub(crate) fn parse(header: &InHeader, arguments: &[u8], rest: &'a [u8]) -> Option<Self> {
         let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
         let operation = Operation::parse(header.opcode, arguments, rest)?;
@@ -213,7 +211,7 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Whether it changes what it is asked of, or another file.
+    /// Whether the operation changes its node or another file.
     pub fn changes(&self) -> bool {
         match self {
             Self::SetAttr(_)
@@ -230,7 +228,7 @@ impl<'a> Operation<'a> {
             | Self::RemoveXattr { .. }
             | Self::Fallocate { .. }
             | Self::CopyFileRange { .. } => true,
-            // those that change something hand something in
+            // the ioctls that change something have input
             Self::Ioctl { input, .. } => !input.is_empty(),
             _ => false,
         }
@@ -281,13 +279,13 @@ impl<'a> Operation<'a> {
                 let a: wire::WriteIn = read(arguments)?;
                 let kill_privileges = a.write_flags & wire::WRITE_KILL_SUIDGID != 0;
                 let paged = a.write_flags & wire::WRITE_CACHE != 0;
-                // the flags of open(2), as the descriptor has them; pages of the kernel's have none
+                // flags as of open(2), from the descriptor; writeback has none
                 let append = !paged && a.flags & OFlags::APPEND.bits() != 0;
                 let direct = !paged && is_direct(a.handle);
-                // the kernel sends all pieces of such a write at once
+                // the kernel sends all parts of such a write at once
                 let unordered = !paged && a.flags & OFlags::DIRECT.bits() != 0;
                 let data = bytes(rest, a.size)?;
-                // the bit of O_DSYNC is one of the two of O_SYNC
+                // O_DSYNC is one of the two bits of O_SYNC
                 let sync = direct && a.flags & OFlags::DSYNC.bits() != 0;
                 Self::Write { offset: a.offset, data, kill_privileges, paged, append, direct, unordered, sync }
             }
@@ -300,7 +298,7 @@ impl<'a> Operation<'a> {
             }
             opcode::FSYNCDIR => Self::FsyncDir { data: is_data(arguments)? },
             opcode::SETXATTR => {
-                // the shorter form has the first two fields
+                // the short form consists of the first two fields
                 let size: u32 = read(arguments)?;
                 let flags: u32 = read(arguments.get(4..)?)?;
                 let more = arguments.get(8..).and_then(read::<u32>).unwrap_or(0);
@@ -350,7 +348,7 @@ fn is_data(arguments: &[u8]) -> Option<bool> {
     Some(read::<wire::FsyncIn>(arguments)?.flags & wire::FSYNC_DATA != 0)
 }
 
-/// Takes a text that ends with a zero byte.
+/// Takes a zero-terminated name from the data.
 fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let end = rest.iter().position(|&byte| byte == 0)?;
     let (text, after) = (rest.get(..end)?, rest.get(end + 1..)?);
@@ -358,7 +356,7 @@ fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(text)
 }
 
-/// Takes so many bytes.
+/// Takes `count` bytes from the data.
 fn bytes<'a>(rest: &mut &'a [u8], count: u32) -> Option<&'a [u8]> {
     let (bytes, after) = rest.split_at_checked(count as usize)?;
     *rest = after;
@@ -378,7 +376,7 @@ fn changes(a: &wire::SetattrIn) -> Changes {
         size: valid.contains(Valid::SIZE).then_some(a.size),
         atime: time(Valid::ATIME, Valid::ATIME_NOW, a.atime, a.atime_nanos),
         mtime: time(Valid::MTIME, Valid::MTIME_NOW, a.mtime, a.mtime_nanos),
-        // the kernel has no way to ask for another time than the one it says
+        // the kernel has no way to request any other ctime than the one that it sends
         ctime: time(Valid::CTIME, Valid::empty(), a.ctime, a.ctime_nanos).map(|time| match time {
             SetTime::Now => SetTime::At(a.ctime, a.ctime_nanos),
             at @ SetTime::At(..) => at,

@@ -1,4 +1,4 @@
-//! A mounted file system from its mounting to its end.
+//! A mounted file system from mount to unmount.
 
 use crate::connection_watchdog::Watchdog;
 use crate::filesystem::Filesystem;
@@ -23,24 +23,24 @@ pub struct Session {
     mount: Arc<Mount>,
 }
 
-/// Ends a [`Session`] from another thread.
+/// A handle that ends a [`Session`] from another thread.
 #[derive(Clone)]
 pub struct Unmounter {
     mount: Arc<Mount>,
     filesystem: Arc<dyn Filesystem>,
     writeback: Arc<Writeback>,
-    /// Why the kernel may have more than it wrote back.
+    /// The reason why the kernel may have dirty pages that were not written back.
     not_written: Arc<OnceLock<String>>,
 }
 
 impl Session {
-    /// Mounts a file system on a directory. Nothing is answered before [`Session::run`].
+    /// Mounts a file system on a directory. Requests are answered only by [`Session::run`].
     ///
     /// # Errors
-    /// [`Error::Mount`] where the directory, the system or the user's rights do not allow it.
+    /// [`Error::Mount`] where the directory, the system or the user's privileges do not allow it.
     pub fn mount(filesystem: Arc<dyn Filesystem>, dir: &Path, options: &AttachOptions) -> Result<Self> {
         let (mount, connection) = Mount::new(dir, options)?;
-        // a ring closes the connection a while after its process has ended
+        // a ring closes the connection only some time after its process has ended
         let transport = if options.auto_unmount { Transport::Device } else { options.transport };
         let watchdog = mount.watchdog(&options.watchdog);
         let writeback = Arc::new(Writeback::of(mount.number()));
@@ -51,8 +51,8 @@ impl Session {
     /// Answers requests until the file system is unmounted.
     ///
     /// # Errors
-    /// [`Error::Connection`] where the kernel closed it in another way; [`Error::Finish`] where something that was
-    /// written did not reach the device.
+    /// [`Error::Connection`] where the connection ended in another way; [`Error::Finish`] where some of the written
+    /// data did not reach the device.
     pub fn run(self) -> Result<()> {
         let link = Link::new(self.connection, Arc::clone(&self.filesystem), self.watchdog, self.writeback);
         let served = serve(link, self.transport, self.awake).map_err(Error::Connection);
@@ -61,14 +61,13 @@ impl Session {
         served.and(finished)
     }
 
-    /// A warning for the user about the way in which it is mounted: where no loop device could be had, sync(2) does not
-    /// reach it.
+    /// A warning for the user about the type of the mount: without a loop device, sync(2) does not reach it.
     #[must_use]
     pub fn warning(&self) -> Option<&str> {
         self.mount.warning()
     }
 
-    /// A handle that ends this session from another thread.
+    /// Returns a handle that ends this session from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         Unmounter {
@@ -81,10 +80,10 @@ impl Session {
 }
 
 impl Unmounter {
-    /// Unmounts the file system. Where files are still open it disappears from the directory tree, but [`Session::run`]
-    /// returns only when they are closed. The kernel has then written back what programs had written to them by now,
-    /// through mappings too, for which this waits a minute at most; what is written to them later may never come.
-    /// Requests must be answered meanwhile.
+    /// Unmounts the file system. First it waits, at most a minute, until the kernel has written back all data written
+    /// by programs so far, including through mappings. Where files are still open the file system then disappears from
+    /// the directory tree, but [`Session::run`] returns only when they are closed; data written to them later may be
+    /// lost. Requests must be answered meanwhile.
     ///
     /// # Errors
     /// [`Error::Unmount`].
@@ -92,12 +91,12 @@ impl Unmounter {
         if !self.mount.is_attached() {
             return Ok(());
         }
-        // first: where it cannot be detached it goes on, and transactions with it
+        // first: where the mount cannot be detached it stays in use, and so do its transactions
         let place = self.mount.place()?;
-        // not what belongs to a transaction: the kernel would wait for its end
+        // not the data of a transaction: the kernel would wait for the end of the transaction
         let write_back = self.filesystem.stop();
-        // before it is detached: then no path leads there. Also where no file is open below this path: the same volume
-        // may be attached elsewhere, by a bind mount or in another mount namespace
+        // before detaching, after which no path leads there; also where no file is open below this path: the same
+        // volume may be attached elsewhere, by a bind mount or in another mount namespace
         let written = if write_back { self.writeback.write_back(&place) } else { Ok(()) };
         self.mount.detach()?;
         if let Err(e) = written
@@ -107,17 +106,17 @@ impl Unmounter {
                 WritebackError::Start(why) | WritebackError::Write(why) => why,
                 WritebackError::Refused(why) => io::Error::from(why).to_string(),
             };
-            // the first time matters: most was there then
-            let _ = self.not_written.set(format!("files are open, of which the kernel may have more: {why}"));
+            // the first failure counts: most of the dirty pages existed then
+            let _ = self.not_written.set(format!("files are open, of which the kernel may have unwritten data: {why}"));
         }
         Ok(())
     }
 
-    /// Brings everything to the device although files may be open still; they cannot be written any more. For a process
-    /// that has to end now.
+    /// Makes all changes durable although files may still be open; they can no longer be written to. For a process that
+    /// must end now.
     ///
     /// # Errors
-    /// [`Error::Finish`], also where [`Unmounter::unmount`] could not have the kernel write back what it had.
+    /// [`Error::Finish`], also where [`Unmounter::unmount`] could not have the kernel write back its dirty pages.
     pub fn finish(&self) -> Result<()> {
         self.filesystem.finish().map_err(Error::Finish)?;
         self.not_written.get().map_or(Ok(()), |why| Err(Error::Finish(io::Error::other(why.clone()))))

@@ -1,4 +1,4 @@
-//! The statistics of a connection, asked for through its mount.
+//! The statistics of a connection, read through its mount.
 
 use crate::mount::{is_ours, resolve};
 use crate::transport::counters::{ATTRIBUTE, BURSTS, LOW_LATENCY, POLLED, TRANSPORT, WAKING};
@@ -7,31 +7,31 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// More than it is ever long.
+/// The size of the buffer in bytes, more than any value needs.
 const LONGEST: usize = 4096;
 
 /// The statistics of a connection since it was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statistics {
-    /// Which way requests take: `io_uring` or `/dev/fuse`.
+    /// The transport of requests: `io_uring` or `/dev/fuse`.
     pub transport: String,
-    /// The total time that threads stayed awake with nothing to do.
+    /// The total time that threads stayed awake without work.
     pub polled: Duration,
-    /// The time that waking an idle processor took when that was last measured, as is done where requests are dense.
+    /// The time that waking an idle processor took in the last measurement; measured where requests are dense.
     pub waking: Option<Duration>,
-    /// The number of times that requests were dense, and it was asked whether a processor shall stay awake.
+    /// The number of bursts of dense requests, at each of which the server decided whether a processor stays awake.
     pub bursts: u64,
     /// The total time for which processors were asked not to sleep (`/dev/cpu_dma_latency`).
     pub low_latency: Duration,
-    /// Messages of the kernel by kind, as the protocol calls them; those that came.
+    /// The number of messages by kind, named as in the protocol; without kinds that did not occur.
     pub messages: Vec<(String, u64)>,
 }
 
 impl Statistics {
-    /// Those of the file system mounted on a directory.
+    /// Reads the statistics of the file system mounted on a directory.
     ///
     /// # Errors
-    /// Nothing of ours is mounted there, its server has ended, or is of a version that does not count.
+    /// No Extant volume is mounted there, its server has ended, or its version has no statistics.
     pub fn of_mount(dir: &Path) -> io::Result<Self> {
         let dir = resolve(dir)?;
         is_ours(&dir)?;
@@ -45,7 +45,7 @@ impl Statistics {
     fn parse(text: &str) -> Option<Self> {
         let lines: Vec<_> = text.lines().map(|line| line.split_once(' ')).collect::<Option<_>>()?;
         let value = |name: &str| lines.iter().find(|(first, _)| *first == name).map(|(_, value)| *value);
-        // a server of an earlier version does not say all
+        // a server of an earlier version omits some
         let number = |name: &str| value(name).map_or(Some(0), |number: &str| number.parse().ok());
         let time = |name: &str| number(name).map(Duration::from_nanos);
         let ours = [TRANSPORT, POLLED, WAKING, BURSTS, LOW_LATENCY];

@@ -1,25 +1,25 @@
-//! The way of requests from the kernel to a [`Filesystem`] and of its answers back.
+//! The transports of requests from the kernel to a [`Filesystem`] and of its answers back.
 //!
-//! There are two ways, and one for tests, and a file system cannot distinguish them:
+//! There are two transports, and one for tests; a file system cannot distinguish them:
 //!
-//! | file | way |
+//! | file | content |
 //! | --- | --- |
 //! | `device` | read(2) and writev(2) on /dev/fuse by a few threads |
-//! | `link` | what they share: a request becomes a call of the file system |
-//! | `spare` | more workers for requests that come while others wait |
-//! | `awake` | a processor that stays awake while requests follow closely |
-//! | `polling` | over io_uring, looking for the next request instead of sleeping |
+//! | `link` | the shared part: a request becomes a call of the file system |
+//! | `spare` | further workers for requests that arrive while others wait |
+//! | `awake` | a processor that stays awake while requests are dense |
+//! | `polling` | over io_uring, polling for the next request instead of sleeping |
 //! | `counters` | messages by kind |
-//! | `processors` | which processors there are |
-//! | `messages` | bytes that a caller brings, for tests without a kernel |
-//! | `uring` | io_uring, where the kernel has it (Linux 6.14, /sys/module/fuse/parameters/enable_uring): a request appears in memory of a thread on the core whose process asked, and handing back the answer takes the next request |
+//! | `processors` | the processors of the machine |
+//! | `messages` | messages passed by a caller, for tests without a kernel |
+//! | `uring` | io_uring, where the kernel has it (Linux 6.14, /sys/module/fuse/parameters/enable_uring): a request appears in memory of a thread on the processor of the calling process, and returning the answer fetches the next request |
 //!
-//! The two begin with the same handshake, in which the last is asked for; a kernel that does not offer it, or a system
-//! that does not allow it, gets the first.
+//! Both begin with the same handshake, which requests io_uring; where the kernel does not offer it, or the system does
+//! not allow it, /dev/fuse is used.
 //!
-//! 1. Every request is answered, whatever its bytes are and whatever the file system does: a panic inside becomes EIO.
-//! 2. A read is answered from the memory into which the file system wrote it.
-//! 3. Nothing here knows of volumes.
+//! 1. Every request is answered, whatever its bytes are and whatever the file system does: a panic becomes EIO.
+//! 2. The answer of a read is sent from the memory into which the file system wrote it.
+//! 3. Nothing here depends on volumes.
 
 mod awake;
 pub(crate) mod counters;
@@ -43,16 +43,16 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Requests of the kernel's own making (read-ahead) that may wait at once.
+/// The maximum number of background requests of the kernel (read-ahead) that may be pending.
 const MAX_BACKGROUND: u16 = 64;
-/// The features that every transport can carry.
+/// The features that every transport supports.
 const CARRIED: Features = Features::ASYNC_READ
     .union(Features::BIG_WRITES)
     .union(Features::MAX_PAGES)
     .union(Features::SETXATTR_EXT)
     .union(Features::INIT_EXT);
 
-/// Which way requests shall take.
+/// The transport of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
     /// io_uring where the kernel offers it, else /dev/fuse.
@@ -62,19 +62,19 @@ pub enum Transport {
     Device,
 }
 
-/// Whether a processor is prevented from sleeping while requests follow closely.
+/// Whether a processor is prevented from sleeping while requests are dense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StayAwake {
-    /// Where waking one takes long, and it helps.
+    /// Where waking a processor takes long and a remedy shortens it.
     #[default]
     Auto,
-    /// Over io_uring on two processors, by the thread that waits for the next request: for comparison.
+    /// Over io_uring on two processors, by the thread that waits for the next request: for comparison measurements.
     Reader,
     /// Never.
     Off,
 }
 
-/// Whether the kernel has FUSE over io_uring and its administrator has not switched it on.
+/// Whether the kernel supports FUSE over io_uring but the administrator has not enabled it.
 #[must_use]
 pub fn io_uring_is_off() -> bool {
     std::fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|said| said.starts_with(b"N"))
@@ -83,9 +83,9 @@ pub fn io_uring_is_off() -> bool {
 /// Answers the requests on a connection until the file system is unmounted.
 ///
 /// # Errors
-/// The connection broke, or the kernel is too old.
+/// The connection failed, or the kernel is too old.
 pub(crate) fn serve(mut link: Link, transport: Transport, awake: StayAwake) -> io::Result<()> {
-    // made before the kernel learns that they will be there: from then on nothing can fail for want of memory
+    // allocated before the kernel learns of them: after the handshake nothing can fail for lack of memory
     let queues = match transport {
         Transport::Best => uring::Queues::new(link.connection.as_fd()).ok(),
         Transport::Device => None,
@@ -97,7 +97,7 @@ pub(crate) fn serve(mut link: Link, transport: Transport, awake: StayAwake) -> i
         link.polling = Polling::new();
     }
     let link = Arc::new(link);
-    // a system that has no threads to spare does without
+    // without threads to spare there is no helper
     let _helper = (awake == StayAwake::Auto).then(|| Helper::start(&link.awake).ok());
     connect(&link);
     let served = match queues {
@@ -107,7 +107,7 @@ pub(crate) fn serve(mut link: Link, transport: Transport, awake: StayAwake) -> i
     served.and(link.spare.join())
 }
 
-/// Sets up the connection after the handshake: spare workers can be started, and the file system is connected.
+/// Completes the setup after the handshake: allows spare workers, and notifies the file system.
 fn connect(link: &Arc<Link>) {
     let weak = Arc::downgrade(link);
     link.spare.start_with(Box::new(move |queue| {
@@ -120,7 +120,8 @@ fn connect(link: &Arc<Link>) {
     link.filesystem.connected(Kernel::of(link));
 }
 
-/// Answers the first request, which agrees on what is possible. False if it was unmounted before.
+/// Answers the first request, INIT, which negotiates the features. Returns `false` if the file system was unmounted
+/// before.
 fn shake_hands(link: &mut Link, uring: bool) -> io::Result<bool> {
     let mut buffer = vec![0; MAX_DATA + MAX_HEADER];
     loop {
@@ -137,7 +138,7 @@ fn shake_hands(link: &mut Link, uring: bool) -> io::Result<bool> {
             return Err(io::Error::other(format!("the kernel speaks FUSE {major}.{minor}, which is too old")));
         }
         if offer.major > MAJOR {
-            // it asks again, in the version it is answered with
+            // the kernel sends INIT again, with the version of this answer
             let ours = InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() };
             send(link, header.unique, Ok(()), ours.as_bytes())?;
             continue;

@@ -1,4 +1,4 @@
-//! Content of a mount's files that the kernel has and has not handed over yet.
+//! The kernel's writeback of a mount's files: waiting until their dirty pages have arrived.
 
 use crate::request::Operation;
 use parking_lot::Mutex;
@@ -9,39 +9,40 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Where the kernel does not wait for what it handed over, all has come when nothing came for so long and it says that
-/// no request waits.
+/// Where the kernel's sync does not wait for its writes: all have arrived if none came for this time and the kernel
+/// reports no pending request.
 const QUIET: Duration = Duration::from_millis(50);
-/// Or when nothing came for so long.
+/// The time without a write after which all have arrived in any case.
 const CERTAIN: Duration = Duration::from_secs(1);
-/// Longest that is waited for that, and for a time in which no page is refused: a program may write all the time.
+/// The maximum time to wait for such a pause, and for a period in which no page write fails: a program may write all
+/// the time.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Longest that the end of a session waits for all of it: an init system kills after 90 seconds by default.
+/// The maximum time to wait for writeback at the end of a session: an init system kills after 90 seconds by default.
 const AT_THE_END: Duration = Duration::from_secs(60);
-/// The interval between checks whether `sync` has ended, where that has a limit.
+/// The interval between checks whether `sync` has ended, where a time limit applies.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The state of writeback from the kernel's pages. A session has one, so that all who wait for the kernel count the
-/// same requests.
+/// The state of writeback from the kernel's pages. A session has one, so that all waiters count the same requests.
 #[derive(Default)]
 pub struct Writeback {
-    /// The kernel's number of the connection, where it is known.
+    /// The device number of the connection, where it is known.
     connection: Option<u32>,
-    /// Writes that are being answered.
+    /// The number of page writes being answered.
     answering: AtomicUsize,
-    /// The number of writes that came.
+    /// The number of page writes that arrived.
     came: AtomicU64,
-    /// The number of times that the kernel asked for all to be durable.
+    /// The number of SYNCFS requests from the kernel.
     synced: AtomicU64,
-    /// The number of writes that failed, and the error of the last one.
+    /// The number of page writes that failed, and the error of the last one.
     failed: Mutex<(u64, Option<Errno>)>,
 }
 
-/// A write that is being answered.
+/// A page write that is being answered.
 pub(crate) struct PageWrite<'p>(&'p Writeback);
 
 impl PageWrite<'_> {
-    /// It could not be written. Pages of a file that has become immutable or append-only are refused in any case.
+    /// Records that the write failed. Pages of a file that became immutable or append-only always fail and are not
+    /// counted.
     pub(crate) fn failed(&self, why: Errno) {
         if why != Errno::PERM {
             let mut failed = self.0.failed.lock();
@@ -56,24 +57,24 @@ impl Drop for PageWrite<'_> {
     }
 }
 
-/// Why nothing can be said of what the kernel has.
+/// The reason why it is unknown whether everything was written back.
 #[derive(Debug)]
 pub enum WritebackError {
-    /// The program that asks for it cannot be started.
+    /// The sync program cannot be started.
     Start(String),
-    /// It did not reach the server, or this is not where the volume is mounted.
+    /// The sync program failed or timed out, or the path is not on this mount.
     Write(String),
-    /// Some of it cannot be written.
+    /// Some of the pages could not be written.
     Refused(Errno),
 }
 
 impl Writeback {
-    /// Those of the connection with this number.
+    /// The state for the connection with this device number.
     pub(crate) fn of(connection: Option<u32>) -> Self {
         Self { connection, ..Self::default() }
     }
 
-    /// Notes what comes from the kernel's pages, as long as the result lives.
+    /// Counts a write from the kernel's pages; it ends when the result is dropped.
     pub(crate) fn record(&self, operation: &Operation<'_>) -> Option<PageWrite<'_>> {
         match operation {
             Operation::Write { paged: true, .. } => {
@@ -89,17 +90,17 @@ impl Writeback {
         }
     }
 
-    /// Has the kernel write back all that programs wrote, through mappings too, and returns when that was answered,
-    /// however long it takes. `place` is a file of the mount.
+    /// Makes the kernel write back all data that programs wrote, including through mappings, and returns when those
+    /// writes are answered, however long that takes. `place` is a file of the mount.
     ///
     /// # Errors
-    /// It cannot be said that all was written.
+    /// It is unknown whether all data was written.
     pub fn take_over(&self, place: &Path) -> Result<(), WritebackError> {
-        // a writer who never rests is no reason against what waits for this
+        // a program that writes all the time does not fail the caller
         self.write_back_until(place, None).map(drop)
     }
 
-    /// As [`Writeback::take_over`], for a process that has to end soon.
+    /// As [`Writeback::take_over`], with a time limit, for a process that must end soon.
     pub(crate) fn write_back(&self, place: &Path) -> Result<(), WritebackError> {
         if self.write_back_until(place, Instant::now().checked_add(AT_THE_END))? {
             return Ok(());
@@ -110,16 +111,16 @@ impl Writeback {
         )))
     }
 
-    /// False where all of it may not have come yet.
+    /// Returns `false` where some of the writes may not have arrived.
     ///
-    /// By syncfs(2), and by another process: a thread of this one could not be killed while it waits for requests that
-    /// its own process has to answer, and as long as one thread is left the connection stays open, so that the wait
+    /// It runs syncfs(2) in another process. A thread of this process could not be killed while it waits for requests
+    /// that this process has to answer, and as long as one thread remains the connection stays open, so that the wait
     /// would never end.
     fn write_back_until(&self, place: &Path, end: Option<Instant>) -> Result<bool, WritebackError> {
         let (before, failed_before) = (self.synced.load(SeqCst), self.failed().0);
-        // the kernel says once that pages could not be written, which may be long ago, or have been those of a
-        // transaction that was rolled back: their writers got the error, and members that have not ended yet may change
-        // more of them
+        // the kernel reports once that pages could not be written; that may have been long ago, or concern pages of a
+        // rolled-back transaction: their writers got the error, and members that have not ended yet may change more of
+        // them
         let (began, mut ran) = (Instant::now(), sync(place, end)?);
         while !ran.status.success() && began.elapsed() < LONGEST {
             std::thread::sleep(QUIET / 10);
@@ -128,7 +129,8 @@ impl Writeback {
         if !ran.status.success() {
             return Err(WritebackError::Write(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
         }
-        // a kernel that asks for this has waited for its writes; of mounts on no block device it only sends them off
+        // a kernel that sends SYNCFS has waited for its writes; for mounts that are not on a block device it only
+        // starts them
         let quiet = self.synced.load(SeqCst) != before || self.wait_for_quiet(end);
         match self.failed() {
             (count, Some(why)) if count != failed_before => Err(WritebackError::Refused(why)),
@@ -140,14 +142,14 @@ impl Writeback {
         *self.failed.lock()
     }
 
-    /// False where it did not become quiet until `end`.
+    /// Returns `false` where writes still arrived at `end`.
     fn wait_for_quiet(&self, end: Option<Instant>) -> bool {
         let began = Instant::now();
         let goes_on = || end.map_or_else(|| began.elapsed() < LONGEST, |end| Instant::now() < end);
         let (mut quiet_since, mut came) = (began, self.came.load(SeqCst));
         loop {
             let quiet = quiet_since.elapsed();
-            // some may be there that were not read yet, by a server that has too little time; and some wait for long
+            // a slow server may not have read some of the requests yet, and some requests wait for long
             if quiet >= QUIET && (quiet >= CERTAIN || self.nothing_waits()) {
                 return true;
             }
@@ -162,7 +164,7 @@ impl Writeback {
         }
     }
 
-    /// Whether the kernel says that no request of this connection is on its way or being answered.
+    /// Whether the kernel reports that no request of this connection is pending.
     fn nothing_waits(&self) -> bool {
         let Some(number) = self.connection else { return false };
         let said = std::fs::read_to_string(format!("/sys/fs/fuse/connections/{number}/waiting"));
@@ -170,11 +172,12 @@ impl Writeback {
     }
 }
 
-/// `sync -f`, until it ends or `end` comes.
+/// Runs `sync -f` until it ends, or until `end`.
 fn sync(place: &Path, end: Option<Instant>) -> Result<Output, WritebackError> {
     let cannot = |e| WritebackError::Start(format!("the program sync cannot be started: {e}"));
     let mut command = Command::new("sync");
-    // a group of its own: the interrupt key at a terminal, pressed again, would end it with the server's group
+    // a process group of its own: pressing the interrupt key at a terminal again would otherwise end it with the
+    // server's group
     command.args(["-f", "--"]).arg(place).current_dir("/").process_group(0);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(cannot)?;
@@ -182,7 +185,7 @@ fn sync(place: &Path, end: Option<Instant>) -> Result<Output, WritebackError> {
         && child.try_wait().map_err(cannot)?.is_none()
     {
         if Instant::now() >= end {
-            // not waited for: it may end only when this process has
+            // not waited for: it may end only after this process
             let _ = child.kill();
             return Err(WritebackError::Write("the device is too slow: sync has not ended in time".to_owned()));
         }

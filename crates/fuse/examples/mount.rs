@@ -1,5 +1,5 @@
-//! Mounts a volume and serves it until it is unmounted, or until SIGTERM or SIGINT:
-//! `mount IMAGE DIRECTORY OPTIONS`. Writes "mounted" when programs can use it, and problems to standard error.
+//! Mounts a volume and serves it until it is unmounted, or until SIGTERM or SIGINT: `mount IMAGE DIRECTORY OPTIONS`.
+//! Prints "mounted" when programs can use it, and problems to standard error.
 #![forbid(unsafe_code)]
 
 use extant_fuse::MountOptions;

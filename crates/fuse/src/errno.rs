@@ -1,10 +1,10 @@
-//! The one table from the file system's errors to the numbers programs know.
+//! The mapping from the file system's errors to error numbers.
 
 use fs::Error;
 use rustix::io::Errno;
 
-/// The error that a program gets. Damage is EUCLEAN, as ext4 says it in the kernel ("Structure needs cleaning"); a
-/// device that fails or ends too early is EIO.
+/// Returns the error number for the calling process. Damage is EUCLEAN, as in the kernel's ext4 ("Structure needs
+/// cleaning"); a device that fails or is too short is EIO.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error {
         Error::Io(_) => Errno::IO,
@@ -33,7 +33,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
     }
 }
 
-/// Whether the user should hear of it: damage and devices that fail, not wrong requests.
+/// Whether an error must be reported to the user: damage and device errors, not invalid requests.
 pub(crate) fn is_problem(error: &Error) -> bool {
     matches!(errno(error), Errno::IO | Errno::UCLEAN)
 }

@@ -1,27 +1,27 @@
 //! Volumes in the directory tree, through FUSE.
 //!
-//! | file | holds |
+//! | file | content |
 //! | --- | --- |
-//! | `options`, `options/others` | what `-o` may say: ours, and what comes of the options of mount(8) and ext4(5) |
+//! | `options`, `options/others` | the options of `-o`: our own, and those of mount(8) and ext4(5) |
 //! | `remount` | changing the flags of a mount |
 //! | `volume` | a volume as a [`Filesystem`], and mounting it |
-//! | `ops`, `ops/*` | what each request means on a [`fs::Volume`]: those that look, those that change |
-//! | `snapshots` | `.extant/snapshots`: the versions of a native volume, beside it; `snapshots/client`: asking for them from another process |
-//! | `transactions` | what happens whole or not at all: its members, and who waits |
-//! | `losses` | open files that have to hear that content was lost |
-//! | `preconditions` | what a request relies on that waits for a transaction of others |
-//! | `errno` | the one table from errors to the numbers the kernel knows |
+//! | `ops`, `ops/*` | each request as a call of an [`fs::Volume`]: those that read, those that change |
+//! | `snapshots` | `.extant/snapshots`: the snapshots of a native volume, in its mount; `snapshots/client`: access from another process |
+//! | `transactions` | atomic groups of calls: their members, and the requests that wait for them |
+//! | `losses` | open files that must report lost content |
+//! | `preconditions` | the state that a request relies on while it waits for a transaction |
+//! | `errno` | the mapping from errors to error numbers |
 //! | `problem_reports` | reports of damage to the user, once for each file |
 //!
-//! The protocol, the transports and mounting are the crate `fuse-wire`, which knows nothing of volumes.
+//! The protocol, the transports and mounting are in the crate `fuse-wire`, which does not depend on volumes.
 //!
 //! 1. A request that fails is an error for that request. A corrupt file is an error for that file; a panic is caught
 //!    and becomes EIO. Neither ends the session.
-//! 2. The volume is ours alone, so names, attributes and content that the kernel has once seen stay in its caches as
-//!    long as it likes.
-//! 3. What the protocol cannot carry is missing, not wrong: the volume's number in statfs(2).
+//! 2. No other program changes the volume, so names, attributes and content stay in the kernel's caches without a time
+//!    limit.
+//! 3. Values that the protocol cannot carry are omitted, not wrong: the volume's ID in statfs(2).
 //! 4. The kernel checks permissions, access control lists included (`default_permissions`, FUSE_POSIX_ACL), except
-//!    where only root gets in: see [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks).
+//!    where only root has access: see [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks).
 #![forbid(unsafe_code)]
 
 mod errno;

@@ -1,7 +1,8 @@
-//! Open files, and which of them have to hear that content was lost.
+//! Lost content, and the open files that still have to report it.
 //!
-//! As Linux reports an error of writing back: once to each open file that was there when it happened, by its next
-//! fsync(2) or msync(2), whether others have seen it or not; and if none has, to the first that was opened later.
+//! The rules are those of Linux for writeback errors: an error is reported once to each file that was open when it
+//! happened, by its next fsync(2) or msync(2), whether others have reported it or not; and if none has, to the first
+//! file opened later.
 
 use fuse_wire::new_handle;
 use parking_lot::{Mutex, MutexGuard};
@@ -11,27 +12,27 @@ use std::collections::{HashMap, HashSet};
 #[derive(Default)]
 pub(crate) struct Losses(Mutex<HashMap<u64, Loss>>);
 
-/// The content that a file has lost.
+/// A loss of a file's content.
 struct Loss {
-    /// Files opened with a handle below this one may have shown it, or stored it.
+    /// Files opened with a handle below this one may have read the content, or stored it.
     before: u64,
-    /// Those of them that have heard of it.
+    /// The handles to which the loss was reported.
     reported: HashSet<u64>,
 }
 
 impl Losses {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Loss>> {
-        // whole after every statement
+        // consistent after every statement
         self.0.lock()
     }
 
-    /// Content of these nodes was lost now.
+    /// Records that content of these nodes was lost.
     pub(crate) fn add(&self, nodes: impl IntoIterator<Item = u64>) {
         let before = new_handle();
         self.lock().extend(nodes.into_iter().map(|node| (node, Loss { before, reported: HashSet::new() })));
     }
 
-    /// Whether the next answer to this open file has to be that content was lost. It counts as reported then.
+    /// Whether the next answer to this open file must report that content was lost. The loss then counts as reported.
     pub(crate) fn report(&self, node: u64, handle: u64) -> bool {
         let hears = |loss: &mut Loss| {
             let concerned = handle < loss.before || loss.reported.is_empty();
@@ -40,7 +41,7 @@ impl Losses {
         self.lock().get_mut(&node).is_some_and(hears)
     }
 
-    /// The kernel has forgotten a node: no open file is left.
+    /// Removes a node that the kernel has forgotten: no open file is left.
     pub(crate) fn forget(&self, node: u64) {
         self.lock().remove(&node);
     }
@@ -59,7 +60,7 @@ mod tests {
         assert_eq!([first, first, second, later].map(|handle| losses.report(7, handle)), [true, false, true, false]);
         losses.add([7]);
         assert_eq!([first, later].map(|handle| losses.report(7, handle)), [true, true]);
-        // those that showed it are closed, and have not heard
+        // those that read it are closed, and did not report it
         losses.add([7]);
         let (next, last) = (new_handle(), new_handle());
         assert_eq!([next, last, next].map(|handle| losses.report(7, handle)), [true, false, false]);

@@ -1,31 +1,31 @@
-//! The meaning of each request of the kernel on a volume, whatever carries the requests.
+//! The requests of the kernel as calls of a volume, independent of the transport.
 //!
-//! A *node* is the kernel's name for a file: the inode number, except that FUSE calls the root 1 where ext calls it 2.
-//! Number 1 (the list of bad blocks) is never named by a directory, so nothing else needs the place. The kernel shows
-//! the inode number of the attributes, so stat(2) says 2 for the root.
+//! A *node* is the kernel's number of a file: the inode number, except that FUSE numbers the root 1 where ext numbers
+//! it 2. Inode 1 (the list of bad blocks) is in no directory, so node 1 is unambiguous. stat(2) shows the inode number
+//! from the attributes, which is 2 for the root.
 //!
-//! What the kernel is allowed to cache is decided here:
+//! What the kernel may cache is decided here:
 //!
-//! - names, also those that do not exist, attributes, link targets and content: as long as it likes, for no one else
-//!   changes the volume, and the kernel knows what each of its own requests changes. Not names where directories may
-//!   compare them without case and can be changed: the kernel compares bytes, so what it does under one spelling leaves
-//!   the others as they were. Not in directories that do not fold either: they may begin to, and what is renamed from
-//!   them into others retains the time that it had;
-//! - OPENDIR is answered once with ENOSYS, and where nothing can be written OPEN as well: the kernel then sends neither
-//!   them nor FLUSH, RELEASE and RELEASEDIR again, and caches pages and listings across openings. Not where single
-//!   files may be unreadable (encryption), where each user is checked (allow_root), with auto_unmount, or where reading
-//!   is recorded;
-//! - OPEN has an answer of its own where files can be changed: one that is immutable or append-only must refuse to be
-//!   opened, for the kernel does not ask before it lets a program write to its pages through a mapping, and shows them
-//!   to all others. ENOSYS would be for all files and for good, and any file may get the flags. The answer leaves the
-//!   kernel its pages;
+//! - names, including those that do not exist, attributes, link targets and content: without a time limit, since no
+//!   other program changes the volume, and the kernel knows the effect of each of its own requests. Exception: names,
+//!   where directories may be case-insensitive and can be changed. The kernel compares bytes, so a change under one
+//!   spelling leaves the cached entries of other spellings unchanged. This includes directories that are
+//!   case-sensitive: they may become case-insensitive, and an entry renamed from them into others retains its timeout;
+//! - OPENDIR is answered once with ENOSYS, and on a read-only volume OPEN as well: from then on the kernel sends
+//!   neither them nor FLUSH, RELEASE and RELEASEDIR, and caches pages and listings across opens. Exceptions: single
+//!   files may be unreadable (encryption), each user is checked (allow_root), auto_unmount, or access times are
+//!   updated;
+//! - OPEN is answered for each file where files can be changed: an immutable or append-only file must refuse to be
+//!   opened for writing, because the kernel lets a program change its pages through a mapping without a request, and
+//!   shows them to all others. ENOSYS would apply to all files permanently, and any file may get the flags. The answer
+//!   lets the kernel retain its cached pages;
 //! - CREATE is answered where OPEN is.
 //!
-//! With the option `writeback_cache` the kernel also owns the size and the times of change of regular files: what it
-//! hands over from its page cache changes the content alone, and it says the times with SETATTR.
+//! With the option `writeback_cache` the kernel also determines the size and the times of change of regular files:
+//! writeback from its page cache changes the content only, and it sends the times with SETATTR.
 //!
-//! 1. Nothing is stored for an open file. A directory is read by cookies, a file by offsets, so open and release mean
-//!    nothing; a file without a name lives until the kernel forgets it.
+//! 1. Open files have no state here. A directory is read by cookies, a file by offsets, so open and release have no
+//!    effect; an unlinked file exists until the kernel forgets it.
 //! 2. A damaged file is an error for that file, reported once.
 
 mod holes;
@@ -53,69 +53,69 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use write::{CAPABILITY, Making};
 
-/// The root, as FUSE numbers it.
+/// The node number of the root in FUSE.
 pub(crate) const ROOT: u64 = 1;
 
-/// An attribute of the root that is not on the volume, as [`DAEMON`] and [`SYNC`]: whether the server can write, `ro`
-/// or `rw`.
+/// An extended attribute of the root that is not stored on the volume, like [`DAEMON`] and [`SYNC`]: whether the server
+/// can write, `ro` or `rw`.
 pub(crate) const ACCESS: &str = "extant.access";
 
-/// "As long as it likes": ten years, in seconds.
+/// The timeout "without a limit": ten years, in seconds.
 const ALWAYS: u64 = 10 * 365 * 24 * 3600;
 
-/// In the flags of a rename: the new name must not be there.
+/// Rename flag: the new name must not exist.
 const RENAME_NOREPLACE: u32 = 1;
-/// In the flags of a rename: the names change places.
+/// Rename flag: the two names are exchanged.
 const RENAME_EXCHANGE: u32 = 2;
-/// In the flags of a rename: something stays in the old place.
+/// Rename flag: a whiteout remains under the old name.
 const RENAME_WHITEOUT: u32 = 4;
 
 /// A mounted volume.
 pub(crate) struct Ops {
     pub(crate) volume: Arc<Volume>,
-    /// The upper 32 bits of nodes and of the numbers that stat(2) shows.
+    /// The upper 32 bits of node numbers and of the inode numbers in stat(2).
     above: u64,
     problems: ProblemReports,
-    /// Besides root, the only user whose requests are answered.
+    /// The only user besides root whose requests are answered; `None` for no restriction.
     only: Option<u32>,
     /// Whether the kernel checks permissions.
     kernel_checks: bool,
-    /// Whether the kernel has to ask before each opening of a file.
+    /// Whether the kernel has to send a request for each open of a file.
     ask_opens: bool,
     /// The same for directories.
     ask_dir_opens: bool,
-    /// The handle by which the kernel is notified of what it is to forget.
+    /// The handle for invalidating the kernel's caches.
     kernel: OnceLock<Kernel>,
-    /// Whether the kernel caches what is written, and sizes and times with it.
+    /// Whether the kernel caches written data, with sizes and times.
     writeback: bool,
-    /// For how many seconds the kernel may cache attributes.
+    /// The time for which the kernel may cache attributes, in seconds.
     attr_timeout: u64,
-    /// The same for names, found or not.
+    /// The time for which the kernel may cache names, found or not, in seconds.
     name_timeout: u64,
-    /// Whether reading is recorded.
+    /// When access times are updated.
     atime: Atime,
-    /// The parts of holes that the kernel may have, where files can be changed.
+    /// The parts of holes that may be in the kernel's page cache, where files can be changed.
     holes: Option<Holes>,
     /// Files that are known to have capabilities.
     capable: Mutex<HashSet<InodeNo>>,
-    /// Whether there was ever one.
+    /// Whether there ever was one.
     any_capable: AtomicBool,
-    /// Files of which the kernel may have pages that it has not handed over, and why one of them could not be written
-    /// lately.
+    /// The files of which the kernel may have dirty pages, each with the error of the last page that could not be
+    /// written.
     may_have_pages: Mutex<HashMap<InodeNo, Option<Errno>>>,
-    /// The outcome of unmounting the volume, once it was unmounted.
+    /// The outcome of unmounting the volume, once it is unmounted.
     ended: Arc<Ended>,
-    /// All changes are durable before the answer.
+    /// Whether each change is durable before it is answered.
     sync: bool,
-    /// Changes of names are.
+    /// Whether each change of names is.
     dirsync: bool,
     /// The behaviour on damage.
     errors: Option<OnDamage>,
-    /// Damage was met.
+    /// Whether damage was found.
     damaged: AtomicBool,
 }
 
-/// The outcome of unmounting the volume, once it was unmounted.
+/// The outcome of unmounting the volume, once it is unmounted.
 type Ended = Mutex<Option<Result<(), String>>>;
 
 /// The node of an inode.
@@ -128,12 +128,12 @@ pub(crate) fn number_of(node: u64) -> Option<InodeNo> {
     if node == ROOT { Some(InodeNo::ROOT) } else { u32::try_from(node).ok().map(InodeNo) }
 }
 
-/// A device's numbers in the 32 bits that FUSE has for them: 12 of the major, 20 of the minor.
+/// Encodes a device number in the 32 bits of FUSE: 12 of the major, 20 of the minor.
 fn device(numbers: Option<(u32, u32)>) -> u32 {
     numbers.map_or(0, |(major, minor)| (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12))
 }
 
-/// As the kernel takes them.
+/// Converts attributes to the format of the kernel.
 fn attr(a: &Attributes) -> Attr {
     Attr {
         ino: a.inode.get().into(),
@@ -155,23 +155,23 @@ fn attr(a: &Attributes) -> Attr {
     }
 }
 
-/// The kernel learns from this that there is no such name, and may cache that too.
+/// The entry for a name that does not exist, which the kernel may cache.
 pub(crate) fn nothing(name_timeout: u64) -> Entry {
     Entry { node: 0, generation: 0, name_timeout, attr_timeout: 0, attr: Attr::default() }
 }
 
 impl Filesystem for Ops {
-    /// Files that the kernel remembers stay referenced for it. Where those take too much memory, it is asked to prune
-    /// some that no program uses.
+    /// Nodes that the kernel has looked up stay in memory. Where they take too much memory, the kernel is asked to
+    /// prune some that no program uses.
     fn connected(&self, kernel: Kernel) {
-        // there is one connection
+        // set once: there is one connection
         let _ = self.kernel.set(kernel.clone());
         if !self.volume.is_writable() || !kernel.can_prune() {
             return;
         }
         let asked = Arc::new(AtomicBool::new(false));
         self.volume.on_many_looked_up(Box::new(move |numbers| {
-            // one after the other
+            // at most one at a time
             if !asked.swap(true, Ordering::AcqRel) {
                 let done = Arc::clone(&asked);
                 let nodes = numbers.into_iter().map(node_of).collect();
@@ -191,7 +191,7 @@ impl Filesystem for Ops {
             | Features::ASYNC_DIO
             | Features::CACHE_SYMLINKS
             | Features::EXPLICIT_INVAL_DATA;
-        // with access control lists the kernel takes it upon itself to check all permissions
+        // with POSIX_ACL the kernel checks all permissions
         wanted.set(Features::POSIX_ACL, self.kernel_checks && self.has_xattrs());
         wanted.set(Features::DONT_MASK | Features::HANDLE_KILLPRIV_V2, self.volume.is_writable());
         wanted.set(Features::WRITEBACK_CACHE, self.writeback);
@@ -201,7 +201,7 @@ impl Filesystem for Ops {
     }
 
     fn would_wait(&self, request: &Request<'_>) -> bool {
-        // for pages that the kernel hands over
+        // these wait for the writeback of pages
         match request.operation {
             Operation::Rename { .. } => !self.may_have_pages.lock().is_empty(),
             ref other => Self::locks_file(other),
@@ -227,7 +227,7 @@ impl Filesystem for Ops {
         let Ok(number) = self.number(node) else { return };
         // the root is pinned by the mount
         if node != ROOT && self.volume.is_writable() {
-            // reported; no process waits for it
+            // the error is reported; no process waits for it
             let _ = self.outcome(number, self.volume.forget(number, lookups));
             if let Some(holes) = &self.holes {
                 holes.forget(number, || self.volume.is_looked_up(number));
@@ -245,14 +245,14 @@ impl Filesystem for Ops {
     }
 
     fn panicked(&self, node: u64, what: &str) {
-        let text = format!("an error in Extant itself: {what}");
-        // what is in memory may be half changed
+        let text = format!("an internal error of Extant: {what}");
+        // the state in memory may be inconsistent
         self.volume.abort(&text);
         self.problems.report(node, &text);
     }
 }
 
-/// Unmounts the volume, unless that was done already; how it went.
+/// Unmounts the volume, unless it is unmounted; returns the outcome.
 fn end(volume: &Volume, ended: &Ended) -> Result<(), String> {
     let mut ended = ended.lock();
     let outcome = ended.get_or_insert_with(|| match volume.is_writable() {
@@ -264,21 +264,21 @@ fn end(volume: &Volume, ended: &Ended) -> Result<(), String> {
 
 impl Ops {
     pub(crate) fn new(volume: Arc<Volume>, options: &MountOptions, on_problem: ProblemSink) -> Self {
-        // without allow_other the kernel itself lets only the owner in
+        // without allow_other the kernel itself admits only the owner
         let only = (options.mount.access == Access::OwnerAndRoot).then(|| rustix::process::getuid().as_raw());
-        // where some files cannot be opened (encrypted, no key), or not by everybody; and the helper that unmounts for
-        // a process that was killed knows by the answer to an opening that it is dead
+        // where some files cannot be opened (encrypted, no key), or not by all users; with auto_unmount, fusermount3
+        // identifies a dead connection of a killed process by the answer to an open
         let encrypted = volume.superblock().features.incompat.contains(Incompat::ENCRYPT);
         let ask_dir_opens =
             encrypted || only.is_some() || options.mount.auto_unmount || options.mount.atime != Atime::Never;
         let ask_opens = ask_dir_opens || volume.is_writable();
         let attr_timeout = if only.is_some() { 0 } else { ALWAYS };
         let (kernel_checks, errors) = (options.mount.kernel_checks(), options.on_damage(&volume));
-        // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
+        // the kernel compares names byte by byte, and does not know of changes under another spelling
         let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
         let name_timeout = if folds && volume.is_writable() { 0 } else { attr_timeout };
         let writeback = options.writeback_cache && volume.is_writable();
-        // of what the kernel caches nothing is known
+        // what the kernel caches for writeback is unknown here
         let holes = (volume.is_writable() && !writeback).then(Holes::new);
         Self {
             volume,
@@ -305,7 +305,7 @@ impl Ops {
         }
     }
 
-    /// The same for a volume that is a snapshot of this one; `above` distinguishes its files from those of all others.
+    /// The operations of a snapshot of this volume; `above` distinguishes its nodes from those of all other volumes.
     pub(crate) fn of_snapshot(
         &self,
         volume: Arc<Volume>,
@@ -313,7 +313,7 @@ impl Ops {
         options: &MountOptions,
         on_problem: ProblemSink,
     ) -> Self {
-        // ENOSYS would be for the files of all
+        // ENOSYS would apply to the files of all volumes
         let (ask_opens, ask_dir_opens) = (self.ask_opens, self.ask_dir_opens);
         Self { above, ask_opens, ask_dir_opens, ..Self::new(volume, options, on_problem) }
     }
@@ -353,7 +353,7 @@ impl Ops {
             Operation::StatFs => self.statfs(reply),
             Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, name)?),
             Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
-            // what the kernel caches is data, too, and it alone knows
+            // dirty pages are data, too, and only the kernel knows them
             Operation::Seek { .. } if self.writeback => Err(Errno::NOSYS),
             Operation::Seek { offset, whence } => reply.number(self.seek(node, offset, whence)?),
             Operation::Ioctl { command, input, output } => self.ioctl(node, (command, input, output), caller, reply),
@@ -380,12 +380,12 @@ impl Ops {
             Operation::Write { offset, data, paged: true, .. } if self.writeback => {
                 let written =
                     self.write_page(node, offset, data).inspect_err(|e| self.refuse_page(*e, request, reply))?;
-                // how much space it takes now, which the kernel expects to change with its own requests only
+                // the number of blocks may have changed, which the kernel does not expect of this request
                 reply.attributes_changed(node);
                 reply.written(written)
             }
             Operation::Write { offset, data, kill_privileges, append, paged, direct, unordered, sync } => {
-                // the kernel makes EIO of a direct write that comes up short
+                // the kernel turns a short direct write into EIO
                 let how =
                     WriteHow { append, in_any_order: unordered, pages: paged, whole: unordered, ..WriteHow::default() };
                 let written = self.write(node, (offset, data), how, kill_privileges, caller);
@@ -394,10 +394,10 @@ impl Ops {
                     reply.attributes_changed(node);
                 }
                 if direct {
-                    // a reader's page may end where the file did
+                    // a cached page may end where the file ended
                     reply.content_changed(node, offset.min(written.at));
                 } else if written.at != offset {
-                    // the kernel has put it elsewhere into its pages
+                    // the kernel has stored the data at another offset in its pages
                     reply.content_changed(node, offset.min(written.at));
                 }
                 if sync {
@@ -432,7 +432,7 @@ impl Ops {
                 if dropped {
                     reply.attributes_changed(target);
                 }
-                // no request copies more than 32 bits can say
+                // no request copies more than 32 bits can express
                 if long { reply.number(copied) } else { reply.written(copied as u32) }
             }
             Operation::Fsync { data, .. } | Operation::FsyncDir { data } => self.fsync(node, data),
@@ -447,7 +447,7 @@ impl Ops {
         }
     }
 
-    /// Whether a request is answered: those on open files belong to the user who opened them.
+    /// Whether the caller may send a request: one about an open file is permitted to the user who opened it.
     fn may_ask(&self, caller: &Caller, operation: &Operation<'_>) -> bool {
         let on_open_file = matches!(
             operation,
@@ -465,46 +465,46 @@ impl Ops {
         on_open_file || caller.uid == 0 || self.only.is_none_or(|only| caller.uid == only)
     }
 
-    /// Whether files may have attributes at all.
+    /// Whether files can have extended attributes.
     fn has_xattrs(&self) -> bool {
         self.volume.superblock().features.compat.contains(Compat::EXT_ATTR)
     }
 
-    /// The root as the kernel sees it.
+    /// The root as an entry for the kernel.
     pub(crate) fn root(&self) -> Answer<Entry> {
         Ok(self.entry(&self.getattr(self.above | ROOT)?))
     }
 
-    /// A file as the kernel sees it.
+    /// Converts attributes to an entry for the kernel.
     fn entry(&self, a: &Attributes) -> Entry {
         let node = self.above | node_of(a.inode);
-        // the kernel has the root from the beginning, as generation 0
+        // the kernel knows the root from the beginning, as generation 0
         let generation = if node == ROOT { 0 } else { a.generation.into() };
         Entry { node, generation, name_timeout: self.name_timeout, attr_timeout: self.attr_timeout, attr: self.attr(a) }
     }
 
-    /// A file's attributes as the kernel takes them.
+    /// Converts attributes to the kernel's format, with the node's numbers.
     fn attr(&self, a: &Attributes) -> Attr {
         Attr { ino: self.ino(a.inode), blocks: self.blocks(a), ..attr(a) }
     }
 
-    /// The number of units of 512 bytes that a file is said to take: one block where it has none and the kernel may
-    /// have pages of it that were written. tar(1) takes a file without blocks for a hole and does not read it.
+    /// The size of a file in units of 512 bytes for stat(2): one block where it has none but the kernel may have dirty
+    /// pages of it. tar(1) takes a file without blocks for a hole and does not read it.
     fn blocks(&self, a: &Attributes) -> u64 {
         let unknown = || self.holes.as_ref().map_or(self.writeback, |holes| holes.has(a.inode));
         if a.blocks == 0 && a.kind == FileKind::Regular && unknown() { u64::from(a.block_size / 512) } else { a.blocks }
     }
 
-    /// The number that stat(2) shows.
+    /// The inode number for stat(2).
     fn ino(&self, inode: InodeNo) -> u64 {
         self.above | u64::from(inode.get())
     }
 
-    /// The attributes of what a directory names; `None` where it does not have the name. "." works on any node, so that
-    /// file handles of exported file systems can be turned back into files.
+    /// The attributes of the file under a name in a directory; `None` where the name does not exist. "." works on any
+    /// node, so that file handles of exported file systems can be resolved.
     fn lookup(&self, dir: u64, name: &[u8]) -> Answer<Option<Attributes>> {
         if name == b"." {
-            // a handle may be older than the volume's present state
+            // a file handle may be older than the volume's current state
             let number = self.number(dir)?;
             return self.with_lookup(number, |v| v.attributes_of(number)).map(Some).map_err(|_| Errno::STALE);
         }
@@ -526,7 +526,7 @@ impl Ops {
         }
     }
 
-    /// Does something with an inode, and counts a lookup of it by the kernel if that succeeds.
+    /// Calls `work` with an inode, and increments its lookup count if that succeeds.
     fn with_lookup<T>(&self, number: InodeNo, work: impl FnOnce(&Volume) -> fs::Result<T>) -> fs::Result<T> {
         if number == InodeNo::ROOT || !self.volume.is_writable() {
             return work(&self.volume);
@@ -534,7 +534,7 @@ impl Ops {
         self.volume.add_lookup(number);
         let outcome = work(&self.volume);
         if outcome.is_err() {
-            // the first error is the one that matters
+            // the error of `work` is the relevant one
             let _ = self.volume.forget(number, 1);
         }
         outcome
@@ -545,9 +545,9 @@ impl Ops {
         self.outcome(number, self.volume.attributes_of(number))
     }
 
-    /// Whether root may use a file, for it is asked of no one else: see
-    /// [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks). Root may do all but run a file that
-    /// no user may run.
+    /// Whether root may use a file; only root's requests arrive here: see
+    /// [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks). Root may do everything but execute a
+    /// file that no user may execute.
     fn access(&self, node: u64, mask: u32) -> Answer<()> {
         // X_OK
         if mask & 1 == 0 {
@@ -557,8 +557,7 @@ impl Ops {
         if a.kind == FileKind::Regular && a.mode & 0o111 == 0 { Err(Errno::ACCESS) } else { Ok(()) }
     }
 
-    /// The attributes that statx(2) shows: all of stat(2), the time of creation where it is known, and the attribute
-    /// bits.
+    /// The attributes for statx(2): all of stat(2), the birth time where it is known, and the attribute bits.
     fn statx(&self, a: &Attributes) -> StatxOut {
         // STATX_BASIC_STATS and STATX_BTIME
         const BASIC: u32 = 0x7ff;
@@ -576,7 +575,7 @@ impl Ops {
             ino: self.ino(a.inode),
             size: a.size,
             blocks: self.blocks(a),
-            // STATX_ATTR_ has the numbers of these flags
+            // the STATX_ATTR_ bits equal these flags
             attributes: u64::from((a.flags & shown_by_statx()).bits()),
             attributes_mask: u64::from(shown_by_statx().bits()),
             atime: time(a.atime),
@@ -604,7 +603,7 @@ impl Ops {
         })
     }
 
-    /// The value of an attribute.
+    /// The value of an extended attribute.
     fn getxattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
         if node == ROOT && name == DAEMON.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());
@@ -623,7 +622,8 @@ impl Ops {
         Ok(value)
     }
 
-    /// The names of a file's attributes, each followed by a zero byte. `trusted.` is for the privileged alone.
+    /// The names of a file's extended attributes, each followed by a zero byte. `trusted.` is included for privileged
+    /// callers only.
     fn listxattr(&self, node: u64, privileged: bool) -> Answer<Vec<u8>> {
         let mut names = self.answer_for(node, |v, inode| v.list_xattrs(inode))?;
         names.retain(|name| privileged || !name.starts_with(b"trusted."));
@@ -632,7 +632,7 @@ impl Ops {
 
     /// The first byte of data or of a hole at or after `offset`.
     fn seek(&self, node: u64, offset: u64, whence: u32) -> Answer<u64> {
-        // SEEK_DATA and SEEK_HOLE; the kernel does the others itself
+        // SEEK_DATA and SEEK_HOLE; the kernel handles the others itself
         let data = match whence {
             3 => true,
             4 => false,
@@ -647,13 +647,13 @@ impl Ops {
         found?.ok_or(Errno::NXIO)
     }
 
-    /// Does something with a node's inode; reports damage.
+    /// Calls `work` with a node's inode; reports damage.
     fn answer_for<T>(&self, node: u64, work: impl FnOnce(&Volume, &Arc<Inode>) -> fs::Result<T>) -> Answer<T> {
         let number = self.number(node)?;
         self.outcome(number, self.volume.inode(number).and_then(|inode| work(&self.volume, &inode)))
     }
 
-    /// The answer to the kernel for an outcome; damage is reported to the user.
+    /// Converts an outcome to the answer to the kernel; damage is reported to the user.
     fn outcome<T>(&self, number: InodeNo, outcome: fs::Result<T>) -> Answer<T> {
         outcome.map_err(|e| {
             if is_problem(&e) {
@@ -670,31 +670,31 @@ impl Ops {
         })
     }
 
-    /// Says which groups' free space is out of use.
+    /// Reports the groups whose free space was disabled.
     fn report_damaged_groups(&self) {
         for damaged in self.volume.damaged_groups() {
             self.problems.report_group(damaged.group.get(), damaged.what);
         }
     }
 
-    /// Does what was asked for where damage is met, once.
+    /// Applies the configured behaviour on damage, once.
     fn record_damage(&self) {
         let Some(errors) = self.errors.filter(|_| self.volume.is_writable()) else { return };
         if self.damaged.swap(true, Ordering::AcqRel) {
             return;
         }
         let (volume, ended) = (Arc::clone(&self.volume), Arc::clone(&self.ended));
-        // the process that met it may belong to a transaction, which ends with the writing
+        // the process that found it may belong to a transaction, which the end of writing ends
         std::thread::spawn(move || {
             volume.mark_for_check();
             if errors == OnDamage::ReadOnly {
-                // the outcome is reported to the process that unmounts it
+                // the outcome is reported to the process that unmounts the volume
                 let _ = end(&volume, &ended);
             }
         });
     }
 
-    /// The inode of a node. The kernel has nodes from our answers, or from a file handle that may say anything.
+    /// The inode of a node. Node numbers come from our answers, or from a file handle with any content.
     fn number(&self, node: u64) -> Answer<InodeNo> {
         let geometry = &self.volume.superblock().geometry;
         match u32::try_from(node ^ self.above) {
@@ -705,7 +705,7 @@ impl Ops {
     }
 }
 
-/// The flags that statx(2) knows.
+/// The flags that statx(2) has bits for.
 fn shown_by_statx() -> InodeFlags {
     InodeFlags::COMPR
         | InodeFlags::IMMUTABLE

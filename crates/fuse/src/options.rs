@@ -1,4 +1,4 @@
-//! The options that `-o` may name.
+//! The options of `-o`.
 
 mod others;
 
@@ -9,81 +9,79 @@ use others::{Meaning, meaning};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The users who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they
-/// were made: a file that is for its owner alone by now may be for everybody there.
+/// The users who may access the folder of snapshots, `.extant`. Files in snapshots have the modes of the time when the
+/// snapshot was taken: a file that only its owner may read now may be readable by all users there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SnapshotFolder {
     /// The user who mounted the volume, and root.
     #[default]
     Owner,
-    /// All users who may use the mount, as far as the modes in the snapshots let them.
+    /// All users who may use the mount, as far as the modes in the snapshots permit.
     All,
 }
 
-/// The behaviour when damage is met in a volume that is open for writing, beside the error for the process that met it.
+/// The behaviour when damage is found in a writable volume, in addition to the error for the calling process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDamage {
-    /// The volume is marked as having errors, so that it is checked before it is written again.
+    /// The volume is marked as having errors, so that it is checked before it is writable again.
     Continue,
-    /// It is marked, and nothing is written to it any more.
+    /// It is marked, and becomes read-only.
     ReadOnly,
 }
 
 /// Options for mounting a volume: those in the option lists of mount(8).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountOptions {
-    /// The options for attaching it to the directory.
+    /// The options for attaching the volume to the directory.
     pub mount: AttachOptions,
-    /// It was said that the volume shall be writable (`rw`): one that can only be read is not mounted.
+    /// `rw` was specified: a volume that is only readable is not mounted.
     pub insist: bool,
-    /// The way in which the volume stays consistent through a crash; the best it has unless set.
+    /// The consistency mode; by default the best of the volume.
     pub consistency: Option<Consistency>,
-    /// The mode of writing file data; the usual unless set.
+    /// The mode of writing file data; by default that of the consistency mode.
     pub data: Option<DataMode>,
-    /// The behaviour when damage is met, beside the error for the process that met it. Unless set, what the superblock
-    /// says: nothing is written any more, or nothing is done.
+    /// The behaviour when damage is found, in addition to the error for the calling process. By default that of the
+    /// superblock: read-only, or no action.
     pub errors: Option<OnDamage>,
-    /// The journal must have checksums.
+    /// Whether the journal must have checksums.
     pub journal_checksum: bool,
-    /// The placement of new blocks, where the format does not say it.
+    /// The placement of new blocks, where the format does not determine it.
     pub placement: Placement,
-    /// For how many seconds a change may stay in memory only; 5 unless set.
+    /// The maximum time in seconds for which a change is in memory only; by default 5.
     pub commit: Option<u32>,
-    /// For a mounted volume: only the options of the mount are changed.
+    /// For a mounted volume: changes only the options of the mount.
     pub remount: bool,
-    /// The kernel caches what is written to files, with their sizes and times, and hands it over later: at the last
-    /// close(2), fsync(2), sync(2), unmounting, or when it has cached it for long.
+    /// The kernel caches data written to files, with their sizes and times, and writes it back later: at the last
+    /// close(2), at fsync(2), sync(2) and unmounting, or after its writeback interval.
     pub writeback_cache: bool,
-    /// The offset of the copy of the superblock that is used in place of the primary: in bytes from the volume's start.
+    /// The offset of the backup superblock that is used instead of the primary, in bytes from the start of the volume.
     pub superblock: Option<u64>,
-    /// The volume is shown without what its journal holds.
+    /// The volume is mounted without replaying its journal.
     pub ignore_journal: bool,
-    /// A native volume is shown as the snapshot of this name has it, for reading.
+    /// The name of the snapshot of a native volume that is mounted, read-only.
     pub snapshot: Option<String>,
-    /// The users who may look into the folder of snapshots of a native volume.
+    /// The users who may access the folder of snapshots of a native volume.
     pub snapshots: SnapshotFolder,
 }
 
 impl MountOptions {
-    /// Reads option lists: `["ro,nodev", "fsname=x"]`. The last of two that contradict each other holds.
+    /// Parses option lists: `["ro,nodev", "fsname=x"]`. Of two contradictory options the last applies.
     ///
     /// # Errors
-    /// [`Error::Option`] for an option that is unknown, by name, and for an invalid value.
+    /// [`Error::Option`] for an unknown option, which it names, and for an invalid value.
     pub fn parse<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
         let mut options = Self::default();
         for option in split_options(lists) {
             options.set(&option)?;
         }
         if options.insist && options.snapshot.is_some() {
-            return Err(Error::Option(
-                "`rw` and `snapshot` contradict each other: a snapshot cannot be changed".to_owned(),
-            ));
+            return Err(Error::Option("`rw` and `snapshot` contradict each other: a snapshot is read-only".to_owned()));
         }
         options.complete()
     }
 
-    /// The same for lists that mount(8) hands to its helpers: it writes `rw` into all that do not say `ro`, so that it
-    /// is not the user's wish there.
+    /// Parses lists that mount(8) passes to its helpers: it adds `rw` to every list without `ro`, so there `rw` does
+    /// not express the user's wish.
     ///
     /// # Errors
     /// As [`MountOptions::parse`].
@@ -96,10 +94,10 @@ impl MountOptions {
         options.complete()
     }
 
-    /// Completes options that do not contradict each other by what they mean together.
+    /// Adds the options that the others imply, and checks combinations.
     fn complete(mut self) -> Result<Self> {
         let options = &mut self;
-        // a snapshot is what it is
+        // snapshots are read-only
         options.mount.read_only |= options.snapshot.is_some();
         if !options.mount.read_only && !options.remount {
             for (set, name) in [(options.ignore_journal, "norecovery"), (options.superblock.is_some(), "sb=N")] {
@@ -165,7 +163,7 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Whether a volume that was opened for writing has what the options ask of it.
+    /// Checks that a volume opened for writing has the features that the options require.
     ///
     /// # Errors
     /// [`Error::Option`].
@@ -180,8 +178,8 @@ impl MountOptions {
         Ok(())
     }
 
-    /// The behaviour when damage is met: as said, else as the superblock says (`tune2fs -e`). A panic of the machine is
-    /// not ours to make.
+    /// The behaviour when damage is found: as specified, else that of the superblock (`tune2fs -e`). A kernel panic is
+    /// not possible from user space.
     pub(crate) fn on_damage(&self, volume: &Volume) -> Option<OnDamage> {
         const REMOUNT_RO: u16 = 2;
         const PANIC: u16 = 3;
@@ -189,8 +187,8 @@ impl MountOptions {
         self.errors.or(asked.then_some(OnDamage::ReadOnly))
     }
 
-    /// The ways to open the volume that these options may mean, one for each block size that a copy of the superblock
-    /// could belong to; the first that succeeds is the one meant.
+    /// The possible ways to open the volume with these options, one for each block size to which a backup superblock
+    /// could belong; the first that succeeds is the right one.
     #[must_use]
     pub fn volume_options(&self) -> Vec<fs::OpenOptions> {
         let write = (!self.mount.read_only).then(|| {
@@ -220,8 +218,8 @@ impl MountOptions {
     }
 }
 
-/// The options of several lists. As FUSE's own programs have it, a comma behind a backslash is part of an option, and
-/// so is a second backslash.
+/// Splits option lists. As in FUSE's own programs, a comma after a backslash is part of an option, and so is a second
+/// backslash.
 pub(crate) fn split_options<S: AsRef<str>>(lists: &[S]) -> Vec<String> {
     let mut options = Vec::new();
     for list in lists {
@@ -240,12 +238,12 @@ pub(crate) fn split_options<S: AsRef<str>>(lists: &[S]) -> Vec<String> {
     options
 }
 
-/// Whether an option is accepted and changes nothing.
+/// Whether an option is accepted and has no effect.
 pub(crate) fn means_nothing_here(option: &str) -> bool {
     matches!(meaning(option), Some(Meaning::Same | Meaning::NoEffect))
 }
 
-/// The value of an option that has this name.
+/// Parses the value of an option from its name.
 fn named<T: FromStr<Err = UnknownName>>(option: &str, name: &str) -> Result<T> {
     name.parse().map_err(|why: UnknownName| invalid(option, name, &why.to_string()))
 }
@@ -273,14 +271,14 @@ fn stay_awake(how: &str) -> Result<StayAwake> {
 
 fn commit(seconds: &str) -> Result<u32> {
     match seconds.parse() {
-        // as ext4: 0 asks for the usual
+        // as in ext4: 0 selects the default
         Ok(0) => Ok(5),
         Ok(seconds @ 1..=3600) => Ok(seconds),
         _ => Err(invalid("commit", seconds, "use a number of seconds up to 3600")),
     }
 }
 
-/// As ext4 takes `sb=`: in units of 1024 bytes, whatever the block size.
+/// Parses the value of `sb=` as ext4 does: in units of 1024 bytes, whatever the block size.
 fn superblock(number: &str) -> Result<u64> {
     let at = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1024));
     at.ok_or_else(|| invalid("sb", number, "use the number of a block, in units of 1024 bytes"))

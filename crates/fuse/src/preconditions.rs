@@ -1,18 +1,17 @@
-//! The preconditions of a request that waits for a transaction of others.
+//! The state that a request relies on while it waits for a transaction of other processes.
 //!
-//! The kernel has looked at names and permissions before it sent the request, and it may have seen what the
-//! transaction did. When that is rolled back the same names may lead to other files, and the same files may be another
-//! user's. Where that is so the request is answered with ESTALE: the kernel then looks again, and asks anew for what
-//! goes by a name.
+//! The kernel checked names and permissions before it sent the request, and its view may include changes of the
+//! transaction. After a rollback the same names may lead to other files, and the same files may belong to another user.
+//! In that case the request is answered with ESTALE: the kernel then repeats its checks, and resolves paths again.
 //!
-//! Content is written and space is taken by the process that has the file open, whatever its permissions are by then;
-//! that a file does not exist any more is seen by its number.
+//! Writes and allocations are not checked for permissions: the process has the file open, whatever its permissions are
+//! by then. Whether the file still exists is checked by its inode number.
 
 use crate::ops::number_of;
 use fs::{InodeNo, Volume};
 use fuse_wire::{Changes, Operation, Request, SetTime};
 
-/// The owner and group of a file, and its permissions where they count.
+/// The owner and group of a file, and its permissions where they matter.
 #[derive(Debug, PartialEq, Eq)]
 struct File {
     generation: u32,
@@ -25,17 +24,17 @@ struct File {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Preconditions {
     files: Vec<Option<File>>,
-    /// The inodes that names lead to.
+    /// The inodes to which the names lead.
     names: Vec<Option<InodeNo>>,
 }
 
 impl Preconditions {
-    /// As it is now. What cannot be looked at is as if it were not there.
+    /// The current state. A file that cannot be read counts as missing.
     pub(crate) fn of(volume: &Volume, request: &Request<'_>) -> Self {
         let mut needs = Self::default();
         let here = request.node;
         match request.operation {
-            // if there is something of that name by now, the answer is that it exists
+            // if the name exists by now, the answer is that it exists
             Operation::MkNod { .. } | Operation::MkDir { .. } | Operation::Symlink { .. } => needs.file(volume, here),
             Operation::Unlink { name } | Operation::RmDir { name } | Operation::Create { name: Some(name), .. } => {
                 needs.name(volume, here, name);
@@ -48,7 +47,7 @@ impl Preconditions {
                 needs.file(volume, here);
                 needs.file(volume, target);
             }
-            // an owner may do it whatever the mode
+            // the owner may do it whatever the mode
             Operation::SetAttr(ref changes) if !by_mode(changes) => needs.owner(volume, here),
             Operation::Create { name: None, .. }
             | Operation::SetAttr(_)
@@ -68,7 +67,7 @@ impl Preconditions {
         self.files.push(file(volume, node).map(|file| File { mode: None, ..file }));
     }
 
-    /// A name, the file it leads to (whose owner counts in sticky directories), and its directory.
+    /// Adds a name, the file it leads to (whose owner matters in sticky directories), and its directory.
     fn name(&mut self, volume: &Volume, dir: u64, name: &[u8]) {
         self.file(volume, dir);
         let _guard = volume.looking();
@@ -85,7 +84,7 @@ fn file(volume: &Volume, node: u64) -> Option<File> {
     Some(File { generation: a.generation, uid: a.uid, gid: a.gid, mode: Some(a.mode) })
 }
 
-/// Whether attributes are changed that others than the owner may change, if the mode lets them write.
+/// Whether the attributes may be changed by users other than the owner, if the mode permits writing.
 fn by_mode(changes: &Changes) -> bool {
     let now = |time: &Option<SetTime>| matches!(time, Some(SetTime::Now));
     changes.size.is_some() || now(&changes.atime) || now(&changes.mtime)

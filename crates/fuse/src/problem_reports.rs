@@ -1,13 +1,13 @@
-//! Reports of damage to the user: once for each file, and not for ever.
+//! Reports of damage to the user: once for each file, and limited in number.
 
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Files that are reported; a volume with more has been reported enough.
+/// The maximum number of files reported.
 const MOST: usize = 1000;
 
-/// Takes one problem, as a sentence without a full stop.
+/// Receives one problem, as a sentence without a full stop.
 pub(crate) type ProblemSink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The files whose problems were reported.
@@ -21,7 +21,7 @@ impl ProblemReports {
         Self { sink, reported: Mutex::new(HashSet::new()) }
     }
 
-    /// Reports what befell the volume as a whole, once.
+    /// Reports a problem of the volume as a whole, once.
     pub(crate) fn report_volume(&self, problem: &str) {
         // no inode has this number
         if self.reported.lock().insert(u64::MAX) {
@@ -29,7 +29,7 @@ impl ProblemReports {
         }
     }
 
-    /// Reports that a group is not used any more, once.
+    /// Reports that allocation in a group was disabled, once.
     pub(crate) fn report_group(&self, group: u32, why: &str) {
         // no inode has this number either
         let key = u64::MAX - 1 - u64::from(group);

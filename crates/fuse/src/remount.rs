@@ -1,7 +1,7 @@
 //! Changing the flags of a mounted volume.
 //!
-//! The kernel takes all flags anew with each remount, so those that are to stay as they are have to be said again: a
-//! mount that lost nosuid and nodev would run the set-user-id programs of the user who made its volume.
+//! A remount sets all flags anew, so the unchanged ones must be passed again: a mount that lost nosuid and nodev would
+//! run the set-user-id programs of the user who created its volume.
 
 use crate::ops::ACCESS;
 use crate::options::{MountOptions, means_nothing_here, split_options};
@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
-/// The words of the list and their effect on the flags: each sets one or clears it.
+/// The option names and their effect on the flags: each sets one or clears it.
 const CHANGES: [(&str, MountFlags, bool); 10] = [
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
@@ -27,7 +27,7 @@ const CHANGES: [(&str, MountFlags, bool); 10] = [
     ("symfollow", MountFlags::NOSYMFOLLOW, false),
 ];
 
-/// The words for what the serving process does as well, and goes on doing.
+/// The options that the server process also applies, and cannot change.
 const FIXED: [(&str, MountFlags, bool); 6] = [
     ("sync", MountFlags::SYNCHRONOUS, true),
     ("async", MountFlags::SYNCHRONOUS, false),
@@ -38,14 +38,14 @@ const FIXED: [(&str, MountFlags, bool); 6] = [
 ];
 
 /// Changes the flags of a mounted volume, as mount(8) does with `remount`: those that the lists name (`ro`, `rw`,
-/// `nodev`, `nosuid`, `noexec`, `nosymfollow` and their opposites), and no other. The serving process stays as it is,
-/// so what it opened for reading cannot be written. What it does itself cannot be changed: an error, or passed over
-/// where mount(8) `repeats` what stands in fstab.
+/// `nodev`, `nosuid`, `noexec`, `nosymfollow` and their opposites), and no others. The server process is unchanged, so
+/// a volume that it opened read-only remains read-only. Options that it applies itself cannot be changed: they are an
+/// error, or ignored where mount(8) `repeats` the line of fstab.
 ///
 /// # Errors
-/// [`Error::Option`] for what is unknown or cannot be changed; [`Error::Mount`]: nothing of ours is mounted there, it
-/// was mounted read-only and shall be written, or it is the mount of a user who is not root and shall have set-user-id
-/// programs or devices.
+/// [`Error::Option`] for an option that is unknown or cannot be changed; [`Error::Mount`]: no Extant volume is mounted
+/// there, it was mounted read-only and `rw` is requested, or it is the mount of a user other than root and `suid` or
+/// `dev` is requested.
 pub fn remount<S: AsRef<str>>(dir: &Path, lists: &[S], repeats: bool) -> Result<()> {
     MountOptions::parse(lists)?;
     let on_dir = |source| Error::Mount { dir: dir.to_owned(), source };
@@ -61,14 +61,14 @@ pub fn remount<S: AsRef<str>>(dir: &Path, lists: &[S], repeats: bool) -> Result<
         return Err(on_dir(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why)));
     }
     rustix::mount::mount_remount(&place, flags, "").map_err(|e| on_dir(e.into()))?;
-    // all that was written is durable then, as with any file system; of a mount without a device the kernel does not
-    // ask for that
+    // all written data is durable after this, as with any file system; for a mount without a device the kernel does not
+    // request that
     let synced = match flags.contains(MountFlags::RDONLY) {
         true => rustix::fs::getxattr(&place, OsStr::new(SYNC), &mut [0; 1][..]).map(drop),
         false => Ok(()),
     };
     match synced {
-        // another user's mount, which root may change and not look into
+        // another user's mount, which root may remount but not access
         Err(Errno::ACCESS) | Ok(()) => Ok(()),
         Err(e) => Err(on_dir(e.into())),
     }
@@ -80,7 +80,7 @@ fn is_open_for_writing(dir: &Path) -> io::Result<bool> {
     Ok(mode.get(..length) == Some(b"rw".as_slice()))
 }
 
-/// The flags that a mount is to have.
+/// The new flags of a mount.
 fn changed<S: AsRef<str>>(lists: &[S], mounted: &MountInfo, repeats: bool) -> Result<MountFlags> {
     let mut flags = mounted.flags;
     for word in split_options(lists).iter().map(String::as_str) {
@@ -108,7 +108,7 @@ fn changed<S: AsRef<str>>(lists: &[S], mounted: &MountInfo, repeats: bool) -> Re
     }
 }
 
-/// The list of mounts has no word for `strictatime`: it is the lack of the others.
+/// Adds `STRICTATIME` where no other flag of access times is set: the list of mounts has no name for it.
 fn with_access_times(flags: MountFlags) -> MountFlags {
     if flags.intersects(MountFlags::NOATIME | MountFlags::RELATIME) { flags } else { flags | MountFlags::STRICTATIME }
 }
@@ -160,7 +160,7 @@ mod tests {
             let said = changed(&[list], &before, false).expect_err(list).to_string();
             assert!(said.contains("while the volume is mounted"), "{said}");
         }
-        // mount(8) repeats the line of fstab, but a guarantee that is not met is none
+        // mount(8) repeats the line of fstab, but a guarantee that is not met is refused
         assert!(changed(&["rw,remount,commit=9,consistency=none,allow_other,user_id=0"], &before, true).is_ok());
         assert!(changed(&["rw,remount,sync"], &before, true).is_err());
         assert!(changed(&["rw,remount,async,nofail,x-a"], &before, false).is_ok());

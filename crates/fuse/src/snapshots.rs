@@ -1,16 +1,16 @@
 //! The snapshots of a native volume in its mount: `/.extant/snapshots/NAME`.
 //!
-//! `.extant` is found by its name in the root and not listed, so that programs which walk the tree do not meet old versions
-//! of it. mkdir(2) in `snapshots` makes a snapshot, rmdir(2) deletes one; everything below is for reading. Files in use
-//! cannot change their meaning, so going back to a snapshot waits until the volume is unmounted.
+//! A lookup of `.extant` in the root succeeds, but it is not listed, so that programs which walk the tree do not find
+//! old versions of it. mkdir(2) in `snapshots` takes a snapshot, rmdir(2) deletes one; everything beneath is read-only.
+//! Files in use cannot change their content, so a rollback to a snapshot takes place when the volume is unmounted.
 //!
-//! Nodes: the upper 32 bits say which volume a node is of. 0 is the volume itself, all ones are the two directories
-//! made up here, and a snapshot has the number that it got when its name was first looked up or listed. So no two files
-//! of the mount have the same number for stat(2), and what the kernel caches of a snapshot that was deleted means
-//! nothing else.
+//! Nodes: the upper 32 bits determine the volume of a node. 0 is the volume itself, all ones are the two virtual
+//! directories, and a snapshot has the number assigned when its name was first looked up or listed. So no two files of
+//! the mount have the same inode number in stat(2), and the kernel's cached data of a deleted snapshot cannot be
+//! mistaken for other data.
 //!
-//! Snapshots have the modes that files had: what is for the owner alone by now may be for everybody there. So `.extant`
-//! is for the user who mounted the volume (and for root), unless `snapdir=all` says otherwise.
+//! Files in snapshots have the modes of that time: a file that only its owner may read now may be readable by all users
+//! there. So `.extant` is for the user who mounted the volume (and for root), unless the option `snapdir=all` is set.
 
 mod client;
 mod views;
@@ -33,24 +33,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use views::{Views, Visit};
 
-/// The name in the root.
+/// The name of the virtual directory in the root.
 pub(crate) const DIRECTORY: &[u8] = b".extant";
-/// The name below it.
+/// The name of the directory of snapshots in it.
 pub(crate) const LIST: &[u8] = b"snapshots";
 /// The node of the directory `.extant`.
 const HIDDEN: u64 = MADE_UP << 32 | 1;
 /// The node of `.extant/snapshots`.
 const SNAPSHOTS: u64 = MADE_UP << 32 | 2;
-/// The upper 32 bits of nodes that are on no volume.
+/// The upper 32 bits of the nodes of virtual directories.
 const MADE_UP: u64 = 0xFFFF_FFFF;
-/// Bytes of each one's metadata that are cached.
+/// The size of the metadata cache of each open snapshot, in bytes.
 const CACHE: usize = 16 << 20;
-/// Of a snapshot's root, attributes that are not on the volume: its generation's number, when it was made in seconds
-/// since 1970, and the bytes that it alone holds, all in decimal.
+/// Extended attributes of a snapshot's root that are not stored on the volume: the generation, the time of creation in
+/// seconds since 1970, and the unique space in bytes, each in decimal.
 pub(crate) const INFO: [&str; 3] = ["extant.generation", "extant.time", "extant.space"];
 
-/// An attribute of the volume's root that can be set: the snapshot to which the volume goes back when it is unmounted.
-/// Empty for none.
+/// An extended attribute of the volume's root that can be set: the name of the snapshot to which the volume is rolled
+/// back when it is unmounted. Empty for none.
 pub(crate) const ROLLBACK: &str = "extant.rollback";
 
 /// A mounted volume with its snapshots.
@@ -62,7 +62,7 @@ pub(crate) struct WithSnapshots {
     dir: Option<PathBuf>,
     views: Views,
     kernel: OnceLock<Kernel>,
-    /// The snapshot to which the volume goes back at its end.
+    /// The snapshot to which the volume is rolled back at unmount.
     back_to: Mutex<Option<Vec<u8>>>,
 }
 
@@ -83,19 +83,19 @@ impl Filesystem for WithSnapshots {
         match node >> 32 {
             0 => self.live.forget(node, lookups),
             MADE_UP => {}
-            // nothing is pinned there
+            // virtual directories have no lookup count
             number => self.views.forget(number, node as u32),
         }
     }
 
     fn connected(&self, kernel: Kernel) {
         self.live.connected(kernel.clone());
-        // there is one connection
+        // set once: there is one connection
         let _ = self.kernel.set(kernel);
     }
 
     fn would_wait(&self, request: &Request<'_>) -> bool {
-        // for pages that the kernel hands over, for requests about a snapshot that goes
+        // taking a snapshot waits for writeback, deleting one for requests about it
         let waits = matches!(request.operation, Operation::MkDir { .. } | Operation::RmDir { .. });
         waits && request.node == SNAPSHOTS || self.live.would_wait(request)
     }
@@ -115,7 +115,7 @@ impl Filesystem for WithSnapshots {
         self.may_change(&request.caller)?;
         let Some(dir) = &self.dir else { return Ok(()) };
         let Some(writeback) = self.kernel.get().and_then(Kernel::writeback) else { return Ok(()) };
-        // found in this mount alone, so that nothing else that may be mounted over it is meant
+        // found relative to this mount, so that a file system mounted over it is not synced instead
         let folder = dir.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
         match writeback.take_over(&folder) {
             Ok(()) => Ok(()),
@@ -162,7 +162,7 @@ impl Filesystem for WithSnapshots {
 }
 
 impl WithSnapshots {
-    /// `dir` is where it is mounted.
+    /// Adds the snapshots to `live`; `dir` is the directory on which it is mounted.
     pub(crate) fn new(live: Ops, options: &MountOptions, on_problem: ProblemSink, dir: Option<PathBuf>) -> Self {
         let (views, kernel, back_to) = (Views::default(), OnceLock::new(), Mutex::default());
         Self { live, options: options.clone(), on_problem, dir, views, kernel, back_to }
@@ -173,7 +173,7 @@ impl WithSnapshots {
         let volume = self.volume(&visit)?;
         visit.see(request.node as u32);
         match request.operation {
-            // what is copied here has its place on the volume
+            // a copy would need both files on one volume
             Operation::CopyFileRange { .. } => Err(Errno::XDEV),
             ref operation if operation.changes() || opens_for_writing(operation) => Err(Errno::ROFS),
             Operation::GetXattr { name, size } if request.node as u32 == ROOT as u32 => {
@@ -182,7 +182,7 @@ impl WithSnapshots {
                     None => volume.answer(request, reply),
                 }
             }
-            // nothing is left to be written
+            // a snapshot has no unwritten data
             Operation::Fsync { .. } | Operation::FsyncDir { .. } => Ok(()),
             _ => volume.answer(request, reply),
         }
@@ -195,7 +195,7 @@ impl WithSnapshots {
             Operation::SetXattr { name, value, .. } if at_root && name == ROLLBACK.as_bytes() => {
                 self.go_back_to(value, &request.caller)
             }
-            // a name of ours cannot be taken, and what is elsewhere cannot come here
+            // our name cannot be renamed or replaced, and files cannot be moved here
             Operation::Rename { name: DIRECTORY, .. } | Operation::RmDir { name: DIRECTORY } if at_root => {
                 Err(Errno::BUSY)
             }
@@ -223,7 +223,7 @@ impl WithSnapshots {
                 let number = self.numbered(name)?;
                 match number.map(|number| self.root(number)).transpose() {
                     Ok(Some(root)) => reply.entry(&root),
-                    // deleted, or about to be
+                    // deleted, or being deleted
                     Ok(None) | Err(Errno::STALE) => reply.entry(&nothing(0)),
                     Err(e) => Err(e),
                 }
@@ -242,7 +242,7 @@ impl WithSnapshots {
                 reply.entry(&self.root(number)?)
             }
             Operation::RmDir { name } if node == SNAPSHOTS => self.delete(name, &request.caller),
-            // the root of the volume may be another user's
+            // the root of the volume may belong to another user
             Operation::SetXattr { name, value, .. } if node == SNAPSHOTS && name == ROLLBACK.as_bytes() => {
                 self.go_back_to(value, &request.caller)
             }
@@ -262,13 +262,13 @@ impl WithSnapshots {
         }
     }
 
-    /// Snapshots are made and deleted by root and by the user who mounted the volume.
+    /// Checks that the caller is root or the user who mounted the volume, who may take and delete snapshots.
     fn may_change(&self, caller: &Caller) -> Answer<()> {
         let owner = rustix::process::getuid().as_raw();
         if caller.uid == 0 || caller.uid == owner { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// Has the volume go back to a snapshot at its end; to none where `name` is empty.
+    /// Sets the snapshot to which the volume is rolled back at unmount; none where `name` is empty.
     fn go_back_to(&self, name: &[u8], caller: &Caller) -> Answer<()> {
         self.may_change(caller)?;
         if !self.live.volume.is_writable() {
@@ -284,7 +284,7 @@ impl WithSnapshots {
 
     fn delete(&self, name: &[u8], caller: &Caller) -> Answer<()> {
         self.may_change(caller)?;
-        // no process chooses it meanwhile
+        // locked, so that it is not chosen for a rollback meanwhile
         let back_to = self.back_to.lock();
         let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
         let info = list.into_iter().find(|info| info.name == name).ok_or(Errno::NOENT)?;
@@ -294,7 +294,7 @@ impl WithSnapshots {
         let number = self.views.number_of(&info);
         self.views.close(number)?;
         if let Err(e) = self.live.volume.delete_snapshot(name) {
-            // where it is still there nothing of it was freed
+            // where it still exists nothing of it was freed
             if self.live.volume.snapshots().is_ok_and(|list| list.contains(&info)) {
                 self.views.reopen(number);
             }
@@ -302,22 +302,22 @@ impl WithSnapshots {
         }
         let seen = self.views.seen(number);
         if let Some(kernel) = self.kernel.get() {
-            // what programs have open they could read on from the kernel's memory
+            // open files would otherwise remain readable from the kernel's page cache
             seen.into_iter().for_each(|inode| kernel.forget_inode(number << 32 | u64::from(inode)));
         }
         Ok(())
     }
 
-    /// The number of the snapshot that has a name now.
+    /// The number of the snapshot that has a name now; `None` where there is none.
     fn numbered(&self, name: &[u8]) -> Answer<Option<u64>> {
         let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
         Ok(list.iter().find(|info| info.name == name).map(|info| self.views.number_of(info)))
     }
 
-    /// The volume of a snapshot, opened where it is not open.
+    /// The volume of a snapshot, opened on demand.
     fn volume(&self, visit: &Visit<'_>) -> Answer<Arc<Ops>> {
         visit.volume(|info| {
-            // the name may be that of another one by now
+            // the name may belong to another snapshot by now
             let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
             if !list.contains(info) {
                 return Err(Errno::STALE);
@@ -328,7 +328,7 @@ impl WithSnapshots {
         })
     }
 
-    /// A snapshot's root. Its name may come to mean another one.
+    /// The entry of a snapshot's root. Its name has no timeout: it may later belong to another snapshot.
     fn root(&self, number: u64) -> Answer<Entry> {
         let visit = self.views.visit(number)?;
         Ok(Entry { name_timeout: 0, ..self.volume(&visit)?.root()? })
@@ -340,7 +340,7 @@ impl WithSnapshots {
         Ok(Some(match which {
             0 => info.generation.to_string(),
             1 => info.time.to_string(),
-            // it compares maps of all that the snapshot has
+            // this compares the maps of everything in the snapshot
             _ => {
                 self.may_change(caller)?;
                 self.live.volume.snapshot_space(&info.name).map_err(|e| errno(&e))?.to_string()
@@ -348,8 +348,8 @@ impl WithSnapshots {
         }))
     }
 
-    /// A directory made up here. It belongs to the user who mounted the volume: the kernel asks it who may make
-    /// snapshots.
+    /// The entry of a virtual directory. It belongs to the user who mounted the volume: the kernel checks its mode to
+    /// decide who may take snapshots.
     fn made_up(&self, node: u64) -> Entry {
         let mode = match self.options.snapshots {
             SnapshotFolder::Owner => 0o040_700,
@@ -360,7 +360,7 @@ impl WithSnapshots {
         Entry { node, generation: 0, name_timeout: 0, attr_timeout: 0, attr }
     }
 
-    /// Lists one of the directories made up here from an entry on.
+    /// Lists a virtual directory from an entry on.
     fn list(&self, node: u64, cookie: u64, plus: bool, reply: &mut Reply<'_>) -> Answer<()> {
         let above = if node == HIDDEN { ROOT } else { HIDDEN };
         let mut entries = vec![(node, b".".to_vec()), (above, b"..".to_vec())];
@@ -368,14 +368,14 @@ impl WithSnapshots {
             entries.push((SNAPSHOTS, LIST.to_vec()));
         } else {
             let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
-            // the root of each, as stat(2) shows it
+            // the inode number of each root, as in stat(2)
             entries.extend(list.iter().map(|info| (self.views.number_of(info) << 32 | 2, info.name.clone())));
         }
         let first = usize::try_from(cookie).unwrap_or(usize::MAX);
         for (at, (ino, name)) in entries.into_iter().enumerate().skip(first) {
             let next = at as u64 + 1;
             let listed = if plus {
-                // who needs more than the name looks it up
+                // further attributes require a lookup
                 let attr = Attr { ino, mode: 0o040_000, ..Attr::default() };
                 reply.dirent_plus(&Entry { attr, ..nothing(0) }, next, &name)
             } else {

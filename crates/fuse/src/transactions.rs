@@ -1,27 +1,28 @@
-//! Transactions on a mounted volume: which processes belong to one, and which wait.
+//! Transactions on a mounted volume: the processes that belong to one, and the requests that wait for it.
 //!
-//! A process begins a transaction, and commits it or rolls it back, by asking for an attribute of any file of the
-//! mount: `extant.txn.begin.SECONDS.MARK`, `extant.txn.commit`, `extant.txn.rollback`. That is the one request which
-//! the kernel hands over at any time, with nothing locked, and which a program needs no unsafe code for. The value is
-//! empty, or says what went wrong. Members are that process and those below it; what they ask for happens in the
-//! transaction. Others wait before they change anything, each with a worker of its own, so that no request of a member
-//! finds all workers taken.
+//! A process begins, commits or rolls back a transaction by reading an extended attribute of any file of the mount:
+//! `extant.txn.begin.SECONDS.MARK`, `extant.txn.commit`, `extant.txn.rollback`. Reading an attribute is the one request
+//! that the kernel sends at any time, without locks, and that a program can make without unsafe code. The value is
+//! empty, or an error message. The members are that process and its descendants; their requests belong to the
+//! transaction. Requests of other processes wait before they change anything, each with a worker of its own, so that a
+//! member's request always finds a free worker.
 //!
-//! | file | holds |
+//! | file | content |
 //! | --- | --- |
 //! | `members` | which processes belong to a transaction |
-//! | `waiting` | those that wait, and how they make way for members |
-//! | `ending` | the end of a transaction, and what the kernel has to forget |
-//! | `client` | the side of the process that asks |
+//! | `waiting` | the requests that wait, and how they let members proceed |
+//! | `ending` | the end of a transaction, and the invalidation of the kernel's caches |
+//! | `client` | the side of the calling process |
 //!
-//! 1. Every process that was a member is one until it ends: after a rollback its calls that change the volume, or ask
-//!    for it to be durable, fail with ECANCELED.
-//! 2. A request without a process comes from the kernel, or from a process that this system cannot see (of another PID
-//!    namespace). It is a member's only where it is a page that the kernel writes back: it is unknown whose that is,
-//!    and a member may need it written.
-//! 3. Such a page is part of the transaction. So fsync by others of a file with such pages waits for the end, and fails
-//!    with EIO where they were rolled back. All other content of theirs is durable: it was when the transaction began.
-//! 4. A transaction begins when the kernel has handed over all dirty pages, and ends so as well.
+//! 1. A process that was a member remains one until it ends: after a rollback its calls that change the volume, or make
+//!    changes durable, fail with ECANCELED.
+//! 2. A request without a PID comes from the kernel, or from a process that is not visible here (in another PID
+//!    namespace). It belongs to the transaction only where it is writeback of a page: it is unknown which process
+//!    changed the page, and a member may need it written.
+//! 3. Such a page is part of the transaction. So fsync by another process of a file with such pages waits for the end,
+//!    and fails with EIO where they were rolled back. All other content written by other processes is durable since the
+//!    transaction began.
+//! 4. A transaction begins when the kernel has written back all dirty pages, and ends the same way.
 
 mod client;
 mod ending;
@@ -50,17 +51,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use waiting::Waiting;
 
-/// The prefix of the attributes' names.
+/// The prefix of the names of the attributes.
 const PREFIX: &[u8] = b"extant.txn.";
-/// Longest time that a transaction may take, in seconds.
+/// The maximum duration of a transaction, in seconds.
 const LONGEST: u64 = 24 * 3600;
 /// The interval between checks whether a transaction is over.
 const LOOK: Duration = Duration::from_millis(50);
-/// The longest time that a request that waits sleeps before it looks whether it is sent away.
+/// The interval at which a waiting request checks whether it must be answered.
 const WAIT: Duration = Duration::from_millis(50);
-/// The same for requests that wait without asking the volume.
+/// The same for requests that wait without access to the volume.
 const NAP: Duration = Duration::from_millis(20);
-/// The longest time that an unmount waits for a commit under way, after which the kernel's pages are anybody's.
+/// The maximum time that an unmount waits for a commit in progress; after the commit the kernel's pages belong to no
+/// transaction.
 const COMMITTING: Duration = Duration::from_secs(10);
 
 /// A file system on a volume, with transactions.
@@ -68,7 +70,7 @@ pub(crate) struct WithTransactions<F> {
     inner: Arc<F>,
     shared: Arc<Shared>,
     mounted_on: PathBuf,
-    /// The kernel caches what is written, so it is unknown to which transaction it belongs.
+    /// The kernel caches written data, so it is unknown to which transaction it belongs.
     writeback: bool,
 }
 
@@ -76,21 +78,21 @@ struct Shared {
     volume: Arc<Volume>,
     current: Mutex<Option<Arc<Running>>>,
     any: AtomicBool,
-    /// The volume is about to be unmounted, and no transaction begins any more.
+    /// The volume is about to be unmounted, and no further transaction begins.
     stopping: AtomicBool,
     kernel: OnceLock<Kernel>,
     waiting: Waiting,
-    /// Requests of members that are being answered, and how many there were.
+    /// The number of members' requests being answered, and of those answered so far.
     answering: AtomicUsize,
     answered: AtomicU64,
-    /// Members of transactions that were rolled back.
+    /// The members of transactions that were rolled back.
     doomed: Mutex<Vec<Arc<Members>>>,
     any_doomed: AtomicBool,
-    /// Files of which pages were rolled back.
+    /// The files whose pages were rolled back.
     lost: Losses,
 }
 
-/// Counts as one until it is dropped.
+/// Increments a counter until it is dropped.
 struct One<'c>(&'c AtomicUsize);
 
 impl<'c> One<'c> {
@@ -106,23 +108,23 @@ impl Drop for One<'_> {
     }
 }
 
-/// A transaction, until its process ends it or itself.
+/// A transaction, until its process or the time limit ends it.
 struct Running {
     transaction: Transaction,
     members: Arc<Members>,
-    /// The longest time that it may take, and the end of that time.
+    /// The maximum duration, and the deadline.
     time: Duration,
     deadline: Option<Instant>,
-    /// Nodes of which the kernel has written pages back.
+    /// The nodes of which the kernel has written back pages.
     page_writes: Mutex<HashSet<u64>>,
-    /// It was committed or rolled back, and the kernel knows.
+    /// Whether it was committed or rolled back, and the kernel's caches are up to date.
     over: AtomicBool,
-    /// It is about to be committed or, where that fails, rolled back.
+    /// Whether it is being committed or, where that fails, rolled back.
     committing: AtomicBool,
     undone: AtomicBool,
-    /// The volume is unmounted: no request waits for it any more.
+    /// Whether the volume is unmounted: requests no longer wait for it.
     unmounted: AtomicBool,
-    /// The mounted directory, open: what is mounted there is in use.
+    /// The mounted directory, open, so that the mount is in use.
     root: Mutex<Option<OwnedFd>>,
 }
 
@@ -139,7 +141,7 @@ enum Manner {
     Changes,
     Looks,
     Syncs,
-    /// It knows itself whether it has to wait.
+    /// The request itself determines whether it has to wait.
     Else,
 }
 
@@ -156,7 +158,7 @@ fn manner(operation: &Operation<'_>) -> Manner {
     }
 }
 
-/// The inode of a node of the volume itself.
+/// The inode of a node of the volume itself; `None` for those of snapshots.
 fn inode_of(node: u64) -> Option<InodeNo> {
     if node == ROOT { Some(InodeNo::ROOT) } else { u32::try_from(node).ok().map(InodeNo) }
 }
@@ -180,10 +182,10 @@ impl Command {
 }
 
 impl Running {
-    /// Whether what is asked belongs to the transaction.
+    /// Whether a request belongs to the transaction.
     fn includes(&self, request: &Request<'_>) -> bool {
         match (request.caller.pid, &request.operation) {
-            // after its end, pages of files of which none came before are anybody's
+            // after its end, pages of files without earlier page writes belong to no transaction
             (0, Operation::Write { paged, .. }) => {
                 *paged && (!self.is_over() || self.page_writes.lock().contains(&request.node))
             }
@@ -192,7 +194,7 @@ impl Running {
         }
     }
 
-    /// Whether the kernel has written back pages of what a request asks to be durable.
+    /// Whether the kernel has written back pages of the files that a request makes durable.
     fn has_page_writes(&self, request: &Request<'_>) -> bool {
         let page_writes = self.page_writes.lock();
         if matches!(request.operation, Operation::SyncFs) {
@@ -227,12 +229,12 @@ impl Shared {
         self.any_doomed.load(Ordering::Acquire) && self.doomed.lock().iter().any(|members| members.has(task))
     }
 
-    /// Whether a process that is not a member has to wait to hear that something is durable.
+    /// Whether a process that is not a member has to wait for an fsync.
     fn blocks_sync(&self, running: &Running, request: &Request<'_>) -> bool {
         !running.is_over()
             && running.has_page_writes(request)
             && !running.includes(request)
-            // the server's own, before it rolls back
+            // the server's own syncfs, before it rolls back
             && members::process(request.caller.pid).is_none_or(|(process, _)| process != std::process::id())
     }
 
@@ -275,16 +277,14 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
     }
 
     fn command(&self, command: &Command, caller: &Caller) -> Answer<String> {
-        // it makes all others wait
+        // a transaction makes all other processes wait
         if caller.uid != 0 && caller.uid != rustix::process::getuid().as_raw() {
             return Err(Errno::PERM);
         }
         if !members::is_proc_ours() {
-            return Ok(
-                "/proc belongs to another PID namespace than the process that serves the volume, so members of a \
+            return Ok("/proc belongs to another PID namespace than the server process, so members of a \
                  transaction cannot be identified: run `extant mount` with its own /proc (unshare --mount-proc)"
-                    .into(),
-            );
+                .into());
         }
         let (client, _) = members::process(caller.pid).ok_or(Errno::SRCH)?;
         let commit = match command {
@@ -298,13 +298,13 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let outcome = if commit {
             ending::commit(&inner, &self.shared, &running)
         } else {
-            // that it was not for the one who asks is news
+            // the caller is not aware of this error yet
             let trouble = running.transaction.trouble();
             let outcome = ending::roll_back(&inner, &self.shared, &running, "it was rolled back");
             outcome.and(trouble.map_or(Ok(()), Err))
         };
         self.shared.clear();
-        // a process that hears that it is over can unmount the volume
+        // a process that sees the end can unmount the volume
         drop(running.root.lock().take());
         Ok(outcome.err().map_or_else(String::new, |e| e.to_string()))
     }
@@ -337,7 +337,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if let Some(kernel) = self.shared.kernel.get() {
             kernel.expect_waiting();
         }
-        // its time is measured here, where the kernel can be notified before any process sees its end
+        // the time limit is applied here, where the kernel's caches can be invalidated before any process sees the end
         let transaction = match self.shared.volume.transaction(Duration::MAX) {
             Ok(transaction) => transaction,
             Err(fs::Error::Busy) => return Err(Errno::BUSY),
@@ -362,7 +362,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let (inner, shared): (Arc<dyn Filesystem>, _) = (Arc::clone(&self.inner) as _, Arc::clone(&self.shared));
         let mounted_on = self.mounted_on.clone();
         let watch = move || watch(&inner, shared, &running, &process, &mounted_on);
-        // without a thread that watches, a client that dies would make all others wait
+        // without the watching thread, a client that is killed would make all others wait for ever
         if std::thread::Builder::new().name("fuse-transaction".to_owned()).spawn(watch).is_err() {
             self.shared.clear();
             return Err(Errno::AGAIN);
@@ -370,7 +370,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         Ok(String::new())
     }
 
-    /// A request that changes something: in the transaction, or when there is none.
+    /// Answers a request that changes the volume: as part of the transaction, or when there is none.
     fn change(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let shared = &*self.shared;
         let task = request.caller.pid;
@@ -379,23 +379,23 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let sequence = shared.volume.transaction_sequence();
         let (mut prepared, mut again) = (false, false);
         loop {
-            // asked each time: it may begin, and with it the caller be a member, while this waits
+            // checked each time: the transaction may begin while this waits, with the caller as a member
             let running = shared.running();
             let member = running.as_ref().filter(|running| running.includes(request));
             let _inside = member.map(|running| running.transaction.enter());
             let _answering = member.and_then(|running| {
                 if paged {
-                    // no sign that members go on: anybody's fsync(2) has pages written back
+                    // not an activity of members: any process's fsync(2) causes writeback
                     running.page_writes.lock().insert(request.node);
                     return None;
                 }
                 shared.answered.fetch_add(1, Ordering::SeqCst);
                 Some(One::of(&shared.answering))
             });
-            // the process that hears of a page did not ask to change anything
+            // the process that gets the error of a page write did not request the change
             let error = |e: fs::Error| if paged { Errno::IO } else { errno(&e) };
             let guard = shared.volume.changing_within(most).map_err(|e| {
-                // it is the transaction that is refused
+                // the transaction is refused, not the page
                 reply.belongs_to_rolled_back();
                 error(e)
             })?;
@@ -407,14 +407,14 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                         return Err(Errno::CANCELED);
                     }
                     again |= shared.waiting.leaves(request);
-                    // a rollback took away what it relies on: the kernel looks again
+                    // a rollback invalidated its preconditions: the kernel must repeat its checks
                     let seen = seen.take().filter(|_| shared.volume.transaction_sequence() != sequence);
                     if seen.is_some_and(|seen| seen != Preconditions::of(&shared.volume, request)) {
                         return Err(waited.map_or(Errno::STALE, |waited| waited.sent_back(request)));
                     }
                     drop(waited);
                     if !prepared && self.inner.would_wait(request) {
-                        // it waits for other requests, which must not wait for this one
+                        // the request waits for others, which must not wait for it
                         drop(guard);
                         self.inner.prepare(request)?;
                         prepared = true;
@@ -423,8 +423,8 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                 }
                 let _guard = Some(guard).filter(|_| !self.inner.changes_alone(request));
                 let outcome = self.inner.answer(request, reply);
-                // the process that stored it in a mapping may not hear of it any more; pages of a file that has become
-                // immutable or append-only are refused in any case
+                // the process that stored it in a mapping may not get the error any more; pages of a file that became
+                // immutable or append-only are always refused
                 if let (true, Some(running), Err(e)) = (paged && outcome != Err(Errno::PERM), member, outcome) {
                     let why = io::Error::from(e);
                     running
@@ -441,7 +441,8 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         }
     }
 
-    /// A request that looks. One of a call that the kernel does once more, and that would change something, waits.
+    /// Answers a request that only reads. If it belongs to a call that the kernel repeats and that would change
+    /// something, it waits.
     fn look(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let running = self.shared.running();
         let member = running.as_ref().filter(|running| running.includes(request));
@@ -456,14 +457,14 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let _inside = member.map(|running| running.transaction.enter());
         let _guard = self.shared.volume.looking();
         if running.is_some() {
-            // it may be there again after a rollback, which the kernel can hear of late: a process that waits has the
+            // the name may exist again after a rollback, and its invalidation can be delayed: a waiting process has the
             // directory locked
             reply.cache_no_absence();
         }
         self.inner.answer(request, reply)
     }
 
-    /// A request that asks for something to be durable.
+    /// Answers a request to make changes durable.
     fn sync(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let shared = &*self.shared;
         let is_lost = || match request.operation {
@@ -497,7 +498,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
 
     fn connected(&self, kernel: Kernel) {
         self.inner.connected(kernel.clone());
-        // there is one connection
+        // set once: there is one connection
         let _ = self.shared.kernel.set(kernel);
     }
 
@@ -524,7 +525,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
         if let Operation::GetXattr { name, size } = request.operation
             && let Some(command) = Command::parse(name)
         {
-            // who asks for the length of the value is not there for it yet
+            // a request for the length of the value executes no command yet
             let command = command?;
             return match size {
                 0 => Err(Errno::INVAL),
@@ -561,7 +562,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
 
     fn stop(&self) -> bool {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // a request that begins one now has the lock
+        // a request that begins a transaction now has the lock
         let running = self.shared.current.lock().clone().filter(|running| !running.is_over());
         let over = running.is_none_or(|running| {
             let end = Instant::now() + COMMITTING;
@@ -570,14 +571,15 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
             }
             running.is_over()
         });
-        // else all pages that the kernel has are part of it (3), and go with it at the end. It is not rolled back
-        // before: members live on for a moment, and what they store after a rollback would be taken as anybody's
+        // otherwise all pages of the kernel belong to the transaction (3), and are discarded with it at the end. It is
+        // not rolled back earlier: members continue for a moment, and pages that they change after a rollback would
+        // belong to no transaction
         self.inner.stop() && over
     }
 
     fn finish(&self) -> io::Result<()> {
         if let Some(running) = self.shared.running() {
-            // an error is one of the device, which the rest meets as well
+            // a device error, which later calls report as well
             let _ = ending::end_unmounted(&running);
         }
         self.inner.finish()

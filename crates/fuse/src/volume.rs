@@ -10,12 +10,12 @@ use fuse_wire::{Filesystem, Result, Session};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Mounts a volume on a directory. Nothing is answered before [`Session::run`].
+/// Mounts a volume on a directory. Requests are answered only by [`Session::run`].
 ///
-/// `on_problem` gets one sentence for each file in which damage is met, from any thread.
+/// `on_problem` receives one sentence for each file in which damage is found, from any thread.
 ///
 /// # Errors
-/// [`Error::Mount`](crate::Error::Mount) where the directory, the system or the user's rights do not allow it.
+/// [`Error::Mount`](crate::Error::Mount) where the directory, the system or the user's privileges do not allow it.
 pub fn mount(
     volume: Arc<Volume>,
     dir: &Path,
@@ -26,8 +26,8 @@ pub fn mount(
     Session::mount(answering(volume, Some(dir), options, on_problem), dir, &options.mount)
 }
 
-/// The file system that answers requests about a volume that is mounted on a directory, or, for
-/// [`Messages`](crate::Messages), nowhere. `on_problem` as for [`mount`].
+/// The file system that answers requests about a volume mounted on a directory, or, for [`Messages`](crate::Messages),
+/// not mounted. `on_problem` as for [`mount`].
 pub fn answering(
     volume: Arc<Volume>,
     dir: Option<&Path>,
@@ -41,7 +41,7 @@ pub fn answering(
     }
     let mounted_on = dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
     let filesystem = WithSnapshots::new(ops, options, on_problem, mounted_on.clone());
-    // no directory is called by the empty path
+    // the empty path is not a directory
     let mounted_on = mounted_on.unwrap_or_default();
     Arc::new(WithTransactions::new(filesystem, volume, mounted_on, options.writeback_cache))
 }

@@ -1,4 +1,4 @@
-//! Damage is an error for what it hits, reported once, and the mount lives on.
+//! Damage is an error for the affected file, reported once, and the mount continues.
 
 mod common;
 
@@ -18,7 +18,8 @@ fn errno(e: &io::Error) -> Option<Errno> {
     Errno::from_io_error(e)
 }
 
-/// A volume with the regular files `names`, each with 300 000 bytes of its own, and their content.
+/// Makes a volume with the regular files `names`, each with different content of 300 000 bytes; also returns that
+/// content.
 fn volume(args: &[&str], names: &[&str]) -> (Image, Vec<Vec<u8>>) {
     let source = tempfile::tempdir().expect("a temporary folder");
     let contents: Vec<_> = (0..names.len() as u64).map(|seed| Rng::new(seed).bytes(300_000)).collect();
@@ -66,14 +67,14 @@ fn a_corrupt_inode_is_an_error_for_its_file_alone() {
     assert!(problems.len() == 1 && problems[0].contains("checksum"), "{problems:?}");
 }
 
-/// Content that was accepted finds no place then: the user hears why, and that it is not for want of space.
+/// Accepted content then finds no usable block: the user gets the reason, which is not a lack of space.
 #[test]
 fn a_group_that_is_not_used_any_more_is_named() {
     if !ready() {
         return;
     }
     let (image, _) = volume(&["-t", "ext2", "-b", "4096"], &["file"]);
-    // one group, whose bitmap has a block more in use than its descriptor counts
+    // one group, whose bitmap has one more block in use than its descriptor counts
     image.debugfs(&["setb 3000"]);
     let served = serve_writable(image.path(), "");
     let file = File::create(served.path().join("new")).expect("created");
@@ -133,7 +134,7 @@ fn a_corrupt_directory_block_hides_its_own_names_and_says_so() {
                 Err(e) => errors.push(errno(&e)),
             }
         }
-        // all blocks but one, lost+found among them; then the error
+        // the names of all blocks but one, including lost+found; then the error
         assert!((180..200).contains(&listed), "{listed}");
         assert!(errors == [Some(Errno::IO)] || errors == [Some(Errno::UCLEAN)], "{errors:?}");
     }
@@ -159,13 +160,13 @@ fn an_image_that_is_cut_short_returns_eio_and_the_mount_lives() {
     let e = file.read_at(&mut [0; 100], 0).expect_err("the content is gone");
     assert_eq!(errno(&e), Some(Errno::IO), "{e}");
     assert!(last.symlink_metadata().is_ok());
-    // and back: nothing of the error stays. The file retains its inode, so the device sees it.
+    // after the restoration no error remains. The file retains its inode, so the device sees the change.
     std::fs::write(image.path(), &bytes).expect("image");
     assert!(std::fs::read(&last).expect("read") == contents[19]);
     assert_eq!(served.problems().len(), 1, "{:?}", served.problems());
 }
 
-/// A device with an error in its program.
+/// A device that panics on request.
 struct Buggy {
     inner: MemoryDevice,
     strikes: AtomicBool,
@@ -214,12 +215,12 @@ fn a_panic_in_a_request_is_eio_and_the_mount_lives() {
     assert!(std::fs::read(&path).expect("read") == contents[0]);
     let problems = served.problems();
     assert!(
-        problems.len() == 1 && problems[0].ends_with("an error in Extant itself: a bug that strikes"),
+        problems.len() == 1 && problems[0].ends_with("an internal error of Extant: a bug that strikes"),
         "{problems:?}"
     );
 }
 
-/// Looks at everything that can be looked at, and at no more than that many names.
+/// Reads everything that can be read, of at most `left` names.
 fn look_around(path: &Path, left: &mut u32) {
     let Ok(entries) = path.read_dir() else { return };
     for entry in entries.map_while(Result::ok) {
@@ -251,7 +252,7 @@ fn damaged_volumes_do_not_end_the_session() {
         return;
     }
     let tree = Tree::new(31, &Spec { wide: 300, ..Spec::small() });
-    // without checksums, so that damage is not met at the door
+    // without checksums, so that damage is not detected when the volume is opened
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"], 16 << 20)
         .with_tree(&tree)
         .indexed()
@@ -263,11 +264,11 @@ fn damaged_volumes_do_not_end_the_session() {
         let mut bytes = image.bytes();
         let damager = Damager::within(1024, ranges.iter().cloned());
         (0..rng.magnitude(20)).for_each(|_| drop(damager.any(&mut bytes, &mut rng)));
-        // dropping it asserts that the session ended well, by being unmounted
+        // dropping it asserts that the session ended without an error, by the unmount
         let Some(served) = serve_device(Arc::new(MemoryDevice::from_vec(bytes))) else { continue };
         look_around(served.path(), &mut 2000);
         assert!(rustix::fs::statvfs(served.path()).is_ok() || served.path().read_dir().is_err());
-        assert!(!served.problems().iter().any(|p| p.contains("Extant itself")), "{:?}", served.problems());
+        assert!(!served.problems().iter().any(|p| p.contains("internal error of Extant")), "{:?}", served.problems());
         mounted += 1;
     }
     assert!(mounted > 10, "{mounted}");

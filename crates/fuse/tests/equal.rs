@@ -1,4 +1,4 @@
-//! A program's view of a mounted volume equals the model of what was written, and what the kernel shows of it.
+//! The content of a mounted volume equals the model of what was written, and the kernel's view of the same volume.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{open, ready, serve};
 use std::path::Path;
 use testkit::{Field, Image, Manifest, Spec, Times, Tree, fill, oracle, tools, walk};
 
-/// The walk without the directory that only volumes have.
+/// The manifest without the directory that only volumes have.
 fn seen(root: &Path) -> Manifest {
     walk(root).expect("walk").without("lost+found")
 }
@@ -74,7 +74,7 @@ fn inode_numbers_are_the_volumes_own() {
     let served = serve(image.path());
     let inode_of = |path: &Path| path.symlink_metadata().expect("stat").ino();
     assert_eq!(inode_of(served.path()), 2);
-    // ".." of a directory below the root, and the root again after it was looked up that way
+    // ".." of a directory in the root, and the root again after that lookup
     assert_eq!(inode_of(&served.path().join("lost+found/..")), 2);
     assert_eq!(inode_of(served.path()), 2);
     let root = volume.inode(fs::InodeNo::ROOT).expect("the root");

@@ -1,4 +1,5 @@
-//! A mount in quiet: no thread of the server wakes. The one test of its program, so that all threads are the mounts'.
+//! An idle mount: no thread of the server wakes. The only test of its program, so that all threads belong to the
+//! mounts.
 
 mod common;
 
@@ -7,17 +8,17 @@ use std::fs;
 use std::time::{Duration, Instant};
 use testkit::{Image, tools};
 
-/// More than any quiet after which something is done.
+/// Longer than any idle time after which the server becomes active.
 const QUIET: Duration = Duration::from_secs(6);
-/// The longest that a busy machine may take until nothing is left to do.
+/// The maximum time that a busy machine may take until all work is done.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How often the threads of this process have gone to sleep, but for the one that asks.
+/// The number of times that the threads of this process have gone to sleep, without the calling thread.
 fn slept() -> u64 {
     let this = rustix::thread::gettid().as_raw_nonzero().to_string();
     let tasks = fs::read_dir("/proc/self/task").expect("threads").map(|task| task.expect("a thread"));
     let others = tasks.filter(|task| task.file_name() != *this);
-    // one that ended meanwhile has no file
+    // a thread that ended meanwhile has no file
     let texts = others.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
     texts
         .map(|text| {
@@ -50,7 +51,7 @@ fn a_mount_in_quiet_wakes_no_thread() {
         }
         assert!(Instant::now() < end, "{woken} times in {QUIET:?}");
     }
-    // and what comes then is written, as before
+    // and later changes are written as before
     for served in &both {
         fs::write(served.path().join("late"), b"content").expect("written");
     }

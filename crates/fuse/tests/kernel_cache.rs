@@ -1,4 +1,4 @@
-//! The state that the kernel caches - names, modes, pages, files without a name - is what the volume has.
+//! The state that the kernel caches - names, modes, pages, files without a name - equals that of the volume.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::{Image, oracle, tools};
 
-/// Longest that the kernel may take to forget a file, on a busy machine.
+/// The maximum time that the kernel may take to forget a file, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
@@ -38,7 +38,7 @@ fn space_of_files_without_a_name_comes_back() {
     if !ready() {
         return;
     }
-    // with relatime each opening is asked for
+    // with relatime the kernel sends OPEN for each open
     let ways = TRANSPORTS.map(|transport| format!("{transport},noatime"));
     let ways = ways.into_iter().chain(TRANSPORTS.map(|transport| format!("{transport},relatime")));
     for options in ways {
@@ -69,7 +69,7 @@ fn space_of_files_without_a_name_comes_back() {
     }
 }
 
-/// A folder that compares names without case, on a volume mounted for writing.
+/// A case-insensitive folder, on a volume mounted for writing.
 #[test]
 fn a_folder_without_case_shows_what_it_has() {
     if !ready() || !testkit::need(&["chattr"]) {
@@ -83,7 +83,7 @@ fn a_folder_without_case_shows_what_it_has() {
         let is_missing = |name: &str| at(name).metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
         let read = |name: &str| fs::read_to_string(at(name)).expect(name);
         fs::create_dir(&dir).expect("mkdir");
-        // what was asked for before it began to fold
+        // a name that was looked up before the folder became case-insensitive
         assert!(is_missing("EARLY"));
         tools::must("chattr", &["+F".as_ref(), dir.as_os_str()]);
         fs::write(at("early"), "early").expect("write");
@@ -116,14 +116,14 @@ fn a_folder_without_case_shows_what_it_has() {
         fs::remove_dir(at("Sub")).expect("rmdir");
         assert!(is_missing("sub") && is_missing("SUB"));
 
-        // a name that comes from a folder with case, and was known there
+        // a name that was cached in a case-sensitive folder and is moved from there
         let plain = served.path().join("plain");
         fs::write(&plain, "plain").expect("write");
         assert_eq!(fs::read_to_string(&plain).expect("read"), "plain");
         fs::rename(&plain, at("moved")).expect("rename");
         fs::remove_file(at("MOVED")).expect("unlink");
         assert!(is_missing("moved"));
-        // names that were listed with their files
+        // names that were listed with their attributes
         fs::write(at("listed"), "").expect("write");
         for entry in fs::read_dir(&dir).expect("list") {
             entry.expect("entry").metadata().expect("stat");
@@ -135,7 +135,7 @@ fn a_folder_without_case_shows_what_it_has() {
     }
 }
 
-/// An access control list as programs hand it to the kernel: of the owner, user 5, the group, the mask and others.
+/// An access control list as programs pass it to the kernel: for the owner, user 5, the group, the mask and others.
 fn acl(group: u16, mask: u16) -> Vec<u8> {
     acl_bytes([(1, 6, u32::MAX), (2, 7, 5), (4, group, u32::MAX), (0x10, mask, u32::MAX), (0x20, 0, u32::MAX)])
 }
@@ -150,7 +150,7 @@ fn an_attribute_that_changes_mode_or_space_is_seen() {
         let image = Image::mke2fs(&["-t", "ext4", "-b", "4096"], 32 << 20).build();
         let served = serve_writable(image.path(), options);
         let path = served.path().join("f");
-        // stat(1) asks the kernel for no more than it shows
+        // stat(1) requests from the kernel only what it prints
         let shown = |format: &str| {
             let ran = Command::new("stat").args(["-c", format]).arg(&path).output().expect("stat");
             String::from_utf8_lossy(&ran.stdout).trim().to_owned()
@@ -176,7 +176,7 @@ fn an_attribute_that_changes_mode_or_space_is_seen() {
     }
 }
 
-/// The parts of a file that seeking says are data.
+/// The ranges of the file that lseek(2) reports as data.
 fn data(file: &File) -> Vec<(u64, u64)> {
     let (mut parts, mut at) = (Vec::new(), 0);
     while let Ok(start) = rustix::fs::seek(file, SeekFrom::Data(at)) {
@@ -206,12 +206,12 @@ fn what_is_written_through_a_mapping_is_no_hole() {
         let file = File::options().read(true).write(true).create_new(true).open(&path).expect("create");
         file.set_len(16 * MIB).expect("longer");
         file.write_all_at(&[1; 65_536], 8 * MIB).expect("write");
-        // what no process has read is known
+        // ranges that no process has read are exact
         let exact = vec![(8 * MIB, 8 * MIB + 65_536)];
         if cfg!(target_arch = "x86_64") {
             assert_eq!(data(&file), exact);
         }
-        // written whole, so that the kernel caches it together, and punched: one page of it, and most of it
+        // written whole, so that the kernel caches it as one folio, and punched: one page of it, and most of it
         file.write_all_at(&vec![2; 65_536], 12 * MIB).expect("write");
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&file, punch, 12 * MIB + 9 * 1024, 1024).expect("punch");
@@ -246,7 +246,7 @@ fn what_is_written_through_a_mapping_is_no_hole() {
     }
 }
 
-/// GNU tar reads nothing of a file that says it has no blocks.
+/// GNU tar does not read a file with a block count of 0.
 #[test]
 fn what_only_the_kernel_has_is_in_an_archive() {
     const PROGRAM: &str = "import mmap, os, subprocess, sys\n\

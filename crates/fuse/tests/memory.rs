@@ -1,4 +1,4 @@
-//! The server's use of memory: it follows what is in use, and stays within the limit of a control group.
+//! The server's use of memory: proportional to the files in use, and within the limit of a control group.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::{Image, oracle, tools};
 
-/// Whether the kernel can be asked to prune files (FUSE_NOTIFY_PRUNE); says why not.
+/// Whether the kernel can prune files (FUSE_NOTIFY_PRUNE); prints the reason if not.
 fn kernel_can_prune() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's version");
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
@@ -24,7 +24,7 @@ fn kernel_can_prune() -> bool {
     new
 }
 
-/// Whether it holds within 20 seconds.
+/// Whether `holds` becomes true within 20 seconds.
 fn soon(mut holds: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end {
@@ -62,7 +62,7 @@ fn the_kernel_prunes_files_that_no_process_uses_and_no_others() {
     let nameless = fs::File::open(sub.join("8")).expect("open");
     fs::remove_file(sub.join("8")).expect("unlink");
     assert!(volume.looked_up() >= FILES, "{} looked up", volume.looked_up());
-    // what was in use a moment ago is spared, so it takes more than one time
+    // recently used files are spared, so it takes more than one round
     assert!(
         soon(|| {
             volume.limit_looked_up(10);
@@ -71,7 +71,7 @@ fn the_kernel_prunes_files_that_no_process_uses_and_no_others() {
         "{} looked up",
         volume.looked_up()
     );
-    // no process has noticed
+    // open files are unaffected
     for (file, content) in [(&open, "7"), (&nameless, "8")] {
         assert_eq!(std::io::read_to_string(file).expect("read"), content);
     }
@@ -91,11 +91,11 @@ fn the_kernel_prunes_files_that_no_process_uses_and_no_others() {
     assert!(verdict.clean, "{verdict:?}");
 }
 
-/// A control group with a limit for memory, gone when dropped.
+/// A control group with a memory limit, removed when dropped.
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// `None`, and said why, where none can be made.
+    /// Makes a control group; `None`, with the reason printed, where that is impossible.
     fn new(bytes: u64) -> Option<Self> {
         if !tools::is_root() {
             return None;
@@ -122,12 +122,12 @@ impl Drop for ControlGroup {
 #[test]
 fn a_server_with_little_memory_goes_on() {
     serve_with_little_memory("rw,commit=100");
-    // content that is in the log, too, and waits to go home
+    // content that is in the log as well, and waits for its checkpoint
     serve_with_little_memory("rw,commit=100,data=journal");
 }
 
 fn serve_with_little_memory(options: &str) {
-    // far more content than the group may have memory, and nothing of it leaves memory for its age
+    // far more content than the group's memory limit, none of which is written because of its age
     const FILES: usize = 8000;
     const LENGTH: usize = 12 << 10;
     if !ready() {
@@ -150,7 +150,7 @@ fn serve_with_little_memory(options: &str) {
     BufReader::new(server.stdout.as_mut().expect("its output")).read_line(&mut said).expect("its output");
     assert_eq!(said, "mounted\n");
 
-    // several at once
+    // several writers at once
     let large = |n: u8| -> std::io::Result<()> {
         let mut file = fs::File::create(dir.path().join(format!("large-{n}")))?;
         (0..64).try_for_each(|_| std::io::Write::write_all(&mut file, &[n; 1 << 20]))?;

@@ -1,4 +1,4 @@
-//! Which messages of the kernel a system call causes: the table of docs/design/fuse.md, and that an idle mount rests.
+//! The kernel's messages for each system call: the table of docs/design/fuse.md, and that an idle mount causes none.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 use testkit::{Image, tools};
 
-/// Messages by kind so far, but for those that have no answer and come at any time, and for what asks for this.
+/// The messages so far by kind, without those that have no answer and come at any time, and those caused by this query.
 fn messages(dir: &Path) -> BTreeMap<String, u64> {
     let all = Statistics::of_mount(dir).expect("statistics").messages.into_iter();
     all.filter(|(kind, _)| !matches!(&kind[..], "FORGET" | "BATCH_FORGET" | "RELEASE" | "RELEASEDIR" | "INTERRUPT"))
@@ -23,7 +23,7 @@ fn caused(dir: &Path, call: impl FnOnce()) -> String {
     let before = messages(dir);
     call();
     let mut after = messages(dir);
-    // the question itself, once for its length and value
+    // the query itself, once for its length and once for its value
     if let Some(asked) = after.get_mut("GETXATTR") {
         *asked -= 1;
     }
@@ -52,7 +52,7 @@ fn each_call_causes_as_few_messages_as_the_table_says() {
             table.push(format!("{call}: {}", if messages.is_empty() { "-" } else { &messages }))
         };
         let stat = |name: &str| _ = rustix::fs::stat(at(name));
-        // what asks for the time of creation as well, as Rust's own library does
+        // including the birth time, which Rust's standard library requests
         let statx = |name: &str| _ = fs::metadata(at(name));
         let read = |name: &str| fs::File::open(at(name)).and_then(|mut file| file.read(&mut [0; 64])).expect("read");
         row("stat cold", caused(dir, || stat("dir/old")));
@@ -122,7 +122,7 @@ rmdir: RMDIR
 statfs: STATFS
 ";
 
-/// The processor time that the threads of this process have used, in ticks.
+/// The processor time of this process's threads so far, in ticks.
 fn used() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").expect("stat");
     let fields = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(11).take(2);
@@ -138,14 +138,14 @@ fn an_idle_mount_rests() {
     let both = images.each_ref().map(|(image, transport)| serve_writable(image.path(), transport));
     let polled = || both.each_ref().map(|served| Statistics::of_mount(served.path()).expect("statistics").polled);
     for served in &both {
-        // requests that follow one another closely
+        // dense requests
         (0..20_000).for_each(|n| drop(fs::symlink_metadata(served.path().join(format!("none-{n}")))));
     }
     std::thread::sleep(Duration::from_millis(100));
     let before = (polled(), used());
     std::thread::sleep(Duration::from_secs(2));
     let after = (polled(), used());
-    // to ask is a request, behind which a thread may stay awake
+    // the query is a request, after which a thread may stay awake
     let more = after.0.iter().zip(&before.0).map(|(after, before)| *after - *before).max();
     assert!(more < Some(Duration::from_millis(1)), "{more:?}");
     assert!(after.1 - before.1 <= 5, "{} ticks in two seconds", after.1 - before.1);

@@ -1,4 +1,4 @@
-//! A volume served by another process: how it ends, what its user may do, and what other users may see.
+//! A volume served by another process: how it ends, the rights of its user, and the access of other users.
 
 mod common;
 
@@ -11,8 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::{Image, tools};
 
-/// A mount namespace that is made while a volume is mounted has the mount too, and with it the claim on the volume,
-/// until that namespace ends. So the test that makes one does not run beside the one that mounts the same volume again.
+/// The lock for tests with a mount namespace of their own. A namespace that is created while a volume is mounted
+/// contains the mount, and with it the lock of the volume, until the namespace ends. So such a test must not run with
+/// the one that mounts the same volume again.
 static NAMESPACES: Mutex<()> = Mutex::new(());
 
 /// The program `examples/mount.rs`.
@@ -25,7 +26,7 @@ fn program() -> PathBuf {
     path
 }
 
-/// A process that serves a volume. Killed, and its mount removed, when dropped.
+/// A process that serves a volume. When this is dropped the process is killed and its mount removed.
 struct Server {
     dir: tempfile::TempDir,
     process: Child,
@@ -52,7 +53,7 @@ impl Server {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), signal).expect("kill");
     }
 
-    /// Whether it ended by itself and well, within ten seconds.
+    /// Whether it ended by itself and without an error, within ten seconds.
     fn ends_well(&mut self) -> bool {
         let end = Instant::now() + Duration::from_secs(10);
         while Instant::now() < end {
@@ -80,7 +81,7 @@ impl Drop for Server {
     }
 }
 
-/// Unmounts. A file that this process has closed is open for a moment longer in a program that another test starts,
+/// Unmounts. A file that this process has closed can remain open for a moment in a program that another test starts,
 /// between its fork and its exec.
 fn unmounted(dir: &Path) {
     let end = Instant::now() + Duration::from_secs(10);
@@ -168,7 +169,7 @@ fn what_was_synced_survives_the_server_and_two_cannot_serve_one_volume() {
         let mut server = Server::new(image.path(), &format!("rw,{transport}"));
         let second = tempfile::tempdir().expect("a temporary folder");
         for options in ["rw", "ro"] {
-            // "ro" without a lock of its own would show a volume that changes below it
+            // a read-only mount without a lock would show a volume that changes meanwhile
             let ran = tools::run(
                 program().to_str().expect("UTF-8"),
                 &[image.path().as_os_str(), second.path().as_os_str(), options.as_ref()],
@@ -195,7 +196,7 @@ fn what_was_synced_survives_the_server_and_two_cannot_serve_one_volume() {
     }
 }
 
-/// Run by root in a mount namespace of its own, where /dev/fuse and /etc/fuse.conf are as every user may need them.
+/// Run by root in a mount namespace of its own, where /dev/fuse and /etc/fuse.conf permit access to every user.
 const AS_USERS: &str = r#"
 cd "$1"
 mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse || exit 9
@@ -316,7 +317,7 @@ fn users_see_what_they_may() {
     std::fs::write(&volume, image.bytes()).expect("copying the volume");
     std::fs::set_permissions(&volume, PermissionsExt::from_mode(0o644)).expect("mode");
     let mut command = tools::command("unshare");
-    // `timeout` ends all that the script began
+    // `timeout` ends all processes of the script
     command
         .args(["--mount", "--propagation", "private", "timeout", "50", "sh", "-c", AS_USERS, "sh"])
         .arg(folder.path());

@@ -1,4 +1,4 @@
-//! A request that cannot be met for lack of space leaves the content as it was, also in mappings.
+//! A request refused for lack of space leaves the content unchanged, also in mappings.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{TRANSPORTS, ready, serve_writable};
 use std::process::Command;
 use testkit::{Image, need, oracle};
 
-/// Content and then a hole in a volume without free blocks: all of it is to be zero.
+/// Writes content followed by a hole on a volume without free blocks, and zeroes the whole range.
 const ZEROED: &str = "import mmap, os, subprocess, sys\n\
     os.chdir(sys.argv[1])\n\
     f = os.open('f', os.O_RDWR | os.O_CREAT); os.pwrite(f, b'D' * (1 << 20), 0); os.ftruncate(f, 8 << 20); os.fsync(f)\n\

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use testkit::{Image, Rng, tools};
 
-/// A folder to fill a volume with.
+/// A folder with the files from which a volume is made.
 fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (name, content) in files {
@@ -39,7 +39,7 @@ fn a_directory_of_50_000_names_is_read_while_seeking() {
     let served = serve(image.path());
     let mut dir = Dir::new(File::open(served.path()).expect("open")).expect("dir");
 
-    let mut after = Vec::new(); // for each place, in order: the cookie that leads behind it, and the name there
+    let mut after = Vec::new(); // for each entry, in order: the cookie after it, and its name
     while let Some(entry) = dir.read() {
         let entry = entry.expect("entry");
         after.push((entry.offset(), entry.file_name().to_bytes().to_vec()));
@@ -59,12 +59,12 @@ fn a_directory_of_50_000_names_is_read_while_seeking() {
     assert!(dir.read().is_none());
     dir.rewind();
     assert_eq!(dir.read().expect("first").expect("entry").file_name().to_bytes(), after[0].1);
-    // a second reader is served by the kernel alone, and sees the same
+    // a second reader is served from the kernel's cache alone, with the same result
     let again = served.path().read_dir().expect("listing").count();
     assert_eq!(again, NAMES + 1);
 }
 
-/// The names in the next part of a list: what one request of the program brings.
+/// The names in the next part of a listing: the result of one request of the program.
 fn part(dir: &File) -> BTreeSet<Vec<u8>> {
     let mut buf = vec![MaybeUninit::uninit(); 32 << 10];
     let mut list = RawDir::new(dir, &mut buf);
@@ -78,7 +78,7 @@ fn part(dir: &File) -> BTreeSet<Vec<u8>> {
     names
 }
 
-/// No process can change a directory while a part of its list is fetched: parts are small as long as one does.
+/// No process can change a directory while a part of its listing is being read: parts are small while a process does.
 #[test]
 fn a_directory_that_changes_is_listed_in_small_parts() {
     const NAMES: usize = 3000;
@@ -146,7 +146,7 @@ fn reads_end_where_the_file_ends() {
     let mut whole = Vec::new();
     open("long").read_to_end(&mut whole).expect("read");
     assert!(whole == content);
-    // around the page cache, in pieces that no block begins
+    // bypassing the page cache, at offsets that are not block boundaries
     let direct: OpenOptions = {
         use std::os::unix::fs::OpenOptionsExt;
         let mut options = File::options();
@@ -229,7 +229,7 @@ fn names_that_are_not_there_and_names_that_cannot_be() {
         assert_eq!(look("missing"), ErrorKind::NotFound);
         assert_eq!(look(&"n".repeat(255)), ErrorKind::NotFound);
     }
-    // the kernel hands longer names on, and refuses only those of a page
+    // the kernel passes longer names on, and refuses only those longer than a page
     assert_eq!(look(&"n".repeat(256)), ErrorKind::InvalidFilename);
     assert_eq!(look("there/below"), ErrorKind::NotADirectory);
     let write = File::create(served.path().join("new")).expect_err("read-only").kind();
@@ -269,7 +269,7 @@ fn attributes_and_flags() {
     let expected: &[u8] = if root { b"user.colour\0trusted.secret\0" } else { b"user.colour\0" };
     let sorted = |list: &[u8]| list.split(|&b| b == 0).map(<[u8]>::to_vec).collect::<BTreeSet<_>>();
     assert_eq!(sorted(&names[..length]), sorted(expected));
-    // not on the volume, so not in the list either
+    // not stored on the volume, so not in the list either
     assert_eq!(value(served.path(), "extant.daemon", 20), Ok(std::process::id().to_string().into_bytes()));
     assert_eq!(rustix::fs::listxattr(served.path(), &mut names[..]), Ok(0));
 

@@ -1,5 +1,5 @@
-//! Snapshots in a mount: who may make and see them, what they take along, and that nothing can be read of one that is
-//! deleted.
+//! Snapshots in a mount: who may take and access them, which data they include, and that nothing is readable of a
+//! deleted one.
 
 mod common;
 
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::tools;
 
-/// Longest that anything may take on a busy machine.
+/// The maximum time for any step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PIECE: usize = 64 << 10;
 const LENGTH: usize = 64 * PIECE;
@@ -46,7 +46,7 @@ fn folder(served: &Served) -> PathBuf {
     served.path().join(".extant/snapshots")
 }
 
-/// Opened so that the kernel caches nothing of what is read.
+/// Opens a file so that the kernel caches no content of it.
 fn direct(path: &Path) -> File {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     File::options().read(true).custom_flags(direct).open(path).expect("open")
@@ -57,7 +57,7 @@ fn piece(file: &File, number: usize) -> io::Result<Vec<u8>> {
     file.read_exact_at(&mut piece, (number * PIECE) as u64).map(|()| piece)
 }
 
-/// A device whose requests can be stopped.
+/// A device whose requests can be blocked.
 struct Stoppable {
     inner: MemoryDevice,
     state: Mutex<State>,
@@ -66,9 +66,9 @@ struct Stoppable {
 
 #[derive(Default)]
 struct State {
-    /// Writes wait.
+    /// Whether writes block.
     writes: bool,
-    /// The next read waits.
+    /// Whether the next read blocks.
     next_read: bool,
     waiting: usize,
     open: bool,
@@ -94,7 +94,7 @@ impl Stoppable {
         }
     }
 
-    /// Returns when a request waits.
+    /// Returns when a request is blocked.
     fn wait_for_one(&self) {
         let none = |state: &mut State| state.waiting == 0;
         let late = self.changed.wait_while_for(&mut self.state.lock(), none, PATIENCE);
@@ -162,7 +162,7 @@ fn nothing_is_read_of_a_snapshot_from_when_its_deletion_begins() {
         let first = rustix::fs::Dir::read_from(&dir).expect("a directory").next();
         assert!(first.is_none_or(|entry| entry.is_err()), "what the kernel had of it");
         assert!(errno(file.metadata()).is_some());
-        // the next of that name is another one
+        // the next snapshot of that name is another one
         files::create_dir(&snapshot).expect("a snapshot");
         assert_eq!(errno(piece(&file, 0)), Some(Errno::STALE));
         assert_eq!(files::read(snapshot.join("d/f")).expect("read").len(), LENGTH);
@@ -188,7 +188,7 @@ fn a_deletion_waits_for_those_who_read() {
         let reader = scope.spawn(|| piece(&file, 2));
         device.wait_for_one();
         let deletion = scope.spawn(|| files::remove_dir(&snapshot));
-        // long enough for it, but for the reader
+        // long enough for the deletion, except that it waits for the reader
         std::thread::sleep(Duration::from_millis(300));
         let early = deletion.is_finished();
         device.set(|state| state.open = true);
@@ -302,7 +302,7 @@ fn snapshots_are_for_the_user_who_mounted_the_volume_unless_said_otherwise() {
         assert_eq!(other("cat .extant/snapshots/s/d/f"), open, "{options}");
         assert_eq!(other("ls .extant/snapshots"), open, "{options}");
         assert_eq!(other("getfattr -n extant.time .extant/snapshots/s"), open, "{options}");
-        // much is computed for it
+        // computing it is expensive
         assert!(!other("getfattr -n extant.space .extant/snapshots/s"), "{options}");
         assert!(!other("mkdir .extant/snapshots/t") && !other("rmdir .extant/snapshots/s"), "{options}");
         assert!(files::read_to_string(folder(&served).join("s/d/f")).is_ok());
@@ -356,7 +356,7 @@ fn a_user_who_mounts_a_volume_makes_snapshots() {
     make(&device, &MkfsOptions::new(Kind::Extant)).expect("a volume");
     drop(device);
     let mut command = tools::command("unshare");
-    // `timeout` ends all that the script began
+    // `timeout` ends all processes of the script
     command
         .args(["--mount", "--propagation", "private", "timeout", "50", "sh", "-c", AS_USER, "sh"])
         .arg(folder.path());

@@ -1,5 +1,4 @@
-//! Mounted with `writeback_cache`: the kernel caches what is written. Nothing of it is lost, in sizes and times
-//! neither.
+//! Mounts with `writeback_cache`: the kernel caches written data. No data is lost, nor sizes and times.
 
 mod common;
 
@@ -22,7 +21,7 @@ fn options(transport: &str) -> String {
     format!("writeback_cache,{transport}")
 }
 
-/// A file, and the content that it should have.
+/// A file, and its expected content.
 struct Model {
     file: File,
     content: Vec<u8>,
@@ -55,7 +54,7 @@ fn what_is_cached_arrives() {
         let served = serve_writable(image.path(), &options(transport));
         let path = served.path().join("file");
         let mut rng = Rng::new(7);
-        // parts of pages are read by the kernel through a descriptor that cannot read
+        // the kernel reads parts of pages through a descriptor that is write-only
         let file = OpenOptions::new().write(true).create_new(true).open(&path).expect("create");
         let mut model = Model { file, content: Vec::new() };
         for round in 0..400 {
@@ -81,7 +80,7 @@ fn what_is_cached_arrives() {
                 assert!(fs::read(&path).expect("read") == model.content, "round {round}");
             }
         }
-        // times that were set stay, though content follows them to the device
+        // times that were set remain, though content reaches the device after them
         let time = |tv_sec| Timespec { tv_sec, tv_nsec: 123_456_789 };
         let times = Timestamps { last_access: time(5), last_modification: time(1_000_000_007) };
         rustix::fs::futimens(&model.file, &times).expect("futimens");
@@ -102,7 +101,8 @@ fn what_is_cached_arrives() {
     }
 }
 
-/// Whether the image, as it is now, holds a file with this content: after the journal is replayed, where there is one.
+/// Whether the image in its current state contains a file with this content: after a replay of the journal, where there
+/// is one.
 fn contains(image: &Path, name: &str, content: &[u8]) -> bool {
     let copy = tempfile::NamedTempFile::new().expect("a temporary file");
     fs::copy(image, copy.path()).expect("copy");
@@ -136,7 +136,7 @@ fn what_was_synced_is_on_the_device() {
         assert!(contains(image.path(), "a", &content));
         let mounts = fs::read_to_string("/proc/self/mounts").expect("the list of mounts");
         let hears_of_sync = |line: &str| line.contains(&format!(" {} fuseblk ", served.path().display()));
-        // of sync(2) the server hears only where the system had a loop device to spare
+        // the server receives sync(2) only where the system had a free loop device
         if mounts.lines().any(hears_of_sync) {
             let content = (0..700).map(|n| change(n * 4099, b"once more")).last().expect("some");
             rustix::fs::syncfs(&file).expect("syncfs");
@@ -162,7 +162,7 @@ fn a_file_that_replaces_another_is_there_before_the_other_goes() {
     if !ready() || !testkit::need(&["python3"]) {
         return;
     }
-    // each page that comes alone is a flush with `sync`, so that takes its time
+    // with `sync` each page write is a flush, so that takes long
     for (more, how, size) in [
         ("writeback_cache", "written", 8192),
         ("writeback_cache", "mapped", 8192),
@@ -223,7 +223,7 @@ fn a_file_whose_content_has_no_space_replaces_no_other() {
     }
 }
 
-/// Flags of chattr(1).
+/// Sets flags with chattr(1).
 fn chattr(flags: &str, path: &Path) {
     tools::must("chattr", &[flags.as_ref(), path.as_os_str()]);
 }
@@ -252,7 +252,7 @@ fn files_that_only_grow_can_be_synced_and_closed() {
         file.write_all(b"four\n").expect("write");
         let seen = file.metadata().expect("stat");
         drop(file);
-        // by hand they are as they were
+        // times set explicitly remain
         let other = Timestamps { last_access: time(5), last_modification: time(6) };
         assert_eq!(rustix::fs::futimens(&before, &other), Err(Errno::PERM));
         let file = File::open(&path).expect("open");
@@ -283,7 +283,7 @@ fn holes_are_not_reported_where_data_is_cached() {
     let file = File::create_new(served.path().join("a")).expect("create");
     file.set_len(1 << 20).expect("longer");
     file.write_all_at(&[1; 5000], 500_000).expect("write");
-    // all of it may be data, but what is data must not be said to be a hole
+    // all of it may be data, but data must not be reported as a hole
     let data = rustix::fs::seek(&file, SeekFrom::Data(0)).expect("seek");
     assert!(data <= 500_000, "{data}");
     let hole = rustix::fs::seek(&file, SeekFrom::Hole(500_000)).expect("seek");

@@ -1,4 +1,4 @@
-//! Volumes mounted for writing, as programs use them, over both transports. e2fsck checks what is left.
+//! Volumes mounted for writing, as programs use them, over both transports. e2fsck checks the result.
 
 mod common;
 
@@ -116,7 +116,7 @@ fn names_are_moved_as_the_flags_say() {
     fs::create_dir_all(path("x/y/z")).expect("mkdir");
     assert_eq!(rename("x", "x/y/z/x", RenameFlags::empty()), Err(Errno::INVAL));
 
-    // the kernel hands names of more than 255 bytes on
+    // the kernel passes on names of more than 255 bytes
     let long = "n".repeat(255);
     File::create(path(&long)).expect("create");
     let longer = "n".repeat(256);
@@ -194,7 +194,7 @@ fn space_is_allocated_and_freed() {
     allocate(FallocateFlags::PUNCH_HOLE | same_size, 4096, 8192).expect("punch");
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(0)), Ok(4096));
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(4096)), Ok(12_288));
-    // of a page that goes in part the kernel caches the rest, which may be changed through a mapping
+    // of a partially punched page the kernel caches the rest, which may be changed through a mapping
     allocate(FallocateFlags::PUNCH_HOLE | same_size, 50_000, 20_000).expect("punch");
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(12_288)), Ok(13 * 4096));
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(13 * 4096)), Ok(17 * 4096));
@@ -202,7 +202,7 @@ fn space_is_allocated_and_freed() {
     let content = fs::read(&path).expect("read");
     assert!(content[..4096].iter().all(|&b| b == 5) && content[4096..12_288].iter().all(|&b| b == 0));
     assert!(content[100_000..150_000].iter().all(|&b| b == 0) && content[150_000] == 5);
-    // the kernel's FUSE lets no other through
+    // the kernel's FUSE permits no other modes
     assert_eq!(allocate(FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
     drop(file);
     served.end().expect("the session ends well");
@@ -240,7 +240,7 @@ fn large_pieces_and_direct_ones() {
     }
 }
 
-/// A page of a program's memory, as writes past the kernel's pages want it.
+/// A page-aligned buffer, as direct writes require.
 #[repr(align(4096))]
 struct Pages([u8; 39 * 4096]);
 
@@ -317,7 +317,7 @@ fn many_threads_at_once() {
     }
 }
 
-/// Opens a file in ways that an immutable and an append-only one refuse, and says how each went.
+/// Opens a file in ways that an immutable and an append-only one refuse, and prints each outcome.
 const WAYS: &str = "import fcntl, mmap, os, sys\n\
     path, how = sys.argv[1:]\n\
     def way(name, work):\n\
@@ -370,7 +370,7 @@ fn immutable_and_append_only_files_are_neither_opened_nor_overwritten() {
             assert_eq!(String::from_utf8_lossy(&ways.stdout), refused, "{format:?} {options}: {ways:?}");
             is_soon(&path, content.as_bytes());
             if flag == "a" {
-                // what is appended past the kernel's pages is in what others read
+                // data appended past the page cache is visible to other readers
                 let (mut log, mut reader) =
                     (OpenOptions::new().append(true).open(&path).expect("open"), File::open(&path).expect("open"));
                 let mut seen = String::new();
@@ -390,7 +390,7 @@ fn immutable_and_append_only_files_are_neither_opened_nor_overwritten() {
     }
 }
 
-/// Whether a file has this content when the kernel has forgotten pages that were refused.
+/// Waits until a file has this content: until the kernel has forgotten pages that were refused.
 fn is_soon(path: &Path, content: &[u8]) {
     let begin = std::time::Instant::now();
     while fs::read(path).expect("read") != content {
@@ -414,7 +414,7 @@ fn what_is_appended_with_o_sync_is_durable_where_the_kernel_sends_no_fsync() {
             let how = i32::try_from(how.bits()).expect("a flag of open(2)");
             let mut log = OpenOptions::new().append(true).custom_flags(how).open(&path).expect("open");
             log.write_all(b"two\n").expect("write");
-            // as the device would be found after a crash
+            // the state of the device after a crash
             let copy = tempfile::NamedTempFile::new().expect("a temporary file");
             fs::copy(image.path(), copy.path()).expect("copy");
             let again = serve(copy.path());
@@ -424,7 +424,7 @@ fn what_is_appended_with_o_sync_is_durable_where_the_kernel_sends_no_fsync() {
     }
 }
 
-/// Changes a file through a mapping before it gets a flag, and after.
+/// Changes a file through a mapping before and after it gets a flag.
 const MAPPED: &str = "import mmap, os, subprocess, sys\n\
     path, flag = sys.argv[1:]\n\
     f = os.open(path, os.O_RDWR); m = mmap.mmap(f, 8192)\n\
@@ -447,7 +447,7 @@ fn what_mappings_change_of_a_file_that_becomes_immutable_or_append_only_is_not_s
             fs::write(&path, [b'o'; 8192]).expect("write");
             let done = Command::new("python3").args(["-c", MAPPED]).arg(&path).arg(flag).output().expect("python3");
             assert!(done.status.success() && done.stdout.is_empty(), "{options} +{flag}: {done:?}");
-            // what was written before stays, as on ext4
+            // data written before remains, as on ext4
             let mut expected = [b'o'; 8192];
             expected[..6].copy_from_slice(b"before");
             is_soon(&path, &expected);
@@ -477,8 +477,8 @@ fn unmounted_with_data_in_flight_again_and_again() {
             .lines()
             .any(|line| line.contains(served.path().to_str().expect("UTF-8")) && line.contains(" fuseblk.extant rw,"));
         if on_device {
-            // all is on the device when umount(8) returns, although the session may end a moment later
-            // a program that another test starts just now has the file open until it is executed
+            // all changes are durable when umount(8) returns, although the session may end a moment later
+            // a program that another test starts at this moment has the file open until its exec
             let begin = std::time::Instant::now();
             while tools::run("umount", &[served.path().as_os_str()]).exit != Some(0) {
                 assert!(begin.elapsed().as_secs() < 30, "it stays busy");
@@ -529,14 +529,14 @@ fn other_users_may_do_what_modes_and_lists_allow() {
     let sub = fs::metadata(root.join("group/sub")).expect("stat");
     assert_eq!((sub.uid(), sub.gid(), sub.mode() & 0o2000), (4321, 5555, 0o2000));
     assert_eq!(fs::metadata(root.join("group/f")).expect("stat").gid(), 5555);
-    // a write by another user takes set-user-id off, root's does not
+    // a write by another user removes set-user-id, root's does not
     fs::write(root.join("open/suid"), "x").expect("write");
     fs::set_permissions(root.join("open/suid"), Permissions::from_mode(0o6777)).expect("chmod");
     OpenOptions::new().append(true).open(root.join("open/suid")).expect("open").write_all(b"y").expect("write");
     assert_eq!(fs::metadata(root.join("open/suid")).expect("stat").mode() & 0o7777, 0o6777);
     assert!(may("echo z >> open/suid"));
     assert_eq!(fs::metadata(root.join("open/suid")).expect("stat").mode() & 0o7777, 0o777);
-    // where the group may not execute the file, set-group-id stays with those who are in it
+    // where the group may not execute the file, set-group-id remains for its members
     for (groups, script, left) in [
         ("4321", ": > open/sgid", 0o767),
         ("4321", "echo x >> open/sgid", 0o767),
@@ -553,7 +553,7 @@ fn other_users_may_do_what_modes_and_lists_allow() {
     assert_consistent(image.path());
 }
 
-/// A device that can be made to fail, to panic, or to wait.
+/// A device that fails, panics or blocks on request.
 struct Moody {
     inner: MemoryDevice,
     mood: AtomicU8,
@@ -597,7 +597,7 @@ impl BlockDevice for Moody {
 
     fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
         if self.is(FAILS_WRITES) {
-            // beyond the end: an error of the device
+            // beyond the end: a device error
             return self.inner.write(u64::MAX / 2, data);
         }
         self.inner.write(offset, data)
@@ -659,7 +659,7 @@ fn a_panic_makes_the_volume_read_only_and_the_mount_lives() {
     assert_eq!(errno(&e), Some(Errno::ROFS), "{e}");
     assert_eq!(served.path().join("deep").read_dir().expect("list").count(), 1);
     assert_eq!(fs::read(served.path().join("f")).expect("read"), b"before");
-    assert!(served.problems().iter().any(|p| p.contains("an error in Extant itself: a bug that strikes")));
+    assert!(served.problems().iter().any(|p| p.contains("an internal error of Extant: a bug that strikes")));
     assert!(served.end().is_err());
 }
 

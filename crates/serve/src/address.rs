@@ -1,20 +1,20 @@
-//! The address to listen at, as a user writes it.
+//! Listening addresses, as a user writes them.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// A place to listen at.
+/// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A socket in the file system: `unix:PATH`.
+    /// A Unix socket: `unix:PATH`.
     Unix(PathBuf),
-    /// A port of one address of this machine: `HOST:PORT`.
+    /// A TCP port of one address of this machine: `HOST:PORT`.
     Tcp(String),
 }
 
-/// A text that names no place to listen at.
+/// An invalid listening address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an address: write unix:PATH or HOST:PORT, such as 127.0.0.1:10809 or [::1]:10809")]
 pub struct BadAddress(String);
@@ -28,7 +28,7 @@ impl FromStr for Address {
             return if path.is_empty() || path.contains('\0') { Err(bad()) } else { Ok(Self::Unix(path.into())) };
         }
         let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
-        // an address of IPv6 has colons of its own
+        // an IPv6 address contains colons
         let bracketed = host.starts_with('[') && host.ends_with(']');
         let plain = !host.is_empty() && !host.contains([':', '/', '[', ']']);
         if (bracketed || plain) && port.bytes().all(|digit| digit.is_ascii_digit()) && port.parse::<u16>().is_ok() {
@@ -39,12 +39,12 @@ impl FromStr for Address {
     }
 }
 
-/// The URI of an export behind the socket at `path`.
+/// The URI of an export on the Unix socket at `path`.
 pub(crate) fn unix_uri(path: &Path, name: &str) -> String {
     format!("nbd+unix:///{}?socket={}", escaped(name.as_bytes()), escaped(path.as_os_str().as_bytes()))
 }
 
-/// The URI of an export at `place`.
+/// The URI of an export at the TCP address `place`.
 pub(crate) fn tcp_uri(place: impl std::fmt::Display, name: &str) -> String {
     format!("nbd://{place}/{}", escaped(name.as_bytes()))
 }

@@ -1,8 +1,8 @@
-//! Memory for the requests of one connection.
+//! The memory limit for the requests of one connection.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// Bytes that requests of one connection may take together. Who wants more waits until others are done.
+/// The free bytes of one connection's limit. A request that needs more waits until others are done.
 #[derive(Debug)]
 pub(crate) struct Budget {
     free: Mutex<u64>,
@@ -21,7 +21,7 @@ impl Budget {
         Self { free: Mutex::new(bytes), freed: Condvar::new() }
     }
 
-    /// Waits for `bytes`, which must not be more than the whole.
+    /// Waits until `bytes` are free; `bytes` must not exceed the limit.
     pub(crate) fn grant(&self, bytes: u64) -> Grant<'_> {
         let mut free = self.free();
         while *free < bytes {

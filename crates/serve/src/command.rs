@@ -1,64 +1,64 @@
-//! Which requests are carried out: a pure function of the request and of what was agreed on.
+//! The check whether a request is permitted: a pure function of the request and of the negotiated options.
 
 use crate::handshake::{Agreed, Description};
 use crate::wire::{Errno, PAYLOAD_MAX, Request, command, command_flag};
 
-/// A request that is inside the export and has only flags that it may have.
+/// A valid request: inside the export, with permitted flags only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Read `len` bytes, at most [`PAYLOAD_MAX`].
     Read {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Number of bytes.
+        /// Length in bytes.
         len: u32,
     },
-    /// Write as many bytes as came with the request.
+    /// Write the payload of the request.
     Write {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
         /// Durable before the reply.
         durable: bool,
     },
     /// Write zeroes.
     WriteZeroes {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Number of bytes.
+        /// Length in bytes.
         len: u64,
-        /// They may become a hole.
+        /// The zeroes may be stored as a hole.
         may_be_hole: bool,
         /// Durable before the reply.
         durable: bool,
     },
     /// Discard.
     Trim {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Number of bytes.
+        /// Length in bytes.
         len: u64,
         /// Durable before the reply.
         durable: bool,
     },
-    /// Make durable what was acknowledged.
+    /// Make all acknowledged writes durable.
     Flush,
-    /// Say which bytes are holes.
+    /// Report which bytes are holes.
     BlockStatus {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Number of bytes.
+        /// Length in bytes.
         len: u64,
-        /// One extent is enough.
+        /// Report one extent only.
         one: bool,
     },
 }
 
-/// Why a request is not carried out.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// For programs.
+    /// The error number, for programs.
     pub error: Errno,
-    /// For people.
+    /// The message, for users.
     pub sentence: String,
 }
 
@@ -68,17 +68,17 @@ impl Refusal {
     }
 }
 
-/// The number of bytes that follow a request, also one that is refused.
+/// The length of the payload of a request, including a request that is refused.
 #[must_use]
 pub fn payload(request: &Request) -> u32 {
     if request.command == command::WRITE { request.len } else { 0 }
 }
 
-/// The command in a request.
+/// Checks a request and returns its command.
 ///
 /// # Errors
-/// EINVAL for an unknown command or flag, no bytes, too many, or bytes beyond the end; ENOSPC for a change beyond the
-/// end; EPERM for a change to a read-only export.
+/// EINVAL for an unknown command or flag, a length of 0 or above the maximum, or a range beyond the end; ENOSPC for a
+/// change beyond the end; EPERM for a change to a read-only export.
 pub fn admit(request: &Request, export: &Description, agreed: Agreed) -> Result<Command, Refusal> {
     let invalid = |sentence: &str| Err(Refusal::new(Errno::Inval, sentence));
     let allowed = match request.command {
@@ -91,9 +91,9 @@ pub fn admit(request: &Request, export: &Description, agreed: Agreed) -> Result<
     if changes && export.read_only {
         return Err(Refusal::new(Errno::Perm, "the export is read-only"));
     }
-    // clients set this flag on commands that do not write, too, and servers must take it
+    // clients set FUA also on commands that do not write, and servers must accept it
     if request.flags & !(allowed | command_flag::FUA) != 0 {
-        return invalid("a flag that this command does not have");
+        return invalid("a flag that is invalid for this command");
     }
     if request.command == command::FLUSH {
         return Ok(Command::Flush);
@@ -111,14 +111,14 @@ pub fn admit(request: &Request, export: &Description, agreed: Agreed) -> Result<
         command::BLOCK_STATUS if agreed.allocation => {
             Command::BlockStatus { offset, len, one: request.flags & command_flag::REQ_ONE != 0 }
         }
-        command::BLOCK_STATUS => return invalid("block status was not agreed on"),
+        command::BLOCK_STATUS => return invalid("block status was not negotiated"),
         _ => return invalid("unknown command"),
     };
     if len == 0 {
-        return invalid("a request of no bytes");
+        return invalid("the length of the request is 0");
     }
     if matches!(request.command, command::READ | command::WRITE) && request.len > PAYLOAD_MAX {
-        return invalid("more bytes than one request may have");
+        return invalid("the request exceeds the maximum length");
     }
     if offset.checked_add(len).is_none_or(|end| end > export.len) {
         let error =

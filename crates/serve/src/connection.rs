@@ -1,11 +1,12 @@
-//! One client, from the greeting to the end: the handshake, then requests. Any bytes in, any bytes out; no sockets.
+//! One client connection, from the greeting to the end: the handshake, then requests. It reads and writes bytes and
+//! does not depend on sockets.
 //!
-//! 1. Several workers serve a connection. One at a time reads a request with its payload, then carries it out while the
-//!    next worker reads; replies are written whole, in the order in which requests are done.
-//! 2. A request is carried out when all of it has arrived, and replied to when it is done. A client that disappears in
-//!    the middle of one leaves no part of it.
-//! 3. Memory is bounded by [`MEMORY`] a connection, whatever lengths a client announces.
-//! 4. Once `stop` is set no request is begun; those under way are carried out and replied to.
+//! 1. Several workers serve a connection. One at a time reads a request with its payload, then executes it while the
+//!    next worker reads; replies are written whole, in the order in which requests finish.
+//! 2. A request is executed when all of it has arrived, and answered when it is done. If a client disconnects in the
+//!    middle of a request, no part of that request is executed.
+//! 3. Memory is limited to [`MEMORY`] for each connection, whatever lengths a client announces.
+//! 4. After `stop` is set no request is started; those in progress are finished and answered.
 
 use parking_lot::Mutex;
 use std::io::{self, Read, Write};
@@ -18,21 +19,21 @@ use crate::export::Export;
 use crate::handshake::{Agreed, Handshake, Next};
 use crate::wire::{self, OPTION_DATA_MAX, OPTION_HEADER_LEN, PAYLOAD_MAX, REQUEST_LEN, Request, command};
 
-/// Requests of one connection that are carried out at the same time.
+/// The number of requests of one connection that are executed concurrently.
 pub const WORKERS: usize = 8;
-/// Bytes of payload in memory for one connection.
+/// The memory for the payload of one connection, in bytes.
 pub const MEMORY: u64 = 2 * PAYLOAD_MAX as u64;
 
-/// Why a connection ended before its client said so.
+/// The reason why a connection ended before its client disconnected.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The client is gone, or does not read or write.
+    /// The connection is closed, or does not accept data.
     #[error("the client disconnected")]
     Gone,
-    /// It did nothing for too long.
+    /// The client was inactive for too long.
     #[error("the handshake took too long")]
     Slow,
-    /// It does not follow the protocol.
+    /// The client violates the protocol.
     #[error("the client does not follow the protocol: {0}")]
     Protocol(&'static str),
     /// Another error of the connection.
@@ -51,10 +52,10 @@ impl From<io::Error> for Ended {
     }
 }
 
-/// Agrees with a client on what it wants; `None` where it wants nothing.
+/// Performs the handshake with a client; `None` where the client ends it.
 ///
 /// # Errors
-/// Why the connection is to be closed.
+/// The reason why the connection must be closed.
 pub fn shake_hands(
     export: &Export,
     input: &mut impl Read,
@@ -90,11 +91,11 @@ pub fn shake_hands(
     Ok(None)
 }
 
-/// Serves the requests of a client until it disconnects, is gone, or `stop` is set. `problem` takes a sentence for each
-/// request that failed because of the device.
+/// Serves the requests of a client until it disconnects, the connection closes, or `stop` is set. `problem` receives a
+/// sentence for each request that failed because of the device.
 ///
 /// # Errors
-/// Why it ended, unless the client said so.
+/// The reason why the connection ended, unless the client disconnected.
 pub fn serve_requests<R: Read + Send, W: Write + Send>(
     export: &Export,
     agreed: Agreed,
@@ -115,7 +116,7 @@ pub fn serve_requests<R: Read + Send, W: Write + Send>(
     };
     thread::scope(|scope| {
         let others: Vec<_> = (1..WORKERS)
-            // where the system has no more threads, fewer do
+            // without resources for more threads, fewer workers serve
             .map_while(|_| {
                 thread::Builder::new().name("nbd worker".into()).spawn_scoped(scope, || connection.work()).ok()
             })
@@ -123,7 +124,7 @@ pub fn serve_requests<R: Read + Send, W: Write + Send>(
         let mut outcome = connection.work();
         for other in others {
             let theirs = other.join().unwrap_or(Err(Ended::Io(io::Error::other("a worker panicked"))));
-            // the first error of any
+            // the first error counts
             outcome = outcome.and(theirs);
         }
         outcome
@@ -136,7 +137,7 @@ struct Connection<'a, R, W> {
     input: Mutex<Input<R>>,
     output: Mutex<W>,
     budget: Budget,
-    /// Replies cannot be written any more.
+    /// Whether writing a reply failed.
     lost: AtomicBool,
     stop: &'a AtomicBool,
     problem: &'a (dyn Fn(&str) + Sync),
@@ -144,11 +145,11 @@ struct Connection<'a, R, W> {
 
 struct Input<R> {
     source: R,
-    /// The client may send more.
+    /// Whether the client may send more requests.
     open: bool,
 }
 
-/// A request that has arrived as a whole, with the memory for it.
+/// A request that has fully arrived, with the memory for it.
 struct Arrived<'a> {
     request: Request,
     payload: Vec<u8>,
@@ -156,11 +157,11 @@ struct Arrived<'a> {
 }
 
 impl<R: Read, W: Write> Connection<'_, R, W> {
-    /// Reads requests and carries them out, one after the other, until there are no more.
+    /// Reads and executes requests, one at a time, until there are no more.
     fn work(&self) -> Result<(), Ended> {
         while let Some(arrived) = self.next()? {
             let request = &arrived.request;
-            // what was read for a write is accounted for; what a read will take is not yet
+            // the memory of a write's payload is granted already; that of a read's data is not
             let wanted = if request.command == command::READ { u64::from(request.len.min(PAYLOAD_MAX)) } else { 0 };
             let _memory = self.budget.grant(wanted);
             let answer = self.export.answer(request, self.agreed, &arrived.payload);
@@ -170,7 +171,7 @@ impl<R: Read, W: Write> Connection<'_, R, W> {
             }
             let mut output = self.output.lock();
             if let Err(e) = output.write_all(&answer.reply).and_then(|()| output.flush()) {
-                // a reply of which a part was written leaves nothing that could follow it
+                // after a partial reply the stream is unusable
                 self.lost.store(true, Ordering::SeqCst);
                 return Err(e.into());
             }
@@ -186,7 +187,7 @@ impl<R: Read, W: Write> Connection<'_, R, W> {
         }
         let arrived = self.arrive(&mut input.source);
         input.open = matches!(arrived, Ok(Some(_)));
-        // a stop shuts the way in: that nothing arrives then is no fault of the client
+        // a stop shuts down the read side: an incomplete request is then not the client's fault
         if self.stop.load(Ordering::SeqCst) { Ok(arrived.ok().flatten()) } else { arrived }
     }
 
@@ -198,7 +199,7 @@ impl<R: Read, W: Write> Connection<'_, R, W> {
         }
         let len = payload(&request);
         if len > PAYLOAD_MAX {
-            // the reply will refuse it; what follows it can still be read
+            // the reply will refuse it; the next request can still be read
             skip(source, len)?;
             return Ok(Some(Arrived { request, payload: Vec::new(), _memory: None }));
         }
@@ -208,7 +209,7 @@ impl<R: Read, W: Write> Connection<'_, R, W> {
     }
 }
 
-/// Reads a header; `None` where the client has closed the connection before it.
+/// Reads a header; `None` where the client closed the connection before it.
 fn header<const N: usize>(input: &mut impl Read) -> io::Result<Option<[u8; N]>> {
     let mut bytes = [0; N];
     let mut rest = &mut bytes[..];
@@ -224,14 +225,14 @@ fn header<const N: usize>(input: &mut impl Read) -> io::Result<Option<[u8; N]>> 
     Ok(Some(bytes))
 }
 
-/// Reads `len` bytes. The system has no page of memory for them before they arrive.
+/// Reads `len` bytes. Memory is allocated only as they arrive.
 fn take(input: &mut impl Read, len: u32) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(len as usize);
     input.by_ref().take(u64::from(len)).read_to_end(&mut bytes)?;
     if bytes.len() < len as usize { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
 }
 
-/// Reads `len` bytes and forgets them.
+/// Reads `len` bytes and discards them.
 fn skip(input: &mut impl Read, len: u32) -> io::Result<()> {
     let skipped = io::copy(&mut input.by_ref().take(u64::from(len)), &mut io::sink())?;
     if skipped < u64::from(len) { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! A device that NBD clients see, and what each command does to it.
+//! A device as seen by NBD clients, and the execution of their commands.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::handshake::{Agreed, Description};
 use crate::served::Served;
 use crate::wire::{self, Errno, Request, chunk};
 
-/// The most extents in one reply: a client asks again for the rest.
+/// The maximum number of extents in one reply: a client requests the rest.
 const EXTENTS: usize = 1024;
 
 /// A device with its name.
@@ -19,17 +19,17 @@ pub struct Export {
     description: Description,
 }
 
-/// A reply, and what the operator should hear of.
+/// A reply, with a message for the operator.
 #[derive(Debug)]
 pub struct Answer {
     /// The bytes for the client.
     pub reply: Vec<u8>,
-    /// The device failed: a sentence.
+    /// The error of the device as a sentence, if it failed.
     pub problem: Option<String>,
 }
 
 impl Export {
-    /// `device` under `name`; every change is refused where `read_only` or the device says so.
+    /// The export of `device` under `name`; every change is refused if `read_only` is set or the device is read-only.
     pub fn new(device: Arc<dyn BlockDevice>, name: &str, read_only: bool) -> Self {
         let device = Served::new(device, read_only);
         let description = Description {
@@ -41,14 +41,14 @@ impl Export {
         Self { device, description }
     }
 
-    /// The description of it that clients get.
+    /// The description for clients.
     #[must_use]
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// Carries out a request and makes the reply. `payload` has the bytes of a write, and none where there were more
-    /// than a request may have: such a request is refused.
+    /// Executes a request and creates its reply. `payload` contains the bytes of a write; it is empty where there were
+    /// more than the maximum, and such a request is refused.
     #[must_use]
     pub fn answer(&self, request: &Request, agreed: Agreed, payload: &[u8]) -> Answer {
         let outcome = command::admit(request, &self.description, agreed)
@@ -71,10 +71,10 @@ impl Export {
         Answer { reply, problem }
     }
 
-    /// Makes durable all writes that were acknowledged to any client.
+    /// Makes all writes durable that were acknowledged to any client.
     ///
     /// # Errors
-    /// Those of the device; after one that failed every later one does.
+    /// Errors of the device; after a failed flush every later one fails.
     pub fn flush(&self) -> Result<(), Error> {
         self.device.flush()
     }
@@ -110,7 +110,7 @@ impl Export {
         } else {
             wire::put_simple_reply(&mut head, cookie, None);
         }
-        // one piece of memory, which the device fills behind the header
+        // one buffer, which the device fills after the header
         let mut reply = vec![0; head.len() + len as usize];
         if let Some((front, data)) = reply.split_at_mut_checked(head.len()) {
             front.copy_from_slice(&head);
@@ -127,7 +127,7 @@ impl Export {
         while at < end {
             let extent = self.device.extent(at, end - at)?;
             let known = extent.len.clamp(1, end - at);
-            // a hole, and zero
+            // the flags for a hole and for zeroes
             let flags = if extent.hole { 3 } else { 0 };
             let full = extents.len() == most;
             match extents.last_mut().filter(|last| last.1 == flags) {
@@ -148,7 +148,7 @@ impl Export {
     }
 }
 
-/// Why a request has no success to report.
+/// The reason why a request failed.
 enum Failure {
     Refused(Refusal),
     Device(Error),
@@ -160,7 +160,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The protocol's number for an error of the device.
+/// The protocol's error number for an error of the device.
 fn number(e: &Error) -> Errno {
     match e {
         Error::ReadOnly(_) => Errno::Perm,

@@ -1,7 +1,7 @@
 //! A device as one file of a FUSE file system, for programs that open files and for the kernel's loop devices.
 //!
-//! The kernel caches none of its content: what is read and written goes past its pages, so a write that returned is
-//! with the device, and fsync(2) is a flush. The file has the device's length for good.
+//! The kernel caches none of its content: reads and writes bypass the page cache, so a write has reached the device
+//! when it returns, and fsync(2) is a flush. The length of the file is that of the device and never changes.
 
 use std::io;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use rustix::process::{getgid, getpid, getuid};
 
 use crate::served::Served;
 
-/// Failures of the device that are reported; a broken disk would fill the log with them.
+/// The maximum number of reported device failures, so that a broken disk does not fill the log.
 pub const PROBLEMS: u64 = 100;
 
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
-/// The types of the root and of the file in a listing: of the mode, without its permission bits.
+/// The shift from a mode to the file type in a listing.
 const TYPES: u32 = 12;
-/// The time for which the kernel may cache what it gets, in seconds: nothing changes.
+/// The time for which the kernel may cache attributes and names, in seconds: they never change.
 const ALWAYS: u64 = 365 * 24 * 3600;
-/// `whence` of lseek(2).
+/// The values of `whence` in lseek(2).
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 /// The options for a device as a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileOptions {
-    /// Its name: no `/`, no zero byte, neither `.` nor `..`, 255 bytes at most.
+    /// The name: no `/`, no zero byte, neither `.` nor `..`, 255 bytes at most.
     pub name: String,
-    /// Refuse all changes.
+    /// Refuses all changes.
     pub read_only: bool,
-    /// fallocate(2) punches holes, which read as zeroes. Where it does not, the kernel writes zeroes itself where it
-    /// needs them, and discards nothing: better where holes cost the device as much as what they replace.
+    /// fallocate(2) punches holes, which read as zeroes. If disabled, the kernel writes zeroes itself where it needs
+    /// them, and discards nothing: better where holes cost the device as much as the data they replace.
     pub punch: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct FileOptions {
 pub struct File {
     device: Served,
     options: FileOptions,
-    /// Nothing is changed any more.
+    /// Whether changes are refused because the file system is stopping.
     stopped: AtomicBool,
     since: i64,
     problems: AtomicU64,
@@ -54,7 +54,7 @@ pub struct File {
 }
 
 impl File {
-    /// `report` gets a sentence where the device fails, the first [`PROBLEMS`] times.
+    /// Creates the file system. `report` receives a sentence when the device fails, the first [`PROBLEMS`] times.
     pub fn new(
         device: Arc<dyn BlockDevice>,
         options: FileOptions,
@@ -93,7 +93,7 @@ impl File {
         }
     }
 
-    /// The number of an error, which is reported.
+    /// Reports an error and returns its number.
     fn failed(&self, e: &Error) -> Errno {
         match self.problems.fetch_add(1, Ordering::Relaxed) {
             count if count < PROBLEMS => (self.report)(&e.to_string()),
@@ -116,7 +116,7 @@ impl File {
         result.map_err(|e| self.failed(&e))
     }
 
-    /// Whether something may be changed.
+    /// Checks that changes are permitted.
     fn admit(&self) -> Answer<()> {
         match (self.device.read_only(), self.stopped.load(Ordering::Acquire)) {
             (true, _) => Err(Errno::ROFS),
@@ -161,7 +161,7 @@ impl File {
         })
     }
 
-    /// As much as there is space for, as on a device.
+    /// Writes as much as fits before the end, as on a device.
     fn write(&self, offset: u64, data: &[u8], sync: bool, reply: &mut Reply<'_>) -> Answer<()> {
         self.admit()?;
         let left = self.device.len().saturating_sub(offset);
@@ -184,7 +184,7 @@ impl File {
             if !self.options.punch {
                 return Err(Errno::OPNOTSUPP);
             }
-            // what lies beyond the end is nothing already
+            // a range beyond the end is empty
             return if inside == 0 { Ok(()) } else { self.done(self.device.write_zeroes(offset, inside, false)) };
         }
         if end > self.device.len() {
@@ -193,7 +193,7 @@ impl File {
         if kind == FallocateFlags::ZERO_RANGE {
             self.done(self.device.allocate_zeroes(offset, length, false))
         } else if kind.is_empty() {
-            // all of it has its space
+            // all blocks are allocated
             Ok(())
         } else {
             Err(Errno::OPNOTSUPP)
@@ -215,7 +215,7 @@ impl File {
             }
             at += extent.len.max(1);
         }
-        // behind the last byte there is a hole
+        // after the last byte there is a hole
         if hole && offset < len { reply.number(len) } else { Err(Errno::NXIO) }
     }
 
@@ -247,7 +247,7 @@ impl Filesystem for File {
                 if other_size || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
                     return Err(Errno::PERM);
                 }
-                // its times are those of the server's start
+                // the times are those of the server's start
                 reply.attr(&attr, ALWAYS)
             }
             Operation::Open { flags } => {

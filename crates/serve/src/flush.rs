@@ -1,9 +1,9 @@
-//! Flushes of all connections, made one at a time, each for all who wait.
+//! Flushes for all connections: one at a time, each for all waiting requests.
 //!
-//! 1. A flush returns after a flush of the device that *began* after it was asked for. Who asks while one is under
-//!    way waits for the next, and that one serves all who came meanwhile.
-//! 2. After a flush that failed, nothing that was acknowledged before it can be promised any more, and nothing is
-//!    written any more: every later flush and change fails. Reads go on.
+//! 1. A flush returns after a flush of the device that *began* after it was requested. A request that arrives during a
+//!    flush waits for the next one, which serves all requests that arrived meanwhile.
+//! 2. After a failed flush, durability of earlier acknowledged writes is no longer guaranteed, and nothing is written:
+//!    every later flush and change fails. Reads continue.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -18,24 +18,24 @@ pub(crate) struct Flushes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Flushes of the device that began, and the newest that returned with success.
+    /// The number of device flushes that began, and of the newest that succeeded.
     begun: u64,
     done: u64,
     running: bool,
     failed: bool,
 }
 
-/// Why a flush did not succeed.
+/// The reason why a flush did not succeed.
 #[derive(Debug)]
 pub(crate) enum Unflushed {
     /// This one failed.
     Now(Error),
-    /// Another one did, before or for several who waited.
+    /// Another one failed before, or on behalf of several waiting requests.
     Before,
 }
 
 impl Flushes {
-    /// Makes durable all writes of any client that had returned; `device` flushes the device.
+    /// Makes all returned writes of any client durable; `device` flushes the device.
     pub(crate) fn flush(&self, device: impl Fn() -> Result<(), Error>) -> Result<(), Unflushed> {
         let mut state = self.state();
         let needed = state.begun + 1;
@@ -66,7 +66,7 @@ impl Flushes {
         }
     }
 
-    /// Whether a flush has failed, so that nothing may be written any more.
+    /// Whether a flush has failed, so that no further write is permitted.
     pub(crate) fn failed(&self) -> bool {
         self.state().failed
     }

@@ -1,19 +1,19 @@
-//! The agreement of client and server before the first request: a state machine that knows no socket.
+//! The negotiation between client and server before the first request: a state machine without sockets.
 //!
-//! The caller reads an option with its data, [`Handshake::option`] says what to answer and what comes next.
+//! The caller reads an option with its data; [`Handshake::option`] returns the answer and the next step.
 
 use crate::wire::{self, export_flag, handshake_flag, info, option, reply};
 
 /// The description of an export that clients get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Its name. The empty name stands for it as well.
+    /// The name. The empty name also selects it.
     pub name: String,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// Changes are refused.
+    /// Whether changes are refused.
     pub read_only: bool,
-    /// The size of request that the device likes best: a power of two, at least 512.
+    /// The preferred request size of the device: a power of two, at least 512.
     pub preferred: u32,
 }
 
@@ -36,9 +36,9 @@ impl Description {
 /// The result of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreed {
-    /// Replies come in chunks.
+    /// Replies are structured.
     pub structured: bool,
-    /// BLOCK_STATUS may be asked for.
+    /// BLOCK_STATUS is permitted.
     pub allocation: bool,
 }
 
@@ -49,7 +49,7 @@ pub enum Next {
     Option,
     /// Requests.
     Requests(Agreed),
-    /// Nothing: the connection ends.
+    /// The connection ends.
     End,
 }
 
@@ -59,7 +59,7 @@ pub struct Handshake<'a> {
     export: &'a Description,
     no_zeroes: bool,
     structured: bool,
-    /// The name of the export for which block status was chosen.
+    /// The name of the export for which block status was selected.
     allocation_of: Option<Vec<u8>>,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// Takes an option with its data, and appends the answer to `out`.
+    /// Processes an option with its data, and appends the answer to `out`.
     pub fn option(&mut self, number: u32, data: &[u8], out: &mut Vec<u8>) -> Next {
         let answer = match number {
             option::EXPORT_NAME => return self.export_name(data, out),
@@ -101,9 +101,9 @@ impl<'a> Handshake<'a> {
         Next::Option
     }
 
-    /// Refuses an option whose data was too long to be read.
+    /// Refuses an option whose data exceeds the maximum length.
     pub fn too_long(number: u32, out: &mut Vec<u8>) -> Next {
-        // this one alone has no answer
+        // this option alone has no error reply
         if number == option::EXPORT_NAME {
             return Next::End;
         }
@@ -111,10 +111,10 @@ impl<'a> Handshake<'a> {
         Next::Option
     }
 
-    /// Refuses an option because the server ends.
+    /// Refuses an option because the server is stopping.
     pub fn shut_down(number: u32, out: &mut Vec<u8>) -> Next {
         if number != option::EXPORT_NAME {
-            finish(out, number, Err((reply::ERR_SHUTDOWN, "the server ends")));
+            finish(out, number, Err((reply::ERR_SHUTDOWN, "the server is stopping")));
         }
         Next::End
     }
@@ -149,7 +149,7 @@ impl<'a> Handshake<'a> {
             put(info::NAME, &[self.export.name.as_bytes()]);
         }
         if request.wanted.contains(&info::BLOCK_SIZE) {
-            // devices take requests of any alignment
+            // devices accept requests of any alignment
             let sizes = [1, self.export.preferred, wire::PAYLOAD_MAX].map(u32::to_be_bytes);
             put(info::BLOCK_SIZE, &[sizes.as_flattened()]);
         }
@@ -170,10 +170,10 @@ impl<'a> Handshake<'a> {
     fn contexts(&mut self, number: u32, data: &[u8], out: &mut Vec<u8>) -> Answer {
         let set = number == option::SET_META_CONTEXT;
         if set {
-            self.allocation_of = None; // also where the new choice fails
+            self.allocation_of = None; // also where the new selection fails
         }
         if !self.structured {
-            return Err((reply::ERR_INVALID, "structured replies come first"));
+            return Err((reply::ERR_INVALID, "structured replies must be negotiated first"));
         }
         let request = wire::parse_contexts(data).ok_or((reply::ERR_INVALID, "malformed"))?;
         if !self.export.is_named(request.name) {
@@ -182,7 +182,7 @@ impl<'a> Handshake<'a> {
         let asked = request.queries.contains(&wire::ALLOCATION);
         let listed = !set && (request.queries.is_empty() || request.queries.contains(&&b"base:"[..]));
         if asked || listed {
-            // in a list the number means nothing
+            // in a list the ID has no meaning
             let id = if set { wire::ALLOCATION_ID } else { 0 };
             let entry = [&id.to_be_bytes(), wire::ALLOCATION].concat();
             wire::put_option_reply(out, number, reply::META_CONTEXT, &entry);
@@ -193,18 +193,18 @@ impl<'a> Handshake<'a> {
         Ok(())
     }
 
-    /// The agreement for requests to the export that the client calls `name`: block status only if it was chosen for
-    /// that.
+    /// The negotiated options for requests to the export under the client's `name`: block status only if it was
+    /// selected for that name.
     fn agreed(&self, name: &[u8]) -> Agreed {
         let allocation = self.structured && self.allocation_of.as_deref() == Some(name);
         Agreed { structured: self.structured, allocation }
     }
 }
 
-/// Success, or the kind of error and a sentence.
+/// Success, or the kind of error and a message.
 type Answer = Result<(), (u32, &'static str)>;
 
-/// Appends the last answer to an option.
+/// Appends the final answer to an option.
 fn finish(out: &mut Vec<u8>, number: u32, answer: Answer) {
     let (kind, sentence) = answer.err().unwrap_or((reply::ACK, ""));
     wire::put_option_reply(out, number, kind, sentence.as_bytes());
@@ -326,7 +326,7 @@ mod tests {
         let go = |handshake: &mut Handshake<'_>, name| answer(handshake, option::GO, &info_data(name, &[])).0;
         assert_eq!(go(&mut handshake, b"disk"), Next::Requests(Agreed { structured: true, allocation: true }));
         assert_eq!(go(&mut handshake, b""), Next::Requests(Agreed { structured: true, allocation: false }));
-        // a choice that fails leaves none
+        // a failed selection leaves none selected
         let (_, found) = answer(&mut handshake, option::SET_META_CONTEXT, &context_data(b"none", &[wire::ALLOCATION]));
         assert_eq!(kinds(found), [reply::ERR_UNKNOWN]);
         assert_eq!(go(&mut handshake, b"disk"), Next::Requests(Agreed { structured: true, allocation: false }));

@@ -1,23 +1,23 @@
-//! Block devices for other programs: an NBD server for any [`blockdev::BlockDevice`], and a FUSE file system of one
+//! Block devices for other programs: an NBD server for any [`blockdev::BlockDevice`], and a FUSE file system with one
 //! file.
 //!
-//! | file | holds |
+//! | file | content |
 //! | --- | --- |
 //! | `wire` | numbers and bytes of the protocol; pure functions |
 //! | `handshake` | options and their answers: a state machine |
-//! | `command` | which requests are admitted |
-//! | `served`, `flush` | a device that many use at once, and its flushes for all of them |
-//! | `export` | what a request of a client does to it |
+//! | `command` | the check of requests |
+//! | `served`, `flush` | a device with concurrent clients, and its flushes for all of them |
+//! | `export` | the execution of a client's requests |
 //! | `file` | the device as one file |
 //! | `connection`, `budget` | one client over any `Read` and `Write`, with bounded memory |
-//! | `address`, `socket` | where to listen; sockets of both kinds, and the file of one |
+//! | `address`, `socket` | listening addresses; Unix and TCP sockets, and the file of a Unix socket |
 //! | `server` | accepting, counting and ending connections |
 //!
-//! 1. Nothing a client sends panics, or takes memory beyond [`connection::MEMORY`] and 64 KiB for an option.
-//! 2. A reply without an error is sent when the device has returned from the request; with FUA, and to FLUSH, when a
-//!    flush of the device has returned that began after all that it covers: the writes of every connection.
-//! 3. After a flush that failed nothing is written any more, and no flush succeeds.
-//! 4. A server that is stopped carries out the requests that have arrived as a whole, replies, and flushes.
+//! 1. No bytes from a client cause a panic, or take memory beyond [`connection::MEMORY`] and 64 KiB for an option.
+//! 2. A reply without an error is sent when the device has completed the request; with FUA, and to FLUSH, when a flush
+//!    of the device has completed that began after everything it covers: the writes of every connection.
+//! 3. After a failed flush nothing is written, and no flush succeeds.
+//! 4. A server that is stopped executes the requests that have fully arrived, answers them, and flushes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

@@ -1,4 +1,4 @@
-//! A device that many use at once, through whatever protocol.
+//! A device with concurrent clients of any protocol.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,12 +8,13 @@ use blockdev::{BlockDevice, Error, Extent, Op};
 
 use crate::flush::{Flushes, Unflushed};
 
-/// The size of request that suits file systems, page caches and networks, where the device does not ask for more.
+/// The preferred request size in bytes, suited to file systems, page caches and networks; the device may prefer a
+/// larger one.
 const PREFERRED: u32 = 4096;
-/// Zeroes that are written in one request of the device.
+/// The maximum number of zeroes written in one request of the device.
 const ZEROES: u64 = 1 << 20;
 
-/// A device with the flushes of all its clients. A change that has to be `durable` returns behind a flush.
+/// A device with the flushes of all its clients. A change that must be `durable` returns after a flush.
 pub(crate) struct Served {
     device: Guarded,
     flushes: Flushes,
@@ -23,7 +24,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Every change is refused where `read_only` or the device says so.
+    /// Wraps `device`; every change is refused if `read_only` is set or the device is read-only.
     pub(crate) fn new(device: Arc<dyn BlockDevice>, read_only: bool) -> Self {
         let geometry = device.geometry();
         Self {
@@ -35,17 +36,17 @@ impl Served {
         }
     }
 
-    /// Bytes.
+    /// The length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Nothing is changed.
+    /// Whether changes are refused.
     pub(crate) fn read_only(&self) -> bool {
         self.read_only
     }
 
-    /// The best size of a request in bytes, a power of two.
+    /// The preferred size of a request in bytes, a power of two.
     pub(crate) fn preferred(&self) -> u32 {
         self.preferred
     }
@@ -67,12 +68,12 @@ impl Served {
         self.change(Op::Discard, (offset, len), durable, |device| device.discard(offset, len))
     }
 
-    /// In the cheapest way; there may be holes behind it.
+    /// Writes zeroes in the cheapest way, possibly as holes.
     pub(crate) fn write_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<(), Error> {
         self.change(Op::Write, (offset, len), durable, |device| device.write_zeroes(offset, len))
     }
 
-    /// Zeroes that take storage.
+    /// Writes zeroes with allocated storage.
     pub(crate) fn allocate_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<(), Error> {
         self.change(Op::Write, (offset, len), durable, |device| {
             device.geometry().admit(Op::Write, offset, len)?;
@@ -87,10 +88,10 @@ impl Served {
         })
     }
 
-    /// Makes durable all writes that were acknowledged to any client.
+    /// Makes all writes durable that were acknowledged to any client.
     ///
     /// # Errors
-    /// Those of the device; after one that failed every later one does.
+    /// Errors of the device; after a failed flush every later one fails.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         if self.read_only {
             return Ok(());
@@ -120,13 +121,13 @@ impl Served {
     }
 }
 
-/// The error of everything that comes after a flush that failed.
+/// The error of every change and flush after a failed flush.
 fn failed_before() -> Error {
     let source = io::Error::other("an earlier flush failed, so writes may be lost");
     Error::Io { op: Op::Flush, offset: 0, len: 0, source }
 }
 
-/// A device whose panics are errors of the request, so that one request cannot end the server.
+/// A device whose panics become errors of the request, so that no request can end the server.
 struct Guarded(Arc<dyn BlockDevice>);
 
 impl Guarded {

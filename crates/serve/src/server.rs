@@ -1,4 +1,4 @@
-//! Connections: accepted, counted, ended.
+//! Connections: accepting, counting and ending them.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -20,23 +20,23 @@ use crate::export::Export;
 use crate::socket::{Listener, Stream, Timed};
 use crate::wire::STRING_MAX;
 
-/// The time that clients may take to read their replies after the server was stopped.
+/// The time that clients have to read their replies after the server was stopped.
 const GRACE: Duration = Duration::from_secs(5);
-/// The time to wait where the system cannot accept a connection, for want of descriptors say.
+/// The delay before retrying where the system cannot accept a connection, for example for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Failures of the device that are reported; a broken disk would fill the log with them.
+/// The maximum number of reported device failures, so that a broken disk does not fill the log.
 const PROBLEMS: u64 = 100;
 
 /// The options of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The name of the export. Clients that name none get it as well.
+    /// The name of the export, which is also the default export.
     pub name: String,
-    /// Refuse all changes.
+    /// Refuses all changes.
     pub read_only: bool,
-    /// The most connections at a time.
+    /// The maximum number of connections.
     pub connections: usize,
-    /// The time that a client may take until it has chosen the export.
+    /// The time limit for a client's handshake.
     pub handshake: Duration,
 }
 
@@ -46,15 +46,15 @@ impl Default for Options {
     }
 }
 
-/// Why a server cannot serve.
+/// The reason why a server cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot listen at the address.
     #[error("cannot listen at {address}: {source}")]
     Listen {
-        /// As the user wrote it.
+        /// The address as the user wrote it.
         address: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The name of the export is longer than the protocol allows, or has a zero byte.
@@ -63,15 +63,15 @@ pub enum Error {
     /// Waiting for connections failed.
     #[error("cannot wait for connections: {0}")]
     Wait(io::Error),
-    /// The last flush failed: what was acknowledged since the one before may be lost.
+    /// The last flush failed: writes acknowledged since the one before may be lost.
     #[error("not all that was written may have reached the device: {0}")]
     Flush(blockdev::Error),
 }
 
-/// An event that an operator may want to know of.
+/// An event for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// A client has chosen the export.
+    /// A client has completed the handshake.
     Opened {
         /// The number of the connection.
         number: u64,
@@ -80,10 +80,10 @@ pub enum Notice {
     Closed {
         /// The number of the connection.
         number: u64,
-        /// Why, unless its client said so.
+        /// The reason, unless its client disconnected.
         why: Option<String>,
     },
-    /// There are as many connections as may be.
+    /// The maximum number of connections was reached.
     Full,
     /// The device failed, which needs attention.
     Problem(String),
@@ -101,7 +101,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     export: Export,
     listener: Listener,
@@ -125,10 +125,10 @@ struct Shared {
 pub struct Stopper(Arc<Shared>);
 
 impl Stopper {
-    /// No request is begun from now on; [`Server::run`] returns when those under way are done.
+    /// Stops the server: no request is started from now on; [`Server::run`] returns when those in progress are done.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::SeqCst);
-        // full is as good as written
+        // a full buffer also wakes the server
         let _ = (&self.0.wake).write(&[0]);
         self.0.open().values().for_each(|stream| stream.shut_down(Shutdown::Read));
     }
@@ -151,7 +151,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens at `address`; connections wait until [`Server::run`].
+    /// Listens at `address`; connections are accepted by [`Server::run`].
     ///
     /// # Errors
     /// [`Error::Listen`], and [`Error::Name`].
@@ -181,23 +181,23 @@ impl Server {
         Ok(Self { export, listener, options, uri, woken, shared: Arc::new(shared) })
     }
 
-    /// The URI of the export; with the port that the system chose where 0 was asked for.
+    /// The URI of the export; with the port assigned by the system if port 0 was requested.
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// A handle that stops it.
+    /// Returns a handle that stops the server.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.shared))
     }
 
-    /// Serves until it is stopped; then requests under way are done, the device is flushed, and a socket's file is
-    /// removed.
+    /// Serves until the server is stopped; then requests in progress are finished, the device is flushed, and the file
+    /// of a Unix socket is removed.
     ///
     /// # Errors
-    /// [`Error::Wait`], and [`Error::Flush`] where what was acknowledged may be lost.
+    /// [`Error::Wait`], and [`Error::Flush`] where acknowledged writes may be lost.
     pub fn run(self, notify: &(dyn Fn(Notice) + Sync)) -> Result<(), Error> {
         let Self { export, listener, options, woken, shared, .. } = self;
         let attend = |number: u64, stream: &Stream| {
@@ -217,7 +217,7 @@ impl Server {
                             notify(Notice::Full);
                             continue;
                         }
-                        // it may have been stopped before the connection was in the list
+                        // the server may have been stopped before the connection was registered
                         if shared.stopped() {
                             break Ok(());
                         }
@@ -232,7 +232,7 @@ impl Server {
                     Err(e) => break Err(e),
                 }
             };
-            // from now on nothing connects
+            // no client can connect from now on
             drop(listener);
             Stopper(Arc::clone(&shared)).stop();
             shared.end();
@@ -244,14 +244,14 @@ impl Server {
 }
 
 impl Shared {
-    /// Adds a connection; false where there are as many as may be, or the system has no descriptor for the list.
+    /// Registers a connection; `false` where the maximum number is open, or no descriptor is available.
     fn register(&self, number: u64, stream: &Stream, most: usize) -> bool {
         let mut open = self.open();
         let twin = if open.len() < most { stream.try_clone().ok() } else { None };
         twin.is_some_and(|twin| open.insert(number, twin).is_none())
     }
 
-    /// Waits for the connections to end, and after a while ends those whose clients do not read.
+    /// Waits for the connections to end; after [`GRACE`], closes those whose clients do not read.
     fn end(&self) {
         let until = Instant::now() + GRACE;
         let mut open = self.open();
@@ -266,7 +266,7 @@ impl Shared {
     }
 }
 
-/// Waits for a connection; `None` when the server is stopped.
+/// Waits for a connection; `None` after a stop.
 fn next(listener: &Listener, woken: &UnixStream, shared: &Shared) -> io::Result<Option<Stream>> {
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
@@ -279,7 +279,7 @@ fn next(listener: &Listener, woken: &UnixStream, shared: &Shared) -> io::Result<
         }
         match listener.accept() {
             Ok(stream) => return Ok(Some(stream)),
-            // another one may have taken it, or the client is gone again
+            // another thread has accepted it, or the client has disconnected
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => thread::sleep(PAUSE),
         }

@@ -1,9 +1,9 @@
-//! Sockets of both kinds, and the file of a Unix socket.
+//! Unix and TCP sockets, and the file of a Unix socket.
 //!
-//! 1. The file has the mode 0600 from its first moment.
-//! 2. What is at the path is replaced only if it is a socket of the same user to which nothing listens. One server
+//! 1. The file has the mode 0600 from its creation.
+//! 2. An existing file at the path is replaced only if it is a socket of the same user without a listener. One server
 //!    at a time does that, by a lock on the directory, so that none removes the new socket of another.
-//! 3. The file is removed when the listener is dropped, if it is still ours.
+//! 3. The file is removed when the listener is dropped, if it is still the same file.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::address::{Address, tcp_uri, unix_uri};
 
-/// Connections that wait until they are accepted.
+/// The maximum number of connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 
 /// The socket at which a server listens.
@@ -48,14 +48,14 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The connection that waits first; `WouldBlock` where none does.
+    /// The first waiting connection; `WouldBlock` where there is none.
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
-                // a client that lost its power is noticed some time
+                // with keepalive, a client without power is detected eventually
                 sockopt::set_socket_keepalive(&stream, true)?;
                 sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60))?;
                 Ok(Stream::Tcp(stream))
@@ -63,7 +63,7 @@ impl Listener {
         }
     }
 
-    /// The URI of the export `name` behind it.
+    /// The URI of the export `name` on this socket.
     pub(crate) fn uri(&self, name: &str) -> io::Result<String> {
         Ok(match self {
             Self::Unix(_, file) => unix_uri(&file.path, name),
@@ -81,7 +81,7 @@ impl AsFd for Listener {
     }
 }
 
-/// The file of a Unix socket; removed when this is dropped.
+/// The file of a Unix socket; dropping this removes it.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -92,7 +92,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let _lock = lock_directory_of(&self.path);
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // where it cannot be removed the next server finds it stale
+            // if it cannot be removed, the next server replaces it as stale
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -103,7 +103,7 @@ fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path of a socket has at most 107 bytes"))?;
     let _lock = lock_directory_of(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // the file that bind makes has the mode of the socket
+    // the file that bind(2) creates has the mode of the socket
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     match bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
@@ -117,7 +117,7 @@ fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((UnixListener::from(socket), file))
 }
 
-/// Stops other servers from replacing or removing sockets in the directory of `path`.
+/// Locks the directory of `path`: other servers cannot replace or remove sockets in it meanwhile.
 fn lock_directory_of(path: &Path) -> io::Result<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -129,7 +129,7 @@ fn lock_directory_of(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Removes a socket to which nothing listens any more.
+/// Removes a socket without a listener.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let refused = |why: &str| io::Error::new(io::ErrorKind::AlreadyExists, why);
     let found = fs::symlink_metadata(path)?;
@@ -165,9 +165,9 @@ impl Stream {
         })
     }
 
-    /// Ends reading, or both ways, also for threads that wait in them.
+    /// Shuts down reading, or both directions, also for threads that wait in them.
     pub(crate) fn shut_down(&self, way: Shutdown) {
-        // one that is closed already needs nothing
+        // a closed connection needs no shutdown
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(way),
             Self::Tcp(stream) => stream.shutdown(way),
@@ -211,7 +211,7 @@ impl Write for &Stream {
     }
 }
 
-/// A connection that may be used until some moment, or without a limit.
+/// A connection with a deadline, or without a limit.
 #[derive(Debug)]
 pub(crate) struct Timed<'a> {
     stream: &'a Stream,
@@ -219,12 +219,12 @@ pub(crate) struct Timed<'a> {
 }
 
 impl<'a> Timed<'a> {
-    /// For `limit` from now on.
+    /// Limits the connection to `limit` from now on.
     pub(crate) fn new(stream: &'a Stream, limit: Duration) -> Self {
         Self { stream, until: Instant::now().checked_add(limit) }
     }
 
-    /// From now on without a limit.
+    /// Removes the limit.
     pub(crate) fn unlimited(&mut self) -> io::Result<()> {
         self.until = None;
         self.stream.set_read_timeout(None)?;

@@ -1,43 +1,43 @@
-//! The bytes of the protocol: numbers, what a client sends read from bytes, what it gets written to bytes.
+//! The encoding of the protocol: constants, parsing of client messages, encoding of server messages.
 //!
-//! Everything here is a pure function of bytes. What is too short, too long or has the wrong magic number is `None`; no
-//! length that a client sends is trusted for more than the bytes that came with it.
+//! Everything here is a pure function of bytes. Messages that are too short, too long or have a wrong magic number are
+//! `None`; a length sent by a client is never trusted beyond the bytes that came with it.
 
-/// `NBDMAGIC`, the first bytes of a server.
+/// `NBDMAGIC`, the first bytes that a server sends.
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`, before the server's flags and before each option.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Before each answer to an option.
+/// The magic number before each answer to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Before each request.
+/// The magic number before each request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Before each simple reply.
+/// The magic number before each simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Before each chunk of a structured reply.
+/// The magic number before each chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Length of a request without the bytes of a write.
+/// The length of a request without its payload, in bytes.
 pub const REQUEST_LEN: usize = 28;
-/// Length of an option without its data.
+/// The length of an option without its data, in bytes.
 pub const OPTION_HEADER_LEN: usize = 16;
-/// The largest option that is read; the protocol's strings have at most 4 096 bytes.
+/// The maximum length of an option's data that is read; the protocol's strings have at most 4 096 bytes.
 pub const OPTION_DATA_MAX: u32 = 64 << 10;
-/// The longest name of an export, and the longest message.
+/// The maximum length of an export's name, and of a message, in bytes.
 pub const STRING_MAX: usize = 4096;
-/// The most bytes that one request reads or writes: what clients may expect of every server.
+/// The maximum number of bytes that one request reads or writes: the value that clients may assume of every server.
 pub const PAYLOAD_MAX: u32 = 32 << 20;
 
 /// Flags of the handshake: FIXED_NEWSTYLE and NO_ZEROES, for both sides.
 pub mod handshake_flag {
     /// Options are answered.
     pub const FIXED_NEWSTYLE: u16 = 1;
-    /// No 124 zero bytes behind the answer to EXPORT_NAME.
+    /// The answer to EXPORT_NAME ends without 124 zero bytes.
     pub const NO_ZEROES: u16 = 2;
 }
 
-/// Transmission flags: the abilities of an export.
+/// Transmission flags: the features of an export.
 pub mod export_flag {
-    /// The field means something.
+    /// The field is valid.
     pub const HAS_FLAGS: u16 = 1;
     /// Changes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
@@ -49,51 +49,51 @@ pub mod export_flag {
     pub const SEND_TRIM: u16 = 1 << 5;
     /// WRITE_ZEROES.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// A read may ask for its bytes in one chunk.
+    /// The DF flag of a read is supported.
     pub const SEND_DF: u16 = 1 << 7;
-    /// A flush covers what other connections have written.
+    /// A flush covers the writes of other connections.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
 }
 
 /// Options of the handshake.
 pub mod option {
-    /// Chooses an export, without an answer if there is none.
+    /// Selects an export; closes the connection if it does not exist.
     pub const EXPORT_NAME: u32 = 1;
     /// Ends the handshake.
     pub const ABORT: u32 = 2;
-    /// Asks for the names of exports.
+    /// Requests the names of exports.
     pub const LIST: u32 = 3;
-    /// Asks for encryption.
+    /// Requests encryption.
     pub const STARTTLS: u32 = 5;
-    /// Asks for properties of an export.
+    /// Requests properties of an export.
     pub const INFO: u32 = 6;
-    /// The same, and chooses it.
+    /// Requests the same, and selects the export.
     pub const GO: u32 = 7;
-    /// Asks for replies in chunks.
+    /// Requests structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Asks for the kinds of block status.
+    /// Requests the available contexts of block status.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Chooses kinds of block status.
+    /// Selects contexts of block status.
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Answers to options.
 pub mod reply {
-    /// Done.
+    /// Success.
     pub const ACK: u32 = 1;
     /// The name of an export.
     pub const SERVER: u32 = 2;
     /// A property of an export.
     pub const INFO: u32 = 3;
-    /// A kind of block status.
+    /// A context of block status.
     pub const META_CONTEXT: u32 = 4;
     /// Unknown option.
     pub const ERR_UNSUP: u32 = (1 << 31) + 1;
-    /// The option is not well formed, or comes too early.
+    /// The option is malformed, or sent too early.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
-    /// The server ends.
+    /// The server is stopping.
     pub const ERR_SHUTDOWN: u32 = (1 << 31) + 7;
     /// The option is too long.
     pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
@@ -119,11 +119,11 @@ pub mod command {
     pub const DISC: u16 = 2;
     /// Makes all acknowledged writes durable.
     pub const FLUSH: u16 = 3;
-    /// Bytes that are not needed any more.
+    /// Discards bytes.
     pub const TRIM: u16 = 4;
     /// Writes zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Asks which bytes are holes.
+    /// Requests the holes.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
@@ -131,11 +131,11 @@ pub mod command {
 pub mod command_flag {
     /// Durable before the reply.
     pub const FUA: u16 = 1;
-    /// Zeroes that take space.
+    /// Zeroes must be allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// One chunk.
+    /// One chunk only.
     pub const DF: u16 = 1 << 2;
-    /// One extent.
+    /// One extent only.
     pub const REQ_ONE: u16 = 1 << 3;
 }
 
@@ -143,22 +143,22 @@ pub mod command_flag {
 pub mod chunk {
     /// Set in the last chunk of a reply.
     pub const DONE: u16 = 1;
-    /// Nothing: success.
+    /// No content: success.
     pub const NONE: u16 = 0;
-    /// Bytes that were read.
+    /// The bytes read.
     pub const OFFSET_DATA: u16 = 1;
     /// Extents.
     pub const BLOCK_STATUS: u16 = 5;
-    /// An error and a sentence.
+    /// An error and a message.
     pub const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// The kind of block status that this server has.
+/// The context of block status that this server supports.
 pub const ALLOCATION: &[u8] = b"base:allocation";
-/// Its number in replies.
+/// Its ID in replies.
 pub const ALLOCATION_ID: u32 = 1;
 
-/// Errors as the protocol numbers them.
+/// The protocol's error numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
@@ -177,13 +177,13 @@ pub enum Errno {
 /// The header of an option, which precedes its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// Its number.
+    /// The number of the option.
     pub option: u32,
-    /// Length of its data.
+    /// The length of its data in bytes.
     pub len: u32,
 }
 
-/// Reads the header of an option; `None` for another magic number.
+/// Parses the header of an option; `None` for a wrong magic number.
 #[must_use]
 pub fn parse_option_header(bytes: &[u8; OPTION_HEADER_LEN]) -> Option<OptionHeader> {
     let mut fields = Fields(bytes);
@@ -191,22 +191,22 @@ pub fn parse_option_header(bytes: &[u8; OPTION_HEADER_LEN]) -> Option<OptionHead
     Some(OptionHeader { option: fields.u32()?, len: fields.u32()? })
 }
 
-/// A request as it was sent.
+/// A request as sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Flags.
     pub flags: u16,
     /// The command.
     pub command: u16,
-    /// The client's number for it, which the reply has too.
+    /// The client's ID of the request, repeated in the reply.
     pub cookie: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Number of bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// Reads a request; `None` for another magic number.
+/// Parses a request; `None` for a wrong magic number.
 #[must_use]
 pub fn parse_request(bytes: &[u8; REQUEST_LEN]) -> Option<Request> {
     let mut fields = Fields(bytes);
@@ -215,16 +215,16 @@ pub fn parse_request(bytes: &[u8; REQUEST_LEN]) -> Option<Request> {
     Some(Request { flags, command, cookie: fields.u64()?, offset: fields.u64()?, len: fields.u32()? })
 }
 
-/// The data of INFO and GO: a name, and the properties that are asked for.
+/// The data of INFO and GO: a name, and the requested properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InfoRequest<'a> {
-    /// The export.
+    /// The name of the export.
     pub name: &'a [u8],
-    /// Numbers of properties.
+    /// The numbers of the properties.
     pub wanted: Vec<u16>,
 }
 
-/// Reads the data of INFO or GO.
+/// Parses the data of INFO or GO.
 #[must_use]
 pub fn parse_info(data: &[u8]) -> Option<InfoRequest<'_>> {
     let mut fields = Fields(data);
@@ -238,26 +238,26 @@ pub fn parse_info(data: &[u8]) -> Option<InfoRequest<'_>> {
 /// The data of LIST_META_CONTEXT and SET_META_CONTEXT: a name, and queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContextRequest<'a> {
-    /// The export.
+    /// The name of the export.
     pub name: &'a [u8],
     /// The queries for contexts.
     pub queries: Vec<&'a [u8]>,
 }
 
-/// Reads the data of LIST_META_CONTEXT or SET_META_CONTEXT.
+/// Parses the data of LIST_META_CONTEXT or SET_META_CONTEXT.
 #[must_use]
 pub fn parse_contexts(data: &[u8]) -> Option<ContextRequest<'_>> {
     let mut fields = Fields(data);
     let name = fields.string()?;
     let count = fields.u32()?;
-    let mut queries = Vec::new(); // as long as there are bytes: four at least for each
+    let mut queries = Vec::new(); // limited by the bytes present: at least four each
     for _ in 0..count {
         queries.push(fields.string()?);
     }
     fields.0.is_empty().then_some(ContextRequest { name, queries })
 }
 
-/// Bytes from the front of a message.
+/// The unread bytes of a message.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -279,7 +279,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A string behind its length.
+    /// A string after its length.
     fn string(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.u32()?).ok().filter(|len| *len <= STRING_MAX)?;
         let (string, rest) = self.0.split_at_checked(len)?;
@@ -288,7 +288,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The first bytes of a server.
+/// The greeting of a server.
 #[must_use]
 pub fn greeting() -> Vec<u8> {
     let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
@@ -300,11 +300,11 @@ pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) 
     out.extend(OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend(option.to_be_bytes());
     out.extend(kind.to_be_bytes());
-    out.extend((data.len() as u32).to_be_bytes()); // of our own making, and short
+    out.extend((data.len() as u32).to_be_bytes()); // our own data, which is short
     out.extend(data);
 }
 
-/// Appends a simple reply, to be followed by the bytes of a read; `None` is success.
+/// Appends a simple reply, to be followed by the data of a read; an `error` of `None` is success.
 pub fn put_simple_reply(out: &mut Vec<u8>, cookie: u64, error: Option<Errno>) {
     out.extend(SIMPLE_REPLY_MAGIC.to_be_bytes());
     out.extend(error.map_or(0, |error| error as u32).to_be_bytes());
@@ -320,7 +320,7 @@ pub fn put_chunk(out: &mut Vec<u8>, cookie: u64, kind: u16, len: u32) {
     out.extend(len.to_be_bytes());
 }
 
-/// Appends a chunk with an error and a sentence, which is cut where it is too long.
+/// Appends a chunk with an error and a message, which is truncated to the maximum length.
 pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, sentence: &str) {
     let sentence = sentence.get(..sentence.floor_char_boundary(STRING_MAX)).unwrap_or_default();
     put_chunk(out, cookie, chunk::ERROR, 6 + sentence.len() as u32);
@@ -366,7 +366,7 @@ mod tests {
             assert_eq!(parse_contexts(&data[..len]), None, "{len}");
         }
         assert_eq!(parse_contexts(&[&data[..], &[0]].concat()), None);
-        // four billion queries that are not there
+        // four billion queries that are not present
         assert_eq!(parse_contexts(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]), None);
     }
 

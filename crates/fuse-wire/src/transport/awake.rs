@@ -1,25 +1,24 @@
-//! A processor that stays awake while requests follow closely, where waking it costs more than a request.
+//! A processor that stays awake while requests are dense, where waking it costs more than a request.
 //!
-//! A program and the server that answers it take turns, and while one works the processor of the other falls asleep. To
-//! wake it is an interrupt, which a virtual machine pays with two exits to its host: some 30 µs, as much as the request
-//! itself. Two remedies, both without a part in the requests:
+//! A program and its server run alternately, and while one runs the processor of the other goes to sleep. Waking it
+//! takes an interrupt, which costs a virtual machine two exits to its host: about 30 µs, as much as the request itself.
+//! There are two remedies, neither of which handles requests:
 //!
-//! | remedy | does | costs |
+//! | remedy | method | cost |
 //! | --- | --- | --- |
-//! | `Yield` | a thread of the lowest priority that only yields, so that one processor more is awake | what is idle of one processor |
-//! | `LowLatency` | `/dev/cpu_dma_latency` is open with 0, for root only, so that idle processors wait awake | no time of a processor; power, and in a virtual machine the host's time |
+//! | `Yield` | a thread of the lowest priority that only yields, so that one more processor is awake | the idle time of one processor |
+//! | `LowLatency` | `/dev/cpu_dma_latency` open with the value 0, as root only, so that idle processors poll | no processor time; power, and in a virtual machine the host's time |
 //!
-//! Which of them helps depends on the machine: with two processors the first prevents that any sleeps, with more it
-//! does not; the second needs a driver of idle states that has a choice. So both are tried, and what counts is what is
-//! measured:
-//! 1. Where at least [`BATCH`] requests came within [`DENSE`], the helper thread wakes another thread a few times and
-//!    sees how long that takes. Where it is [`CHEAP`] nothing is done.
-//! 2. It does so again with a remedy, and takes the first that halves the time.
-//! 3. The decision counts for [`VALID`]. One that was made while the requests ended counts for nothing.
-//! 4. A remedy ends [`LINGER`] after the last request. Without requests the threads sleep until they are called.
-//! 5. Where yielding takes longer than [`AWAY`], another program has the processor: nothing stays awake for a while,
-//!    and each time in a row for twice as long. The priority alone would not do: control groups share the time before
-//!    it counts.
+//! Which of them helps depends on the machine: with two processors the first prevents both from sleeping, with more it
+//! does not; the second needs an idle driver with more than one idle state. So both are tried, and measurements decide:
+//! 1. When at least [`BATCH`] requests arrived within [`DENSE`], the helper thread wakes another thread several times
+//!    and measures the latency. If it is below [`CHEAP`] nothing is done.
+//! 2. It repeats the measurement with each remedy, and uses the first that halves the latency.
+//! 3. The decision is valid for [`VALID`]. A decision made while the requests ended is discarded.
+//! 4. A remedy ends [`LINGER`] after the last request. Without requests the threads sleep until they are woken.
+//! 5. Where yielding takes longer than [`AWAY`], another program is using the processor: nothing stays awake for a
+//!    pause, which doubles each time in a row. The lowest priority alone would not suffice: control groups share the
+//!    time before priorities apply.
 
 use super::counters::AwakeCounts;
 use std::fs::File;
@@ -31,50 +30,50 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle, Thread, available_parallelism, park, park_timeout, sleep, yield_now};
 use std::time::{Duration, Instant};
 
-/// So many requests, in at most this time, are dense: 2 000 in a second.
+/// The number of requests that are dense within [`DENSE`]: 2 000 per second.
 const BATCH: u64 = 16;
 const DENSE: Duration = Duration::from_millis(8);
-/// The time without a request after which nothing stays awake. With what it takes to notice it: less than 1 ms.
+/// The time without a request after which nothing stays awake. Including the delay of noticing it: less than 1 ms.
 const LINGER: Duration = Duration::from_micros(600);
-/// The interval at which it is noticed where no thread yields.
+/// The interval of checks for it where no thread yields.
 const NOTICE: Duration = Duration::from_micros(250);
-/// A wakeup that takes no longer is cheap.
+/// The longest wakeup that counts as cheap.
 const CHEAP: Duration = Duration::from_micros(8);
-/// The time for which a decision counts.
+/// The time for which a decision is valid.
 const VALID: Duration = Duration::from_secs(5);
-/// A thread that yields and comes back later than this found another program on its processor, not a request.
+/// The longest yield; after a longer one another program was using the processor, not a request.
 const AWAY: Duration = Duration::from_micros(200);
-/// The least and the most time for which nothing stays awake then.
+/// The shortest and the longest pause after that.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(256));
-/// Wakeups that are measured for a decision, and the time between two.
+/// The number of wakeups measured for a decision, and the time between two.
 const SAMPLES: usize = 9;
 const BETWEEN: Duration = Duration::from_micros(200);
-/// The longest that a wakeup is waited for.
+/// The maximum wait for one wakeup.
 const LONGEST: Duration = Duration::from_millis(10);
 /// The lowest priority.
 const NICE: i32 = 19;
-/// The file by which a program asks that processors wake within so many microseconds, as long as it is open.
+/// The file through which a program limits the wakeup latency of processors, in microseconds, as long as it is open.
 const LATENCY: &str = "/dev/cpu_dma_latency";
 
-/// When requests came, and what was done about it. Times are in nanoseconds from when this was made.
+/// The times of requests, and the state of the remedies. Times are in nanoseconds since this was created.
 pub(super) struct Awake {
     began: Instant,
-    /// When the last request came.
+    /// The time of the last request.
     last: AtomicU64,
     requests: AtomicU64,
-    /// When the batch of requests began.
+    /// The time at which the batch of requests began.
     batch: AtomicU64,
-    /// The helper has something to do, or does it.
+    /// The helper has been woken and is not finished.
     called: AtomicBool,
-    /// It is not called before this.
+    /// The helper is not woken before this time.
     not_before: AtomicU64,
     stop: AtomicBool,
-    /// The helper; while there is none, nothing is counted.
+    /// The helper thread; without it nothing is counted.
     helper: OnceLock<Thread>,
-    /// The thread that is woken to see how long that takes has been asked, and when it ran.
+    /// The probe thread has been woken to measure the latency, and the time at which it ran.
     asked: AtomicBool,
     ran: AtomicU64,
-    /// The time that a wakeup took when that was last measured.
+    /// The time that a wakeup took in the last measurement.
     waking: AtomicU64,
     bursts: AtomicU64,
     /// The total time that the helper yielded.
@@ -83,13 +82,13 @@ pub(super) struct Awake {
     low_latency: AtomicU64,
 }
 
-/// The two threads; they end when this is dropped.
+/// The two threads; dropping this ends them.
 pub(super) struct Helper {
     awake: Arc<Awake>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The remedy that is used while requests follow closely.
+/// The remedy in use while requests are dense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Remedy {
     Nothing,
@@ -97,13 +96,13 @@ enum Remedy {
     LowLatency,
 }
 
-/// The helper's knowledge.
+/// The helper's state.
 struct Decision<'a> {
     awake: &'a Awake,
     probe: &'a Thread,
     remedy: Remedy,
     made: Option<Instant>,
-    /// The time for which nothing stayed awake when another program had the processor last.
+    /// The length of the last pause for another program.
     pause: Duration,
 }
 
@@ -136,7 +135,7 @@ impl Awake {
         nanos(self.began.elapsed())
     }
 
-    /// A request came. Wakes the helper at most, once for each burst.
+    /// Records a request. Its only other effect is to wake the helper, once for each burst.
     pub(super) fn request(&self) {
         let Some(helper) = self.helper.get() else { return };
         let now = self.now();
@@ -154,7 +153,7 @@ impl Awake {
         }
     }
 
-    /// The figures up to now.
+    /// The current figures.
     pub(super) fn counts(&self) -> AwakeCounts {
         let time = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed));
         AwakeCounts {
@@ -165,13 +164,13 @@ impl Awake {
         }
     }
 
-    /// Whether nothing is to stay awake any more.
+    /// Whether no processor should stay awake any longer.
     fn is_over(&self) -> bool {
         let quiet = self.now().saturating_sub(self.last.load(Relaxed));
         quiet > nanos(LINGER) || self.stop.load(Acquire)
     }
 
-    /// The work of the thread that is woken.
+    /// The loop of the probe thread.
     fn run_when_asked(&self) {
         while !self.stop.load(Acquire) {
             if self.asked.swap(false, Acquire) {
@@ -185,7 +184,7 @@ impl Awake {
         }
     }
 
-    /// The time from waking the thread `probe` until it runs. `wait` is what is done meanwhile, again and again.
+    /// The time from waking the thread `probe` until it runs. `wait` is called repeatedly meanwhile.
     fn time_to_wake(&self, probe: &Thread, wait: impl Fn()) -> u64 {
         self.ran.store(0, Relaxed);
         let begun = self.now();
@@ -206,7 +205,7 @@ impl Awake {
 
 impl Helper {
     /// # Errors
-    /// A thread cannot be started.
+    /// A thread could not be started.
     pub(super) fn start(awake: &Arc<Awake>) -> io::Result<Self> {
         let mut helper = Self { awake: Arc::clone(awake), threads: Vec::with_capacity(2) };
         let shared = Arc::clone(awake);
@@ -215,7 +214,7 @@ impl Helper {
         helper.threads.push(probe);
         let work = move || Decision::new(&shared, &probed).work();
         let thread = Builder::new().name("fuse-awake".to_owned()).spawn(work)?;
-        // there is one helper
+        // set once: there is one helper
         let _ = awake.helper.set(thread.thread().clone());
         helper.threads.push(thread);
         Ok(helper)
@@ -227,7 +226,7 @@ impl Drop for Helper {
         self.awake.stop.store(true, Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // one that panicked has reported it
+            // a panic has been reported
             let _ = thread.join();
         }
     }
@@ -238,9 +237,9 @@ impl<'a> Decision<'a> {
         Self { awake, probe, remedy: Remedy::Nothing, made: None, pause: Duration::ZERO }
     }
 
-    /// Waits for bursts of requests, until it is called to stop.
+    /// Waits for bursts of requests, until the helper is stopped.
     fn work(&mut self) {
-        // of this thread alone. Where it fails, the rule for other programs is left
+        // for this thread only. If it fails, the pause for other programs still applies
         let _ = rustix::process::nice(NICE);
         while !self.awake.stop.load(Acquire) {
             if self.awake.called.load(Acquire) {
@@ -254,14 +253,14 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// Does what helps while the requests follow closely. Returns the time for which nothing is to be done then.
+    /// Applies the remedy while requests are dense. Returns the length of the pause after that.
     fn burst(&mut self) -> Duration {
         if self.is_old() {
             self.remedy = Remedy::Nothing;
             self.made = None;
             let remedy = self.choose();
             if self.awake.is_over() {
-                // what was measured is how an idle machine wakes
+                // the requests ended: the measurement is of an idle machine
                 return PAUSE.0;
             }
             (self.remedy, self.made) = (remedy, Some(Instant::now()));
@@ -277,9 +276,9 @@ impl<'a> Decision<'a> {
         self.made.is_none_or(|made| made.elapsed() >= VALID)
     }
 
-    /// The first remedy that helps, by what waking costs now.
+    /// Returns the first remedy that helps, by the current cost of a wakeup.
     fn choose(&self) -> Remedy {
-        // one processor is awake while there is work; and a control group may have the time of one only
+        // with one processor it is awake anyway; a control group may be limited to one, too
         if available_parallelism().map_or(1, NonZero::get) < 2 {
             return Remedy::Nothing;
         }
@@ -295,8 +294,8 @@ impl<'a> Decision<'a> {
         if asked.is_some() && self.asleep() <= cost / 2 { Remedy::LowLatency } else { Remedy::Nothing }
     }
 
-    /// The time that a wakeup takes where nothing stays awake: the second longest of some, as one may be longer for any
-    /// reason and others shorter, which found a processor awake that had just answered a request.
+    /// The time that a wakeup takes without a remedy: the second longest of the samples. Single samples may be longer
+    /// for any reason; others are shorter because a processor was still awake from answering a request.
     fn asleep(&self) -> u64 {
         let one = |_: usize| {
             sleep(BETWEEN);
@@ -305,7 +304,7 @@ impl<'a> Decision<'a> {
         nth_of_samples(one, SAMPLES - 2)
     }
 
-    /// The time that a wakeup takes while this thread yields: the third shortest of some. Longer ones had to wait for
+    /// The time that a wakeup takes while this thread yields: the third shortest of the samples. Longer ones waited for
     /// the end of a request.
     fn yielding(&self) -> u64 {
         let begun = self.awake.now();
@@ -321,7 +320,7 @@ impl<'a> Decision<'a> {
         cost
     }
 
-    /// Yields until the requests end, the decision is old, or another program wants the processor.
+    /// Yields until the requests end, the decision expires, or another program wants the processor.
     fn stay_awake(&mut self) -> Duration {
         let begun = self.awake.now();
         let mut back = begun;
@@ -342,7 +341,7 @@ impl<'a> Decision<'a> {
         self.pause
     }
 
-    /// Asks the kernel not to let processors sleep until the requests end or the decision is old.
+    /// Forbids processors to sleep until the requests end or the decision expires.
     fn forbid_sleep(&mut self) -> Duration {
         let Some(asked) = low_latency() else {
             self.made = None;
@@ -358,18 +357,18 @@ impl<'a> Decision<'a> {
     }
 }
 
-/// Of [`SAMPLES`] samples the one at a place, from the shortest on.
+/// Returns the sample at index `place` of [`SAMPLES`] sorted samples, shortest first.
 fn nth_of_samples(sample: impl FnMut(usize) -> u64, place: usize) -> u64 {
     let mut all: Vec<_> = (0..SAMPLES).map(sample).collect();
     all.sort_unstable();
     all.get(place).copied().unwrap_or(0)
 }
 
-/// Processors do not sleep while the file is open. `None` for who may not ask for that, and where the kernel has no
-/// such file.
+/// Opens the file that prevents processors from sleeping while it is open. `None` without the privilege, or where the
+/// kernel has no such file.
 fn low_latency() -> Option<File> {
     let mut file = File::options().write(true).open(LATENCY).ok()?;
-    // a number of 32 bits
+    // the value is a 32-bit number
     file.write_all(&[0; 4]).ok()?;
     Some(file)
 }
@@ -378,7 +377,7 @@ fn low_latency() -> Option<File> {
 mod tests {
     use super::*;
 
-    /// With this thread in place of the helper.
+    /// Sets this thread as the helper.
     fn alone() -> Awake {
         let awake = Awake::new();
         awake.helper.set(std::thread::current()).expect("the first");
@@ -454,11 +453,11 @@ mod tests {
         let probe = std::thread::current();
         let mut decision = Decision::new(&awake, &probe);
         decision.made = Some(Instant::now());
-        // no request came for long
+        // no request for long
         sleep(LINGER * 2);
         decision.pause = PAUSE.0;
         let pause = decision.stay_awake();
-        // a machine that is busy may take the processor here, too
+        // a busy machine may take the processor here, too
         assert!(pause == Duration::ZERO || pause == PAUSE.0 * 2, "{pause:?}");
         decision.pause = PAUSE.1;
         let pause = decision.stay_awake();

@@ -1,7 +1,7 @@
-//! Requests through /dev/fuse: a few threads, each of which reads one, answers it, and reads the next.
+//! Requests through /dev/fuse: several threads, each of which reads a request, answers it, and reads the next.
 //!
-//! All read from one descriptor: the kernel hands each request to one of them. A descriptor for each
-//! (FUSE_DEV_IOC_CLONE) would only part the lists of requests that are being answered.
+//! All read from one descriptor: the kernel passes each request to one of them. A descriptor for each
+//! (FUSE_DEV_IOC_CLONE) would only separate the lists of requests being answered.
 
 use super::link::{Link, MAX_DATA, MAX_HEADER, receive, respond_to, send};
 use std::io;
@@ -9,11 +9,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Fewest and most threads; between them, as many as there are processors. A thread that waits for the device answers
-/// no other request, so a few are there even on one processor.
+/// The minimum and maximum number of threads; between them, one for each processor. A thread that waits for the device
+/// answers no other request, so there are several even on one processor.
 const THREADS: (usize, usize) = (4, 16);
 
-/// Answers requests until it is unmounted.
+/// Answers requests until the file system is unmounted.
 pub(super) fn serve(link: &Arc<Link>) -> io::Result<()> {
     let processors = std::thread::available_parallelism().map_or(THREADS.0, usize::from);
     let others: Vec<_> = (1..processors.clamp(THREADS.0, THREADS.1))
@@ -23,7 +23,7 @@ pub(super) fn serve(link: &Arc<Link>) -> io::Result<()> {
         })
         .collect();
     let mut outcome = answer(link);
-    // one that could not be started is not missed: this thread answers too
+    // a thread that could not be started is no error: this thread also answers
     for thread in others.into_iter().flatten() {
         let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that serves ended by a panic")));
         outcome = outcome.and(ended);
@@ -31,7 +31,7 @@ pub(super) fn serve(link: &Arc<Link>) -> io::Result<()> {
     outcome
 }
 
-/// One more thread.
+/// Starts one more thread.
 pub(super) fn start(link: Arc<Link>) -> io::Result<JoinHandle<io::Result<()>>> {
     std::thread::Builder::new().name("fuse".to_owned()).spawn(move || answer(&link))
 }

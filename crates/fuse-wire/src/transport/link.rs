@@ -1,4 +1,4 @@
-//! A connection to the kernel: a request taken from it becomes a call of the file system, and the answer goes back.
+//! A connection to the kernel: turns each request into a call of the file system, and sends the answer.
 
 use super::awake::Awake;
 use super::counters::{ATTRIBUTE, AwakeCounts, Counters};
@@ -22,39 +22,40 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Most bytes in one read or write. The kernel's own limit is the same unless its administrator raised it.
+/// The maximum size of one read or write in bytes. The kernel's own limit is the same unless its administrator raised
+/// it.
 pub(crate) const MAX_DATA: usize = 1 << 20;
-/// Space for what comes before the data of a write.
+/// The space for the headers before the data of a write, in bytes.
 pub(crate) const MAX_HEADER: usize = 4096;
-/// So many threads at once that have the kernel forget pages that it handed over and that were refused: what it hands
-/// over on the way may be refused too, and so on.
+/// The maximum number of threads that invalidate refused pages at once: pages that the kernel writes back for the
+/// invalidation may be refused, too, and so on.
 const FORGETTING: usize = 32;
-/// The longest time that an answer waits for the kernel to forget pages, of which it may have one locked until it has
-/// the answer.
+/// The maximum time that an answer waits for pages to be invalidated: the kernel may have one of them locked until it
+/// gets the answer.
 const PAGE_LOCK: Duration = Duration::from_millis(20);
 
-/// The root, as the protocol numbers it.
+/// The node number of the root.
 const ROOT: u64 = 1;
 
 /// A connection to the kernel after the handshake.
 pub(crate) struct Link {
     pub(crate) connection: OwnedFd,
     pub(crate) filesystem: Arc<dyn Filesystem>,
-    /// The features that both sides agreed on.
+    /// The features that were negotiated.
     pub(crate) features: Features,
     pub(super) spare: SpareWorkers,
     pub(crate) writeback: Arc<Writeback>,
     pub(super) polling: Polling,
     pub(super) awake: Arc<Awake>,
-    /// Started before the first message that waits for locks of the kernel.
+    /// Started before the first notification that waits for locks of the kernel.
     pub(crate) watchdog: Watchdog,
     counters: Counters,
-    /// Threads that have the kernel forget pages.
+    /// The number of threads that are invalidating pages.
     forgetting: Arc<AtomicUsize>,
 }
 
 impl Link {
-    /// A connection before the handshake.
+    /// Creates the connection, before the handshake.
     pub(crate) fn new(
         connection: OwnedFd,
         filesystem: Arc<dyn Filesystem>,
@@ -75,36 +76,36 @@ impl Link {
         }
     }
 
-    /// A request came.
+    /// Records that a request arrived.
     pub(super) fn request(&self) {
         self.polling.request();
         self.awake.request();
     }
 
-    /// Requests may have to wait from now on: starts spare workers.
+    /// Prepares for requests that have to wait: starts spare workers.
     pub(crate) fn prepare_spare(&self) {
-        // through /dev/fuse one is started in time for each that waits; who has no list of processors has no queues
-        // either
+        // over /dev/fuse a worker is started in time for each request that waits; without a list of processors there
+        // are no queues
         if self.features.contains(Features::OVER_IO_URING) {
             self.spare.prepare(&processors::online().unwrap_or_default());
         }
     }
 }
 
-/// Waits for the next request; `None` when it is unmounted.
+/// Waits for the next request; `None` after the unmount.
 pub(crate) fn receive(connection: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match rustix::io::read(connection, &mut *buffer) {
             Ok(length) => return Ok(Some(length)),
             Err(Errno::NODEV) => return Ok(None),
-            // NOENT: the request was taken back before it was read whole
+            // NOENT: the request was cancelled before it was fully read
             Err(Errno::INTR | Errno::NOENT) => {}
             Err(e) => return Err(e.into()),
         }
     }
 }
 
-/// Sends an answer through /dev/fuse.
+/// Sends an answer over /dev/fuse.
 pub(crate) fn send(link: &Link, unique: u64, outcome: Answer<()>, answer: &[u8]) -> io::Result<()> {
     let answer = if outcome.is_ok() { answer } else { &[] };
     let header = OutHeader {
@@ -113,18 +114,18 @@ pub(crate) fn send(link: &Link, unique: u64, outcome: Answer<()>, answer: &[u8])
         unique,
     };
     match rustix::io::writev(&link.connection, &[IoSlice::new(header.as_bytes()), IoSlice::new(answer)]) {
-        // no program waits for it any more
+        // the request was interrupted or aborted
         Ok(_) | Err(Errno::NOENT) => Ok(()),
-        // unmounted; the next read says so
+        // unmounted; the next read reports it
         Err(Errno::NODEV) => Ok(()),
-        // the answer makes no sense to the kernel; the program must not wait for ever
+        // the kernel rejects the answer as malformed; the program must not wait for ever
         Err(Errno::INVAL) if outcome.is_ok() => send(link, unique, Err(Errno::IO), &[]),
         Err(e) => Err(e.into()),
     }
 }
 
-/// Asks the file system what a whole message asks: the request's number, the outcome, and how many bytes of the answer
-/// are in `space`. `None` where no answer is due.
+/// Calls the file system for a whole message. Returns the request's number, the outcome, and the length of the answer
+/// in `space`; `None` where no answer is due.
 pub(crate) fn respond_to(link: &Link, message: &[u8], space: &mut [u8]) -> Option<(u64, Answer<()>, usize)> {
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
     if forgotten(link, &header, body) {
@@ -138,7 +139,7 @@ pub(crate) fn respond_to(link: &Link, message: &[u8], space: &mut [u8]) -> Optio
     Some((header.unique, outcome, reply.len()))
 }
 
-/// Asks the file system. What comes out goes to the kernel.
+/// Calls the file system for a request, then applies the invalidations of its reply.
 pub(crate) fn respond(
     (link, queue): (&Link, Queue),
     header: &InHeader,
@@ -173,7 +174,7 @@ fn ask((link, queue): (&Link, Queue), request: &Request<'_>, reply: &mut Reply<'
         }
         link.filesystem.answer(request, reply)
     };
-    // nothing of a request outlives it; that what requests share is whole is the file system's care
+    // no data of the request outlives it; the file system ensures that shared data stays consistent
     match catch_unwind(AssertUnwindSafe(answer)) {
         Ok(outcome) => {
             if let Some(node) = reply.changed() {
@@ -181,7 +182,7 @@ fn ask((link, queue): (&Link, Queue), request: &Request<'_>, reply: &mut Reply<'
             }
             if let Some((node, from)) = reply.moved() {
                 let page = matches!(request.operation, Operation::Write { paged: true, .. });
-                // what was appended elsewhere has to be forgotten in any case
+                // content appended elsewhere must be invalidated in any case
                 if !page || link.forgetting.load(Ordering::SeqCst) < FORGETTING {
                     forget_content(link, node, from);
                 }
@@ -195,15 +196,14 @@ fn ask((link, queue): (&Link, Queue), request: &Request<'_>, reply: &mut Reply<'
     }
 }
 
-/// Has the kernel forget the attributes of a node. It takes such messages through /dev/fuse, whatever way requests
-/// take.
+/// Invalidates the kernel's cached attributes of a node. Notifications go through /dev/fuse on every transport.
 fn forget_attributes(link: &Link, node: u64) {
     forget_inode(link.connection.as_fd(), node, -1);
 }
 
-/// Has the kernel forget the content of a node from byte `from` on, in the midst of an answer to a write to it. The
-/// kernel may have the last page of what is written locked until it has the answer: it is not read before, and is
-/// forgotten then. So this does not wait for it for long.
+/// Invalidates the kernel's cached content of a node from byte `from` on, while a write to it is being answered. The
+/// kernel may have the last page of the write locked until it gets the answer: that page is not read before then, and
+/// is invalidated then. So the wait is limited to [`PAGE_LOCK`].
 fn forget_content(link: &Link, node: u64, from: u64) {
     let Ok(connection) = link.connection.try_clone() else { return };
     link.watchdog.start();
@@ -213,7 +213,7 @@ fn forget_content(link: &Link, node: u64, from: u64) {
         forgetting.fetch_add(1, Ordering::SeqCst);
         forget_inode(connection.as_fd(), node, i64::try_from(from).unwrap_or(i64::MAX));
         forgetting.fetch_sub(1, Ordering::SeqCst);
-        // the receiver may be gone
+        // the receiver may have timed out
         let _ = done.send(());
     };
     if std::thread::Builder::new().name("fuse-forget".to_owned()).spawn(forget).is_ok() {
@@ -221,14 +221,14 @@ fn forget_content(link: &Link, node: u64, from: u64) {
     }
 }
 
-/// Content is forgotten from `offset` on; below 0: the attributes alone.
+/// Invalidates content from `offset` on; below 0: the attributes only.
 pub(crate) fn forget_inode(connection: BorrowedFd<'_>, node: u64, offset: i64) {
     let what = NotifyInvalInodeOut { node, offset, length: 0 };
-    // a kernel that does not have it has nothing to forget
+    // a node that the kernel does not know has no cached data
     let _ = notify(connection, NOTIFY_INVAL_INODE, &[what.as_bytes()]);
 }
 
-/// Whether the kernel did it. One that is unmounting has nothing to forget.
+/// Sends a notification. Returns whether the kernel accepted it; during an unmount nothing is cached.
 pub(crate) fn notify(connection: BorrowedFd<'_>, code: i32, what: &[&[u8]]) -> bool {
     let len = size_of::<OutHeader>() + what.iter().map(|part| part.len()).sum::<usize>();
     let header = OutHeader { len: len as u32, error: code, unique: 0 };
@@ -241,13 +241,13 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
 }
 
-/// Parts a request that was read from /dev/fuse; `None` for one too short for its kind.
+/// Splits a request read from /dev/fuse into arguments and data; `None` where it is too short for its kind.
 fn part<'a>(link: &Link, header: &InHeader, body: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
-    // what follows the arguments of a kind that is not known does not matter
+    // for unknown kinds the split does not matter
     body.split_at_checked(arguments(header.opcode, link.features).unwrap_or(0))
 }
 
-/// Takes the requests that have no answer; false for any other.
+/// Handles the requests that have no answer; returns `false` for others.
 pub(crate) fn forgotten(link: &Link, header: &InHeader, body: &[u8]) -> bool {
     let forget = |node, lookups| {
         let forget = AssertUnwindSafe(|| link.filesystem.forget(node, lookups));
@@ -264,12 +264,12 @@ pub(crate) fn forgotten(link: &Link, header: &InHeader, body: &[u8]) -> bool {
         opcode::BATCH_FORGET => {
             let Ok((head, rest)) = BatchForgetIn::read_from_prefix(body) else { return true };
             let all = rest.chunks_exact(size_of::<ForgetOne>()).take(head.count as usize);
-            // the last first: of files without names those that lost theirs last stand first in the volume's list
+            // in reverse: unlinked files that lost their last name last are first in the volume's list
             for one in all.rev().filter_map(|bytes| ForgetOne::read_from_bytes(bytes).ok()) {
                 forget(one.node, one.lookups);
             }
         }
-        // requests are short, or must come to their end (fsync): only those that wait for others are broken off
+        // requests are short, or must complete (fsync): only those that wait for others are interrupted
         opcode::INTERRUPT => {
             if let Ok((unique, _)) = u64::read_from_prefix(body) {
                 link.filesystem.interrupted(unique);

@@ -1,5 +1,5 @@
-//! Requests that no kernel sends: bytes as it would send them, and the bytes that it would get. For tests of everything
-//! above the transport.
+//! Messages without a kernel: requests in the kernel's format, and the answers that it would get. For tests of
+//! everything above the transport.
 
 use super::link::{Link, MAX_DATA, respond_to};
 use super::{CARRIED, connect};
@@ -12,19 +12,18 @@ use std::path::Path;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// A file system that is mounted nowhere, and answers requests as if it were. Invalidations of the kernel's caches go
-/// nowhere.
+/// A file system that is not mounted but answers requests as if it were. Cache invalidations are discarded.
 pub struct Messages {
     link: Arc<Link>,
 }
 
 impl Messages {
-    /// Serves a file system, to callers that offer these features.
+    /// Serves a file system, with these features offered.
     ///
     /// # Errors
-    /// The system has no file that takes all messages to the kernel.
+    /// `/dev/null` cannot be opened.
     pub fn new(filesystem: Arc<dyn Filesystem>, offered: Features) -> io::Result<Self> {
-        // nothing can be read there, so a thread that would take requests ends
+        // nothing can be read there, so a thread that reads requests ends
         let connection = open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         let watchdog = Watchdog::new(&[], Path::new("/"));
         let mut link = Link::new(connection, filesystem, watchdog, Arc::default());
@@ -34,14 +33,14 @@ impl Messages {
         Ok(Self { link })
     }
 
-    /// The features that the session agreed on.
+    /// The features that were negotiated.
     #[must_use]
     pub fn features(&self) -> Features {
         self.link.features
     }
 
-    /// Answers a message: the bytes of the answer, with its header; `None` for a message that gets none. Threads may
-    /// ask at once.
+    /// Answers a message. Returns the answer with its header; `None` for a message without an answer. May be called
+    /// from many threads.
     #[must_use]
     pub fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
         let mut space = vec![0; MAX_DATA];
@@ -52,10 +51,10 @@ impl Messages {
         Some([header.as_bytes(), body].concat())
     }
 
-    /// Ends it, as unmounting does.
+    /// Ends the session, as unmounting does.
     ///
     /// # Errors
-    /// Something did not reach the device.
+    /// Some of the changes did not reach the device.
     pub fn finish(&self) -> io::Result<()> {
         self.link.filesystem.finish()
     }

@@ -1,45 +1,46 @@
-//! Adaptive polling (`awake=reader`): over io_uring the thread of a ring entry stays awake while requests follow one
-//! another closely. What `awake` does in its place is measured against this.
+//! Adaptive polling (`awake=reader`): over io_uring the thread of a ring entry stays awake while requests are dense.
+//! The default (`awake.rs`) is measured against this.
 //!
-//! The kernel's scheduler puts a process that is woken on an idle processor rather than on the one where its answer was
-//! made. With two processors a program that asks and asks thus moves with every answer to the processor that just fell
-//! asleep, and wakes it: in a virtual machine, where that takes two exits to the host, some 30 µs for each request,
-//! twice what the request takes itself. While one thread stays awake none is idle, and the program stays where it is.
-//! It costs at most that processor's idle time: the thread yields to all others, and when one ran there nothing stays
-//! awake for [`PAUSE`]. With more processors some would still be idle; nothing stays awake there, nor without requests.
+//! The kernel's scheduler puts a woken process on an idle processor rather than on the one that made its answer. With
+//! two processors a program that sends one request after another moves with every answer to the processor that just
+//! went to sleep, and wakes it: in a virtual machine, where that takes two exits to the host, about 30 µs for each
+//! request, twice the time of the request itself. While one thread stays awake no processor is idle, and the program
+//! stays where it is. The cost is at most that processor's idle time: the thread yields to all others, and after one of
+//! them ran, nothing stays awake for [`PAUSE`]. With more processors some would still be idle; there, and without
+//! requests, nothing stays awake.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Requests that follow one another so closely are worth to stay awake for. What lies between two of a program that
-/// does nothing else is a third of it.
+/// The longest time between two requests that are dense enough to stay awake for. A program that only sends requests
+/// has a third of it between two.
 const CLOSELY: Duration = Duration::from_micros(100);
-/// A thread that yields and comes back later than this found another on its processor.
+/// The longest yield; after a longer one another thread was using the processor.
 const YIELDED: Duration = Duration::from_micros(50);
-/// The time for which nothing stays awake then.
+/// The time for which nothing stays awake after that.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// When requests came. Times are in nanoseconds from when this was made.
+/// The times of requests. Times are in nanoseconds since this was created.
 pub(super) struct Polling {
     began: Instant,
-    /// When the last request came.
+    /// The time of the last request.
     last: AtomicU64,
-    /// The time between the last two.
+    /// The time between the last two requests.
     gap: AtomicU64,
     /// A thread stays awake.
     awake: AtomicBool,
-    /// None does before this.
+    /// No thread stays awake before this time.
     not_before: AtomicU64,
-    /// The total time that threads were awake for nothing.
+    /// The total time that threads were awake without work.
     spent: AtomicU64,
 }
 
-/// Leave to stay awake. There is one at a time.
+/// Permission to stay awake. There is at most one.
 pub(super) struct Awake<'p> {
     polling: &'p Polling,
     since: u64,
-    /// When it last came back from yielding.
+    /// The time at which it last returned from yielding.
     back: u64,
 }
 
@@ -51,17 +52,17 @@ impl Drop for Awake<'_> {
 }
 
 impl Polling {
-    /// On this machine.
+    /// The state for this machine.
     pub(super) fn new() -> Self {
         Self::on(std::thread::available_parallelism().map_or(1, NonZero::get))
     }
 
-    /// Nothing stays awake.
+    /// A state in which nothing stays awake.
     pub(super) fn never() -> Self {
         Self::on(0)
     }
 
-    /// On a machine with so many processors.
+    /// The state for a machine with this number of processors.
     fn on(processors: usize) -> Self {
         Self {
             began: Instant::now(),
@@ -77,7 +78,7 @@ impl Polling {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// A request came.
+    /// Records a request.
     pub(super) fn request(&self) {
         if self.not_before.load(Relaxed) == u64::MAX {
             return;
@@ -87,12 +88,12 @@ impl Polling {
         self.gap.store(now.saturating_sub(last), Relaxed);
     }
 
-    /// The total time that threads were awake with nothing to do.
+    /// The total time that threads were awake without work.
     pub(super) fn spent(&self) -> Duration {
         Duration::from_nanos(self.spent.load(Relaxed))
     }
 
-    /// Whether the thread that asks shall stay awake now that it has nothing to do.
+    /// Returns the permission to stay awake, where the calling thread should, now that it has no work.
     pub(super) fn stay_awake(&self) -> Option<Awake<'_>> {
         let closely = u128::from(self.gap.load(Relaxed)) < CLOSELY.as_nanos();
         let worth = closely && self.last.load(Relaxed) >= self.not_before.load(Relaxed);
@@ -102,7 +103,7 @@ impl Polling {
 }
 
 impl Awake<'_> {
-    /// Yields the processor, and says whether to go on.
+    /// Yields the processor; returns whether to stay awake.
     pub(super) fn goes_on(&mut self) -> bool {
         for _ in 0..32 {
             std::hint::spin_loop();
@@ -124,7 +125,7 @@ impl Awake<'_> {
 mod tests {
     use super::*;
 
-    /// Two requests as close as the clock distinguishes.
+    /// Simulates two requests as close as the clock distinguishes.
     fn busy(polling: &Polling) {
         polling.gap.store(0, Relaxed);
         polling.last.store(polling.now(), Relaxed);

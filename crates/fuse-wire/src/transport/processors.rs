@@ -1,14 +1,14 @@
-//! Which processors there are: over io_uring the kernel has a queue for each.
+//! The processors of the machine: over io_uring the kernel has a queue for each.
 
 use std::io;
 
-/// The number of processors that this machine may ever have: the kernel has so many queues.
+/// The maximum number of processors of this machine, which is the number of the kernel's queues.
 pub(super) fn possible() -> io::Result<u16> {
     let last = listed("possible")?.last().and_then(|last| last.checked_add(1));
     last.ok_or_else(|| io::Error::other("no list of processors"))
 }
 
-/// The processors that run now: from the queues of the others no requests come.
+/// The processors that are online: the queues of others get no requests.
 pub(super) fn online() -> io::Result<Vec<u16>> {
     listed("online")
 }
@@ -18,7 +18,7 @@ fn listed(which: &str) -> io::Result<Vec<u16>> {
     numbers(&list).ok_or_else(|| io::Error::other("no list of processors"))
 }
 
-/// The numbers of a list like `0-3` or `0,2-5`.
+/// Parses a list like `0-3` or `0,2-5`.
 fn numbers(list: &str) -> Option<Vec<u16>> {
     let parts = list.trim().split(',').map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

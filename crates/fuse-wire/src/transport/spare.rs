@@ -1,13 +1,13 @@
-//! Spare workers: threads for requests that come while others wait for a transaction.
+//! Spare workers: threads for requests that arrive while others wait for a transaction.
 //!
-//! A request that waits occupies its worker (over io_uring: its ring entry). For each one that does, another worker is
-//! started, so that there are always as many for all other requests as there would be if none waited. Such workers
-//! stay.
+//! A waiting request occupies its worker (over io_uring: its ring entry). For each waiting request one more worker is
+//! started, so that all other requests have as many workers as if none waited. Such workers are not ended before the
+//! unmount.
 //!
-//! Over io_uring that alone would be too late. The kernel hands a new ring entry requests that come when it is there,
-//! never one that came before and found all entries taken: that one waits until some entry has answered, and where all
-//! wait for the process that asks, for ever. So before any request can have to wait there are spare workers, and one
-//! more is started for each that is taken.
+//! Over io_uring that alone would be too late. The kernel assigns to a new ring entry only requests that arrive after
+//! it, never one that arrived before and found all entries in use: such a request waits until some entry has answered,
+//! and if all entries wait for the process that sent it, it waits for ever. So spare workers are started before any
+//! request can have to wait, and one more is started for each that is used.
 
 use crate::reply::Answer;
 use parking_lot::{Mutex, MutexGuard};
@@ -17,21 +17,22 @@ use std::io;
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
-/// Most spare workers of one queue: each is a thread. A request that comes when all of them wait gets EAGAIN.
+/// The maximum number of spare workers of one queue; each is a thread. A request that arrives when all of them wait
+/// gets EAGAIN.
 const MOST: usize = 2048;
 
-/// Spare workers of all queues together, about; a queue has [`LEAST_SPARE`] at least. So many requests may come at once
-/// and have to wait.
+/// The approximate number of spare workers of all queues; a queue has at least [`LEAST_SPARE`]. This number of requests
+/// may arrive at once and have to wait.
 const SPARE: usize = 128;
 const LEAST_SPARE: usize = 8;
 
-/// The queue of a worker; `None` where all take from /dev/fuse.
+/// The queue of a worker; `None` on /dev/fuse, which all workers share.
 pub(super) type Queue = Option<u16>;
 
-/// Starts one more worker of a queue.
+/// A function that starts one more worker of a queue.
 type Start = dyn Fn(Queue) -> io::Result<JoinHandle<io::Result<()>>> + Send + Sync;
 
-/// The workers that were started, and how many requests wait.
+/// The started workers, and the number of waiting requests.
 #[derive(Default)]
 pub(super) struct SpareWorkers {
     start: OnceLock<Box<Start>>,
@@ -43,11 +44,11 @@ pub(super) struct SpareWorkers {
 struct Counts {
     waiting: usize,
     started: usize,
-    /// The number of the started ones that should be free.
+    /// The number of started workers that should be free.
     spare: usize,
 }
 
-/// A request waits.
+/// A waiting request.
 pub(super) struct Waiting<'l> {
     workers: &'l SpareWorkers,
     queue: Queue,
@@ -66,13 +67,13 @@ impl SpareWorkers {
         self.queues.lock()
     }
 
-    /// Sets what starts a worker.
+    /// Sets the function that starts a worker.
     pub(super) fn start_with(&self, start: Box<Start>) {
-        // once
+        // set only once
         let _ = self.start.set(start);
     }
 
-    /// Requests may have to wait from now on: starts the spare workers of these queues.
+    /// Prepares for requests that have to wait: starts the spare workers of these queues.
     pub(super) fn prepare(&self, queues: &[u16]) {
         let spare = (SPARE / queues.len().max(1)).max(LEAST_SPARE);
         for &queue in queues {
@@ -92,10 +93,10 @@ impl SpareWorkers {
         Ok(())
     }
 
-    /// A request of a queue is going to wait: starts a worker in place of its own.
+    /// Records that a request of a queue is going to wait: starts a worker as its replacement.
     ///
     /// # Errors
-    /// EAGAIN where that cannot be done, and there is none to spare.
+    /// EAGAIN where that is impossible and no spare worker is left.
     pub(super) fn wait(&self, queue: Queue) -> Answer<Waiting<'_>> {
         let mut queues = self.queues();
         let counts = queues.entry(queue).or_default();
@@ -109,7 +110,7 @@ impl SpareWorkers {
         Ok(Waiting { workers: self, queue })
     }
 
-    /// Waits until all that were started have ended, as all workers do when it is unmounted.
+    /// Waits until all started workers have ended, as all workers do after the unmount.
     pub(super) fn join(&self) -> io::Result<()> {
         let threads = std::mem::take(&mut *self.threads.lock());
         threads.into_iter().try_for_each(|thread| {

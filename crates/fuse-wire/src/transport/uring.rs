@@ -1,20 +1,20 @@
 //! Requests through io_uring. The one file of this crate with unsafe code: the kernel gets addresses of memory into
-//! which it puts requests and from which it takes answers.
+//! which it writes requests and from which it reads answers.
 //!
-//! The kernel has one queue for each processor, and sends a request to the queue of the processor on which the asking
-//! process runs. A [`RingEntry`] is a place for one request of one queue: memory for it and for its answer, and a ring
-//! through which its one command goes. Each entry has a thread of its own, bound to the processor of its queue, so a
-//! request that waits for the device does not delay any other: the kernel hands requests only to entries that wait. It
-//! takes the entry that was free last, whose thread and memory are still in the processor's caches.
+//! The kernel has one queue for each processor, and sends a request to the queue of the processor on which the calling
+//! process runs. A [`RingEntry`] is for one request of one queue at a time: memory for it and for its answer, and a
+//! ring for its single command. Each entry has a thread of its own, bound to the processor of its queue, so a request
+//! that waits for the device does not delay any other: the kernel assigns requests only to entries that wait. It uses
+//! the entry that became free last, whose thread and memory are still in the processor's caches.
 //!
-//! FORGET and INTERRUPT still come through /dev/fuse. No program waits for them, so they are read a moment later and
-//! many at once.
+//! FORGET and INTERRUPT still arrive through /dev/fuse. No program waits for them, so they are read after a short delay
+//! and in batches.
 //!
 //! Why this is sound:
 //! 1. The memory of an entry belongs either to the kernel or to us (`RingEntry::kernels`). It becomes the kernel's when
-//!    a command that names it is put into the ring, and ours again only when that command's completion has been taken
-//!    from the ring. References into it are made only while it is ours, and borrow the entry.
-//! 2. Memory that the kernel has is never freed: an entry that is dropped then leaks it.
+//!    a command that points to it is put into the ring, and ours again only when that command's completion has been
+//!    taken from the ring. References into it are made only while it is ours, and borrow the entry.
+//! 2. Memory that belongs to the kernel is never freed: an entry that is dropped in that state leaks it.
 #![allow(unsafe_code)]
 
 use super::link::{Link, MAX_DATA, MAX_HEADER, forgotten, receive, respond, send};
@@ -37,29 +37,29 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Ring entries of all queues together, about: enough that some wait for the device while others answer. A queue has
-/// two at least.
+/// The approximate number of ring entries of all queues: enough that some wait for the device while others answer. A
+/// queue has at least two.
 const ENTRIES: usize = 16;
 
-/// The time for which FORGETs are let gather. What they free can be used so much later.
+/// The time for which FORGETs accumulate. It delays the reuse of what they free.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// A ring entry is registered, and waits for a request.
+/// Registers a ring entry, which then waits for a request.
 const REGISTER: u32 = 1;
-/// An answer is handed back, and the entry waits for the next request.
+/// Returns an answer; the entry then waits for the next request.
 const COMMIT_AND_FETCH: u32 = 2;
 
 /// `struct fuse_uring_req_header`.
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 struct Head {
-    /// [`InHeader`], then [`OutHeader`].
+    /// [`InHeader`] or [`OutHeader`].
     in_out: [u8; 128],
     arguments: [u8; 128],
     flags: u64,
-    /// Names the request when it is answered.
+    /// Identifies the request when it is answered.
     commit_id: u64,
-    /// Bytes behind the arguments, then of the answer.
+    /// The length of the data after the arguments, then of the answer, in bytes.
     payload: u32,
     padding: u32,
     reserved: u64,
@@ -94,17 +94,18 @@ struct SqeStart {
     len: u32,
 }
 
-/// A place for one request: see the head of this file.
+/// The memory and ring for one request at a time: see the head of this file.
 struct RingEntry {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     queue: u16,
     head: NonNull<Head>,
     payload: NonNull<[u8]>,
-    /// Whether the kernel has the memory.
+    /// Whether the memory belongs to the kernel.
     kernels: bool,
 }
 
-// SAFETY: the memory behind the two pointers belongs to the entry alone, or to the kernel, which does not mind threads.
+// SAFETY: the memory behind the two pointers belongs to the entry alone, or to the kernel, which does not depend on
+// threads.
 unsafe impl Send for RingEntry {}
 
 impl Drop for RingEntry {
@@ -121,8 +122,7 @@ impl Drop for RingEntry {
 
 impl RingEntry {
     fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<Self> {
-        // the thread that enables it is the only one to use it; so the kernel hands over requests when that thread
-        // waits
+        // only the thread that enables the ring uses it, so the kernel passes requests when that thread waits
         let ring = IoUring::builder()
             .setup_r_disabled()
             .setup_single_issuer()
@@ -135,7 +135,7 @@ impl RingEntry {
         Ok(Self { ring, queue, head, payload, kernels: false })
     }
 
-    /// Puts a command into the ring, with which the memory becomes the kernel's.
+    /// Puts a command into the ring; the memory is the kernel's from then on.
     fn push(&mut self, command: u32, commit_id: u64, vectors: Option<&[Vector; 2]>) -> io::Result<()> {
         let bytes = Command { flags: 0, commit_id, queue: self.queue, padding: [0; 62] };
         let address = vectors.map(|vectors| vectors.as_ptr() as u64);
@@ -148,15 +148,15 @@ impl RingEntry {
                 len.write(vectors.len() as u32);
             }
         }
-        // SAFETY: the kernel takes from the command: the descriptor, registered with the ring; the vectors, which the
-        // caller holds until it is submitted; and through them the memory of this entry, which is not freed and not
-        // looked at before the completion (`kernels`).
+        // SAFETY: from the command, the kernel uses: the descriptor, which is registered with the ring; the vectors,
+        // which the caller owns until the command is submitted; and through them the memory of this entry, which is
+        // neither freed nor accessed before the completion (`kernels`).
         unsafe { self.ring.submission().push(&submission) }.map_err(|_| io::Error::other("the ring is full"))?;
         self.kernels = true;
         Ok(())
     }
 
-    /// Registers the entry with the kernel, before the ring is waited for; a refusal comes out of [`RingEntry::wait`].
+    /// Registers the entry with the kernel, before the first wait; an error is reported by [`RingEntry::wait`].
     fn register(&mut self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()?;
         let vectors = [
@@ -173,20 +173,20 @@ impl RingEntry {
         Ok(())
     }
 
-    /// Submits what is in the ring and waits for so many completions.
+    /// Submits the commands in the ring and waits for `want` completions.
     fn enter(&mut self, want: u32) -> io::Result<usize> {
         let mut flags = EnterFlags::GETEVENTS;
-        // an entry that has nothing to do does not wait for a device, and shall not be counted as if it did
+        // an idle entry does not wait for a device, and must not be counted as iowait
         flags.set(EnterFlags::NO_IOWAIT, self.ring.params().is_feature_no_iowait());
         let submitted = self.ring.submission().len() as u32;
         // SAFETY: there is no argument, so nothing to point to.
         unsafe { self.ring.submitter().enter::<()>(submitted, want, flags.bits(), None) }
     }
 
-    /// Waits for a request, having handed over the answer to the last. False when it is unmounted.
+    /// Submits the answer to the last request and waits for the next. Returns `false` after the unmount.
     fn wait(&mut self, polling: &Polling) -> io::Result<bool> {
         if let Some(mut awake) = polling.stay_awake() {
-            // what fails here fails below again
+            // an error here recurs below
             let _ = self.enter(0);
             while self.ring.completion().is_empty() && !self.ring.submission().taskrun() && awake.goes_on() {}
         }
@@ -215,12 +215,12 @@ impl RingEntry {
         if self.kernels {
             return None;
         }
-        // SAFETY: both point to memory of ours that holds values of these types whatever bytes the kernel has put
-        // there; it does not touch them until the next `push`, which these borrows of `self` exclude.
+        // SAFETY: both point to memory of ours, valid for these types whatever bytes the kernel has written there; the
+        // kernel does not access it until the next `push`, which these borrows of `self` exclude.
         unsafe { Some((self.head.as_mut(), self.payload.as_mut())) }
     }
 
-    /// Answers the request that [`RingEntry::wait`] brought. The kernel gets the answer when it is waited for the next.
+    /// Answers the request that [`RingEntry::wait`] returned. The kernel gets the answer with the next wait.
     fn answer(&mut self, link: &Link, space: &mut [u8]) -> io::Result<()> {
         let queue = Some(self.queue);
         let Some((head, payload)) = self.memory() else { return Err(io::Error::other("no request is here")) };
@@ -242,7 +242,7 @@ impl RingEntry {
     }
 }
 
-/// Asks the file system; its answer is at the start of `payload`, so long.
+/// Calls the file system; returns the length of the answer, which is at the start of `payload`.
 fn take(
     (link, queue): (&Link, Queue),
     header: &InHeader,
@@ -275,7 +275,7 @@ pub(super) struct Queues(Vec<RingEntry>);
 
 impl Queues {
     /// # Errors
-    /// The kernel has no io_uring with commands (before 5.19), or does not allow it to us.
+    /// The kernel has no io_uring commands (before 5.19), or this process may not use them.
     pub(super) fn new(connection: BorrowedFd<'_>) -> io::Result<Self> {
         let queues = processors::possible()?;
         let each = (ENTRIES / usize::from(queues)).max(2);
@@ -283,7 +283,7 @@ impl Queues {
         Ok(Self(entries.collect::<io::Result<_>>()?))
     }
 
-    /// Answers requests until it is unmounted.
+    /// Answers requests until the file system is unmounted.
     pub(super) fn serve(self, link: &Arc<Link>) -> io::Result<()> {
         let (started, starts) = mpsc::channel();
         let mut threads = Vec::with_capacity(self.0.len());
@@ -294,7 +294,7 @@ impl Queues {
         }
         drop(started);
         for _ in &threads {
-            // a queue without an entry would leave its processor's requests unanswered
+            // without an entry in a queue the requests of its processor would not be answered
             starts.recv().map_err(io::Error::other)??;
         }
         let mut outcome = forget(link);
@@ -306,7 +306,7 @@ impl Queues {
     }
 }
 
-/// One more entry of a queue, when the kernel knows of it.
+/// Starts one more entry of a queue, and returns when the kernel knows it.
 pub(super) fn start(link: Arc<Link>, queue: u16) -> io::Result<JoinHandle<io::Result<()>>> {
     let entry = RingEntry::new(link.connection.as_fd(), queue)?;
     let (started, starts) = mpsc::channel();
@@ -320,7 +320,7 @@ fn answer(mut entry: RingEntry, link: &Link, started: &mpsc::Sender<io::Result<(
     let mut processor = CpuSet::new();
     if usize::from(entry.queue) < CpuSet::MAX_CPU {
         processor.set(entry.queue.into());
-        // one that is not there now has no requests; elsewhere it is a matter of speed
+        // a processor that is offline has no requests; otherwise affinity only affects speed
         let _ = sched_setaffinity(None, &processor);
     }
     let registered = entry.register();
@@ -334,7 +334,7 @@ fn answer(mut entry: RingEntry, link: &Link, started: &mpsc::Sender<io::Result<(
     Ok(())
 }
 
-/// Reads what still comes through /dev/fuse.
+/// Reads the messages that still arrive through /dev/fuse.
 fn forget(link: &Link) -> io::Result<()> {
     let mut buffer = vec![0; MAX_DATA + MAX_HEADER];
     loop {

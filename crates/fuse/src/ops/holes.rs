@@ -1,24 +1,24 @@
-//! The parts of a file that may have data that only the kernel knows of.
+//! The parts of a file that may contain data known only to the kernel.
 //!
-//! Who maps a file writes into the kernel's pages, and the kernel does not hand these over before it asks for holes
-//! (LSEEK). So a hole of the volume may be data by now, and cp(1) would leave it out. But a page that is changed was in
-//! the kernel's memory before. A page of a hole comes there by a READ, or stays there beside what was cut off or
-//! punched out. Those parts of holes are noted here, as long as the kernel has the file, and count as data; so does all
-//! that shares a page with data. Every other hole is one.
+//! A process with a mapping changes the kernel's pages, and the kernel does not write them back before it asks for
+//! holes (LSEEK). So a hole of the volume may contain data by now, and cp(1) would omit it. But a changed page was in
+//! the page cache before. A page of a hole gets there by a READ, or remains there next to a range that was truncated or
+//! punched. Those parts of holes are recorded here, as long as the kernel has the file, and count as data; so does
+//! everything that shares a page with data. Every other hole is reported as one.
 
 use fs::{InodeNo, Result, Volume};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a page; of processors that have several sizes, the largest.
+/// The page size in bytes; on processors with several sizes, the largest.
 const PAGE: u64 = if cfg!(target_arch = "x86_64") { 4096 } else { 65_536 };
-/// Most ranges that are noted of a file; beyond that they become one.
+/// The maximum number of ranges recorded of a file; beyond it they are merged into one.
 const MOST: usize = 256;
-/// Most pieces of a map that are looked at for a hole. Where there are more, what was seen is said to be data.
+/// The maximum number of extents searched for a hole. If there are more, the searched range is reported as data.
 const PIECES: usize = 10_000;
 
-/// Ranges of bytes, in order, with something between any two.
+/// Ranges of bytes, sorted and not adjacent.
 #[derive(Debug, Default)]
 struct Ranges(Vec<(u64, u64)>);
 
@@ -40,15 +40,15 @@ impl Ranges {
         }
     }
 
-    /// The range that begins or ends behind `at`.
+    /// The range that contains `at` or is the next after it.
     fn next(&self, at: u64) -> Option<(u64, u64)> {
         self.0.get(self.0.partition_point(|range| range.1 <= at)).copied()
     }
 }
 
-/// The parts of the holes of files that the kernel may have in its memory.
+/// The parts of files' holes that may be in the kernel's page cache.
 pub(super) struct Holes {
-    /// Bytes of a page.
+    /// The page size in bytes.
     page: u64,
     any: AtomicBool,
     files: Mutex<HashMap<InodeNo, Ranges>>,
@@ -76,19 +76,20 @@ impl Holes {
         self.files().entry(number).or_default().add(start, end);
     }
 
-    /// The kernel is about to get a part of a file.
+    /// Records the holes in a part of a file that the kernel is about to read.
     pub(super) fn read(&self, volume: &Volume, inode: &fs::Inode, offset: u64, length: u64) {
         let (start, end) = (self.down(offset), self.up(offset.saturating_add(length)));
         match volume.hole_within(inode, start, end) {
             Ok(None) => {}
             Ok(Some(hole)) => self.record(inode.number, self.down(hole), end),
-            // a part of it may be readable
+            // some of it may be readable
             Err(_) => self.record(inode.number, start, end),
         }
     }
 
-    /// A part of a file goes, and from the kernel with it, but for pages that stay in part: these are cut. It splits
-    /// what it caches as several pages together; where it cannot, all of that goes.
+    /// Records the pages that remain in part after a range of a file is removed, in the kernel as well, where those
+    /// pages are zeroed in part. The kernel splits its large folios for that; where it cannot, it drops the whole
+    /// folio.
     pub(super) fn cut(&self, number: InodeNo, start: u64, end: u64) {
         self.record(number, self.down(start), self.up(start).min(end));
         if end != u64::MAX {
@@ -96,10 +97,10 @@ impl Holes {
         }
     }
 
-    /// The kernel has forgotten a file, unless it has it again: `is_looked_up` says so.
+    /// Removes a file that the kernel has forgotten, unless `is_looked_up` returns that it was looked up again.
     pub(super) fn forget(&self, number: InodeNo, is_looked_up: impl FnOnce() -> bool) {
         if self.any.load(Ordering::Acquire) {
-            // code that notes something of a file has it referenced, and waits here
+            // code that records ranges of a file has a lookup count on it, and waits here
             let mut files = self.files();
             if files.contains_key(&number) && !is_looked_up() {
                 files.remove(&number);
@@ -107,7 +108,7 @@ impl Holes {
         }
     }
 
-    /// Whether the kernel may have a part of a file's holes in its memory.
+    /// Whether a part of a file's holes may be in the kernel's page cache.
     pub(super) fn has(&self, number: InodeNo) -> bool {
         self.any.load(Ordering::Acquire) && self.files().contains_key(&number)
     }
@@ -129,7 +130,8 @@ impl Holes {
         Ok(first.map(|first| self.down(first).max(offset)).filter(|found| *found < size))
     }
 
-    /// The first byte at or after `offset` that is no data for sure; `None` where `offset` is behind the file's end.
+    /// The first byte at or after `offset` that is certainly not data; `None` where `offset` is beyond the end of the
+    /// file.
     pub(super) fn hole(&self, volume: &Volume, inode: &fs::Inode, offset: u64) -> Result<Option<u64>> {
         let size = volume.attributes_of(inode.number)?.size;
         if offset >= size {
@@ -137,7 +139,7 @@ impl Holes {
         }
         let mut at = self.down(offset);
         for _ in 0..PIECES {
-            // the first page from here on that begins with a hole
+            // the first page at or after this one that begins with a hole
             let page = self.up(volume.seek_hole(inode, at)?.unwrap_or(size));
             if page >= size {
                 return Ok(Some(size));

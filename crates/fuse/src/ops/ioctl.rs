@@ -1,4 +1,4 @@
-//! ioctl(2): flags, generations, attributes of projects, and fstrim.
+//! ioctl(2): flags, generation numbers, project attributes, and fstrim.
 
 use super::Ops;
 use fuse_wire::{Answer, Caller, Errno, Reply};
@@ -24,7 +24,7 @@ impl Ops {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Answer<()> {
-        // EXT4_FL_USER_VISIBLE: the others are the file system's own
+        // EXT4_FL_USER_VISIBLE: other flags are internal to the file system
         const VISIBLE: u32 = 0x725B_DFFF;
         let number = |number: u32, reply: &mut Reply<'_>| reply.ioctl(zerocopy::IntoBytes::as_bytes(&number));
         match command {
@@ -34,7 +34,7 @@ impl Ops {
             SET_FLAGS | SET_FSXATTR => {
                 let set = if command == SET_FLAGS { Self::set_flags } else { Self::set_fsxattr };
                 set(self, node, input)?;
-                // the time of change
+                // ctime
                 reply.attributes_changed(node);
                 reply.ioctl(&[])
             }

@@ -1,22 +1,25 @@
-//! Directories listed, in parts.
+//! Directory listings, answered in parts.
 
 use super::{Ops, nothing};
 use fs::{Attributes, DirEntry, FileKind, InodeNo};
 use fuse_wire::{Answer, Attr, Entry, Errno, Reply};
 
-/// In a directory's cookie: a part before it could not be read. Directories are far smaller than this number.
+/// A bit in the cookies of a directory: an earlier part could not be read. Directories are far smaller than this
+/// number.
 const PASSED_DAMAGE: u64 = 1 << 62;
 
-/// Inodes read in one batch for a listing with attributes: what a request has space for, more or less (an entry takes
-/// 152 bytes and its name; a request has 4 KiB, or 32 KiB from kernels that hand on what the program asked for).
+/// The number of inodes read in one batch for a listing with attributes: roughly the number that fits into a request
+/// (an entry takes 152 bytes and its name; a request has 4 KiB, or 32 KiB from kernels that pass on the size requested
+/// by the program).
 const AT_ONCE: usize = 64;
 
-/// Entries of one answer for a directory in which names come and go. The kernel lets no process change a directory
-/// while a part of its list is being fetched, and lets in one change between two parts, so a process that removes its
-/// files beside a reader waits once for each. A part of this size takes about as long as the change itself.
+/// The maximum number of entries in one answer for a directory in which names are created and removed. The kernel lets
+/// no process change a directory while a part of its listing is being read, and admits one change between two parts, so
+/// a process that removes its files concurrently waits once for each part. A part of this size takes about as long as
+/// the change itself.
 const FEW: usize = 32;
 
-/// The type as a listing has it: that of a mode, shifted by 12 bits.
+/// The file type as in listings: that of a mode, shifted by 12 bits.
 fn type_of(kind: FileKind) -> u32 {
     match kind {
         FileKind::Fifo => 1,
@@ -47,7 +50,7 @@ impl Ops {
                     }
                     return !listed;
                 }
-                // listed, but looked up before anybody sees more of it than its name
+                // listed, but a lookup is necessary to get more than its name
                 None => {
                     let mode = entry.kind.map_or(0, type_of) << 12;
                     Entry { attr: Attr { ino: self.ino(entry.inode), mode, ..Attr::default() }, ..nothing(0) }
@@ -57,11 +60,11 @@ impl Ops {
         })
     }
 
-    /// Hands the entries of a directory from `cookie` on to `add`, each with the cookie of what follows it, until `add`
-    /// says that there is no space.
+    /// Calls `add` with each entry of a directory from `cookie` on, and the cookie of the next entry, until `add`
+    /// returns that there is no space.
     ///
-    /// Where a part of the directory cannot be read, all others are listed, and the error comes at the end, in place of
-    /// the answer that there are no more: a program sees what there is, and that it is not all.
+    /// Where a part of the directory cannot be read, all other parts are listed, and the error is returned at the end:
+    /// a program sees the readable entries, and that the listing is incomplete.
     fn each_entry(&self, node: u64, cookie: u64, mut add: impl FnMut(&DirEntry, u64) -> bool) -> Answer<()> {
         self.list(node, cookie, |listing| {
             for entry in listing {
@@ -72,8 +75,8 @@ impl Ops {
         })
     }
 
-    /// As [`Ops::each_entry`], with the attributes of each file; `None` for "." and "..", and where they cannot be had
-    /// (looking the name up then reports why).
+    /// As [`Ops::each_entry`], with the attributes of each file; `None` for "." and "..", and where they cannot be read
+    /// (a lookup of the name then reports why).
     fn each_entry_with_attributes(
         &self,
         node: u64,
@@ -91,7 +94,7 @@ impl Ops {
                     let attributes = match &entry.name[..] {
                         b"." | b".." => None,
                         _ if entry.inode == InodeNo::ROOT => None,
-                        // of what is damaged, who asks for it hears
+                        // damage is reported to the process that looks the file up
                         _ => self.volume.attributes_of(entry.inode).ok(),
                     };
                     if add(entry, *next, attributes.as_ref()) {
@@ -129,7 +132,7 @@ impl Ops {
             trouble.map_or(Ok(()), Err)
         });
         match outcome {
-            // reported; what could be read is listed first
+            // reported; the readable part is listed first
             Err(_) if any => Ok(()),
             Ok(()) if !any && passed != 0 => Err(Errno::IO),
             outcome => outcome,

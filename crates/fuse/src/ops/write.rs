@@ -10,19 +10,19 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Set-group-id.
+/// The set-group-id bit.
 const S_ISGID: u16 = 0o2000;
-/// The capabilities that a program gets when it is run; they go when it is changed.
+/// The attribute with the capabilities that a program gets on execution; it is removed when the program is changed.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
-/// Most bytes copied in one request, so that none runs for long; programs ask again for the rest.
+/// The maximum number of bytes copied in one request, so that none runs for long; programs request the rest.
 const MOST_COPIED: u64 = 64 << 20;
-/// Bytes copied at once.
+/// The number of bytes copied at a time.
 const PIECE: usize = 1 << 20;
 
-/// Flags that chattr(1) changes: EXT4_FL_USER_MODIFIABLE without the two that say how the content is mapped.
+/// Flags that chattr(1) changes: EXT4_FL_USER_MODIFIABLE without the two for the block mapping.
 const MODIFIABLE: u32 = 0x6003_C0FF;
 
-/// FS_XFLAG_: the flags of FS_IOC_FSSETXATTR, and those of an inode that they are.
+/// FS_XFLAG_: the flags of FS_IOC_FSSETXATTR, each with the inode flag that it maps to.
 const XFLAGS: [(u32, InodeFlags); 7] = [
     (0x8, InodeFlags::IMMUTABLE),
     (0x10, InodeFlags::APPEND),
@@ -45,8 +45,8 @@ struct FsXattr {
     padding: [u8; 8],
 }
 
-/// Whether a process is in a group. The kernel names one of its groups; the others are asked for, and not known of a
-/// process that is not seen from here.
+/// Whether a process is in a group. The request contains one of its groups; the others are read from /proc, and unknown
+/// for a process that is not visible here.
 fn is_in_group(caller: &Caller, group: u32) -> bool {
     if caller.gid == group {
         return true;
@@ -56,15 +56,15 @@ fn is_in_group(caller: &Caller, group: u32) -> bool {
     groups.split_whitespace().any(|word| word.parse() == Ok(group))
 }
 
-/// Whether a change of attributes is the kernel's, which cached what was written and now says the times of it: of the
-/// write, or of nothing but the inode. No one else sets the two alike, or asks for a time that is there.
+/// Whether a change of attributes comes from the kernel, which cached written data and now sets its times: those of the
+/// write, or only the ctime. No program sets the two to the same value, or to a value that they have.
 fn is_of_cached_write(a: &Attributes, changes: &Changes) -> bool {
     let (Some(SetTime::At(seconds, nanos)), Some(ctime)) = (changes.mtime, changes.ctime) else { return false };
     let alike = ctime == SetTime::At(seconds, nanos) || a.mtime == Timestamp { seconds, nanos };
     alike && changes.atime.is_none() && a.kind == FileKind::Regular
 }
 
-/// The attributes that a change by `caller` asks for, of a file that has `a` now.
+/// The new attributes for a change by `caller` of a file with attributes `a`.
 fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, writeback: bool) -> SetAttributes {
     let time = |time| match time {
         SetTime::Now => now,
@@ -75,14 +75,14 @@ fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, wri
     let owned_anew = changes.uid.is_some() || changes.gid.is_some();
     if (owned_anew && a.kind != FileKind::Directory) || changes.kill_privileges {
         let before = mode.unwrap_or(a.mode & 0o7777);
-        // root changes the owner of files as they are
+        // for root, changing the owner does not change the mode
         let after = without_privileges(before, || caller.uid == 0 || is_in_group(caller, a.gid));
         mode = mode.map(|_| after).or_else(|| (after != before).then_some(after));
     }
     let present = |time: Option<SetTime>| matches!(time, None | Some(SetTime::Now));
     let times_alone = mode.is_none() && !owned_anew && changes.size.is_none();
     let touch = changes.atime.is_some() && present(changes.atime) && present(changes.mtime);
-    // what was written while the file could be written is not to fail at fsync(2) and close(2)
+    // data written while the file was writable must not fail at fsync(2) and close(2)
     let touch = times_alone && (touch || writeback && is_of_cached_write(a, changes));
     SetAttributes {
         mode,
@@ -96,28 +96,28 @@ fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, wri
     }
 }
 
-/// The time of day, for what is set to now.
+/// The current time.
 fn now() -> Timestamp {
     // a clock before 1970 counts as 1970
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
 }
 
-/// A device's two numbers from the packed form.
+/// Decodes a device number.
 fn unpack(device: u32) -> (u32, u32) {
     ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
 }
 
-/// The file that mknod(2) and its kin make.
+/// The parameters of creating a file with mknod(2) or a related call.
 pub(super) struct Making<'a> {
     pub(super) dir: u64,
-    /// `None`: a file without a name.
+    /// `None`: a file without a name (O_TMPFILE).
     pub(super) name: Option<&'a [u8]>,
-    /// With the type.
+    /// The mode with the file type.
     pub(super) mode: u32,
     pub(super) umask: u32,
     pub(super) device: u32,
-    /// The flags with which it is open afterwards, if it is.
+    /// The flags with which it is opened after creation; `None` for not opened.
     pub(super) open: Option<OFlags>,
 }
 
@@ -147,7 +147,7 @@ impl Ops {
         };
         let inode = self.outcome(dir, made)?;
         let entry = self.entry(&self.volume.attributes(&inode));
-        // a file without a name is pinned for its maker already
+        // a file without a name already has a lookup count
         if making.name.is_some() {
             self.volume.add_lookup(inode.number);
         }
@@ -209,7 +209,7 @@ impl Ops {
             self.drop_capability(number)?;
         }
         if let Some(size) = changes.size {
-            // with the content they would be of use to the process that changes it
+            // before the content: otherwise the process that changes it could use them
             if changes.kill_privileges {
                 self.drop_privileges(number, caller)?;
             }
@@ -225,7 +225,7 @@ impl Ops {
         reply.attr(&self.attr(&self.getattr(node)?), self.attr_timeout)
     }
 
-    /// A part of a file is about to go, as far as it is there.
+    /// Records that the existing part of a range of a file is about to be removed.
     fn record_cut(&self, number: InodeNo, start: u64, end: u64) -> Answer<()> {
         let Some(holes) = &self.holes else { return Ok(()) };
         let a = self.outcome(number, self.volume.attributes_of(number))?;
@@ -251,8 +251,7 @@ impl Ops {
         self.outcome(number, self.volume.write_with(number, offset, data, &how))
     }
 
-    /// Content that was written earlier, and cached by the kernel: the times of the file are for the kernel to say. How
-    /// much was written.
+    /// Writes back data that the kernel cached; it sets the file's times itself. Returns the number of bytes written.
     pub(super) fn write_page(&self, node: u64, offset: u64, data: &[u8]) -> Answer<u32> {
         let number = self.number(node)?;
         self.drop_capability(number)?;
@@ -262,12 +261,12 @@ impl Ops {
         Ok(u32::try_from(written.bytes).unwrap_or(u32::MAX))
     }
 
-    /// Takes set-user-id off a file that is about to change, and set-group-id; whether it had any.
+    /// Removes the set-user-id and set-group-id bits of a file that is about to change; returns whether it had any.
     fn drop_privileges(&self, number: InodeNo, caller: &Caller) -> Answer<bool> {
         self.outcome(number, self.volume.drop_privileges(number, &|group| is_in_group(caller, group)))
     }
 
-    /// Takes its capabilities off a file that is about to change. The kernel asks for them before it first writes to a
+    /// Removes the capabilities of a file that is about to change. The kernel reads them before its first write to a
     /// file, so the files that have some are known.
     fn drop_capability(&self, number: InodeNo) -> Answer<()> {
         if !self.any_capable.load(Ordering::Acquire) || !self.capable.lock().remove(&number) {
@@ -279,7 +278,7 @@ impl Ops {
         }
     }
 
-    /// Remembers that a file has capabilities.
+    /// Records that a file has capabilities.
     pub(super) fn record_capability(&self, number: InodeNo) {
         self.capable.lock().insert(number);
         self.any_capable.store(true, Ordering::Release);
@@ -294,7 +293,7 @@ impl Ops {
         self.durable(InodeNo::ROOT, self.volume.sync())
     }
 
-    /// Makes durable what a request has changed, as mounts with `sync` and `dirsync` promise.
+    /// Makes the changes of a request durable, as mounts with `sync` and `dirsync` guarantee.
     pub(super) fn sync_behind(&self, request: &Request<'_>) -> Answer<()> {
         match request.operation {
             Operation::Symlink { .. }
@@ -311,8 +310,8 @@ impl Ops {
         }
     }
 
-    /// Content that was written and did not reach the device is an error of the device to every process that asks for
-    /// it, now and later.
+    /// Data that was written but did not reach the device is a device error for every process that syncs the file, now
+    /// and later.
     fn durable(&self, number: InodeNo, outcome: fs::Result<()>) -> Answer<()> {
         if !self.volume.is_writable() {
             return Ok(());
@@ -320,8 +319,9 @@ impl Ops {
         self.outcome(number, outcome).map_err(|e| if e == Errno::ROFS { Errno::IO } else { e })
     }
 
-    /// Whether it changed what stat(2) shows beside the time of change: a list its permission bits, any attribute its
-    /// blocks. The kernel expects the former only where it caches the lists.
+    /// Sets an extended attribute. Returns whether other attributes than ctime changed: an access control list changes
+    /// the mode, any attribute may change the number of blocks. The kernel expects the former only where it caches the
+    /// lists.
     pub(super) fn set_xattr(
         &self,
         node: u64,
@@ -351,7 +351,7 @@ impl Ops {
         Ok((a.mode, a.blocks) != (before.mode, before.blocks))
     }
 
-    /// As [`Ops::set_xattr`].
+    /// Removes an extended attribute; returns as [`Ops::set_xattr`].
     pub(super) fn remove_xattr(&self, node: u64, name: &[u8]) -> Answer<bool> {
         let number = self.number(node)?;
         let before = self.outcome(number, self.volume.attributes_of(number))?;
@@ -360,7 +360,7 @@ impl Ops {
         Ok((after.mode, after.blocks) != (before.mode, before.blocks))
     }
 
-    /// Whether privileges were taken off the file.
+    /// Allocates or frees space; returns whether privileges were removed from the file.
     pub(super) fn allocate(&self, node: u64, offset: u64, length: u64, mode: u32, caller: &Caller) -> Answer<bool> {
         let number = self.number(node)?;
         let flags = FallocateFlags::from_bits_retain(mode);
@@ -379,14 +379,14 @@ impl Ops {
         if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
             self.record_cut(number, offset, offset.saturating_add(length))?;
         }
-        // the request does not say whether they may stay
+        // the request does not contain whether they may remain
         let dropped = caller.uid != 0 && self.drop_privileges(number, caller)?;
         self.outcome(number, self.volume.allocate(number, mode, offset, length))?;
         Ok(dropped)
     }
 
-    /// Copies from `node` to another file as far as there is something; how much it was, and whether privileges were
-    /// taken off that file.
+    /// Copies existing content of `node` to another file; returns the number of bytes, and whether privileges were
+    /// removed from that file.
     pub(super) fn copy(
         &self,
         (node, mut offset): (u64, u64),
@@ -399,7 +399,7 @@ impl Ops {
         let (mut left, mut copied, mut dropped) = (length.min(MOST_COPIED), 0, false);
         self.drop_capability(to)?;
         let in_group = |group| is_in_group(caller, group);
-        // the request does not say whether privileges may stay
+        // the request does not contain whether privileges may remain
         let drop_privileges = if caller.uid == 0 { None } else { Some(&in_group as _) };
         let how = WriteHow { drop_privileges, ..WriteHow::default() };
         while left > 0 {
@@ -408,7 +408,7 @@ impl Ops {
             let read = self.answer_for(node, |v, inode| v.read_at(inode, offset, piece))?;
             let outcome = self.volume.write_with(to, target_offset, piece.get(..read).unwrap_or_default(), &how);
             let written = match self.outcome(to, outcome) {
-                // what was copied before is reported first
+                // bytes copied before are reported first
                 Err(_) if copied > 0 => break,
                 outcome => outcome?,
             };
@@ -434,9 +434,9 @@ impl Ops {
         self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
     }
 
-    /// Has the kernel hand over what was written through mappings of a file that is about to become immutable or
-    /// append-only, as ext4 does: with the flag set it is refused. The kernel then has no page of the file that a
-    /// mapping could change unseen.
+    /// Makes the kernel write back changes through mappings of a file that is about to become immutable or append-only,
+    /// as ext4 does: with the flag set they would be refused. After this the kernel has no page of the file that a
+    /// mapping could change without a request.
     fn hand_over_before(&self, node: u64, a: &Attributes, flags: InodeFlags) {
         let locking = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if a.kind != FileKind::Regular || !(flags & !a.flags).intersects(locking) {
@@ -445,7 +445,7 @@ impl Ops {
         self.hand_over_before_locking(node);
     }
 
-    /// Whether a request makes a file immutable or append-only, as far as the request shows it.
+    /// Whether a request makes a file immutable or append-only, as far as the request itself shows that.
     pub(super) fn locks_file(operation: &Operation<'_>) -> bool {
         let Operation::Ioctl { command, input, .. } = operation else { return false };
         let Ok((flags, _)) = <u32 as zerocopy::FromBytes>::read_from_prefix(input) else { return false };
@@ -485,8 +485,8 @@ impl Ops {
         self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
     }
 
-    /// FITRIM: a range in bytes, and the least that is worth while; the answer has the bytes that were trimmed as its
-    /// length.
+    /// FITRIM: a range in bytes, and the minimum length worth trimming; the answer has the number of bytes trimmed as
+    /// its length.
     pub(super) fn trim(&self, input: &[u8], caller: &Caller, reply: &mut Reply<'_>) -> Answer<()> {
         if caller.uid != 0 {
             return Err(Errno::PERM);
@@ -497,7 +497,7 @@ impl Ops {
         reply.ioctl(zerocopy::IntoBytes::as_bytes(&[start, trimmed, least]))
     }
 
-    /// Records that a file was read, where that is asked for.
+    /// Updates the access time of a file that was read, where the mount does that.
     pub(super) fn record_read(&self, node: u64) {
         use fuse_wire::Atime;
         if self.atime == Atime::Never || !self.volume.is_writable() {
@@ -509,7 +509,7 @@ impl Ops {
             let raw = inode.raw();
             let (atime, changed) = (raw.atime(), raw.mtime().max(raw.ctime()));
             let seconds = |t: Timestamp| (t.seconds, t.nanos);
-            // mount(8): the earlier access is not later than a change, or a day ago
+            // mount(8): the access time is not later than a change, or is a day old
             let stale = seconds(atime) <= seconds(changed) || now.seconds - atime.seconds >= 24 * 3600;
             !raw.flags().contains(InodeFlags::NOATIME) && (self.atime == Atime::Strict || stale)
         };
@@ -517,9 +517,9 @@ impl Ops {
             return;
         }
         let set = SetAttributes { atime: Some(now), preserve_ctime: true, ..SetAttributes::default() };
-        // what was read was read; no process waits for it to be noted
+        // the read succeeded; no process waits for the access time
         let Some(_guard) = self.volume.try_change() else { return };
-        // asked again with the file locked: another process may have set its times since
+        // checked again with the file locked: another process may have set its times meanwhile
         let _ = self.volume.set_attributes_if(number, &set, is_due);
     }
 }

@@ -1,16 +1,16 @@
-//! Options of mount(8) and of the kernel's ext2, ext3 and ext4 that Extant has no use for: with them a line of fstab can
-//! stay as it is.
+//! Options of mount(8) and of the kernel's ext2, ext3 and ext4 that have no effect in Extant, so that a line of fstab
+//! need not be changed.
 //!
 //! An option that asks for something unsupported is refused with the reason.
 
 /// The meaning of such an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// The behaviour that it asks for is the usual one.
+    /// The requested behaviour is the default.
     Same,
-    /// No effect: it is for other programs, for parts of the kernel, or permits weaker guarantees than Extant's.
+    /// No effect: it is for other programs or for parts of the kernel, or permits weaker guarantees than Extant's.
     NoEffect,
-    /// Something unsupported is asked for: the reason to refuse it.
+    /// The requested behaviour is unsupported: the reason for refusing the option.
     Refused(&'static str),
 }
 use Meaning::{NoEffect, Refused, Same};
@@ -23,7 +23,7 @@ const BSD_GROUPS: &str =
 const RESERVED: &str =
     "the user and group of reserved blocks are those in the superblock: set them with `tune2fs -u` and `-g`";
 
-/// Names; one that ends in `=` stands for it with any value.
+/// The names; one that ends in `=` matches any value.
 const TABLE: &[(&str, Meaning)] = &[
     // mount(8), systemd and libmount
     ("defaults", NoEffect),
@@ -47,7 +47,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("nomand", Same),
     ("mand", Refused("Linux has no mandatory locks any more")),
     ("symfollow", Same),
-    // times are always written with the rest
+    // times are always written with other changes
     ("lazytime", NoEffect),
     ("nolazytime", Same),
     ("nodiratime", Same),
@@ -55,7 +55,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("noiversion", Same),
     ("iversion", Refused("inode versions are not maintained")),
     ("i_version", Refused("inode versions are not maintained")),
-    // what the kernel shows of a FUSE mount, and mount(8) repeats with `remount`
+    // options that the kernel lists for a FUSE mount, and mount(8) repeats with `remount`
     ("user_id=", NoEffect),
     ("group_id=", NoEffect),
     ("rootmode=", NoEffect),
@@ -89,7 +89,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("min_batch_time=", NoEffect),
     ("max_batch_time=", NoEffect),
     ("data_err=ignore", NoEffect),
-    // a write that fails is the last one, whatever it was for
+    // the first failed write ends writing, whatever it was for
     ("data_err=abort", Same),
     ("errors=panic", Refused("a process cannot stop the system: use `errors=remount-ro`")),
     ("block_validity", Same),
@@ -133,11 +133,11 @@ const TABLE: &[(&str, Meaning)] = &[
 
 /// The meaning of an option; `None` for an unknown one.
 pub(super) fn meaning(option: &str) -> Option<Meaning> {
-    // for other programs, by their form
+    // for other programs, by their prefix
     if option.starts_with("x-") || option.starts_with("X-") {
         return Some(NoEffect);
     }
-    // how quota was turned off by name
+    // the form that turns quota off by name
     if matches!(option, "usrjquota=" | "grpjquota=") {
         return Some(Same);
     }

@@ -1,4 +1,4 @@
-//! The snapshots of a volume that is mounted, asked for through its mount.
+//! The snapshots of a mounted volume, accessed through its mount.
 
 use super::{DIRECTORY, INFO, LIST, ROLLBACK};
 use fs::SnapshotInfo;
@@ -11,12 +11,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Longest value that is asked for: a number in decimal.
+/// The maximum length of an attribute's value: a number in decimal.
 const LONGEST: usize = 32;
-/// Bytes in a snapshot's name, at most.
+/// The maximum length of a snapshot's name, in bytes.
 const LONGEST_NAME: usize = 128;
 
-/// A native volume that is mounted.
+/// The snapshots of a mounted native volume.
 #[derive(Debug)]
 pub struct MountedSnapshots {
     /// The folder `.extant/snapshots`.
@@ -24,11 +24,11 @@ pub struct MountedSnapshots {
 }
 
 impl MountedSnapshots {
-    /// The volume that a folder lies on.
+    /// Opens the snapshots of the volume that contains `dir`.
     ///
     /// # Errors
-    /// `InvalidInput` where that is not an Extant volume, or not native; `PermissionDenied` to a user who may not see
-    /// its snapshots; those of the system.
+    /// `InvalidInput` where that is not an Extant volume, or not native; `PermissionDenied` to a user who may not
+    /// access its snapshots; errors of the system.
     pub fn of(dir: &Path) -> io::Result<Self> {
         let dir = dir.canonicalize()?;
         let device = dir.metadata()?.dev();
@@ -54,11 +54,11 @@ impl MountedSnapshots {
         self.folder.join(OsStr::from_bytes(name))
     }
 
-    /// The snapshots, the oldest first, each with the bytes that it alone holds where `space`; only root and the
-    /// mount's owner get these.
+    /// Lists the snapshots, oldest first, each with its unique space in bytes if `space`, which only root and the
+    /// mount's owner get.
     ///
     /// # Errors
-    /// Those of the volume.
+    /// Errors of the volume.
     pub fn list(&self, space: bool) -> io::Result<Vec<(SnapshotInfo, Option<u64>)>> {
         let mut all = Vec::new();
         for entry in self.folder.read_dir()? {
@@ -78,10 +78,10 @@ impl MountedSnapshots {
         Ok(all)
     }
 
-    /// The snapshot to which the volume goes back when it is unmounted, if it does.
+    /// The snapshot to which the volume is rolled back at unmount; `None` for none.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn goes_back_to(&self) -> io::Result<Option<Vec<u8>>> {
         let mut name = [0; LONGEST_NAME];
         match getxattr(&self.folder, ROLLBACK, &mut name[..]) {
@@ -91,7 +91,7 @@ impl MountedSnapshots {
         }
     }
 
-    /// Makes a snapshot.
+    /// Takes a snapshot.
     ///
     /// # Errors
     /// `AlreadyExists`, `InvalidInput` for an invalid name, `PermissionDenied` to a user who is neither root nor the
@@ -110,7 +110,7 @@ impl MountedSnapshots {
         std::fs::remove_dir(self.of_name(name)).map_err(with_reason)
     }
 
-    /// Goes back to a snapshot when the volume is unmounted; with `None` it does not after all.
+    /// Schedules a rollback to a snapshot at unmount; `None` cancels it.
     ///
     /// # Errors
     /// As [`MountedSnapshots::delete`].
@@ -120,7 +120,8 @@ impl MountedSnapshots {
     }
 }
 
-/// Whether a snapshot can have this name. The kernel would take another one for a path, and an empty one for none.
+/// Checks that a snapshot can have this name. The kernel would interpret an invalid one as a path, and an empty one as
+/// no name.
 fn check_name(name: &[u8]) -> io::Result<()> {
     let is_name = (1..=LONGEST_NAME).contains(&name.len())
         && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
@@ -130,7 +131,7 @@ fn check_name(name: &[u8]) -> io::Result<()> {
     if is_name { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, why)) }
 }
 
-/// The error with its reason as a sentence: the kernel passes on a number alone.
+/// Adds the reason to an error as a sentence: the kernel passes on only its number.
 fn with_reason(e: io::Error) -> io::Error {
     match e.kind() {
         io::ErrorKind::InvalidInput => {

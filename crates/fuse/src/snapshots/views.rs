@@ -1,11 +1,10 @@
-//! Which number each snapshot has, which ones are open, and how one ends.
+//! The number of each snapshot, its open volume, and its deletion.
 //!
-//! A number is never used again: the kernel may hold nodes of a snapshot for as long as a program has a file of it
-//! open.
+//! A number is never reused: the kernel may have nodes of a snapshot for as long as a program has a file of it open.
 //!
-//! Metadata is identified by its checksum, content is not: the blocks of a snapshot that is deleted are allocated
-//! again, and a process that reads them later reads another file. So a deletion begins by marking the number, from when
-//! on every request with it is refused; waits for the requests that came before; and only then touches the volume.
+//! Metadata is verified by its checksum, content is not: the blocks of a deleted snapshot are allocated again, and a
+//! process that reads them later reads another file. So a deletion first marks the number, from when on every request
+//! with it is refused; then waits for the requests that arrived before; and only then changes the volume.
 
 use crate::ops::Ops;
 use fs::SnapshotInfo;
@@ -15,30 +14,30 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Snapshots that stay open.
+/// The maximum number of snapshots that stay open.
 const OPEN: usize = 4;
 
 #[derive(Default)]
 pub(super) struct Views {
     known: Mutex<Known>,
-    /// A request has been answered whose snapshot is being deleted.
+    /// Signals that a request about a snapshot being deleted was answered.
     answered: Condvar,
 }
 
 #[derive(Default)]
 struct Known {
-    /// Those that were named so far; the number of each is one more than its place here.
+    /// The snapshots named so far; the number of each is its index plus one.
     all: Vec<Named>,
-    /// Those that are open, with their numbers, the one used last at the end.
+    /// The open ones with their numbers, the most recently used last.
     open: Vec<(u64, Arc<Ops>)>,
 }
 
 struct Named {
     info: SnapshotInfo,
     gone: bool,
-    /// Requests about it that are being answered.
+    /// The number of requests about it that are being answered.
     requests: usize,
-    /// Of which inodes the kernel may have attributes, pages or listings.
+    /// The inodes of which the kernel may have attributes, pages or listings.
     seen: HashSet<u32>,
 }
 
@@ -48,7 +47,7 @@ impl Known {
     }
 }
 
-/// A request about a snapshot, which is there until this is dropped.
+/// A request about a snapshot; the snapshot is not deleted until this is dropped.
 pub(super) struct Visit<'v> {
     views: &'v Views,
     number: u64,
@@ -79,7 +78,7 @@ impl Views {
     /// Prevents the deletion of a snapshot for the length of a request.
     ///
     /// # Errors
-    /// ESTALE: there is none of that number any more.
+    /// ESTALE: no snapshot has this number any more.
     pub(super) fn visit(&self, number: u64) -> Answer<Visit<'_>> {
         let mut known = self.known.lock();
         let named = known.named(number).filter(|named| !named.gone).ok_or(Errno::STALE)?;
@@ -90,7 +89,7 @@ impl Views {
     /// Refuses every request about a snapshot from now on, and returns when those that came before are answered.
     ///
     /// # Errors
-    /// ENOENT: another process deletes it.
+    /// ENOENT: another process is deleting it.
     pub(super) fn close(&self, number: u64) -> Answer<()> {
         let mut known = self.known.lock();
         let named = known.named(number).filter(|named| !named.gone).ok_or(Errno::NOENT)?;
@@ -101,26 +100,26 @@ impl Views {
         Ok(())
     }
 
-    /// A snapshot that was closed is there after all.
+    /// Permits requests again about a closed snapshot that was not deleted.
     pub(super) fn reopen(&self, number: u64) {
         if let Some(named) = self.known.lock().named(number) {
             named.gone = false;
         }
     }
 
-    /// Of which inodes of a snapshot that was closed the kernel may have something.
+    /// The inodes of a closed snapshot of which the kernel may have cached data.
     pub(super) fn seen(&self, number: u64) -> HashSet<u32> {
         self.known.lock().named(number).map(|named| std::mem::take(&mut named.seen)).unwrap_or_default()
     }
 
-    /// The kernel has nothing of an inode any more.
+    /// Removes an inode that the kernel has forgotten.
     pub(super) fn forget(&self, number: u64, inode: u32) {
         if let Some(named) = self.known.lock().named(number) {
             named.seen.remove(&inode);
         }
     }
 
-    /// Closes what is open.
+    /// Closes the open volumes.
     pub(super) fn clear(&self) {
         self.known.lock().open.clear();
     }
@@ -131,14 +130,14 @@ impl Visit<'_> {
         self.views.known.lock().named(self.number).map(|named| named.info.clone()).ok_or(Errno::STALE)
     }
 
-    /// Notes that the kernel gets something of an inode.
+    /// Records that the kernel gets data of an inode.
     pub(super) fn see(&self, inode: u32) {
         if let Some(named) = self.views.known.lock().named(self.number) {
             named.seen.insert(inode);
         }
     }
 
-    /// The snapshot's volume, by `open` where it is not open.
+    /// The snapshot's volume; calls `open` where it is not open.
     pub(super) fn volume(&self, open: impl FnOnce(&SnapshotInfo) -> Answer<Ops>) -> Answer<Arc<Ops>> {
         let number = self.number;
         {

@@ -1,4 +1,4 @@
-//! A transaction on a mounted volume, as the process that asks for it has it.
+//! The client side of a transaction on a mounted volume.
 
 use super::PREFIX;
 use super::members::VARIABLE;
@@ -8,24 +8,23 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// The type of FUSE file systems, as statfs(2) says it.
+/// The type of FUSE file systems in statfs(2).
 const FUSE: i64 = 0x6573_5546;
-/// The file in which the kernel makes numbers that no one else has.
+/// The file from which the kernel returns unique random IDs.
 const NUMBERS: &str = "/proc/sys/kernel/random/uuid";
-/// The message where the volume is there no more.
+/// The message where the volume was unmounted.
 const UNMOUNTED: &str = "the volume was unmounted; all changes were rolled back";
-/// The same where that happened while it was committed.
-const UNKNOWN: &str =
-    "the process that serves the volume has ended: the next mount shows all changes of the transaction, or none";
+/// The message where that happened during the commit.
+const UNKNOWN: &str = "the server process has ended: the next mount shows all changes of the transaction, or none";
 
-/// A transaction on a mounted volume, asked for by another process than the one that serves it: this process, and those
-/// that it starts, are its members. When this process ends it is rolled back.
+/// A transaction on a mounted volume, in another process than the server: this process, and those that it starts, are
+/// its members. When this process ends the transaction is rolled back.
 ///
-/// Until this is dropped the volume is in use, so it is not unmounted but by force.
+/// Until this is dropped the volume is in use, so that it can only be unmounted by force.
 #[derive(Debug)]
 pub struct MountedTransaction {
     file: OwnedFd,
-    /// The number of the mount in the list of mounts; `None` where it is not listed.
+    /// The ID of the mount; `None` where it is not listed.
     mount: Option<u64>,
     mark: String,
 }
@@ -38,7 +37,7 @@ fn ask(file: &OwnedFd, command: &str) -> io::Result<()> {
     if text.is_empty() { Ok(()) } else { Err(io::Error::other(String::from_utf8_lossy(text).into_owned())) }
 }
 
-/// Which mount an open file belongs to.
+/// The ID of the mount that an open file belongs to.
 fn mount_of(file: &OwnedFd) -> Option<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
@@ -50,16 +49,16 @@ fn is_listed(mount: u64) -> bool {
     mounts.lines().any(|line| line.split(' ').next().and_then(|id| id.parse().ok()) == Some(mount))
 }
 
-/// Hands over the pages that were changed through mappings.
+/// Makes the kernel write back the pages that were changed through mappings.
 fn hand_over_pages(file: &OwnedFd) {
-    // what fails here is what the server says next, or an older transaction's
+    // an error here is also in the server's answer, or belongs to an earlier transaction
     if fstatfs(file).is_ok_and(|found| found.f_type == FUSE) {
         let _ = syncfs(file);
     }
 }
 
 impl MountedTransaction {
-    /// Begins a transaction on the volume in which `dir` lies; it may take `seconds`, at most a day.
+    /// Begins a transaction on the volume that contains `dir`; its timeout is `seconds`, at most a day.
     ///
     /// # Errors
     /// One sentence; of the kind `ResourceBusy` where there is another transaction.
@@ -84,23 +83,23 @@ impl MountedTransaction {
         Ok(Self { file, mount, mark })
     }
 
-    /// A variable, with its value, that is to be in the environment of processes that are started as members: with it
-    /// they are known as members when this process has been killed.
+    /// The environment variable, with its value, for processes that are started as members: it identifies them as
+    /// members if this process is killed.
     #[must_use]
     pub fn mark(&self) -> (&'static str, &str) {
         (VARIABLE, &self.mark)
     }
 
-    /// Whether what was mounted still is. What is done by its path after it was unmounted happens elsewhere.
+    /// Whether the volume is still mounted. Changes by its path after an unmount affect another file system.
     #[must_use]
     pub fn is_mounted(&self) -> bool {
         self.mount.is_none_or(is_listed)
     }
 
-    /// Returns when all that was done is durable.
+    /// Commits the transaction; returns when all its changes are durable.
     ///
     /// # Errors
-    /// One sentence; nothing of it is left then.
+    /// One sentence; no change remains then.
     pub fn commit(self) -> io::Result<()> {
         hand_over_pages(&self.file);
         if !self.is_mounted() {
@@ -110,7 +109,8 @@ impl MountedTransaction {
         self.end("commit")
     }
 
-    /// The volume is what it was when the transaction began, for every process that looks at it from now on.
+    /// Rolls the transaction back: the volume is in its state from before the transaction, for every access from now
+    /// on.
     ///
     /// # Errors
     /// One sentence.

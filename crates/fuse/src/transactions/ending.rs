@@ -1,18 +1,18 @@
-//! The end of a transaction: by its process, without it, by unmounting.
+//! The end of a transaction: by its process, without its process, or by unmounting.
 //!
-//! A rollback has an order, so that no process reads what was undone:
+//! A rollback has an order, so that no process reads undone changes:
 //!
-//! 1. members are refused, and the kernel hands over the pages that they, or others, have changed through mappings:
-//!    pages of a transaction that is being rolled back are refused, and a process that mapped them hears of it from
-//!    fsync(2);
-//! 2. the volume is what it was, and every process that looks at it sees that;
-//! 3. the kernel forgets what it remembers of the transaction;
-//! 4. others may change the volume.
+//! 1. requests of members are refused, and the kernel writes back the pages that they, or others, have changed through
+//!    mappings: pages of a transaction that is being rolled back are refused, and a process that mapped them gets an
+//!    error from fsync(2);
+//! 2. the volume has its state from before the transaction, for every process;
+//! 3. the kernel's cached state of the transaction is invalidated;
+//! 4. other processes may change the volume.
 //!
-//! In 3 the kernel can stay behind where a process waits that has locked what it needs: pages that a waiting write(2)
-//! covers, or a directory, of a process that does not ask again for the name. Then 4 does not wait for it. The kernel
-//! could doubt all names without a lock (FUSE_NOTIFY_INC_EPOCH), but it then unmounts whatever is mounted on any
-//! directory of the volume.
+//! Step 3 can be delayed by a waiting process that has locked what the kernel needs: pages covered by a waiting
+//! write(2), or a directory, of a process whose call does not look up the name again. Then step 4 does not wait for it.
+//! The kernel could invalidate all names without a lock (FUSE_NOTIFY_INC_EPOCH), but that unmounts all file systems
+//! mounted on directories of the volume.
 
 use super::members::Members;
 use super::{LOOK, NAP, Running, Shared, members};
@@ -29,26 +29,26 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The number of times in a row, with [`LOOK`] between, that members must seem to be stuck before those that wait make
-/// way unharmed.
+/// The number of consecutive checks, [`LOOK`] apart, in which members must appear stuck before waiting requests let
+/// them proceed without an error.
 const STUCK: u32 = 2;
-/// The interval between checks whether members of a transaction that was rolled back are still there.
+/// The interval between checks whether members of a rolled-back transaction still exist.
 const REMAIN: Duration = Duration::from_millis(250);
-/// The longest time that the kernel may take to forget, where a process waits for what it may need.
+/// The maximum time for invalidations, where a process waits that may have locked what the kernel needs.
 const FORGET: Duration = Duration::from_millis(100);
-/// The attribute that a process may remember and that a rollback changes.
+/// The extended attribute that the kernel or the server may cache and that a rollback changes.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Hands over what the kernel has written down for a volume and not yet sent.
+/// Makes the kernel write back its dirty pages.
 fn hand_over_pages(running: &Running) {
     let root = running.root.lock().as_ref().and_then(|root| root.try_clone().ok());
     if let Some(root) = root {
-        // pages of the transaction are refused, which is the error that comes here
+        // pages of the transaction are refused, which is the error returned here
         let _ = syncfs(root);
     }
 }
 
-/// Commits a transaction, or rolls it back where that cannot be done.
+/// Commits a transaction, or rolls it back where that is impossible.
 pub(super) fn commit(inner: &Arc<dyn Filesystem>, shared: &Arc<Shared>, running: &Arc<Running>) -> fs::Result<()> {
     if let Some(why) = overdue(running) {
         roll_back(inner, shared, running, &why)?;
@@ -78,7 +78,7 @@ pub(super) fn roll_back(
     outcome
 }
 
-/// Rolls a transaction back when no process looks at the volume any more.
+/// Rolls a transaction back when the volume is no longer accessible.
 pub(super) fn end_unmounted(running: &Running) -> fs::Result<()> {
     let outcome =
         running.transaction.undo("the volume was unmounted", |_| running.undone.store(true, Ordering::SeqCst));
@@ -89,7 +89,7 @@ pub(super) fn end_unmounted(running: &Running) -> fs::Result<()> {
 
 fn end(running: &Running, forgetting: Option<JoinHandle<()>>) {
     if let Some(forgetting) = forgetting {
-        // a panic there leaves the kernel with what it remembers
+        // after a panic there some cached state remains in the kernel
         let _ = forgetting.join();
     }
     running.over.store(true, Ordering::SeqCst);
@@ -100,14 +100,14 @@ fn overdue(running: &Running) -> Option<String> {
     over.then(|| format!("it exceeded its time limit of {} s", running.time.as_secs()))
 }
 
-/// The part of a file's state that the kernel has to learn, or to forget.
+/// A part of a file's cached state that the kernel must update or invalidate.
 enum Forgotten {
-    /// A node, the offset of its last byte, and that byte: the kernel computes from its own size where content is
-    /// appended, and what of a mapping is there.
+    /// A node, the offset of its last byte, and that byte: the kernel computes the offset of appends, and the end of
+    /// mappings, from its own size.
     End((u64, u64, [u8; 1])),
-    /// Its attributes and content.
+    /// The attributes and content of a node.
     Node(u64),
-    /// A name of a directory.
+    /// A name in a directory.
     Name(u64, Vec<u8>),
 }
 
@@ -127,7 +127,7 @@ impl Forgotten {
     }
 }
 
-/// Sees to it that nothing of a transaction goes on, and has the kernel forget it. Others still wait.
+/// Ends all activity of a transaction's members, and invalidates the kernel's caches. Other processes still wait.
 fn invalidate(
     inner: &Arc<dyn Filesystem>,
     shared: &Arc<Shared>,
@@ -146,16 +146,16 @@ fn invalidate(
     let nodes = dirty.inodes.iter().map(|number| node_of(*number)).chain(page_writes).map(Forgotten::Node);
     let names = dirty.names.iter().map(|(dir, name)| Forgotten::Name(node_of(*dir), name.clone()));
     let mut all: Vec<Forgotten> = ends.chain(nodes).chain(names).collect();
-    // those that wait with a directory locked unlock it
+    // waiting requests with a directory locked are answered, which unlocks it
     make_way(shared, running, STUCK);
-    // what others have locked may take until they go on, and must not delay the rest
+    // locked nodes may take until their processes continue, and must not delay the rest
     let locked = shared.waiting.locked();
     all.sort_by_key(|what| locked.contains(&what.node()));
     forget_all(shared, all)
 }
 
-/// Has the kernel forget all that. Returns when it has, or while it still does so, where it needs what others have
-/// locked that wait.
+/// Sends all invalidations. Returns when the kernel has processed them, or earlier where it waits for locks of waiting
+/// requests.
 fn forget_all(shared: &Arc<Shared>, all: Vec<Forgotten>) -> Option<JoinHandle<()>> {
     if all.is_empty() {
         return None;
@@ -176,7 +176,7 @@ fn forget_all(shared: &Arc<Shared>, all: Vec<Forgotten>) -> Option<JoinHandle<()
     let mut last = (0, Instant::now());
     while !forgetting.is_finished() {
         let now = progress.load(Ordering::SeqCst);
-        // one that waits for a processor goes on by itself
+        // a thread that waits for a processor continues by itself
         let sleeps = members::sleeps(task.load(Ordering::SeqCst));
         if now != last.0 || !sleeps {
             last = (now, Instant::now());
@@ -188,7 +188,7 @@ fn forget_all(shared: &Arc<Shared>, all: Vec<Forgotten>) -> Option<JoinHandle<()
     Some(forgetting)
 }
 
-/// A file's node, the place of its last byte, and that byte.
+/// A file's node, the offset of its last byte, and that byte.
 fn last_byte(shared: &Shared, number: InodeNo) -> Option<(u64, u64, [u8; 1])> {
     let inode = shared.volume.inode(number).ok()?;
     let at = shared.volume.attributes_of(number).ok()?.size.checked_sub(1)?;
@@ -197,7 +197,7 @@ fn last_byte(shared: &Shared, number: InodeNo) -> Option<(u64, u64, [u8; 1])> {
     (read == 1).then_some((node_of(number), at, byte))
 }
 
-/// Has the code that answers note which of the files have capabilities now.
+/// Makes the file system update its record of which files have capabilities.
 fn record_capabilities(inner: &dyn Filesystem, shared: &Shared, dirty: &DirtySet) {
     let (uid, gid, pid) = (0, 0, 0);
     let mut space = [0; 64];
@@ -211,14 +211,14 @@ fn record_capabilities(inner: &dyn Filesystem, shared: &Shared, dirty: &DirtySet
         let _guard = shared.volume.looking();
         let known = shared.volume.inode(*number).is_ok_and(|inode| inode.kind == fs::FileKind::Regular);
         if known {
-            // that it has none is an error, too
+            // a missing attribute is also an error
             let _ = inner.answer(&request, &mut Reply::new(&mut space));
         }
     }
 }
 
-/// Looks after a transaction until its process ends it: sees who its members are, has those that wait make way for
-/// them, and rolls it back when its time is over or its process has ended.
+/// Watches a transaction until its process ends it: records its members, lets them proceed past waiting requests, and
+/// rolls it back when its time is over or its process has ended.
 pub(super) fn watch(
     inner: &Arc<dyn Filesystem>,
     shared: Arc<Shared>,
@@ -243,7 +243,7 @@ pub(super) fn watch(
             quiet = 0;
         }
         if has_ended(process, running) {
-            // an error is one of the device, which the next call that changes something meets
+            // a device error, which the next call that changes something reports
             let _ = roll_back(inner, &shared, running, "the process that began it was killed");
             if shared.is_current(running) {
                 shared.clear();
@@ -262,7 +262,7 @@ fn make_way(shared: &Shared, running: &Running, quiet: u32) -> bool {
     shared.waiting.make_way(quiet, needed, |node| shared.forget_attributes(node))
 }
 
-/// Waits a moment; whether the process that began has ended.
+/// Waits for a short interval; returns whether the process that began the transaction has ended.
 fn has_ended(process: &OwnedFd, running: &Running) -> bool {
     let left = running.deadline.filter(|_| !running.is_over()).map(|end| end.saturating_duration_since(Instant::now()));
     let most = left.map_or(LOOK, |left| left.clamp(NAP / 4, LOOK));
@@ -271,7 +271,7 @@ fn has_ended(process: &OwnedFd, running: &Running) -> bool {
     poll(&mut fds, Some(&most)).is_ok_and(|ready| ready > 0)
 }
 
-/// Members of a transaction that was rolled back are refused until all have ended.
+/// Refuses requests of members of a rolled-back transaction until all members have ended.
 fn watch_doomed(members: &Arc<Members>, shared: &Weak<Shared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };

@@ -1,12 +1,12 @@
-//! Which processes belong to a transaction.
+//! The processes that belong to a transaction.
 //!
-//! Members are the process that began it and all those below it. Who is below is read from /proc: a process has its
-//! parent there. That is not enough where the parent has ended. While the process that began lives it adopts such
-//! processes (PR_SET_CHILD_SUBREAPER), so they have it as a parent again. When it has been killed they belong to no
-//! process, so all members are remembered as they are seen, by number and time of start; and each carries a mark in the
-//! environment it was started with. A process that has neither the mark, nor a member that was seen among those above
-//! it, is not a member: one that lost its environment and its parents, all within [`super::LOOK`] and after its
-//! transaction's process was killed.
+//! The members are the process that began the transaction and all its descendants, which are determined from the
+//! parents in /proc. That is insufficient where a parent has ended. While the process that began lives, it adopts such
+//! processes (PR_SET_CHILD_SUBREAPER), so it is their ancestor again. When it has been killed they have no such
+//! ancestor, so all members are recorded when they are seen, by PID and start time; and each carries a mark in its
+//! initial environment. A process with neither the mark, nor a recorded member among its ancestors, is not a member:
+//! one that lost its environment and its parents, all within [`super::LOOK`] and after its transaction's process was
+//! killed.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -14,49 +14,48 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The environment variable that members are started with.
+/// The environment variable with the mark.
 pub(super) const VARIABLE: &str = "EXTANT_TXN";
-/// The time for which it is remembered that a process is a member, or is none: numbers of processes come back, but not
-/// so soon.
+/// The time for which it is cached whether a process is a member: PIDs are reused, but not that soon.
 const KNOWN: Duration = Duration::from_secs(1);
-/// Most processes between a member and the one that began.
+/// The maximum number of generations between a member and the process that began the transaction.
 const DEEPEST: usize = 256;
 
 /// The members of a transaction.
 pub(super) struct Members {
-    /// The process that began it, and when that started.
+    /// The PID and start time of the process that began the transaction.
     client: (u32, u64),
-    /// `EXTANT_TXN=…`, as it stands in the environment of members.
+    /// `EXTANT_TXN=…`, as in the environment of members.
     mark: Vec<u8>,
-    /// Whether the process that began has ended, or ended the transaction: then the marks are looked at.
+    /// Whether the process that began has ended, or ended the transaction: then the marks are checked.
     orphaned: AtomicBool,
-    /// All that were seen, with when each started.
+    /// All members seen, with the start time of each.
     seen: Mutex<HashMap<u32, u64>>,
     known: Mutex<(Instant, HashMap<u32, bool>)>,
 }
 
-/// Whether `/proc` shows the processes by the numbers that requests have, and not those of another PID namespace.
+/// Whether `/proc` contains the PIDs that requests have, and not those of another PID namespace.
 pub(super) fn is_proc_ours() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.to_str() == Some(&std::process::id().to_string()))
 }
 
-/// A process, of which `task` is a thread, and the one that made it.
+/// The process of a thread `task`, and its parent.
 pub(super) fn process(task: u32) -> Option<(u32, u32)> {
     let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
     let of = |field: &str| status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok());
     Some((of("Tgid:")?, of("PPid:")?))
 }
 
-/// When a process started, in ticks of the system's clock; `None` where it has ended.
+/// The start time of a process, in clock ticks; `None` where it has ended.
 fn started(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // proc(5): the second field may hold anything; behind it the state, and the start as the 22nd of all
+    // proc(5): field 2 may contain anything; after it come the state, and the start time as field 22
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     (!ended).then(|| fields.nth(18)?.parse().ok())?
 }
 
-/// The numbers of all processes.
+/// The PIDs of all processes.
 fn all_processes() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
@@ -67,7 +66,7 @@ pub(super) fn tasks(process: u32) -> impl Iterator<Item = u32> {
     tasks.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// The processes that a process made, or adopted.
+/// The child processes of a process, including adopted ones.
 fn children(process: u32) -> Vec<u32> {
     let of = |task| fs::read_to_string(format!("/proc/{process}/task/{task}/children")).unwrap_or_default();
     tasks(process)
@@ -75,7 +74,7 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a thread of this process sleeps in the kernel, where no signal wakes it.
+/// Whether a thread of this process is in uninterruptible sleep in the kernel.
 pub(super) fn sleeps(task: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{task}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D'))
@@ -87,13 +86,14 @@ pub(super) fn sleeps_on_a_lock(process: u32, task: u32) -> bool {
     if !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D')) {
         return false;
     }
-    // of a task that sleeps on a lock the kernel names the function that took it (path_openat, do_unlinkat), of others
-    // what they wait for: a device (folio_wait_bit_common, io_schedule), an answer of ours (request_wait_answer)
+    // of a task that sleeps on a lock, the kernel shows the function that took the lock (path_openat, do_unlinkat); of
+    // others, what they wait for: a device (folio_wait_bit_common, io_schedule), an answer of ours
+    // (request_wait_answer)
     let place = fs::read_to_string(format!("/proc/{process}/task/{task}/wchan")).unwrap_or_default();
     !["wait", "io_", "bio_"].iter().any(|other| place.contains(other))
 }
 
-/// Whether a thread ends as soon as its call returns: SIGKILL is pending, which all deadly signals become.
+/// Whether a thread ends as soon as its call returns: SIGKILL is pending, which all fatal signals become.
 pub(super) fn is_being_killed(task: u32) -> bool {
     const SIGKILL: u64 = 1 << (9 - 1);
     let Ok(status) = fs::read_to_string(format!("/proc/{task}/status")) else { return true };
@@ -103,7 +103,7 @@ pub(super) fn is_being_killed(task: u32) -> bool {
 }
 
 impl Members {
-    /// `None` where the process has ended.
+    /// The members, with only the process `client`; `None` where it has ended.
     pub(super) fn of(client: u32, mark: &str) -> Option<Self> {
         let start = started(client)?;
         Some(Self {
@@ -115,7 +115,7 @@ impl Members {
         })
     }
 
-    /// Whether it was this process that began.
+    /// Whether this process began the transaction.
     pub(super) fn is_client(&self, process: u32) -> bool {
         self.client.0 == process
     }
@@ -139,7 +139,7 @@ impl Members {
         is
     }
 
-    /// Whether a member that was seen is the process of a task, or stands above it. Then all on the path are.
+    /// Whether the process of a task, or one of its ancestors, is a recorded member. Then all on the path are recorded.
     fn is_below(&self, task: u32) -> bool {
         let mut path = Vec::new();
         let mut at = task;
@@ -170,7 +170,7 @@ impl Members {
         true
     }
 
-    /// Sees all that are below those seen before.
+    /// Records all descendants of the recorded members.
     pub(super) fn look(&self) {
         let mut to_do: Vec<u32> = self.seen.lock().keys().copied().collect();
         while let Some(process) = to_do.pop() {
@@ -183,13 +183,14 @@ impl Members {
         }
     }
 
-    /// The transaction goes on without the process that began it, or is over: sees all members, wherever they are now.
+    /// Continues without the process that began the transaction, or after its end: records all members, wherever they
+    /// are now.
     pub(super) fn orphan(&self) {
-        // what it starts from now on is its own business
+        // processes that it starts from now on are not members
         self.seen.lock().remove(&self.client.0);
         self.orphaned.store(true, Ordering::SeqCst);
         self.known.lock().1.clear();
-        // those that are members are seen now
+        // the existing members are recorded now
         for process in all_processes() {
             let _ = self.has(process);
         }
@@ -197,18 +198,18 @@ impl Members {
         self.known.lock().1.clear();
     }
 
-    /// Of one that was orphaned: whether any are there still.
+    /// Whether any members of an orphaned transaction still exist.
     pub(super) fn remain(&self) -> bool {
         self.look();
         self.seen.lock().retain(|process, start| started(*process) == Some(*start));
         if self.seen.lock().is_empty() {
-            // none that was seen: one that was not may carry the mark
+            // no recorded one: an unrecorded one may have the mark
             self.orphan();
         }
         !self.seen.lock().is_empty()
     }
 
-    /// Threads of members that sleep in the kernel on a lock of a file system.
+    /// Whether a thread of a member sleeps in the kernel on a lock of a file system.
     pub(super) fn are_stuck(&self) -> bool {
         let members: Vec<u32> = self.seen.lock().keys().copied().collect();
         members.into_iter().any(|process| tasks(process).any(|task| sleeps_on_a_lock(process, task)))

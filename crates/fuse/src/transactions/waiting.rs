@@ -1,19 +1,19 @@
-//! Requests that wait for a transaction to end, and how they make way for its members.
+//! Requests that wait for a transaction to end, and how they let its members proceed.
 //!
-//! A process that waits may have something locked in the kernel: the directory in which a name is to be made, a file
-//! that is to be written. A member that needs it would wait for who waits for the transaction. What can be done about
-//! that:
+//! A waiting process may have locked something in the kernel: the directory in which a name is to be created, a file
+//! that is to be written. A member that needs the lock would wait for a process that waits for the transaction. Two
+//! remedies:
 //!
-//! 1. A request about a name is answered ESTALE. The kernel unlocks the directory and does the whole call once more;
-//!    the program hears nothing of it. On its way to the name it asks for the directories above (LOOKUP_REVAL), or for
-//!    the attributes of this one, which it was notified to forget: with nothing locked. That is where it waits from
-//!    then on. Many may queue for the directory behind it: as soon as they come, they are answered so, too.
-//! 2. Where it does not ask on its way (a name in the directory that is mounted, or next to an open one, and a mount in
-//!    which the kernel checks no permissions) it comes back with the lock. It, and requests that cannot be done once
-//!    more (a write, fchmod), get EBUSY: those first that lock what members have changed, then the older half of all,
+//! 1. A request about a name is answered with ESTALE. The kernel unlocks the directory and repeats the whole call; the
+//!    program does not see the error. During the path walk it looks up the directories above (LOOKUP_REVAL), or
+//!    requests the attributes of this one, which were invalidated: both without locks. The call waits there from then
+//!    on. Other calls may queue for the directory behind it: they are answered in the same way as soon as they arrive.
+//! 2. Where the path walk sends no request (a name in the mounted directory or relative to an open one, on a mount
+//!    where the kernel checks no permissions) the call returns with the lock. It, and requests that cannot be repeated
+//!    (a write, fchmod), get EBUSY: first those that have locked what members have changed, then the older half of all,
 //!    and so on.
 //!
-//! None of that happens but while members sleep on locks in the kernel and ask for nothing.
+//! All this happens only while members sleep on locks in the kernel and send no requests.
 
 use super::members;
 use fuse_wire::{Answer, Operation, Request};
@@ -23,18 +23,19 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// So soon a call that is done once more asks for something on its way.
+/// The time within which a repeated call sends a request of its path walk.
 const SOON: Duration = Duration::from_secs(10);
-/// So long it may take until it comes again: many may queue for the same folder.
+/// The time within which it arrives again: many may queue for the same directory.
 const QUEUES: Duration = Duration::from_secs(600);
-/// The number of times in a row that members must seem to be stuck before a process gets EBUSY: on a busy machine it
-/// takes a while until who got a lock runs.
+/// The number of consecutive checks in which members must appear stuck before a process gets EBUSY: on a busy machine
+/// it takes a while until a process that got a lock runs.
 const BUSY: u32 = 8;
-/// The same before those go on that should have nothing locked.
+/// The same number before requests are released that should have nothing locked.
 const DESPERATE: u32 = 60;
-/// The number of times that others are sent away before requests that only look go on as well.
+/// The number of times that other requests are refused before read-only requests are released as well.
 const ROUNDS: u32 = 4;
-/// So many requests are remembered that were interrupted and do not wait: they may not have come so far.
+/// The maximum number of recorded requests that were interrupted but are not waiting: they may not have arrived here
+/// yet.
 const EARLY: usize = 64;
 
 /// The requests that wait.
@@ -42,62 +43,62 @@ const EARLY: usize = 64;
 pub(super) struct Waiting {
     list: Mutex<List>,
     count: AtomicUsize,
-    /// Whether a process was sent back, and may come again.
+    /// Whether a call was answered with ESTALE, and may arrive again.
     any_back: AtomicBool,
 }
 
 #[derive(Default)]
 struct List {
-    /// By the number of the request: the oldest first.
+    /// By request number: the oldest first.
     waiting: BTreeMap<u64, Waiter>,
-    /// Interrupted, and not there.
+    /// The interrupted requests that are not waiting.
     interrupted: VecDeque<u64>,
-    /// Tasks that were sent back.
+    /// The tasks whose calls were answered with ESTALE.
     back: HashMap<u32, Back>,
-    /// Directories from which they were sent, in this transaction.
+    /// The directories of those calls, in this transaction.
     left: HashSet<u64>,
 }
 
 struct Waiter {
     task: u32,
-    /// Nodes that the kernel may have locked for it.
+    /// The nodes that the kernel may have locked for it.
     locks: Vec<u64>,
-    /// The names it is about, with their directories, where the kernel does such a call once more.
+    /// The names it is about, with their directories, where the kernel repeats such a call.
     names: Vec<(u64, Vec<u8>)>,
-    /// It only looks, so it does not hear that it was in the way.
+    /// Whether it only reads: it is released without an error.
     looks: bool,
-    /// The kernel does the call for the second time, and will not for a third.
+    /// Whether the kernel is repeating the call; it will not repeat it again.
     again: bool,
     interrupted: bool,
-    /// The number of times that others have been sent away while it waited.
+    /// The number of times that other requests were refused while this one waited.
     spared: u32,
     verdict: Option<Verdict>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// The kernel shall do the call once more.
+    /// The kernel shall repeat the call.
     Again,
-    /// The program gets an error.
+    /// The program gets EBUSY.
     Busy,
-    /// It has waited enough.
+    /// It stops waiting and is answered.
     Enough,
 }
 
-/// A task whose call is being done once more.
+/// A task whose call is being repeated.
 struct Back {
-    /// None for one by a path alone, or by a descriptor, which the kernel does not do once more.
+    /// Empty for a call by a path alone, or by a descriptor, which the kernel does not repeat.
     names: Vec<(u64, Vec<u8>)>,
     since: Instant,
-    /// It waits, or has waited, without a lock.
+    /// Whether it waits, or has waited, without a lock.
     waited: bool,
 }
 
-/// A request waits, until this is dropped.
+/// A waiting request; the wait ends when this is dropped.
 pub(super) struct WaitGuard<'w> {
     waiting: &'w Waiting,
     unique: u64,
-    /// The kernel does the call for the second time, and will not for a third.
+    /// Whether the kernel is repeating the call; it will not repeat it again.
     pub(super) again: bool,
 }
 
@@ -109,10 +110,10 @@ impl Drop for WaitGuard<'_> {
 }
 
 impl WaitGuard<'_> {
-    /// Whether it may wait on; `false` where it has waited enough.
+    /// Whether the request waits on; `false` where it stops waiting and is answered.
     ///
     /// # Errors
-    /// The error it is answered with.
+    /// The error with which it is answered.
     pub(super) fn goes_on(&self) -> Answer<bool> {
         let (task, interrupted, verdict) = match self.waiting.list.lock().waiting.get(&self.unique) {
             Some(waiter) => (waiter.task, waiter.interrupted, waiter.verdict),
@@ -122,7 +123,7 @@ impl WaitGuard<'_> {
             Some(Verdict::Again) => Err(Errno::STALE),
             Some(Verdict::Busy) => Err(Errno::BUSY),
             Some(Verdict::Enough) => Ok(false),
-            // other signals wait, as they do for a disk
+            // signals that are not fatal are deferred, as during a wait for a disk
             None if interrupted && (task == 0 || members::is_being_killed(task)) => Err(Errno::INTR),
             None => Ok(true),
         }
@@ -130,8 +131,9 @@ impl WaitGuard<'_> {
 }
 
 impl WaitGuard<'_> {
-    /// A rollback took away what a request relies on that has waited here: what it is sent away with, so that the
-    /// kernel looks again. What goes by a path waits then for the next transaction before it looks, if there is one.
+    /// Returns the error for a request that has waited here and whose preconditions a rollback invalidated, so that the
+    /// kernel repeats its checks. A call by a path then waits for the next transaction, if there is one, before its
+    /// path walk.
     pub(super) fn sent_back(self, request: &Request<'_>) -> Errno {
         let names = locked(request).1;
         let list = &mut *self.waiting.list.lock();
@@ -148,7 +150,7 @@ impl WaitGuard<'_> {
     }
 }
 
-/// The nodes that the kernel has locked for a request, and the names in question where it can be done once more.
+/// The nodes that the kernel has locked for a request, and its names where the call can be repeated.
 fn locked(request: &Request<'_>) -> (Vec<u64>, Vec<(u64, Vec<u8>)>) {
     let node = request.node;
     match request.operation {
@@ -179,7 +181,7 @@ impl List {
 }
 
 impl Waiting {
-    /// A transaction is over: a process that waits with a directory locked is in no one's way.
+    /// Called when a transaction is over: processes that wait with a directory locked no longer delay members.
     pub(super) fn over(&self) {
         self.list.lock().left.clear();
     }
@@ -189,14 +191,14 @@ impl Waiting {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// The nodes that the kernel has locked for those that wait, and are not sent away.
+    /// The nodes that the kernel has locked for waiting requests that are not refused.
     pub(super) fn locked(&self) -> HashSet<u64> {
         let list = self.list.lock();
         list.waiting.values().filter(|w| w.verdict.is_none()).flat_map(|w| w.locks.iter().copied()).collect()
     }
 
-    /// A request begins to wait. `again`: it has waited before, in a call that the kernel did for the second time. If
-    /// it is sent back at once, the kernel is to `forget` the attributes of its directories.
+    /// Adds a request that begins to wait. `again`: it has waited before, in a repeated call. If it is answered with
+    /// ESTALE at once, `forget` is called to invalidate the attributes of its directories.
     pub(super) fn begin(&self, request: &Request<'_>, again: bool, forget: impl Fn(u64)) -> WaitGuard<'_> {
         let (unique, task) = (request.unique, request.caller.pid);
         let (locks, mut names) = locked(request);
@@ -211,7 +213,7 @@ impl Waiting {
             let back = list.back.remove(&task).filter(|back| back.since.elapsed() < QUEUES);
             again |= back.is_some_and(|back| back.names == names);
             if again || task == 0 {
-                // the kernel does it once more once
+                // the kernel repeats it only once
                 names.clear();
             }
         }
@@ -226,7 +228,7 @@ impl Waiting {
         WaitGuard { waiting: self, unique, again }
     }
 
-    /// Whether a request that only looks belongs to a call that is being done once more, and comes with nothing locked.
+    /// Whether a read-only request belongs to a call that is being repeated, and arrives without locks.
     pub(super) fn is_back(&self, request: &Request<'_>) -> bool {
         if !self.any_back.load(Ordering::Acquire) {
             return false;
@@ -242,14 +244,14 @@ impl Waiting {
         on_its_way && !back.waited && back.since.elapsed() < SOON
     }
 
-    /// Such a request has waited.
+    /// Records that such a request has waited.
     pub(super) fn has_waited(&self, task: u32) {
         if let Some(back) = self.list.lock().back.get_mut(&task) {
             back.since = Instant::now();
         }
     }
 
-    /// A request need not wait, or no more; whether it belongs to a call that the kernel does for the second time.
+    /// Removes the record of a call that need not wait, or no longer; returns whether the kernel repeated it.
     pub(super) fn leaves(&self, request: &Request<'_>) -> bool {
         if !self.any_back.load(Ordering::Acquire) {
             return false;
@@ -261,7 +263,7 @@ impl Waiting {
         back.is_some_and(|back| back.names == locked(request).1)
     }
 
-    /// The process that asked was interrupted.
+    /// Records that the calling process was interrupted.
     pub(super) fn interrupt(&self, unique: u64) {
         let mut list = self.list.lock();
         match list.waiting.get_mut(&unique) {
@@ -273,9 +275,9 @@ impl Waiting {
         }
     }
 
-    /// Some of those that wait make way, where members have seemed to be stuck so often in a row; whether any did.
-    /// `needed` says of a node whether members have changed it; of the directories whose names are asked for again the
-    /// kernel is to `forget` the attributes.
+    /// Refuses or releases waiting requests after members have appeared stuck in `stuck` consecutive checks; returns
+    /// whether there were any. `needed` returns whether members have changed a node; `forget` is called to invalidate
+    /// the attributes of directories whose names are to be looked up again.
     pub(super) fn make_way(&self, stuck: u32, needed: impl Fn(u64) -> bool, forget: impl Fn(u64)) -> bool {
         let list = &mut *self.list.lock();
         let mut waiting = std::mem::take(&mut list.waiting);
@@ -286,7 +288,7 @@ impl Waiting {
         }
         list.waiting = waiting;
         if sent_back {
-            // others may queue behind them; no process gets EBUSY before those have come
+            // others may queue behind them; no process gets EBUSY before those have arrived
             self.any_back.store(true, Ordering::Release);
             return true;
         }
@@ -303,7 +305,7 @@ impl Waiting {
             waiter.verdict = Some(Verdict::Busy);
             busy = true;
         }
-        // a process that is sent away may come back at once: that must not delay the others for ever
+        // a process that is refused may retry at once: that must not delay the others for ever
         left.retain(|w| w.verdict.is_none() && (!busy || w.spared > 0));
         let half = left.len().div_ceil(2);
         for waiter in left.into_iter().take(half) {
@@ -334,7 +336,7 @@ mod tests {
         waiting.make_way(2, |_| true, |node| forgotten.borrow_mut().push(node));
         assert_eq!((first.goes_on(), second.goes_on()), (Err(Errno::STALE), Ok(true)));
         drop(first);
-        // one that queued behind it goes as well
+        // a call that queued behind it is answered with ESTALE, too
         let mkdir = Operation::MkDir { name: b"y", mode: 0, umask: 0 };
         let behind = waiting.begin(&request(13, 10, 5, mkdir), false, |node| forgotten.borrow_mut().push(node));
         assert_eq!(behind.goes_on(), Err(Errno::STALE));
@@ -345,7 +347,7 @@ mod tests {
         assert_eq!(other.goes_on(), Ok(true));
         drop(other);
         assert_eq!(forgotten.into_inner(), [5, 5]);
-        // on its way it waits, but not for the name itself, and once
+        // its path walk waits, but not the lookup of the name itself, and only once
         assert!(!waiting.is_back(&request(12, 7, 5, Operation::Lookup { name: b"x" })));
         assert!(!waiting.is_back(&request(12, 9, 1, Operation::Lookup { name: b"d" })));
         assert!(waiting.is_back(&request(12, 7, 1, Operation::Lookup { name: b"d" })));
@@ -353,7 +355,7 @@ mod tests {
         drop(waiting.begin(&request(12, 7, 5, Operation::GetAttr), false, |_| ()));
         waiting.has_waited(7);
         assert!(!waiting.is_back(&request(13, 7, 5, Operation::GetAttr)));
-        // where it has to wait with the lock after all, it cannot be asked for a third time
+        // where it has to wait with the lock after all, it is not repeated a third time
         let again =
             waiting.begin(&request(14, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 }), false, |_| ());
         assert!(!waiting.make_way(2, |node| node == 5, |_| ()));
@@ -368,7 +370,7 @@ mod tests {
         assert_eq!(waiting.begin(&chmod(1), false, |_| ()).sent_back(&chmod(1)), Errno::STALE);
         assert_eq!(waiting.begin(&chmod(2), false, |_| ()).sent_back(&chmod(2)), Errno::BUSY);
         assert_eq!(waiting.begin(&chmod(3), false, |_| ()).sent_back(&chmod(3)), Errno::STALE);
-        // one that need not wait, and then must after all
+        // a call that need not wait, and then must after all
         assert!(waiting.leaves(&chmod(4)) && !waiting.leaves(&chmod(4)));
         assert_eq!(waiting.begin(&chmod(4), true, |_| ()).sent_back(&chmod(4)), Errno::BUSY);
         assert_eq!(waiting.begin(&chmod(5), false, |_| ()).sent_back(&chmod(5)), Errno::STALE);

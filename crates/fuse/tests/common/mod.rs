@@ -1,4 +1,4 @@
-//! The code that the tests of this crate share: a volume mounted by this process.
+//! The code shared by the tests of this crate: a volume mounted by this process.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A volume mounted by this process; unmounted when dropped.
+/// A volume mounted by this process, and unmounted when this is dropped.
 pub(crate) struct Served {
     dir: tempfile::TempDir,
     unmounter: Unmounter,
@@ -18,12 +18,12 @@ pub(crate) struct Served {
     problems: Arc<Mutex<Vec<String>>>,
 }
 
-/// Whether volumes can be made and mounted here; says why not.
+/// Whether volumes can be made and mounted here; prints the reason if not.
 pub(crate) fn ready() -> bool {
     testkit::need(&["mke2fs", "debugfs"]) && testkit::tools::has_fuse()
 }
 
-/// The volume in an image file.
+/// Opens the volume in an image file.
 pub(crate) fn open(image: &Path) -> Volume {
     let device = FileDevice::open(image, blockdev::OpenOptions::default()).expect("opening an image");
     Volume::open(Arc::new(device), &fs::OpenOptions::default()).expect("opening a volume")
@@ -34,14 +34,14 @@ pub(crate) fn serve(image: &Path) -> Served {
     serve_volume(open(image), "ro,fsname=test")
 }
 
-/// Mounts the volume in an image file for writing. `options` beside that.
+/// Mounts the volume in an image file for writing, with further `options`.
 pub(crate) fn serve_writable(image: &Path, options: &str) -> Served {
     let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
     let device = FileDevice::open(image, access).expect("opening an image");
     serve_with(Arc::new(device), Some(image), &format!("rw,{options}")).expect("opening a volume")
 }
 
-/// Mounts the volume on a device with options, over `image` where the device is one.
+/// Mounts the volume on a device with options; `image` is its image file, if it has one.
 pub(crate) fn serve_with(device: Arc<dyn BlockDevice>, image: Option<&Path>, options: &str) -> fs::Result<Served> {
     let mut options = MountOptions::parse(&[options]).expect("options");
     let way = options.volume_options().pop().expect("one way to open it");
@@ -49,7 +49,7 @@ pub(crate) fn serve_with(device: Arc<dyn BlockDevice>, image: Option<&Path>, opt
     Volume::open(device, &way).map(|volume| serve_volume_as(volume, &options))
 }
 
-/// Both ways of requests to a file system.
+/// The mount options for both transports.
 pub(crate) const TRANSPORTS: [&str; 2] = ["transport=best", "transport=device"];
 
 /// Mounts the volume on a device; `None` where it cannot be opened.
@@ -57,8 +57,7 @@ pub(crate) fn serve_device(device: Arc<dyn BlockDevice>) -> Option<Served> {
     serve_with(device, None, "ro").ok()
 }
 
-/// An access control list as programs pass it to the kernel. Its entries: a tag, permissions, and the number of a user
-/// or group.
+/// Encodes an access control list as programs pass it to the kernel. An entry: tag, permissions, ID of a user or group.
 pub(crate) fn acl_bytes(entries: [(u16, u16, u32); 5]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -88,14 +87,14 @@ impl Served {
         self.dir.path()
     }
 
-    /// Unmounts it, however the session ends; says how.
+    /// Unmounts the volume and waits for the end of the session; returns its result.
     pub(crate) fn end(mut self) -> extant_fuse::Result<()> {
         let unmounted = self.unmounter.unmount();
         let ended = self.thread.take().expect("one thread").join().expect("no panic outside of a request");
         unmounted.and(ended)
     }
 
-    /// The problems that were reported to the user so far.
+    /// The problems reported to the user so far.
     pub(crate) fn problems(&self) -> Vec<String> {
         self.problems.lock().clone()
     }

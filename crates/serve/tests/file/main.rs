@@ -1,4 +1,4 @@
-//! A device as a file: what programs meet that open it.
+//! A device as a file: its behaviour for programs that open it.
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice, Result as DeviceResult};
 use extant_serve::{File, FileOptions};
@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 const MIB: u64 = 1 << 20;
 
-/// Memory that counts flushes, and fails them when it shall.
+/// A device in memory that counts flushes, and fails them on request.
 struct Counting {
     memory: MemoryDevice,
     flushes: AtomicU64,
@@ -60,7 +60,7 @@ struct Served {
 }
 
 impl Served {
-    /// `None` where nothing can be mounted here.
+    /// Mounts a file; `None` where mounting is impossible here.
     fn new(read_only: bool, punch: bool) -> Option<Self> {
         if !testkit::tools::is_root() || !testkit::tools::has_fuse() {
             testkit::tools::skip("mounting needs root and /dev/fuse");
@@ -113,7 +113,7 @@ fn what_is_written_is_there_and_fsync_is_a_flush() {
     assert_eq!((meta.len(), meta.mode()), (4 * MIB + 512, 0o100_600));
     let file = served.open();
     file.write_all_at(b"somewhere", 4093).unwrap();
-    // the device has it at once, and nothing was flushed
+    // the data is on the device at once, without a flush
     let mut bytes = [0; 9];
     served.device.read(4093, &mut bytes).unwrap();
     assert_eq!((&bytes, served.flushes()), (b"somewhere", 0));
@@ -122,12 +122,12 @@ fn what_is_written_is_there_and_fsync_is_a_flush() {
     let mut bytes = vec![0; 3 * MIB as usize];
     file.read_exact_at(&mut bytes, 1000).unwrap();
     assert!(bytes[3093..3102] == *b"somewhere" && bytes[..3093].iter().all(|byte| *byte == 7));
-    // one opening for synchronous writes
+    // opened once for synchronous writes
     let sync = rustix::fs::OFlags::DSYNC.bits() as i32;
     let synchronous = fs::File::options().write(true).custom_flags(sync).open(served.path()).unwrap();
     synchronous.write_all_at(b"x", 5).unwrap();
     assert!(served.flushes() >= 2);
-    // O_DIRECT needs nothing more
+    // O_DIRECT has no further requirements
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let direct = fs::File::options().read(true).custom_flags(direct).open(served.path()).unwrap();
     let mut byte = [0];
@@ -168,7 +168,7 @@ fn holes_read_as_zeroes() {
     let (punch, zero) = (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, FallocateFlags::ZERO_RANGE);
     fallocate(&file, punch, 1000, 5000).unwrap();
     fallocate(&file, zero, MIB, 2 * MIB).unwrap();
-    // as far as the file goes
+    // limited to the length of the file
     fallocate(&file, punch, 4 * MIB, 8 * MIB).unwrap();
     fallocate(&file, FallocateFlags::empty(), 0, 4 * MIB).unwrap();
     let mut bytes = vec![0; 4 * MIB as usize + 512];
@@ -181,7 +181,7 @@ fn holes_read_as_zeroes() {
     assert_eq!(fallocate(&file, zero, 4 * MIB, MIB), Err(Errno::NOSPC));
     assert_eq!(fallocate(&file, FallocateFlags::empty(), 0, 5 * MIB), Err(Errno::NOSPC));
     assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, MIB), Err(Errno::OPNOTSUPP));
-    // a device that knows no holes has one behind its end
+    // a device without holes has one after its end
     assert_eq!(seek(&file, SeekFrom::Data(5000)), Ok(5000));
     assert_eq!(seek(&file, SeekFrom::Hole(5000)), Ok(4 * MIB + 512));
     assert_eq!(seek(&file, SeekFrom::Data(4 * MIB + 512)), Err(Errno::NXIO));

@@ -1,4 +1,4 @@
-//! A client that sends what a test asks for, also what it must not.
+//! A client that sends any messages, including invalid ones.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ pub(crate) struct Client<S> {
     pub(crate) stream: S,
     structured: bool,
     cookie: u64,
-    /// The length and the flags of the export, as the server said.
+    /// The length and the flags of the export, from the server's answer.
     pub(crate) len: u64,
     pub(crate) flags: u16,
 }
@@ -28,24 +28,24 @@ pub(crate) struct Client<S> {
 pub(crate) struct Reply {
     pub(crate) cookie: u64,
     pub(crate) error: u32,
-    /// The bytes that were read, or the extents.
+    /// The data of a read, or the extents.
     pub(crate) data: Vec<u8>,
 }
 
 impl<S: Read + Write> Client<S> {
-    /// A client that has read the greeting and sent its flags.
+    /// Creates a client that has read the greeting and sent its flags.
     pub(crate) fn greeted(mut stream: S, flags: u32) -> Self {
         assert_eq!(array::<18>(&mut stream)[..], wire::greeting()[..]);
         stream.write_all(&flags.to_be_bytes()).unwrap();
         Self::resumed(stream)
     }
 
-    /// A client that has sent its flags.
+    /// Creates a client that has sent its flags.
     pub(crate) fn resumed(stream: S) -> Self {
         Self { stream, structured: false, cookie: 0, len: 0, flags: 0 }
     }
 
-    /// A client that may send requests.
+    /// Creates a client that has completed the handshake.
     pub(crate) fn ready(stream: S, structured: bool) -> Self {
         let mut client = Self::greeted(stream, 3);
         if structured {
@@ -58,7 +58,7 @@ impl<S: Read + Write> Client<S> {
         client
     }
 
-    /// Chooses an export.
+    /// Selects an export.
     pub(crate) fn go(&mut self, name: &[u8]) {
         let found = self.option(option::GO, &info(name, &[]));
         assert_eq!(found.last().unwrap().0, reply::ACK);
@@ -67,7 +67,7 @@ impl<S: Read + Write> Client<S> {
         self.flags = u16::from_be_bytes(export[10..12].try_into().unwrap());
     }
 
-    /// Sends an option, and returns the answers: kind and data.
+    /// Sends an option; returns the kinds and data of the answers.
     pub(crate) fn option(&mut self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send_option(number, data.len() as u32, data);
         self.answers()
@@ -90,7 +90,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a request, and returns its number.
+    /// Sends a request; returns its number.
     pub(crate) fn send(&mut self, command: u16, flags: u16, offset: u64, len: u32, payload: &[u8]) -> u64 {
         self.cookie += 1;
         let request = Request { flags, command, cookie: self.cookie, offset, len };
@@ -98,7 +98,7 @@ impl<S: Read + Write> Client<S> {
         self.cookie
     }
 
-    /// Reads a reply; `len` is what its request would read.
+    /// Reads a reply; `len` is the length of its request's data.
     pub(crate) fn reply(&mut self, len: usize) -> Reply {
         let magic = u32::from_be_bytes(array(&mut self.stream));
         if magic == wire::SIMPLE_REPLY_MAGIC {
@@ -127,7 +127,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// A request and its reply: the data, or the error.
+    /// Sends a request and reads its reply: the data, or the error.
     pub(crate) fn ask(
         &mut self,
         command: u16,
@@ -187,7 +187,7 @@ pub(crate) fn encode(request: &Request) -> Vec<u8> {
     bytes
 }
 
-/// The data of INFO and GO.
+/// Encodes the data of INFO and GO.
 pub(crate) fn info(name: &[u8], wanted: &[u16]) -> Vec<u8> {
     let mut data = string(name);
     data.extend((wanted.len() as u16).to_be_bytes());
@@ -195,7 +195,7 @@ pub(crate) fn info(name: &[u8], wanted: &[u16]) -> Vec<u8> {
     data
 }
 
-/// The data of SET_META_CONTEXT.
+/// Encodes the data of SET_META_CONTEXT.
 pub(crate) fn contexts(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
     let mut data = string(name);
     data.extend((queries.len() as u32).to_be_bytes());
@@ -207,7 +207,7 @@ fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text].concat()
 }
 
-/// A connection without a server: both phases over a pair of sockets.
+/// Serves a connection without a server: both phases over a pair of sockets.
 pub(crate) fn pair(export: &Arc<Export>) -> (UnixStream, JoinHandle<Result<(), Ended>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let export = Arc::clone(export);
@@ -228,7 +228,7 @@ pub(crate) fn export(device: impl BlockDevice + 'static, read_only: bool) -> Arc
     Arc::new(Export::new(Arc::new(device), "disk", read_only))
 }
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Running {
     pub(crate) uri: String,
     pub(crate) stopper: Stopper,
@@ -267,7 +267,7 @@ impl Running {
         TcpStream::connect(self.uri.strip_prefix("nbd://").unwrap().trim_end_matches('/')).unwrap()
     }
 
-    /// Stops it, and waits for its end.
+    /// Stops the server, and waits for its end.
     pub(crate) fn stop(self) -> Result<(), extant_serve::Error> {
         self.stopper.stop();
         self.served.join().unwrap()

@@ -1,4 +1,4 @@
-//! Every command, with both forms of replies, and what is refused.
+//! Every command, with both forms of replies, and refused requests.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -59,7 +59,7 @@ fn requests_that_are_refused_leave_the_connection_as_it_was() {
         assert_eq!(client.ask(command::TRIM, 0, 1, u32::MAX, b""), INVAL);
         assert_eq!(client.ask(5, 0, 0, 1, b""), INVAL);
         assert_eq!(client.ask(77, 0, 0, 1, b""), INVAL);
-        // its bytes are passed over, so that the next request is found
+        // its payload is skipped, so that the next request is found
         let much = vec![1; PAYLOAD_MAX as usize + 1];
         assert_eq!(client.ask(command::WRITE, 0, 0, much.len() as u32, &much), INVAL);
         assert_eq!(client.read(0, 4), Ok(vec![0; 4]));
@@ -103,7 +103,7 @@ fn holes_differ_from_data() {
         let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
         data.chunks(8).map(|extent| (u64::from(word(&extent[..4])), word(&extent[4..]))).collect()
     };
-    // a file system without holes has data alone
+    // on a file system without holes everything is data
     if holes {
         assert_eq!(status(&mut client, 0, 0, 8 * MIB), [(2 * MIB, 3), (2 * MIB, 0), (2 * MIB, 3), (MIB, 0), (MIB, 3)]);
         assert_eq!(status(&mut client, command_flag::REQ_ONE, MIB, 7 * MIB), [(MIB, 3)]);
@@ -190,7 +190,7 @@ fn replies_to_many_requests_in_flight() {
     found.sort();
     let expected: Vec<_> = cookies.iter().zip(0..=255).map(|(cookie, block)| (*cookie, vec![block; 16])).collect();
     assert_eq!(found, expected);
-    // the last request is answered although the client leaves
+    // the last request is answered although the client disconnects
     client.send(command::WRITE, 0, 0, 1, b"x");
     let mut stream = client.disconnect();
     served.join().unwrap().unwrap();

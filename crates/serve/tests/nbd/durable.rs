@@ -1,4 +1,4 @@
-//! The content of the device when a reply arrives: a recorded device shows the order.
+//! The content of the device when a reply arrives: a recording device shows the order.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn recorded() -> Recorded {
     Arc::new(Record::in_memory(MemoryDevice::zeroed(1 << 20).unwrap()))
 }
 
-/// The number of changes of the log that no flush follows.
+/// The number of changes in the log after the last flush.
 fn unflushed(device: &Recorded) -> usize {
     let log = device.log().unwrap();
     log.entries().iter().rev().take_while(|entry| entry.what != Logged::Flush).count()
@@ -41,7 +41,7 @@ fn fua_is_on_the_device_before_the_reply() {
         client.ask(command, command_flag::FUA, 8192 * round, 512, payload).unwrap();
         assert_eq!(unflushed(&device), 0, "{round}");
     }
-    // a read has nothing to make durable
+    // a read makes nothing durable
     client.write(0, b"x").unwrap();
     client.ask(command::READ, command_flag::FUA, 0, 1, b"").unwrap();
     assert_eq!(unflushed(&device), 1);
@@ -59,7 +59,7 @@ fn a_flush_covers_all_connections_also_those_that_are_gone() {
             writer.write(4096 * number, &[round; 4096]).unwrap();
         }
         if round % 3 == 0 {
-            writers.clear(); // without a word
+            writers.clear(); // without a disconnect request
         }
         assert_eq!(unflushed(&device), 4);
         flusher.flush().unwrap();
@@ -78,7 +78,7 @@ fn a_server_that_ends_flushes() {
     assert_eq!(unflushed(&device), 0);
 }
 
-/// A device whose flushes wait until they are released.
+/// A device whose flushes block until they are released.
 struct Slow {
     memory: MemoryDevice,
     flushes: AtomicU32,
@@ -128,7 +128,7 @@ fn one_flush_serves_all_who_wait() {
     for client in &mut clients[1..] {
         client.send(command::WRITE, command_flag::FUA, 0, 1, b"x");
     }
-    // other requests do not wait; and meanwhile the writes have come to their flush
+    // other requests do not wait; meanwhile the writes have reached their flush
     for _ in 0..20 {
         clients[0].send(command::READ, 0, 0, 1, b"");
         assert_eq!(clients[0].reply(1).error, 0);
@@ -139,7 +139,7 @@ fn one_flush_serves_all_who_wait() {
     for client in &mut clients {
         assert_eq!(client.reply(0).error, 0);
     }
-    // on a machine that is busy one of them may have come late
+    // on a busy machine one of them may have arrived late
     let flushes = device.flushes.load(Ordering::SeqCst);
     assert!((2..=4).contains(&flushes), "{flushes}");
     server.stop().unwrap();

@@ -1,4 +1,4 @@
-//! Ways to begin.
+//! The forms of the handshake.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -89,12 +89,12 @@ fn slow_clients_do_not_stay() {
     let mut client = Client::greeted(server.connect(), 3);
     client.send_option(option::LIST, 0, b"");
     client.answers();
-    // a byte at a time, each in time
+    // one byte at a time, each within the limit
     while client.stream.write_all(b"I").is_ok() {
         std::thread::sleep(Duration::from_millis(20));
         assert!(start.elapsed() < Duration::from_secs(60));
     }
-    // and the place is free again; a client that has chosen may take its time
+    // the connection's slot is free again; after the handshake a client has no time limit
     let mut client = loop {
         let mut stream = server.connect();
         let mut greeting = [0; 18];

@@ -1,4 +1,4 @@
-//! Any bytes, cut anywhere.
+//! Arbitrary bytes, truncated at any point.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ use crate::client::{Client, Running, encode, info};
 
 const LEN: u64 = 1 << 16;
 
-/// All that a server says to these bytes.
+/// Returns the server's answer to these bytes.
 fn talk(device: &Arc<MemoryDevice>, mut input: &[u8]) -> (Vec<u8>, Result<(), Ended>) {
     let export = Export::new(Arc::clone(device) as _, "disk", false);
     let (mut output, stop) = (Vec::new(), AtomicBool::new(false));
@@ -41,7 +41,7 @@ fn put_option(out: &mut Vec<u8>, number: u32, data: &[u8]) {
     out.extend(data);
 }
 
-/// The bytes that a client sends until it may send requests.
+/// The bytes that a client sends in the handshake.
 fn opening(structured: bool) -> Vec<u8> {
     let mut out = 3_u32.to_be_bytes().to_vec();
     if structured {
@@ -83,7 +83,7 @@ fn announced_lengths_take_no_memory() {
         client.send(command::WRITE, 0, 0, PAYLOAD_MAX, b"only this");
     }
     for client in &mut clients[..2] {
-        // one that comes after is served by the same server all the same
+        // a later client is served by the same server nevertheless
         let mut other = Client::ready(server.connect(), true);
         assert_eq!(other.read(0, 1), Ok(vec![0]));
         assert_eq!(client.len, LEN);
@@ -93,7 +93,7 @@ fn announced_lengths_take_no_memory() {
     server.stop().unwrap();
 }
 
-/// Bytes of this process that are in memory.
+/// The resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

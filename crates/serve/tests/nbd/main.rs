@@ -1,4 +1,4 @@
-//! The server as its clients meet it: over a pair of sockets, over real ones, and over any bytes.
+//! The server from its clients' view: over a pair of sockets, over real sockets, and with arbitrary bytes.
 
 mod client;
 mod commands;

@@ -1,4 +1,4 @@
-//! Several clients at once against an array.
+//! Several concurrent clients, compared with an array.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::client::{Client, Running};
 
 const LEN: u64 = 1 << 20;
 const CLIENTS: u64 = 4;
-/// Each client has every fourth piece of this many bytes, so that they share sectors.
+/// The length of a client's segments in bytes: each client has every fourth one, so that clients share sectors.
 const PIECE: u64 = 100;
 
-/// A client with its pieces of the array.
+/// A client with its segments of the array.
 struct Player {
     client: Client<UnixStream>,
     number: u64,
@@ -23,7 +23,7 @@ struct Player {
 }
 
 impl Player {
-    /// The first byte of the piece `index` of this client.
+    /// The first byte of the segment `index` of this client.
     fn at(&self, index: u64) -> u64 {
         (index * CLIENTS + self.number) * PIECE
     }
@@ -32,7 +32,7 @@ impl Player {
         0..(LEN / (PIECE * CLIENTS) - 1)
     }
 
-    /// Several requests in flight, of different pieces; then all their replies.
+    /// Sends several requests for different segments, then reads all replies.
     fn round(&mut self) {
         let mut pieces: Vec<u64> = self.own().collect();
         self.rng.shuffle(&mut pieces);

@@ -1,4 +1,4 @@
-//! Real sockets: their files, how many connections there may be, and how a server ends.
+//! Real sockets: their files, the limit of connections, and the end of a server.
 
 use parking_lot::Mutex;
 use std::fs;
@@ -34,12 +34,12 @@ fn the_file_of_a_socket_comes_and_goes() {
     assert!(sentence.ends_with("another process listens there"), "{sentence}");
     drop(server);
     assert!(!path.exists());
-    // what a killed server leaves is replaced
+    // the file left by a killed server is replaced
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let server = bind(&address).unwrap();
     assert_eq!(mode(), 0o600);
-    // a file that took its place is not removed
+    // a file created in its place is not removed
     fs::remove_file(&path).unwrap();
     fs::write(&path, "precious").unwrap();
     drop(server);
@@ -71,14 +71,14 @@ fn connections_are_counted() {
     server.connect().read_to_end(&mut rest).unwrap();
     assert_eq!(rest, b"");
     two.disconnect().read_to_end(&mut rest).unwrap();
-    // the place is free a moment after the connection is closed
+    // the slot is free a moment after the connection is closed
     let mut greeting = [0; 18];
     while server.connect().read_exact(&mut greeting).is_err() {}
     assert_eq!(one.read(0, 1), Ok(vec![0]));
     server.stop().unwrap();
 }
 
-/// A device whose writes say that they have begun, and wait until they may go on.
+/// A device whose writes signal that they have begun, and block until they are released.
 struct Gated {
     memory: MemoryDevice,
     begun: Mutex<Sender<()>>,
