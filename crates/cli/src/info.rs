@@ -167,26 +167,13 @@ impl Info {
         if self.json {
             let messages: serde_json::Map<_, _> =
                 statistics.messages.into_iter().map(|(kind, count)| (kind, count.into())).collect();
-            print_json(&json!({
-                "transport": statistics.transport,
-                "polled_seconds": statistics.polled.as_secs_f64(),
-                "low_latency_seconds": statistics.low_latency.as_secs_f64(),
-                "wakeup_seconds": statistics.waking.map(|time| time.as_secs_f64()),
-                "bursts": statistics.bursts,
-                "messages": messages,
-            }))?;
+            let polled = statistics.polled.as_secs_f64();
+            print_json(&json!({ "transport": statistics.transport, "polled_seconds": polled, "messages": messages }))?;
             return Ok(0);
         }
         let mut out = stdout()?;
         writeln!(out, "transport  {}", statistics.transport)?;
         writeln!(out, "polling    {:.3} s", statistics.polled.as_secs_f64())?;
-        if let Some(waking) = statistics.waking {
-            writeln!(out, "wakeup     {:.1} µs", waking.as_secs_f64() * 1e6)?;
-            writeln!(out, "bursts     {}", statistics.bursts)?;
-        }
-        if !statistics.low_latency.is_zero() {
-            writeln!(out, "no sleep   {:.3} s", statistics.low_latency.as_secs_f64())?;
-        }
         writeln!(out, "messages   {}", statistics.messages.iter().map(|(_, count)| count).sum::<u64>())?;
         for (kind, count) in &statistics.messages {
             writeln!(out, "  {kind:18} {count}")?;

@@ -119,12 +119,6 @@ Options for -o, in lists as mount(8) takes them:
                 requests use io_uring where the kernel supports it and it is enabled (`echo
                 Y > /sys/module/fuse/parameters/enable_uring`), else /dev/fuse; `extant info
                 --fuse DIR` shows which
-  awake=auto|reader|off
-                whether a processor stays awake while requests follow closely (2000 a second or
-                more): where waking it takes long and that helps, by measurement (the default); for
-                comparison, the thread that waits for the next request, over io_uring on two
-                processors; never. It costs what is idle of one processor at most, and nothing
-                without requests; `extant info --fuse DIR` shows how much
   norecovery, noload
                 with ro: do not replay the journal, even in memory
   snapshot=NAME the version of a native volume in that snapshot, read-only (the snapshots of a

@@ -16,7 +16,7 @@
 //! | `programs` | the paths of losetup and fusermount3 |
 //! | `connection_watchdog` | the process that aborts the connection of a server that was killed |
 //! | `writeback` | waiting until the kernel has written back its dirty pages |
-//! | `statistics` | messages by kind and time spent awake, read through the mount |
+//! | `statistics` | messages by kind and time spent polling, read through the mount |
 //! | `session` | a mounted file system from mount to unmount |
 //!
 //! 1. A request that fails is an error for that request; a panic is caught and becomes EIO. Neither ends the session.
@@ -51,5 +51,5 @@ pub use request::{Caller, Changes, Operation, Request, SetTime};
 pub use rustix::io::Errno;
 pub use session::{Session, Unmounter};
 pub use statistics::Statistics;
-pub use transport::{Messages, StayAwake, Transport, io_uring_is_off};
+pub use transport::{Messages, Transport, io_uring_is_off};
 pub use writeback::{Writeback, WritebackError};

@@ -10,7 +10,7 @@
 use crate::connection_watchdog::Watchdog;
 use crate::loop_device::{self, LoopDevice};
 use crate::mountinfo::{MountInfo, mounted_on, places_of};
-use crate::{Error, Result, StayAwake, Transport, programs};
+use crate::{Error, Result, Transport, programs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -113,8 +113,6 @@ pub struct AttachOptions {
     pub watchdog: Vec<OsString>,
     /// The transport of requests.
     pub transport: Transport,
-    /// Whether a processor is prevented from sleeping while requests are dense.
-    pub awake: StayAwake,
     /// The source in the list of mounts; by default the device.
     pub source: Option<String>,
 }

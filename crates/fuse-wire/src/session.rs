@@ -4,7 +4,7 @@ use crate::connection_watchdog::Watchdog;
 use crate::filesystem::Filesystem;
 use crate::mount::{AttachOptions, Mount};
 use crate::transport::link::Link;
-use crate::transport::{StayAwake, Transport, serve};
+use crate::transport::{Transport, serve};
 use crate::writeback::{Writeback, WritebackError};
 use crate::{Error, Result};
 use std::io;
@@ -17,7 +17,6 @@ pub struct Session {
     filesystem: Arc<dyn Filesystem>,
     connection: OwnedFd,
     transport: Transport,
-    awake: StayAwake,
     watchdog: Watchdog,
     writeback: Arc<Writeback>,
     mount: Arc<Mount>,
@@ -44,8 +43,7 @@ impl Session {
         let transport = if options.auto_unmount { Transport::Device } else { options.transport };
         let watchdog = mount.watchdog(&options.watchdog);
         let writeback = Arc::new(Writeback::of(mount.number()));
-        let awake = options.awake;
-        Ok(Self { filesystem, connection, transport, awake, watchdog, writeback, mount: Arc::new(mount) })
+        Ok(Self { filesystem, connection, transport, watchdog, writeback, mount: Arc::new(mount) })
     }
 
     /// Answers requests until the file system is unmounted.
@@ -55,7 +53,7 @@ impl Session {
     /// data did not reach the device.
     pub fn run(self) -> Result<()> {
         let link = Link::new(self.connection, Arc::clone(&self.filesystem), self.watchdog, self.writeback);
-        let served = serve(link, self.transport, self.awake).map_err(Error::Connection);
+        let served = serve(link, self.transport).map_err(Error::Connection);
         let finished = self.filesystem.finish().map_err(Error::Finish);
         drop(self.mount);
         served.and(finished)

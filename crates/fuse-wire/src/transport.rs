@@ -7,7 +7,6 @@
 //! | `device` | read(2) and writev(2) on /dev/fuse by a few threads |
 //! | `link` | the shared part: a request becomes a call of the file system |
 //! | `spare` | further workers for requests that arrive while others wait |
-//! | `awake` | a processor that stays awake while requests are dense |
 //! | `polling` | over io_uring, polling for the next request instead of sleeping |
 //! | `counters` | messages by kind |
 //! | `processors` | the processors of the machine |
@@ -21,7 +20,6 @@
 //! 2. The answer of a read is sent from the memory into which the file system wrote it.
 //! 3. Nothing here depends on volumes.
 
-mod awake;
 pub(crate) mod counters;
 mod device;
 pub(crate) mod link;
@@ -33,10 +31,8 @@ mod uring;
 
 use crate::filesystem::Kernel;
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, opcode};
-use awake::Helper;
 use link::{Link, MAX_DATA, MAX_HEADER, receive, send};
 pub use messages::Messages;
-use polling::Polling;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::AsFd;
@@ -62,18 +58,6 @@ pub enum Transport {
     Device,
 }
 
-/// Whether a processor is prevented from sleeping while requests are dense.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StayAwake {
-    /// Where waking a processor takes long and a remedy shortens it.
-    #[default]
-    Auto,
-    /// Over io_uring on two processors, by the thread that waits for the next request: for comparison measurements.
-    Reader,
-    /// Never.
-    Off,
-}
-
 /// Whether the kernel supports FUSE over io_uring but the administrator has not enabled it.
 #[must_use]
 pub fn io_uring_is_off() -> bool {
@@ -84,7 +68,7 @@ pub fn io_uring_is_off() -> bool {
 ///
 /// # Errors
 /// The connection failed, or the kernel is too old.
-pub(crate) fn serve(mut link: Link, transport: Transport, awake: StayAwake) -> io::Result<()> {
+pub(crate) fn serve(mut link: Link, transport: Transport) -> io::Result<()> {
     // allocated before the kernel learns of them: after the handshake nothing can fail for lack of memory
     let queues = match transport {
         Transport::Best => uring::Queues::new(link.connection.as_fd()).ok(),
@@ -93,12 +77,7 @@ pub(crate) fn serve(mut link: Link, transport: Transport, awake: StayAwake) -> i
     if !shake_hands(&mut link, queues.is_some())? {
         return Ok(());
     }
-    if awake == StayAwake::Reader {
-        link.polling = Polling::new();
-    }
     let link = Arc::new(link);
-    // without threads to spare there is no helper
-    let _helper = (awake == StayAwake::Auto).then(|| Helper::start(&link.awake).ok());
     connect(&link);
     let served = match queues {
         Some(queues) if link.features.contains(Features::OVER_IO_URING) => queues.serve(&link),

@@ -36,7 +36,7 @@ mod transactions;
 mod volume;
 
 pub use fuse_wire::{Access, Atime, AttachOptions, Error, Filesystem, Messages, Result, Session, Transport, Unmounter};
-pub use fuse_wire::{Statistics, StayAwake, io_uring_is_off, mount_point, unmount, watchdog};
+pub use fuse_wire::{Statistics, io_uring_is_off, mount_point, unmount, watchdog};
 pub use options::{MountOptions, OnDamage, SnapshotFolder};
 pub use remount::remount;
 pub use snapshots::MountedSnapshots;

@@ -4,7 +4,7 @@ mod others;
 
 use crate::{Error, Result};
 use fs::{Consistency, DataMode, FsBlock, Log, Placement, UnknownName, Volume, WriteOptions};
-use fuse_wire::{Access, Atime, AttachOptions, StayAwake, Transport};
+use fuse_wire::{Access, Atime, AttachOptions, Transport};
 use others::{Meaning, meaning};
 use std::str::FromStr;
 use std::time::Duration;
@@ -148,7 +148,6 @@ impl MountOptions {
             ("writeback_cache", None) => self.writeback_cache = true,
             ("transport", Some("best")) => self.mount.transport = Transport::Best,
             ("transport", Some("device")) => self.mount.transport = Transport::Device,
-            ("awake", Some(how)) => self.mount.awake = stay_awake(how)?,
             ("norecovery" | "noload", None) => self.ignore_journal = true,
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("snapdir", Some(who)) => self.snapshots = snapshot_folder(who)?,
@@ -260,15 +259,6 @@ fn snapshot_folder(who: &str) -> Result<SnapshotFolder> {
     }
 }
 
-fn stay_awake(how: &str) -> Result<StayAwake> {
-    match how {
-        "auto" => Ok(StayAwake::Auto),
-        "reader" => Ok(StayAwake::Reader),
-        "off" => Ok(StayAwake::Off),
-        _ => Err(invalid("awake", how, "use auto, reader or off")),
-    }
-}
-
 fn commit(seconds: &str) -> Result<u32> {
     match seconds.parse() {
         // as in ext4: 0 selects the default
@@ -307,9 +297,6 @@ mod tests {
         };
         assert_eq!(options, expected);
         assert!(!MountOptions::parse(&["nosuid,ro,suid"]).expect("parse").mount.nosuid);
-        let awake = |list| MountOptions::parse(&[list]).expect("parse").mount.awake;
-        assert_eq!([awake("ro"), awake("awake=reader")], [StayAwake::Auto, StayAwake::Reader]);
-        assert_eq!(awake("awake=reader,awake=off"), StayAwake::Off);
         assert!(MountOptions::parse(&["ro,x-systemd.automount,defaults"]).expect("parse").mount.read_only);
         let options =
             MountOptions::parse(&["rw,consistency=dirty-bit,data=journal,commit=0,relatime", "placement=hint"])
@@ -335,7 +322,6 @@ mod tests {
             ("data=fast", "invalid data=fast: use ordered, writeback, journal or cow"),
             ("consistency=some", "invalid consistency=some: use none, dirty-bit, linked, journal or snapshot"),
             ("snapdir=hidden", "invalid snapdir=hidden: use owner or all"),
-            ("awake=always", "invalid awake=always: use auto, reader or off"),
             ("placement=front", "invalid placement=front: use usual or hint"),
             ("commit=soon", "invalid commit=soon: use a number of seconds up to 3600"),
             ("commit=3601", "invalid commit=3601: use a number of seconds up to 3600"),

@@ -150,17 +150,3 @@ fn an_idle_mount_rests() {
     assert!(more < Some(Duration::from_millis(1)), "{more:?}");
     assert!(after.1 - before.1 <= 5, "{} ticks in two seconds", after.1 - before.1);
 }
-
-#[test]
-fn nothing_stays_awake_where_that_is_switched_off() {
-    if !ready() || !tools::is_root() {
-        return;
-    }
-    for transport in TRANSPORTS {
-        let image = Image::mke2fs(&["-t", "ext4"], 16 << 20).build();
-        let served = serve_writable(image.path(), &format!("{transport},awake=off"));
-        (0..5_000).for_each(|n| drop(fs::symlink_metadata(served.path().join(format!("none-{n}")))));
-        let statistics = Statistics::of_mount(served.path()).expect("statistics");
-        assert_eq!((statistics.polled, statistics.bursts, statistics.waking), (Duration::ZERO, 0, None), "{transport}");
-    }
-}

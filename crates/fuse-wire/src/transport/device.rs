@@ -40,7 +40,6 @@ fn answer(link: &Link) -> io::Result<()> {
     let mut buffer = vec![0; MAX_DATA + MAX_HEADER];
     let mut space = vec![0; MAX_DATA];
     while let Some(length) = receive(link.connection.as_fd(), &mut buffer)? {
-        link.request();
         let message = buffer.get(..length).unwrap_or_default();
         let Some((unique, outcome, length)) = respond_to(link, message, &mut space) else { continue };
         send(link, unique, outcome, space.get(..length).unwrap_or_default())?;

@@ -1,7 +1,6 @@
 //! A connection to the kernel: turns each request into a call of the file system, and sends the answer.
 
-use super::awake::Awake;
-use super::counters::{ATTRIBUTE, AwakeCounts, Counters};
+use super::counters::{ATTRIBUTE, Counters};
 use super::polling::Polling;
 use super::processors;
 use super::spare::{Queue, SpareWorkers};
@@ -46,7 +45,6 @@ pub(crate) struct Link {
     pub(super) spare: SpareWorkers,
     pub(crate) writeback: Arc<Writeback>,
     pub(super) polling: Polling,
-    pub(super) awake: Arc<Awake>,
     /// Started before the first notification that waits for locks of the kernel.
     pub(crate) watchdog: Watchdog,
     counters: Counters,
@@ -68,18 +66,11 @@ impl Link {
             features: Features::empty(),
             spare: SpareWorkers::default(),
             writeback,
-            polling: Polling::never(),
-            awake: Arc::new(Awake::new()),
+            polling: Polling::new(),
             watchdog,
             counters: Counters::default(),
             forgetting: Arc::default(),
         }
-    }
-
-    /// Records that a request arrived.
-    pub(super) fn request(&self) {
-        self.polling.request();
-        self.awake.request();
     }
 
     /// Prepares for requests that have to wait: starts spare workers.
@@ -153,9 +144,7 @@ pub(crate) fn respond(
         && (request.node, name) == (ROOT, ATTRIBUTE.as_bytes())
     {
         let transport = if link.features.contains(Features::OVER_IO_URING) { "io_uring" } else { "/dev/fuse" };
-        let awake = link.awake.counts();
-        let awake = AwakeCounts { polled: awake.polled + link.polling.spent(), ..awake };
-        return reply.value(size, link.counters.text(transport, &awake).as_bytes());
+        return reply.value(size, link.counters.text(transport, link.polling.spent()).as_bytes());
     }
     let coming = link.writeback.record(&request.operation);
     let outcome = ask((link, queue), &request, reply);

@@ -1,5 +1,4 @@
-//! Adaptive polling (`awake=reader`): over io_uring the thread of a ring entry stays awake while requests are dense.
-//! The default (`awake.rs`) is measured against this.
+//! Adaptive polling: over io_uring the thread of a ring entry stays awake while requests are dense.
 //!
 //! The kernel's scheduler puts a woken process on an idle processor rather than on the one that made its answer. With
 //! two processors a program that sends one request after another moves with every answer to the processor that just
@@ -57,11 +56,6 @@ impl Polling {
         Self::on(std::thread::available_parallelism().map_or(1, NonZero::get))
     }
 
-    /// A state in which nothing stays awake.
-    pub(super) fn never() -> Self {
-        Self::on(0)
-    }
-
     /// The state for a machine with this number of processors.
     fn on(processors: usize) -> Self {
         Self {
@@ -80,9 +74,6 @@ impl Polling {
 
     /// Records a request.
     pub(super) fn request(&self) {
-        if self.not_before.load(Relaxed) == u64::MAX {
-            return;
-        }
         let now = self.now();
         let last = self.last.swap(now, Relaxed);
         self.gap.store(now.saturating_sub(last), Relaxed);
@@ -178,7 +169,7 @@ mod tests {
 
     #[test]
     fn with_one_or_many_processors_none_does() {
-        for processors in [0, 1, 3, 4] {
+        for processors in [1, 3, 4] {
             let polling = Polling::on(processors);
             busy(&polling);
             assert!(polling.stay_awake().is_none(), "{processors} processors");

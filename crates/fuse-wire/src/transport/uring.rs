@@ -328,7 +328,7 @@ fn answer(mut entry: RingEntry, link: &Link, started: &mpsc::Sender<io::Result<(
     let _ = started.send(registered);
     let mut space = vec![0; MAX_DATA];
     while entry.wait(&link.polling)? {
-        link.request();
+        link.polling.request();
         entry.answer(link, &mut space)?;
     }
     Ok(())
