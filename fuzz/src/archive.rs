@@ -1,6 +1,6 @@
 //! The reader of tar archives, which is a part of the program and no library: its file is compiled in here.
 
-use crate::fill::{Filler, unpack};
+use crate::copy_in::{Filler, unpack};
 use crate::made::{contents, writing};
 use crate::session::volumes;
 use blockdev::{BlockDevice, MemoryDevice};
@@ -9,7 +9,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 #[allow(dead_code, clippy::duplicate_mod, reason = "to `fill` it is private")]
-#[path = "../../crates/cli/src/fill/tar.rs"]
+#[path = "../../crates/cli/src/copy_in/tar.rs"]
 mod tar;
 
 use tar::Reader;

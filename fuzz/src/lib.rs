@@ -3,8 +3,8 @@
 //! The functions are plain Rust: the programs in `fuzz_targets/` hand them to libFuzzer, and the tests here run them on
 //! every seed and on random changes of the seeds, so that `make test` notices a target that has gone stale.
 //!
-//! Parts of the program that are no library are compiled in here: `fill.rs`, `fill/` and `path_stack.rs` are links to
-//! its files, and `failure.rs`, `output.rs` and `progress.rs` replace its modules that print.
+//! Parts of the program that are no library are compiled in here: `copy_in.rs`, `copy_in/` and `path_stack.rs` are links to
+//! its files, and `error_report.rs`, `output.rs` and `progress.rs` replace its modules that print.
 //!
 //! A checksum stops a random change at the door. So each target repairs, or does without, the checksums that stand
 //! before what it is after; the tests of the crates see to it that wrong checksums are refused.
@@ -12,9 +12,9 @@
 #![forbid(unsafe_code)]
 
 mod archive;
-mod failure;
 #[allow(dead_code, unused_imports, reason = "the program uses what the target does not")]
-mod fill;
+mod copy_in;
+mod error_report;
 mod layer;
 mod linked_list;
 mod made;

@@ -1,7 +1,7 @@
 //! `extant age`: ages a volume as years of use would.
 
-use crate::failure::{Failure, Result, say};
-use crate::fill::on_signals;
+use crate::copy_in::on_signals;
+use crate::error_report::{Failure, Result, say};
 use crate::output::{print_json, stdout};
 use crate::progress::{Bar, Unit};
 use crate::source::Source;

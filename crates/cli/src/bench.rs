@@ -1,6 +1,6 @@
 //! `extant bench`: measures Extant and other implementations in one run.
 
-use crate::failure::{Failure, Result};
+use crate::error_report::{Failure, Result};
 use crate::output::{print_json, stdout};
 use crate::progress::Bar;
 use bench::volumes::{self, Kind};
@@ -352,7 +352,7 @@ impl Paper {
     fn run(&self) -> Result<u8> {
         let options =
             paper::Options { dir: self.dir.clone(), size: self.size, rounds: self.rounds.clone(), seed: self.seed };
-        let figures = paper::run(&options, &|line| crate::failure::say(line))?;
+        let figures = paper::run(&options, &|line| crate::error_report::say(line))?;
         if self.json {
             print_json(&figures)?
         } else {
@@ -365,7 +365,7 @@ impl Paper {
 impl Maps {
     fn run(&self) -> Result<u8> {
         let options = maps::Options { dir: self.dir.clone(), size: self.size, seed: self.seed };
-        let figures = maps::run(&options, &|line| crate::failure::say(line))?;
+        let figures = maps::run(&options, &|line| crate::error_report::say(line))?;
         if self.json {
             print_json(&figures)?
         } else {

@@ -1,6 +1,6 @@
 //! `extant cat`: the content of files.
 
-use crate::failure::{Complaints, Result};
+use crate::error_report::{Complaints, Result};
 use crate::output::raw_stdout;
 use crate::source::Source;
 use clap::Args;

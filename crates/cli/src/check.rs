@@ -1,7 +1,7 @@
 //! `extant check`, also under e2fsck's names: checks and repairs a volume.
 
 use crate::device::{Device, open_volume};
-use crate::failure::{Failure, say, without_errno};
+use crate::error_report::{Failure, say, without_errno};
 use crate::output::{json_is_empty, print_json, stdout};
 use crate::source::{block_size, for_writing};
 use blockdev::BlockDevice;
@@ -16,20 +16,20 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+mod clean_flag;
 mod config;
-mod extended;
+mod extended_options;
 mod log;
 mod online;
-mod print;
-mod skip;
-pub(crate) mod watch;
+pub(crate) mod progress_output;
+mod summary;
 
 use blockdev::Mounted;
 use config::Settings;
-use extended::Extended;
+use extended_options::Extended;
 use log::Logs;
-use print::{Manner, REBOOT};
-use watch::Watch;
+use progress_output::Watch;
+use summary::{Manner, REBOOT};
 
 #[derive(Debug, Args)]
 #[command(
@@ -103,7 +103,7 @@ pub(crate) struct Check {
     /// which have no effect; scan_segments=N, 1 to 10000 parts of a pass, to find owners of multiply-claimed blocks
     /// faster; unshare_blocks: with -y, files that share blocks on purpose get blocks of their own; empty_tables: with
     /// -y, an inode table that cannot be found is replaced by an empty one, and its files are lost
-    #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended::parse)]
+    #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended_options::parse)]
     extended: Vec<Extended>,
 
     /// Use NAME for the volume in messages
@@ -265,7 +265,7 @@ impl Check {
             _ => check::repair(name, &device, &options, watch, self.undo.as_deref()),
         };
         watch.finish();
-        let forgives = || settings.allow_cancellation && !skip::is_marked(&*device);
+        let forgives = || settings.allow_cancellation && !clean_flag::is_marked(&*device);
         let mut report = match outcome {
             Ok(mut report) => {
                 (report.mounted, report.asked) = (is_mounted, repair);
@@ -322,7 +322,7 @@ impl Check {
         if self.superblock.is_some() || check::is_native(device) {
             return;
         }
-        if let Some((block, size)) = skip::copy_of_superblock(device) {
+        if let Some((block, size)) = clean_flag::copy_of_superblock(device) {
             self.say(&format!("try a backup superblock: -b {block} -B {size}"));
         }
     }
@@ -376,8 +376,8 @@ impl Check {
         device: &Arc<dyn BlockDevice>,
         options: &Options,
         settings: &Settings,
-    ) -> Result<skip::LeftClean, Option<String>> {
-        let word = |orphans| match skip::left_clean(&**device, options.now, settings, orphans) {
+    ) -> Result<clean_flag::LeftClean, Option<String>> {
+        let word = |orphans| match clean_flag::left_clean(&**device, options.now, settings, orphans) {
             Ok(_) if !check::first_sight(&**device, options) => Err(None),
             word => word,
         };
@@ -443,7 +443,7 @@ impl Check {
     }
 
     /// Reports a volume that is marked clean, without a check, as e2fsck does.
-    fn skipped(&self, clean: &skip::LeftClean) -> Result<u8, Failure> {
+    fn skipped(&self, clean: &clean_flag::LeftClean) -> Result<u8, Failure> {
         if self.json {
             let format = clean.format.to_owned();
             let report = Report::new(

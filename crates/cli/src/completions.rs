@@ -1,6 +1,6 @@
 //! `extant completions`: shell completions.
 
-use crate::failure::Result;
+use crate::error_report::Result;
 use crate::output::stdout;
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;

@@ -1,8 +1,8 @@
 //! `extant convert`: changes how a volume records its free space.
 
-use crate::check::watch::Watch;
+use crate::check::progress_output::Watch;
 use crate::device::{Device, open_volume};
-use crate::failure::Failure;
+use crate::error_report::Failure;
 use crate::output::stdout;
 use blockdev::OpenOptions;
 use check::render::escape;

@@ -1,14 +1,14 @@
 //! `extant crash`: compares the states that a loss of power can leave with the guarantees of each mode.
 
-use crate::failure::{Failure, Result};
+use crate::error_report::{Failure, Result};
 use crate::output::{counted, human, print_json, stdout};
 use crate::progress::{Bar, Unit};
 use ::crash::campaign::{self, FaultReport, Report};
 use ::crash::explore::{Counts, Finding, Kind as Wrong, Options};
-use ::crash::ext::Ext;
+use ::crash::extant_system::Ext;
 use ::crash::generate::{self, Pairs};
 use ::crash::op::Workload;
-use ::crash::{full, papers};
+use ::crash::{full_volume, paper_workloads};
 use check::render::escape;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -223,7 +223,7 @@ impl Crash {
             let (size, least) = (human(size), human(least));
             return Err(Failure::Usage(format!("--size: {size} is too small for mode {mode}, which needs {least}")));
         }
-        let full = (self.ops == Ops::Full).then(|| full::LEN.max(least));
+        let full = (self.ops == Ops::Full).then(|| full_volume::LEN.max(least));
         ext.len = self.size.or(full).unwrap_or(ext.len);
         Ok(ext)
     }
@@ -309,8 +309,8 @@ impl Crash {
                 let seeds = self.seed..self.seed.saturating_add(count as u64);
                 seeds.map(|seed| generate::random_versions(seed, usize::from(self.length))).collect()
             }
-            (Ops::Papers, _) => papers::sample(self.seed, count),
-            (Ops::Full, _) => full::sample(self.seed, count),
+            (Ops::Papers, _) => paper_workloads::sample(self.seed, count),
+            (Ops::Full, _) => full_volume::sample(self.seed, count),
         }
     }
 

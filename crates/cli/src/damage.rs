@@ -1,7 +1,7 @@
 //! `extant damage`: writes known damage into a volume, to test checkers.
 
 use crate::device::{Device, open_volume};
-use crate::failure::{Failure, Result};
+use crate::error_report::{Failure, Result};
 use crate::output::{print_json, stdout};
 use ::damage::{Kind, TABLE2};
 use blockdev::{BlockDevice, Overlay};

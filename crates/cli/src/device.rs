@@ -1,6 +1,6 @@
 //! The DEVICE argument: any bytes, which need not be UTF-8.
 
-use crate::failure::{Failure, Result};
+use crate::error_report::{Failure, Result};
 use blockdev::{BlockDevice, OpenOptions, Scheme};
 use std::ffi::{OsStr, OsString};
 use std::ops::Deref;

@@ -1,6 +1,6 @@
 //! `extant frag`: the fragmentation of the free space of a volume, and of its files.
 
-use crate::failure::{Complaints, Failure, Result};
+use crate::error_report::{Complaints, Failure, Result};
 use crate::output::{counted, human, print_json, stdout};
 use crate::progress::{Bar, Unit};
 use crate::source::{Opened, Source};

@@ -3,8 +3,8 @@
 //! The result is that of `cp -a` from a mounted volume: holes, hard links, modes and times are preserved, and as root
 //! owners and device nodes. [`beneath`] confines names to the destination.
 
-use crate::failure::{Complaints, Failure, Result, say, short, without_errno};
-use crate::fill::on_signals;
+use crate::copy_in::on_signals;
+use crate::error_report::{Complaints, Failure, Result, say, short, without_errno};
 use crate::output::{counted, human};
 use crate::path_stack::{Folders, PathStack};
 use crate::progress::{Bar, Unit, on_terminal};

@@ -2,7 +2,7 @@
 //!
 //! One list of rows produces both the text and the JSON, so that both show the same.
 
-use crate::failure::{Complaints, Failure, Result};
+use crate::error_report::{Complaints, Failure, Result};
 use crate::output::{print_json, stdout};
 use crate::source::Source;
 use check::render::escape;

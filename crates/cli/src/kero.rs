@@ -4,7 +4,7 @@ mod numbers;
 mod volume;
 
 use crate::device::{Device, SCHEMES};
-use crate::failure::{Failure, Result, say, with_place};
+use crate::error_report::{Failure, Result, say, with_place};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit};
 use crate::serve::{Holes, Serving};

@@ -1,6 +1,6 @@
 //! `extant ls`: lists the names in directories, with the content of their inodes where requested.
 
-use crate::failure::{Complaints, Result};
+use crate::error_report::{Complaints, Result};
 use crate::file_meta::{FileMeta, target_of};
 use crate::output::{MINUTES, Stream, Taker, Text, human, local_time, mode_letters, print_json, stdout};
 use crate::path_stack::Folders;

@@ -1,6 +1,6 @@
 //! `extant man`: manual pages, generated from the text of `--help`.
 
-use crate::failure::{Failure, Result};
+use crate::error_report::{Failure, Result};
 use crate::output::stdout;
 use clap::{Args, CommandFactory};
 use clap_mangen::Man as Page;

@@ -1,8 +1,8 @@
 //! `extant mkfs`: creates a volume.
 
+use crate::copy_in::{FileAttributes, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::device::{Device, SCHEMES, open_volume};
-use crate::failure::{Failure, Result, say, with_place};
-use crate::fill::{FileAttributes, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
+use crate::error_report::{Failure, Result, say, with_place};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::{for_writing, not_written};

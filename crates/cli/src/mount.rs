@@ -5,8 +5,8 @@
 //! first exits with success when it reads that word, or with the second's exit status if that exits earlier: the second
 //! has reported the reason. No process forks while it has threads or an open device.
 
-use crate::failure::{Failure, Result, say, with_place, without_errno};
-use crate::fill::heard;
+use crate::copy_in::heard;
+use crate::error_report::{Failure, Result, say, with_place, without_errno};
 use crate::source::{Opened, Source};
 use crate::watchdog;
 use check::render::escape;

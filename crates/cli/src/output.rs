@@ -4,7 +4,7 @@
 //! they are strings, and a name that is not UTF-8 has a second field, whose key ends in `_bytes`, with its bytes in
 //! hexadecimal.
 
-use crate::failure::Result;
+use crate::error_report::Result;
 use fs::{FileKind, Timestamp};
 use jiff::tz::TimeZone;
 use serde::ser::SerializeSeq;

@@ -1,7 +1,7 @@
 //! `extant put`: copies files of this machine into a volume.
 
-use crate::failure::{Failure, Result};
-use crate::fill::{FileAttributes, Filler, Folder, Stop, bytes_below, on_signals};
+use crate::copy_in::{FileAttributes, Filler, Folder, Stop, bytes_below, on_signals};
+use crate::error_report::{Failure, Result};
 use crate::ls::join;
 use crate::output::print_json;
 use crate::progress::{Bar, Unit, on_terminal};

@@ -1,7 +1,7 @@
 //! `extant rm`: removes files of a volume.
 
-use crate::failure::{Complaints, Result, say};
-use crate::fill::on_signals;
+use crate::copy_in::on_signals;
+use crate::error_report::{Complaints, Result, say};
 use crate::output::{counted, print_json};
 use crate::path_stack::PathStack;
 use crate::progress::{Bar, Unit};

@@ -2,9 +2,9 @@
 
 mod file;
 
+use crate::copy_in::heard;
 use crate::device::{Device, open};
-use crate::failure::{Failure, Result, say, with_place, without_errno};
-use crate::fill::heard;
+use crate::error_report::{Failure, Result, say, with_place, without_errno};
 use crate::output::{human, stdout};
 use crate::source::for_writing;
 use ::serve::{Address, Notice, Options, Server};

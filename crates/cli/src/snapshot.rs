@@ -1,6 +1,6 @@
 //! `extant snapshot`: creates, lists, deletes and rolls back to snapshots of a native volume.
 
-use crate::failure::{Failure, Result, say};
+use crate::error_report::{Failure, Result, say};
 use crate::output::{MINUTES, Text, human, local_time, print_json, stdout, utc_time};
 use crate::source::Source;
 use check::render::escape;

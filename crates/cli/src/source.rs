@@ -1,8 +1,8 @@
 //! The DEVICE argument of commands that read a volume, and how they find files on it.
 
+use crate::copy_in::is_full_below;
 use crate::device::{Device, open_volume};
-use crate::failure::{Failure, Result, say, with_place};
-use crate::fill::is_full_below;
+use crate::error_report::{Failure, Result, say, with_place};
 use crate::output::human;
 use blockdev::BlockDevice;
 use check::render::escape;

@@ -1,7 +1,7 @@
 //! `extant stat`: shows the content of inodes.
 
+use crate::error_report::{Complaints, Result};
 use crate::extents::{Extent, Extents, has_map};
-use crate::failure::{Complaints, Result};
 use crate::file_meta::{FileMeta, flag_names, target_of};
 use crate::output::{FULL_TIME, Text, counted, hex, human, local_time, mode_letters, print_json, stdout};
 use crate::source::{Opened, Source};

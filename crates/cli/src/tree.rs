@@ -1,6 +1,6 @@
 //! `extant tree`: shows a directory and everything below it.
 
-use crate::failure::{Complaints, Failure, Result};
+use crate::error_report::{Complaints, Failure, Result};
 use crate::file_meta::{FileMeta, target_of};
 use crate::output::{Stream, Taker, Text, counted, print_json, stdout};
 use crate::path_stack::PathStack;

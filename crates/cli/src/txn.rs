@@ -1,7 +1,7 @@
 //! `extant txn`: runs a command whose changes to a mounted volume are one atomic transaction.
 
-use crate::failure::{Failure, Result, say, without_errno};
-use crate::fill::heard;
+use crate::copy_in::heard;
+use crate::error_report::{Failure, Result, say, without_errno};
 use check::render::escape;
 use clap::Args;
 use fuse::MountedTransaction;

@@ -1,6 +1,6 @@
 //! `extant umount`: unmounts a volume mounted with `extant mount`.
 
-use crate::failure::{Failure, Result, say, without_errno};
+use crate::error_report::{Failure, Result, say, without_errno};
 use check::render::escape;
 use clap::Args;
 use std::path::PathBuf;

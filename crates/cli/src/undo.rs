@@ -1,7 +1,7 @@
 //! `extant undo`: reverts the changes of a repair.
 
 use crate::device::{Device, open_volume};
-use crate::failure::Failure;
+use crate::error_report::Failure;
 use crate::output::{human, stdout};
 use blockdev::Error;
 use clap::Args;

@@ -1,7 +1,7 @@
 //! `extant watchdog`: a process started by `extant mount`, which ends the FUSE connection when the serving process is
 //! killed.
 
-use crate::failure::{Failure, Result};
+use crate::error_report::{Failure, Result};
 use clap::Args;
 use std::ffi::OsString;
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::ext::write_all;
+use crate::extant_system::write_all;
 use crate::model::{Body, Node, State};
 use crate::op::{FallocateHow, Op, RenameHow, pattern};
 use crate::system::{Refused, Session};

@@ -25,11 +25,11 @@ use serde::Serialize;
 use simdev::{Record, Trace};
 
 use crate::enumerate::{self, BEGIN, Choice, Crash, END, Limits};
+use crate::execute::{self, Answer};
 use crate::guarantee::{self, Moment, Recovery};
 use crate::history::History;
 use crate::model::State;
 use crate::op::{NoOp, Op, Workload};
-use crate::play::{self, Answer};
 use crate::system::{Refused, System};
 
 /// The options of an exploration: its thoroughness.
@@ -320,7 +320,7 @@ impl<'a> Explorer<'a> {
         for op in ops {
             self.counts.operations += 1;
             mark(BEGIN)?;
-            match play::step(&mut *session, &mut history, op).map_err(answer)? {
+            match execute::step(&mut *session, &mut history, op).map_err(answer)? {
                 Answer::Refused(Errno::OPNOTSUPP) => self.counts.unsupported += 1,
                 Answer::Refused(_) | Answer::Short => self.counts.no_space += 1,
                 Answer::Done | Answer::Failed(_) | Answer::Skipped => {}
@@ -329,7 +329,7 @@ impl<'a> Explorer<'a> {
         }
         if history.last().before.is_some() {
             mark(BEGIN)?;
-            play::step(&mut *session, &mut history, &Op::Rollback).map_err(answer)?;
+            execute::step(&mut *session, &mut history, &Op::Rollback).map_err(answer)?;
             mark(END)?;
         }
         // on the model this always succeeds
@@ -466,7 +466,7 @@ impl Verifier<'_> {
         let mut session = self.system.mount(device.clone())?;
         for op in WORK_AFTER.split(';') {
             let op: Op = op.parse().map_err(|e: NoOp| e.to_string())?;
-            match play::step(&mut *session, &mut history, &op)? {
+            match execute::step(&mut *session, &mut history, &op)? {
                 Answer::Done => {}
                 Answer::Short | Answer::Refused(_) if self.full => {}
                 // a consequence of the lack of space
@@ -533,7 +533,7 @@ impl Verifier<'_> {
         for op in WORK_AGAIN.split(';') {
             let op: Op = op.parse().map_err(|e: NoOp| failed(e.to_string()))?;
             record.mark(BEGIN).map_err(internal)?;
-            play::step(&mut *session, &mut history, &op).map_err(failed)?;
+            execute::step(&mut *session, &mut history, &op).map_err(failed)?;
             record.mark(END).map_err(internal)?;
         }
         drop(session);

@@ -24,11 +24,11 @@ use rustix::io::Errno;
 use serde::Serialize;
 use simdev::{Fault, Faulty, Logged, Record};
 
+use crate::execute;
 use crate::explore::{Explorer, Start, consistent, panic_message};
 use crate::guarantee::{self, Moment};
 use crate::history::History;
 use crate::op::{FallocateHow, Op, Workload};
-use crate::play;
 use crate::system::{Session, System};
 
 /// The request that fails.
@@ -160,11 +160,11 @@ fn run(
             for (number, op) in ops.iter().enumerate() {
                 let before = history.clone();
                 let expected = history.push(op);
-                if play::is_mistake(expected) {
+                if execute::is_mistake(expected) {
                     returned = history.len();
                     continue;
                 }
-                let got = play::ask(&mut *session, op, history.last())?;
+                let got = execute::ask(&mut *session, op, history.last())?;
                 if let Some(shorter) = got.ok().and_then(|written| op.shortened(written)) {
                     // no space for the rest, possibly because of a fault
                     let _ = history.replace(&shorter);
@@ -174,7 +174,7 @@ fn run(
                     return Err(format!("`{op}` succeeds although a write or flush has failed"));
                 }
                 // if only a fault causes this result, it counts as an error: free space that cannot be read
-                let lacks = got.is_err_and(play::is_refusal);
+                let lacks = got.is_err_and(execute::is_refusal);
                 if lacks && (strike.is_none() || known.contains(&number)) {
                     refused.push(number);
                     history.refuse();

@@ -18,21 +18,21 @@
 //! | [`faults`] | one workload on a device whose n-th request fails |
 #![forbid(unsafe_code)]
 
-mod above;
 pub mod campaign;
 pub mod directory;
+mod e2fsck_view;
 pub mod enumerate;
+pub mod execute;
 pub mod explore;
-pub mod ext;
+pub mod extant_system;
 pub mod faults;
-pub mod full;
+pub mod full_volume;
 pub mod generate;
 pub mod guarantee;
 pub mod history;
 pub mod minimise;
 pub mod model;
 pub mod op;
-pub mod papers;
-pub mod play;
-pub mod read;
+pub mod paper_workloads;
+pub mod read_state;
 pub mod system;

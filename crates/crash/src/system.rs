@@ -7,7 +7,7 @@ use std::sync::Arc;
 use blockdev::BlockDevice;
 use rustix::io::Errno;
 
-use crate::above;
+use crate::e2fsck_view;
 use crate::guarantee::Guarantee;
 use crate::model::State;
 use crate::op::Op;
@@ -40,7 +40,7 @@ pub trait System: Sync {
     /// # Errors
     /// The reason of a failure.
     fn write_for_e2fsck(&self, device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
-        above::copy(&**device, file)
+        e2fsck_view::copy(&**device, file)
     }
 
     /// Whether e2fsck reports the same on consistent volumes of the format.

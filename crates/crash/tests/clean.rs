@@ -5,7 +5,7 @@ use std::sync::Arc;
 use blockdev::{BlockDevice, Overlay};
 use extant_crash::campaign;
 use extant_crash::explore::Options;
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::generate::Pairs;
 use extant_crash::op::{Op, Workload};
 use extant_crash::system::System;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use blockdev::{BlockDevice, Geometry, Overlay, Read, Write};
 use extant_crash::directory::Directory;
 use extant_crash::enumerate::{self, Limits};
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::guarantee::{self, Moment};
 use extant_crash::history::History;
 use extant_crash::model::State;

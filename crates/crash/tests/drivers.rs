@@ -3,15 +3,15 @@
 
 use blockdev::{BlockDevice, FileDevice};
 use extant_crash::directory::Directory;
-use extant_crash::ext::Ext;
+use extant_crash::execute::{self, Answer};
+use extant_crash::extant_system::Ext;
 use extant_crash::generate;
 use extant_crash::guarantee::same;
 use extant_crash::history::History;
 use extant_crash::minimise::minimise;
 use extant_crash::model::State;
 use extant_crash::op::{FallocateHow, Op, Workload};
-use extant_crash::papers;
-use extant_crash::play::{self, Answer};
+use extant_crash::paper_workloads;
 use extant_crash::system::{Session, System};
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn play(
     let mut history = History::new(first, BLOCK);
     let mut answers = Vec::new();
     for op in workload.setup.iter().chain(&workload.ops) {
-        let answer = play::step(&mut *session, &mut history, op)?;
+        let answer = execute::step(&mut *session, &mut history, op)?;
         answers.push((op.to_string(), answer));
     }
     same(history.last(), &observe(session)?)?;
@@ -176,7 +176,7 @@ fn the_papers_workloads_are_the_same_in_all_three() {
         return;
     }
     let ext = Ext::new("journal", None).expect("a mode");
-    for workload in papers::sample(7, papers::PAPERS.len()).iter().step_by(2) {
+    for workload in paper_workloads::sample(7, paper_workloads::PAPERS.len()).iter().step_by(2) {
         compare(&ext, workload);
     }
 }

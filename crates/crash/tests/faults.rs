@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blockdev::{BlockDevice, MemoryDevice};
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::faults::{self, Counts};
 use extant_crash::generate;
 use extant_crash::model::{Body, State};

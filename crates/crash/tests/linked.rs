@@ -2,7 +2,7 @@
 
 use extant_crash::campaign::{self, Report};
 use extant_crash::explore::Options;
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::generate::{self, Pairs};
 use extant_crash::op::Workload;
 use store::Mutant;

@@ -2,9 +2,9 @@
 
 use extant_crash::campaign;
 use extant_crash::explore::{Counts, Options};
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::op::Workload;
-use extant_crash::{full, papers};
+use extant_crash::{full_volume, paper_workloads};
 
 /// All modes of volumes that are not native.
 fn modes() -> impl Iterator<Item = &'static str> {
@@ -25,7 +25,7 @@ fn explored(mode: &str, len: Option<u64>, workloads: &[Workload]) -> Counts {
 
 #[test]
 fn the_papers_workloads_break_no_guarantee() {
-    let workloads = papers::sample(1, papers::PAPERS.len());
+    let workloads = paper_workloads::sample(1, paper_workloads::PAPERS.len());
     for mode in modes() {
         explored(mode, None, &workloads);
     }
@@ -33,9 +33,9 @@ fn the_papers_workloads_break_no_guarantee() {
 
 #[test]
 fn full_volumes_break_no_guarantee() {
-    let workloads = full::sample(1, 12);
+    let workloads = full_volume::sample(1, 12);
     for mode in modes() {
-        let counts = explored(mode, Some(full::LEN), &workloads);
+        let counts = explored(mode, Some(full_volume::LEN), &workloads);
         assert!(counts.no_space > 5, "{mode}: {counts:?}");
     }
 }

@@ -3,7 +3,7 @@
 
 use extant_crash::campaign;
 use extant_crash::explore::Options;
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::op::Workload;
 
 #[test]

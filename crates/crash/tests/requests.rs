@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use blockdev::{BlockDevice, Overlay};
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::generate;
 use extant_crash::op::Workload;
 use extant_crash::system::System;

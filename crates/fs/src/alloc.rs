@@ -11,49 +11,49 @@
 //! 4. Locks: a group's lock, then the store's or a counter's. No two groups are locked at once, and no node's lock is
 //!    taken under one.
 
+mod allocate;
 mod block_ranges;
 mod blocks;
-mod bounds;
-mod cell;
 mod chunks;
 mod content;
+mod durable_space;
 mod fit;
 mod groups;
 mod guard;
 mod inode_bitmaps;
 mod inodes;
+mod loaded_group;
+mod longest_runs;
 mod parked;
 mod placement;
 mod record;
-mod requests;
 mod rule;
 mod snapshot_pins;
-mod stored;
+mod space_on_device;
 mod system_zones;
 #[cfg(test)]
 mod tests;
-mod undo;
 mod unpin;
 
 pub(crate) use blocks::Reservation;
+pub(crate) use durable_space::{Sums, with_errors};
 pub(crate) use record::free_blocks;
 pub use record::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 pub(crate) use rule::Role;
 pub(crate) use snapshot_pins::{in_use, pinned_alone, used_by};
 pub(crate) use space::Purpose;
-pub use stored::StoredFreeSpace;
-pub(crate) use undo::{Sums, with_errors};
+pub use space_on_device::StoredFreeSpace;
 
 use crate::layout::Layout;
 use crate::mutant::Injected;
 use crate::{Clock, Disk, Error, Placement, Result};
 use block_ranges::BlockRanges;
-use bounds::Bounds;
-use cell::GroupCell;
 use fit::Fit;
 use format::GroupNo;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
+use loaded_group::GroupCell;
+use longest_runs::Bounds;
 use parked::Parked;
 use parking_lot::Mutex;
 use record::{FreeSpaceRecord, Opening};

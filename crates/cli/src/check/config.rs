@@ -4,7 +4,7 @@
 //! spaces are quoted. Unknown sections and tags are ignored, as are those for e2fsck's memory use, readahead and
 //! questions.
 
-use crate::failure::{Failure, Result, without_errno};
+use crate::error_report::{Failure, Result, without_errno};
 use check::table::Code;
 use check::{ProblemSetting, ProblemSettings};
 use std::collections::BTreeMap;

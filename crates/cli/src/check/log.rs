@@ -2,8 +2,8 @@
 //! e2fsck's problem log.
 
 use super::config::Settings;
-use super::extended::Extended;
-use crate::failure::{say, without_errno};
+use super::extended_options::Extended;
+use crate::error_report::{say, without_errno};
 use crate::output::hex;
 use check::report::Report;
 use jiff::tz::TimeZone;

@@ -4,10 +4,10 @@
 //! be false, and the check is repeated.
 
 use super::config::Settings;
-use super::watch::Watch;
+use super::progress_output::Watch;
 use super::{Check, declined};
 use crate::device::{SCHEMES, open_unlayered};
-use crate::failure::Failure;
+use crate::error_report::Failure;
 use blockdev::BlockDevice;
 use check::render::escape;
 use check::report::{Report, exit};

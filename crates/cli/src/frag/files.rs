@@ -1,7 +1,7 @@
 //! Fragments of files.
 
+use crate::error_report::Complaints;
 use crate::extents::{Extent, Extents, has_map};
-use crate::failure::Complaints;
 use crate::output::{Text, counted, human};
 use crate::progress::{Bar, Unit};
 use crate::source::Opened;

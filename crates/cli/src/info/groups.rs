@@ -1,6 +1,6 @@
 //! The block groups.
 
-use crate::failure::Complaints;
+use crate::error_report::Complaints;
 use fs::{GroupNo, Volume, VolumeSummary};
 use serde::Serialize;
 use std::io::{self, Write};

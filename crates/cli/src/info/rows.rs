@@ -1,7 +1,7 @@
 //! The rows of superblock, journal and multiple-mount protection, in display order.
 
 use super::{Section, maps, quoted};
-use crate::failure::Complaints;
+use crate::error_report::Complaints;
 use crate::output::{SECONDS, counted, human, local_time, utc_time};
 use check::render::escape;
 use format::feature::{Compat, RoCompat};

@@ -1,7 +1,7 @@
 //! The source of `-d`, examined before anything is written to the device.
 
-use crate::failure::{Failure, Result, without_errno};
-use crate::fill::is_header;
+use crate::copy_in::is_header;
+use crate::error_report::{Failure, Result, without_errno};
 use check::render::escape;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};

@@ -1,7 +1,7 @@
 //! Serves a device as the only file of a mount.
 
 use super::{Holes, Serving};
-use crate::failure::{Failure, Result, say, without_errno};
+use crate::error_report::{Failure, Result, say, without_errno};
 use crate::watchdog;
 use ::serve::{File, FileOptions};
 use blockdev::BlockDevice;

@@ -14,7 +14,7 @@ use blockdev::BlockDevice;
 use device_mutant::{DeviceMutant, Mutated};
 use extant_crash::enumerate::Limits;
 use extant_crash::explore::{Explorer, Finding, Kind as Wrong, Options};
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::generate;
 use extant_crash::guarantee::Guarantee;
 use extant_crash::model::State;

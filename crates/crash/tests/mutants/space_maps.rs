@@ -1,7 +1,7 @@
 //! Mutants of space maps: in folding a tree, in the log, and in reallocation.
 
 use super::{Explorer, Options, Wrong};
-use extant_crash::ext::Ext;
+use extant_crash::extant_system::Ext;
 use extant_crash::op::Workload;
 use fs::Mutant;
 use std::fmt::Write;

@@ -5,8 +5,8 @@
 //! run, the longest one found. [`fit`] chooses among the runs of a group that are long enough.
 
 use super::Space;
-use super::cell::{GroupCell, GroupState};
 use super::fit::{self, Request};
+use super::loaded_group::{GroupCell, GroupState};
 use super::rule::{Role, Try};
 use crate::{Error, Result};
 use format::{FsBlock, GroupNo, Structure, Where};

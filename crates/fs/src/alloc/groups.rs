@@ -1,6 +1,6 @@
 //! Loading of groups into memory when they are needed, and writing of their changes into the closing generation.
 
-use super::cell::{GroupCell, GroupState};
+use super::loaded_group::{GroupCell, GroupState};
 use super::record::LoadError;
 use super::snapshot_pins::{LiveSnapshots, SnapshotPins};
 use super::{DamagedGroup, Space};

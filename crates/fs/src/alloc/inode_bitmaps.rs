@@ -1,7 +1,7 @@
 //! Inode bitmaps: the free inodes of a group, read when they are first needed, written when a generation closes.
 
 use super::Space;
-use super::cell::GroupState;
+use super::loaded_group::GroupState;
 use super::record::{LoadError, check_bitmap, write_bitmap};
 use crate::Result;
 use format::group::{Group, GroupFlags};

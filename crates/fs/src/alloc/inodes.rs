@@ -4,7 +4,7 @@
 //! first inode is allocated, and never read.
 
 use super::Space;
-use super::cell::GroupState;
+use super::loaded_group::GroupState;
 use crate::mutant::Mutant;
 use crate::{Inode, InodeNo, Result};
 use format::group::GroupFlags;

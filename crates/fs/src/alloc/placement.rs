@@ -1,7 +1,7 @@
 //! The start of the search for a block, and growth of the metadata regions.
 
 use super::Space;
-use super::cell::GroupCell;
+use super::loaded_group::GroupCell;
 use super::rule::{Role, Rule, Try};
 use crate::Result;
 use format::{FsBlock, GroupNo};

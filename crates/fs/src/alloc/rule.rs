@@ -4,7 +4,7 @@
 //! The volume's [`Rule`] defines the order of search for a block as a list of [`Try`]s. Each of them may search all
 //! groups. The last one finds any free block, so that an allocation fails only without free space.
 
-use super::cell::GroupCell;
+use super::loaded_group::GroupCell;
 use crate::Placement;
 use crate::layout::{Layout, MetadataGoes};
 use format::group::{Group, mask_runs};
@@ -125,7 +125,7 @@ impl Try {
     /// The number of classes.
     pub(super) const CLASSES: usize = 3;
 
-    /// The index of its [`Bounds`](super::bounds::Bounds) of groups.
+    /// The index of its [`Bounds`](super::longest_runs::Bounds) of groups.
     pub(super) fn class(self) -> usize {
         match self {
             Try::InsideHere | Try::Inside | Try::Grow => 0,

@@ -8,7 +8,7 @@
 //! 3. While one is deleted, no group is loaded. Blocks pinned only by that snapshot may be allocated when the
 //!    generation without it is durable.
 
-use super::cell::SpaceArea;
+use super::loaded_group::SpaceArea;
 use crate::Result;
 use crate::layout::Layout;
 use crate::native::Versions;

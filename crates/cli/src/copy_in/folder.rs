@@ -2,7 +2,7 @@
 
 use super::reach::Reach;
 use super::{FileAttributes, Filler, Input, ParentAndName, Stop};
-use crate::failure::{say, short};
+use crate::error_report::{say, short};
 use crate::path_stack::PathStack;
 use crate::progress::Bar;
 use fs::{FileKind, InodeNo, Timestamp};

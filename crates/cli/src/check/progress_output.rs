@@ -1,7 +1,7 @@
 //! Progress and cancellation of a check: a bar on the terminal, lines in the format of e2fsck -C, and the signals that
 //! cancel the check or switch its progress output.
 
-use crate::failure::Failure;
+use crate::error_report::Failure;
 use crate::progress::{Bar, Unit};
 use check::Progress;
 use check::report::exit;

@@ -19,11 +19,11 @@ use fs::{
 };
 use rustix::io::Errno;
 
-use crate::above;
+use crate::e2fsck_view;
 use crate::guarantee::{Guarantee, Recovery};
 use crate::model::State;
 use crate::op::{FallocateHow, Op, RenameHow, pattern};
-use crate::read;
+use crate::read_state;
 use crate::system::{Refused, Session, System};
 
 /// Start time of all volumes, in seconds since 1970.
@@ -149,11 +149,11 @@ impl System for Ext {
     }
 
     fn write_for_e2fsck(&self, device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
-        if self.format.has_map() { above::write(device, file) } else { above::copy(&**device, file) }
+        if self.format.has_map() { e2fsck_view::write(device, file) } else { e2fsck_view::copy(&**device, file) }
     }
 
     fn is_known_to_e2fsck(&self, said: &str) -> bool {
-        self.format.has_map() && above::says_nothing_else(said)
+        self.format.has_map() && e2fsck_view::says_nothing_else(said)
     }
 
     /// The superblock is 1 KiB with one checksum: no ext file system survives half of it without backup superblocks,
@@ -229,7 +229,7 @@ impl System for Ext {
     }
 
     fn observe(&self, device: Arc<dyn BlockDevice>) -> Result<State, Refused> {
-        read::tree(device)
+        read_state::tree(device)
     }
 }
 
@@ -453,7 +453,7 @@ impl Session for Mounted {
         let read = |number| {
             // delayed data counts
             let size = self.volume.attributes_of(number)?.size;
-            read::bytes(&self.volume, &*self.volume.inode(number)?, size)
+            read_state::bytes(&self.volume, &*self.volume.inode(number)?, size)
         };
         read(self.file(path)?).map_err(|e| errno(&e))
     }

@@ -5,7 +5,7 @@
 use super::acl::{self, Names};
 use super::tar::{Member, Reader};
 use super::{FileAttributes, Filler, ParentAndName, Stop, without_list};
-use crate::failure::short;
+use crate::error_report::short;
 use crate::output::counted;
 use crate::path_stack::Folders;
 use fs::{FileKind, InodeNo};

@@ -4,7 +4,7 @@
 //! volume or its device ends the work ([`Stop`]), as does a signal. Either way the volume remains consistent: the
 //! caller, who opened it, unmounts it.
 
-use crate::failure::{Complaints, say, short, without_errno};
+use crate::error_report::{Complaints, say, short, without_errno};
 use crate::output::{counted, human};
 use crate::progress::Bar;
 use check::render::escape;

@@ -1,1 +1,0 @@
-../../crates/cli/src/fill.rs
