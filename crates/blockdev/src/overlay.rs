@@ -10,7 +10,7 @@
 //!    and its position. A write updates it for the pages it changes.
 
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -63,6 +63,23 @@ impl Overlay {
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         let geometry = Geometry { read_only: false, group: 0, ..base.geometry() };
         Self { base, geometry, changes: RwLock::default() }
+    }
+
+    /// An overlay with the content of `self` over the content of `below`; both have the same base.
+    ///
+    /// # Errors
+    /// The error of the base.
+    pub fn over(&self, below: &Self) -> Result<Self> {
+        let (own, others) = (self.changes(), below.changes());
+        let over = Self::new(Arc::new(below.clone()));
+        let numbers: BTreeSet<u64> = own.pages.keys().chain(others.pages.keys()).copied().collect();
+        for number in numbers {
+            let start = number * PAGE;
+            let mut bytes = vec![0; PAGE.min(self.geometry.len.saturating_sub(start)) as usize];
+            self.read(start, &mut bytes)?;
+            over.write(start, &bytes)?;
+        }
+        Ok(over)
     }
 
     /// A hash of the content: overlays over the same base with equal content have equal fingerprints, whatever the

@@ -4,21 +4,27 @@
 //!    free until they were allocated for the new content (`FreeBlocks::hand_out`).
 //! 2. The new content of all other blocks is written to further free blocks first, the redo log, with an index of their
 //!    home locations. Then a flush.
-//! 3. One sector of the superblock is written, with a pointer to the log; a sector write is atomic. Then a flush.
-//! 4. Where the superblock is marked clean, its first sector is written with the state of a volume with errors. Then a
-//!    flush: until the end no other program, which does not read the log, treats the volume as clean. The checksum in
-//!    the second sector matches that state already.
-//! 5. The blocks are written to their home locations, a flush; the superblock's first sector, a flush; its second one,
-//!    without the pointer, a flush.
+//! 3. The superblock is written with a pointer to the log, which changes one sector of it; a sector write is atomic. Then
+//!    a flush.
+//! 4. Where the superblock is marked clean, it is written with the state of a volume with errors. Then a flush: until
+//!    the end no other program, which does not read the log, treats the volume as clean.
+//! 5. The blocks are written to their home locations, a flush; the new superblock with the pointer, a flush; the
+//!    superblock without the pointer, which changes one sector, a flush.
+//!
+//! Each of these superblocks matches its checksum, so other programs can open the volume at any time; if a write of
+//! step 4 or 5 is torn, the pointer is still valid.
 //!
 //! After an interruption before the end of step 3 the volume is unchanged but for free blocks; after a later one, the
 //! next run that finds the pointer repeats steps 4 and 5. The pointer states the contents of the superblock's first
 //! sector under which it is valid: the old one, with or without the mark of step 4, and the new one. Any other writer
 //! of the volume changes a time there, so the log is never written over its work.
 //!
+//! A journal is replayed and emptied before step 1 ([`Before`]): another program would replay it over the repair, and
+//! remove the pointer with the superblock that the journal contains.
+//!
 //! Where there are not enough free blocks, or the geometry of the volume is unknown, the superblock is marked as in
-//! step 4, the blocks are written directly, and the superblock last: an interrupted run has then to be repeated, as
-//! with e2fsck.
+//! step 4, and the blocks are written directly: those that were allocated for new content first, then a flush, the
+//! others, a flush, and the superblock last. An interrupted run has then to be repeated, as with e2fsck.
 
 use blockdev::undo::{self, Planned};
 use blockdev::{BlockDevice, Overlay, Result, Write};
@@ -35,8 +41,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// The unit in bytes that a device writes atomically.
 const SECTOR: u64 = 512;
-/// The superblock's second sector, where the pointer lies.
-const SECOND: u64 = OFFSET + SECTOR;
 /// Writes handed to the device at once.
 const BATCH: usize = 64;
 
@@ -47,6 +51,8 @@ pub struct FreeBlocks {
     used: Vec<Vec<u64>>,
     /// Clusters that were free until they were allocated for the new content.
     handed_out: BTreeSet<u64>,
+    /// All clusters that were allocated for the new content: nothing refers to them on the current volume.
+    allocated: BTreeSet<u64>,
 }
 
 impl FreeBlocks {
@@ -55,7 +61,7 @@ impl FreeBlocks {
     pub fn all(geometry: &Geometry) -> Self {
         let words = geometry.clusters_per_group().div_ceil(64) as usize;
         let used = geometry.group_numbers().map(|_| vec![0; words]).collect();
-        Self { used, geometry: geometry.clone(), handed_out: BTreeSet::new() }
+        Self { used, geometry: geometry.clone(), handed_out: BTreeSet::new(), allocated: BTreeSet::new() }
     }
 
     /// Excludes the clusters in use: `used` returns the bits of 64 clusters of a group, from `64 * n` on.
@@ -74,11 +80,19 @@ impl FreeBlocks {
         self.handed_out.extend(free);
     }
 
-    /// Reverts that for clusters, in ascending ranges, that have another claim as well.
+    /// Records clusters that were allocated for the new content, among them those that the volume's own record says are
+    /// in use.
+    pub(crate) fn allocate(&mut self, clusters: impl IntoIterator<Item = u64>) {
+        self.allocated.extend(clusters);
+    }
+
+    /// Reverts both for clusters, in ascending ranges, that have another claim as well.
     pub(crate) fn take_back(&mut self, clusters: &[Range<u64>]) {
-        for range in clusters {
-            let disputed: Vec<u64> = self.handed_out.range(range.clone()).copied().collect();
-            disputed.iter().for_each(|cluster| _ = self.handed_out.remove(cluster));
+        for set in [&mut self.handed_out, &mut self.allocated] {
+            for range in clusters {
+                let disputed: Vec<u64> = set.range(range.clone()).copied().collect();
+                disputed.iter().for_each(|cluster| _ = set.remove(cluster));
+            }
         }
     }
 
@@ -96,6 +110,11 @@ impl FreeBlocks {
     fn is_fresh(&self, block: u64) -> bool {
         let handed_out = |cluster| self.handed_out.contains(&cluster);
         self.cluster_of(block).is_some_and(|cluster| !self.is_used(cluster) || handed_out(cluster))
+    }
+
+    /// Whether a block was allocated for the new content.
+    fn is_allocated(&self, block: u64) -> bool {
+        self.cluster_of(block).is_some_and(|cluster| self.allocated.contains(&cluster))
     }
 
     /// The cluster of a block; `None` for the volume's first blocks and outside the volume.
@@ -121,6 +140,8 @@ struct Plan<'a> {
     fresh: Vec<u64>,
     /// All other blocks, without the superblock.
     homes: Vec<u64>,
+    /// Those of them that were allocated for the new content, although they are not known to be free.
+    allocated: Vec<u64>,
     /// The superblock before the change and after it.
     before: Vec<u8>,
     after: Vec<u8>,
@@ -133,6 +154,11 @@ impl Plan<'_> {
         let mut bytes = vec![0; self.block_size as usize];
         self.overlay.read(block * self.block_size, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// The superblocks that are written with the pointer to a log, in this order.
+    fn superblocks(&self) -> impl Iterator<Item = &Vec<u8>> {
+        std::iter::once(&self.before).chain(&self.marked).chain([&self.after])
     }
 
     fn is_empty(&self) -> bool {
@@ -152,46 +178,54 @@ pub fn write(
     free: Option<&FreeBlocks>,
     undo: Option<&Path>,
 ) -> Result<()> {
-    let plan = plan(device, overlay, free)?;
-    if plan.is_empty() {
-        return Ok(());
-    }
-    let log = log(&plan, free, device)?;
-    if let Some(path) = undo {
-        undo::record(path, device, changes(&plan, log.as_ref()))?;
-    }
-    carry_out(device, &plan, log)
+    write_after(device, &Before { interrupted: None, finished: device, steps: Vec::new() }, overlay, free, undo)
 }
 
-/// As [`write`], for the changes of a journal replay, without a log or a mark: an interrupted replay is repeated, as
-/// the journal and the flag that requires it are still there.
-///
-/// # Errors
-/// The error of the device.
-pub(crate) fn write_replay(device: &dyn BlockDevice, overlay: &Overlay) -> Result<()> {
-    let plan = Plan { marked: None, ..plan(device, overlay, None)? };
-    if plan.is_empty() { Ok(()) } else { carry_out(device, &plan, None) }
+/// The changes that precede a write.
+pub(crate) struct Before<'a> {
+    /// An interrupted write, which is finished first.
+    pub(crate) interrupted: Option<&'a InterruptedWrite>,
+    /// The state of the device after that.
+    pub(crate) finished: &'a dyn BlockDevice,
+    /// The states after the steps of a journal replay, each over the one before. They are written without a log or a
+    /// mark: an interrupted replay is repeated, as the journal and the flag that requires it are still there.
+    pub(crate) steps: Vec<Overlay>,
 }
 
-/// As [`write`], on a device with an interrupted write: finishes that first. `finished` is the state of the device
-/// after it, which underlies the overlay. The undo file covers both: nothing is written before it is complete.
+/// As [`write`], after other changes; `overlay` is over the state after them. The undo file covers all of them: nothing
+/// is written before it is complete.
 ///
 /// # Errors
 /// The error of the device or of the undo file.
-pub(crate) fn finish_and_write(
+pub(crate) fn write_after(
     device: &dyn BlockDevice,
-    interrupted: &InterruptedWrite,
-    finished: &dyn BlockDevice,
+    before: &Before<'_>,
     overlay: &Overlay,
     free: Option<&FreeBlocks>,
-    undo: &Path,
+    undo: Option<&Path>,
 ) -> Result<()> {
-    let plan = plan(finished, overlay, free)?;
-    let log = if plan.is_empty() { None } else { log(&plan, free, finished)? };
-    let more = (!plan.is_empty()).then(|| changes(&plan, log.as_ref()));
-    undo::record(undo, device, interrupted.changes(device).chain(more.into_iter().flatten()))?;
-    interrupted.finish(device)?;
-    if plan.is_empty() { Ok(()) } else { carry_out(device, &plan, log) }
+    let mut below = before.finished;
+    let mut plans = Vec::new();
+    for step in &before.steps {
+        plans.push((Plan { marked: None, ..plan(below, step, None)? }, None));
+        below = step;
+    }
+    let last = plan(below, overlay, free)?;
+    let log = if last.is_empty() { None } else { log(&last, free, below)? };
+    plans.push((last, log));
+    plans.retain(|(plan, _)| !plan.is_empty());
+    if plans.is_empty() && before.interrupted.is_none() {
+        return Ok(());
+    }
+    if let Some(path) = undo {
+        let first = before.interrupted.into_iter().flat_map(|interrupted| interrupted.changes(device));
+        let planned = plans.iter().flat_map(|(plan, log)| changes(plan, log.as_ref()));
+        undo::record(path, device, first.chain(planned))?;
+    }
+    if let Some(interrupted) = before.interrupted {
+        interrupted.finish(device)?;
+    }
+    plans.into_iter().try_for_each(|(plan, log)| carry_out(device, &plan, log))
 }
 
 /// All writes of a plan.
@@ -201,35 +235,45 @@ fn changes<'a>(plan: &'a Plan<'_>, log: Option<&'a Log>) -> impl Iterator<Item =
     let logged = log.into_iter().flat_map(|log| &log.blocks);
     let logged =
         logged.map(|(block, from)| Ok(Planned { offset: block * plan.block_size, data: log_bytes(plan, from)? }));
-    let pointer = log.into_iter().map(|log| Ok(Planned { offset: SECOND, data: log.sector.clone() }));
-    let marked = plan.marked.iter().map(|marked| Ok(Planned { offset: OFFSET, data: marked.clone() }));
-    let superblock = std::iter::once_with(|| Ok(Planned { offset: OFFSET, data: plan.after.clone() }));
-    blocks.chain(logged).chain(marked).chain(pointer).chain(superblock)
+    let pointed = log.into_iter().flat_map(|log| plan.superblocks().map(|superblock| log.pointed(superblock)));
+    let marked = if log.is_none() { plan.marked.clone() } else { None };
+    let superblocks = pointed.chain(marked).chain([plan.after.clone()]);
+    blocks.chain(logged).chain(superblocks.map(|data| Ok(Planned { offset: OFFSET, data })))
 }
 
 /// Carries out a plan, through the log where there is one.
 fn carry_out(device: &dyn BlockDevice, plan: &Plan<'_>, log: Option<Log>) -> Result<()> {
     write_fresh(device, plan)?;
-    let has_log = log.is_some();
-    if let Some(log) = log {
-        write_all(device, plan.block_size, log.blocks.iter().map(|(block, _)| *block), |block| {
-            let from = log.blocks.binary_search_by_key(&block, |(block, _)| *block);
-            match from.ok().and_then(|n| log.blocks.get(n)) {
-                Some((_, from)) => log_bytes(plan, from),
-                None => Ok(vec![0; plan.block_size as usize]),
-            }
-        })?;
+    let homes = plan.homes.iter().copied();
+    let Some(log) = log else {
+        if let Some(marked) = &plan.marked {
+            device.write(OFFSET, marked)?;
+            device.flush()?;
+        }
+        // file data in new locations, before the inodes that refer to them
+        if !plan.allocated.is_empty() {
+            write_all(device, plan.block_size, plan.allocated.iter().copied(), |block| plan.block(block))?;
+            device.flush()?;
+        }
+        let others = homes.filter(|block| plan.allocated.binary_search(block).is_err());
+        write_all(device, plan.block_size, others, |block| plan.block(block))?;
         device.flush()?;
-        device.write(SECOND, &log.sector)?;
+        device.write(OFFSET, &plan.after)?;
+        return device.flush();
+    };
+    write_all(device, plan.block_size, log.blocks.iter().map(|(block, _)| *block), |block| {
+        let from = log.blocks.binary_search_by_key(&block, |(block, _)| *block);
+        match from.ok().and_then(|n| log.blocks.get(n)) {
+            Some((_, from)) => log_bytes(plan, from),
+            None => Ok(vec![0; plan.block_size as usize]),
+        }
+    })?;
+    device.flush()?;
+    for superblock in std::iter::once(&plan.before).chain(&plan.marked) {
+        device.write(OFFSET, &log.pointed(superblock))?;
         device.flush()?;
     }
-    if let Some(marked) = &plan.marked {
-        // the second sector has the pointer and the checksum that matches the mark
-        let bytes: &[u8] = if has_log { first_sector(marked) } else { marked };
-        device.write(OFFSET, bytes)?;
-        device.flush()?;
-    }
-    complete(device, plan.block_size, &plan.homes, |block| plan.block(block), &plan.after)
+    complete(device, plan.block_size, homes, |block| plan.block(block), &log.pointer, &plan.after)
 }
 
 /// Whether a [`write`] of these may be interrupted at any moment: there is space for a log, or no block needs one.
@@ -241,20 +285,21 @@ pub(crate) fn has_space(device: &dyn BlockDevice, overlay: &Overlay, free: &Free
     Ok(plan.homes.is_empty() || log(&plan, Some(free), device)?.is_some())
 }
 
-/// The last steps, which may be repeated: the blocks, the superblock's first sector, its second one.
+/// The last steps, which may be repeated: the blocks, the new superblock with the pointer to the log, and without it.
+/// The second of these writes changes one sector alone. If the first is torn, the pointer is still valid.
 fn complete(
     device: &dyn BlockDevice,
     block_size: u64,
-    homes: &[u64],
+    homes: impl Iterator<Item = u64>,
     bytes: impl Fn(u64) -> Result<Vec<u8>>,
+    pointer: &DiskRedoPointer,
     superblock: &[u8],
 ) -> Result<()> {
-    write_all(device, block_size, homes.iter().copied(), bytes)?;
+    write_all(device, block_size, homes, bytes)?;
     device.flush()?;
-    let (first, second) = superblock.split_at(superblock.len().min(SECTOR as usize));
-    device.write(OFFSET, first)?;
+    device.write(OFFSET, &with_pointer(superblock, pointer))?;
     device.flush()?;
-    device.write(SECOND, second)?;
+    device.write(OFFSET, superblock)?;
     device.flush()
 }
 
@@ -326,8 +371,9 @@ fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBl
     if after != before || DiskRedoPointer::of(&after).is_some() {
         clear_pointer(&mut after);
     }
+    let allocated = homes.iter().filter(|block| free.is_some_and(|free| free.is_allocated(**block))).copied().collect();
     let marked = if homes.is_empty() { None } else { marked_superblock(&before) };
-    Ok(Plan { overlay, block_size, fresh, homes, before, after, marked })
+    Ok(Plan { overlay, block_size, fresh, homes, allocated, before, after, marked })
 }
 
 /// The first of a superblock's two sectors, which contains its state.
@@ -390,10 +436,17 @@ fn clear_pointer(superblock: &mut [u8]) {
     }
 }
 
-/// A redo log: its blocks, ascending, and the sector of the superblock that points to it.
+/// A redo log: its blocks, ascending, and the pointer to it.
 struct Log {
     blocks: Vec<(u64, Logged)>,
-    sector: Vec<u8>,
+    pointer: DiskRedoPointer,
+}
+
+impl Log {
+    /// A superblock with the pointer to this log.
+    fn pointed(&self, superblock: &[u8]) -> Vec<u8> {
+        with_pointer(superblock, &self.pointer)
+    }
 }
 
 /// The content of a block of the log.
@@ -467,32 +520,35 @@ fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> 
         blocks.push((*place, Logged::Own(bytes)));
     }
     blocks.sort_unstable_by_key(|(block, _)| *block);
-    Ok(Some(Log { blocks, sector: pointer_sector(plan, next, next_checksum) }))
+    Ok(Some(Log { blocks, pointer: pointer_to(plan, next, next_checksum) }))
 }
 
-/// The superblock's current second sector with a pointer to a log; its checksum is that of the marked superblock, where
-/// the first sector will be marked.
-fn pointer_sector(plan: &Plan<'_>, first: u64, checksum: u32) -> Vec<u8> {
-    let mut superblock = plan.marked.as_ref().unwrap_or(&plan.before).clone();
+/// The pointer to a log that begins in block `first`.
+fn pointer_to(plan: &Plan<'_>, first: u64, checksum: u32) -> DiskRedoPointer {
     let mut pointer = DiskRedoPointer {
         rp_magic: POINTER_MAGIC.into(),
         rp_block_size: (plan.block_size as u32).into(),
         rp_block: first.into(),
-        rp_before: sector_sum(&superblock).into(),
+        rp_before: sector_sum(plan.marked.as_ref().unwrap_or(&plan.before)).into(),
         rp_after: sector_sum(&plan.after).into(),
         rp_index: checksum.into(),
         rp_checksum: 0.into(),
     };
     pointer.set_checksum();
-    let right = has_right_checksum(&superblock);
+    pointer
+}
+
+/// A superblock with a pointer; for other programs its checksum remains as valid as it was.
+fn with_pointer(superblock: &[u8], pointer: &DiskRedoPointer) -> Vec<u8> {
+    let right = has_right_checksum(superblock);
+    let mut superblock = superblock.to_vec();
     if let Some(place) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) {
         place.copy_from_slice(pointer.as_bytes());
     }
-    // for other programs the superblock's checksum remains as valid as it was
     if right {
         set_checksum(&mut superblock);
     }
-    superblock.split_off(SECTOR as usize)
+    superblock
 }
 
 /// An interrupted write: its log, complete and valid for the current state of the volume.
@@ -501,7 +557,10 @@ pub(crate) struct InterruptedWrite {
     /// Home location and copy of each block, ascending.
     blocks: Vec<(u64, u64)>,
     superblock: Vec<u8>,
-    /// The superblock's first sector with the mark that should have preceded the blocks, where it is missing.
+    pointer: DiskRedoPointer,
+    /// The block of the log with the superblock.
+    superblock_copy: u64,
+    /// The superblock with the mark that should have preceded the blocks, where it is missing.
     mark: Option<Vec<u8>>,
 }
 
@@ -520,34 +579,39 @@ impl InterruptedWrite {
         let blocks =
             blocks.map(|(home, _)| Ok(Planned { offset: home * self.block_size, data: self.copy(device, *home)? }));
         let mark = self.mark.iter().map(|mark| Ok(Planned { offset: OFFSET, data: mark.clone() }));
-        let superblock = std::iter::once_with(|| Ok(Planned { offset: OFFSET, data: self.superblock.clone() }));
-        blocks.chain(mark).chain(superblock)
+        let superblocks = [with_pointer(&self.superblock, &self.pointer), self.superblock.clone()];
+        blocks.chain(mark).chain(superblocks.map(|data| Ok(Planned { offset: OFFSET, data })))
     }
 
     /// Whether the log was written by this code: its superblock is the one that the pointer states, and it
     /// neither overwrites blocks of the log nor writes a block twice, so the result does not depend on the write order.
-    fn is_consistent(&self, pointer: &DiskRedoPointer, indexes: &BTreeSet<u64>) -> bool {
+    fn is_consistent(&self, indexes: &BTreeSet<u64>) -> bool {
         let is_home = |block: u64| self.blocks.binary_search_by_key(&block, |(home, _)| *home).is_ok();
         let twice = self.blocks.windows(2).any(|pair| matches!(pair, [a, b] if a.0 == b.0));
         let over_itself = self.blocks.iter().any(|(_, copy)| is_home(*copy))
             || indexes.iter().any(|index| is_home(*index))
+            || is_home(self.superblock_copy)
             || is_home(OFFSET / self.block_size);
         // one with a pointer to another log could form an endless chain
         let leads_on = DiskRedoPointer::of(&self.superblock).is_some();
-        self.superblock.len() == DiskSuperblock::SIZE
-            && sector_sum(&self.superblock) == pointer.rp_after.get()
+        let is_of_volume = DiskSuperblock::from_slice(&self.superblock).is_some_and(|disk| {
+            disk.s_magic.get() == superblock::MAGIC
+                && 1024u64.checked_shl(disk.s_log_block_size.get()) == Some(self.block_size)
+        });
+        is_of_volume
+            && sector_sum(&self.superblock) == self.pointer.rp_after.get()
             && !twice
             && !over_itself
             && !leads_on
     }
 
     fn finish(&self, device: &dyn BlockDevice) -> Result<()> {
-        let homes: Vec<u64> = self.blocks.iter().map(|(home, _)| *home).collect();
-        if let Some(mark) = self.mark.as_ref().filter(|_| !homes.is_empty()) {
+        if let Some(mark) = self.mark.as_ref().filter(|_| !self.blocks.is_empty()) {
             device.write(OFFSET, mark)?;
             device.flush()?;
         }
-        complete(device, self.block_size, &homes, |block| self.copy(device, block), &self.superblock)
+        let homes = self.blocks.iter().map(|(home, _)| *home);
+        complete(device, self.block_size, homes, |block| self.copy(device, block), &self.pointer, &self.superblock)
     }
 }
 
@@ -616,10 +680,14 @@ struct Pointed {
 }
 
 impl Pointed {
-    /// The superblock's first sector with its mark, where the pointer requires the mark and it is missing.
+    /// The superblock with its mark, where the pointer requires the mark and it is missing.
     fn missing_mark(&self) -> Option<Vec<u8>> {
-        let marked = marked(&self.superblock).filter(|marked| sector_sum(marked) == self.pointer.rp_before.get());
-        marked.map(|marked| first_sector(&marked).to_vec())
+        let mut marked =
+            marked(&self.superblock).filter(|marked| sector_sum(marked) == self.pointer.rp_before.get())?;
+        if DiskSuperblock::from_slice(&marked)?.features().ro_compat.contains(RoCompat::METADATA_CSUM) {
+            set_checksum(&mut marked);
+        }
+        Some(marked)
     }
 }
 
@@ -670,7 +738,9 @@ pub(crate) fn interrupted(device: &dyn BlockDevice) -> Result<Option<Interrupted
         Ok(Some(bytes).filter(|bytes| crc32c(!0, bytes) == checksum))
     };
     let mark = pointed.missing_mark();
-    let mut found = InterruptedWrite { block_size, blocks: Vec::new(), superblock: Vec::new(), mark };
+    let (blocks, superblock, superblock_copy) = (Vec::new(), Vec::new(), 0);
+    let mut found =
+        InterruptedWrite { block_size, blocks, superblock, pointer: pointed.pointer.clone(), superblock_copy, mark };
     let (mut next, mut checksum) = (pointer.rp_block.get(), pointer.rp_index.get());
     // a crafted index can refer to itself with a matching checksum
     let mut indexes = BTreeSet::new();
@@ -690,7 +760,10 @@ pub(crate) fn interrupted(device: &dyn BlockDevice) -> Result<Option<Interrupted
             match entry.re_home.get() {
                 // at most once, or a chain of indexes that name nothing else would be unbounded
                 SUPERBLOCK if !found.superblock.is_empty() => return Ok(None),
-                SUPERBLOCK => found.superblock = copy.get(..DiskSuperblock::SIZE).unwrap_or_default().to_vec(),
+                SUPERBLOCK => {
+                    found.superblock = copy.get(..DiskSuperblock::SIZE).unwrap_or_default().to_vec();
+                    found.superblock_copy = entry.re_copy.get();
+                }
                 home if home < end => found.blocks.push((home, entry.re_copy.get())),
                 _ => return Ok(None),
             }
@@ -702,7 +775,7 @@ pub(crate) fn interrupted(device: &dyn BlockDevice) -> Result<Option<Interrupted
         (next, checksum) = (head.ri_next.get(), head.ri_next_checksum.get());
     }
     found.blocks.sort_unstable();
-    Ok(Some(found).filter(|found| found.is_consistent(pointer, &indexes)))
+    Ok(Some(found).filter(|found| found.is_consistent(&indexes)))
 }
 
 #[cfg(test)]

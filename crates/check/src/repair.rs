@@ -121,14 +121,21 @@ impl<'a> Target<'a> {
         Ok(Self { device, finished, interrupted, undo, was_interrupted })
     }
 
-    /// Writes the changes in `state`, an overlay of `finished`.
-    fn write(&mut self, state: &Overlay, free: Option<&FreeBlocks>) -> blockdev::Result<()> {
-        match (self.interrupted.take(), self.undo) {
-            (Some(interrupted), Some(undo)) => {
-                redo::finish_and_write(&**self.device, &interrupted, &*self.finished, state, free, undo)
-            }
-            _ => redo::write(&**self.device, state, free, self.undo),
-        }
+    /// Writes the changes in `state`, an overlay of `finished`; before them those of a replayed journal, in two steps,
+    /// so that nothing else is written while there is a journal to replay.
+    fn write(
+        &mut self,
+        journal: Option<&[Overlay; 2]>,
+        state: &Overlay,
+        free: Option<&FreeBlocks>,
+    ) -> blockdev::Result<()> {
+        let interrupted = self.interrupted.take();
+        let (steps, state) = match journal {
+            Some([copied, closed]) => (vec![copied.clone(), closed.over(copied)?], &state.over(closed)?),
+            None => (Vec::new(), state),
+        };
+        let before = redo::Before { interrupted: interrupted.as_deref(), finished: &*self.finished, steps };
+        redo::write_after(&**self.device, &before, state, free, self.undo)
     }
 
     /// Finishes an interrupted write, where nothing else was written.
@@ -160,6 +167,7 @@ fn repair_target(
         repaired: Vec::new(),
         stopped: None,
         replayed: None,
+        journal: None,
         restore: options.superblock.is_some(),
         empty_tables: options.empty_tables,
         unshare: options.unshare_blocks && options.repair == Repair::All,
@@ -263,11 +271,13 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
     if replayed.damaged {
         return Ok(Replay::Damaged);
     }
-    redo::write_replay(&**device, &overlay).map_err(failed)?;
-    // only after all blocks are in their home locations
-    let overlay = Overlay::new(Arc::clone(device));
+    // the journal is emptied only after all blocks are in their home locations
+    let copied = overlay.clone();
     replay::close(&Work::new(&view, &overlay, 0), &replayed).map_err(failed)?;
-    redo::write_replay(&**device, &overlay).map_err(failed)?;
+    let steps = vec![copied.clone(), overlay.over(&copied).map_err(failed)?];
+    let before = redo::Before { interrupted: None, finished: &**device, steps };
+    let nothing_more = overlay.over(&overlay).map_err(failed)?;
+    redo::write_after(&**device, &before, &nothing_more, None, None).map_err(failed)?;
     Ok(Replay::Whole)
 }
 
@@ -328,6 +338,8 @@ struct Iterations<'a> {
     stopped: Option<Problem>,
     /// The volume after the journal was replayed and before anything else was repaired.
     replayed: Option<Overlay>,
+    /// The volume with all blocks of the journal in their home locations, and then with the journal empty.
+    journal: Option<[Overlay; 2]>,
     /// Whether the superblock is a copy that the user chose, which replaces the primary.
     restore: bool,
     /// Whether inode tables that cannot be found are created empty, whatever is lost.
@@ -366,9 +378,10 @@ impl Unclaimed {
     }
 
     /// Records the clusters that an iteration allocated.
-    fn hand_out(&mut self, clusters: Vec<u64>) {
+    fn record_allocations(&mut self, work: &Work<'_>) {
         if let Self::Known(free) = self {
-            free.hand_out(clusters);
+            free.hand_out(work.handed_out());
+            free.allocate(work.allocated());
         }
     }
 
@@ -396,7 +409,7 @@ impl Iterations<'_> {
         }
         let work = Work::new(view, self.overlay, self.now);
         let step = self.work_on(&problems, &work);
-        self.unclaimed.hand_out(work.handed_out());
+        self.unclaimed.record_allocations(&work);
         step
     }
 
@@ -484,18 +497,18 @@ impl Iterations<'_> {
 
     /// Replays the journal; returns a refusal where that is impossible.
     fn replay(&mut self, work: &Work<'_>) -> blockdev::Result<Option<Refusal>> {
-        match replay::repair(work)? {
-            Replay::Whole => Ok(None),
-            Replay::Damaged => {
-                self.repaired.push(Problem::new(Code::JournalDamaged));
-                Ok(None)
-            }
-            Replay::Nothing => {
-                let sentence = "the journal contains fast commits, which only a mount can replay: mount the volume \
-                                once, then check it again";
-                Ok(Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }))
-            }
+        let Some(replayed) = replay::copy(work)? else {
+            let sentence = "the journal contains fast commits, which only a mount can replay: mount the volume once, \
+                            then check it again";
+            return Ok(Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }));
+        };
+        let copied = self.overlay.clone();
+        replay::close(work, &replayed)?;
+        self.journal = Some([copied, self.overlay.clone()]);
+        if replayed.damaged {
+            self.repaired.push(Problem::new(Code::JournalDamaged));
         }
+        Ok(None)
     }
 
     /// Whether `-p` stops at the problem: the administrator must decide whether another descriptor table is the right
@@ -564,7 +577,7 @@ impl Iterations<'_> {
         // the flag alone needs no log, and with damage present the blocks that seem free may be in use
         let only_marks = stopped && !was_replayed;
         let log_space = self.unclaimed.known().filter(|_| !only_marks);
-        target.write(final_state, log_space).map_err(failed)?;
+        target.write(self.journal.as_ref(), final_state, log_space).map_err(failed)?;
 
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
         let mut listed = HashSet::new();

@@ -7,7 +7,6 @@
 //! replayed, as in jbd2: a revoked block may contain file data by now, and the older copy in the log would overwrite
 //! it.
 
-use super::Replay;
 use super::work::Work;
 use crate::phases::superblock::journal::{self, FoundJournal};
 use crate::system_inode::SystemInode;
@@ -54,13 +53,6 @@ pub(super) struct Replayed {
     failed: bool,
     /// Whether some committed blocks could not be copied.
     pub(super) damaged: bool,
-}
-
-/// Replays the journal and clears needs_recovery; [`Replay::Nothing`] where that is impossible.
-pub(super) fn repair(work: &Work<'_>) -> Result<Replay> {
-    let Some(replayed) = copy(work)? else { return Ok(Replay::Nothing) };
-    close(work, &replayed)?;
-    Ok(if replayed.damaged { Replay::Damaged } else { Replay::Whole })
 }
 
 /// Copies the blocks of the log to their home locations; `None` where the journal cannot be replayed.

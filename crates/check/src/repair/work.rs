@@ -272,6 +272,11 @@ impl<'a> Work<'a> {
         self.recorded_free.take()
     }
 
+    /// The clusters that were allocated in this iteration.
+    pub(super) fn allocated(&self) -> Vec<u64> {
+        self.taken.borrow().iter().copied().collect()
+    }
+
     fn clusters(&self) -> u64 {
         let geometry = &self.volume().geometry;
         let first = u64::from(geometry.first_data_block);

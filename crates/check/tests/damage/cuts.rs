@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 /// Repairs these bytes on a device that records every change. Returns the content and the log of the changes, if the
 /// volume is clean then.
-fn recorded(bytes: &[u8]) -> Option<(Vec<u8>, Log)> {
+pub(crate) fn recorded(bytes: &[u8]) -> Option<(Vec<u8>, Log)> {
     let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(bytes.to_vec())));
     let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
     let report = repair("volume", &as_device, &options(Repair::All), &(), None).ok()?;
@@ -24,7 +24,7 @@ fn recorded(bytes: &[u8]) -> Option<(Vec<u8>, Log)> {
 }
 
 /// Repeats one write of the log in `state`, but only the first `sectors` sectors of it.
-fn redo(log: &Log, entry: usize, state: &mut [u8], sectors: u64) {
+pub(crate) fn redo(log: &Log, entry: usize, state: &mut [u8], sectors: u64) {
     for (offset, piece) in log.pieces(entry) {
         let start = match log.entries()[entry].what {
             Logged::Write { offset, .. } => offset,
@@ -282,6 +282,7 @@ fn a_redo_log_that_writes_over_itself_is_none() {
         ([40, end - 3], [3, 4], &original, false),
         ([40, end - 2], [3, 4], &original, false),
         ([1, 40], [3, 4], &original, false),
+        ([40, end - 1], [3, 4], &original, false),
         ([40, 41], [3, 4], &changed, false),
         ([40, 41], [3, 4], &leads_on, false),
     ] {
@@ -367,12 +368,16 @@ fn a_volume_that_is_half_repaired_does_not_say_that_it_is_clean() {
     }
 }
 
-/// Checks the superblock before each write after the pointer other than its own; returns the number of these writes,
-/// and the volume with no write after the pointer.
+/// Checks the superblock before each write, and its mark before each write after the pointer other than its own; returns
+/// the number of these, and the volume with no write after the pointer.
 fn half_repaired(before: &[u8], repaired: &[u8], log: &Log, args: &[&str]) -> (u32, Vec<u8>) {
     let (mut state, mut first, mut homes) = (before.to_vec(), None, 0);
     for (n, entry) in log.entries().iter().enumerate() {
         let pointed = unfinished(&MemoryDevice::from_vec(state.clone()));
+        let disk = DiskSuperblock::from_slice(&state[1024..2048]).expect("a superblock");
+        // for other programs it is valid at any time
+        let summed = disk.features().ro_compat.contains(RoCompat::METADATA_CSUM);
+        assert!(!summed || disk.checksum() == disk.s_checksum.get(), "{args:?}: checksum before write {n}");
         if pointed {
             first.get_or_insert_with(|| state.clone());
         }
@@ -381,11 +386,8 @@ fn half_repaired(before: &[u8], repaired: &[u8], log: &Log, args: &[&str]) -> (u
             && !(1024..2048).contains(&offset)
         {
             homes += 1;
-            let disk = DiskSuperblock::from_slice(&state[1024..2048]).expect("a superblock");
             let marked = State::from_bits_retain(disk.s_state.get());
             assert!(marked.contains(State::ERROR) && !marked.contains(State::VALID), "{args:?}: before write {n}");
-            let summed = disk.features().ro_compat.contains(RoCompat::METADATA_CSUM);
-            assert!(!summed || disk.checksum() == disk.s_checksum.get(), "{args:?}: checksum before write {n}");
         }
         redo(log, n, &mut state, 1 << 40);
     }

@@ -3,6 +3,7 @@
 mod astray;
 mod clusters;
 mod cuts;
+mod interrupted;
 mod kinds;
 mod lost;
 mod matrix;

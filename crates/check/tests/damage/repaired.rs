@@ -195,9 +195,15 @@ fn what_a_person_has_to_decide_is_left_alone() {
 }
 
 /// A volume whose journal contains three transactions of one free block each: 7001 to 7003, filled with 0xA1 to 0xA3.
-fn three_transactions() -> Image {
-    let folder = tempfile::tempdir().expect("a folder");
+pub(crate) fn three_transactions() -> Image {
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=1"], 8 << 20).build();
+    add_three_transactions(&image);
+    image
+}
+
+/// Writes the transactions of [`three_transactions`] into the journal of a volume.
+pub(crate) fn add_three_transactions(image: &Image) {
+    let folder = tempfile::tempdir().expect("a folder");
     // three transactions of one free block each
     let mut commands = vec!["jo -c".to_owned()];
     for (n, block) in [(1u8, 7001), (2, 7002), (3, 7003)] {
@@ -207,16 +213,15 @@ fn three_transactions() -> Image {
     }
     commands.push("jc".to_owned());
     image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
-    image
 }
 
 /// The first bytes of the blocks of [`three_transactions`].
-fn home(bytes: &[u8]) -> [u8; 3] {
+pub(crate) fn home(bytes: &[u8]) -> [u8; 3] {
     [7001, 7002, 7003].map(|block: usize| bytes[block * 1024])
 }
 
 /// The first byte of the journal, and its superblock.
-fn journal(image: &Image) -> (usize, DiskSuperblock) {
+pub(crate) fn journal(image: &Image) -> (usize, DiskSuperblock) {
     let said = testkit::oracle::debugfs(image.path(), "bmap <8> 0");
     let at = said.lines().next().unwrap_or_default().parse::<usize>().unwrap_or_else(|_| panic!("{said}")) * 1024;
     (at, DiskSuperblock::read_from_prefix(&image.bytes()[at..]).expect("the journal's superblock").0)
