@@ -7,7 +7,7 @@
 
 use crate::made::contents;
 use crate::seeds::{Volume, volumes};
-use blockdev::{BlockDevice, MemoryDevice, undo};
+use blockdev::{BlockDevice, MemoryDevice};
 use simdev::{Log, Logged, Record};
 use std::sync::Arc;
 use tempfile::tempdir;
@@ -174,7 +174,7 @@ pub fn repair_undo(data: &[u8]) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
     let report = check::repair("volume", &device, &options(), &(), Some(&path));
     if path.exists() {
-        undo::restore(&path, &*device).unwrap_or_else(|e| panic!("{e}: {report:?}"));
+        check::undo(&path, &*device).unwrap_or_else(|e| panic!("{e}: {report:?}"));
     }
     assert!(contents(&*device) == bytes, "not as it was: {report:?}");
 }

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -100,6 +101,30 @@ struct Record {
     before: Vec<u8>,
 }
 
+impl Record {
+    /// The parts of the old content before and after a range of the device.
+    fn outside(&self, range: &Range<u64>) -> [(u64, &[u8]); 2] {
+        let within = |at: u64| at.saturating_sub(self.offset).min(self.before.len() as u64) as usize;
+        let (start, end) = (within(range.start), within(range.end));
+        let ((first, _), (_, last)) = (self.before.split_at(start), self.before.split_at(end));
+        [(self.offset, first), (self.offset + end as u64, last)]
+    }
+}
+
+/// A mark on a volume that is partly restored, so that other programs do not treat it as intact.
+pub trait Mark {
+    /// The bytes of the device that contain the mark; both ends are on sector boundaries.
+    fn place(&self) -> Range<u64>;
+
+    /// The content of the place with the mark; `None` where no program treats a volume with this content as intact.
+    fn marked(&self, content: &[u8]) -> Option<Vec<u8>>;
+
+    /// The contents from which [`marked`](Self::marked) may have made this one, also where only some of its sectors
+    /// were written, and where sectors after the first were restored since. May include others: they are compared with
+    /// the undo file.
+    fn unmarked(&self, content: &[u8]) -> Vec<Vec<u8>>;
+}
+
 /// Restores everything that an undo file of `device` contains, and flushes it; returns the number of bytes. Can be
 /// repeated after an interruption.
 ///
@@ -107,32 +132,137 @@ struct Record {
 /// [`Error::Open`] with the file's name if it cannot be read or is not a complete undo file, or if the device is
 /// another one or was changed since; nothing is written then. Those of the device.
 pub fn restore(path: &Path, device: &dyn BlockDevice) -> Result<u64> {
+    restore_from(path, device, None)
+}
+
+/// As [`restore`], with a mark on the volume from before the first other write until everything else is restored. There
+/// is no mark where the file does not contain all of its place, or nothing else has to be restored.
+///
+/// # Errors
+/// Those of [`restore`].
+pub fn restore_marked(path: &Path, device: &dyn BlockDevice, mark: &dyn Mark) -> Result<u64> {
+    restore_from(path, device, Some(mark))
+}
+
+fn restore_from(path: &Path, device: &dyn BlockDevice, mark: Option<&dyn Mark>) -> Result<u64> {
     let refuse = |why: &str| failed(path)(io::Error::new(io::ErrorKind::InvalidData, why));
-    // the checksums that each sector may have
-    let mut allowed: HashMap<u64, Vec<u64>> = HashMap::new();
-    read(path, device, |record| {
-        for ((n, before), planned) in (0u64..).zip(record.before.chunks(SECTOR)).zip(&record.planned) {
-            let of = allowed.entry(record.offset + n * SECTOR as u64).or_default();
-            of.extend([xxh3_64(before), *planned]);
-        }
-        Ok(())
-    })?;
-    let mut sector = [0; SECTOR];
-    let mut places: Vec<_> = allowed.iter().collect();
-    places.sort_unstable();
-    for (offset, allowed) in places {
-        device.read(*offset, &mut sector)?;
-        if !allowed.contains(&xxh3_64(&sector)) {
-            return Err(refuse("it belongs to another device, or the device was changed since; nothing was restored"));
-        }
+    let mark = mark.filter(|mark| mark.place().end <= device.geometry().len);
+    let mut stated = Stated::by(path, device, mark.map_or(0..0, |mark| mark.place()))?;
+    let Some(differs) = stated.compare(device, mark)? else {
+        return Err(refuse("it belongs to another device, or the device was changed since; nothing was restored"));
+    };
+    let marked = mark.filter(|_| differs).and_then(|mark| {
+        let marked = mark.marked(&stated.current)?;
+        stated.identifies(mark, &marked).then_some(marked)
+    });
+    if let Some(marked) = marked {
+        device.write(stated.place.start, &marked)?;
+        device.flush()?;
+        stated.current = marked;
     }
     let mut total = 0;
     read(path, device, |record| {
         total += record.before.len() as u64;
-        device.write(record.offset, &record.before)
+        for (offset, bytes) in record.outside(&stated.place) {
+            if !bytes.is_empty() {
+                device.write(offset, bytes)?;
+            }
+        }
+        Ok(())
     })?;
     device.flush()?;
+    stated.restore_place(device)?;
     Ok(total)
+}
+
+/// The contents of a device that an undo file states.
+struct Stated {
+    /// The checksums of the possible contents of each sector; the first is that of the content before the change.
+    sectors: HashMap<u64, Vec<u64>>,
+    /// The place of the mark; empty without one.
+    place: Range<u64>,
+    /// The content of the place on the device.
+    current: Vec<u8>,
+    /// The content of the place before the change.
+    before: Vec<u8>,
+}
+
+impl Stated {
+    fn by(path: &Path, device: &dyn BlockDevice, place: Range<u64>) -> Result<Self> {
+        let mut current = vec![0; (place.end - place.start) as usize];
+        device.read(place.start, &mut current)?;
+        let mut stated = Self { sectors: HashMap::new(), place, before: current.clone(), current };
+        read(path, device, |record| {
+            stated.add(&record);
+            Ok(())
+        })?;
+        Ok(stated)
+    }
+
+    fn add(&mut self, record: &Record) {
+        let sectors = record.before.chunks(SECTOR).zip(&record.planned);
+        for (n, (before, planned)) in (0u64..).zip(sectors) {
+            let offset = record.offset + n * SECTOR as u64;
+            self.sectors.entry(offset).or_default().extend([xxh3_64(before), *planned]);
+            if self.place.contains(&offset) {
+                let at = (offset - self.place.start) as usize;
+                if let Some(into) = self.before.get_mut(at..at + SECTOR) {
+                    into.copy_from_slice(before);
+                }
+            }
+        }
+    }
+
+    /// Compares the device with the file: whether sectors outside the place have to be restored. `None` where a sector
+    /// has none of the stated contents.
+    fn compare(&self, device: &dyn BlockDevice, mark: Option<&dyn Mark>) -> Result<Option<bool>> {
+        let mut sector = [0; SECTOR];
+        let mut sectors: Vec<_> = self.sectors.iter().collect();
+        sectors.sort_unstable();
+        let (mut differs, mut unknown) = (false, false);
+        for (offset, sums) in sectors {
+            device.read(*offset, &mut sector)?;
+            let sum = xxh3_64(&sector);
+            match (sums.contains(&sum), self.place.contains(offset)) {
+                (true, true) => {}
+                (true, false) => differs |= sums.first() != Some(&sum),
+                (false, true) => unknown = true,
+                (false, false) => return Ok(None),
+            }
+        }
+        let is_marked = || mark.is_some_and(|mark| self.identifies(mark, &self.current));
+        Ok((!unknown || is_marked()).then_some(differs))
+    }
+
+    /// Whether each sector of this content of the place is a stated one.
+    fn contains(&self, content: &[u8]) -> bool {
+        (0u64..).zip(content.chunks(SECTOR)).all(|(n, sector)| {
+            let sums = self.sectors.get(&(self.place.start + n * SECTOR as u64));
+            sums.is_some_and(|sums| sums.contains(&xxh3_64(sector)))
+        })
+    }
+
+    /// Whether this content of the place is a stated one, with or without the mark.
+    fn identifies(&self, mark: &dyn Mark, content: &[u8]) -> bool {
+        self.contains(content) || mark.unmarked(content).iter().any(|content| self.contains(content))
+    }
+
+    /// Restores the place, last of all, in one write.
+    fn restore_place(&self, device: &dyn BlockDevice) -> Result<()> {
+        if self.before == self.current {
+            return Ok(());
+        }
+        if self.contains(&self.current) {
+            device.write(self.place.start, &self.before)?;
+            return device.flush();
+        }
+        // the file does not state the mark, so its later sectors can only be identified together with the first one
+        for (n, sector) in self.before.chunks(SECTOR).enumerate().rev() {
+            device.write(self.place.start + (n * SECTOR) as u64, sector)?;
+            device.flush()?;
+        }
+        Ok(())
+    }
 }
 
 /// Reads an undo file to its end; `each` is called with records before the checksum of the file is verified.

@@ -12,7 +12,7 @@
 //! | `native` | native volumes: the metadata map, and the check of each version above it |
 //! | `table`, `problem`, `report`, `render`, `paths` | what can be wrong, what was, and how it is reported |
 //! | `problem_settings` | what an administrator has laid down for single problems |
-//! | `repair`, `redo` | what is repaired, in memory first; how it reaches the device |
+//! | `repair`, `redo`, `undo` | what is repaired, in memory first; how it reaches the device; how it is reverted |
 //! | `estimate` | how long a check will take |
 #![forbid(unsafe_code)]
 
@@ -32,6 +32,7 @@ mod scan;
 mod space_maps;
 mod system_inode;
 mod system_zone;
+mod undo;
 mod view;
 mod volume;
 
@@ -48,3 +49,4 @@ pub use options::{Options, Progress, Refusal, Repair};
 pub use problem_settings::{ProblemSetting, ProblemSettings};
 pub use redo::{half_written, unfinished};
 pub use repair::{FreeSpaceForm, Replay, convert, first_sight, release_orphans, repair, replay};
+pub use undo::undo;

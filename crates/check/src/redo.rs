@@ -228,7 +228,7 @@ pub(crate) fn write_after(
     plans.into_iter().try_for_each(|(plan, log)| carry_out(device, &plan, log))
 }
 
-/// All writes of a plan.
+/// All writes of a plan, and the mark that an undo of them writes first.
 fn changes<'a>(plan: &'a Plan<'_>, log: Option<&'a Log>) -> impl Iterator<Item = Result<Planned>> + 'a {
     let blocks = plan.fresh.iter().chain(&plan.homes);
     let blocks = blocks.map(|block| Ok(Planned { offset: block * plan.block_size, data: plan.block(*block)? }));
@@ -237,7 +237,7 @@ fn changes<'a>(plan: &'a Plan<'_>, log: Option<&'a Log>) -> impl Iterator<Item =
         logged.map(|(block, from)| Ok(Planned { offset: block * plan.block_size, data: log_bytes(plan, from)? }));
     let pointed = log.into_iter().flat_map(|log| plan.superblocks().map(|superblock| log.pointed(superblock)));
     let marked = if log.is_none() { plan.marked.clone() } else { None };
-    let superblocks = pointed.chain(marked).chain([plan.after.clone()]);
+    let superblocks = pointed.chain(marked).chain([plan.after.clone()]).chain(marked_superblock(&plan.after));
     blocks.chain(logged).chain(superblocks.map(|data| Ok(Planned { offset: OFFSET, data })))
 }
 
@@ -401,7 +401,7 @@ fn marked(superblock: &[u8]) -> Option<Vec<u8>> {
 
 /// The superblock while a volume is partly written; `None` where no program treats the current one as clean: it is
 /// marked with errors, or does not match its checksum.
-fn marked_superblock(before: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn marked_superblock(before: &[u8]) -> Option<Vec<u8>> {
     let disk = DiskSuperblock::from_slice(before)?;
     let (summed, right) = (disk.features().ro_compat.contains(RoCompat::METADATA_CSUM), has_right_checksum(before));
     if summed && !right {
@@ -580,6 +580,7 @@ impl InterruptedWrite {
             blocks.map(|(home, _)| Ok(Planned { offset: home * self.block_size, data: self.copy(device, *home)? }));
         let mark = self.mark.iter().map(|mark| Ok(Planned { offset: OFFSET, data: mark.clone() }));
         let superblocks = [with_pointer(&self.superblock, &self.pointer), self.superblock.clone()];
+        let superblocks = superblocks.into_iter().chain(marked_superblock(&self.superblock));
         blocks.chain(mark).chain(superblocks.map(|data| Ok(Planned { offset: OFFSET, data })))
     }
 

@@ -16,7 +16,8 @@ use std::path::PathBuf;
   extant undo before volume.img           restore every byte
 
 If the superblock or a block that the repair changed has changed since the repair, the file belongs to another device, or the \
-    volume was used since: nothing is restored. Changes elsewhere stay. If the command was interrupted, run it again.
+    volume was used since: nothing is restored. Changes elsewhere stay. If the command was interrupted, run it again: \
+    until then the volume is marked as having errors.
 
 Exit status: 0 restored, 1 refused or failed."
 )]
@@ -33,7 +34,7 @@ pub(crate) struct Undo {
 impl Undo {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let device = open_volume(&self.device, crate::source::for_writing(&self.device)).map_err(of_volume)?;
-        let bytes = blockdev::undo::restore(&self.file, &*device).map_err(|e| self.failure(e))?;
+        let bytes = check::undo(&self.file, &*device).map_err(|e| self.failure(e))?;
         let mut out = stdout()?;
         let name = check::render::escape(self.device.as_bytes());
         writeln!(out, "{name}: restored {}; the volume is as before the repair", human(bytes))?;

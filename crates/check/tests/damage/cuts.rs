@@ -2,14 +2,16 @@
 
 use crate::repaired::{contents, corrupt, fix, options};
 use crate::volumes;
-use blockdev::{BlockDevice, MemoryDevice, undo};
+use blockdev::undo::{Planned, record};
+use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::report::exit;
-use extant_check::{Repair, half_written, repair, unfinished};
+use extant_check::{Repair, half_written, repair, undo, unfinished};
 use format::checksum::crc32c;
 use format::feature::RoCompat;
 use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
 use format::superblock::{DiskSuperblock, State};
 use simdev::{Log, Logged, Record};
+use std::path::Path;
 use std::sync::Arc;
 use testkit::{Image, cases, need};
 use zerocopy::IntoBytes;
@@ -133,13 +135,13 @@ fn what_was_cut_and_finished_can_be_undone() {
         let later = extant_check::Options { now: options(Repair::All).now.map(|now| now + 60), ..options(Repair::All) };
         let report = repair("volume", &device, &later, &(), Some(&second));
         assert!(report.is_ok() || is_damaged, "{said}: {report:?}");
-        undo::restore(&second, &*device).unwrap_or_else(|e| panic!("{said}: the second: {e}"));
+        undo(&second, &*device).unwrap_or_else(|e| panic!("{said}: the second: {e}"));
         assert!(contents(&*device) == state, "{said}: the second restores what was cut");
         if is_damaged {
             continue;
         }
         repair("volume", &device, &later, &(), None).unwrap_or_else(|e| panic!("{said}: {e}"));
-        undo::restore(&first, &*device).unwrap_or_else(|e| panic!("{said}: the first: {e}"));
+        undo(&first, &*device).unwrap_or_else(|e| panic!("{said}: the first: {e}"));
         assert!(contents(&*device) == bytes, "{said}: the first puts every byte back");
     }
     assert!(finished > 9 && damaged_between > 4, "only {finished} finished, {damaged_between} with damage between");
@@ -165,7 +167,7 @@ fn an_undo_file_puts_every_byte_back() {
             assert!(contents(&*device) == bytes, "{said}: changed without an undo file");
             continue;
         }
-        undo::restore(&path, &*device).unwrap_or_else(|e| panic!("{said}: {e}"));
+        undo(&path, &*device).unwrap_or_else(|e| panic!("{said}: {e}"));
         assert!(contents(&*device) == bytes, "{said}: not as it was");
         undone += 1;
     }
@@ -393,4 +395,71 @@ fn half_repaired(before: &[u8], repaired: &[u8], log: &Log, args: &[&str]) -> (u
     }
     assert!(state == repaired, "{args:?}: the log ends elsewhere");
     (homes, first.expect("a pointer to a log"))
+}
+
+/// An undo that is interrupted at any write is finished by a repetition, and until it is finished the volume is not
+/// marked clean; also with a file that does not state the mark, as those of earlier versions.
+#[test]
+fn a_volume_that_is_half_undone_does_not_say_that_it_is_clean() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for (n, args) in [
+        &["-t", "ext2", "-b", "1024"][..],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1"],
+        &["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = Image::mke2fs(args, 8 << 20).debugfs(&["mkdir a", "mkdir a/b", "sif a links_count 9"]).build();
+        let before = image.bytes();
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(before.clone()));
+        let (path, older) = (folder.path().join(format!("undo-{n}")), folder.path().join(format!("older-{n}")));
+        let report = repair("volume", &device, &options(Repair::All), &(), Some(&path)).expect("a volume");
+        let after = contents(&*device);
+        assert_eq!(report.exit, exit::REPAIRED, "{args:?}: {:?}", report.problems);
+        assert!(seems_clean(&before) && seems_clean(&after), "{args:?}: before and after");
+        let sectors = (0u64..).zip(before.chunks(512).zip(after.chunks(512)));
+        let changes = sectors.filter(|(n, (old, new))| old != new || (2..4).contains(n));
+        let changes = changes.map(|(n, (_, new))| Ok(Planned { offset: n * 512, data: new.to_vec() }));
+        record(&older, &MemoryDevice::from_vec(before.clone()), changes).expect("a file without the mark");
+        let last = half_undone(&path, &before, &after, &format!("{args:?}"));
+        assert_eq!(last, (1024, 1024), "{args:?}: the superblock in one write");
+        let last = half_undone(&older, &before, &after, &format!("{args:?}, without the mark in the file"));
+        assert_eq!(last, (1024, 512), "{args:?}: the first sector last");
+    }
+}
+
+/// Undoes a repair, cuts that at and in every write, and repeats each; returns offset and length of the last write.
+fn half_undone(path: &Path, before: &[u8], after: &[u8], said: &str) -> (u64, u64) {
+    let device = Record::in_memory(MemoryDevice::from_vec(after.to_vec()));
+    undo(path, &device).unwrap_or_else(|e| panic!("{said}: {e}"));
+    let log = device.log().expect("a whole log");
+    let repeated = |cut: &[u8], when: &str| {
+        assert!(!seems_clean(cut) || cut == before || cut == after, "{said}: {when}: it seems clean");
+        let device = MemoryDevice::from_vec(cut.to_vec());
+        undo(path, &device).unwrap_or_else(|e| panic!("{said}: {when}: {e}"));
+        assert!(device.into_vec() == before, "{said}: {when}: not as it was");
+    };
+    let (mut state, mut writes) = (after.to_vec(), Vec::new());
+    for (n, entry) in log.entries().iter().enumerate() {
+        let Logged::Write { offset, len } = entry.what else { continue };
+        writes.push((offset, len));
+        let mut cut = state.clone();
+        redo(&log, n, &mut cut, 1);
+        repeated(&cut, &format!("only the first sector of write {n}"));
+        redo(&log, n, &mut cut, len / 512);
+        let whole = cut.clone();
+        let first = offset as usize..offset as usize + 512;
+        cut[first.clone()].copy_from_slice(&state[first]);
+        repeated(&cut, &format!("without the first sector of write {n}"));
+        repeated(&whole, &format!("after write {n}"));
+        state = whole;
+    }
+    assert!(state == before, "{said}: the log ends elsewhere");
+    assert!(writes.len() > 2, "{said}: {writes:?}");
+    assert_eq!(writes.first(), Some(&(1024, 1024)), "{said}: the mark");
+    *writes.last().expect("a write")
 }
