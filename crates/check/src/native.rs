@@ -54,10 +54,11 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, String> {
     let blocks = copies::read(device);
     let (superblock, at) = copies::active(device, &blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
     let damaged = copies::damage(device, &blocks, &superblock, at);
+    let overwritten = copies::overwritten(device, &blocks, &superblock, at);
     let generation = superblock.generation;
     let abandoned = NativeSuperblock::newest(&blocks).is_ok_and(|(newest, _)| newest.generation > generation)
         && copies::restored(device, &blocks, &superblock, at).is_none();
-    let mut below = PhysicalLayer { damaged, abandoned, ..read_generation(device, superblock) };
+    let mut below = PhysicalLayer { damaged, overwritten, abandoned, ..read_generation(device, superblock) };
     if generation > LAST_GENERATION {
         below.wrong.push((at, format!("its generation number, {generation}, has reached the maximum")));
     }
@@ -109,5 +110,16 @@ fn read_listed(
     }
     let left_out = left_out.iter().map(|snapshot| crate::render::escape(&snapshot.name)).collect();
     let Reader { nodes, wrong, unreadable, .. } = reader;
-    PhysicalLayer { superblock, nodes, live, snapshots, wrong, unreadable, damaged: None, abandoned: false, left_out }
+    PhysicalLayer {
+        superblock,
+        nodes,
+        live,
+        snapshots,
+        wrong,
+        unreadable,
+        damaged: None,
+        overwritten: None,
+        abandoned: false,
+        left_out,
+    }
 }

@@ -515,7 +515,10 @@ impl Iterations<'_> {
     /// one, and whether the volume or a log that it does not need, or that cannot be read, is newer.
     fn is_for_a_person(&self, problem: &Problem) -> bool {
         match problem.code {
-            Code::GroupDescriptorsTryBackup | Code::JournalFeatureUnknown | Code::JournalReadOnlyFeatureUnknown => true,
+            Code::GroupDescriptorsTryBackup
+            | Code::JournalTypeUnknown
+            | Code::JournalFeatureUnknown
+            | Code::JournalReadOnlyFeatureUnknown => true,
             code => code == Code::JournalRecoveryFlagMissing && self.problem_settings.preen(code) == Preen::Stops,
         }
     }
@@ -610,19 +613,20 @@ impl Iterations<'_> {
     }
 }
 
-/// The refusal to repair a volume whose journal has unknown features: it may contain committed transactions that are
+/// The refusal to repair a volume whose journal has unknown features, or a superblock of an unknown type: it may contain committed transactions that are
 /// not in their home locations, and a program with these features would replay them over the repair. As e2fsck, which
 /// aborts with -y too.
 fn unknown_journal(problems: &[Problem]) -> Option<Refusal> {
-    let (field, bits) = problems.iter().find_map(|problem| match problem.code {
-        Code::JournalFeatureUnknown => Some(("s_feature_incompat", problem.found)),
-        Code::JournalReadOnlyFeatureUnknown => Some(("s_feature_ro_compat", problem.found)),
+    let (what, field, value) = problems.iter().find_map(|problem| match problem.code {
+        Code::JournalTypeUnknown => Some(("a superblock type", "h_blocktype", problem.found)),
+        Code::JournalFeatureUnknown => Some(("a feature", "s_feature_incompat", problem.found)),
+        Code::JournalReadOnlyFeatureUnknown => Some(("a feature", "s_feature_ro_compat", problem.found)),
         _ => None,
     })?;
     let sentence = format!(
-        "the journal has a feature that this version does not support ({field} {:#x}) and may contain transactions \
-         that were not replayed; nothing was changed: check the volume with a version that supports it, or with -n",
-        bits.unwrap_or_default()
+        "the journal has {what} that this version does not support ({field} {:#x}) and may contain transactions that \
+         were not replayed; nothing was changed: check the volume with a version that supports it, or with -n",
+        value.unwrap_or_default()
     );
     Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) })
 }

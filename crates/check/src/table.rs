@@ -180,7 +180,7 @@ pub const NOT_USED: &[(&str, &str)] = &[
         "0x00001a 33, 0x010033",
         "revision 0 of the format is read with the features it names; the number itself has no effect",
     ),
-    ("0x000012 13 14 4a", "the journal's device is not read: a volume with an external journal is refused (0x000011)"),
+    ("0x000012 13 4a", "the journal's device is not read: a volume with an external journal is refused (0x000011)"),
     (
         "0x000027 2d",
         "any version of a journal's superblock is read as version 2; its copy in the superblock is written unasked",

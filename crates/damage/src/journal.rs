@@ -89,6 +89,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
             sb.s_feature_compat = (sb.s_feature_compat.get() | Compat::HAS_JOURNAL.bits()).into();
         })
     }),
+    (0x00_0014, |v| edit(v, |disk| disk.s_header.h_blocktype = 7.into())),
     (0x00_0015, |v| edit(v, |disk| disk.s_blocksize = 512.into())),
     (0x00_0016, |v| {
         journal(v)?;

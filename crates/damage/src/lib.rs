@@ -79,6 +79,7 @@ pub const NOT_MADE: &[(u32, &str)] = &[
     (0x0E_0010, "the volume has no structures of that format"),
     (0x0E_0013, "the volume has no structures of that format"),
     (0x0E_0020, "the volume has no structures of that format"),
+    (0x0E_0021, "the volume has no structures of that format"),
     (0x04_0006, "it takes a directory with more than 65 000 subdirectories"),
     (0x04_0007, "it takes a directory with more than 65 000 subdirectories"),
 ];

@@ -29,6 +29,9 @@ pub(crate) struct PhysicalLayer {
     pub(crate) unreadable: Option<(u64, String)>,
     /// The damaged one of the two superblocks: its block, and a description.
     pub(super) damaged: Option<(u64, String)>,
+    /// The superblock of a later generation that a torn write left, where that generation is not intact: its block and
+    /// its generation.
+    pub(super) overwritten: Option<(u64, u64)>,
     /// Whether the damaged one is newer and intact, but leads to no map.
     pub(crate) abandoned: bool,
     /// Snapshots in the list that were not checked.
@@ -119,6 +122,10 @@ impl PhysicalLayer {
     pub(crate) fn report(&self, problems: &Problems) {
         if let Some((physical, what)) = &self.damaged {
             problems.report(Problem::new(Code::NativeSuperblockDamaged).block(FsBlock(*physical)).name(what));
+        }
+        if let Some((physical, generation)) = self.overwritten {
+            let problem = Problem::new(Code::NativeSuperblockTorn).block(FsBlock(physical));
+            problems.report(problem.found(generation).expected(self.superblock.generation));
         }
         let mut wrong = self.wrong.clone();
         wrong.sort_unstable();

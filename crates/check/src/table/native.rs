@@ -11,5 +11,8 @@ macro_rules! native_rows {
         0x0E0020 NativeWentBack Error repairs by Superblock
             "Rolled back to generation {expected}: generation {found} cannot be read ({name}); all changes of generation {found} are lost."
             => "superblock of the older generation written over that of the newer." [];
+        0x0E0021 NativeSuperblockTorn Advice stops by None
+            "The superblock in block {block} of the device was not written completely, and its generation {found} is not intact; the volume is at generation {expected}."
+            => "none; the next write replaces it." [];
     } } };
 }

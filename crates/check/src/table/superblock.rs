@@ -42,6 +42,9 @@ macro_rules! superblock_rows {
             "The journal is on another device, which is not supported."
             => "device number cleared if no journal feature is set; otherwise none: e2fsck -j replays such a journal, and \
                 tune2fs -O ^has_journal removes it from the volume." [];
+        0x000014 JournalTypeUnknown Error stops by None
+            "The journal superblock has the unknown type {found}."
+            => "none." [];
         0x000015 JournalSuperblockBad Error repairs by Journal
             "The journal superblock is corrupt."
             => "new journal superblock written; changes not yet replayed are lost." [];

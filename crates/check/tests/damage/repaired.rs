@@ -270,6 +270,43 @@ fn a_log_that_begins_nowhere_is_read_all_the_same() {
     }
 }
 
+/// A fast-commit area that is longer than the journal proves nothing about the length of the log: e2fsck replays its
+/// transactions, and so does Extant, with a new superblock for the empty journal. Both discard a log that is too short
+/// beside an area within the journal.
+#[test]
+fn a_log_beside_too_many_fast_commit_blocks_is_read_all_the_same() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = three_transactions();
+    let (at, disk) = journal(&image);
+    let whole = image.bytes();
+    let most = disk.s_maxlen.get();
+    let all = [0xA1, 0xA2, 0xA3];
+    for (area, replayed) in [(most, [0; 3]), (most + 1, all), (5000, all), (u32::MAX, all)] {
+        let (mut bytes, mut wrong) = (whole.clone(), disk);
+        wrong.s_feature_incompat = (wrong.s_feature_incompat.get() | 0x20).into();
+        wrong.s_num_fc_blks = area.into();
+        put(&mut bytes, at, wrong);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
+        let report = check("volume", &*device, &Options::default(), &()).expect("a volume");
+        assert!(report.exit == exit::LEFT && !report.clean, "{area}: {:?}", report.problems);
+        for (mode, theirs) in [(Repair::Safe, "-fp"), (Repair::All, "-fy")] {
+            image.set_bytes(&bytes);
+            let said = run("e2fsck", &[theirs.as_ref(), image.path().as_os_str()]);
+            assert_eq!(home(&image.bytes()), replayed, "{area}: e2fsck {theirs}: {}", said.text());
+            let mut repaired = bytes.clone();
+            let report = fix(&mut repaired, mode).expect("a volume");
+            assert_eq!((report.exit, home(&repaired)), (exit::REPAIRED, replayed), "{area}: {report:?}");
+            assert!(report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed), "{area}");
+            image.set_bytes(&repaired);
+            assert!(e2fsck(image.path()).clean, "{area}");
+            let (_, after) = journal(&image);
+            assert_eq!((after.fast_commit_blocks(), after.s_start.get()), (0, 0), "{area}");
+        }
+    }
+}
+
 /// Such a log may be older or newer than the volume: the administrator must decide.
 #[test]
 fn a_log_that_the_volume_does_not_ask_for_is_not_replayed_at_boot() {
@@ -372,9 +409,9 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     }
 }
 
-/// A journal with an unknown feature may contain committed transactions: e2fsck stops with -p and with -y, and so does
-/// Extant, even with other errors in the journal's superblock. Two kinds of checksums at once are not an unknown
-/// feature.
+/// A journal with an unknown feature, or a superblock of an unknown type, may contain committed transactions: e2fsck
+/// stops with -p and with -y, and so does Extant, even with other errors in the journal's superblock. Two kinds of
+/// checksums at once are not an unknown feature.
 #[test]
 fn a_journal_with_unknown_features_is_not_discarded() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
@@ -383,6 +420,12 @@ fn a_journal_with_unknown_features_is_not_discarded() {
     let image = three_transactions();
     let (at, disk) = journal(&image);
     let whole = image.bytes();
+    let typed = |block_type: u32| {
+        let (mut bytes, mut wrong) = (whole.clone(), disk);
+        wrong.s_header.h_blocktype = block_type.into();
+        put(&mut bytes, at, wrong);
+        bytes
+    };
     let wrong = |incompat: u32, ro_compat: u32| {
         let (mut bytes, mut wrong) = (whole.clone(), disk);
         wrong.s_feature_incompat = (wrong.s_feature_incompat.get() | incompat).into();
@@ -394,6 +437,8 @@ fn a_journal_with_unknown_features_is_not_discarded() {
         ("s_feature_incompat 0x80", wrong(0x80, 0)),
         ("s_feature_incompat 0x80", wrong(0x98, 0)),
         ("s_feature_ro_compat 0x4", wrong(0, 4)),
+        ("h_blocktype 0x0", typed(0)),
+        ("h_blocktype 0x7", typed(7)),
     ] {
         let mut repaired = bytes.clone();
         let refusal = fix(&mut repaired, Repair::All).expect_err("it cannot be repaired");
@@ -414,11 +459,13 @@ fn a_journal_with_unknown_features_is_not_discarded() {
         let (_, after) = journal(&image);
         assert_ne!(after.s_start.get(), 0, "{said}: e2fsck discards the log");
     }
-    // e2fsck -p and -y both clear such a journal
-    let mut bytes = wrong(0x18, 0);
-    let report = fix(&mut bytes, Repair::All).expect("a volume");
-    assert!(report.exit == exit::REPAIRED, "{:?}", report.problems);
-    assert!(report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed), "{:?}", report.problems);
+    // e2fsck -p and -y both clear such a journal, and one whose superblock has the type of a revoke block
+    for mut bytes in [wrong(0x18, 0), typed(5)] {
+        let report = fix(&mut bytes, Repair::All).expect("a volume");
+        assert!(report.exit == exit::REPAIRED, "{:?}", report.problems);
+        let bad = report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed);
+        assert!(bad, "{:?}", report.problems);
+    }
 }
 
 /// Only the kernel interprets fast commits: the volume is unchanged, and the message has the next step.

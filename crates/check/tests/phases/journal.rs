@@ -32,6 +32,8 @@ fn superblocks_of_journals() {
         ("magic", &[(0, 0)], This(Code::JournalInodeBad)),
         ("of version 1", &[(4, 3), (0x28, 1)], advice),
         ("a revoke block", &[(4, 5)], bad),
+        ("of an unknown type", &[(4, 7)], This(Code::JournalTypeUnknown)),
+        ("of an unknown type, two users", &[(4, 7), (0x40, 2)], This(Code::JournalTypeUnknown)),
         ("block size", &[(12, 4096)], bad),
         ("too long", &[(16, 0x00FF_FFFF)], bad),
         ("first block", &[(20, 5)], Nothing),

@@ -8,7 +8,7 @@ use crate::volume::Volume;
 use format::InodeNo;
 use format::feature::{Compat, Incompat};
 use format::inode::{FileKind, RawInode};
-use format::jbd2::{BlockType, DiskSuperblock, Header, JournalSuperblock, SuperblockProblem};
+use format::jbd2::{self, BlockType, DiskSuperblock, Header, JournalSuperblock, SuperblockProblem};
 use zerocopy::IntoBytes;
 
 /// Minimum number of blocks of a journal.
@@ -160,8 +160,9 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
     let found = disk.problems(block_size, blocks);
     // with an unknown feature any other apparent error may be correct; but where several volumes share the journal,
     // e2fsck treats all but the fields of version 1 as leftovers
-    let shared = disk.s_nr_users.get() > 1;
-    let mut unknown = found.iter().filter_map(unknown_feature).peekable();
+    let typed = !found.iter().any(|p| matches!(p, SuperblockProblem::BlockType { .. }));
+    let shared = typed && disk.s_nr_users.get() > 1;
+    let mut unknown = found.iter().filter_map(unknown_format).peekable();
     if unknown.peek().is_some() {
         if shared {
             problems.report(Problem::new(Code::JournalSharedUnsupported));
@@ -210,9 +211,13 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
     readable(bytes, block_size, blocks).is_some()
 }
 
-/// The problem of a journal with unknown features.
-fn unknown_feature(problem: &SuperblockProblem) -> Option<Problem> {
+/// The problem of a journal with a superblock of an unknown type, or with unknown features.
+fn unknown_format(problem: &SuperblockProblem) -> Option<Problem> {
     match *problem {
+        // a type of another block of the log is no later format
+        SuperblockProblem::BlockType { found } if BlockType::from_number(found).is_none() => {
+            Some(Problem::new(Code::JournalTypeUnknown).found(found.into()))
+        }
         SuperblockProblem::UnknownIncompat(bits) => Some(Problem::new(Code::JournalFeatureUnknown).found(bits.into())),
         SuperblockProblem::UnknownRoCompat(bits) => {
             Some(Problem::new(Code::JournalReadOnlyFeatureUnknown).found(bits.into()))
@@ -222,18 +227,25 @@ fn unknown_feature(problem: &SuperblockProblem) -> Option<Problem> {
 }
 
 /// The journal's superblock, where the log can be read by it. Every log begins in block 1; where `s_first` is not a
-/// block of the journal, the log is read from block 1, as in e2fsck, since its transactions are still there.
+/// block of the journal, the log is read from block 1, as in e2fsck, since its transactions are still there. For the
+/// same reason a fast-commit area longer than the whole journal is ignored.
 pub(crate) fn readable(bytes: &[u8], block_size: u32, blocks: u64) -> Option<JournalSuperblock> {
     let parse = |bytes: &[u8]| JournalSuperblock::parse(bytes, block_size, blocks);
     parse(bytes).ok().or_else(|| {
         let mut disk = superblock(bytes)?;
+        let no_area = disk.fast_commit_blocks() > disk.s_maxlen.get();
         let begins = |p: &SuperblockProblem| {
             matches!(p, SuperblockProblem::First { .. } | SuperblockProblem::Start { .. } | SuperblockProblem::Errno(_))
+                || no_area && matches!(p, SuperblockProblem::FastCommitArea { .. })
         };
         if !disk.problems(block_size, blocks).iter().all(begins) {
             return None;
         }
         disk.s_first = 1.into();
+        if no_area {
+            let without = disk.s_feature_incompat.get() & !jbd2::Incompat::FAST_COMMIT.bits();
+            disk.s_feature_incompat = without.into();
+        }
         disk.set_checksum();
         parse(disk.as_bytes()).ok()
     })
