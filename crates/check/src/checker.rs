@@ -4,7 +4,7 @@ use crate::checks::Checks;
 use crate::context::Context;
 use crate::estimate;
 use crate::inode_records::Directories;
-use crate::native::{self, Identities, InUse, PhysicalLayer, Version};
+use crate::native::{self, Identities, InUse, PhysicalLayer, Version, VersionsChecked};
 use crate::options::{Options, Progress, Refusal};
 use crate::paths::Paths;
 use crate::phases::bitmaps::Bitmaps;
@@ -13,7 +13,7 @@ use crate::phases::inodes::xattrs;
 use crate::phases::multiply_claimed::{Owners, Sharing};
 use crate::phases::{connectivity, links, quota, superblock};
 use crate::problem::{Limits, Problem, Problems};
-use crate::report::{Counts, Report, Scan};
+use crate::report::{ChosenSuperblock, Counts, Report, Scan};
 use crate::scan::found::DirRun;
 use crate::scan::log::ScanLog;
 use crate::scan::regions::Layers;
@@ -23,9 +23,9 @@ use crate::system_zone;
 use crate::table::{Code, Phase};
 use crate::view::{View, Walk};
 use blockdev::BlockDevice;
+use format::InodeNo;
 use format::feature::{Incompat, RoCompat};
 use format::native::superblock::NativeSuperblock;
-use format::{FsBlock, InodeNo};
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -42,7 +42,16 @@ pub fn check(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report, Refusal> {
-    Checker { name, device, options, progress }.check()
+    let checker = Checker { name, device, options, progress };
+    if native::is_native(device) {
+        return native::check(checker);
+    }
+    let mut report = checker.check()?;
+    report.chosen = options.superblock.map(|block| {
+        let primary_is_usable = superblock::primary_is_usable(device);
+        ChosenSuperblock { block, primary_is_usable }
+    });
+    Ok(report)
 }
 
 /// Checks a native volume that is in use, in the state of a snapshot created for the check, with all other snapshots.
@@ -60,7 +69,7 @@ pub fn check_in_use(
 ) -> Result<Report, Refusal> {
     let missing = |e| Refusal::new(format!("the generation to check is missing: {e}"));
     let layer = native::read_in_use(device, what).map_err(missing)?;
-    let (mut report, ()) = Checker { name, device, options, progress }.examine_versions(&layer, |_| ())?;
+    let mut report = Checker { name, device, options, progress }.check_versions(&layer)?;
     let mut left_out: Vec<String> = layer.left_out.iter().map(|name| format!("the snapshot {name}")).collect();
     let gone = native::gone_of(device, &layer, what).map_err(missing)?;
     left_out.extend(gone.iter().map(|name| format!("the snapshot {name}, which was deleted while the check ran")));
@@ -86,61 +95,72 @@ pub(crate) struct Checker<'a> {
 type LayeredVersion<'a> = (&'a PhysicalLayer, &'a Version);
 
 impl<'a> Checker<'a> {
+    /// Checks the volume, that of a native one in its newest generation and all snapshots.
     pub(crate) fn check(self) -> Result<Report, Refusal> {
+        if native::is_native(self.device) {
+            let layer = native::read(self.device).map_err(Refusal::new)?;
+            return self.check_versions(&layer);
+        }
         self.examine(|_| ()).map(|(report, ())| report)
     }
 
     /// Checks a generation of a native volume, by its superblock.
     pub(crate) fn check_generation(self, superblock: &NativeSuperblock) -> Result<Report, Refusal> {
         let layer = native::read_generation(self.device, superblock.clone());
-        self.examine_versions(&layer, |_| ()).map(|(report, ())| report)
+        self.check_versions(&layer)
     }
 
-    /// Checks the volume and passes all results to `see` before the report is built.
+    /// Checks an ext volume and passes all results to `see` before the report is built.
     pub(crate) fn examine<T>(self, see: impl FnOnce(&View<'_>) -> T) -> Result<(Report, T), Refusal> {
-        if native::is_native(self.device) {
-            let layer = native::read(self.device).map_err(Refusal::new)?;
-            return self.examine_versions(&layer, see);
-        }
         self.examine_ext(None, see)
     }
 
     /// Checks the volume of the newest generation of a native one, and that of each snapshot.
-    fn examine_versions<T>(
-        self,
-        layer: &PhysicalLayer,
-        see: impl FnOnce(&View<'_>) -> T,
-    ) -> Result<(Report, T), Refusal> {
+    fn check_versions(self, layer: &PhysicalLayer) -> Result<Report, Refusal> {
         let image = native::Image::new(self.device, layer, &layer.live);
-        // where no volume above the map can be checked, the error in the map is the reason
-        let instead = |refusal: Refusal| match layer.unreadable.as_ref().or(layer.wrong.first()) {
-            _ if refusal.is_cancelled() => refusal,
-            Some((place, what)) => {
-                Refusal::new(format!("a damaged native volume: block {place} of the device: {what}"))
-            }
-            None => of_a_native_volume(refusal),
+        let outcome = (Checker { device: &image, ..self }).examine_ext(Some((layer, &layer.live)), |_| ());
+        let (mut report, unchecked) = match outcome {
+            Ok((report, ())) => (report, false),
+            // the errors beneath the volume are the reason why there is none
+            Err(refusal) if layer.is_damaged() && !refusal.is_cancelled() => (self.no_newest_volume(layer), true),
+            Err(refusal) => return Err(of_a_native_volume(refusal)),
         };
-        let checker = Checker { device: &image, ..self };
-        let (mut report, seen) = checker.examine_ext(Some((layer, &layer.live)), see).map_err(instead)?;
         report.format = crate::report::NATIVE.to_owned();
         report.goes_back = layer.abandoned;
-        for snapshot in layer.others() {
+        let mut versions = VersionsChecked::default();
+        for snapshot in layer.others(report.clean) {
             if self.progress.cancelled() {
                 report.cancel();
                 break;
             }
             let image = native::Image::new(self.device, layer, snapshot);
             let checked = match (Checker { device: &image, ..self }).examine_ext(Some((layer, snapshot)), |_| ()) {
-                Ok((checked, ())) => checked,
+                Ok((checked, ())) => {
+                    versions.add(snapshot, Some(&checked));
+                    checked
+                }
                 Err(refusal) if refusal.is_cancelled() => {
                     report.cancel();
                     break;
                 }
-                Err(refusal) => no_volume(snapshot, &of_a_native_volume(refusal)),
+                Err(refusal) => {
+                    versions.add(snapshot, None);
+                    no_volume(snapshot, &of_a_native_volume(refusal))
+                }
             };
             report.add_snapshot(snapshot.name.as_deref().unwrap_or_default(), checked);
         }
-        Ok((report, seen))
+        if !report.clean {
+            report.native = Some(versions.state(layer, unchecked));
+        }
+        Ok(report)
+    }
+
+    /// The report on a native volume whose newest generation has no volume that can be checked.
+    fn no_newest_volume(self, layer: &PhysicalLayer) -> Report {
+        let problems = Problems::new(self.options.limits);
+        layer.report(&problems);
+        Report::new(self.name.to_owned(), String::new(), &problems.finish(), Scan::default(), Counts::default())
     }
 
     /// Checks the ext volume on the device, which may be the one above a generation of a native volume.
@@ -296,8 +316,7 @@ fn of_a_native_volume(refusal: Refusal) -> Refusal {
 /// The report on a snapshot whose map contains no volume that can be checked.
 fn no_volume(snapshot: &Version, refusal: &Refusal) -> Report {
     let problems = Problems::new(Limits::default());
-    let at = FsBlock(snapshot.root.physical);
-    problems.report(Problem::new(Code::NativeStructureWrong).block(at).name(refusal.to_string()));
+    problems.report(native::wrong_structure(snapshot.root.physical, &refusal.to_string()));
     Report::new(String::new(), String::new(), &problems.finish(), Scan::default(), Counts::default())
 }
 

@@ -19,6 +19,7 @@ mod layer;
 mod online;
 mod pinned;
 mod reader;
+mod remedy;
 mod repair;
 mod used_blocks;
 
@@ -26,9 +27,10 @@ pub(crate) use identity::Identities;
 pub(crate) use image::Image;
 pub use online::{Glance, InUse};
 pub(crate) use online::{gone_of, read_in_use};
-pub(crate) use repair::repair;
+pub(crate) use remedy::VersionsChecked;
+pub(crate) use repair::{check, repair};
 
-pub(crate) use layer::{PhysicalLayer, Version};
+pub(crate) use layer::{PhysicalLayer, Version, wrong_structure};
 
 use blockdev::BlockDevice;
 use format::native::BLOCK_SIZE;
@@ -81,13 +83,8 @@ fn read_listed(
     wanted: &dyn Fn(&Snapshot) -> bool,
 ) -> PhysicalLayer {
     let mut reader = Reader::new(device, &superblock);
-    if superblock.unordered {
-        reader.wrong(0, "the volume was in use without consistency and was not unmounted");
-    }
     let (ends, blocks) = (device.geometry().len / SIZE, superblock.layout.blocks());
-    if ends < blocks {
-        reader.wrong(ends, format!("the device ends here, but the volume ends after block {blocks}: it was truncated"));
-    }
+    let truncated = (ends < blocks).then_some((ends, blocks));
     let start = Start {
         root: superblock.root,
         map_log: superblock.map_log.iter().copied().collect(),
@@ -109,7 +106,7 @@ fn read_listed(
         pinned::check(&mut reader, &live, &snapshots);
     }
     let left_out = left_out.iter().map(|snapshot| crate::render::escape(&snapshot.name)).collect();
-    let Reader { nodes, wrong, unreadable, .. } = reader;
+    let Reader { nodes, wrong, unreadable, no_mount, faulty, .. } = reader;
     PhysicalLayer {
         superblock,
         nodes,
@@ -117,6 +114,9 @@ fn read_listed(
         snapshots,
         wrong,
         unreadable,
+        no_mount,
+        faulty,
+        truncated,
         damaged: None,
         overwritten: None,
         abandoned: false,

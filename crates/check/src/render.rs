@@ -3,7 +3,7 @@
 
 use crate::options::Repair;
 use crate::problem::Problem;
-use crate::report::{NATIVE, Report, exit};
+use crate::report::{NATIVE, Remedy, Report, exit};
 use crate::table::{Code, Fixer, Phase, Severity};
 use std::fmt::{self, Display, Write as _};
 use std::io;
@@ -45,10 +45,19 @@ fn write_value(out: &mut String, problem: &Problem, placeholder: &str) -> fmt::R
         "found:type" => write_or_unknown(out, problem.found.map(type_name)),
         "expected:type" => write_or_unknown(out, problem.expected.map(type_name)),
         "count" => write_or_unknown(out, problem.count),
+        "count:transactions" | "count:multiply-claimed blocks" => write_counted(out, problem.count, placeholder),
+        "found:other files" => write_counted(out, problem.found, placeholder),
         "name" => write_or_unknown(out, problem.name.as_deref().map(escape)),
         "path" => write_or_unknown(out, problem.path.as_deref().map(|path| escape(path.as_bytes()))),
         other => write!(out, "{{{other}}}"),
     }
+}
+
+/// Writes a number with the noun in a placeholder, which is a plural.
+fn write_counted(out: &mut String, value: Option<u64>, placeholder: &str) -> fmt::Result {
+    let plural = placeholder.split_once(':').map_or("", |(_, noun)| noun);
+    let noun = if value == Some(1) { plural.trim_end_matches('s') } else { plural };
+    write_or_unknown(out, value.map(|value| format!("{value} {noun}")))
 }
 
 fn write_or_unknown(out: &mut String, value: Option<impl Display>) -> fmt::Result {
@@ -123,7 +132,8 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
         }
         writeln!(out, "Pass {}: {}", phase.label(), phase.subject())?;
         for problem in problems() {
-            write!(out, "{}", problem.text)?;
+            let note = if problem.severity == Severity::Advice { "note: " } else { "" };
+            write!(out, "{note}{}", problem.text)?;
             if let Some(path) = &problem.path {
                 write!(out, " Path: {}", escape(path.as_bytes()))?;
             }
@@ -192,23 +202,30 @@ pub fn verdict(report: &Report) -> String {
             "{found} the check is incomplete. Not checked: {parts}. Unmount it first, then run `extant check`."
         );
     }
-    if report.cut_short() {
+    if report.cut_short() && !report.is_unchecked() {
         return format!("Check aborted after {errors}; nothing was changed; {}.", after_abort(report));
     }
     let next = next_step(report);
+    let found = if report.advice == 0 { errors } else { format!("{errors} and {}", number(report.advice, "note")) };
     match report.errors {
         0 => format!("No errors found{notes}; {}.", repair_with(report, "-fy")),
-        _ if report.repaired => format!("{errors} found, not all repaired; {next}."),
-        _ => format!("{errors} found, none repaired; {next}."),
+        _ if report.repaired => format!("{found} found, not all repaired; {next}."),
+        _ => format!("{found} found, none repaired; {next}."),
     }
 }
 
-/// The next step where errors remain.
-fn next_step(report: &Report) -> String {
+/// The next step where errors remain, without a full stop.
+#[must_use]
+pub fn next_step(report: &Report) -> String {
     let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
     let lost = left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None);
+    if report.format == NATIVE
+        && let Some(remedy) = report.native.as_ref().and_then(|state| state.remedy)
+    {
+        return native_step(report, remedy);
+    }
     if report.format == NATIVE && (lost || report.asked == Repair::All) {
-        return native_is_lost(report).into();
+        return native_is_lost(report);
     }
     if lost || report.asked == Repair::All {
         return "what is left cannot be repaired: copy the data off".into();
@@ -218,37 +235,87 @@ fn next_step(report: &Report) -> String {
         && left().all(|problem| problem.code.preen_safe())
         && !report.problems.iter().any(|problem| problem.code.is_read_from_a_copy());
     if report.format == NATIVE && !safe {
-        return match report.mounted {
-            true => {
-                "copy off what can be read and unmount it first, then run `extant check -fy`, which repairs it only \
-                     where the generation before is intact"
-                    .into()
-            }
-            false => {
-                "-fy repairs it only where the generation before is intact: copy off first what can be read".into()
-            }
-        };
+        let first = if report.mounted { "copy off what can be read" } else { "first copy off what can be read" };
+        return format!("{first}, {}: it returns to the previous generation if that is intact", then(report, "-fy"));
     }
     repair_with(report, if safe { "-fp" } else { "-fy" })
 }
 
 /// The command that repairs. A mounted volume has to be unmounted first.
 fn repair_with(report: &Report, option: &str) -> String {
+    match report.chosen {
+        Some(chosen) if chosen.primary_is_usable => {
+            let block = chosen.block;
+            format!(
+                "the primary superblock is usable: omit -b, as only -fy -b {block} repairs, and replaces the primary"
+            )
+        }
+        Some(chosen) => run(report, &format!("-fy -b {}", chosen.block)),
+        None => run(report, option),
+    }
+}
+
+/// The command with this option that repairs.
+fn run(report: &Report, option: &str) -> String {
     match report.mounted {
         true => format!("unmount it first, then run `extant check {option}`"),
         false => format!("run with {option} to repair"),
     }
 }
 
-/// The next step where a native volume has damage that no repair removes.
-fn native_is_lost(report: &Report) -> &'static str {
+/// The command with this option, after another step.
+fn then(report: &Report, option: &str) -> String {
     match report.mounted {
-        true => {
-            "damage of a native volume cannot be repaired: copy the data off, or unmount it first, then roll back to a \
-             snapshot"
-        }
-        false => "damage of a native volume cannot be repaired: roll back to a snapshot, or copy the data off",
+        true => format!("unmount it first, then run `extant check {option}`"),
+        false => format!("then run {option}"),
     }
+}
+
+/// The next step for a native volume where the possible repair is known.
+fn native_step(report: &Report, remedy: Remedy) -> String {
+    match remedy {
+        Remedy::Nothing => native_is_lost(report),
+        Remedy::Safe => run(report, "-fp"),
+        Remedy::Generation(generation) => {
+            format!("{}: it returns to generation {generation}, and later changes are lost", run(report, "-fy"))
+        }
+        Remedy::Superblock => {
+            let first = run(report, "-fy");
+            format!("{first}, but only the superblock; for the other errors: {}", native_is_lost(report))
+        }
+    }
+}
+
+/// The next step where a native volume has damage that no repair removes.
+fn native_is_lost(report: &Report) -> String {
+    let first = if report.mounted { "unmount it first, then " } else { "" };
+    let Some(state) = &report.native else {
+        return format!(
+            "damage of a native volume cannot be repaired: copy the data off, or {first}roll back to a snapshot \
+             without errors, if there is one"
+        );
+    };
+    if let Some((device, volume)) = state.truncated {
+        return format!("get a complete copy of it: the image has {device} blocks, the volume {volume}");
+    }
+    if state.unreadable {
+        return match state.intact.as_ref().or(state.mountable.as_ref()) {
+            Some(name) => format!(
+                "the newest generation cannot be read: copy the data off the snapshot {name}, which can be mounted \
+                 with `extant mount -o ro,snapshot={name}`"
+            ),
+            None => "neither the newest generation nor a snapshot can be read: restore the data from a backup".into(),
+        };
+    }
+    let next = match &state.intact {
+        Some(name) if state.unordered => {
+            format!("copy the data off; the snapshot {name} has no errors: `extant mount -o ro,snapshot={name}`")
+        }
+        Some(name) => format!("copy the data off, or {first}roll back to the snapshot {name}, which has no errors"),
+        None if state.snapshots == 0 => "it has no snapshots, so remove the damaged files, or copy the data off".into(),
+        None => "all its snapshots have errors as well, so remove the damaged files, or copy the data off".into(),
+    };
+    format!("damage of a native volume cannot be repaired: {next}")
 }
 
 /// The next step after an aborted check.
@@ -258,12 +325,12 @@ fn after_abort(report: &Report) -> String {
         Code::SuperblockFieldWrong | Code::FirstDataBlockWrong if report.format == NATIVE => {
             Some(native_is_lost(report))
         }
-        Code::SuperblockFieldWrong | Code::FirstDataBlockWrong => Some("try a backup superblock with -b"),
-        Code::JournalDeviceNotFound => Some("use e2fsck -j for a journal on another device"),
+        Code::SuperblockFieldWrong | Code::FirstDataBlockWrong => Some("try a backup superblock with -b".to_owned()),
+        Code::JournalDeviceNotFound => Some("use e2fsck -j for a journal on another device".to_owned()),
         _ => None,
     };
     match (report.problems.iter().find_map(|problem| next(problem.code)), report.asked) {
-        (Some(next), _) => next.to_owned(),
+        (Some(next), _) => next,
         (None, Repair::All) => "copy off what can be read".to_owned(),
         (None, _) => repair_with(report, "-fy"),
     }

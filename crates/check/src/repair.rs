@@ -47,11 +47,11 @@ mod work;
 use crate::checker::Checker;
 use crate::native;
 use crate::options::{Options, Progress, Refusal, Repair};
-use crate::phases::superblock::open;
+use crate::phases::superblock::{open, primary_is_usable};
 use crate::problem::{Limits, Problem, Problems};
 use crate::problem_settings::ProblemSettings;
 use crate::redo::{self, Finished, FreeBlocks, InterruptedWrite};
-use crate::report::{Report, Reported, exit};
+use crate::report::{ChosenSuperblock, Report, Reported, exit};
 use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Fixer, Preen, Severity};
 use crate::view::View;
@@ -91,9 +91,19 @@ pub fn repair(
         let options = &Options { repair: if undo.is_some() { Repair::No } else { options.repair }, ..options.clone() };
         return native::repair(Checker { name, device: &**device, options, progress });
     }
+    let chosen = options.superblock.filter(|_| options.repair == Repair::Safe);
+    if let Some(block) = chosen.filter(|_| primary_is_usable(&**device)) {
+        // the copy is not up to date, and the volume would be marked as having errors because of it
+        return Err(failed(format!(
+            "the primary superblock is usable: omit -b, or use -y with -b {block} to replace it; nothing was changed"
+        )));
+    }
     let mut target = Target::open(device, undo).map_err(failed)?;
-    let outcome = repair_target(name, &mut target, options, progress);
+    let mut outcome = repair_target(name, &mut target, options, progress);
     target.finish().map_err(failed)?;
+    if let (Ok(report), Some(block)) = (&mut outcome, chosen) {
+        report.chosen = Some(ChosenSuperblock { block, primary_is_usable: false });
+    }
     outcome
 }
 

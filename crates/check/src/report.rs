@@ -53,6 +53,12 @@ pub struct Report {
     /// [`Repair::All`] does.
     #[serde(skip)]
     pub goes_back: bool,
+    /// The state of a native volume with errors, from which the next step follows.
+    #[serde(skip)]
+    pub native: Option<NativeState>,
+    /// The superblock that the caller chose, where that is not the primary.
+    #[serde(skip)]
+    pub chosen: Option<ChosenSuperblock>,
     /// The volume was mounted during the check, so that a repair requires unmounting it.
     #[serde(skip)]
     pub mounted: bool,
@@ -63,6 +69,49 @@ pub struct Report {
     pub scan: Scan,
     /// Contents of the volume.
     pub counts: Counts,
+}
+
+/// The superblock that a caller chose with [`Options::superblock`](crate::Options::superblock).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChosenSuperblock {
+    /// Its block.
+    pub block: u64,
+    /// Whether the primary superblock and its descriptors can be used.
+    pub primary_is_usable: bool,
+}
+
+/// The state of a native volume with errors.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NativeState {
+    /// Whether the newest generation cannot be mounted.
+    pub unreadable: bool,
+    /// Whether there was no volume to check above its map.
+    pub unchecked: bool,
+    /// Whether it has the mark of a volume in use without consistency, so that it cannot be rolled back to a snapshot.
+    pub unordered: bool,
+    /// The number of snapshots that were read.
+    pub snapshots: usize,
+    /// The newest snapshot without errors.
+    pub intact: Option<String>,
+    /// The newest snapshot that can be mounted, whatever other errors it has.
+    pub mountable: Option<String>,
+    /// The blocks of the device and of the volume, where the device has fewer.
+    pub truncated: Option<(u64, u64)>,
+    /// The possible repair; `None` where it was not determined, as on a volume in use.
+    pub remedy: Option<Remedy>,
+}
+
+/// The repair of a native volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    /// None is possible.
+    Nothing,
+    /// [`Repair::Safe`] removes all errors.
+    Safe,
+    /// [`Repair::All`] rewrites a damaged superblock; other errors remain.
+    Superblock,
+    /// [`Repair::All`] returns to this generation, which has no errors.
+    Generation(u64),
 }
 
 /// One problem as the report shows it.
@@ -302,6 +351,8 @@ impl Report {
             not_looked_at: Vec::new(),
             stopped_at: None,
             goes_back: false,
+            native: None,
+            chosen: None,
             mounted: false,
             asked: Repair::No,
             scan,
@@ -335,9 +386,14 @@ impl Report {
         self.not_looked_at.extend(parts);
     }
 
+    /// Whether it is on a native volume whose newest generation has no volume that can be checked.
+    pub(crate) fn is_unchecked(&self) -> bool {
+        self.native.as_ref().is_some_and(|state| state.unchecked)
+    }
+
     /// Whether the check was aborted, so that there may be further problems.
     #[must_use]
     pub fn cut_short(&self) -> bool {
-        self.exit & exit::OPERATIONAL != 0 && self.not_looked_at.is_empty()
+        self.is_unchecked() || self.exit & exit::OPERATIONAL != 0 && self.not_looked_at.is_empty()
     }
 }

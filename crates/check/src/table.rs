@@ -336,7 +336,8 @@ impl Code {
 
 /// The placeholders a text may contain. Each is a field of [`crate::problem::Problem`]; `{found:x}` and `{expected:x}`
 /// are the same numbers in hexadecimal, `{found:o}` in octal, `{found:date}` a time in seconds since 1970 as a date,
-/// `{found:type}` and `{expected:type}` the number of a file type in a directory entry as a word.
+/// `{found:type}` and `{expected:type}` the number of a file type in a directory entry as a word; the last three are
+/// numbers with a noun, as `1 transaction` or `2 transactions`.
 pub const PLACEHOLDERS: &[&str] = &[
     "inode",
     "dir",
@@ -354,6 +355,9 @@ pub const PLACEHOLDERS: &[&str] = &[
     "count",
     "name",
     "path",
+    "count:transactions",
+    "count:multiply-claimed blocks",
+    "found:other files",
 ];
 
 impl fmt::Display for Code {

@@ -4,7 +4,7 @@
 use extant_check::Repair;
 use extant_check::problem::{Limits, Problem, Problems};
 use extant_check::render::{UNKNOWN, escape, sentence, verdict, write_text};
-use extant_check::report::{Counts, Report, Scan};
+use extant_check::report::{ChosenSuperblock, Counts, NativeState, Remedy, Report, Scan};
 use extant_check::table::{Code, PLACEHOLDERS, Phase, Severity, markdown};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 use proptest::prelude::*;
@@ -243,7 +243,8 @@ fn text_for_people_and_scripts() {
     let broken = text(&report([link, Problem::new(Code::UuidMissing)]));
     assert!(broken.contains("Inode 12: link count is 2, should be 1. Path: /a\\nb\n"), "{broken}");
     assert!(broken.contains("\nv.img: ********** WARNING: Filesystem still has errors **********\n"), "{broken}");
-    assert!(broken.ends_with("v.img: 1 error found, none repaired; run with -fp to repair.\n"), "{broken}");
+    assert!(broken.contains("\nnote: ") && !broken.contains("note: Inode 12"), "{broken}");
+    assert!(broken.ends_with("v.img: 1 error and 1 note found, none repaired; run with -fp to repair.\n"), "{broken}");
     let order = ["Pass 0", "no UUID", "Pass 1", "Pass 4", "Inode 12", "Pass 5", "WARNING", "files ("];
     assert!(order.map(|part| broken.find(part)).is_sorted(), "{broken}");
     assert!(order.iter().all(|part| broken.contains(part)), "{broken}");
@@ -258,7 +259,7 @@ fn verdicts() {
     for (report, said) in [
         (report([]), "No errors found."),
         (report([note()]), "No errors found; 1 note."),
-        (report([link(), note()]), "1 error found, none repaired; run with -fp to repair."),
+        (report([link(), note()]), "1 error and 1 note found, none repaired; run with -fp to repair."),
         (
             Report { mounted: true, ..report([link(), link()]) },
             "2 errors found, none repaired; unmount it first, then run `extant check -fp`.",
@@ -269,22 +270,22 @@ fn verdicts() {
         ),
         (
             Report { format: "extant".into(), ..report([Problem::new(Code::NativeStructureWrong)]) },
-            "1 error found, none repaired; damage of a native volume cannot be repaired: roll back to a snapshot, or copy \
-             the data off.",
+            "1 error found, none repaired; damage of a native volume cannot be repaired: copy the data off, or roll \
+             back to a snapshot without errors, if there is one.",
         ),
         (
             Report { format: "extant".into(), ..report([Problem::new(Code::InodeUnattached)]) },
-            "1 error found, none repaired; -fy repairs it only where the generation before is intact: copy off first what \
-             can be read.",
+            "1 error found, none repaired; first copy off what can be read, then run -fy: it returns to the previous \
+             generation if that is intact.",
         ),
         (
             Report { format: "extant".into(), asked: Repair::All, ..report([Problem::new(Code::InodeUnattached)]) },
-            "1 error found, none repaired; damage of a native volume cannot be repaired: roll back to a snapshot, or copy \
-             the data off.",
+            "1 error found, none repaired; damage of a native volume cannot be repaired: copy the data off, or roll \
+             back to a snapshot without errors, if there is one.",
         ),
         (
             report([Problem::new(Code::SuperblockTryBackup), Problem::new(Code::LinkCountWrong)]),
-            "1 error found, none repaired; run with -fy to repair.",
+            "1 error and 1 note found, none repaired; run with -fy to repair.",
         ),
         (
             Report { asked: Repair::Safe, ..report([Problem::new(Code::InodeUnattached)]) },
@@ -306,6 +307,63 @@ fn verdicts() {
     ] {
         assert_eq!(verdict(&report), said);
     }
+}
+
+/// The next step for a native volume names what works: a repair, a snapshot without errors, or a snapshot that can be
+/// mounted.
+#[test]
+fn verdicts_on_damaged_native_volumes() {
+    let state = NativeState { snapshots: 2, remedy: Some(Remedy::Nothing), ..NativeState::default() };
+    let name = || Some("tuesday".to_owned());
+    for (state, said) in [
+        (NativeState { remedy: Some(Remedy::Safe), ..state.clone() }, "run with -fp to repair."),
+        (
+            NativeState { remedy: Some(Remedy::Generation(5)), unreadable: true, ..state.clone() },
+            "run with -fy to repair: it returns to generation 5, and later changes are lost.",
+        ),
+        (NativeState { intact: name(), ..state.clone() }, "roll back to the snapshot tuesday, which has no errors."),
+        (state.clone(), "all its snapshots have errors as well, so remove the damaged files, or copy the data off."),
+        (NativeState { snapshots: 0, ..state.clone() }, "so remove the damaged files, or copy the data off."),
+        (
+            NativeState { unreadable: true, mountable: name(), ..state.clone() },
+            "which can be mounted with `extant mount -o ro,snapshot=tuesday`.",
+        ),
+        (NativeState { unreadable: true, ..state.clone() }, "restore the data from a backup."),
+        (
+            NativeState { truncated: Some((786_432, 1_048_576)), ..state },
+            "get a complete copy of it: the image has 786432 blocks, the volume 1048576.",
+        ),
+    ] {
+        let damage = report([Problem::new(Code::NativeStructureWrong)]);
+        let verdict = verdict(&Report { format: "extant".into(), native: Some(state), ..damage });
+        assert!(verdict.starts_with("1 error found, none repaired; ") && verdict.ends_with(said), "{verdict}");
+    }
+}
+
+/// With a chosen superblock, the command that repairs needs it, too, unless it is not needed at all.
+#[test]
+fn verdicts_with_a_chosen_superblock() {
+    for (primary_is_usable, said) in [
+        (false, "; run with -fy -b 32768 to repair."),
+        (true, "; the primary superblock is usable: omit -b, as only -fy -b 32768 repairs, and replaces the primary."),
+    ] {
+        let chosen = Some(ChosenSuperblock { block: 32_768, primary_is_usable });
+        let verdict = verdict(&Report { chosen, ..report([Problem::new(Code::LinkCountWrong)]) });
+        assert!(verdict.ends_with(said), "{verdict}");
+    }
+}
+
+/// Numbers in texts have a noun in the right form.
+#[test]
+fn numbers_have_plurals() {
+    let sharing = |blocks, files| {
+        let problem = Problem::new(Code::FileSharesBlocks).inode(InodeNo(12)).name("/a");
+        sentence(&problem.count(blocks).found(files))
+    };
+    assert_eq!(sharing(1, 1), "Inode 12 has 1 multiply-claimed block, shared with 1 other file: /a.");
+    assert_eq!(sharing(3, 2), "Inode 12 has 3 multiply-claimed blocks, shared with 2 other files: /a.");
+    let journal = sentence(&Problem::new(Code::JournalNotReplayed).count(1));
+    assert!(journal.contains("(1 transaction)"), "{journal}");
 }
 
 /// The message for a volume in use recommends to unmount it before a repair, whatever was found.
@@ -333,7 +391,7 @@ fn verdicts_on_volumes_in_use() {
     let damaged = Report { format: "extant".into(), ..report([Problem::new(Code::NativeSuperblockDamaged)]) };
     assert!(verdict(&damaged).ends_with("; run with -fp to repair."), "{}", verdict(&damaged));
     let goes_back = verdict(&Report { goes_back: true, ..damaged.clone() });
-    assert!(goes_back.contains("; -fy repairs it only where"), "{goes_back}");
+    assert!(goes_back.contains("then run -fy: it returns to the previous generation"), "{goes_back}");
     let in_use = verdict(&Report { mounted: true, ..damaged });
     assert!(in_use.ends_with("; unmount it first, then run `extant check -fp`."), "{in_use}");
     let both = report([Problem::new(Code::InodeUnattached), Problem::new(Code::NativeStructureWrong)]);

@@ -1,9 +1,10 @@
 //! Damaged blocks that snapshots of a native volume pin: the check finds the damage, and names the snapshot.
 
 use blockdev::{BlockDevice, MemoryDevice};
+use check::render::verdict;
 use check::report::Report;
 use check::{Glance, InUse, Options, Refusal, Repair, check, check_in_use, repair};
-use format::native::map::{DiskEntry, ENTRIES, Entry, Node, Position};
+use format::native::map::{BlockKind, DiskEntry, ENTRIES, Entry, Node, Position};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
 use format::native::{chunk_table, snapshots};
@@ -197,7 +198,7 @@ fn a_damaged_list_is_found() {
     let (sb, _) = newest(&device);
     let (_, physical) = list(&device, &sb);
     flip(&device, physical * BLOCK + 300);
-    found(&device, &format!("Block {physical} of the device: it does not match"));
+    found(&device, &format!("Block {physical} of the device does not match"));
 }
 
 #[test]
@@ -307,7 +308,7 @@ fn in_use_both_superblocks_are_looked_at_before_and_after() {
     let what = InUse { snapshot: b"s1", before: &before, alone: false };
     let report = check_in_use("volume", &*intact, &what, &Options::default(), &()).expect("the snapshot");
     assert!(
-        !report.clean && texts(&report)[1].contains("creating the snapshot for this check overwrote it"),
+        !report.clean && texts(&report)[1].contains("Creating the snapshot for this check overwrote it"),
         "{:?}",
         texts(&report)
     );
@@ -320,7 +321,6 @@ fn entries_that_say_something_else_are_found() {
     let (sb, _) = newest(&intact);
     let (entries, _) = walk(&intact, &sb, &sb.root);
     let of = |kind| entries.iter().find(|(_, entry)| entry.kind == kind).copied();
-    use format::native::map::BlockKind;
     let (index, directory) = of(BlockKind::Directory).expect("a directory");
     let owner = directory.owner;
     for (entry, wanted) in [
@@ -383,10 +383,72 @@ fn a_volume_left_without_consistency_is_marked_clean() {
     drop(volume);
     assert!(open().is_err(), "it was not unmounted");
     found(&device, "in use without consistency");
+    let said = verdict(&checked(&device));
+    assert!(said.ends_with("; run with -fp to repair."), "{said}");
     let report = repaired(&device, Repair::Safe);
     assert!(report.repaired && report.exit == 1, "{:?}", report.problems);
+    assert!(report.problems.iter().any(|p| p.fixed && p.code.repair() == "mark removed."), "{:?}", report.problems);
     assert!(checked(&device).clean);
     open().expect("opening").unmount().expect("unmounting");
+}
+
+/// A directory block of the newest generation whose presence in the maps of the snapshots is as asked.
+fn block_of_the_newest(device: &MemoryDevice, in_snapshots: bool) -> u64 {
+    let (sb, _) = newest(device);
+    let maps = [b"s0", b"s1"].map(|name| {
+        let (snapshots, _) = list(device, &sb);
+        let snapshot = snapshots.into_iter().find(|snapshot| snapshot.name == name).expect("a snapshot");
+        walk(device, &sb, &snapshot.root).0
+    });
+    let logged = |index: u64| sb.map_log.iter().any(|(other, _)| *other == index);
+    let (entries, _) = walk(device, &sb, &sb.root);
+    let fits = |index: &u64, entry: &Entry| {
+        let present = |map: &Vec<(u64, Entry)>| map.iter().any(|(_, other)| other.physical == entry.physical);
+        let is_directory = entry.kind == BlockKind::Directory;
+        is_directory && !logged(*index) && maps.iter().all(|map| present(map) == in_snapshots)
+    };
+    entries.into_iter().find(|(index, entry)| fits(index, entry)).expect("a block").1.physical
+}
+
+/// The next step after damage names the newest snapshot without errors, or says that there is none.
+#[test]
+fn the_verdict_names_a_snapshot_without_errors() {
+    let intact = volume();
+    for (in_snapshots, wanted) in [
+        (false, "roll back to the snapshot s1, which has no errors."),
+        (true, "all its snapshots have errors as well, so remove the damaged files, or copy the data off."),
+    ] {
+        let device = copy(&intact);
+        flip(&device, block_of_the_newest(&intact, in_snapshots) * BLOCK + 2000);
+        let said = verdict(&checked(&device));
+        assert!(said.ends_with(wanted), "{said}");
+    }
+}
+
+/// Where neither the newest generation nor the one before can be read, the verdict names a snapshot that can be
+/// mounted.
+#[test]
+fn the_verdict_on_an_unreadable_volume_names_a_snapshot_to_mount() {
+    let intact = volume();
+    let (sb, at) = newest(&intact);
+    let first =
+        |root: &Entry| walk(&intact, &sb, root).0.into_iter().find(|(index, _)| *index == 0).expect("a superblock").1;
+    let logged = sb.map_log.iter().find(|(index, _)| *index == 0).and_then(|(_, entry)| *entry);
+    let physical = logged.unwrap_or_else(|| first(&sb.root)).physical;
+    let snapshot = list(&intact, &sb).0.into_iter().find(|snapshot| snapshot.name == b"s1").expect("the snapshot");
+    let device = Arc::new(copy(&intact));
+    device.write(physical * BLOCK, &[0; BLOCK as usize]).expect("writing");
+    flip(&device, (1 - at) * BLOCK + 100);
+    let report = checked(&device);
+    assert_eq!((report.exit, report.format.as_str()), (4, "extant"));
+    let said = verdict(&report);
+    if first(&snapshot.root).physical == physical {
+        assert!(!said.contains("snapshot=s1"), "{said}");
+        return;
+    }
+    assert!(said.ends_with("`extant mount -o ro,snapshot=s1`."), "{said}");
+    let options = OpenOptions { snapshot: Some(b"s1".to_vec()), ..OpenOptions::default() };
+    Volume::open(device as Arc<dyn BlockDevice>, &options).expect("the snapshot");
 }
 
 #[test]
@@ -396,8 +458,10 @@ fn a_damaged_generation_is_replaced_by_the_one_before() {
     let older = NativeSuperblock::parse(&block(&device, 1 - at)).expect("the one before");
     assert!(older.generation < sb.generation);
     flip(&device, sb.root.physical * BLOCK + 5);
-    let report = check("volume", &*device, &Options::default(), &());
-    assert!(!report.is_ok_and(|report| report.clean));
+    let said = verdict(&checked(&device));
+    let back =
+        format!("run with -fy to repair: it returns to generation {}, and later changes are lost.", older.generation);
+    assert!(said.ends_with(&back), "{said}");
     // this loses the newest changes, so it is not done by default
     let safe = repair(
         "volume",
@@ -429,12 +493,12 @@ fn a_map_without_a_volume_above_it_is_damage() {
     let unmapped = Arc::new(copy(&intact));
     set_root(&unmapped, rewrite_entry(&unmapped, sb.root, 0, None));
     for (device, wanted) in [
-        (&zeroed, format!("block {} of the device: the superblock of the volume above the map", first.physical)),
+        (&zeroed, format!("Block {} of the device: the superblock of the volume above the map", first.physical)),
         (&unmapped, "the map leads to no superblock".to_owned()),
     ] {
-        let refused = check("volume", &**device, &Options::default(), &()).expect_err("there is no volume");
-        assert!(refused.sentence.starts_with("a damaged native volume: "), "{refused}");
-        assert!(refused.sentence.contains(&wanted), "{refused}");
+        found(device, &wanted);
+        let report = checked(device);
+        assert_eq!((report.exit, report.format.as_str()), (4, "extant"));
         let safe = Options { repair: Repair::Safe, ..Options::default() };
         let outcome = repair("volume", &(Arc::clone(device) as Arc<dyn BlockDevice>), &safe, &(), None);
         assert!(!outcome.is_ok_and(|report| report.clean) && newest(device).0.generation == sb.generation);
@@ -451,7 +515,6 @@ fn a_map_without_a_volume_above_it_is_damage() {
 /// A fault that does not prevent a mount is no reason to drop the newest changes.
 #[test]
 fn a_small_fault_costs_no_generation() {
-    use format::native::map::BlockKind;
     let intact = volume();
     let (sb, _) = newest(&intact);
     let (entries, _) = walk(&intact, &sb, &sb.root);
@@ -495,7 +558,7 @@ fn a_superblock_of_which_enough_is_left_is_restored() {
         with(NativeSuperblock { layout: long, ..sb.clone() }),
     ];
     for (n, device) in devices.into_iter().enumerate() {
-        found(&device, &format!("generation {} is lost", sb.generation));
+        found(&device, &format!("It contained generation {}, and can be completed with", sb.generation));
         let report = repaired(&device, Repair::All);
         assert!(report.exit == 1, "{n}: {:?}", report.problems);
         assert!(checked(&device).clean, "{n}");
@@ -718,7 +781,7 @@ fn what_lies_in_a_reserved_block_is_found() {
     let physical = format::native::HEAD.end - 1;
     device.write(physical * BLOCK, &block(&intact, entry.physical)).expect("writing");
     set_root(&device, moved(&device, sb.root, *index, physical));
-    found(&device, &format!("Block {physical} of the device: it is reserved, but an entry leads to it"));
+    found(&device, &format!("Block {physical} of the device is reserved, but an entry leads to it"));
 
     let device = copy(&intact);
     device.write(at * BLOCK, &NativeSuperblock { reserved: false, ..sb }.to_bytes()).expect("writing");

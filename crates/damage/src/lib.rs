@@ -80,6 +80,9 @@ pub const NOT_MADE: &[(u32, &str)] = &[
     (0x0E_0013, "the volume has no structures of that format"),
     (0x0E_0020, "the volume has no structures of that format"),
     (0x0E_0021, "the volume has no structures of that format"),
+    (0x0E_0022, "the volume has no structures of that format"),
+    (0x0E_0023, "the volume has no structures of that format"),
+    (0x0E_0024, "the volume has no structures of that format"),
     (0x04_0006, "it takes a directory with more than 65 000 subdirectories"),
     (0x04_0007, "it takes a directory with more than 65 000 subdirectories"),
 ];

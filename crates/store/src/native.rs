@@ -87,11 +87,11 @@ fn lacks(blocks: &[u8], in_force: &NativeSuperblock, copy: u64) -> Option<&'stat
     }
     match in_force.number_of(other) {
         Some(number) if number > in_force.generation => Some(
-            "the superblock of a newer generation is damaged, so its changes are missing; run `extant check` to repair it",
+            "the superblock of a newer generation is damaged, so its changes are missing; run `extant check -fp` to repair it",
         ),
         // the next generation overwrites it, and nothing is missing
         Some(_) => None,
-        None => Some("one of its superblocks is damaged and may be the newer one; run `extant check` to repair it"),
+        None => Some("one of its superblocks is damaged and may be the newer one; run `extant check -fp` to repair it"),
     }
 }
 

@@ -8,6 +8,10 @@ use format::native::superblock::{COPIES, NativeSuperblock};
 /// The error where neither of them is valid.
 pub(super) const NONE_LEFT: &str = "both superblocks of the native volume are damaged, and it has no other copies";
 
+/// The words for a superblock whose content can be reconstructed, and for one that was.
+pub(super) const COMPLETE: &str = "and can be completed with";
+pub(super) const COMPLETED: &str = "and was completed with";
+
 /// The blocks of both superblocks, each read individually; zeros for one that cannot be read.
 pub(super) fn read(device: &dyn BlockDevice) -> Vec<u8> {
     let mut blocks = vec![0; (COPIES * SIZE) as usize];
@@ -97,8 +101,8 @@ pub(super) fn overwritten(
     lost.then_some((other, found.generation))
 }
 
-/// The damage to the inactive superblock, and its block. A write torn by a crash is not damage, as the next write
-/// replaces it, unless the superblock can be restored.
+/// The damage to the inactive superblock as the end of a sentence, and its block. A write torn by a crash is not damage,
+/// as the next write replaces it, unless the superblock can be restored.
 pub(super) fn damage(
     device: &dyn BlockDevice,
     blocks: &[u8],
@@ -110,25 +114,25 @@ pub(super) fn damage(
     let generation = active.generation;
     let (error, number) = match NativeSuperblock::parse(block) {
         Ok(found) if found.generation > generation => {
-            ("it leads to no map that can be read".to_owned(), Some(found.generation))
+            ("it refers to no map that can be read".to_owned(), Some(found.generation))
         }
         Ok(found) if (found.uuid, found.layout) != (active.uuid, active.layout) => {
-            return Some((other, "it belongs to another volume".to_owned()));
+            return Some((other, "(it belongs to another volume)".to_owned()));
         }
         Ok(_) => return None,
         Err(_) if active.may_be_torn(block) && restored(device, blocks, active, at).is_none() => return None,
+        Err(format::Error::Corrupt { what, .. }) => (what.to_owned(), active.number_of(block)),
         Err(error) => (error.to_string(), active.number_of(block)),
     };
-    let lost = match number {
-        Some(number) if number > generation => {
-            let back = restored(device, blocks, active, at)
-                .map_or_else(String::new, |(_, lacks)| format!("; it would be complete with {lacks}"));
-            format!("generation {number} is lost, the volume is at generation {generation}{back}")
+    let lost = match (restored(device, blocks, active, at), number) {
+        (Some((found, lacks)), _) => format!("It contained generation {}, {COMPLETE} {lacks}", found.generation),
+        (None, Some(number)) if number > generation => {
+            format!("It contained a newer generation: generation {number} is lost, the volume is at {generation}")
         }
-        Some(number) => {
-            format!("it was the superblock of generation {number}; generation {generation} has no fallback")
+        (None, Some(number)) => {
+            format!("It contained generation {number}, so generation {generation} has no spare copy")
         }
-        None => format!("whether a generation after {generation} is lost is unknown"),
+        (None, None) => format!("Changes newer than generation {generation} may be lost"),
     };
-    Some((other, format!("{error}; {lost}")))
+    Some((other, format!("({error}). {lost}")))
 }

@@ -3,7 +3,7 @@
 //! Blocks that belong to an inode are checked when they are read ([`Identities::check`]); blocks of the groups, and
 //! entries of unused blocks, at the end ([`Identities::check_rest`]).
 
-use super::layer::{PhysicalLayer, Version};
+use super::layer::{PhysicalLayer, Version, wrong_structure};
 use crate::context::Context;
 use crate::problem::{Problem, Problems};
 use crate::system_zone;
@@ -67,8 +67,12 @@ impl<'a> Identities<'a> {
             }
         });
         if let Some(physical) = first {
-            let what = format!("the map leads to it and to {} more, and nothing of the volume uses them", unused - 1);
-            ctx.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(physical)).name(what));
+            let what = match unused - 1 {
+                0 => format!("block {physical} of the device, but nothing in the volume uses it"),
+                1 => format!("block {physical} of the device and 1 more, but nothing in the volume uses them"),
+                more => format!("block {physical} of the device and {more} more, but nothing in the volume uses them"),
+            };
+            ctx.report(Problem::new(Code::NativeBlockUnused).block(FsBlock(physical)).name(what));
         }
     }
 }
@@ -81,7 +85,7 @@ fn compare(problems: &Problems, index: u64, entry: &Entry, kinds: &[BlockKind], 
     let is = kinds.first().map_or_else(String::new, |kind| of(*kind, owner));
     let said = of(entry.kind, entry.owner);
     let what = format!("its entry, of index {index}, says that it is {said}, and it is {is}");
-    problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(entry.physical)).name(what));
+    problems.report(wrong_structure(entry.physical, &what));
 }
 
 fn of(kind: BlockKind, owner: u32) -> String {

@@ -7,7 +7,7 @@ use format::native::chunk_table::Chunk;
 use format::native::map::{ENTRIES, Entry, Node};
 use format::native::superblock::NativeSuperblock;
 use format::native::{BLOCK_SIZE, Layout};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 pub(super) const SIZE: u64 = BLOCK_SIZE as u64;
@@ -27,6 +27,12 @@ pub(crate) struct PhysicalLayer {
     /// Why the newest generation cannot be read: block and description of the error in its map, or in a block that
     /// every mount reads.
     pub(crate) unreadable: Option<(u64, String)>,
+    /// The blocks of such errors, of whichever version.
+    pub(super) no_mount: BTreeSet<u64>,
+    /// The snapshots with errors of their own, by name.
+    pub(super) faulty: BTreeSet<String>,
+    /// The blocks of the device and of the volume, where the device has fewer.
+    pub(crate) truncated: Option<(u64, u64)>,
     /// The damaged one of the two superblocks: its block, and a description.
     pub(super) damaged: Option<(u64, String)>,
     /// The superblock of a later generation that a torn write left, where that generation is not intact: its block and
@@ -85,6 +91,11 @@ pub(super) fn entry_of(nodes: &Nodes, layout: &Layout, root: &Entry, index: u64)
 }
 
 impl Version {
+    /// The identity of its map, without a map log.
+    pub(super) fn root_name(&self) -> (u64, u32) {
+        (self.root.physical, self.root.checksum)
+    }
+
     /// A newest generation with this root and no other data yet.
     pub(super) fn of_root(root: Entry) -> Self {
         Self { name: None, root, map_log: MapLog::new(), chunks: Vec::new(), taken: Vec::new() }
@@ -92,6 +103,19 @@ impl Version {
 
     pub(super) fn entry(&self, nodes: &Nodes, layout: &Layout, index: u64) -> Option<Entry> {
         self.map_log.get(&index).copied().unwrap_or_else(|| entry_of(nodes, layout, &self.root, index))
+    }
+}
+
+/// The problem of a wrong block of the device. A description that begins with `it` continues the sentence.
+pub(crate) fn wrong_structure(physical: u64, what: &str) -> Problem {
+    Problem::new(Code::NativeStructureWrong).block(FsBlock(physical)).name(predicate(what))
+}
+
+/// The description of an error after the words "block N of the device".
+pub(super) fn predicate(what: &str) -> String {
+    match what.strip_prefix("it ") {
+        Some(rest) => format!(" {rest}"),
+        None => format!(": {what}"),
     }
 }
 
@@ -127,18 +151,59 @@ impl PhysicalLayer {
             let problem = Problem::new(Code::NativeSuperblockTorn).block(FsBlock(physical));
             problems.report(problem.found(generation).expected(self.superblock.generation));
         }
+        if self.superblock.unordered {
+            problems.report(Problem::new(Code::NativeNotUnmounted));
+        }
+        if let Some((device, volume)) = self.truncated {
+            problems.report(Problem::new(Code::NativeTruncated).found(device).expected(volume));
+        }
         let mut wrong = self.wrong.clone();
         wrong.sort_unstable();
         wrong.dedup();
         for (physical, what) in wrong {
-            problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(physical)).name(what));
+            problems.report(wrong_structure(physical, &what));
         }
     }
 
+    /// Whether there are errors other than the mark of a volume that was in use without consistency.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.unreadable.is_some() || self.truncated.is_some() || !self.wrong.is_empty()
+    }
+
     /// The snapshots whose volumes are checked besides the newest generation: those that differ from it and from all
-    /// before them in the list.
-    pub(crate) fn others(&self) -> Vec<&Version> {
-        let mut seen = HashSet::from([(self.live.root.physical, self.live.root.checksum)]);
-        self.snapshots.iter().filter(|version| seen.insert((version.root.physical, version.root.checksum))).collect()
+    /// before them in the list. One with the map of a newest generation that has changes in its map log is checked only
+    /// where that has errors.
+    pub(crate) fn others(&self, newest_is_clean: bool) -> Vec<&Version> {
+        let mut seen = HashSet::new();
+        if newest_is_clean || self.live.map_log.is_empty() {
+            seen.insert(self.live.root_name());
+        }
+        self.snapshots.iter().filter(|version| seen.insert(version.root_name())).collect()
+    }
+
+    /// Whether no error lies in a block that a snapshot uses.
+    pub(super) fn is_intact(&self, snapshot: &Version) -> bool {
+        let wrong: HashSet<u64> = self.wrong.iter().map(|(physical, _)| *physical).collect();
+        let named = snapshot.name.as_ref().is_some_and(|name| self.faulty.contains(name));
+        let mut intact = !named && self.truncated.is_none();
+        let mut above = vec![(0u64, snapshot.root)];
+        for level in (0..self.superblock.layout.levels()).rev() {
+            let mut below = Vec::new();
+            for (number, entry) in above {
+                let node = self.nodes.get(&NodeName::new(&entry, level, number));
+                intact &= node.is_some() && !wrong.contains(&entry.physical);
+                let present = node.into_iter().flat_map(Node::present);
+                below.extend(present.map(|(slot, entry)| (number << BITS | slot as u64, entry)));
+            }
+            above = below;
+        }
+        intact && !above.iter().any(|(_, entry)| wrong.contains(&entry.physical))
+    }
+
+    /// Whether the blocks of a snapshot that every mount reads are intact.
+    pub(super) fn can_be_mounted(&self, snapshot: &Version) -> bool {
+        let damaged = |entry: Entry| self.no_mount.contains(&entry.physical);
+        self.entry(snapshot, 0).is_some()
+            && !(0..self.superblock.layout.front()).any(|index| self.entry(snapshot, index).is_some_and(damaged))
     }
 }

@@ -6,7 +6,7 @@
 //! Only the superblocks are read in their current state. Creating a snapshot rewrites the older one, so they are also
 //! read before.
 
-use super::layer::{PhysicalLayer, Version};
+use super::layer::{PhysicalLayer, Version, predicate};
 use super::reader::Reader;
 use super::{copies, read_listed};
 use crate::render::escape;
@@ -39,7 +39,7 @@ impl Glance {
             let blocks = copies::read(device);
             damaged = match NativeSuperblock::newest(&blocks) {
                 Ok((superblock, at)) => copies::damage(device, &blocks, &superblock, at),
-                Err(e) => Some((0, format!("{}: {e}", copies::NONE_LEFT))),
+                Err(e) => Some((0, format!("({}: {e})", copies::NONE_LEFT))),
             };
             if damaged.is_none() {
                 break;
@@ -81,7 +81,7 @@ pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<
     let damaged = Glance::of(device).damaged;
     let healed = || {
         let (block, how) = what.before.damaged.clone()?;
-        Some((block, format!("{how}; creating the snapshot for this check overwrote it")))
+        Some((block, format!("{how}. Creating the snapshot for this check overwrote it")))
     };
     Ok(PhysicalLayer { damaged: damaged.or_else(healed), ..below })
 }
@@ -127,7 +127,7 @@ fn try_list(device: &dyn BlockDevice) -> Result<(NativeSuperblock, Vec<Snapshot>
     }
     let list = reader.list(&live, Some(superblock.snapshots));
     match reader.wrong.pop() {
-        Some((physical, what)) => Err(format!("block {physical} of the device: {what}")),
+        Some((physical, what)) => Err(format!("block {physical} of the device{}", predicate(&what))),
         // all checksums on the path were right, so the list belongs to this generation
         None => Ok((superblock, list)),
     }

@@ -88,6 +88,8 @@ fn apart(reader: &mut Reader<'_>, bitmaps: &mut Bitmaps, chunk: u32, versions: &
     }
     let both = std::array::from_fn(|word| metadata[word] & content[word]);
     for block in set_in(chunk, both) {
+        // the file data of any of them may have been overwritten
+        versions.iter().for_each(|(version, _)| reader.faulty.extend(version.name.clone()));
         reader.wrong(block, "one generation has metadata there, another one file data");
     }
 }

@@ -28,6 +28,10 @@ pub(super) struct Reader<'a> {
     pub(super) wrong: Vec<(u64, String)>,
     /// As [`PhysicalLayer::unreadable`].
     pub(super) unreadable: Option<(u64, String)>,
+    /// As [`PhysicalLayer::no_mount`].
+    pub(super) no_mount: BTreeSet<u64>,
+    /// As [`PhysicalLayer::faulty`].
+    pub(super) faulty: BTreeSet<String>,
     pub(super) nodes: Nodes,
     /// Leaves whose entries were checked.
     pub(super) checked: HashSet<NodeName>,
@@ -71,6 +75,8 @@ impl<'a> Reader<'a> {
             snapshot: None,
             wrong: Vec::new(),
             unreadable: None,
+            no_mount: BTreeSet::new(),
+            faulty: BTreeSet::new(),
             nodes: HashMap::new(),
             checked: HashSet::new(),
             led: BTreeMap::new(),
@@ -106,6 +112,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn wrong(&mut self, physical: u64, what: impl Into<String>) {
         let what = what.into();
+        self.faulty.extend(self.snapshot.clone());
         self.wrong.push((
             physical,
             match &self.snapshot {
@@ -118,6 +125,7 @@ impl<'a> Reader<'a> {
     /// Records an error in a block that every mount needs.
     pub(super) fn no_mount(&mut self, physical: u64, what: impl Into<String>) {
         let what = what.into();
+        self.no_mount.insert(physical);
         if self.snapshot.is_none() {
             self.unreadable.get_or_insert_with(|| (physical, what.clone()));
         }
@@ -128,9 +136,11 @@ impl<'a> Reader<'a> {
     pub(super) fn snapshot(&mut self, name: String, record: &Snapshot, newest: u64) -> Version {
         let Snapshot { root, generation, chunks, .. } = *record;
         if generation >= newest {
+            self.faulty.insert(name.clone());
             self.wrong(root.physical, format!("the generation of snapshot {name} is newer than the volume's"));
         }
         if generation != root.generation {
+            self.faulty.insert(name.clone());
             let what = format!("the record of snapshot {name} has generation {generation}, but its map has another");
             self.wrong(root.physical, what);
         }
@@ -451,7 +461,7 @@ fn no_superblock(position: Position, bytes: &[u8]) -> Option<String> {
     }
 }
 
-pub(super) const MISMATCH: &str = "it does not match the checksum in the entry that leads to it";
+pub(super) const MISMATCH: &str = "it does not match the checksum recorded for it";
 pub(super) const LATER: &str = "its generation is later than that of the block that leads to it";
 pub(super) const RESERVED: &str = "it is reserved, but an entry leads to it";
 pub(super) const RESERVED_CHUNK: &str = "a chunk with a reserved block is part of the metadata regions";

@@ -13,141 +13,165 @@
 //! Each is one write of a superblock, to the inactive block.
 
 use super::copies;
-use super::layer::SIZE;
+use super::layer::{SIZE, predicate};
 use crate::checker::Checker;
 use crate::options::{Refusal, Repair};
 use crate::problem::Problem;
-use crate::report::{Report, Reported, exit};
+use crate::report::{Remedy, Report, Reported, exit};
 use crate::table::{Code, Severity};
 use blockdev::BlockDevice;
 use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 
-/// Checks a native volume and repairs what [`Options::repair`] allows.
+/// Checks a native volume and determines the possible repair.
+///
+/// # Errors
+/// [`Refusal`] where no generation can be checked.
+pub(crate) fn check(checker: Checker<'_>) -> Result<Report, Refusal> {
+    let outcome = checker.check();
+    if is_settled(&outcome) {
+        return outcome;
+    }
+    let planned = plan(checker, &outcome);
+    with_remedy(checker, outcome, planned.as_ref())
+}
+
+/// Checks a native volume and repairs what [`Options::repair`](crate::Options::repair) allows.
 ///
 /// # Errors
 /// [`Refusal`] where no generation can be checked, and where the device fails.
 pub(crate) fn repair(checker: Checker<'_>) -> Result<Report, Refusal> {
     let Checker { device, options, .. } = checker;
     let outcome = checker.check();
-    if matches!(&outcome, Ok(report) if report.clean || report.exit & exit::CANCELLED != 0)
-        || matches!(&outcome, Err(refusal) if refusal.is_cancelled())
-        || options.repair == Repair::No
-    {
+    if is_settled(&outcome) {
         return outcome;
     }
+    let planned = plan(checker, &outcome);
+    match planned {
+        Some(plan)
+            if options.repair == Repair::All || options.repair == Repair::Safe && plan.remedy == Remedy::Safe =>
+        {
+            write(device, plan.at, &plan.superblock)?;
+            Ok(plan.report)
+        }
+        planned => with_remedy(checker, outcome, planned.as_ref()),
+    }
+}
+
+/// Whether there is nothing to repair: the volume is clean, or the check was cancelled.
+fn is_settled(outcome: &Result<Report, Refusal>) -> bool {
+    match outcome {
+        Ok(report) => report.clean || report.exit & exit::CANCELLED != 0,
+        Err(refusal) => refusal.is_cancelled(),
+    }
+}
+
+/// The outcome of a check with the repair that is possible and was not made.
+fn with_remedy(
+    checker: Checker<'_>,
+    outcome: Result<Report, Refusal>,
+    planned: Option<&Plan>,
+) -> Result<Report, Refusal> {
+    let mut report = outcome?;
+    if checker.progress.cancelled() {
+        report.cancel();
+    }
+    if let Some(state) = &mut report.native {
+        state.remedy = Some(planned.map_or(Remedy::Nothing, |plan| plan.remedy));
+    }
+    Ok(report)
+}
+
+/// A repair: one write of a superblock.
+struct Plan {
+    /// The block that is written.
+    at: u64,
+    superblock: NativeSuperblock,
+    /// The report on the volume after it.
+    report: Report,
+    remedy: Remedy,
+}
+
+/// The repair that is possible after a check. Nothing is written.
+fn plan(checker: Checker<'_>, outcome: &Result<Report, Refusal>) -> Option<Plan> {
+    let device = checker.device;
     let blocks = copies::read(device);
-    let Ok((active, at)) = copies::active(device, &blocks) else { return outcome };
+    let (active, at) = copies::active(device, &blocks).ok()?;
     let last = active.last_tried(&blocks);
     if last >= LAST_GENERATION {
-        return outcome;
+        return None;
     }
-    let next = |superblock: &NativeSuperblock| next_of(superblock, last);
     let other = COPIES - 1 - at;
-    let damaged = |p: &Reported| p.code == Code::NativeSuperblockDamaged;
     if let Some((restored, _)) = copies::restored(device, &blocks, &active, at) {
-        return match checker.check_generation(&restored) {
-            Ok(mut report) if report.clean => {
-                // the active one is valid until this is written
-                write(device, other, &next(&restored))?;
-                let was = outcome.iter().flat_map(|report| &report.problems).filter(|p| damaged(p));
-                report.problems.splice(0..0, was.cloned());
-                report.errors += 1;
-                Ok(all_fixed(report))
-            }
-            _ => outcome,
-        };
+        let mut report = clean(checker, &restored)?;
+        let found = outcome.iter().flat_map(|report| &report.problems).filter(|problem| is_superblock(problem));
+        let complete = |problem: &Reported| problem.text.replace(copies::COMPLETE, copies::COMPLETED);
+        let was: Vec<Reported> = found.map(|p| Reported { text: complete(p), ..p.clone() }).collect();
+        report.problems.splice(0..0, was);
+        report.errors += 1;
+        let superblock = next_of(&restored, last);
+        return Some(Plan { at: other, superblock, report: all_fixed(report), remedy: Remedy::Safe });
     }
-    let abandoned = newer_than(&blocks, &active);
-    if let (Some(newer), Repair::All) = (abandoned, options.repair) {
-        return match checker.check_generation(&active) {
-            Ok(report) if report.clean => {
-                write(device, other, &next(&active))?;
-                Ok(went_back(report, newer, active.generation, "it leads to no map"))
-            }
-            _ => outcome,
-        };
+    if let Some(newer) = newer_than(&blocks, &active) {
+        return back(checker, &active, (other, last), newer, "it refers to no map");
     }
     // from here on the newest is active
-    if abandoned.is_some() || !copies::leads_to_a_map(device, &active) {
-        return outcome;
+    if !copies::leads_to_a_map(device, &active) {
+        return None;
     }
     if active.unordered {
         let calm = NativeSuperblock { unordered: false, ..active.clone() };
-        let report = checker.check_generation(&calm)?;
-        if !report.clean {
-            return outcome;
-        }
-        write(device, other, &next(&active))?;
-        return Ok(all_fixed(outcome.unwrap_or(report)));
+        let report = clean(checker, &calm)?;
+        let report = all_fixed(outcome.clone().unwrap_or(report));
+        return Some(Plan { at: other, superblock: next_of(&active, last), report, remedy: Remedy::Safe });
     }
-    if let Ok(report) = &outcome
-        && report.problems.iter().any(damaged)
-    {
-        let alone = report.problems.iter().all(|p| damaged(p) || p.severity < Severity::Error);
-        if !alone && options.repair != Repair::All {
-            return outcome;
-        }
-        if let Some(whole) = copies::block_of(&blocks, other).and_then(|block| NativeSuperblock::parse(block).ok())
-            && !alone
-        {
-            return instead(checker, outcome, &whole, &active, at, last);
-        }
-        // the active one is valid until this is written
-        write(device, other, &next(&active))?;
-        let mut report = report.clone();
-        if alone {
-            return Ok(all_fixed(report));
-        }
-        report.problems.iter_mut().filter(|p| damaged(p)).for_each(|p| p.fixed = true);
-        report.repaired = true;
-        return Ok(report);
-    }
-    go_back(checker, outcome, &blocks, &active, at, last)
-}
-
-/// Rolls back to the generation before the newest one, where that cannot be read and the one before is intact.
-fn go_back(
-    checker: Checker<'_>,
-    outcome: Result<Report, Refusal>,
-    blocks: &[u8],
-    active: &NativeSuperblock,
-    at: u64,
-    last: u64,
-) -> Result<Report, Refusal> {
-    let found = whole(blocks);
-    let Some((before, _)) = found.get(1).filter(|_| checker.options.repair == Repair::All) else { return outcome };
-    let Some((physical, what)) = super::read_generation(checker.device, active.clone()).unreadable else {
-        return outcome;
+    let checked = outcome.as_ref().ok().filter(|report| !report.is_unchecked());
+    let Some(report) = checked.filter(|report| report.problems.iter().any(is_superblock)) else {
+        return go_back(checker, &blocks, &active, at, last);
     };
-    match checker.check_generation(before) {
-        Ok(report) if report.clean => {
-            // over the damaged one: the intact one is valid until this is written
-            write(checker.device, at, &next_of(before, last))?;
-            let why = format!("block {physical} of the device: {what}");
-            Ok(went_back(report, active.generation, before.generation, &why))
-        }
-        _ => outcome,
+    let alone = report.problems.iter().all(|p| is_superblock(p) || p.severity < Severity::Error);
+    let whole = copies::block_of(&blocks, other).and_then(|block| NativeSuperblock::parse(block).ok());
+    if let Some(whole) = whole.filter(|_| !alone) {
+        // it may be the right one, so it is never overwritten
+        let why = "its superblock contradicts the volume above its map";
+        return back(checker, &whole, (at, last), active.generation, why);
     }
+    let mut report = report.clone();
+    let remedy = if alone { Remedy::Safe } else { Remedy::Superblock };
+    if alone {
+        report = all_fixed(report);
+    } else {
+        report.problems.iter_mut().filter(|p| is_superblock(p)).for_each(|p| p.fixed = true);
+        report.repaired = true;
+    }
+    // the active one is valid until this is written
+    Some(Plan { at: other, superblock: next_of(&active, last), report, remedy })
 }
 
-/// Rolls back to the generation of the other superblock, where that is valid and has another length or UUID than the
-/// active one, which has errors of its own. It is never overwritten: it may be the right one.
-fn instead(
-    checker: Checker<'_>,
-    outcome: Result<Report, Refusal>,
-    whole: &NativeSuperblock,
-    active: &NativeSuperblock,
-    at: u64,
-    last: u64,
-) -> Result<Report, Refusal> {
-    match checker.check_generation(whole) {
-        Ok(report) if report.clean => {
-            write(checker.device, at, &next_of(whole, last))?;
-            let why = "its superblock contradicts the volume above its map";
-            Ok(went_back(report, active.generation, whole.generation, why))
-        }
-        _ => outcome,
-    }
+/// Whether a problem is a damaged superblock.
+fn is_superblock(problem: &Reported) -> bool {
+    problem.code == Code::NativeSuperblockDamaged
+}
+
+/// The report on the generation of a superblock, if it has no errors.
+fn clean(checker: Checker<'_>, superblock: &NativeSuperblock) -> Option<Report> {
+    checker.check_generation(superblock).ok().filter(|report| report.clean)
+}
+
+/// The rollback to the generation before the newest one, where that cannot be read and the one before is intact.
+fn go_back(checker: Checker<'_>, blocks: &[u8], active: &NativeSuperblock, at: u64, last: u64) -> Option<Plan> {
+    let found = whole(blocks);
+    let (before, _) = found.get(1)?;
+    let (physical, what) = super::read_generation(checker.device, active.clone()).unreadable?;
+    let why = format!("block {physical} of the device{}", predicate(&what));
+    // over the damaged one: the intact one is valid until this is written
+    back(checker, before, (at, last), active.generation, &why)
+}
+
+/// The rollback to a generation, if that has no errors, from the generation `from`: the block that is written, and the
+/// last generation number used.
+fn back(checker: Checker<'_>, to: &NativeSuperblock, (at, last): (u64, u64), from: u64, why: &str) -> Option<Plan> {
+    let report = went_back(clean(checker, to)?, from, to.generation, why);
+    Some(Plan { at, superblock: next_of(to, last), report, remedy: Remedy::Generation(to.generation) })
 }
 
 /// A superblock with the generation number that follows `last`, to be written.

@@ -20,9 +20,10 @@ use crate::phases::superblock::descriptors::Table;
 use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::{Problem, Problems};
 use crate::redo;
-use crate::scan::{REQUEST, Scanner};
+use crate::scan::{Counters, REQUEST, Scanner};
 use crate::table::Code;
 use crate::volume::Volume;
+use blockdev::BlockDevice;
 use format::feature::{Compat, ExtantRo, Features, Incompat, RoCompat};
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
 use format::{FsBlock, GroupNo, InodeNo};
@@ -131,6 +132,17 @@ pub(crate) fn open(
         problems.report(Problem::new(Code::QuotaInodeElsewhere).name(field).inode(number));
     }
     Ok(volume)
+}
+
+/// Whether the check would use the primary superblock of a volume and its descriptors.
+pub(crate) fn primary_is_usable(device: &dyn BlockDevice) -> bool {
+    let counters = Counters::default();
+    let scanner = Scanner { device, threads: 1, gap: 0, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+    let Ok(primary) = accept_at(&scanner, superblock::OFFSET) else { return false };
+    let Ok(table) = read_table(&scanner, &primary) else { return false };
+    table.makes_sense(&primary.geometry, &primary.disk.features())
+        && leads_to_root(&scanner, &primary, &table)
+        && !is_odd(&primary.geometry)
 }
 
 /// The superblock and the table that the check uses.

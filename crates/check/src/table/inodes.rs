@@ -242,10 +242,10 @@ macro_rules! inode_rows {
     }
     in MultiplyClaimed {
         0x013001 FileSharesBlocks Error stops by Sharing
-            "Inode {inode} has {count} multiply-claimed block(s), shared with {found} other file(s): {name}."
+            "Inode {inode} has {count:multiply-claimed blocks}, shared with {found:other files}: {name}."
             => "blocks cloned for each file." [FileSharesWithMetadata];
         0x013003 FileSharesWithMetadata Error stops by Sharing
-            "Inode {inode} has {count} multiply-claimed block(s), some shared with file system metadata."
+            "Inode {inode} has {count:multiply-claimed blocks}, some shared with file system metadata."
             => "blocks cloned for the file." [];
     } } };
 }

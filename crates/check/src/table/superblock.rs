@@ -225,7 +225,7 @@ macro_rules! superblock_rows {
             "Superblock: {name} is inode {inode}, which is not a quota file of that type."
             => "set to the reserved inode if that is a quota file, else cleared." [EntryInodeOutOfRange QuotaUsageWrong];
         0x0E0004 JournalNotReplayed Advice repairs by Replay
-            "The journal has not been replayed ({count} transaction(s)); the volume was checked without them."
+            "The journal has not been replayed ({count:transactions}); the volume was checked without its content."
             => "journal replayed." [OrphanPending FreeBlockCountWrong];
         // found during replay: the copies are not read before
         0x0E0005 JournalDamaged Error repairs by Replay

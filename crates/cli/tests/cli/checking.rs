@@ -360,3 +360,21 @@ fn a_check_that_cannot_go_on_changes_nothing() {
         assert!(image.bytes() == before, "{kind}");
     }
 }
+
+/// A backup superblock is older than the volume: -p does not use one, and marks nothing, while the primary is usable.
+#[test]
+fn preening_with_a_copy_is_refused_while_the_primary_superblock_is_usable() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", "-q", "-t", "ext4", "-b", "1024", text(&image), "64M"]);
+    let file = folder.path().join("file");
+    std::fs::write(&file, vec![7; 3_000_000]).unwrap();
+    exits(0, &["put", text(&image), text(&file), "/file"]);
+    let before = std::fs::read(&image).unwrap();
+    let said = exits(4, &["check", "-fn", "-b", "8193", "-B", "1024", text(&image)]).text();
+    assert!(said.contains("the primary superblock is usable: omit -b") && said.contains("-fy -b 8193"), "{said}");
+    let said = exits(8, &["check", "-fp", "-b", "8193", "-B", "1024", text(&image)]).text();
+    assert!(said.contains("the primary superblock is usable: omit -b"), "{said}");
+    assert!(std::fs::read(&image).unwrap() == before, "the volume was written");
+    exits(0, &["check", "-n", text(&image)]);
+}

@@ -138,7 +138,7 @@ impl NativeSuperblock {
             return Err(bad("no magic number"));
         }
         if disk.n_sectors.iter().any(|sector| sector.n_generation != disk.n_generation) {
-            return Err(bad("its sectors are of different generations"));
+            return Err(bad("its sectors belong to different generations"));
         }
         if disk.n_checksum.get() != disk.checksum() {
             return Err(bad("checksum does not match"));

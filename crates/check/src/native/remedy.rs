@@ -1,0 +1,41 @@
+//! The steps that are possible after errors in a native volume, apart from a repair: which snapshots are intact.
+
+use super::layer::{PhysicalLayer, Version};
+use crate::report::{NativeState, Report};
+use std::collections::HashMap;
+
+/// The outcomes of the checks of the volumes in snapshots, by map: whether the volume has no errors; `None` where there
+/// was no volume to check.
+#[derive(Default)]
+pub(crate) struct VersionsChecked {
+    outcomes: HashMap<(u64, u32), Option<bool>>,
+}
+
+impl VersionsChecked {
+    /// Records the outcome for a snapshot.
+    pub(crate) fn add(&mut self, snapshot: &Version, outcome: Option<&Report>) {
+        self.outcomes.insert(snapshot.root_name(), outcome.map(|report| report.clean));
+    }
+
+    /// The state of the volume; `unchecked` where the volume of the newest generation could not be checked.
+    pub(crate) fn state(&self, layer: &PhysicalLayer, unchecked: bool) -> NativeState {
+        let newest = |fits: &dyn Fn(&Version) -> bool| -> Option<String> {
+            let fitting = layer.snapshots.iter().filter(|snapshot| fits(snapshot));
+            fitting.max_by_key(|snapshot| snapshot.root.generation)?.name.clone()
+        };
+        let outcome = |snapshot: &Version| self.outcomes.get(&snapshot.root_name()).copied();
+        let is_intact = |snapshot: &Version| layer.is_intact(snapshot) && outcome(snapshot) == Some(Some(true));
+        // one with the map of the newest generation is not checked again
+        let has_volume = |snapshot: &Version| outcome(snapshot).map_or(!unchecked, |outcome| outcome.is_some());
+        NativeState {
+            unreadable: unchecked || layer.unreadable.is_some(),
+            unchecked,
+            unordered: layer.superblock.unordered,
+            snapshots: layer.snapshots.len(),
+            intact: newest(&is_intact),
+            mountable: newest(&|snapshot| layer.can_be_mounted(snapshot) && has_volume(snapshot)),
+            truncated: layer.truncated,
+            remedy: None,
+        }
+    }
+}
