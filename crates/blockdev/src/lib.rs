@@ -37,6 +37,7 @@ pub use aligned::AlignedBuf;
 pub use error::{Error, Op, Result};
 pub use extent::Extent;
 pub use file::{Batching, FileDevice, OpenOptions};
+pub use lock::is_locked_for_writing;
 pub use memory::MemoryDevice;
 pub use mounts::{Mounted, mount_source, mounted};
 pub use overlay::Overlay;

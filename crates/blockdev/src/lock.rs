@@ -13,6 +13,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, major, minor};
@@ -108,6 +109,22 @@ fn lock_layers(layers: &[Layer], write: bool) -> io::Result<LayerLocks> {
         }
     }
     Ok(LayerLocks(files))
+}
+
+/// Whether another process has a volume, a file or block device, locked for writing. Only the locks that the kernel lists
+/// are known: those of the processes of this PID namespace. Nothing is opened or locked.
+#[must_use]
+pub fn is_locked_for_writing(device: impl AsRef<Path>) -> bool {
+    let Ok(metadata) = fs::metadata(device) else { return false };
+    let Ok(list) = fs::read_to_string("/proc/locks") else { return false };
+    let len = if metadata.is_file() { metadata.len() } else { u64::MAX };
+    let layers = System::new().layers(&metadata, len);
+    let beneath = layers.iter().filter_map(|layer| match layer.base {
+        Base::File { dev, ino } => Some((dev, ino)),
+        Base::Device(_) => None,
+    });
+    // a block device is locked through its node
+    beneath.chain([(metadata.dev(), metadata.ino())]).any(|file| is_locked(&list, file, false))
 }
 
 /// Whether the kernel's list of locks has one on a file that conflicts with one of ours. proc(5): number, kind, sort,

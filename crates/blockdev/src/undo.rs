@@ -149,7 +149,7 @@ fn restore_from(path: &Path, device: &dyn BlockDevice, mark: Option<&dyn Mark>) 
     let mark = mark.filter(|mark| mark.place().end <= device.geometry().len);
     let mut stated = Stated::by(path, device, mark.map_or(0..0, |mark| mark.place()))?;
     let Some(differs) = stated.compare(device, mark)? else {
-        return Err(refuse("it belongs to another device, or the device was changed since; nothing was restored"));
+        return Err(refuse("it belongs to another device, or the device has changed since; nothing was restored"));
     };
     let marked = mark.filter(|_| differs).and_then(|mark| {
         let marked = mark.marked(&stated.current)?;

@@ -1,6 +1,6 @@
 //! `extant check`, also under e2fsck's names: checks and repairs a volume.
 
-use crate::device::{Device, open_volume};
+use crate::device::{Device, IN_USE, is_locked, open_volume};
 use crate::error_report::{Failure, say, without_errno};
 use crate::output::{json_is_empty, print_json, stdout};
 use crate::source::{block_size, for_writing};
@@ -47,7 +47,12 @@ use summary::{Manner, REBOOT};
 Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a decision is needed, it \
     replays the journal, marks the volume as having errors, so that no later run skips the check, and changes \
     nothing else. -z records the old content for `extant undo` (not for native volumes; no file where nothing is \
-    changed). A repair that is interrupted at any moment is finished by the next one. A mounted volume is only read.
+    changed). A repair that is interrupted at any moment is finished by the next one. A mounted volume is only read. \
+    Without -f an ext2, ext3, ext4 or rext3 volume that is marked clean is not checked, as with e2fsck.
+
+-y repairs little on a native volume: it rewrites a damaged superblock, and where the newest generation cannot be read \
+    but the one before is intact, it goes back to that one and says so. All other damage is reported only: roll back to a \
+    snapshot, or copy the data off.
 
 On a native volume -p has one exception: where the newest of its two superblocks is destroyed, which cannot be distinguished \
     in general from one torn by a loss of power, -p goes back to the generation of the other one, if that has no errors. This \
@@ -116,7 +121,7 @@ pub(crate) struct Check {
     #[arg(long, conflicts_with_all = ["preen", "yes", "undo", "superblock", "block_size", "estimate"])]
     online: bool,
 
-    /// Print how long a check would take, and check nothing
+    /// Print how long a check would take, and check nothing; not for native volumes
     #[arg(long)]
     estimate: bool,
 
@@ -148,6 +153,9 @@ struct Printed<'a> {
     report: &'a Report,
     /// The volume is marked clean and was not checked.
     skipped: bool,
+    /// The reason why the check is incomplete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
 }
 
 /// An estimate as JSON.
@@ -231,6 +239,9 @@ impl Check {
         let open = blockdev::OpenOptions { planned: true, write, mounted: root, ..patience };
         let device = open_volume(&self.device, open)?;
         let options = self.options(repair, settings);
+        if !write && mounted.is_none() && is_locked(&self.device) {
+            self.say(&format!("{IN_USE}; results are unreliable meanwhile"));
+        }
         if self.estimate {
             return self.estimate(&*device, &options);
         }
@@ -314,6 +325,7 @@ impl Check {
         if foretold.seconds >= LONG && !self.json {
             self.say(&foretold.sentence());
         }
+        watch.expect(foretold.seconds);
         Some(foretold.seconds)
     }
 
@@ -488,7 +500,12 @@ impl Check {
     }
 
     fn print_report(&self, report: &Report, skipped: bool) -> Result<(), Failure> {
-        print_json(&Printed { report, skipped })
+        let error = match report.exit {
+            status if status & exit::CANCELLED != 0 => Some("the check was cancelled"),
+            status if status & exit::OPERATIONAL != 0 => Some("not everything could be checked"),
+            _ => None,
+        };
+        print_json(&Printed { report, skipped, error })
     }
 
     /// Reports a volume that cannot be checked.

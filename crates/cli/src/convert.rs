@@ -2,7 +2,7 @@
 
 use crate::check::progress_output::Watch;
 use crate::device::{Device, open_volume};
-use crate::error_report::Failure;
+use crate::error_report::{Failure, with_place};
 use crate::output::stdout;
 use blockdev::OpenOptions;
 use check::render::escape;
@@ -22,8 +22,9 @@ The volume is checked first, and must have no errors. Only the records of free s
     missing, a message says how long it should be. A conversion that is interrupted at any moment is finished by the next \
     one, or by `extant check`.
 
-A volume with space maps is mounted read-only by the kernel, and not read by e2fsck. Volumes of type ext2, ext3, rext3 and \
-    extant are refused: tune2fs(8) makes ext4 of the first two.
+Space maps need the features extent and flex_bg: `tune2fs -O extents,flex_bg DEVICE` adds them to an older volume. A volume \
+    with space maps is mounted read-only by the kernel, and not read by e2fsck. Volumes of type ext2, ext3, rext3 and extant are \
+    refused: tune2fs(8) makes ext4 of the first two.
 
 Exit status: 0 converted, or already in that format; 1 refused or failed, and nothing was changed."
 )]
@@ -33,7 +34,7 @@ pub(crate) struct Convert {
     to: Format,
 
     /// Groups in a metablockgroup, a power of two; by default as many as fit in 8 GiB
-    #[arg(long, value_name = "GROUPS", value_parser = clap::value_parser!(u32).range(1..=i64::from(format::space_map::MOST_GROUPS)))]
+    #[arg(long, value_name = "GROUPS", value_parser = groups)]
     metablockgroup: Option<u32>,
 
     /// Volume: a path
@@ -49,17 +50,24 @@ enum Format {
     Ext4,
 }
 
+/// Parses the number of groups in a metablockgroup.
+fn groups(word: &str) -> Result<u32, String> {
+    let most = format::space_map::MOST_GROUPS;
+    let groups = word.parse::<u32>().ok().filter(|groups| groups.is_power_of_two() && *groups <= most);
+    groups.ok_or_else(|| format!("must be a power of two, from 1 to {most}"))
+}
+
 impl Convert {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let to = match self.to {
             Format::Spacemap => FreeSpaceForm::SpaceMaps { groups: self.metablockgroup },
             Format::Ext4 if self.metablockgroup.is_some() => {
-                return Err(Failure::Usage("extant: --metablockgroup requires --to spacemap".to_owned()));
+                return Err(Failure::Usage("--metablockgroup requires --to spacemap".to_owned()));
             }
             Format::Ext4 => FreeSpaceForm::Bitmaps,
         };
         let open = OpenOptions { planned: true, ..crate::source::for_writing(&self.device) };
-        let device = open_volume(&self.device, open)?;
+        let device = open_volume(&self.device, open).map_err(|e| with_place(&self.device, e))?;
         let watch = Watch::new(&self.device, None)?;
         let outcome = check::convert(&self.device, &device, to, &Options::default(), &watch);
         watch.finish();

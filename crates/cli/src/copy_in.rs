@@ -4,7 +4,7 @@
 //! volume or its device ends the work ([`Stop`]), as does a signal. Either way the volume remains consistent: the
 //! caller, who opened it, unmounts it.
 
-use crate::error_report::{Complaints, say, short, without_errno};
+use crate::error_report::{Complaints, complain, say, say_error, short, without_errno};
 use crate::output::{counted, human};
 use crate::progress::Bar;
 use check::render::escape;
@@ -194,7 +194,8 @@ impl<'a> Filler<'a> {
     /// Reports an error of the source.
     pub(crate) fn complain_of_source(&mut self, name: &[u8], why: impl ToString) {
         self.failed += 1;
-        say(&format!("{}: {}", short(name), without_errno(&why.to_string())));
+        let why = without_errno(&why.to_string());
+        complain(name, &why, &format!("{}: {why}", short(name)));
     }
 
     /// Returns an error after a signal; called between files.
@@ -235,7 +236,7 @@ impl<'a> Filler<'a> {
             return Ok(None);
         }
         if !self.force {
-            self.complain(path, "exists already (--force replaces files)");
+            self.complain(path, "already exists (--force replaces files)");
             return Ok(None);
         }
         for count in 0u64.. {
@@ -304,7 +305,7 @@ impl<'a> Filler<'a> {
                     Ok(Some((number, false)))
                 }
                 Some(_) => {
-                    self.complain(path, "exists already and is not a directory");
+                    self.complain(path, "already exists and is not a directory");
                     Ok(None)
                 }
                 None => Ok(None),
@@ -510,20 +511,17 @@ impl<'a> Filler<'a> {
         let Copied { directories, files, bytes } = self.copied;
         let status = match outcome {
             Ok(()) => u8::from(self.failed > 0).max(self.complaints.exit()),
-            Err(Stop::Interrupted) => {
-                say("interrupted: not all was copied; the volume is consistent");
-                1
-            }
-            Err(Stop::Full(path)) => {
-                say(&format!("{path}: {}; not all was copied: {}", Error::NoSpace, self.missing()));
-                1
-            }
-            Err(Stop::FullBelow(path)) => {
-                say(&format!("{path}: no space left on the disk beneath the volume; not all was copied"));
-                1
-            }
-            Err(Stop::Failed(why)) => {
-                say(&format!("{}; not all was copied", without_errno(&why)));
+            Err(stop) => {
+                say_error(&match stop {
+                    Stop::Interrupted => "interrupted: not all was copied; the volume is consistent".to_owned(),
+                    Stop::Full(path) => {
+                        format!("{path}: {}; not all was copied: {}", Error::NoSpace, self.missing())
+                    }
+                    Stop::FullBelow(path) => {
+                        format!("{path}: no space left on the disk beneath the volume; not all was copied")
+                    }
+                    Stop::Failed(why) => format!("{}; not all was copied", without_errno(&why)),
+                });
                 1
             }
         };

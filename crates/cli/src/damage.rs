@@ -1,7 +1,7 @@
 //! `extant damage`: writes known damage into a volume, to test checkers.
 
 use crate::device::{Device, open_volume};
-use crate::error_report::{Failure, Result};
+use crate::error_report::{Failure, Result, with_place};
 use crate::output::{print_json, stdout};
 use ::damage::{Kind, TABLE2};
 use blockdev::{BlockDevice, Overlay};
@@ -93,7 +93,7 @@ impl Damage {
             return self.list();
         }
         let name = &self.device.clone().unwrap_or_default();
-        let device = open_volume(name, crate::source::for_writing(name))?;
+        let device = open_volume(name, crate::source::for_writing(name)).map_err(|e| with_place(name, e))?;
         if check::is_native(&*device) {
             let why = "native volumes are not supported: use an ext2, ext3, ext4 or rext3 volume";
             return Err(Failure::on(name, why));

@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The schemes of the layers above `blockdev`, and reserved ones.
 pub(crate) const SCHEMES: &[Scheme] = &[::kero::SCHEME, simdev::MODEL, NBD, NBD_UNIX, S3];
@@ -44,6 +45,28 @@ pub(crate) fn open_volume(device: impl AsRef<OsStr>, options: OpenOptions) -> Re
         return Err(Failure::on(&name, why));
     }
     Ok(opened)
+}
+
+/// Time for which a reader waits for the end of a process that has just unmounted the volume.
+const ENDING: Duration = Duration::from_millis(500);
+/// Interval of looks at a lock.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// The reason why a volume that is not in the list of mounts may change while it is read.
+pub(crate) const IN_USE: &str = "it is in use: another process has it locked for writing";
+
+/// Whether another process has the volume locked for writing, as `extant serve` has, and a mount with the option
+/// `fsname`, which is found in the list of mounts only by that name.
+pub(crate) fn is_locked(device: &Device) -> bool {
+    let Some(path) = device.path() else { return false };
+    let start = Instant::now();
+    while blockdev::is_locked_for_writing(path) {
+        if start.elapsed() >= ENDING {
+            return true;
+        }
+        std::thread::sleep(AGAIN);
+    }
+    false
 }
 
 /// A device: the original bytes, used to open it, and a text for messages.

@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use check::render::escape;
+use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, Write};
 
 /// The reason why a command ends early.
@@ -55,6 +56,44 @@ pub(crate) fn say(sentence: &str) {
     let _ = writeln!(io::stderr().lock(), "extant: {sentence}");
 }
 
+/// Prints one sentence to standard error, and records it as an error of the command, for JSON output.
+pub(crate) fn say_error(sentence: &str) {
+    say(sentence);
+    record(None, sentence, sentence);
+}
+
+/// Number of errors that JSON output lists: a damaged volume may have any number.
+const LISTED: usize = 1000;
+
+/// The errors after which a command continued, for JSON output.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) count: u64,
+    /// The sentence of the first one.
+    pub(crate) first: String,
+    /// The first ones: the path, if they concern one, and the reason.
+    pub(crate) listed: Vec<(Option<Vec<u8>>, String)>,
+}
+
+static RECORDED: Mutex<Recorded> = Mutex::new(Recorded { count: 0, first: String::new(), listed: Vec::new() });
+
+fn record(path: Option<&[u8]>, reason: &str, sentence: &str) {
+    let mut recorded = RECORDED.lock();
+    if recorded.count == 0 {
+        sentence.clone_into(&mut recorded.first);
+    }
+    recorded.count += 1;
+    if recorded.listed.len() < LISTED {
+        let path = path.map(|path| if path.len() > LONG { short(path).into_bytes() } else { path.to_vec() });
+        recorded.listed.push((path, reason.to_owned()));
+    }
+}
+
+/// The errors that were reported so far.
+pub(crate) fn recorded() -> MutexGuard<'static, Recorded> {
+    RECORDED.lock()
+}
+
 /// Adds the mount point of a volume in use, so that the user can unmount it.
 pub(crate) fn with_place(device: &Device, failure: Failure) -> Failure {
     match (failure, blockdev::mounted(device)) {
@@ -76,15 +115,25 @@ pub(crate) fn without_errno(sentence: &str) -> String {
     out + rest
 }
 
+/// Number of bytes of the beginning and of the end that messages show of a long path.
+const SHOWN: usize = 1024;
+/// The maximum length of a path that is shown completely.
+const LONG: usize = 4 * SHOWN;
+
 /// A path for a message; of a very long one, as on a hostile volume, the beginning and the end.
 pub(crate) fn short(path: &[u8]) -> String {
-    const SHOWN: usize = 1024;
     match (path.get(..SHOWN), path.get(path.len().saturating_sub(SHOWN)..)) {
-        (Some(start), Some(end)) if path.len() > 4 * SHOWN => {
+        (Some(start), Some(end)) if path.len() > LONG => {
             format!("{} [{} bytes] {}", escape(start), path.len() - 2 * SHOWN, escape(end))
         }
         _ => escape(path),
     }
+}
+
+/// Reports an error of a single file, after which the command continues.
+pub(crate) fn complain(path: &[u8], reason: &str, sentence: &str) {
+    say(sentence);
+    record(Some(path), reason, sentence);
 }
 
 /// Errors of single files, after which the command continues with the others.
@@ -103,7 +152,7 @@ impl<'a> Complaints<'a> {
     pub(crate) fn about(&mut self, path: &[u8], why: impl ToString) {
         self.count += 1;
         let (device, why) = (escape(self.device.as_bytes()), without_errno(&why.to_string()));
-        say(&format!("{device}: {}: {why}", short(path)));
+        complain(path, &why, &format!("{device}: {}: {why}", short(path)));
     }
 
     /// The exit status: 1 if there was any error.

@@ -1,7 +1,7 @@
 //! `extant frag`: the fragmentation of the free space of a volume, and of its files.
 
 use crate::error_report::{Complaints, Failure, Result};
-use crate::output::{counted, human, print_json, stdout};
+use crate::output::{counted, human, print_json_object, stdout};
 use crate::progress::{Bar, Unit};
 use crate::source::{Opened, Source};
 use clap::Args;
@@ -77,7 +77,7 @@ impl Frag {
         let free = free.filter(|_| self.paths.is_empty());
         let block_size = opened.volume.superblock().geometry.block_size;
         if self.json {
-            print_json(&Report { device: &self.source.device, block_size, free: free.as_ref(), files: &files })?;
+            print_json_object(&Report { device: &self.source.device, block_size, free: free.as_ref(), files: &files })?;
         } else {
             let mut out = stdout()?;
             if let Some(free) = &free {

@@ -288,7 +288,7 @@ impl<'a> Copier<'a> {
                 self.open_level((dir, folder), made || into.replaces(), path, inode)
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let why = "exists already in the destination and is not a directory: remove it first";
+                let why = "already exists in the destination and is not a directory: remove it first";
                 self.complaints.about(path, why);
                 None
             }
@@ -545,7 +545,7 @@ fn creation(e: &io::Error) -> Trouble {
         return full;
     }
     Trouble::Only(match e.kind() {
-        io::ErrorKind::AlreadyExists => "exists already in the destination (--force replaces files)".to_owned(),
+        io::ErrorKind::AlreadyExists => "already exists in the destination (--force replaces files)".to_owned(),
         _ => format!("cannot create it in the destination: {e}"),
     })
 }

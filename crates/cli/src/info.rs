@@ -3,7 +3,7 @@
 //! One list of rows produces both the text and the JSON, so that both show the same.
 
 use crate::error_report::{Complaints, Failure, Result};
-use crate::output::{print_json, stdout};
+use crate::output::{print_json, print_json_object, stdout};
 use crate::source::Source;
 use check::render::escape;
 use clap::Args;
@@ -145,7 +145,7 @@ impl Info {
         let sections = rows::sections(&opened.volume, &summary, maps.as_ref(), &mut complaints);
         let groups = self.groups.then(|| groups::read(&opened.volume, &summary, &mut complaints));
         if self.json {
-            print_json(&Report { device: &self.source.device, sections: &sections, groups })?;
+            print_json_object(&Report { device: &self.source.device, sections: &sections, groups })?;
         } else {
             let mut out = stdout()?;
             print_sections(&sections, &mut out)?;

@@ -239,6 +239,16 @@ struct Layered {
 }
 
 impl Layered {
+    /// The failure of a command that takes the device without the prefix.
+    fn failure(&self, why: &::kero::Error) -> Failure {
+        match why {
+            ::kero::Error::NotFormatted => {
+                Failure::on(&self.device, "the device has no Kero layer (block 0 contains no placeholder)")
+            }
+            _ => Failure::on(&self.device, why),
+        }
+    }
+
     fn open(&self, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
         let opened = beneath(&self.device, self.log_device.as_deref(), options, SCHEMES);
         opened.map_err(|e| with_place(&self.device, e.into()))
@@ -248,7 +258,7 @@ impl Layered {
 impl Stat {
     fn run(&self) -> Result<u8> {
         let device = self.layered.open(OpenOptions::default())?;
-        let failed = |e: ::kero::Error| Failure::on(&self.layered.device, e);
+        let failed = |e: ::kero::Error| self.layered.failure(&e);
         let kero = ::kero::Kero::open(&*device, Options { read_only: true, ..Options::default() }).map_err(failed)?;
         let rows = numbers::rows(&kero, false);
         if self.json {
@@ -304,7 +314,7 @@ impl Drain {
         let options = Options { force: self.force, ..Options::default() };
         let drained = drain_with(&device, options, &mut |so_far| bar.set(so_far.done, so_far.total));
         bar.finish();
-        let drained = drained.map_err(|e| Failure::on(&self.layered.device, e))?;
+        let drained = drained.map_err(|e| self.layered.failure(&e))?;
         let mut out = stdout()?;
         let name = escape(self.layered.device.as_bytes());
         writeln!(out, "{name}: a plain device again, {} written back", human(drained.total))?;

@@ -2,7 +2,7 @@
 
 use crate::error_report::{Complaints, Result};
 use crate::file_meta::{FileMeta, target_of};
-use crate::output::{MINUTES, Stream, Taker, Text, human, local_time, mode_letters, print_json, stdout};
+use crate::output::{MINUTES, Stream, Taker, Text, human, local_time, mode_letters, print_json_object, stdout};
 use crate::path_stack::Folders;
 use crate::source::{Opened, Source};
 use check::render::escape;
@@ -115,7 +115,7 @@ impl Ls {
         let mut list = List { args: self, opened: &opened, complaints: Complaints::new(&self.source.device) };
         if self.json {
             let paths = Stream::new(|each| list.run(&mut Out::Json(each)));
-            print_json(&Report { device: &self.source.device, paths })?;
+            print_json_object(&Report { device: &self.source.device, paths })?;
         } else {
             let mut out = stdout()?;
             list.run(&mut Out::Text(&mut out))?;

@@ -69,8 +69,9 @@ use std::process::ExitCode;
   extant ls -l volume.img /etc     look inside without mounting it
   extant check -fn volume.img      check for errors, change nothing
 
-DEVICE is a path, mem:SIZE, or kero:DEVICE. Each command's --help has examples and its exit status. With --json, \
-    standard output is JSON also where a command fails: an object with the fields error and exit."
+DEVICE is a path, mem:SIZE, or kero:DEVICE. Each command's --help has examples and its exit status. The \
+    commands that have --json print JSON also where they fail: an object with the fields error and exit. Errors of \
+    single files are in errors, with path and reason (the first 1000), and what check finds on a volume is in problems."
 )]
 struct Cli {
     #[command(subcommand)]

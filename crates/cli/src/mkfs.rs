@@ -3,7 +3,7 @@
 use crate::copy_in::{FileAttributes, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::device::{Device, SCHEMES, open_volume};
 use crate::error_report::{Failure, Result, say, with_place};
-use crate::output::{human, print_json, stdout};
+use crate::output::{human, print_json_object, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::{for_writing, not_written};
 use blockdev::{BlockDevice, OpenOptions};
@@ -88,7 +88,8 @@ Extended options for -E:
   space_map_log=BLOCKS                     with space_maps: its log, usually 256, fewer on a small
                                            volume
 
-Exit status: 0 created, 1 not created, 2 wrong usage.";
+Exit status: 0 created, 1 not created, also where values do not fit each other or the device, 2 an option or a value \
+    that does not exist (mke2fs exits with 1 in all these cases).";
 
 #[derive(Debug, Args)]
 #[command(about = "Make a volume of type ext4, ext2, ext3, rext3, spacemap or extant", after_help = HELP)]
@@ -229,7 +230,7 @@ impl Mkfs {
         }
         let (status, copied) = filled.unzip();
         if self.json {
-            print_json(&self.summary(&image, copied))?;
+            print_json_object(&self.summary(&image, copied))?;
         } else if !self.quiet {
             self.report(&image)?;
         }
@@ -318,8 +319,11 @@ impl Mkfs {
             let of_size = |size| MkfsOptions { len: Some(size), ..options.clone() };
             let fits = |size| VolumeImage::new(size, sector, &of_size(size)).is_ok();
             match least_size(options.len.unwrap_or(len), fits) {
-                Some(least) => self.failure(format!("{e}; the minimum for these options is {} KiB", least >> 10)),
-                None => self.failure(e),
+                // a native volume has the same minimum with all options, and the message names it
+                Some(least) if options.kind != Kind::Extant => {
+                    self.failure(format!("{e}; the minimum for these options is {} KiB", least >> 10))
+                }
+                _ => self.failure(e),
             }
         })
     }

@@ -125,15 +125,16 @@ Options for -o, in lists as mount(8) takes them:
                 mounted volume are also in its directory .extant/snapshots, not listed); a comma in
                 NAME is written \\,
   snapdir=owner|all
-                users who may access .extant: the user who mounted the volume, and root
-                (the default), or all. Files in a snapshot have the modes of the time when it was
-                taken: one that was made private since is still readable there for users who could
-                read it then
+                users who may access .extant, which only native volumes have: the user who mounted
+                the volume, and root (the default), or all. Files in a snapshot have the modes of
+                the time when it was taken: one that was made private since is still readable there
+                for users who could read it then
   sb=N          with ro: use the backup superblock at N, in units of 1024 bytes (as ext4
                 counts)
   fsname=NAME   the source shown in the list of mounts, instead of the path of DEVICE: other
                 commands then find the volume locked, but not where it is mounted, and check
-                --online refuses it
+                --online refuses it; no effect where root mounts it for writing without nofuseblk:
+                there the kernel shows the loop device
 
 The options of mount(8) and ext4(5) are accepted where they have no effect or their effect is the default \
     (defaults, nofail, _netdev, x-*, user_xattr, acl, barrier, delalloc, nodiscard, lazytime, stripe=, \

@@ -4,10 +4,10 @@
 //! they are strings, and a name that is not UTF-8 has a second field, whose key ends in `_bytes`, with its bytes in
 //! hexadecimal.
 
-use crate::error_report::Result;
+use crate::error_report::{Result, recorded};
 use fs::{FileKind, Timestamp};
 use jiff::tz::TimeZone;
-use serde::ser::SerializeSeq;
+use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
@@ -41,6 +41,53 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
+}
+
+/// Prints `value`, an object, as [`print_json`] does. If errors of single files were reported before its end, it has
+/// three more members: `error`, a sentence; `errors`, a list with `path` and `reason`; `exit`, the exit status.
+pub(crate) fn print_json_object<T: Serialize>(value: &T) -> Result<()> {
+    print_json(&WithErrors { value, errors: Errors })
+}
+
+#[derive(Serialize)]
+struct WithErrors<'a, T> {
+    #[serde(flatten)]
+    value: &'a T,
+    /// Behind the value, which may be generated while it is printed.
+    #[serde(flatten)]
+    errors: Errors,
+}
+
+/// The errors that were reported until this is serialised.
+struct Errors;
+
+/// An error of a single file, or of the whole command.
+#[derive(Serialize)]
+struct OneError<'a> {
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    path: Option<Text>,
+    reason: &'a str,
+}
+
+impl Serialize for Errors {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let recorded = recorded();
+        let mut members = serializer.serialize_map(None)?;
+        if recorded.count > 0 {
+            let error = match recorded.count {
+                1 => recorded.first.clone(),
+                count => format!("{count} errors; the first: {}", recorded.first),
+            };
+            let mut errors = Vec::new();
+            for (path, reason) in &recorded.listed {
+                errors.push(OneError { path: path.as_deref().map(|path| Text::new("path", path)), reason });
+            }
+            members.serialize_entry("error", &error)?;
+            members.serialize_entry("errors", &errors)?;
+            members.serialize_entry("exit", &1)?;
+        }
+        members.end()
+    }
 }
 
 /// Whether an error can still be printed as JSON: there was no output before it.

@@ -3,7 +3,7 @@
 use crate::copy_in::{FileAttributes, Filler, Folder, Stop, bytes_below, on_signals};
 use crate::error_report::{Failure, Result};
 use crate::ls::join;
-use crate::output::print_json;
+use crate::output::print_json_object;
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::Source;
 use check::render::escape;
@@ -88,7 +88,7 @@ impl Put {
         let (status, copied) = filler.finish(outcome, self.source.verbose);
         opened.unmount()?;
         if self.json {
-            print_json(&copied)?;
+            print_json_object(&copied)?;
         }
         Ok(status)
     }

@@ -1,8 +1,8 @@
 //! `extant rm`: removes files of a volume.
 
 use crate::copy_in::on_signals;
-use crate::error_report::{Complaints, Result, say};
-use crate::output::{counted, print_json};
+use crate::error_report::{Complaints, Result, say, say_error};
+use crate::output::{counted, print_json_object};
 use crate::path_stack::PathStack;
 use crate::progress::{Bar, Unit};
 use crate::source::Source;
@@ -92,14 +92,14 @@ impl Rm {
         let Remover { complaints, directories, files, .. } = remover;
         opened.unmount()?;
         if stopped {
-            say("interrupted: not all was removed; the volume is consistent");
+            say_error("interrupted: not all was removed; the volume is consistent");
         }
         if self.source.verbose {
             let gone = counted(directories, "directory", "directories");
             say(&format!("{gone} and {} removed", counted(files, "file", "files")));
         }
         if self.json {
-            print_json(&json!({ "directories": directories, "files": files }))?;
+            print_json_object(&json!({ "directories": directories, "files": files }))?;
         }
         Ok(complaints.exit().max(u8::from(stopped)))
     }

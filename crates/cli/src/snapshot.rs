@@ -120,7 +120,7 @@ struct Delete {
 Changes made since are lost, unless another snapshot has them; all snapshots stay. Files of a mounted volume are in \
     use, so it is rolled back when it is unmounted.
 
-Exit status: 0 done, or scheduled for the unmount; 1 not done, 2 wrong usage."
+Exit status: 0 done, scheduled for the unmount, or nothing to cancel; 1 not done, 2 wrong usage."
 )]
 struct Rollback {
     #[command(flatten)]
@@ -155,14 +155,19 @@ fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
     MountedSnapshots::of(path).map(Some).map_err(|e| Failure::on(&target.device, e))
 }
 
-/// An error that shows whether the snapshot is missing.
+/// An error that shows whether a snapshot of the name is missing, or exists.
 trait Reason: ToString {
     fn is_missing(&self) -> bool;
+    fn exists(&self) -> bool;
 }
 
 impl Reason for std::io::Error {
     fn is_missing(&self) -> bool {
         self.kind() == std::io::ErrorKind::NotFound
+    }
+
+    fn exists(&self) -> bool {
+        self.kind() == std::io::ErrorKind::AlreadyExists
     }
 }
 
@@ -170,6 +175,18 @@ impl Reason for fs::Error {
     fn is_missing(&self) -> bool {
         matches!(self, fs::Error::NotFound)
     }
+
+    fn exists(&self) -> bool {
+        matches!(self, fs::Error::Exists)
+    }
+}
+
+/// A failure that concerns a snapshot that should not exist.
+fn about_new(target: &Source, name: &OsString, why: &dyn Reason) -> Failure {
+    if !why.exists() {
+        return about(target, name, why.to_string());
+    }
+    Failure::on(&target.device, format!("a snapshot named {} already exists", shown(name)))
 }
 
 /// A failure that concerns a snapshot that should exist.
@@ -195,7 +212,7 @@ fn shown(name: &OsString) -> String {
 impl Create {
     fn run(&self) -> Result<u8> {
         let name = self.name.as_bytes();
-        let failed = |e: &dyn ToString| about(&self.target, &self.name, e.to_string());
+        let failed = |e: &dyn Reason| about_new(&self.target, &self.name, e);
         if let Some(mounted) = mounted(&self.target)? {
             mounted.create(name).map_err(|e| failed(&e))?;
             return Ok(0);
@@ -263,6 +280,12 @@ fn time(info: &SnapshotInfo) -> Timestamp {
 }
 
 impl Delete {
+    /// The reason why the snapshot of a rollback is not deleted.
+    fn scheduled(&self) -> String {
+        let device = escape(self.target.device.as_bytes());
+        format!("a rollback to it is scheduled: cancel it first with `extant snapshot rollback --cancel {device}`")
+    }
+
     fn run(&self) -> Result<u8> {
         let mut failures = 0u8;
         let mut note = |outcome: Result<()>| {
@@ -273,7 +296,10 @@ impl Delete {
         };
         if let Some(mounted) = mounted(&self.target)? {
             for name in &self.names {
-                note(mounted.delete(name.as_bytes()).map_err(|e| about_existing(&self.target, name, &e)));
+                note(mounted.delete(name.as_bytes()).map_err(|e| match e.kind() {
+                    std::io::ErrorKind::ResourceBusy => about(&self.target, name, self.scheduled()),
+                    _ => about_existing(&self.target, name, &e),
+                }));
             }
             return Ok(failures);
         }
@@ -297,6 +323,9 @@ impl Rollback {
         let failed = |e: &dyn Reason| about_existing(&self.target, name, e);
         if let Some(mounted) = mounted(&self.target)? {
             let to = self.name.as_ref().map(|name| name.as_bytes());
+            if to.is_none() && mounted.goes_back_to().map_err(|e| failed(&e))?.is_none() {
+                return self.nothing_to_cancel();
+            }
             mounted.rollback(to).map_err(|e| failed(&e))?;
             if to.is_some() {
                 say(
@@ -306,10 +335,18 @@ impl Rollback {
             return Ok(0);
         }
         if self.cancel {
-            return Err(Failure::on(&self.target.device, "it is not mounted: there is no rollback to cancel"));
+            // it has to be a native volume
+            self.target.open()?.volume.snapshots().map_err(|e| Failure::on(&self.target.device, e))?;
+            return self.nothing_to_cancel();
         }
         let device = crate::device::open_volume(&self.target.device, crate::source::for_writing(&self.target.device))?;
         fs::rollback(device, name.as_bytes()).map_err(|e| failed(&e))?;
+        Ok(0)
+    }
+
+    /// A rollback is only ever scheduled while the volume is mounted, and carried out when it is unmounted.
+    fn nothing_to_cancel(&self) -> Result<u8> {
+        say(&format!("{}: no rollback is scheduled", escape(self.target.device.as_bytes())));
         Ok(0)
     }
 }

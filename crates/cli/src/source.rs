@@ -1,7 +1,7 @@
 //! The DEVICE argument of commands that read a volume, and how they find files on it.
 
 use crate::copy_in::is_full_below;
-use crate::device::{Device, open_volume};
+use crate::device::{Device, IN_USE, is_locked, open_volume};
 use crate::error_report::{Failure, Result, say, with_place};
 use crate::output::human;
 use blockdev::BlockDevice;
@@ -135,10 +135,14 @@ impl Source {
 impl Source {
     /// Warns that another process may change the volume meanwhile.
     fn warn_of_writers(&self) {
-        if let Some(mounted) = blockdev::mounted(&self.device).filter(|mounted| !mounted.read_only) {
-            let (device, place) = (escape(self.device.as_bytes()), escape(mounted.place().as_bytes()));
-            say(&format!("{device}: it is mounted for writing {place}: what is shown may be outdated or inconsistent"));
-        }
+        let why = match blockdev::mounted(&self.device) {
+            Some(mounted) if mounted.read_only => return,
+            Some(mounted) => format!("it is mounted for writing {}", escape(mounted.place().as_bytes())),
+            None if is_locked(&self.device) => IN_USE.to_owned(),
+            None => return,
+        };
+        let device = escape(self.device.as_bytes());
+        say(&format!("{device}: {why}: what is shown may be outdated or inconsistent"));
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::error_report::{Complaints, Result};
 use crate::extents::{Extent, Extents, has_map};
 use crate::file_meta::{FileMeta, flag_names, target_of};
-use crate::output::{FULL_TIME, Text, counted, hex, human, local_time, mode_letters, print_json, stdout};
+use crate::output::{FULL_TIME, Text, counted, hex, human, local_time, mode_letters, print_json_object, stdout};
 use crate::source::{Opened, Source};
 use check::render::escape;
 use clap::Args;
@@ -129,7 +129,7 @@ impl Stat {
         }
         out.flush()?;
         if self.json {
-            print_json(&Report { device: &self.source.device, files })?;
+            print_json_object(&Report { device: &self.source.device, files })?;
         }
         Ok(complaints.exit())
     }

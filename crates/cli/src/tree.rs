@@ -2,7 +2,7 @@
 
 use crate::error_report::{Complaints, Failure, Result};
 use crate::file_meta::{FileMeta, target_of};
-use crate::output::{Stream, Taker, Text, counted, print_json, stdout};
+use crate::output::{Stream, Taker, Text, counted, print_json_object, stdout};
 use crate::path_stack::PathStack;
 use crate::source::{Opened, Source};
 use check::render::escape;
@@ -114,7 +114,7 @@ impl Tree {
         if self.json {
             let entries = Stream::new(|each| walk.run(&start, Out::Json(each)));
             let path = Text::new("path", path);
-            print_json(&Report { device: &self.source.device, path, entries, summary: &summary })?;
+            print_json_object(&Report { device: &self.source.device, path, entries, summary: &summary })?;
         } else {
             let mut out = stdout()?;
             writeln!(out, "{}", escape(path))?;

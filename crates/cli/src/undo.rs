@@ -1,7 +1,7 @@
 //! `extant undo`: reverts the changes of a repair.
 
 use crate::device::{Device, open_volume};
-use crate::error_report::Failure;
+use crate::error_report::{Failure, with_place};
 use crate::output::{human, stdout};
 use blockdev::Error;
 use clap::Args;
@@ -33,7 +33,8 @@ pub(crate) struct Undo {
 
 impl Undo {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let device = open_volume(&self.device, crate::source::for_writing(&self.device)).map_err(of_volume)?;
+        let device = open_volume(&self.device, crate::source::for_writing(&self.device))
+            .map_err(|e| with_place(&self.device, of_volume(e)))?;
         let bytes = check::undo(&self.file, &*device).map_err(|e| self.failure(e))?;
         let mut out = stdout()?;
         let name = check::render::escape(self.device.as_bytes());

@@ -201,7 +201,7 @@ fn writing_is_measured_beside_other_peers() {
     }
     let output = extant(&[&args[..], &["--to", "kernel:ext4"]].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && error.contains("kernel:ext4: no ratio"), "{error}");
+    assert!(output.status.code() == Some(1) && error.contains("kernel:ext4: ratios require"), "{error}");
 }
 
 /// Requests that a client of a file server might make: every operation that a load file can contain.

@@ -10,8 +10,8 @@ use crate::open::over_map;
 use crate::{Base, Error, OpenOptions, Result, native};
 use blockdev::BlockDevice;
 use format::group::{Group, GroupFlags, bitmap_checksum};
-use format::native::CHUNK_BLOCKS;
 use format::native::snapshots::Snapshot;
+use format::native::{BLOCK_SIZE, CHUNK_BLOCKS};
 use format::superblock::{DiskSuperblock, OFFSET};
 use format::{FsBlock, GroupNo, InodeNo};
 use space::{Container, Run};
@@ -37,12 +37,16 @@ struct Data {
 ///
 /// # Errors
 /// [`Error::Unsupported`] on volumes that are not native; [`Error::NotFound`]; [`Error::NoSpace`] if no space is left
-/// for a new generation; [`Error::ReadOnly`] if the device cannot be written; those of the device; [`Error::Corrupt`].
+/// for a new generation; [`Error::ReadOnly`] if the device cannot be written or ends before the volume does; those of
+/// the device; [`Error::Corrupt`].
 pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     if device.geometry().read_only {
         return Err(Error::ReadOnly("the device is read-only".into()));
     }
     let (superblock, mapped) = native::open(&device, None)?.ok_or_else(native::no_versions)?;
+    if device.geometry().len / u64::from(BLOCK_SIZE) < superblock.layout.blocks() {
+        return Err(Error::ReadOnly("the device ends before the volume does".into()));
+    }
     let snapshot = find(&mapped, name)?;
     let options = OpenOptions::default();
     let now = over_map(&superblock, Arc::clone(&mapped), &options).map_err(|e| unreadable(e, false))?;

@@ -114,7 +114,9 @@ impl Maps {
     pub(crate) fn may_be_replayed(&self) -> Result<()> {
         for note in self.warnings() {
             match note {
-                Warning::JournalDamaged(_) => return refuse("its journal is damaged; it needs a check first"),
+                Warning::JournalDamaged(_) => {
+                    return refuse("its journal is damaged; it needs a check first: run `extant check -fy`");
+                }
                 Warning::FastCommits { .. } => {
                     return refuse("its journal ends in fast commits, which are not replayed");
                 }
@@ -134,7 +136,7 @@ impl Maps {
 
     fn has_no_errors(&self) -> Result<()> {
         if self.state().contains(State::ERROR) {
-            return refuse("it is marked as having errors; it needs a check first");
+            return refuse("it is marked as having errors; it needs a check first: run `extant check -fy`");
         }
         Ok(())
     }
@@ -145,7 +147,7 @@ impl Maps {
         // replay may have marked the volume as having errors
         self.has_no_errors()?;
         if !self.state().contains(State::VALID) && !mode.takes_unclean {
-            return refuse("it was not unmounted; it needs a check first");
+            return refuse("it was not unmounted; it needs a check first: run `extant check -fp`");
         }
         Ok(mode)
     }

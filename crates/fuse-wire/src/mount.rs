@@ -424,8 +424,11 @@ fn no_helper(e: io::Error) -> io::Error {
 
 /// Detaches the mount on `dir`; with `lazy` even where files are open.
 fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
-    let busy =
-        || io::Error::new(io::ErrorKind::ResourceBusy, "it is busy: a program has a file or its folder open there");
+    let busy = || {
+        let dir = dir.display();
+        let why = format!("busy: a program has a file open or its working directory there (`fuser -vm {dir}`)");
+        io::Error::new(io::ErrorKind::ResourceBusy, why)
+    };
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => {}

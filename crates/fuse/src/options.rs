@@ -129,6 +129,10 @@ impl MountOptions {
             ("dirsync", None) => self.mount.dirsync = true,
             ("errors", Some("continue")) => self.errors = Some(OnDamage::Continue),
             ("errors", Some("remount-ro")) => self.errors = Some(OnDamage::ReadOnly),
+            // the answer to `panic` is that of the other options
+            ("errors", Some(other)) if other != "panic" => {
+                return Err(invalid(name, other, "use continue or remount-ro"));
+            }
             ("journal_checksum", None) => self.journal_checksum = true,
             ("nosymfollow", None) => self.mount.nosymfollow = true,
             ("nofuseblk", None) => self.mount.nofuseblk = true,
@@ -148,6 +152,7 @@ impl MountOptions {
             ("writeback_cache", None) => self.writeback_cache = true,
             ("transport", Some("best")) => self.mount.transport = Transport::Best,
             ("transport", Some("device")) => self.mount.transport = Transport::Device,
+            ("transport", Some(other)) => return Err(invalid(name, other, "use best or device")),
             ("norecovery" | "noload", None) => self.ignore_journal = true,
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("snapdir", Some(who)) => self.snapshots = snapshot_folder(who)?,
@@ -354,7 +359,8 @@ mod tests {
             ("resuid=7", "the superblock"),
             ("norecovery", "`norecovery` needs a read-only mount: add `ro`"),
             ("rw,sb=32768", "`sb=N` needs a read-only mount: add `ro`"),
-            ("errors=often", "unknown mount option"),
+            ("errors=often", "invalid errors=often: use continue or remount-ro"),
+            ("transport=pigeon", "invalid transport=pigeon: use best or device"),
             ("mand", "no mandatory locks"),
         ] {
             let error = MountOptions::parse(&[list]).expect_err(list).to_string();

@@ -4,12 +4,14 @@ use super::{Estimate, Work};
 use std::fmt;
 
 impl Estimate {
-    /// One line, as `about 4 min for 1.2 TB, 3.4 M inodes: 2 min disk, 2 min processor`.
+    /// One line, as `about 4 min: 1.0 GiB of 4.0 GiB to read, 3.4 M inodes; 2 min disk, 2 min processor`.
     #[must_use]
     pub fn sentence(&self) -> String {
         let [all, disk, processor] = [self.seconds, self.disk_seconds, self.processor_seconds].map(duration);
-        let (bytes, inodes) = (in_thousands(self.volume_bytes), in_thousands(self.work.inodes));
-        format!("about {all} for {bytes}B, {} inodes: {disk} disk, {processor} processor", inodes.trim_end())
+        let (read, volume) = (in_1024s(self.work.bytes), in_1024s(self.volume_bytes));
+        let inodes = in_thousands(self.work.inodes);
+        let inodes = inodes.trim_end();
+        format!("about {all}: {read} of {volume} to read, {inodes} inodes; {disk} disk, {processor} processor")
     }
 }
 
@@ -47,6 +49,19 @@ fn duration(seconds: f64) -> String {
     }
 }
 
+/// A number of bytes in the largest unit of which there is one.
+fn in_1024s(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter();
+    let mut unit = "bytes";
+    while value >= 1023.95
+        && let Some(next) = units.next()
+    {
+        (value, unit) = (value / 1024.0, next);
+    }
+    format!("{value:.1} {unit}")
+}
+
 /// A number in units, thousands, millions and so on, followed by a space and the letter of the unit.
 fn in_thousands(n: u64) -> String {
     let mut value = n as f64;
@@ -73,7 +88,10 @@ mod tests {
         let (volume_bytes, disk_seconds, processor_seconds) = (1_200_000_000_000, 121.2, 118.9);
         let seconds = disk_seconds + processor_seconds;
         let shown = Estimate { work, speed, measured: false, volume_bytes, seconds, disk_seconds, processor_seconds };
-        assert_eq!(shown.sentence(), "about 4 min for 1.2 TB, 3.4 M inodes: 2 min disk, 2 min processor");
+        assert_eq!(
+            shown.sentence(),
+            "about 4 min: 286.1 MiB of 1.1 TiB to read, 3.4 M inodes; 2 min disk, 2 min processor"
+        );
         let text = shown.to_string();
         for part in
             ["286.1 MiB", "about 240.10 s: 121.20 s disk", "8.000 ms a seek (as specified)", "118.90 s processor"]

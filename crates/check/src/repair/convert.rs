@@ -188,7 +188,8 @@ impl<'a> Used<'a> {
 fn place(view: &View<'_>, used: &mut Used<'_>, groups: Option<u32>) -> Result<(SpaceMaps, Vec<FsBlock>), Refusal> {
     let (geometry, features) = (&view.volume.geometry, &view.volume.features);
     if !features.incompat.contains(Incompat::FLEX_BG) {
-        return Err(refused("space maps need the feature flex_bg, which the volume does not have"));
+        let add = "`tune2fs -O extents,flex_bg DEVICE` adds it";
+        return Err(refused(format!("space maps need the feature flex_bg, which the volume does not have: {add}")));
     }
     for (other, name) in [
         (RoCompat::BIGALLOC, "bigalloc"),

@@ -6,7 +6,7 @@
 use super::config::Settings;
 use super::progress_output::Watch;
 use super::{Check, declined};
-use crate::device::{SCHEMES, open_unlayered};
+use crate::device::{Device, SCHEMES, is_locked, open_unlayered};
 use crate::error_report::Failure;
 use blockdev::BlockDevice;
 use check::render::escape;
@@ -17,6 +17,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Prefix of the names of such snapshots, followed by the id of the process that created one.
 const PREFIX: &str = ".extant-check-";
@@ -50,7 +51,11 @@ impl<'a> CheckSnapshot<'a> {
 }
 
 /// The reason why a path that is not a folder is not a volume in use: often it is a file on one.
-fn not_mounted(path: &Path) -> String {
+fn not_mounted(device: &Device) -> String {
+    let path = Path::new(device);
+    if device.path().is_some_and(|path| path.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)) {
+        return "no such file or directory".to_owned();
+    }
     let mount = || {
         let path = path.canonicalize().ok()?;
         let device = path.metadata().ok()?.dev();
@@ -63,8 +68,22 @@ fn not_mounted(path: &Path) -> String {
             let top = escape(top.as_os_str().as_bytes());
             format!("it is a file on the volume mounted on {top}: use that path or its device with --online")
         }
+        None if is_locked(device) => {
+            "it is in use by another process, and the list of mounts does not name it: it is served, or mounted under \
+             another name (option fsname); unmount it there, and check it without --online"
+                .to_owned()
+        }
         None => "it is not mounted: check it without --online".to_owned(),
     }
+}
+
+/// The format of the volume mounted on a folder, if it is not the native one.
+fn other_format(dir: &Path) -> Option<&'static str> {
+    let source = blockdev::mount_source(dir).filter(|source| source.is_absolute())?;
+    let device = open_unlayered(&source, blockdev::OpenOptions::default()).ok()?;
+    let way = fs::OpenOptions { ignore_journal: true, ..fs::OpenOptions::default() };
+    let volume = fs::Volume::open(Arc::clone(&device), &way).ok()?;
+    (!check::is_native(&*device)).then(|| volume.superblock().features.format_name())
 }
 
 impl Check {
@@ -75,9 +94,15 @@ impl Check {
             PathBuf::from(&self.device)
         } else {
             let at = blockdev::mounted(&self.device).and_then(|mounted| mounted.at);
-            at.ok_or_else(|| Failure::on(self.called(), not_mounted(Path::new(&self.device))))?
+            at.ok_or_else(|| Failure::on(self.called(), not_mounted(&self.device)))?
         };
-        let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
+        let snapshots = MountedSnapshots::of(&dir).map_err(|e| match other_format(&dir) {
+            Some(format) => {
+                let why = "only native volumes are checked with --online: unmount it and run `extant check -fn`";
+                Failure::on(self.called(), format!("it is on a volume of type {format}: {why}"))
+            }
+            None => failed(e),
+        })?;
         let source = blockdev::mount_source(&dir)
             .ok_or_else(|| Failure::on(self.called(), "the mounted file system does not answer"))?;
         // a relative source is a name chosen by the user, not a file in the folder of this process

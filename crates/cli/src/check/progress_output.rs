@@ -40,7 +40,11 @@ impl Watch {
     pub(crate) fn new(device: &str, completion: Option<i32>) -> Result<Self, Failure> {
         let lines = match completion {
             Some(fd) if fd != 0 => {
-                let out = inherited(fd.saturating_abs()).map_err(|e| Failure::on(&format!("-C {fd}"), e))?;
+                let number = fd.saturating_abs();
+                let out = inherited(number).map_err(|e| match e.kind() {
+                    io::ErrorKind::NotFound => Failure::Message(format!("-C {fd}: descriptor {number} is not open")),
+                    _ => Failure::on(&format!("-C {fd}"), e),
+                })?;
                 Some(Mutex::new(Lines { out, device: device.to_owned(), pass: 0, step: 0 }))
             }
             _ => None,
@@ -62,6 +66,11 @@ impl Watch {
         }
         let bar = if lines.is_some() { Bar::hidden() } else { Bar::new("checking", 0, Unit::Share) };
         Ok(Self { cancelled, reporting, bar, lines })
+    }
+
+    /// Sets the estimated duration of the check, which begins now.
+    pub(crate) fn expect(&self, seconds: f64) {
+        self.bar.expect(seconds);
     }
 
     /// Ends the progress output.

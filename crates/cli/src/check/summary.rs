@@ -2,7 +2,7 @@
 
 use super::config::{Settings, Shown};
 use crate::output::{counted, human};
-use check::render::{escape, write_text};
+use check::render::{escape, next_step, write_text};
 use check::report::{Counts, Report, Reported, exit};
 use check::table::{Code, Severity};
 use std::collections::BTreeMap;
@@ -56,6 +56,12 @@ impl Manner<'_> {
             }
             writeln!(out, "\n{name}: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY.")?;
             writeln!(out, "\t(i.e., without -a or -p options)")?;
+            let step = if report.native.is_some() || report.chosen.is_some() {
+                next_step(report)
+            } else {
+                "run with -fy to repair".into()
+            };
+            writeln!(out, "{name}: {step}.")?;
         }
         if self.verbose {
             details(&report.counts, out)?;

@@ -265,7 +265,10 @@ fn a_check_that_takes_long_says_so_beforehand() {
     let said = |device: &str| String::from_utf8_lossy(&exits(0, &["check", "-fn", device]).stderr).into_owned();
     let line = said(&disk);
     assert!(line.starts_with(&format!("extant: {disk}: about ")), "{line}");
-    assert!(line.contains(" for 137 GB, ") && line.contains(" inodes: ") && line.ends_with(" processor\n"), "{line}");
+    assert!(
+        line.contains(" of 128.0 GiB to read, ") && line.contains(" inodes; ") && line.ends_with(" processor\n"),
+        "{line}"
+    );
     // from memory it finishes at once
     assert_eq!(said(text(image.path())), "");
     // in JSON it is a field

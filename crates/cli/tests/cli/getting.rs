@@ -59,7 +59,7 @@ fn a_second_copy_joins_directories_and_replaces_only_with_force() {
     fs::write(folder.path().join("mine"), "mine").unwrap();
     prints(&["get", "-r", sample.path(), "/", dest]);
     let ran = exits(1, &["get", "-r", sample.path(), "/", dest]);
-    assert!(ran.text().contains("exists already in the destination"), "{}", ran.text());
+    assert!(ran.text().contains("already exists in the destination"), "{}", ran.text());
     prints(&["get", "-r", "-f", sample.path(), "/", dest]);
     let copied = walk(folder.path()).unwrap().without("lost+found").without("mine").forget(&[Field::Blocks]);
     let mut model = sample.tree.model().clone();
@@ -115,7 +115,7 @@ fn what_get_refuses() {
     assert!(fails(1, &["get", volume, "/etc/motd", &missing]).contains("No such file or directory"));
     assert!(fails(1, &["get", volume, "/etc/motd", "/etc/hosts", &missing]).contains("not a directory"));
     fs::write(folder.path().join("motd"), "mine").unwrap();
-    assert!(fails(1, &["get", volume, "/etc/motd", dest]).contains("exists already"));
+    assert!(fails(1, &["get", volume, "/etc/motd", dest]).contains("already exists"));
     assert_eq!(fs::read(folder.path().join("motd")).unwrap(), b"mine");
     prints(&["get", "--force", volume, "/etc/motd", dest]);
     assert_eq!(fs::read(folder.path().join("motd")).unwrap(), b"welcome\n");
@@ -320,7 +320,7 @@ fn links_of_others_in_the_destination() {
         std::os::unix::fs::symlink(&outside, dest.join("etc")).unwrap();
         std::os::unix::fs::symlink(outside.join("motd"), dest.join(".hidden")).unwrap();
         let said = copy_whole(&image, &outside, &dest, force);
-        assert!(said.contains("/etc: exists already in the destination"), "{said}");
+        assert!(said.contains("/etc: already exists in the destination"), "{said}");
         assert_eq!(fs::read(outside.join("motd")).unwrap(), b"stays");
     }
 }

@@ -316,6 +316,32 @@ fn one_file_that_fails_does_not_stop_the_others() {
 }
 
 #[test]
+fn json_has_the_errors_and_the_exit_status() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    let why = "no such file or directory";
+    for (command, list) in [("ls", "paths"), ("stat", "files"), ("frag", "files")] {
+        let ran = exits(1, &[command, "--json", volume, "/nope"]);
+        let shown: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        assert!(!shown[list].is_null(), "{shown}");
+        assert_eq!(shown["error"], format!("{volume}: /nope: {why}"), "{command}");
+        assert_eq!(shown["errors"], serde_json::json!([{ "path": "/nope", "reason": why }]), "{command}");
+        assert_eq!(shown["exit"], 1, "{command}");
+    }
+    let of = |words: &[&str]| -> Value { serde_json::from_slice(&exits(1, words).stdout).unwrap() };
+    let shown = of(&["rm", "--json", volume, "/nope", "/none"]);
+    assert!(shown["exit"] == 1 && shown["errors"][1]["path"] == "/none", "{shown}");
+    assert!(shown["error"].as_str().unwrap().starts_with("2 errors; the first: "), "{shown}");
+    let shown = of(&["put", "--json", volume, "/etc/passwd", "/etc/motd"]);
+    assert!(shown["exit"] == 1 && shown["error"].as_str().unwrap().contains("already exists"), "{shown}");
+    let whole: Value = serde_json::from_slice(&exits(0, &["ls", "--json", volume]).stdout).unwrap();
+    assert!(whole["exit"].is_null() && whole["errors"].is_null(), "{whole}");
+}
+
+#[test]
 fn a_huge_sparse_file_takes_little_memory_and_a_reader_that_leaves_is_no_error() {
     if !ready() {
         return;

@@ -465,7 +465,7 @@ fn a_volume_that_cannot_be_written_is_mounted_read_only_with_the_reason() {
     image.debugfs(&["set_super_value state 2"]);
     let folder = Folder::new();
     let sentence = fails(1, &["mount", "-o", "rw", text(image.path()), folder.text()]);
-    assert!(sentence.contains("errors"), "{sentence}");
+    assert!(sentence.contains("errors; it needs a check first: run `extant check -fy`"), "{sentence}");
     let ran = exits(0, &["mount", text(image.path()), folder.text()]);
     assert!(String::from_utf8_lossy(&ran.stderr).contains("; mounted read-only"), "{}", ran.text());
     assert!(folder.line().unwrap().contains(" fuse.extant ro,"));
@@ -584,6 +584,32 @@ fn problems_are_reported_in_the_foreground() {
 
 /// A name that a user chose for a mount is not a file of that name in the folder of another process.
 #[test]
+fn what_needs_a_native_volume_names_it() {
+    if !can_mount() {
+        return;
+    }
+    let (image, folder) = (plain(), Folder::new());
+    prints(&["mount", text(image.path()), folder.text()]);
+    let sentence = fails(8, &["check", "--online", folder.text()]);
+    assert!(sentence.ends_with("unmount it and run `extant check -fn`"), "{sentence}");
+    assert!(sentence.contains("a volume of type ext4"), "{sentence}");
+    for (exit, words) in [(1, &["snapshot", "list", folder.text()][..]), (125, &["txn", folder.text(), "--", "true"])] {
+        let sentence = fails(exit, words);
+        assert!(sentence.contains("native volume (`extant mkfs -t extant`)"), "{sentence}");
+    }
+    // those that write name the mount point
+    let path = text(image.path());
+    let convert = ["convert", "--to", "spacemap", path];
+    for words in [&["undo", "/nonexistent", path][..], &convert, &["damage", path, "LinkCountWrong"]] {
+        let sentence = fails(1, words);
+        let says = format!("it is mounted at {}: unmount it first", folder.text());
+        assert!(sentence.contains("locked by another process") && sentence.ends_with(&says), "{sentence}");
+    }
+    folder.unmount();
+    assert!(fails(8, &["check", "--online", "/nonexistent"]).ends_with("no such file or directory"));
+}
+
+#[test]
 fn a_name_in_the_list_of_mounts_is_no_file_in_the_folder_of_the_caller() {
     if !can_mount() {
         return;
@@ -602,6 +628,13 @@ fn a_name_in_the_list_of_mounts_is_no_file_in_the_folder_of_the_caller() {
     assert!(sentence.contains("locked"), "{sentence}");
     let ran = here(&["check", "--online", folder.text()]);
     assert!(ran.exit == Some(8) && ran.text().contains("does not name its device"), "{}", ran.text());
+    // readers warn, since it may change
+    for words in [&["check", "-fn"][..], &["check"], &["info"], &["ls"], &["snapshot", "list"]] {
+        let said = extant(&[words, &[text(&image)]].concat()).text();
+        assert!(said.contains("it is in use: another process has it locked"), "{words:?}: {said}");
+    }
+    let sentence = fails(8, &["check", "--online", text(&image)]);
+    assert!(sentence.contains("mounted under another name (option fsname)"), "{sentence}");
     folder.unmount();
     // without a chosen name it is the absolute path
     let mut mount = command(&["mount", "-o", "nofuseblk", "native.img", folder.text()]);

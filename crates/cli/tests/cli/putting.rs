@@ -246,7 +246,7 @@ fn single_files_and_standard_input() {
 
     // existing files are left alone without --force
     let sentence = fails(1, &["put", volume, text(&at("motd")), "/issue"]);
-    assert!(sentence.ends_with("/issue: exists already (--force replaces files)"), "{sentence}");
+    assert!(sentence.ends_with("/issue: already exists (--force replaces files)"), "{sentence}");
     prints(&["put", "--force", volume, text(&at("motd")), "/issue"]);
     assert_eq!(prints(&["cat", volume, "/issue"]), "welcome\n");
 

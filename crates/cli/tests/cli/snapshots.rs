@@ -81,8 +81,10 @@ fn snapshots_of_an_image() {
     );
     assert_eq!(prints(&["snapshot", "list", image]).lines().count(), 2);
     let sentence = fails(1, &["snapshot", "create", image, "two"]);
-    assert!(sentence.ends_with("snapshot two: already exists"), "{sentence}");
+    assert!(sentence.ends_with(": a snapshot named two already exists"), "{sentence}");
     fails(1, &["snapshot", "create", image, "a/b"]);
+    let said = exits(0, &["snapshot", "rollback", "--cancel", image]).text();
+    assert!(said.contains("no rollback is scheduled"), "{said}");
     for words in ["delete", "rollback"] {
         let sentence = fails(1, &["snapshot", words, image, "three"]);
         let says = format!("there is no snapshot named three; `extant snapshot list {image}` shows them");
@@ -105,6 +107,17 @@ fn snapshots_of_an_image() {
         assert!(sentence.contains("mkfs -t extant"), "{sentence}");
     }
     fails(1, &["snapshot", "list", text(&other)]);
+}
+
+#[test]
+fn a_shortened_volume_is_not_rolled_back() {
+    let place = NativeVolume::new();
+    prints(&["snapshot", "create", text(&place.image()), "one"]);
+    fs::OpenOptions::new().write(true).open(place.image()).unwrap().set_len(28 << 20).unwrap();
+    let before = fs::read(place.image()).unwrap();
+    let sentence = fails(1, &["snapshot", "rollback", text(&place.image()), "one"]);
+    assert!(sentence.contains("the device ends before the volume does"), "{sentence}");
+    assert!(fs::read(place.image()).unwrap() == before);
 }
 
 #[test]
@@ -167,7 +180,15 @@ fn snapshots_of_a_mounted_volume() {
     // a volume in use is rolled back at unmount
     let said = exits(0, &["snapshot", "rollback", text(&dir), "monday"]);
     assert!(said.text().contains("is rolled back when it is unmounted"), "{}", said.text());
-    fails(1, &["snapshot", "delete", text(&dir), "monday"]);
+    let sentence = fails(1, &["snapshot", "delete", text(&dir), "monday"]);
+    let says = format!("cancel it first with `extant snapshot rollback --cancel {}`", text(&dir));
+    assert!(sentence.contains("a rollback to it is scheduled: ") && sentence.ends_with(&says), "{sentence}");
+    let sentence = fails(1, &["snapshot", "create", text(&dir), "monday"]);
+    assert!(sentence.ends_with(": a snapshot named monday already exists"), "{sentence}");
+    assert_eq!(exits(0, &["snapshot", "rollback", "--cancel", text(&dir)]).text(), "");
+    let said = exits(0, &["snapshot", "rollback", "--cancel", text(&dir)]).text();
+    assert!(said.contains("no rollback is scheduled"), "{said}");
+    exits(0, &["snapshot", "rollback", text(&dir), "monday"]);
     assert!(prints(&["snapshot", "list", text(&dir)]).contains("monday  (rollback at unmount)"));
     assert_eq!(json(&["snapshot", "list", "--json", text(&dir)])[0]["rollback"], true);
     let said = exits(0, &["umount", text(&dir)]).text();

@@ -1,6 +1,6 @@
 //! Commands ended by a signal or a full disk: the volume is consistent at any time.
 
-use crate::common::{command, exits, plain, prints, ready, text};
+use crate::common::{command, exits, plain, prints, ready, sample, text};
 use blockdev::MemoryDevice;
 use check::report::exit;
 use check::{Options, Progress};
@@ -34,6 +34,30 @@ fn interrupted(args: &[&str], rounds: u64) {
     let status = child.wait().unwrap();
     // before it handles signals it has changed nothing
     assert!(status.code().is_none_or(|code| [0, 1].contains(&code)), "{args:?}: {status}");
+}
+
+#[test]
+fn a_cancelled_check_says_so_in_json() {
+    if !ready() {
+        return;
+    }
+    // lines so long that the pipe is full before the check ends: it waits for the reader
+    let folder = sample().image.path().parent().unwrap();
+    let volume = format!("{}/{}volume.img", text(folder), "./".repeat(1800));
+    let (pipe, end) = rustix::pipe::pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&pipe, 4096).unwrap();
+    let mut command = command(&["check", "-fn", "--json", "-C", "2", &volume]);
+    let child = command.stderr(end).stdout(Stdio::piped()).spawn().unwrap();
+    // with this process's copy of the other end of the pipe
+    drop(command);
+    let mut pipe = fs::File::from(pipe);
+    pipe.read_exact(&mut [0]).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    pipe.read_to_string(&mut String::new()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(out.status.code() == Some(32) && report["exit"] == 32, "{report}");
+    assert_eq!(report["error"], "the check was cancelled");
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl Layout {
     pub fn new(blocks: u64) -> Result<Self> {
         if !(LEAST_BLOCKS..=MOST_BLOCKS).contains(&blocks) {
             let (least, most) = (LEAST_BLOCKS >> 8, MOST_BLOCKS >> 28);
-            return Err(Error::Unsupported(format!("a native volume has from {least} MiB to {most} TiB")));
+            return Err(Error::Unsupported(format!("a native volume must be {least} MiB to {most} TiB")));
         }
         Ok(Self { blocks })
     }

@@ -36,7 +36,8 @@ impl MountedSnapshots {
         let root = dir.ancestors().take_while(same).last().unwrap_or(&dir).to_owned();
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         if text(&root, DAEMON).is_err() {
-            return Err(wrong("it is not on a volume mounted by `extant mount`"));
+            let why = "it is not on a volume mounted by `extant mount`: snapshots need a native volume (`extant mkfs -t extant`)";
+            return Err(wrong(why));
         }
         let folder = root.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
         if folder.metadata().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
@@ -44,7 +45,7 @@ impl MountedSnapshots {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         if !folder.is_dir() {
-            let why = "snapshots need a mounted native volume (not a snapshot mounted with -o snapshot=)";
+            let why = "snapshots need a mounted native volume (`extant mkfs -t extant`), not mounted with -o snapshot=";
             return Err(wrong(why));
         }
         Ok(Self { folder })

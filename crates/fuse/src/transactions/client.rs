@@ -69,7 +69,7 @@ impl MountedTransaction {
         hand_over_pages(&file);
         ask(&file, &format!("begin.{seconds}.{mark}")).map_err(|e| match Errno::from_io_error(&e) {
             Some(Errno::NODATA | Errno::OPNOTSUPP) => {
-                let why = "transactions need a mounted native volume (not a snapshot mounted with -o snapshot=)";
+                let why = "transactions need a mounted native volume (`extant mkfs -t extant`), not mounted with -o snapshot=";
                 io::Error::other(why)
             }
             Some(Errno::INVAL) => io::Error::other("the timeout of a transaction is at most one day"),

@@ -89,7 +89,9 @@ impl MapWriter {
     pub(super) fn new(mapped: &Mapped, overwrite: Overwrite, dirty_blocks: usize) -> Result<Self> {
         let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
         if superblock.unordered {
-            return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
+            return Err(Error::Native(
+                "it was in use without consistency and was not unmounted; it needs a check: run `extant check -fy`",
+            ));
         }
         let map = Arc::clone(&mapped.map);
         let snapshots = Snapshots::load(mapped)?;

@@ -24,7 +24,9 @@ impl Rollback {
     pub fn new(mapped: &Mapped, snapshot: &Record, blocks: usize) -> Result<Self> {
         let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
         if superblock.unordered {
-            return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
+            return Err(Error::Native(
+                "it was in use without consistency and was not unmounted; it needs a check: run `extant check -fy`",
+            ));
         }
         let snapshots = Snapshots::load(mapped)?;
         let mut pinned = snapshots.pinned();
