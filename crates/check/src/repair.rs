@@ -47,6 +47,7 @@ mod work;
 use crate::checker::Checker;
 use crate::native;
 use crate::options::{Options, Progress, Refusal, Repair};
+use crate::phases::superblock::inode_tables::Seeker;
 use crate::phases::superblock::{open, primary_is_usable};
 use crate::problem::{Limits, Problem, Problems};
 use crate::problem_settings::ProblemSettings;
@@ -234,9 +235,11 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
         let unusable =
             matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeElsewhere | Code::JournalInodeRestorable);
         let asked = p.code.number() < 0x0E_0000 || unusable;
+        // as no kernel mounts the volume, its state is not that of a clean one
+        let rejected = p.code.is_read_from_a_copy() || p.code == Code::FirstMetaGroupMisleads;
         // e2fsck checks the fields of the superblock before it checks whether the volume is clean
         let hopeless = p.code.fixer() == Fixer::None && p.code.severity() >= Severity::Error;
-        hopeless || asked && p.code.fixer() != Fixer::None && options.problem_settings.is_fix(p.code)
+        hopeless || rejected || asked && p.code.fixer() != Fixer::None && options.problem_settings.is_fix(p.code)
     };
     opened.is_ok() && !problems.to_vec().iter().any(matters)
 }
@@ -276,7 +279,8 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
     }
     let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
     let overlay = Overlay::new(Arc::clone(device));
-    let replayed = replay::copy(&Work::new(&view, &overlay, 0)).map_err(failed)?;
+    let work = Work::new(&view, &overlay, 0);
+    let replayed = work.with_fixed_blocks(|| replay::copy(&work)).map_err(failed)?;
     let Some(replayed) = replayed else { return Ok(Replay::Nothing) };
     if replayed.damaged {
         return Ok(Replay::Damaged);
@@ -413,7 +417,8 @@ impl Iterations<'_> {
         }
         self.unclaimed.exclude(view);
         let problems = view.problems.to_vec();
-        let obstacle = Self::copy_is_too_large(view, &problems).map(failed).or_else(|| unknown_journal(&problems));
+        let too_large = Self::copy_is_too_large(view, &problems).or_else(|| too_large_without_root(view, &problems));
+        let obstacle = too_large.map(failed).or_else(|| unknown_journal(&problems));
         if let (Repair::All, Some(refusal)) = (self.mode, obstacle) {
             return Ok(Step::Stuck(refusal));
         }
@@ -455,8 +460,7 @@ impl Iterations<'_> {
                 return Ok(Step::Done);
             }
             // the part that is wrong in the volume may be right in a copy
-            let left = |p: &Problem| p.code.severity() >= Severity::Error && !self.may_fix(p);
-            if fixer == Fixer::Copies && problems.iter().any(left) {
+            if fixer == Fixer::Copies && problems.iter().any(preserves_copies) {
                 break;
             }
             if fixer > Fixer::Replay && self.replayed.is_none() {
@@ -507,7 +511,7 @@ impl Iterations<'_> {
 
     /// Replays the journal; returns a refusal where that is impossible.
     fn replay(&mut self, work: &Work<'_>) -> blockdev::Result<Option<Refusal>> {
-        let Some(replayed) = replay::copy(work)? else {
+        let Some(replayed) = work.with_fixed_blocks(|| replay::copy(work))? else {
             let sentence = "the journal contains fast commits, which only a mount can replay: mount the volume once, \
                             then check it again";
             return Ok(Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }));
@@ -531,6 +535,21 @@ impl Iterations<'_> {
             | Code::JournalReadOnlyFeatureUnknown => true,
             code => code == Code::JournalRecoveryFlagMissing && self.problem_settings.preen(code) == Preen::Stops,
         }
+    }
+
+    /// The refusal to write a repair after which the primary superblock or descriptors are still unusable, or a
+    /// location in them is impossible: all other repairs depend on these.
+    fn unknown_layout(&self, report: &Report) -> Option<Refusal> {
+        let remains = |p: &&Reported| {
+            !p.fixed && (p.code.is_read_from_a_copy() || p.code.is_misplaced()) && !self.problem_settings.never(p.code)
+        };
+        let problem = report.problems.iter().find(remains).filter(|_| self.mode == Repair::All)?;
+        let sentence = format!(
+            "{} It could not be repaired, and all other repairs depend on it: nothing was changed; try a copy of the \
+             superblock with -b, or -n",
+            problem.text
+        );
+        Some(Refusal { exit: exit::LEFT, ..failed(sentence) })
     }
 
     /// Whether the problem may be repaired now.
@@ -563,6 +582,9 @@ impl Iterations<'_> {
             // most of the volume was not read: neither it nor the state in its superblock is changed
             return Ok(report);
         }
+        if let Some(refusal) = self.unknown_layout(&report) {
+            return Err(refusal);
+        }
         let allowed = |p: &Reported| p.severity < Severity::Error || self.problem_settings.never(p.code);
         let stopped = self.mode == Repair::Safe && left && !(report.errors > 0 && report.problems.iter().all(allowed));
         let repaired = if stopped { Vec::new() } else { self.repaired };
@@ -583,7 +605,7 @@ impl Iterations<'_> {
             finished && repaired.is_empty() && superblock::is_marked(final_state, !left).map_err(failed)?;
         if self.mode != Repair::No && !stopped && !as_finished {
             made_valid = superblock::mark(final_state, self.now, !left).map_err(failed)?;
-            if let Some(free) = self.unclaimed.known() {
+            if let Some(free) = self.unclaimed.known().filter(|_| !left) {
                 copies::refresh(final_state, &*target.finished, free.geometry()).map_err(failed)?;
             }
         }
@@ -639,6 +661,31 @@ fn unknown_journal(problems: &[Problem]) -> Option<Refusal> {
         value.unwrap_or_default()
     );
     Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) })
+}
+
+/// The reason why nothing is repaired on a volume that extends beyond its device and has no root: its block size or
+/// block count is wrong, so that all its structures are searched for in wrong places.
+fn too_large_without_root(view: &View<'_>, problems: &[Problem]) -> Option<String> {
+    let beyond = problems.iter().find(|problem| problem.code == Code::BeyondDevice)?;
+    let View { volume, scanner, .. } = *view;
+    let seeker = Seeker { scanner, geometry: &volume.geometry, features: &volume.features };
+    (!seeker.finds_root(&volume.groups)).then(|| {
+        format!(
+            "the superblock says {} blocks of {} bytes, but the device has {} of that size, and the root directory is \
+             not where they imply: the block size or the number of blocks is wrong, or the device was truncated; \
+             nothing was changed. Try a copy of the superblock with -b, or -n",
+            volume.geometry.blocks,
+            volume.geometry.block_size,
+            beyond.expected.unwrap_or_default()
+        )
+    })
+}
+
+/// Whether the copies of superblock and descriptors are not overwritten in the presence of this problem: until no error
+/// remains, a copy may be the only record of the volume.
+fn preserves_copies(problem: &Problem) -> bool {
+    let code = problem.code;
+    code.fixer() != Fixer::Copies && (code.severity() >= Severity::Error || code.is_read_from_a_copy())
 }
 
 /// Whether the volume has the feature `shared_blocks`.

@@ -306,7 +306,20 @@ impl Code {
     /// state, and the administrator must decide which one is right.
     #[must_use]
     pub const fn is_read_from_a_copy(self) -> bool {
-        matches!(self, Self::SuperblockTryBackup | Self::GroupDescriptorsTryBackup)
+        matches!(self, Self::SuperblockTryBackup | Self::SuperblockFieldTryBackup | Self::GroupDescriptorsTryBackup)
+    }
+
+    /// Whether a group's bitmaps or inode table have an impossible location, where other structures may be.
+    pub(crate) const fn is_misplaced(self) -> bool {
+        matches!(
+            self,
+            Self::BlockBitmapNotInGroup
+                | Self::InodeBitmapNotInGroup
+                | Self::InodeTableNotInGroup
+                | Self::BlockBitmapConflict
+                | Self::InodeBitmapConflict
+                | Self::InodeTableConflict
+        )
     }
 
     /// The part of repair that fixes it.

@@ -39,7 +39,9 @@ const BACKUP_GROUPS: [u32; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
 /// KiB.
 const SEARCHED: u64 = (128 << 20) + (64 << 10);
 /// Maximum number of copies found by this search that are tried.
-const FOUND: usize = 4;
+const FOUND: usize = 16;
+/// Maximum number of layouts in these copies at whose locations others are searched for.
+const LAYOUTS: usize = 4;
 
 /// The first inode that is not reserved, on all volumes created by mkfs.
 const FIRST_INODE: u32 = 11;
@@ -76,6 +78,11 @@ impl Accepted {
     /// The block of the superblock.
     fn block(&self) -> FsBlock {
         FsBlock(self.at / u64::from(self.geometry.block_size))
+    }
+
+    /// Whether the volume is as long as the device.
+    fn fits(&self, scanner: &Scanner<'_>) -> bool {
+        self.geometry.blocks == scanner.device.geometry().len / u64::from(self.geometry.block_size)
     }
 }
 
@@ -207,14 +214,9 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         report_passed(&accepted, &passed_over, problems);
         return Ok((accepted, table));
     }
-    match (second_best, reason) {
-        (Some((accepted, mut table)), _) => {
-            let features = accepted.disk.features();
-            let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
-            seeker.seek(&mut table).into_iter().for_each(|problem| problems.report(problem));
-            Ok((accepted, table))
-        }
-        (None, reason) => last_resort(scanner, problems).ok_or_else(|| {
+    match second_best {
+        Some(found) => Ok(without_sense(scanner, found, reason, problems)),
+        None => last_resort(scanner, problems).ok_or_else(|| {
             let reason = reason.map_or_else(String::new, |(_, what)| what);
             Refusal::new(match foreign_format::look(scanner.device) {
                 Some(kind) => format!("{NO_VOLUME}: {kind}"),
@@ -222,6 +224,23 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
             })
         }),
     }
+}
+
+/// Descriptors that make no sense, where no others do, with the tables that are found at other locations. The rejection
+/// of the primary is reported even so: it is restored from the copy before anything else is written.
+fn without_sense(
+    scanner: &Scanner<'_>,
+    (accepted, mut table): (Accepted, Table),
+    rejection: Option<(Code, String)>,
+    problems: &Problems,
+) -> (Accepted, Table) {
+    if let Some((code, reason)) = rejection {
+        problems.report(Problem::new(code).name(reason).group(accepted.group()).block(accepted.block()));
+    }
+    let features = accepted.disk.features();
+    let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
+    seeker.seek(&mut table).into_iter().for_each(|problem| problems.report(problem));
+    (accepted, table)
 }
 
 /// Reports the copies before the one with which the check continues; those in `passed_over` were not tried.
@@ -236,26 +255,61 @@ fn report_passed(accepted: &Accepted, passed_over: &BTreeSet<GroupNo>, problems:
     }
 }
 
-/// The copies of the superblock in the order in which they are tried, and after them those found by the search. The
-/// first copy on the volume may be a stale one from before a resize: copies with as many blocks as the device come
-/// first, and among these, those with which most copies agree.
+/// The copies of the superblock in the order in which they are tried, and after them those found by the search, unless
+/// no copy at a known location is as long as the device: then all are ranked together. The first copy on the volume may
+/// be a stale one from before a resize: copies with as many blocks as the device come first, and among these, those
+/// with which most copies agree.
 fn ranked<'a>(
     scanner: &'a Scanner<'_>,
     primary: Option<&'a Accepted>,
 ) -> (Vec<Accepted>, impl Iterator<Item = Accepted> + 'a) {
     let known = known_backups(scanner, primary.map(|primary| &primary.geometry));
-    let found: Vec<Accepted> =
+    let mut found: Vec<Accepted> =
         known.filter(|copy| primary.is_none_or(|primary| is_same_volume(primary, copy))).collect();
-    let device = scanner.device.geometry().len;
+    // with groups of another size few copies are at the known locations, or none
+    let at_once = primary.is_none() && !found.iter().any(|copy| copy.fits(scanner));
+    if at_once {
+        found.extend(related_backups(scanner));
+        let mut seen = BTreeSet::new();
+        found.retain(|copy| seen.insert(copy.at));
+    }
+    let later = primary.is_none() && !at_once;
+    let others = move || if later { by_rank(scanner, &related_backups(scanner)) } else { Vec::new() };
+    (by_rank(scanner, &found), std::iter::once_with(others).flatten())
+}
+
+/// Copies in the order in which they are tried.
+fn by_rank(scanner: &Scanner<'_>, copies: &[Accepted]) -> Vec<Accepted> {
     let rank = |copy: &Accepted| {
-        let fits = copy.geometry.blocks == device / u64::from(copy.geometry.block_size);
         let agrees = |other: &&Accepted| is_same_volume(other, copy) && differing(other, copy).is_empty();
-        (!fits, Reverse(found.iter().filter(agrees).count()))
+        (!copy.fits(scanner), Reverse(copies.iter().filter(agrees).count()))
     };
-    let mut ranks: Vec<_> = found.iter().map(|copy| (rank(copy), copy.clone())).collect();
+    let mut ranks: Vec<_> = copies.iter().map(|copy| (rank(copy), copy.clone())).collect();
     ranks.sort_by_key(|(rank, _)| *rank);
-    let copies = ranks.into_iter().map(|(_, copy)| copy).collect();
-    (copies, searched_backups(scanner, primary.is_none()))
+    ranks.into_iter().map(|(_, copy)| copy).collect()
+}
+
+/// The copies found by the search, and those at the locations that follow from their layouts: these may be beyond the
+/// part of the device that is searched.
+fn related_backups(scanner: &Scanner<'_>) -> Vec<Accepted> {
+    let mut copies = search(scanner);
+    let mut layouts: Vec<Geometry> = Vec::new();
+    for copy in &copies {
+        if layouts.len() < LAYOUTS && !layouts.contains(&copy.geometry) {
+            layouts.push(copy.geometry.clone());
+        }
+    }
+    copies.extend(layouts.iter().flat_map(|layout| stated_backups(scanner, layout)));
+    let mut seen = BTreeSet::new();
+    copies.retain(|copy| seen.insert(copy.at));
+    copies
+}
+
+/// The usable copies at the locations by this geometry.
+fn stated_backups<'a>(scanner: &'a Scanner<'_>, geometry: &'a Geometry) -> impl Iterator<Item = Accepted> + 'a {
+    let places = geometry.backup_groups().filter_map(|group| geometry.byte_offset(geometry.superblock_block(group)?));
+    let copies = places.take(BACKUP_GROUPS.len()).filter_map(|at| accept_at(scanner, at).ok());
+    copies.filter(|copy| copy.geometry.block_size == geometry.block_size)
 }
 
 /// Whether the first group's inode table contains the root.

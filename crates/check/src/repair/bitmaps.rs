@@ -2,6 +2,7 @@
 
 use super::space_maps;
 use super::work::Work;
+use crate::problem::Problem;
 use crate::system_zone;
 use crate::table::Code;
 use blockdev::Result;
@@ -11,7 +12,14 @@ use std::collections::HashSet;
 
 /// Writes the bitmaps and counts of all groups, except those that are right.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
-    if work.walk().is_none() {
+    // what would be overwritten at a wrong location is unknown
+    let misplaced = |p: &Problem| {
+        // space maps have no block bitmaps, and are written only where they overlap nothing
+        let of_bitmaps = matches!(p.code, Code::BlockBitmapNotInGroup | Code::BlockBitmapConflict);
+        let other = of_bitmaps || p.code == Code::InodeTableConflict;
+        p.code.is_misplaced() && !(other && work.volume().space_maps.is_some())
+    };
+    if work.walk().is_none() || work.view.problems.to_vec().iter().any(misplaced) {
         return Ok(());
     }
     let geometry = &work.volume().geometry;

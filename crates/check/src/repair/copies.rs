@@ -1,6 +1,9 @@
 //! Copies of the superblock and of the group descriptors, rewritten from the primary ones.
+//!
+//! A primary superblock that describes no volume never replaces a copy, which may be the only record of the volume.
 
 use super::work::{Work, read_superblock};
+use crate::phases::superblock::geometry_of;
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::{BlockDevice, Overlay, Result};
@@ -12,6 +15,9 @@ use zerocopy::IntoBytes;
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let superblock = work.superblock()?;
     let geometry = &work.volume().geometry;
+    if work.volume().is_copy || geometry_of(&superblock).is_none() {
+        return Ok(());
+    }
     for problem in problems {
         let Some(group) = problem.group else { continue };
         match problem.code {
@@ -60,6 +66,9 @@ pub(super) fn refresh(overlay: &Overlay, device: &dyn BlockDevice, geometry: &Ge
 /// Writes all copies of the superblock that lie on the device.
 fn write_superblock(device: &Overlay, geometry: &Geometry) -> Result<()> {
     let superblock = read_superblock(device)?;
+    if geometry_of(&superblock).is_none() {
+        return Ok(());
+    }
     for group in geometry.backup_groups() {
         let place = geometry.superblock_block(group).and_then(|block| geometry.byte_offset(block));
         if let Some(offset) = place.filter(|offset| offset + DiskSuperblock::SIZE as u64 <= device.geometry().len) {

@@ -85,19 +85,22 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
 }
 
 /// The reason not to repair the problems: a table that cannot be found would be created empty, and the group's inodes
-/// in use would be lost. Their number is taken from the group's bitmap, or from the superblock where the bitmap cannot
-/// be found either.
+/// in use would be lost. Their number is taken from the group's bitmap; where the bitmap cannot be found either, from
+/// the entries of directories that refer to them, or from the superblock.
 pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<String> {
     let volume = work.volume();
     let seeker = Seeker { scanner: work.view.scanner, geometry: &volume.geometry, features: &volume.features };
-    problems.iter().filter(|p| matches!(p.code, Code::InodeTableNotInGroup | Code::InodeTableConflict)).find_map(|p| {
-        let number = p.group?;
+    let of_table = |p: &&&Problem| matches!(p.code, Code::InodeTableNotInGroup | Code::InodeTableConflict);
+    let groups: BTreeSet<GroupNo> = problems.iter().filter(of_table).filter_map(|p| p.group).collect();
+    groups.iter().find_map(|&number| {
         let group = volume.group(number)?;
+        let named = named_inodes(problems, number);
         let (members, who) = match seeker.agreement(number, group, group.inode_table.get()) {
-            Some(agreement) => (if agreement.is_lost() { agreement.members } else { 0 }, "in the group's bitmap"),
-            // where not even the root can be found nothing can be lost
-            None if number.get() == 0 && !seeker.root_stands_somewhere(&volume.groups) => return None,
-            None => (uncounted(work, number), "in it by the superblock's count"),
+            Some(agreement) if agreement.is_lost() => (agreement.members, "in the group's bitmap"),
+            Some(agreement) if agreement.members > 0 => (0, ""),
+            _ if named > 0 => (named, "in it by the directories"),
+            Some(_) => (0, ""),
+            None => (uncounted(work, &groups), "in it by the superblock's count"),
         };
         (members > 0).then(|| {
             format!(
@@ -108,18 +111,28 @@ pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<Strin
     })
 }
 
+/// The number of inodes to which directories refer in the unread table of a group. It is known even where the counts
+/// come from a copy of the superblock, which is not updated.
+fn named_inodes(problems: &[&Problem], number: GroupNo) -> u32 {
+    let of_group = |p: &&&Problem| {
+        p.group == Some(number) && matches!(p.code, Code::EntryInodeInUnusedPart | Code::EntryInodeGroupUninit)
+    };
+    let named: BTreeSet<_> = problems.iter().filter(of_group).filter_map(|p| p.inode).collect();
+    named.len() as u32
+}
+
 /// The number of inodes of users' files in use by the superblock's count, without those that descriptors of other
-/// groups count.
-fn uncounted(work: &Work<'_>, number: GroupNo) -> u32 {
+/// groups than these count.
+fn uncounted(work: &Work<'_>, groups: &BTreeSet<GroupNo>) -> u32 {
     let volume = work.volume();
     let geometry = &volume.geometry;
-    let others = geometry.group_numbers().zip(&volume.groups).filter(|(other, _)| *other != number);
+    let others = geometry.group_numbers().zip(&volume.groups).filter(|(other, _)| !groups.contains(other));
     let elsewhere: u64 =
         others.map(|(_, group)| u64::from(geometry.inodes_per_group.saturating_sub(group.free_inodes))).sum();
-    let reserved = if number.get() == 0 { geometry.first_inode.saturating_sub(1) } else { 0 };
+    let reserved = if groups.contains(&GroupNo(0)) { geometry.first_inode.saturating_sub(1) } else { 0 };
     let used = geometry.inodes.saturating_sub(volume.disk.s_free_inodes_count.get());
     let left = u64::from(used).saturating_sub(elsewhere).saturating_sub(reserved.into());
-    u32::try_from(left).unwrap_or(u32::MAX).min(geometry.inodes_per_group)
+    u32::try_from(left).unwrap_or(u32::MAX)
 }
 
 /// Allocates free blocks for a part of a group: in the group, or anywhere if the volume allows that.

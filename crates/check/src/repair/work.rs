@@ -10,7 +10,7 @@ use crate::volume::Volume;
 use blockdev::{BlockDevice, Overlay, Result};
 use format::group::{Group, GroupFlags};
 use format::inode::{InodeBuf, InodeFlags};
-use format::superblock::{DiskSuperblock, OFFSET};
+use format::superblock::{DiskSuperblock, MAGIC, OFFSET};
 use format::tail::Tailed;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::cell::{Cell, RefCell};
@@ -39,6 +39,8 @@ pub(super) struct Work<'a> {
     inodes_taken: RefCell<HashSet<InodeNo>>,
     /// Descriptors that were changed in this iteration.
     groups: RefCell<HashMap<GroupNo, Group>>,
+    /// Whether blocks of superblocks and descriptors are written as any others, as a journal may contain them.
+    fixed_too: Cell<bool>,
 }
 
 impl<'a> Work<'a> {
@@ -56,7 +58,17 @@ impl<'a> Work<'a> {
             full_regions: Cell::new(0),
             inodes_taken: RefCell::default(),
             groups: RefCell::default(),
+            fixed_too: Cell::new(false),
         }
+    }
+
+    /// Runs `write` with [`Self::put_block`] not limited to blocks outside the superblocks and descriptors: the replay
+    /// of a journal writes these too, and fails where a block cannot be written.
+    pub(super) fn with_fixed_blocks<T>(&self, write: impl FnOnce() -> T) -> T {
+        let before = self.fixed_too.replace(true);
+        let result = write();
+        self.fixed_too.set(before);
+        result
     }
 
     pub(super) fn volume(&self) -> &'a Volume {
@@ -93,11 +105,31 @@ impl<'a> Work<'a> {
         Ok(Some(bytes))
     }
 
-    /// Writes a block; one outside the volume is ignored.
+    /// Whether superblock, descriptors or their copies are at `block`, or the boot block. They have places of their
+    /// own: whatever else is to be written there has a wrong location.
+    fn is_fixed(&self, block: u64) -> bool {
+        let geometry = &self.volume().geometry;
+        let Some(group) = geometry.group_of(FsBlock(block)) else { return true };
+        let head = geometry.group_head(group);
+        let end = head.end.saturating_sub(geometry.reserved_descriptor_blocks.into());
+        (head.start..end).contains(&block)
+    }
+
+    /// Writes bytes; those beyond the end of the device are ignored, and the next check reports them.
+    fn put_bytes(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset.checked_add(bytes.len() as u64);
+        match end.is_some_and(|end| end <= self.device.geometry().len) {
+            true => self.device.write(offset, bytes),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a block; one outside the volume is ignored, and so is one of a superblock or of descriptors.
     pub(super) fn put_block(&self, block: u64, bytes: &[u8]) -> Result<()> {
         match self.volume().offset(block) {
-            Some(offset) => self.device.write(offset, bytes),
-            None => Ok(()),
+            Some(offset) if self.fixed_too.get() => self.device.write(offset, bytes),
+            Some(offset) if !self.is_fixed(block) => self.put_bytes(offset, bytes),
+            _ => Ok(()),
         }
     }
 
@@ -115,9 +147,10 @@ impl<'a> Work<'a> {
 
     fn inode_offset(&self, inode: InodeNo) -> Option<u64> {
         let slot = self.volume().geometry.inode_slot(inode)?;
-        let table = self.group(slot.group)?.inode_table;
-        let block = self.volume().offset(table.get().checked_add(slot.table_block.into())?)?;
-        block.checked_add(slot.offset.into())
+        let table = self.group(slot.group)?.inode_table.get();
+        let block = table.checked_add(slot.table_block.into()).filter(|_| self.volume().contains(table))?;
+        let offset = self.volume().offset(block).filter(|_| !self.is_fixed(block))?;
+        offset.checked_add(slot.offset.into())
     }
 
     /// An inode; `None` where it does not exist.
@@ -134,7 +167,7 @@ impl<'a> Work<'a> {
             inode.set_checksum(&self.volume().geometry, number);
         }
         match self.inode_offset(number) {
-            Some(offset) => self.device.write(offset, inode.bytes()),
+            Some(offset) => self.put_bytes(offset, inode.bytes()),
             None => Ok(()),
         }
     }
@@ -155,7 +188,7 @@ impl<'a> Work<'a> {
     /// Zeroes an inode's slot.
     pub(super) fn wipe_inode(&self, number: InodeNo) -> Result<()> {
         match self.inode_offset(number) {
-            Some(offset) => self.device.write(offset, &vec![0; self.volume().geometry.inode_size as usize]),
+            Some(offset) => self.put_bytes(offset, &vec![0; self.volume().geometry.inode_size as usize]),
             None => Ok(()),
         }
     }
@@ -471,8 +504,12 @@ pub(super) fn read_superblock(device: &Overlay) -> Result<DiskSuperblock> {
     Ok(superblock)
 }
 
-/// Writes the primary superblock with its checksum.
+/// Writes the primary superblock with its checksum. The remains of a destroyed one are not written: it is restored from
+/// a copy as a whole.
 pub(super) fn write_superblock(device: &Overlay, mut superblock: DiskSuperblock) -> Result<()> {
+    if superblock.s_magic.get() != MAGIC {
+        return Ok(());
+    }
     superblock.set_checksum();
     device.write(OFFSET, superblock.as_bytes())
 }

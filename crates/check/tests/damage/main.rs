@@ -3,6 +3,7 @@
 mod astray;
 mod clusters;
 mod cuts;
+mod destroyed;
 mod interrupted;
 mod kinds;
 mod lost;

@@ -213,6 +213,23 @@ fn a_copy_from_before_a_resize_is_passed_over() {
     }
 }
 
+/// The groups have another size than by default, so that the copies are found only by the search.
+#[test]
+fn a_copy_from_before_a_resize_is_passed_over_in_groups_of_any_size() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let args = ["-t", "ext2", "-b", "1024", "-I", "128", "-g", "2048"];
+    let mut volume = Volume::of(&Image::mke2fs(&args, 16 << 20).build());
+    let blocks = u64::from(volume.u32(SB + 4));
+    let inodes = volume.u32(SB + 0x28) * 4;
+    volume.put(SB + 0x38, &[0, 0]);
+    volume.put(2049 << 10, &inodes.to_le_bytes());
+    volume.put((2049 << 10) + 4, &8193u32.to_le_bytes());
+    let report = ours(&volume.0).expect("a volume");
+    assert_eq!(report.counts.blocks_total, blocks, "{:?}", report.problems);
+}
+
 /// Five groups of 1 KiB blocks: the first copy of the superblock is in block 8193, followed by the descriptors.
 #[test]
 fn copies_of_superblock_and_descriptors() {

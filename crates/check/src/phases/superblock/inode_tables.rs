@@ -65,12 +65,16 @@ impl Seeker<'_> {
             if self.is_place(number, &group, group.inode_table.get()) {
                 continue;
             }
-            let places = self.places(number, &group, &table.groups, &suspects);
-            let Some(place) = places.into_iter().find(|place| self.is_place(number, &group, *place)) else { continue };
-            let problem = Problem::new(Code::InodeTableElsewhere).group(number).block(FsBlock(place));
+            let elsewhere = || {
+                let mut places = self.places(number, &group, &table.groups, &suspects).into_iter();
+                let place = places.find(|place| self.is_place(number, &group, *place))?;
+                Some(Group { inode_table: FsBlock(place), ..group })
+            };
+            let Some(right) = self.as_made(number, &group, &table.groups).or_else(elsewhere) else { continue };
+            let problem = Problem::new(Code::InodeTableElsewhere).group(number).block(right.inode_table);
             problems.push(problem.found(group.inode_table.get()));
             if let Some(group) = table.groups.get_mut(number.get() as usize) {
-                group.inode_table = FsBlock(place);
+                *group = right;
             }
         }
         if problems.is_empty() || !table.makes_sense(self.geometry, self.features) {
@@ -88,14 +92,13 @@ impl Seeker<'_> {
             .unwrap_or(false)
     }
 
-    /// Whether the root is at one of the locations where mkfs puts the first group's table.
-    pub(crate) fn root_stands_somewhere(&self, groups: &[Group]) -> bool {
+    /// Whether the first group's table contains the root, or one of the locations where mkfs puts this table does.
+    pub(crate) fn finds_root(&self, groups: &[Group]) -> bool {
         let Some(group) = groups.first() else { return false };
-        let head = self.geometry.group_head(GroupNo(0)).end;
-        // after the bitmaps of all groups of a flexible group
-        let behind = 2 * u64::from(self.geometry.flex_groups);
+        let made = self.made_places(GroupNo(0)).map(|[_, _, table]| table);
         let places = self.places(GroupNo(0), group, groups, &BTreeSet::new());
-        places.into_iter().chain(head.checked_add(behind)).any(|place| self.contains_root(place))
+        let mut places = places.into_iter().chain(made).chain([group.inode_table.get()]);
+        places.any(|place| self.contains_root(place))
     }
 
     /// The groups whose table is at an invalid location or overlaps other metadata; and the first, if its table does
@@ -154,6 +157,47 @@ impl Seeker<'_> {
         let mut seen = BTreeSet::new();
         places.retain(|place| seen.insert(*place));
         places
+    }
+
+    /// A descriptor without possible inode bitmap and table, with the locations that mkfs assigns, where the table there
+    /// is the group's. An empty group proves nothing by itself; that the first group has these locations does.
+    fn as_made(&self, number: GroupNo, group: &Group, groups: &[Group]) -> Option<Group> {
+        let range = allowed_range(self.geometry, self.features, number);
+        let [_, block_bitmap, inode_bitmap, found] = own_blocks(self.geometry, number, group);
+        if lies_in(&inode_bitmap, &range) || lies_in(&found, &range) {
+            return None;
+        }
+        let [of_blocks, of_inodes, table] = self.made_places(number)?;
+        let mut made = Group { inode_bitmap: FsBlock(of_inodes), inode_table: FsBlock(table), ..*group };
+        if !lies_in(&block_bitmap, &range) {
+            made.block_bitmap = FsBlock(of_blocks);
+        }
+        let is_empty = || {
+            let agreement = self.agreement(number, &made, table);
+            let first = groups.first().filter(|_| number.get() > 0).map(|first| first.inode_table.get());
+            let made_first = self.made_places(GroupNo(0)).map(|[_, _, table]| table);
+            agreement.is_some_and(|agreement| agreement.members == 0 && agreement.differing == 0)
+                && first == made_first
+                && first.is_some_and(|place| self.contains_root(place))
+        };
+        (self.is_place(number, &made, table) || is_empty()).then_some(made)
+    }
+
+    /// The locations that mkfs assigns to block bitmap, inode bitmap and inode table of a group: a flexible group has
+    /// the block bitmaps of all its groups first, then their inode bitmaps, then their tables.
+    fn made_places(&self, number: GroupNo) -> Option<[u64; 3]> {
+        let flex = self.geometry.flex_groups.max(1);
+        let index = number.get() % flex;
+        let first = number.get() - index;
+        let head = self.geometry.group_head(GroupNo(first)).end;
+        // the last flexible group may have fewer groups
+        let flex = flex.min(self.geometry.groups.saturating_sub(first));
+        let (flex, index) = (u64::from(flex), u64::from(index));
+        let block_bitmap = head.checked_add(index)?;
+        let inode_bitmap = block_bitmap.checked_add(flex)?;
+        let tables = head.checked_add(flex.checked_mul(2)?)?;
+        let table = tables.checked_add(index.checked_mul(self.geometry.itable_blocks.into())?)?;
+        Some([block_bitmap, inode_bitmap, table])
     }
 
     /// Whether a group's table is at this location, by all available evidence.
