@@ -56,11 +56,11 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, String> {
     let blocks = copies::read(device);
     let (superblock, at) = copies::active(device, &blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
     let damaged = copies::damage(device, &blocks, &superblock, at);
-    let overwritten = copies::overwritten(device, &blocks, &superblock, at);
+    let torn = copies::torn(&blocks, &superblock, at);
     let generation = superblock.generation;
     let abandoned = NativeSuperblock::newest(&blocks).is_ok_and(|(newest, _)| newest.generation > generation)
         && copies::restored(device, &blocks, &superblock, at).is_none();
-    let mut below = PhysicalLayer { damaged, overwritten, abandoned, ..read_generation(device, superblock) };
+    let mut below = PhysicalLayer { damaged, torn, abandoned, ..read_generation(device, superblock) };
     if generation > LAST_GENERATION {
         below.wrong.push((at, format!("its generation number, {generation}, has reached the maximum")));
     }
@@ -118,7 +118,7 @@ fn read_listed(
         faulty,
         truncated,
         damaged: None,
-        overwritten: None,
+        torn: None,
         abandoned: false,
         left_out,
     }

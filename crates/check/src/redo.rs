@@ -741,7 +741,7 @@ pub(crate) fn interrupted(device: &dyn BlockDevice) -> Result<Option<Interrupted
     let mark = pointed.missing_mark();
     let (blocks, superblock, superblock_copy) = (Vec::new(), Vec::new(), 0);
     let mut found =
-        InterruptedWrite { block_size, blocks, superblock, pointer: pointed.pointer.clone(), superblock_copy, mark };
+        InterruptedWrite { block_size, blocks, superblock, pointer: pointed.pointer, superblock_copy, mark };
     let (mut next, mut checksum) = (pointer.rp_block.get(), pointer.rp_index.get());
     // a crafted index can refer to itself with a matching checksum
     let mut indexes = BTreeSet::new();

@@ -341,7 +341,7 @@ fn entries_that_say_something_else_are_found() {
     let device = copy(&intact);
     let root = rewrite_entry(&device, sb.root, free, Some(Entry { physical, ..directory }));
     set_root(&device, rewrite(&device, root, free, &[7; BLOCK as usize]));
-    found(&device, "nothing of the volume uses them");
+    found(&device, "nothing in the volume uses it");
 }
 
 #[test]
@@ -567,38 +567,20 @@ fn a_superblock_of_which_enough_is_left_is_restored() {
     }
 }
 
-/// A torn write also leaves the number of an earlier or later attempt in one sector of the newest superblock. All else
-/// in it matches its checksum, so its generation counts while that is intact.
+/// A crash may leave a superblock that is complete but for the number in one sector: it was not reported as durable, so
+/// the other one counts, and a note names it.
 #[test]
-fn a_superblock_that_is_complete_but_for_a_number_of_an_attempt_is_restored() {
+fn a_superblock_that_is_complete_but_for_a_number_of_an_attempt_is_noted() {
     let device = volume();
     let (sb, at) = newest(&device);
     // a number between those of the two superblocks
     let sb = NativeSuperblock { generation: sb.generation + 1, ..sb };
     device.write(at * BLOCK, &sb.to_bytes()).expect("writing");
-    let of_sector = |device: &MemoryDevice, number: u64| {
-        device.write(at * BLOCK + 3 * 512 + 504, &number.to_le_bytes()).expect("writing");
-    };
     for number in [sb.generation - 1, sb.generation + 1] {
-        for how in [Repair::Safe, Repair::All] {
-            let device = Arc::new(copy(&device));
-            of_sector(&device, number);
-            let (other, _) = newest(&device);
-            assert!(other.may_be_torn(&block(&device, at)), "{number}");
-            found(&device, &format!("generation {} is lost", sb.generation));
-            let report = repaired(&device, how);
-            assert!(report.exit == 1 && report.clean, "{number}: {:?}", report.problems);
-            assert_eq!(newest(&device).0.root, sb.root, "{number}");
-            assert!(checked(&device).clean, "{number}");
-        }
-        // a block that was overwritten by a later attempt
         let device = Arc::new(copy(&device));
-        of_sector(&device, number);
-        let (older, _) = newest(&device);
-        let (entries, _) = walk(&device, &sb, &sb.root);
-        let later = |(_, entry): &&(u64, Entry)| entry.generation > older.generation;
-        let (_, new) = entries.iter().find(later).expect("a block of its own");
-        flip(&device, new.physical * BLOCK + 5);
+        device.write(at * BLOCK + 3 * 512 + 504, &number.to_le_bytes()).expect("writing");
+        let (other, _) = newest(&device);
+        assert!(other.may_be_torn(&block(&device, at)), "{number}");
         let before = [block(&device, 0), block(&device, 1)];
         for how in [Repair::No, Repair::Safe, Repair::All] {
             let report = repaired(&device, how);

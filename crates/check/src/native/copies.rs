@@ -54,9 +54,6 @@ pub(super) fn leads_to_a_map(device: &dyn BlockDevice, superblock: &NativeSuperb
 /// The superblock of a later generation than the active one, where its content can be reconstructed: only the number in
 /// one of its sectors is missing, or it leads to a map with the UUID and length of the active one. Returned with a
 /// description of the missing part.
-///
-/// A torn write may also leave such a number: the superblock is complete nevertheless, and the metadata of its
-/// generation was written before it. Later generations may have overwritten that, so all of it must be intact.
 pub(super) fn restored(
     device: &dyn BlockDevice,
     blocks: &[u8],
@@ -75,34 +72,20 @@ pub(super) fn restored(
     let found = NativeSuperblock { uuid: active.uuid, layout: active.layout, ..found };
     // parsed again, as its counts and entries must be in range for the other length, too
     let found = NativeSuperblock::parse(&found.to_bytes()).ok()?;
-    let newer = found.generation > active.generation && leads_to_a_map(device, &found);
-    let complete = newer && (!active.may_be_torn(block) || is_intact(device, &found));
-    complete.then_some((found, lacks))
+    (found.generation > active.generation && leads_to_a_map(device, &found)).then_some((found, lacks))
 }
 
-/// Whether the physical layer of a superblock's generation has no errors.
-fn is_intact(device: &dyn BlockDevice, superblock: &NativeSuperblock) -> bool {
-    let layer = super::read_generation(device, superblock.clone());
-    layer.wrong.is_empty() && layer.unreadable.is_none()
-}
-
-/// The superblock of a later generation, complete but for the number in one of its sectors, that cannot be restored
-/// because its generation is not intact: the result of a torn write. Returned with its block.
-pub(super) fn overwritten(
-    device: &dyn BlockDevice,
-    blocks: &[u8],
-    active: &NativeSuperblock,
-    at: u64,
-) -> Option<(u64, u64)> {
+/// The superblock of a later generation, complete but for the number in one of its sectors: the result of a torn write,
+/// which was not reported as durable, so the other one counts. Returned with its block.
+pub(super) fn torn(blocks: &[u8], active: &NativeSuperblock, at: u64) -> Option<(u64, u64)> {
     let other = COPIES - 1 - at;
     let block = block_of(blocks, other).filter(|block| active.may_be_torn(block))?;
     let (found, _) = NativeSuperblock::but_for_a_number(block)?;
-    let lost = found.generation > active.generation && restored(device, blocks, active, at).is_none();
-    lost.then_some((other, found.generation))
+    (found.generation > active.generation).then_some((other, found.generation))
 }
 
-/// The damage to the inactive superblock as the end of a sentence, and its block. A write torn by a crash is not damage,
-/// as the next write replaces it, unless the superblock can be restored.
+/// The damage to the inactive superblock as the end of a sentence, and its block. A write torn by a crash is not damage:
+/// the next write replaces it.
 pub(super) fn damage(
     device: &dyn BlockDevice,
     blocks: &[u8],
@@ -120,7 +103,7 @@ pub(super) fn damage(
             return Some((other, "(it belongs to another volume)".to_owned()));
         }
         Ok(_) => return None,
-        Err(_) if active.may_be_torn(block) && restored(device, blocks, active, at).is_none() => return None,
+        Err(_) if active.may_be_torn(block) => return None,
         Err(format::Error::Corrupt { what, .. }) => (what.to_owned(), active.number_of(block)),
         Err(error) => (error.to_string(), active.number_of(block)),
     };

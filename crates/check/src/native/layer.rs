@@ -35,9 +35,9 @@ pub(crate) struct PhysicalLayer {
     pub(crate) truncated: Option<(u64, u64)>,
     /// The damaged one of the two superblocks: its block, and a description.
     pub(super) damaged: Option<(u64, String)>,
-    /// The superblock of a later generation that a torn write left, where that generation is not intact: its block and
-    /// its generation.
-    pub(super) overwritten: Option<(u64, u64)>,
+    /// The superblock of a later generation that a torn write left, complete but for a number: its block and its
+    /// generation.
+    pub(super) torn: Option<(u64, u64)>,
     /// Whether the damaged one is newer and intact, but leads to no map.
     pub(crate) abandoned: bool,
     /// Snapshots in the list that were not checked.
@@ -147,7 +147,7 @@ impl PhysicalLayer {
         if let Some((physical, what)) = &self.damaged {
             problems.report(Problem::new(Code::NativeSuperblockDamaged).block(FsBlock(*physical)).name(what));
         }
-        if let Some((physical, generation)) = self.overwritten {
+        if let Some((physical, generation)) = self.torn {
             let problem = Problem::new(Code::NativeSuperblockTorn).block(FsBlock(physical));
             problems.report(problem.found(generation).expected(self.superblock.generation));
         }

@@ -4,8 +4,7 @@
 //! 2. Where the newest generation cannot be read (its map, or a block that every mount reads) and the one before is
 //!    intact, the volume is rolled back to that one, and the report says so: all later changes are lost. Its blocks may
 //!    have been overwritten, so that is seldom possible. Other errors in the newest generation are not repaired.
-//! 3. A damaged superblock whose content can be reconstructed is rewritten, if its generation is intact. So is a torn
-//!    one that is complete but for the number in one sector.
+//! 3. A damaged superblock whose content can be reconstructed is rewritten, if its generation is intact.
 //! 4. Where one of the two superblocks is damaged otherwise, the active one is written over it, if it leads to a map.
 //!    Where the other one is valid but has another length or UUID, and the active one has errors of its own, the other
 //!    is never overwritten: the volume is rolled back to its generation if that is intact.

@@ -630,8 +630,8 @@ impl InodeCheck<'_> {
         let mut file = OpenFile { fields, tally: Mutex::new(tally) };
         if let Some(layers) = self.layers.filter(|_| !values) {
             (file, tops) = match layers.open(file, tops) {
-                Ok(()) => return,
-                Err(back) => back,
+                None => return,
+                Some(back) => back,
             };
         }
         harvest.files.push(file);

@@ -183,7 +183,7 @@ impl<'a> Layers<'a> {
 
     /// Adds a file whose map continues in blocks, where its tree can be assembled; otherwise returns it. `tops` are the
     /// nodes that its inode points to.
-    pub(crate) fn open(&self, file: OpenFile, tops: Vec<Node>) -> Result<(), (OpenFile, Vec<Node>)> {
+    pub(crate) fn open(&self, file: OpenFile, tops: Vec<Node>) -> Option<(OpenFile, Vec<Node>)> {
         let fits = match file.fields.kind {
             Some(FileKind::Regular) => file.fields.inode != InodeNo::RESIZE,
             // the blocks of a directory must be known from its single indirect block
@@ -194,7 +194,7 @@ impl<'a> Layers<'a> {
         };
         let root = file.tally.lock().clone();
         if !fits || root.incomplete {
-            return Err((file, tops));
+            return Some((file, tops));
         }
         let layers = tops.iter().map(|top| layer_of(top.kind) + 1).max().unwrap_or(0);
         let mut pending = Pending {
@@ -213,7 +213,7 @@ impl<'a> Layers<'a> {
         }
         pending.tops = tops;
         self.shard(pending.fields.inode).lock().insert(pending.fields.inode, pending);
-        Ok(())
+        None
     }
 
     fn shard(&self, inode: InodeNo) -> &Mutex<HashMap<InodeNo, Pending>> {

@@ -21,7 +21,7 @@ macro_rules! native_rows {
             "The map refers to {name}."
             => "none; only an older generation or a snapshot can replace the map." [];
         0x0E0024 NativeSuperblockTorn Advice stops by None
-            "The superblock in block {block} of the device was not written completely, and its generation {found} is not intact; the volume is at generation {expected}."
+            "The superblock in block {block} of the device was not written completely: generation {found} was interrupted, the volume is at generation {expected}."
             => "none; the next write replaces it." [];
     } } };
 }
