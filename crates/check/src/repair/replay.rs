@@ -49,8 +49,6 @@ struct Log {
 pub(super) struct Replayed {
     file: SystemInode,
     next: u32,
-    /// Whether the kernel recorded an error in it.
-    failed: bool,
     /// Whether some committed blocks could not be copied.
     pub(super) damaged: bool,
 }
@@ -86,7 +84,13 @@ pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
     // or all that may follow the damage
     let passed = if log.damaged { log.most } else { 1 };
     let (next, failed) = (log.next.wrapping_add(passed), superblock.errno() != 0);
-    Ok(Some(Replayed { file, next, failed, damaged: log.damaged }))
+    // before the journal, which may have the only record of an error, is emptied; and the superblock in it may be older
+    // than the mark on the device
+    let marked = State::from_bits_retain(volume.disk.s_state.get()).contains(State::ERROR);
+    if failed || log.damaged || marked {
+        work.edit_superblock(|sb| sb.s_state = (sb.s_state.get() | State::ERROR.bits()).into())?;
+    }
+    Ok(Some(Replayed { file, next, damaged: log.damaged }))
 }
 
 /// Empties the journal and clears needs_recovery in the superblock.
@@ -94,9 +98,6 @@ pub(super) fn close(work: &Work<'_>, replayed: &Replayed) -> Result<()> {
     empty(work, &replayed.file, replayed.next)?;
     work.edit_superblock(|sb| {
         sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
-        if replayed.failed || replayed.damaged {
-            sb.s_state = (sb.s_state.get() | State::ERROR.bits()).into();
-        }
     })
 }
 

@@ -1,13 +1,13 @@
 //! The order in which a repair writes: what another program finds on the volume, or the next run, after an interruption.
 
 use crate::cuts::{recorded, redo};
-use crate::repaired::{add_three_transactions, fix, home, journal};
+use crate::repaired::{add_three_transactions, fix, home, journal, put};
 use blockdev::MemoryDevice;
 use extant_check::report::exit;
 use extant_check::{Repair, unfinished};
 use format::feature::Incompat;
 use format::jbd2::DiskSuperblock as JournalSuperblock;
-use format::superblock::DiskSuperblock;
+use format::superblock::{DiskSuperblock, State};
 use simdev::Log;
 use testkit::oracle::{debugfs, e2fsck};
 use testkit::{Image, need};
@@ -61,6 +61,34 @@ fn nothing_else_is_written_while_there_is_a_journal_to_replay() {
     assert!(replaying > 3 && pointed > 3, "{replaying} states with a journal, {pointed} with a log");
     image.set_bytes(&repaired);
     assert!(e2fsck(image.path()).clean);
+}
+
+/// An error that the kernel recorded in the journal, or in the superblock on the device alone, stays recorded on the way:
+/// otherwise a program that comes after an interruption takes the volume for clean.
+#[test]
+fn a_recorded_error_survives_the_replay() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let args = ["-t", "ext4", "-b", "1024", "-J", "size=1"];
+    let image = Image::mke2fs(&args, 16 << 20).debugfs(&["mkdir a", "mkdir a/b", "sif a links_count 9"]).build();
+    add_three_transactions(&image);
+    let (at, disk) = journal(&image);
+    let mut bytes = image.bytes();
+    put(&mut bytes, at, JournalSuperblock { s_errno: 5.into(), ..disk });
+    let (repaired, log) = recorded(&bytes).expect("a repair");
+    let mut emptied = 0;
+    after_each_write(&bytes, &log, |n, state| {
+        let errno = JournalSuperblock::read_from_prefix(&state[at..]).expect("a journal").0.s_errno.get();
+        if errno == 0 && state[1024..2048] != repaired[1024..2048] {
+            let marked = State::from_bits_retain(superblock(state).s_state.get()).contains(State::ERROR);
+            // the last two writes contain the final state
+            let left = superblock(state).s_state.get() == superblock(&repaired).s_state.get();
+            assert!(marked || left && n + 4 >= log.entries().len(), "write {n}: the error is recorded nowhere");
+            emptied += 1;
+        }
+    });
+    assert!(emptied > 2, "{emptied} states with an empty journal");
 }
 
 /// A full volume with two files that share a block, and a block that is marked in use and belongs to no file: the only

@@ -242,7 +242,7 @@ pub(crate) fn journal(image: &Image) -> (usize, DiskSuperblock) {
 }
 
 /// Writes a journal's superblock with its checksum.
-fn put(bytes: &mut [u8], at: usize, mut disk: DiskSuperblock) {
+pub(crate) fn put(bytes: &mut [u8], at: usize, mut disk: DiskSuperblock) {
     disk.set_checksum();
     bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(disk.as_bytes());
 }
