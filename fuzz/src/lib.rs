@@ -286,6 +286,15 @@ mod tests {
     /// KiB of memory that all targets together take, each on a thread of its own.
     const MOST_MEMORY: u64 = 2 << 20;
 
+    /// The program's own files are links, so that the targets test what users run.
+    #[test]
+    fn files_of_the_program_are_links() {
+        for name in ["copy_in", "copy_in.rs", "path_stack.rs"] {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(name);
+            assert!(path.is_symlink() && path.exists(), "{name} is a copy");
+        }
+    }
+
     /// Every seed as it is, and random changes of it.
     fn smoke(name: &str, rounds: u64) {
         if !need(&["mke2fs", "debugfs", "e2image"]) {

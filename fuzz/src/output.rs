@@ -1,4 +1,4 @@
-//! Stands where the program has what it prints numbers with.
+//! Replaces the module of the program that formats numbers.
 
 pub(crate) fn human(bytes: u64) -> String {
     bytes.to_string()

@@ -1,4 +1,4 @@
-//! Stands where the program has its bars.
+//! Replaces the module of the program that shows progress.
 
 #[derive(Debug)]
 pub(crate) struct Bar;

@@ -250,10 +250,11 @@ fn set_bits(bits: &[AtomicU64], range: Range<u64>, mut double: impl FnMut(Range<
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn geometry() -> Geometry {
+    /// A volume of 1000 blocks of 1 KiB in groups of 256.
+    pub(crate) fn geometry() -> Geometry {
         let mut sb = [0u8; 1024];
         let mut put = |at: usize, bytes: &[u8]| sb[at..at + bytes.len()].copy_from_slice(bytes);
         put(0x00, &2048u32.to_le_bytes()); // inodes

@@ -782,19 +782,7 @@ pub(crate) fn interrupted(device: &dyn BlockDevice) -> Result<Option<Interrupted
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn geometry() -> Geometry {
-        let mut sb = [0u8; 1024];
-        let mut put = |at: usize, bytes: &[u8]| sb[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0x00, &2048u32.to_le_bytes()); // inodes
-        put(0x04, &1000u32.to_le_bytes()); // blocks
-        put(0x14, &1u32.to_le_bytes()); // first data block
-        put(0x20, &256u32.to_le_bytes()); // blocks in a group
-        put(0x24, &256u32.to_le_bytes());
-        put(0x28, &512u32.to_le_bytes()); // inodes in a group
-        put(0x38, &0xEF53u16.to_le_bytes());
-        Geometry::of(&DiskSuperblock::from_slice(&sb).unwrap()).unwrap()
-    }
+    use crate::claims::tests::geometry;
 
     #[test]
     fn what_was_handed_out_is_fresh_until_something_else_claims_it() {
