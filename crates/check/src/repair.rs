@@ -236,7 +236,8 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
             matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeElsewhere | Code::JournalInodeRestorable);
         let asked = p.code.number() < 0x0E_0000 || unusable;
         // as no kernel mounts the volume, its state is not that of a clean one
-        let rejected = p.code.is_read_from_a_copy() || p.code == Code::FirstMetaGroupMisleads;
+        let rejected = p.code.is_read_from_a_copy()
+            || matches!(p.code, Code::FirstMetaGroupMisleads | Code::SuperblockFieldMisleads);
         // e2fsck checks the fields of the superblock before it checks whether the volume is clean
         let hopeless = p.code.fixer() == Fixer::None && p.code.severity() >= Severity::Error;
         hopeless || rejected || asked && p.code.fixer() != Fixer::None && options.problem_settings.is_fix(p.code)

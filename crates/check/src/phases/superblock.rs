@@ -5,6 +5,7 @@
 //! phases.
 
 pub(crate) mod copies;
+mod correction;
 pub(crate) mod descriptors;
 mod foreign_format;
 pub(crate) mod inode_tables;
@@ -184,13 +185,20 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
                 problems.report(problem);
                 return Ok((other, table));
             }
+            let odd_start = accepted.geometry.first_data_block != first_data_block(&accepted.geometry);
+            if (!fits || odd_start)
+                && moved.is_empty()
+                && let Some(corrected) = correction::find(scanner, problems)
+            {
+                return Ok(corrected);
+            }
             moved.into_iter().for_each(|problem| problems.report(problem));
             return Ok((accepted, table));
         }
         second_best = Some((accepted, table));
     }
     let primary = second_best.as_ref().map(|(accepted, _): &(Accepted, Table)| accepted.clone());
-    let mut rootless = None;
+    let (mut rootless, mut rooted) = (None, false);
     let (candidates, searched) = ranked(scanner, primary.as_ref());
     let mut passed_over: BTreeSet<_> = candidates.iter().map(Accepted::group).collect();
     for accepted in candidates.into_iter().chain(searched) {
@@ -199,11 +207,14 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         if !table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
             second_best = second_best.or(Some((accepted, table)));
         } else if leads_to_root(scanner, &accepted, &table) {
-            rootless = Some((accepted, table));
+            (rootless, rooted) = (Some((accepted, table)), true);
             break;
         } else {
             rootless = rootless.or(Some((accepted, table)));
         }
+    }
+    if !rooted && let Some(corrected) = correction::find(scanner, problems) {
+        return Ok(corrected);
     }
     if let Some((accepted, table)) = rootless {
         let problem = match &reason {

@@ -18,9 +18,17 @@ const EXTRA: u32 = format::inode::EXTRA_ISIZE as u32;
 
 /// Repairs the superblock.
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
-    use Code::{FirstMetaGroupMisleads, FirstMetaGroupTooLarge, SuperblockFieldTryBackup, SuperblockTryBackup};
-    let of_primary = [SuperblockTryBackup, SuperblockFieldTryBackup, FirstMetaGroupTooLarge, FirstMetaGroupMisleads];
-    if problems.iter().any(|p| of_primary.contains(&p.code)) {
+    let of_primary = |code| {
+        matches!(
+            code,
+            Code::SuperblockTryBackup
+                | Code::SuperblockFieldTryBackup
+                | Code::SuperblockFieldMisleads
+                | Code::FirstMetaGroupTooLarge
+                | Code::FirstMetaGroupMisleads
+        )
+    };
+    if problems.iter().any(|p| of_primary(p.code)) {
         restore(work)?;
     }
     let mut superblock = work.superblock()?;

@@ -145,6 +145,10 @@ macro_rules! superblock_rows {
         0x0E000A FirstMetaGroupMisleads Error stops by Superblock
             "Superblock: first_meta_bg is {found}, but there are only {expected} descriptor blocks and no space for more."
             => "set to the value that matches the descriptors, else to 0." [SuperblockTryBackup];
+        // seen: e2fsck corrects s_inodes_count and s_reserved_gdt_blocks, exits 8 with others, and loses files with the rest
+        0x0E003A SuperblockFieldMisleads Error stops by Superblock
+            "Superblock: {name} is {found}, should be {expected}; the backups, if any, are no better."
+            => "field corrected." [];
         // seen: f_zero_group exits 4, but because of the counts, which are not updated in copies
         0x000045 GroupDescriptorsTryBackup Advice stops by Descriptors
             "The primary group descriptors are unusable; the backup in group {group} was used."

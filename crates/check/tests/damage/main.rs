@@ -2,6 +2,7 @@
 
 mod astray;
 mod clusters;
+mod corrected;
 mod cuts;
 mod destroyed;
 mod interrupted;

@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=1"];
 
 /// A folder with files in it and next to it.
-fn filled_folder() -> tempfile::TempDir {
+pub(crate) fn filled_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join("dir")).expect("a folder");
     for (name, fill) in [("dir/inner", 3), ("a", 1), ("b", 2), ("large", 9)] {
@@ -40,7 +40,7 @@ fn inode_of(image: &Image, path: &str) -> u32 {
 }
 
 /// All names in the root and the folder with their inodes and sizes, and the files' content.
-fn tree(image: &Image) -> String {
+pub(crate) fn tree(image: &Image) -> String {
     let dump = tempfile::tempdir().expect("a folder");
     let mut said = image.debugfs(&["ls -p /", "ls -p /dir"]).text();
     for path in ["a", "b", "large", "dir/inner"] {
@@ -54,7 +54,7 @@ fn tree(image: &Image) -> String {
     said
 }
 
-fn superblock(bytes: &mut [u8]) -> &mut DiskSuperblock {
+pub(crate) fn superblock(bytes: &mut [u8]) -> &mut DiskSuperblock {
     DiskSuperblock::mut_from_bytes(&mut bytes[1024..2048]).expect("a superblock")
 }
 
@@ -67,7 +67,7 @@ fn changed(bytes: &[u8], change: impl FnOnce(&mut DiskSuperblock)) -> Vec<u8> {
     bytes
 }
 
-fn look(bytes: &[u8]) -> Report {
+pub(crate) fn look(bytes: &[u8]) -> Report {
     check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &()).expect("a volume")
 }
 

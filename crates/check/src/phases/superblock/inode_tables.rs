@@ -217,6 +217,25 @@ impl Seeker<'_> {
         }
     }
 
+    /// Whether a group's bitmap ends after as many inodes as the table has: the inodes in it are those in use, those that
+    /// the descriptor states as unused are free, and all bits after them are set. A bitmap that was never written proves
+    /// nothing.
+    pub(crate) fn is_as_long_as_its_bitmap(&self, number: GroupNo, group: &Group) -> bool {
+        let Some(agreement) = self.agreement(number, group, group.inode_table.get()) else { return true };
+        let Some(bitmap) = self.block(group.inode_bitmap.get()) else { return false };
+        let inodes = self.geometry.inodes_per_group;
+        let used = self.used_inodes(group);
+        let is_set = |bit: u32| bitmap.get(bit as usize / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1);
+        let bits = bitmap.len() as u32 * 8;
+        agreement.is_good() && !(used..inodes).any(is_set) && (inodes..bits).all(is_set)
+    }
+
+    /// The number of inodes at the start of a group's table that may be in use.
+    fn used_inodes(&self, group: &Group) -> u32 {
+        let checksums = self.geometry.metadata_csum || self.geometry.gdt_csum;
+        self.geometry.inodes_per_group.saturating_sub(if checksums { group.itable_unused } else { 0 })
+    }
+
     /// Compares a possible inode table of a group with its inode bitmap; `None` where one of them cannot be read, or
     /// the bitmap was never written.
     pub(crate) fn agreement(&self, number: GroupNo, group: &Group, place: u64) -> Option<Agreement> {
@@ -226,8 +245,7 @@ impl Seeker<'_> {
             return None;
         }
         let bitmap = self.block(group.inode_bitmap.get())?;
-        let unused = if checksums { group.itable_unused } else { 0 };
-        let used = geometry.inodes_per_group.saturating_sub(unused);
+        let used = self.used_inodes(group);
         let per_block = (geometry.block_size / geometry.inode_size).max(1);
         let proved = number.get() == 0 && self.contains_root(place);
         let mut agreement = Agreement { members: 0, differing: 0, proved };
@@ -259,7 +277,7 @@ impl Seeker<'_> {
     }
 
     /// Whether the second slot of a table is the root: a directory whose '.' and '..' name it.
-    fn contains_root(&self, place: u64) -> bool {
+    pub(crate) fn contains_root(&self, place: u64) -> bool {
         let Some(slot) = self.slot(place, 1) else { return false };
         let Some(raw) = RawInode::from_slot(&slot).filter(|raw| raw.kind() == Some(FileKind::Directory)) else {
             return false;

@@ -1,0 +1,172 @@
+//! A superblock with one wrong field, of which no copy is better: on a volume of one group there is none, and a program
+//! that writes a wrong number writes it into all copies. Other fields, the descriptors and the device state what the
+//! number should be; a correction is used only if the descriptors make sense with it and lead to the root.
+
+use super::{Accepted, FIRST_INODE, check, read_table};
+use crate::phases::superblock::descriptors::{Table, own_blocks};
+use crate::phases::superblock::inode_tables::Seeker;
+use crate::problem::{Problem, Problems};
+use crate::scan::Scanner;
+use crate::table::Code;
+use format::GroupNo;
+use format::feature::{Incompat, RoCompat};
+use format::group::Group;
+use format::superblock::{self, DiskSuperblock};
+use std::cmp::Reverse;
+
+/// Number of groups, the first ones, whose tables are compared with their bitmaps.
+const COMPARED: usize = 16;
+
+/// A superblock with another value in one field.
+struct Correction {
+    field: &'static str,
+    found: u64,
+    expected: u64,
+    disk: DiskSuperblock,
+}
+
+/// The primary superblock with the correction that fits the volume best, and its descriptors; `None` if none fits. The
+/// correction is reported.
+pub(super) fn find(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
+    let disk = super::read_superblock(scanner, superblock::OFFSET).ok()?;
+    let summed = disk.features().ro_compat.contains(RoCompat::METADATA_CSUM);
+    if disk.s_magic.get() != superblock::MAGIC || summed && disk.checksum() != disk.s_checksum.get() {
+        return None;
+    }
+    let fitting = corrections(scanner, &disk).into_iter().filter_map(|mut correction| {
+        correction.disk.set_checksum();
+        let (accepted, table, bad) = try_out(scanner, &correction.disk)?;
+        let rank = (bad, Reverse(accepted.geometry.groups));
+        Some((rank, correction, accepted, table))
+    });
+    // the first of several that fit equally well
+    let (_, Correction { field, found, expected, .. }, accepted, table) = fitting.min_by_key(|(rank, ..)| *rank)?;
+    problems.report(Problem::new(Code::SuperblockFieldMisleads).name(field).found(found).expected(expected));
+    Some((accepted, table))
+}
+
+/// The volume that a corrected superblock describes, and the number of groups that contradict it; `None` unless its
+/// descriptors make sense and lead to the root.
+fn try_out(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Option<(Accepted, Table, usize)> {
+    let accepted = Accepted { disk: *disk, geometry: check(disk).ok()?, at: superblock::OFFSET };
+    if accepted.geometry.blocks > scanner.device.geometry().len / u64::from(accepted.geometry.block_size) {
+        return None;
+    }
+    let table = read_table(scanner, &accepted).ok()?;
+    let features = disk.features();
+    let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
+    let fits = table.makes_sense(&accepted.geometry, &features)
+        && table.groups.first().is_some_and(|group| seeker.contains_root(group.inode_table.get()));
+    if !fits {
+        return None;
+    }
+    let compared = accepted.geometry.group_numbers().zip(&table.groups).take(COMPARED);
+    let bad = compared.filter(|(number, group)| !seeker.is_as_long_as_its_bitmap(*number, group)).count();
+    // one group may be damaged by itself
+    (bad * 2 <= table.groups.len().min(COMPARED)).then_some((accepted, table, bad))
+}
+
+/// The corrections that other fields, the descriptors and the device suggest, the likeliest first.
+fn corrections(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
+    let mut corrections = counts(scanner, disk);
+    corrections.extend(sizes(disk));
+    corrections.extend(reserved(scanner, disk));
+    corrections.retain(|correction| correction.found != correction.expected);
+    corrections
+}
+
+/// The numbers of blocks and inodes, of which each follows from others.
+fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
+    let mut corrections = Vec::new();
+    let (per_group, inodes) = (u64::from(disk.s_inodes_per_group.get()), u64::from(disk.s_inodes_count.get()));
+    let (group, blocks) = (u64::from(disk.s_blocks_per_group.get()), disk.blocks_count());
+    let first = u64::from(disk.s_first_data_block.get());
+    let Some(block_size) = 1024u64.checked_shl(disk.s_log_block_size.get()).filter(|size| *size <= 65536) else {
+        return corrections;
+    };
+    if group == 0 || per_group == 0 {
+        return corrections;
+    }
+    let device = scanner.device.geometry().len / block_size;
+    let groups = blocks.saturating_sub(first).div_ceil(group);
+    if let Ok(expected) = u32::try_from(groups.saturating_mul(per_group)) {
+        let disk = DiskSuperblock { s_inodes_count: expected.into(), ..*disk };
+        corrections.push(Correction { field: "s_inodes_count", found: inodes, expected: expected.into(), disk });
+    }
+    if inodes.checked_rem(groups) == Some(0) {
+        let expected = inodes / groups;
+        let disk = DiskSuperblock { s_inodes_per_group: (expected as u32).into(), ..*disk };
+        corrections.push(Correction { field: "s_inodes_per_group", found: per_group, expected, disk });
+    }
+    // as long as the device, or of whole groups
+    let whole = (inodes / per_group).checked_mul(group).and_then(|blocks| blocks.checked_add(first));
+    for expected in [Some(device), whole].into_iter().flatten() {
+        let mut disk = *disk;
+        disk.set_blocks_count(expected);
+        corrections.push(Correction { field: "s_blocks_count", found: blocks, expected, disk });
+    }
+    corrections
+}
+
+/// The sizes of which mkfs writes only few values, or the same one twice.
+fn sizes(disk: &DiskSuperblock) -> Vec<Correction> {
+    let mut corrections = Vec::new();
+    let features = disk.features();
+    if disk.s_rev_level.get() > 0 {
+        for expected in [256u16, 128, 512, 1024] {
+            let found = disk.s_inode_size.get().into();
+            let disk = DiskSuperblock { s_inode_size: expected.into(), ..*disk };
+            corrections.push(Correction { field: "s_inode_size", found, expected: expected.into(), disk });
+        }
+        let found = disk.s_first_ino.get().into();
+        let corrected = DiskSuperblock { s_first_ino: FIRST_INODE.into(), ..*disk };
+        corrections.push(Correction { field: "s_first_ino", found, expected: FIRST_INODE.into(), disk: corrected });
+    }
+    if !features.ro_compat.contains(RoCompat::BIGALLOC) {
+        let (blocks, clusters) = (disk.s_blocks_per_group, disk.s_clusters_per_group);
+        let with_group = |size| DiskSuperblock { s_blocks_per_group: size, s_clusters_per_group: size, ..*disk };
+        let (block, cluster) = (disk.s_log_block_size, disk.s_log_cluster_size);
+        let with_block = |log| DiskSuperblock { s_log_block_size: log, s_log_cluster_size: log, ..*disk };
+        let first = u32::from(block.get() == 0);
+        let found = disk.s_first_data_block.get().into();
+        // mkfs makes groups as large as a bitmap can count, unless it is asked for smaller ones
+        let group = if blocks.get() > clusters.get() { blocks } else { clusters };
+        let fields = [
+            ("s_first_data_block", found, first, DiskSuperblock { s_first_data_block: first.into(), ..*disk }),
+            ("s_blocks_per_group", blocks.get().into(), group.get(), with_group(group)),
+            ("s_clusters_per_group", clusters.get().into(), group.get(), with_group(group)),
+            ("s_blocks_per_group", blocks.get().into(), clusters.get(), with_group(clusters)),
+            ("s_clusters_per_group", clusters.get().into(), blocks.get(), with_group(blocks)),
+            ("s_log_block_size", block.get().into(), cluster.get(), with_block(cluster)),
+            ("s_log_cluster_size", cluster.get().into(), block.get(), with_block(block)),
+        ];
+        let fields = fields.into_iter();
+        corrections.extend(fields.map(|(field, found, expected, disk)| Correction {
+            field,
+            found,
+            expected: expected.into(),
+            disk,
+        }));
+    }
+    if features.incompat.contains(Incompat::BIT64) {
+        let found = disk.s_desc_size.get().into();
+        let disk = DiskSuperblock { s_desc_size: 64.into(), ..*disk };
+        corrections.push(Correction { field: "s_desc_size", found, expected: 64, disk });
+    }
+    corrections
+}
+
+/// The number of blocks reserved for a longer descriptor table: the first group's bitmaps and inodes follow them.
+fn reserved(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Option<Correction> {
+    let mut without = DiskSuperblock { s_reserved_gdt_blocks: 0.into(), ..*disk };
+    without.set_checksum();
+    let accepted = Accepted { disk: without, geometry: check(&without).ok()?, at: superblock::OFFSET };
+    let table = read_table(scanner, &accepted).ok()?;
+    let group: &Group = table.groups.first()?;
+    let [head, parts @ ..] = own_blocks(&accepted.geometry, GroupNo(0), group);
+    let next = parts.iter().map(|blocks| blocks.start).min()?;
+    let expected = u16::try_from(next.checked_sub(head.end)?).ok()?;
+    let found = disk.s_reserved_gdt_blocks.get().into();
+    let disk = DiskSuperblock { s_reserved_gdt_blocks: expected.into(), ..*disk };
+    Some(Correction { field: "s_reserved_gdt_blocks", found, expected: expected.into(), disk })
+}
