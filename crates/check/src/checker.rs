@@ -4,6 +4,7 @@ use crate::checks::Checks;
 use crate::context::Context;
 use crate::estimate;
 use crate::inode_records::Directories;
+use crate::memory;
 use crate::native::{self, Identities, InUse, PhysicalLayer, Version, VersionsChecked};
 use crate::options::{Options, Progress, Refusal};
 use crate::paths::Paths;
@@ -208,9 +209,10 @@ impl<'a> Checker<'a> {
         {
             layer.report(&problems);
         }
-        let foretold = estimate::of_volume(&volume);
-        // set nowhere else
-        let _ = total.set(foretold.bytes);
+        if !cancelled() {
+            // set nowhere else
+            let _ = total.set(estimate::of_volume(&volume).bytes);
+        }
         let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
         let (counts, seen) = match problems.is_fatal() || cancelled() {
             true => (Counts::default(), see(&view)),
@@ -225,7 +227,7 @@ impl<'a> Checker<'a> {
             seeks,
             seconds: start.elapsed().as_secs_f64(),
             estimate_seconds: foretold_seconds.get().copied(),
-            peak_rss_bytes: peak_memory(),
+            peak_rss_bytes: memory::peak(),
         };
         let mut report =
             Report::new(name.to_owned(), volume.features.format_name().to_owned(), &findings, scan, counts);
@@ -247,7 +249,10 @@ impl<'a> Checker<'a> {
         progress.phase(Phase::Inodes);
         let identities = layered.map(|(layer, version)| Identities::new(layer, version));
         let ctx = Context { identities, ..Context::new(volume, problems) };
-        system_zone::claim(&ctx);
+        system_zone::claim(&ctx, scanner.cancelled);
+        if (scanner.cancelled)() {
+            return (Counts::default(), see(view));
+        }
         for blocks in layered.iter().flat_map(|(_, version)| &version.taken) {
             ctx.claims.claim(ctx.claims.clusters_of(blocks));
         }
@@ -344,12 +349,4 @@ fn check_size_features(ctx: &Context<'_>, large_file: Option<InodeNo>, large_dir
     if let Some(dir) = large_directory.filter(|_| !features.incompat.contains(Incompat::LARGE_DIR)) {
         ctx.report(Problem::new(Code::LargeDirFeatureMissing).inode(dir));
     }
-}
-
-/// The largest resident set this process had so far, in bytes, where the system reports it.
-fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    kib.checked_mul(1024)
 }

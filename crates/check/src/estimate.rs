@@ -139,9 +139,14 @@ impl Work {
 /// [clock](BlockDevice::virtual_clock) is timed by that clock.
 ///
 /// # Errors
-/// [`Refusal`] as for a check.
-pub fn estimate(device: &dyn BlockDevice, options: &Options, speed: Option<DeviceSpeed>) -> Result<Estimate, Refusal> {
-    make(device, options, speed, &|| false)
+/// [`Refusal`] as for a check, also where `progress` reports that it is cancelled.
+pub fn estimate(
+    device: &dyn BlockDevice,
+    options: &Options,
+    speed: Option<DeviceSpeed>,
+    progress: &dyn Progress,
+) -> Result<Estimate, Refusal> {
+    make(device, options, speed, &|| progress.cancelled())
 }
 
 /// Estimates a check before it starts, where it may be long enough for an estimate to be useful: `None` where the
@@ -152,12 +157,14 @@ pub fn foretell(device: &dyn BlockDevice, options: &Options, progress: &dyn Prog
     let cancelled = || progress.cancelled();
     let scanner =
         Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &cancelled, advanced: &|_| () };
-    let volume = superblock::open(&scanner, options, false, &Problems::default()).ok()?;
+    let volume = superblock::open(&scanner, options, false, &Problems::default()).ok().filter(|_| !cancelled())?;
     let work = of_volume(&volume);
     if work.seconds(&SLOW) + work.inodes as f64 / SLOW_INODES < SOON {
         return None;
     }
-    make(device, options, None, &cancelled).ok().filter(|_| !cancelled())
+    // its descriptors are read again
+    drop(volume);
+    make(device, options, None, &cancelled).ok()
 }
 
 fn make(
@@ -166,12 +173,15 @@ fn make(
     speed: Option<DeviceSpeed>,
     cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<Estimate, Refusal> {
+    let unless_cancelled = || if cancelled() { Err(Refusal::cancelled()) } else { Ok(()) };
     let began = Instant::now();
     let clock = || device.virtual_clock().unwrap_or_else(|| began.elapsed());
     let timed = Timed::new(device, &clock);
     let counters = Counters::default();
     let scanner = Scanner { device: &timed, threads: 1, gap: GAP, counters: &counters, cancelled, advanced: &|_| () };
-    let volume = superblock::open(&scanner, options, false, &Problems::default())?;
+    let opened = superblock::open(&scanner, options, false, &Problems::default());
+    unless_cancelled()?;
+    let volume = opened?;
     let opening = began.elapsed().saturating_sub(timed.spent().by_system).as_secs_f64();
     let waited_for = if speed.is_none() { waited_for(device, &known(&volume, false)) } else { 1.0 };
     let waits = waited_for >= FEW;
@@ -179,6 +189,7 @@ fn make(
     let (only, all) = sampled_inodes(&volume, &is_cached);
     // the descriptor blocks reserved for growth belong to an inode of the first group
     let samples_resize = only.get(&GroupNo(0)).is_some_and(|inodes| inodes.contains(&RESIZE_INODE));
+    unless_cancelled()?;
     let mut plan = known(&volume, has_own_regions(&volume) || !samples_resize);
     let regions = count_regions(&scanner, &volume, &mut plan);
     let measured = speed.is_none();
@@ -187,6 +198,7 @@ fn make(
     let sampled = sample(&scanner, &timed, &volume, &only, all)
         // no inode of the part was in use
         .or_else(|| sample(&scanner, &timed, &volume, &whole(), all));
+    unless_cancelled()?;
     let (parallel, serial) = sampled.as_ref().map_or((0.0, 0.0), |sampled| (sampled.parallel, sampled.serial));
     let found = match (regions, sampled) {
         (Some(regions), _) => MapWork::Found(regions),
@@ -322,18 +334,18 @@ fn known(volume: &Volume, reserved_for_growth: bool) -> Plan {
     let block_size = u64::from(geometry.block_size);
     let mut first_pass = Vec::new();
     for n in 0..geometry.descriptor_blocks {
-        first_pass.push((geometry.descriptor_block(n).get().saturating_mul(block_size), block_size));
+        append(&mut first_pass, geometry.descriptor_block(n).get().saturating_mul(block_size), block_size);
     }
     let mut second_pass = Vec::new();
     for ((group, descriptor), used) in geometry.group_numbers().zip(&volume.groups).zip(&volume.used_inodes) {
         let bitmaps = [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)];
         for (block, kind) in bitmaps {
             if let Some(offset) = geometry.byte_offset(block).filter(|_| bitmaps::is_written(volume, group, kind)) {
-                second_pass.push((offset, block_size));
+                append(&mut second_pass, offset, block_size);
             }
         }
         if let Some(offset) = geometry.byte_offset(descriptor.inode_table).filter(|_| *used > 0) {
-            second_pass.push((offset, u64::from(*used) * u64::from(geometry.inode_size)));
+            append(&mut second_pass, offset, u64::from(*used) * u64::from(geometry.inode_size));
         }
     }
     // the resize inode's own blocks are those reserved for growth
@@ -417,6 +429,16 @@ impl Work {
     fn add(&mut self, run: &Range<u64>) {
         self.bytes = self.bytes.saturating_add(run.end - run.start);
         self.requests += (run.end - run.start).div_ceil(REQUEST);
+    }
+}
+
+/// Adds a part to a pass, to its last part if it follows that: many groups would otherwise take much memory.
+fn append(pass: &mut Vec<(u64, u64)>, start: u64, len: u64) {
+    match pass.last_mut() {
+        Some((first, whole)) if (*first..=first.saturating_add(*whole).saturating_add(GAP)).contains(&start) => {
+            *whole = (*whole).max((start - *first).saturating_add(len));
+        }
+        _ => pass.push((start, len)),
     }
 }
 
@@ -524,6 +546,18 @@ mod tests {
         runs.iter().for_each(|run| work.add(run));
         assert_eq!(work.requests, 1 + (3 << 20) / REQUEST);
         assert_eq!(work.bytes, 8192 + GAP + 4096 + (3 << 20));
+    }
+
+    #[test]
+    fn parts_appended_in_any_order_are_the_same_runs() {
+        let parts = [(8192, 4096), (12_288, 100), (8192, 64), (4096, 4096), (20 << 10, 4096), (8 << 20, 1), (0, 1)];
+        let mut pass = Vec::new();
+        parts.iter().for_each(|(start, len)| append(&mut pass, *start, *len));
+        assert_eq!(pass, [(8192, 4196), (4096, 20_480), (8 << 20, 1), (0, 1)]);
+        pass.sort_unstable();
+        let mut parts = parts;
+        parts.sort_unstable();
+        assert_eq!(joined(pass.into_iter()), joined(parts.into_iter()));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | `problem_settings` | what an administrator has laid down for single problems |
 //! | `repair`, `redo`, `undo` | what is repaired, in memory first; how it reaches the device; how it is reverted |
 //! | `estimate` | how long a check will take |
+//! | `memory` | the memory that a check needs and the machine has |
 #![forbid(unsafe_code)]
 
 mod checker;
@@ -22,6 +23,7 @@ mod claims;
 mod context;
 mod estimate;
 mod inode_records;
+mod memory;
 mod native;
 mod options;
 mod paths;

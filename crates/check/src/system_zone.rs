@@ -107,11 +107,14 @@ pub(crate) fn claim_again(ctx: &Context<'_>) {
     }
 }
 
-/// Claims the system zone and reports parts that overlap others. Superblocks and descriptors come first, as their places
-/// are fixed: what overlaps them is at a wrong location.
-pub(crate) fn claim(ctx: &Context<'_>) {
+/// Claims the system zone and reports parts that overlap others, until the check is cancelled. Superblocks and
+/// descriptors come first, as their places are fixed: what overlaps them is at a wrong location.
+pub(crate) fn claim(ctx: &Context<'_>, cancelled: &(dyn Fn() -> bool + Sync)) {
     let heads = parts(ctx.volume).filter(|(_, part, _)| *part == Part::Head);
     for (group, part, blocks) in heads.chain(parts(ctx.volume).filter(|(_, part, _)| *part != Part::Head)) {
+        if cancelled() {
+            return;
+        }
         let clusters = ctx.claims.clusters_of(&blocks);
         // under bigalloc neighbours share a cluster by design
         if ctx.volume.geometry.cluster_blocks > 1 {

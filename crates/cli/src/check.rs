@@ -243,7 +243,7 @@ impl Check {
             self.say(&format!("{IN_USE}; results are unreliable meanwhile"));
         }
         if self.estimate {
-            return self.estimate(&*device, &options);
+            return self.estimate(&*device, &options, watch);
         }
         let is_mounted = mounted.is_some() && !root;
         if let Some(mounted) = mounted.filter(|_| !root) {
@@ -434,8 +434,8 @@ impl Check {
         escape(self.called().as_bytes())
     }
 
-    fn estimate(&self, device: &dyn BlockDevice, options: &Options) -> Result<u8, Failure> {
-        match check::estimate(device, options, None) {
+    fn estimate(&self, device: &dyn BlockDevice, options: &Options, watch: &Watch) -> Result<u8, Failure> {
+        match check::estimate(device, options, None, watch) {
             Err(_) if check::is_native(device) => {
                 let why = "--estimate is not available for native volumes; use check -fn";
                 Err(Failure::on(self.called(), why))

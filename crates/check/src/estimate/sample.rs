@@ -191,6 +191,9 @@ pub(super) fn sample(
     let visitor = Sampling { checks, counters, timed, below: &below };
     let start = Moment::now(counters, timed);
     let mut counts = rounds.run(&visitor).counts;
+    if (scanner.cancelled)() {
+        return None;
+    }
     let end = Moment::now(counters, timed);
     let below = below.into_inner().filter(|_| counts.inodes > 0)?;
     let times = all as f64 / counts.inodes as f64;

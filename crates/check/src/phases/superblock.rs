@@ -15,6 +15,7 @@ mod orphans;
 pub(crate) mod resize_inode;
 mod space_map_layout;
 
+use crate::memory;
 use crate::options::{Options, Refusal};
 use crate::phases::quota;
 use crate::phases::superblock::descriptors::Table;
@@ -111,7 +112,7 @@ pub(crate) fn open(
         problems.report(Problem::new(Code::BeyondDevice).found(geometry.blocks).expected(fits));
     }
     let features = disk.features();
-    let untrusted = table.check(&disk, &geometry, &features, problems);
+    let untrusted = table.check(&geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
     let orphans = BTreeSet::new();
     let groups = table.groups;
@@ -616,7 +617,13 @@ fn read_table(scanner: &Scanner<'_>, accepted: &Accepted) -> Result<Table, Refus
             geometry.groups
         )));
     }
-    Ok(Table::read(scanner, geometry, accepted.group()))
+    memory::check_groups(geometry.groups)?;
+    if (scanner.cancelled)() {
+        return Err(Refusal::cancelled());
+    }
+    let table = Table::read(scanner, &accepted.disk, geometry, accepted.group());
+    // the rest of the table was not read
+    if (scanner.cancelled)() { Err(Refusal::cancelled()) } else { Ok(table) }
 }
 
 /// Reports contradictions in the superblock, and advice on it.

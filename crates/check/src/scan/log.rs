@@ -5,6 +5,7 @@
 //! claims, so each claim belongs to exactly one.
 
 use crate::claims::Claims;
+use crate::memory;
 use crate::scan::found::Node;
 use format::InodeNo;
 use parking_lot::Mutex;
@@ -64,7 +65,7 @@ impl ScanLog {
     pub(crate) fn new(segments: Option<u32>) -> Self {
         let budget = match segments {
             Some(_) => u64::MAX,
-            None => available_memory().map_or(MOST_BYTES, |bytes| (bytes / MEMORY_SHARE).min(MOST_BYTES)),
+            None => memory::available().map_or(MOST_BYTES, |bytes| (bytes / MEMORY_SHARE).min(MOST_BYTES)),
         };
         Self {
             wanted: segments.unwrap_or(SEGMENTS).max(1),
@@ -108,12 +109,4 @@ impl ScanLog {
         self.rounds.lock().clear();
         self.edges.lock().clear();
     }
-}
-
-/// The memory that the system has available now, in bytes, where it reports that.
-fn available_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    kib.checked_mul(1024)
 }

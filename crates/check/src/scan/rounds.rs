@@ -153,10 +153,12 @@ impl Rounds<'_> {
         harvest
     }
 
-    /// The groups to read, each with the part of its inode table that may be in use.
+    /// The groups to read, each with the part of its inode table that may be in use, until the check is cancelled.
     fn groups(&self) -> impl Iterator<Item = (GroupNo, Range<u32>)> {
         let volume = self.ctx.volume;
         let groups = volume.geometry.group_numbers().zip(volume.used_inodes.iter().copied());
+        let cancelled = self.scanner.cancelled;
+        let groups = groups.take_while(move |_| !cancelled());
         groups.filter_map(|(group, used)| match self.only {
             None => Some((group, 0..used)),
             Some(only) => only.get(&group).map(|part| (group, part.start.min(used)..part.end.min(used))),

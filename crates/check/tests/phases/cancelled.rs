@@ -1,8 +1,8 @@
 //! A cancelled check reports no problem in parts that it did not read, wherever it is cancelled.
 
-use blockdev::{BlockDevice, MemoryDevice};
+use blockdev::{BlockDevice, FileDevice, MemoryDevice, OpenOptions};
 use extant_check::report::exit;
-use extant_check::{Options, Progress, Repair, check, repair};
+use extant_check::{Options, Progress, Repair, check, estimate, repair};
 use simdev::Trace;
 use std::sync::Arc;
 use testkit::{Image, Spec, Tree, need};
@@ -53,6 +53,29 @@ fn a_check_cancelled_at_any_read_finds_nothing_on_an_intact_volume() {
             assert!(ended, "{args:?}: it does not end");
         }
     }
+}
+
+#[test]
+fn no_descriptors_are_read_once_a_check_or_an_estimate_is_cancelled() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    struct Cancelled;
+    impl Progress for Cancelled {
+        fn cancelled(&self) -> bool {
+            true
+        }
+    }
+    // 16384 groups
+    let args = ["-t", "ext2", "-b", "1024", "-g", "1024", "-I", "128", "-N", "262144", "-O", "^resize_inode"];
+    let image = Image::mke2fs(&args, 16 << 30).build();
+    let device = Trace::new(FileDevice::open(image.path(), OpenOptions::default()).expect("an image"));
+    let refusal = check("volume", &device, &Options::default(), &Cancelled).expect_err("cancelled");
+    assert_eq!(refusal.exit, exit::CANCELLED, "{refusal}");
+    let refusal = estimate(&device, &Options::default(), None, &Cancelled).expect_err("cancelled");
+    assert_eq!(refusal.exit, exit::CANCELLED, "{refusal}");
+    let read = device.counters().reads.bytes;
+    assert!(read < 16384 * 32, "{read}");
 }
 
 #[test]

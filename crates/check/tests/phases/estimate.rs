@@ -19,7 +19,7 @@ fn no_less_than_the_known_part_is_read_and_no_more_than_three_times_the_whole() 
         for bytes in [empty, full] {
             let report = ours(&bytes).expect("a volume");
             let device = MemoryDevice::from_vec(bytes);
-            let foretold = estimate(&device, &Options::default(), Some(speed)).expect("a volume");
+            let foretold = estimate(&device, &Options::default(), Some(speed), &()).expect("a volume");
             let (work, scan) = (foretold.work, report.scan);
             assert!(work.known_bytes <= scan.bytes, "{args:?}: {work:?} {scan:?}");
             // on small volumes the gaps that are read through matter most
@@ -37,12 +37,12 @@ fn a_speed_is_measured_where_none_is_set() {
         return;
     }
     let device = MemoryDevice::from_vec(Image::mke2fs(&["-t", "ext4"], 16 << 20).build().bytes());
-    let foretold = estimate(&device, &Options::default(), None).expect("a volume");
+    let foretold = estimate(&device, &Options::default(), None, &()).expect("a volume");
     assert!(foretold.measured && foretold.seconds > 0.0 && foretold.speed.bytes_per_second > 0.0);
     assert!(foretold.to_string().contains("measured"));
     let json = serde_json::to_value(foretold).expect("JSON");
     assert!(json["work"]["known_bytes"].as_u64() > Some(0), "{json}");
-    assert!(estimate(&MemoryDevice::from_vec(vec![0; 4096]), &Options::default(), None).is_err());
+    assert!(estimate(&MemoryDevice::from_vec(vec![0; 4096]), &Options::default(), None, &()).is_err());
 }
 
 /// A volume with many files of fourteen blocks in many folders, spread over its groups.
@@ -77,11 +77,11 @@ fn a_modelled_disk_is_timed_by_its_own_clock() {
         let (checked, estimated) = (disk(), disk());
         let report = check("volume", &checked, &options, &()).expect("a volume");
         assert!(report.clean, "{args:?}: {:?}", report.problems);
-        let foretold = estimate(&estimated, &options, None).expect("a volume");
+        let foretold = estimate(&estimated, &options, None, &()).expect("a volume");
         let taken = checked.clock().as_secs_f64();
         let ratio = foretold.disk_seconds / taken;
         assert!((1.0 / 1.5..1.5).contains(&ratio), "{args:?}: {ratio} of {taken} s: {foretold:?}");
-        let again = estimate(&disk(), &options, None).expect("a volume");
+        let again = estimate(&disk(), &options, None, &()).expect("a volume");
         assert!((again.disk_seconds - foretold.disk_seconds).abs() < 1e-9, "{args:?}: {again:?} {foretold:?}");
         // processor time is that of this machine
         let sum = foretold.disk_seconds + foretold.processor_seconds;

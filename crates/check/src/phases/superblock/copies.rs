@@ -6,14 +6,16 @@
 //! use.
 
 use super::{Accepted, Rejection, accept_at, differing, space_map_layout};
-use crate::phases::superblock::descriptors::Table;
+use crate::phases::superblock::descriptors::{numbered, read_descriptors};
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
 use crate::table::Code;
 use crate::volume::Volume;
 use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::group::Group;
 use format::superblock::{DiskSuperblock, OFFSET};
 use format::{FsBlock, GroupNo};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of copies that are compared: where each group has one, reading them all would take as long as a
 /// check.
@@ -61,9 +63,16 @@ fn superblock(scanner: &Scanner<'_>, own: &Accepted, at: u64) -> Option<String> 
 
 /// The number of groups for which the copy of the descriptors in `group` has other bitmap or inode table locations.
 fn descriptors(scanner: &Scanner<'_>, volume: &Volume, group: GroupNo) -> u64 {
-    let table = Table::read(scanner, &volume.geometry, group);
-    let places = |group: &format::group::Group| (group.block_bitmap, group.inode_bitmap, group.inode_table);
-    table.groups.iter().zip(&volume.groups).filter(|(copy, own)| places(copy) != places(own)).count() as u64
+    let places = |group: &Group| (group.block_bitmap, group.inode_bitmap, group.inode_table);
+    let differing = AtomicU64::new(0);
+    read_descriptors(scanner, &volume.geometry, group, |first, bytes| {
+        let differs = |(number, bytes): &(GroupNo, &[u8])| {
+            volume.group(*number).is_some_and(|own| places(&Group::from_bytes(bytes)) != places(own))
+        };
+        let count = numbered(&volume.geometry, first, bytes).filter(differs).count();
+        differing.fetch_add(count as u64, Ordering::Relaxed);
+    });
+    differing.into_inner()
 }
 
 /// The fields in which a copy differs from the superblock: layout, identity, and the features needed to read the

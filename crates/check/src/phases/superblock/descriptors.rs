@@ -33,63 +33,69 @@ struct Part {
     code: Code,
 }
 
+/// A descriptor with a wrong checksum.
+struct Mismatch {
+    group: GroupNo,
+    found: u16,
+    expected: u16,
+}
+
 /// A table of group descriptors as read.
 pub(crate) struct Table {
-    /// Descriptors of `geometry.descriptor_size` bytes; zero where they could not be read.
-    bytes: Vec<u8>,
-    /// In order of the groups.
+    /// In order of the groups; zero where they could not be read.
     pub(crate) groups: Vec<Group>,
+    /// The descriptors with a wrong checksum, ascending by group; none where descriptors have no checksums.
+    mismatches: Vec<Mismatch>,
 }
 
 impl Table {
-    /// Reads the table that goes with the superblock in group `copy`; group 0 has the primary. Blocks that cannot be
-    /// read are replaced by zeros, which are implausible.
-    pub(crate) fn read(scanner: &Scanner<'_>, geometry: &Geometry, copy: GroupNo) -> Self {
-        let block_size = geometry.block_size;
-        let mut items: Vec<Item<u32>> = Vec::new();
-        for n in 0..geometry.descriptor_blocks {
-            let Some(offset) = block_of_copy(geometry, copy, n).and_then(|b| geometry.byte_offset(b)) else { continue };
-            match items.last_mut() {
-                // one item for contiguous blocks, to be read at once
-                Some(last)
-                    if last.offset + u64::from(last.len) == offset && last.len + block_size <= REQUEST as u32 =>
-                {
-                    last.len += block_size;
+    /// Reads the table that goes with the superblock `disk` in group `copy`; group 0 has the primary. Blocks that
+    /// cannot be read are replaced by zeros, which are implausible, and so are the rest where the check is cancelled.
+    pub(crate) fn read(scanner: &Scanner<'_>, disk: &DiskSuperblock, geometry: &Geometry, copy: GroupNo) -> Self {
+        let checksums = geometry.metadata_csum || geometry.gdt_csum;
+        let groups = vec![Group::from_bytes(&[]); geometry.groups as usize];
+        let table = Mutex::new(Self { groups, mismatches: Vec::new() });
+        read_descriptors(scanner, geometry, copy, |first, bytes| {
+            let mut table = table.lock();
+            for (number, bytes) in numbered(geometry, first, bytes) {
+                let mut group = Group::from_bytes(bytes);
+                let (found, expected) = (group.checksum, descriptor_checksum(disk, geometry, number, bytes));
+                if checksums && found != expected {
+                    table.mismatches.push(Mismatch { group: number, found, expected });
                 }
-                _ => items.push(Item { offset, len: block_size, tag: n }),
-            }
-        }
-        items.sort_by_key(|item| item.offset);
-        let bytes = Mutex::new(vec![0; geometry.descriptor_blocks as usize * block_size as usize]);
-        scanner.read_ascending(&items, |item, read| {
-            let from = item.tag as usize * block_size as usize;
-            let mut bytes = bytes.lock();
-            if let (Ok(read), Some(place)) = (read, bytes.get_mut(from..from + item.len as usize)) {
-                place.copy_from_slice(read);
+                if copy.get() != 0 {
+                    // copies are not updated: bitmaps that they mark as never written may exist by now
+                    group.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+                    group.itable_unused = 0;
+                }
+                if let Some(place) = table.groups.get_mut(number.get() as usize) {
+                    *place = group;
+                }
             }
         });
-        let bytes = bytes.into_inner();
-        let size = geometry.descriptor_size as usize;
-        let groups = bytes.chunks_exact(size).take(geometry.groups as usize);
-        let mut groups: Vec<_> = groups.map(Group::from_bytes).collect();
-        if copy.get() != 0 {
-            // copies are not updated: bitmaps that they mark as never written may exist by now
-            for group in &mut groups {
-                group.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
-                group.itable_unused = 0;
-            }
-        }
-        Self { bytes, groups }
+        let mut table = table.into_inner();
+        table.mismatches.sort_unstable_by_key(|mismatch| mismatch.group);
+        table
     }
 
     /// Whether all parts are at allowed locations and do not overlap.
     pub(crate) fn makes_sense(&self, geometry: &Geometry, features: &Features) -> bool {
-        let placed = geometry.group_numbers().zip(&self.groups).all(|(group, descriptor)| {
+        // parts inside their own groups ascend from group to group
+        let ascend = !features.incompat.contains(Incompat::FLEX_BG);
+        let (mut runs, mut end) = (Vec::new(), 0);
+        for (group, descriptor) in geometry.group_numbers().zip(&self.groups) {
             let range = allowed_range(geometry, features, group);
-            let [_, own @ ..] = own_blocks(geometry, group, descriptor);
-            own.iter().all(|blocks| lies_in(blocks, &range))
-        });
-        placed && self.overlaps(geometry).is_empty()
+            let parts = own_blocks(geometry, group, descriptor);
+            let [_, own @ ..] = &parts;
+            if !own.iter().all(|blocks| lies_in(blocks, &range)) {
+                return false;
+            }
+            parts.into_iter().for_each(|blocks| add_part(&mut runs, blocks));
+            if ascend && !are_disjoint(&mut runs, &mut end) {
+                return false;
+            }
+        }
+        are_disjoint(&mut runs, &mut end)
     }
 
     /// The parts whose first block belongs to another part.
@@ -117,18 +123,9 @@ impl Table {
     }
 
     /// Checks each descriptor by itself; returns the groups whose checksum is wrong.
-    pub(crate) fn check(
-        &self,
-        disk: &DiskSuperblock,
-        geometry: &Geometry,
-        features: &Features,
-        problems: &Problems,
-    ) -> Vec<GroupNo> {
+    pub(crate) fn check(&self, geometry: &Geometry, features: &Features, problems: &Problems) -> Vec<GroupNo> {
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
-        let size = geometry.descriptor_size as usize;
-        let mut untrusted = Vec::new();
-        let descriptors = geometry.group_numbers().zip(&self.groups).zip(self.bytes.chunks_exact(size));
-        for ((group, descriptor), bytes) in descriptors {
+        for (group, descriptor) in geometry.group_numbers().zip(&self.groups) {
             let report = |problem: Problem| problems.report(problem.group(group));
             let range = allowed_range(geometry, features, group);
             let [_, block_bitmap, inode_bitmap, table] = own_blocks(geometry, group, descriptor);
@@ -141,12 +138,6 @@ impl Table {
                 if !lies_in(&blocks, &range) {
                     report(Problem::new(code).block(FsBlock(blocks.start)));
                 }
-            }
-            let computed = descriptor_checksum(disk, geometry, group, bytes);
-            if checksums && computed != descriptor.checksum {
-                let problem = Problem::new(Code::GroupChecksumWrong);
-                report(problem.found(descriptor.checksum.into()).expected(computed.into()));
-                untrusted.push(group);
             }
             let unused = descriptor.itable_unused;
             let uninit = descriptor.flags & (GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT);
@@ -167,7 +158,11 @@ impl Table {
                 problems.report(Problem::new(code).group(group).block(FsBlock(blocks.start)));
             }
         }
-        untrusted
+        for Mismatch { group, found, expected } in &self.mismatches {
+            let problem = Problem::new(Code::GroupChecksumWrong).group(*group);
+            problems.report(problem.found((*found).into()).expected((*expected).into()));
+        }
+        self.mismatches.iter().map(|mismatch| mismatch.group).collect()
     }
 
     /// For each group, how many inodes at the start of its table may be in use. e2fsck trusts the descriptor in this
@@ -189,6 +184,77 @@ impl Table {
         };
         geometry.group_numbers().zip(&self.groups).map(used).collect()
     }
+}
+
+/// Reads the table that goes with the superblock in group `copy`, until the check is cancelled, and calls `each` with
+/// the first group of each part and the descriptors in it, on several threads and in no particular order. Blocks that
+/// cannot be read are replaced by zeros.
+pub(crate) fn read_descriptors(
+    scanner: &Scanner<'_>,
+    geometry: &Geometry,
+    copy: GroupNo,
+    each: impl Fn(GroupNo, &[u8]) + Sync,
+) {
+    let block_size = geometry.block_size;
+    let first_group = |n: u32| GroupNo(n.saturating_mul(geometry.descriptors_per_block()));
+    let mut items: Vec<Item<u32>> = Vec::new();
+    for n in 0..geometry.descriptor_blocks {
+        let Some(offset) = block_of_copy(geometry, copy, n).and_then(|b| geometry.byte_offset(b)) else {
+            each(first_group(n), &vec![0; block_size as usize]);
+            continue;
+        };
+        match items.last_mut() {
+            // one item for contiguous blocks, to be read at once
+            Some(last)
+                if last.tag + last.len / block_size == n
+                    && last.offset + u64::from(last.len) == offset
+                    && last.len + block_size <= REQUEST as u32 =>
+            {
+                last.len += block_size;
+            }
+            _ => items.push(Item { offset, len: block_size, tag: n }),
+        }
+    }
+    items.sort_by_key(|item| item.offset);
+    scanner.read_ascending(&items, |item, read| match read {
+        Ok(bytes) => each(first_group(item.tag), bytes),
+        Err(_) => each(first_group(item.tag), &vec![0; item.len as usize]),
+    });
+}
+
+/// The descriptors in `bytes` with the numbers of their groups, of which `first` is the first.
+pub(crate) fn numbered<'b>(
+    geometry: &Geometry,
+    first: GroupNo,
+    bytes: &'b [u8],
+) -> impl Iterator<Item = (GroupNo, &'b [u8])> + use<'b> {
+    let numbers = (first.get()..geometry.groups).map(GroupNo);
+    numbers.zip(bytes.chunks_exact(geometry.descriptor_size as usize))
+}
+
+/// Number of the newest runs that a part may continue: one each of block bitmaps, of inode bitmaps and of tables in a
+/// flexible group, and some of superblocks.
+const RECENT: usize = 8;
+
+/// Adds a part to the runs of contiguous parts, in order of the groups.
+fn add_part(runs: &mut Vec<Range<u64>>, part: Range<u64>) {
+    if part.is_empty() {
+        return;
+    }
+    match runs.iter_mut().rev().take(RECENT).find(|run| run.end == part.start) {
+        Some(run) => run.end = part.end,
+        None => runs.push(part),
+    }
+}
+
+/// Removes all runs; returns whether they overlap neither each other nor blocks before `end`, which becomes their end.
+fn are_disjoint(runs: &mut Vec<Range<u64>>, end: &mut u64) -> bool {
+    runs.sort_unstable_by_key(|run| run.start);
+    runs.drain(..).all(|run| {
+        let apart = run.start >= *end;
+        *end = run.end.max(*end);
+        apart
+    })
 }
 
 /// Block `n` of the table that goes with the superblock in group `copy`. The blocks of meta groups have copies of their
@@ -215,4 +281,78 @@ pub(crate) fn allowed_range(geometry: &Geometry, features: &Features, group: Gro
 pub(crate) fn lies_in(blocks: &Range<u64>, range: &Range<u64>) -> bool {
     // a part at block 0 was never allocated
     blocks.start != 0 && range.start <= blocks.start && blocks.end <= range.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scan::{Counters, GAP};
+    use blockdev::MemoryDevice;
+
+    /// Eight groups of 512 blocks of 1 KiB, each with its table of four blocks.
+    fn superblock() -> DiskSuperblock {
+        let mut disk = DiskSuperblock::from_slice(&[0; 1024]).unwrap();
+        disk.s_magic = format::superblock::MAGIC.into();
+        disk.s_rev_level = 1.into();
+        disk.s_first_data_block = 1.into();
+        disk.s_blocks_count_lo = (8 * 512 + 1).into();
+        disk.s_blocks_per_group = 512.into();
+        disk.s_clusters_per_group = 512.into();
+        disk.s_inodes_count = (8 * 16).into();
+        disk.s_inodes_per_group = 16.into();
+        disk.s_inode_size = 256.into();
+        disk.s_first_ino = 11.into();
+        disk
+    }
+
+    /// A volume whose parts follow the head of each group.
+    fn device(geometry: &Geometry) -> Vec<u8> {
+        let mut bytes: Vec<u8> = vec![0; geometry.blocks as usize * 1024];
+        for number in geometry.group_numbers() {
+            let head = geometry.group_head(number).end;
+            let mut group = Group::from_bytes(&[]);
+            (group.block_bitmap, group.inode_bitmap) = (FsBlock(head), FsBlock(head + 1));
+            group.inode_table = FsBlock(head + 2);
+            group.write(&mut bytes[2048 + number.get() as usize * 32..][..32]);
+        }
+        bytes
+    }
+
+    fn read(bytes: &[u8], disk: &DiskSuperblock, geometry: &Geometry, cancelled: bool) -> Table {
+        let device = MemoryDevice::from_vec(bytes.to_vec());
+        let (counters, gap) = (Counters::default(), GAP);
+        let stop = || cancelled;
+        let (device, counters) = (&device, &counters);
+        let scanner = Scanner { device, threads: 1, gap, counters, cancelled: &stop, advanced: &|_| () };
+        Table::read(&scanner, disk, geometry, GroupNo(0))
+    }
+
+    #[test]
+    fn parts_that_overlap_or_leave_their_group_make_no_sense() {
+        let disk = superblock();
+        let geometry = Geometry::of(&disk).unwrap();
+        let mut table = read(&device(&geometry), &disk, &geometry, false);
+        let mut flexible = disk.features();
+        flexible.incompat |= Incompat::FLEX_BG;
+        let senses =
+            |table: &Table| [disk.features(), flexible].map(|features| table.makes_sense(&geometry, &features));
+        assert_eq!(senses(&table), [true, true]);
+        let right = table.groups.clone();
+        // the tables of two groups exchanged, which flex_bg allows
+        (table.groups[3].inode_table, table.groups[5].inode_table) = (right[5].inode_table, right[3].inode_table);
+        assert_eq!(senses(&table), [false, true]);
+        for block in [right[5].inode_table.get() + 3, right[3].inode_bitmap.get(), 0, geometry.blocks - 3] {
+            table.groups.clone_from(&right);
+            table.groups[3].inode_table = FsBlock(block);
+            assert_eq!(senses(&table), [false, false], "{block}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_once_the_check_is_cancelled() {
+        let disk = superblock();
+        let geometry = Geometry::of(&disk).unwrap();
+        let table = read(&device(&geometry), &disk, &geometry, true);
+        assert!(table.groups.iter().all(|group| *group == Group::from_bytes(&[])));
+    }
 }
