@@ -99,7 +99,7 @@ impl<'a> Checker<'a> {
     /// Checks the volume, that of a native one in its newest generation and all snapshots.
     pub(crate) fn check(self) -> Result<Report, Refusal> {
         if native::is_native(self.device) {
-            let layer = native::read(self.device).map_err(Refusal::new)?;
+            let layer = native::read(self.device)?;
             return self.check_versions(&layer);
         }
         self.examine(|_| ()).map(|(report, ())| report)

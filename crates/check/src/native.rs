@@ -32,10 +32,12 @@ pub(crate) use repair::{check, repair};
 
 pub(crate) use layer::{PhysicalLayer, Version, wrong_structure};
 
+use crate::options::Refusal;
+use crate::report::exit;
 use blockdev::BlockDevice;
 use format::native::BLOCK_SIZE;
 use format::native::snapshots::Snapshot;
-use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
+use format::native::superblock::{COPIES, NativeSuperblock};
 use layer::SIZE;
 use reader::{Reader, Start};
 
@@ -51,20 +53,30 @@ pub fn is_native(device: &dyn BlockDevice) -> bool {
 /// Reads the physical layer beneath all versions of the volume.
 ///
 /// # Errors
-/// A sentence, where there is no usable superblock.
-pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, String> {
+/// [`Refusal`], where there is no usable superblock.
+pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, Refusal> {
     let blocks = copies::read(device);
-    let (superblock, at) = copies::active(device, &blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
+    let (superblock, at) = copies::active(device, &blocks).map_err(no_superblock)?;
     let damaged = copies::damage(device, &blocks, &superblock, at);
     let torn = copies::torn(&blocks, &superblock, at);
     let generation = superblock.generation;
     let abandoned = NativeSuperblock::newest(&blocks).is_ok_and(|(newest, _)| newest.generation > generation)
         && copies::restored(device, &blocks, &superblock, at).is_none();
-    let mut below = PhysicalLayer { damaged, torn, abandoned, ..read_generation(device, superblock) };
-    if generation > LAST_GENERATION {
-        below.wrong.push((at, format!("its generation number, {generation}, has reached the maximum")));
+    let recounted = copies::recounted(device, &superblock);
+    let miscounted = recounted.as_ref().map(|found| (at, copies::miscount(&superblock, found)));
+    let superblock = recounted.unwrap_or(superblock);
+    Ok(PhysicalLayer { damaged, torn, abandoned, miscounted, ..read_generation(device, superblock) })
+}
+
+/// The refusal where neither superblock is valid: errors that remain, unless another version of the format wrote them.
+fn no_superblock(error: format::Error) -> Refusal {
+    match error {
+        format::Error::Unsupported(_) => Refusal::new(error.to_string()),
+        _ => {
+            let next = "nothing can be repaired: restore the volume from a backup";
+            Refusal { exit: exit::LEFT, ..Refusal::new(format!("{}; {next} ({error})", copies::NONE_LEFT)) }
+        }
     }
-    Ok(below)
 }
 
 /// Reads the physical layer beneath all versions of the volume, as a superblock has it.
@@ -118,6 +130,7 @@ fn read_listed(
         faulty,
         truncated,
         damaged: None,
+        miscounted: None,
         torn: None,
         abandoned: false,
         left_out,

@@ -118,6 +118,22 @@ pub fn escape(bytes: &[u8]) -> String {
     out
 }
 
+/// A word of a suggested command, quoted for a POSIX shell where it contains more than letters, digits and the
+/// characters that have no meaning in one.
+#[must_use]
+pub fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/@:+-".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The command that mounts a snapshot, by its escaped name: in a mount option a comma has a backslash before it.
+fn mount_of(snapshot: &str) -> String {
+    format!("extant mount -o ro,snapshot={}", shell_word(&snapshot.replace(',', r"\,")))
+}
+
 /// Writes a report as text: a heading for each phase, its problems one per line, the summary, the verdict.
 ///
 /// # Errors
@@ -301,17 +317,22 @@ fn native_is_lost(report: &Report) -> String {
     if state.unreadable {
         return match state.intact.as_ref().or(state.mountable.as_ref()) {
             Some(name) => format!(
-                "the newest generation cannot be read: copy the data off the snapshot {name}, which can be mounted \
-                 with `extant mount -o ro,snapshot={name}`"
+                "the newest generation cannot be read: copy the data off the snapshot {}, which can be mounted with \
+                 `{}`",
+                shell_word(name),
+                mount_of(name)
             ),
             None => "neither the newest generation nor a snapshot can be read: restore the data from a backup".into(),
         };
     }
     let next = match &state.intact {
         Some(name) if state.unordered => {
-            format!("copy the data off; the snapshot {name} has no errors: `extant mount -o ro,snapshot={name}`")
+            format!("copy the data off; the snapshot {} has no errors: `{}`", shell_word(name), mount_of(name))
         }
-        Some(name) => format!("copy the data off, or {first}roll back to the snapshot {name}, which has no errors"),
+        Some(name) => {
+            let name = shell_word(name);
+            format!("copy the data off, or {first}roll back to the snapshot {name}, which has no errors")
+        }
         None if state.snapshots == 0 => "it has no snapshots, so remove the damaged files, or copy the data off".into(),
         None => "all its snapshots have errors as well, so remove the damaged files, or copy the data off".into(),
     };

@@ -199,7 +199,7 @@ fn what_cannot_be_converted_stays_as_it_is() {
 }
 
 #[test]
-fn a_conversion_cut_at_any_write_is_finished_by_the_next() {
+fn a_conversion_cut_between_two_writes_is_finished_by_the_next() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
     }
@@ -220,6 +220,8 @@ fn a_conversion_cut_at_any_write_is_finished_by_the_next() {
             }
             let (after, _, _) = converted(&state, to).expect("converted");
             assert!(after == *end, "{to:?}, cut after {n}: it ends elsewhere");
+            let (_, report) = fix(&state);
+            assert!(report.clean, "{to:?}, cut after {n}: {:?}", report.problems);
             last = Some(state.clone());
         }
         assert!(state == *end);

@@ -322,6 +322,18 @@ fn verdicts_on_damaged_native_volumes() {
             "run with -fy to repair: it returns to generation 5, and later changes are lost.",
         ),
         (NativeState { intact: name(), ..state.clone() }, "roll back to the snapshot tuesday, which has no errors."),
+        (
+            NativeState { intact: Some("before, it's".to_owned()), ..state.clone() },
+            r"roll back to the snapshot 'before, it'\''s', which has no errors.",
+        ),
+        (
+            NativeState { unreadable: true, mountable: Some("before, it's".to_owned()), ..state.clone() },
+            r"which can be mounted with `extant mount -o ro,snapshot='before\, it'\''s'`.",
+        ),
+        (
+            NativeState { unordered: true, intact: Some("a b".to_owned()), ..state.clone() },
+            "copy the data off; the snapshot 'a b' has no errors: `extant mount -o ro,snapshot='a b'`.",
+        ),
         (state.clone(), "all its snapshots have errors as well, so remove the damaged files, or copy the data off."),
         (NativeState { snapshots: 0, ..state.clone() }, "so remove the damaged files, or copy the data off."),
         (

@@ -19,8 +19,8 @@ use std::io::Write;
 
 The volume is checked first, and must have no errors. Only the records of free space are written; files do not move. \
     Space maps need contiguous free blocks: one run for the table and the log, and one for each metablockgroup; where one is \
-    missing, a message says how long it should be. A conversion that is interrupted at any moment is finished by the next \
-    one, or by `extant check`.
+    missing, a message says how long it should be. A conversion that is interrupted between two writes is finished by the \
+    next one, or by `extant check -p` or `-y`.
 
 Space maps need the features extent and flex_bg: `tune2fs -O extents,flex_bg DEVICE` adds them to an older volume. A volume \
     with space maps is mounted read-only by the kernel, and not read by e2fsck. Volumes of type ext2, ext3, rext3 and extant are \

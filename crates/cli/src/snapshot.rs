@@ -3,7 +3,7 @@
 use crate::error_report::{Failure, Result, say};
 use crate::output::{MINUTES, Text, human, local_time, print_json, stdout, utc_time};
 use crate::source::Source;
-use check::render::escape;
+use check::render::{escape, shell_word};
 use clap::{Args, Subcommand};
 use fs::{SnapshotInfo, Timestamp};
 use fuse::MountedSnapshots;
@@ -194,7 +194,7 @@ fn about_existing(target: &Source, name: &OsString, why: &dyn Reason) -> Failure
     if !why.is_missing() {
         return about(target, name, why.to_string());
     }
-    let (name, device) = (shown(name), escape(target.device.as_bytes()));
+    let (name, device) = (shown(name), shell_word(&escape(target.device.as_bytes())));
     let why = format!("there is no snapshot named {name}; `extant snapshot list {device}` shows them");
     Failure::on(&target.device, why)
 }
@@ -282,7 +282,7 @@ fn time(info: &SnapshotInfo) -> Timestamp {
 impl Delete {
     /// The reason why the snapshot of a rollback is not deleted.
     fn scheduled(&self) -> String {
-        let device = escape(self.target.device.as_bytes());
+        let device = shell_word(&escape(self.target.device.as_bytes()));
         format!("a rollback to it is scheduled: cancel it first with `extant snapshot rollback --cancel {device}`")
     }
 

@@ -178,7 +178,7 @@ impl Inodes {
     /// Records that data is delayed: the background thread has to check when it is due.
     pub(crate) fn record_delayed(&self) {
         if let Some(writing) = &self.writing {
-            writing.wakeup.news();
+            writing.wakeup.report_work();
         }
     }
 

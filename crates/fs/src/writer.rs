@@ -239,7 +239,7 @@ impl Volume {
             return;
         }
         let wakeup = Arc::clone(&writing.wakeup);
-        self.store.on_work(Box::new(move || wakeup.news()));
+        self.store.on_work(Box::new(move || wakeup.report_work()));
         let (volume, wakeup) = (Arc::downgrade(self), Arc::clone(&writing.wakeup));
         let thread = std::thread::spawn(move || work(&volume, &wakeup));
         *place = Some(Background { wakeup: Arc::clone(&writing.wakeup), thread: Some(thread) });
@@ -274,7 +274,7 @@ fn work(volume: &Weak<Volume>, wakeup: &Wakeup) {
             return;
         }
         let Some(volume) = volume.upgrade() else { return };
-        if wakeup.look() {
+        if wakeup.begin_check() {
             looks = LOOKS;
         }
         // calls that change or sync the volume return the error from the store

@@ -108,6 +108,7 @@ mod tests {
     use blockdev::MemoryDevice;
     use format::native::Layout;
     use format::native::map::{BlockKind, Entry};
+    use format::native::superblock::LAST_GENERATION;
 
     fn with(generation: u64) -> NativeSuperblock {
         let root = Entry { physical: 77, generation: 1, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
@@ -176,7 +177,8 @@ mod tests {
 
     #[test]
     fn without_a_number_for_the_next_generation_no_one_goes_on() {
-        for (number, goes_on) in [(9, true), (LAST_TO_WRITE, true), (LAST_TO_WRITE + 1, false), (u64::MAX, false)] {
+        let numbers = [(9, true), (LAST_TO_WRITE, true), (LAST_TO_WRITE + 1, false), (LAST_GENERATION, false)];
+        for (number, goes_on) in numbers {
             // together with the older one, as usual
             let bytes = [with(number), with(number - 1)].map(|sb| sb.to_bytes()).concat();
             let device = MemoryDevice::from_vec(bytes);

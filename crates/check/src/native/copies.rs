@@ -1,6 +1,7 @@
 //! The two superblocks of a native volume: one is active, the other the fallback.
 
-use super::layer::SIZE;
+use super::layer::{SIZE, Version};
+use super::reader::Reader;
 use blockdev::BlockDevice;
 use format::native::map::Node;
 use format::native::superblock::{COPIES, NativeSuperblock};
@@ -51,9 +52,40 @@ pub(super) fn leads_to_a_map(device: &dyn BlockDevice, superblock: &NativeSuperb
         && Node::parse(&bytes, superblock.layout.levels() - 1, &superblock.layout).is_ok()
 }
 
+/// A superblock with the number of records in its list of snapshots, where it has another one. `None` where the list
+/// cannot be read, and on a volume in use without write order, whose list may be newer.
+pub(super) fn recounted(device: &dyn BlockDevice, superblock: &NativeSuperblock) -> Option<NativeSuperblock> {
+    if superblock.unordered {
+        return None;
+    }
+    let mut reader = Reader::new(device, superblock);
+    let map_log = superblock.map_log.iter().copied().collect();
+    let live = Version { map_log, ..Version::of_root(superblock.root) };
+    for index in superblock.layout.list() {
+        reader.go_to(&live.root, index);
+        if !reader.wrong.is_empty() {
+            return None;
+        }
+    }
+    let (_, records) = reader.records(&live);
+    let snapshots = u32::try_from(records?).ok()?;
+    let differs = snapshots != superblock.snapshots && reader.wrong.is_empty();
+    differs.then(|| NativeSuperblock { snapshots, ..superblock.clone() })
+}
+
+/// The description of a superblock whose number of snapshots is wrong, as the end of a sentence.
+pub(super) fn miscount(superblock: &NativeSuperblock, recounted: &NativeSuperblock) -> String {
+    let NativeSuperblock { generation, snapshots, .. } = superblock;
+    let number = recounted.snapshots;
+    format!(
+        "(its number of snapshots is {snapshots}, should be {number}). It contained generation {generation}, \
+         {COMPLETE} the number in the list of snapshots"
+    )
+}
+
 /// The superblock of a later generation than the active one, where its content can be reconstructed: only the number in
-/// one of its sectors is missing, or it leads to a map with the UUID and length of the active one. Returned with a
-/// description of the missing part.
+/// one of its sectors is missing, a number is above its maximum, or it leads to a map with the UUID and length of the
+/// active one. Returned with a description of the missing part.
 pub(super) fn restored(
     device: &dyn BlockDevice,
     blocks: &[u8],
@@ -63,16 +95,21 @@ pub(super) fn restored(
     let block = block_of(blocks, COPIES - 1 - at)?;
     let (found, lacks) = match NativeSuperblock::parse(block) {
         Ok(found) => (found, "the other one's UUID and number of blocks".to_owned()),
-        Err(_) => {
-            let (found, sector) = NativeSuperblock::but_for_a_number(block)?;
-            let lacks = format!("the number {} in its sector {sector}, as in all others", found.generation);
-            (found, lacks)
-        }
+        Err(_) => match NativeSuperblock::but_for_a_number(block) {
+            Some((found, sector)) => {
+                let lacks = format!("the number {} in its sector {sector}, as in all others", found.generation);
+                (found, lacks)
+            }
+            None => (NativeSuperblock::but_for_a_maximum(block)?, "the numbers in its map and snapshots".to_owned()),
+        },
     };
     let found = NativeSuperblock { uuid: active.uuid, layout: active.layout, ..found };
     // parsed again, as its counts and entries must be in range for the other length, too
     let found = NativeSuperblock::parse(&found.to_bytes()).ok()?;
-    (found.generation > active.generation && leads_to_a_map(device, &found)).then_some((found, lacks))
+    if found.generation <= active.generation || !leads_to_a_map(device, &found) {
+        return None;
+    }
+    Some((recounted(device, &found).unwrap_or(found), lacks))
 }
 
 /// The superblock of a later generation, complete but for the number in one of its sectors: the result of a torn write,

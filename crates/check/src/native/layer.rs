@@ -35,6 +35,9 @@ pub(crate) struct PhysicalLayer {
     pub(crate) truncated: Option<(u64, u64)>,
     /// The damaged one of the two superblocks: its block, and a description.
     pub(super) damaged: Option<(u64, String)>,
+    /// The active superblock, where its number of snapshots is not that of its list: its block, and a description. The
+    /// number of the list is used instead.
+    pub(super) miscounted: Option<(u64, String)>,
     /// The superblock of a later generation that a torn write left, complete but for a number: its block and its
     /// generation.
     pub(super) torn: Option<(u64, u64)>,
@@ -144,7 +147,7 @@ impl PhysicalLayer {
 
     /// Reports the errors.
     pub(crate) fn report(&self, problems: &Problems) {
-        if let Some((physical, what)) = &self.damaged {
+        for (physical, what) in self.damaged.iter().chain(&self.miscounted) {
             problems.report(Problem::new(Code::NativeSuperblockDamaged).block(FsBlock(*physical)).name(what));
         }
         if let Some((physical, generation)) = self.torn {

@@ -387,6 +387,21 @@ impl<'a> Reader<'a> {
 
     /// The snapshots in the list of a generation; `listed` is the number of records, where known.
     pub(super) fn list(&mut self, live: &Version, listed: Option<u32>) -> Vec<Snapshot> {
+        let (list, in_use) = self.records(live);
+        if let (Some(listed), Some(in_use)) = (listed, in_use)
+            && u64::from(listed) != in_use
+        {
+            let what = format!(
+                "the list of snapshots should have {listed} records in use, but the last one is number {in_use}"
+            );
+            self.wrong(live.root.physical, what);
+        }
+        list
+    }
+
+    /// The snapshots in the list of a generation, and the number of records up to the last one in use; `None` where a
+    /// block of the list is damaged.
+    pub(super) fn records(&mut self, live: &Version) -> (Vec<Snapshot>, Option<u64>) {
         let mut list = Vec::new();
         let (mut in_use, mut intact) = (0, true);
         for (block, index) in (0u64..).zip(self.layout.list()) {
@@ -402,13 +417,7 @@ impl<'a> Reader<'a> {
             }
             list.extend(found.into_iter().flatten());
         }
-        if let Some(listed) = listed.filter(|listed| intact && u64::from(*listed) != in_use) {
-            let what = format!(
-                "the list of snapshots should have {listed} records in use, but the last one is number {in_use}"
-            );
-            self.wrong(live.root.physical, what);
-        }
-        list
+        (list, intact.then_some(in_use))
     }
 
     /// Reads every block that a map leads to, in the order of the device, and compares its checksum.

@@ -4,7 +4,8 @@
 //! 2. Where the newest generation cannot be read (its map, or a block that every mount reads) and the one before is
 //!    intact, the volume is rolled back to that one, and the report says so: all later changes are lost. Its blocks may
 //!    have been overwritten, so that is seldom possible. Other errors in the newest generation are not repaired.
-//! 3. A damaged superblock whose content can be reconstructed is rewritten, if its generation is intact.
+//! 3. A damaged superblock whose content can be reconstructed is rewritten, if its generation is intact. The number of
+//!    snapshots in the active one is corrected whatever other errors there are.
 //! 4. Where one of the two superblocks is damaged otherwise, the active one is written over it, if it leads to a map.
 //!    Where the other one is valid but has another length or UUID, and the active one has errors of its own, the other
 //!    is never overwritten: the volume is rolled back to its generation if that is intact.
@@ -95,12 +96,19 @@ fn plan(checker: Checker<'_>, outcome: &Result<Report, Refusal>) -> Option<Plan>
     let device = checker.device;
     let blocks = copies::read(device);
     let (active, at) = copies::active(device, &blocks).ok()?;
+    let recounted = copies::recounted(device, &active);
+    let miscounted = recounted.is_some();
+    let active = recounted.unwrap_or(active);
     let last = active.last_tried(&blocks);
     if last >= LAST_GENERATION {
         return None;
     }
     let other = COPIES - 1 - at;
     if let Some((restored, _)) = copies::restored(device, &blocks, &active, at) {
+        let last = last.max(restored.generation);
+        if last >= LAST_GENERATION {
+            return None;
+        }
         let mut report = clean(checker, &restored)?;
         let found = outcome.iter().flat_map(|report| &report.problems).filter(|problem| is_superblock(problem));
         let complete = |problem: &Reported| problem.text.replace(copies::COMPLETE, copies::COMPLETED);
@@ -123,13 +131,17 @@ fn plan(checker: Checker<'_>, outcome: &Result<Report, Refusal>) -> Option<Plan>
         let report = all_fixed(outcome.clone().unwrap_or(report));
         return Some(Plan { at: other, superblock: next_of(&active, last), report, remedy: Remedy::Safe });
     }
-    let checked = outcome.as_ref().ok().filter(|report| !report.is_unchecked());
+    let checked = outcome.as_ref().ok().filter(|report| miscounted || !report.is_unchecked());
     let Some(report) = checked.filter(|report| report.problems.iter().any(is_superblock)) else {
         return go_back(checker, &blocks, &active, at, last);
     };
+    if miscounted && let Some(plan) = go_back(checker, &blocks, &active, at, last) {
+        return Some(plan);
+    }
     let alone = report.problems.iter().all(|p| is_superblock(p) || p.severity < Severity::Error);
     let whole = copies::block_of(&blocks, other).and_then(|block| NativeSuperblock::parse(block).ok());
-    if let Some(whole) = whole.filter(|_| !alone) {
+    let is_older = |whole: &NativeSuperblock| (whole.uuid, whole.layout) == (active.uuid, active.layout);
+    if let Some(whole) = whole.filter(|whole| !alone && !(miscounted && is_older(whole))) {
         // it may be the right one, so it is never overwritten
         let why = "its superblock contradicts the volume above its map";
         return back(checker, &whole, (at, last), active.generation, why);

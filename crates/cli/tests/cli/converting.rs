@@ -23,6 +23,8 @@ fn a_volume_is_converted_and_back() {
     let verdict = e2fsck(image.path());
     assert!(verdict.clean, "{}", verdict.text);
     assert_eq!(prints(&["tree", path]), tree);
+    let help = prints(&["convert", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("interrupted between two writes is finished by the next one"), "{help}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::common::{exits, extant, fails, json, prints, text};
 use crate::mounting::{Folder, can_mount};
-use format::native::superblock::NativeSuperblock;
+use format::native::superblock::{LAST_GENERATION, NativeSuperblock};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -129,11 +129,19 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
             bytes[copy * 4096..][..len].fill(0xA5);
         }
         std::fs::write(&image, &bytes).unwrap();
-        let sentence = fails(8, &["check", "-fn", text(&image)]);
-        assert!(sentence.contains("both superblocks of the native volume are damaged"), "{sentence}");
+        for mode in ["-fn", "-fp", "-fy"] {
+            let sentence = fails(4, &["check", mode, text(&image)]);
+            for part in ["both superblocks of the native volume are damaged", "restore the volume from a backup"] {
+                assert!(sentence.contains(part), "{mode}: {sentence}");
+            }
+        }
+        assert!(std::fs::read(&image).unwrap() == bytes, "the volume was written");
         let sentence = fails(1, &["ls", text(&image), "/"]);
         assert!(!sentence.contains("-b "), "{sentence}");
     }
+    // nothing is left that identifies it
+    std::fs::write(&image, [&[0; 8192][..], &intact[8192..]].concat()).unwrap();
+    exits(8, &["check", "-fn", text(&image)]);
 }
 
 /// A superblock with impossible values and a correct checksum counts as damaged: the other one is used, and if that is
@@ -167,12 +175,53 @@ fn a_superblock_that_contradicts_itself_is_a_damaged_one() {
     exits(1, &["check", "-fy", text(&image)]);
     exits(0, &["check", "-fn", text(&image)]);
     with_an_empty_entry(&[0, 1]);
-    for (status, args) in [(8, &["check", "-fn", text(&image)][..]), (1, &["ls", text(&image), "/"][..])] {
+    for (status, args) in [(4, &["check", "-fn", text(&image)][..]), (1, &["ls", text(&image), "/"][..])] {
         let sentence = fails(status, args);
         for part in ["both superblocks of the native volume are damaged", "frees the superblock", "no other copies"] {
             assert!(sentence.contains(part), "{part}: {sentence}");
         }
         assert!(!sentence.contains("not an ext2/3/4") && !sentence.contains("-b "), "{sentence}");
+    }
+}
+
+/// Numbers that the newest superblock cannot have, with a correct checksum, are corrected by the repair that the
+/// verdict names, and nothing is lost.
+#[test]
+fn impossible_numbers_in_the_newest_superblock_are_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"content").unwrap();
+    exits(0, &["snapshot", "create", text(&image), "then"]);
+    exits(0, &["put", text(&image), text(&file), "/there"]);
+    let intact = std::fs::read(&image).unwrap();
+    let (newest, copy) = NativeSuperblock::newest(&intact).unwrap();
+    assert_eq!(newest.snapshots, 1);
+    for wrong in [
+        NativeSuperblock { snapshots: 0, ..newest.clone() },
+        NativeSuperblock { snapshots: 4096, ..newest.clone() },
+        NativeSuperblock { snapshots: 4097, ..newest.clone() },
+        NativeSuperblock { generation: LAST_GENERATION + 1, ..newest.clone() },
+        NativeSuperblock { generation: u64::MAX, ..newest.clone() },
+    ] {
+        let numbers = (wrong.snapshots, wrong.generation);
+        for mode in ["-fp", "-fy"] {
+            let mut bytes = intact.clone();
+            bytes[copy as usize * 4096..][..4096].copy_from_slice(&wrong.to_bytes());
+            std::fs::write(&image, &bytes).unwrap();
+            let said = exits(4, &["check", "-fn", text(&image)]).text();
+            let found = format!("The superblock in block {copy} of the device is unusable");
+            assert!(said.contains(&found) && said.contains("can be completed with"), "{numbers:?}: {said}");
+            assert!(said.contains("none repaired; run with -fp to repair."), "{numbers:?}: {said}");
+            exits(1, &["check", mode, text(&image)]);
+            exits(0, &["check", "-fn", text(&image)]);
+            let (now, _) = NativeSuperblock::newest(&std::fs::read(&image).unwrap()).unwrap();
+            assert_eq!(NativeSuperblock { generation: newest.generation, ..now }, newest, "{numbers:?}");
+            assert_eq!(prints(&["cat", text(&image), "/there"]), "content", "{numbers:?}");
+            exits(0, &["snapshot", "rollback", text(&image), "then"]);
+            exits(0, &["check", "-fn", text(&image)]);
+        }
     }
 }
 

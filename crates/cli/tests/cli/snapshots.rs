@@ -90,6 +90,11 @@ fn snapshots_of_an_image() {
         let says = format!("there is no snapshot named three; `extant snapshot list {image}` shows them");
         assert!(sentence.ends_with(&says), "{words}: {sentence}");
     }
+    // a path is quoted as a shell needs it
+    let spaced = place.folder.path().join("a volume");
+    fs::copy(place.image(), &spaced).unwrap();
+    let sentence = fails(1, &["snapshot", "delete", text(&spaced), "three"]);
+    assert!(sentence.contains(&format!("`extant snapshot list '{}'` shows", spaced.display())), "{sentence}");
     prints(&["snapshot", "rollback", image, "one"]);
     place.check();
     assert_eq!(prints(&["cat", image, "/f"]), "first");

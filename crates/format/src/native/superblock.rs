@@ -165,6 +165,9 @@ impl NativeSuperblock {
         if sb.chunks > layout.chunks() || u64::from(sb.snapshots) > super::snapshots::MOST {
             return Err(bad("a count is out of range"));
         }
+        if sb.generation > LAST_GENERATION {
+            return Err(bad("its generation number is above the maximum"));
+        }
         if root.generation > sb.generation || root.kind != BlockKind::MapNode {
             return Err(bad("its numbers contradict each other"));
         }
@@ -248,6 +251,29 @@ impl NativeSuperblock {
         let at = sector * DiskSector::SIZE + offset_of!(DiskSector, n_generation);
         block.get_mut(at..at + 8)?.copy_from_slice(&number.to_le_bytes());
         Some((Self::parse(&block).ok()?, sector))
+    }
+
+    /// The superblock in a block that is damaged only by a number above its maximum. Instead of that number it has no
+    /// snapshots, or the generation of its newest entry, as each generation writes one.
+    #[must_use]
+    pub fn but_for_a_maximum(block: &[u8]) -> Option<Self> {
+        let (mut disk, _) = DiskNativeSuperblock::read_from_prefix(block).ok()?;
+        let agree = disk.n_sectors.iter().all(|sector| sector.n_generation == disk.n_generation);
+        if !agree || disk.n_checksum.get() != disk.checksum() {
+            return None;
+        }
+        if u64::from(disk.n_snapshots.get()) > super::snapshots::MOST {
+            disk.n_snapshots = 0u32.into();
+        }
+        if disk.n_generation.get() > LAST_GENERATION {
+            let logged = disk.n_sectors.iter().flat_map(|sector| &sector.n_entries);
+            let logged = logged.map(|entry| entry.l_entry.e_generation.get()).max().unwrap_or(0);
+            let newest = logged.max(disk.n_root.e_generation.get());
+            disk.n_generation = newest.into();
+            disk.n_sectors.iter_mut().for_each(|sector| sector.n_generation = newest.into());
+        }
+        disk.n_checksum = disk.checksum().into();
+        Self::parse(disk.as_bytes()).ok()
     }
 
     /// The generation number of a damaged superblock beside this one, if enough of its sectors agree on it.
@@ -403,7 +429,7 @@ mod tests {
         for sb in [
             superblock(9),
             full(0xEF53_EF53),
-            NativeSuperblock { unordered: true, reserved: false, ..superblock(u64::MAX) },
+            NativeSuperblock { unordered: true, reserved: false, ..superblock(LAST_GENERATION) },
         ] {
             let bytes = sb.to_bytes();
             assert_eq!(NativeSuperblock::parse(&bytes), Ok(sb));
@@ -531,6 +557,31 @@ mod tests {
         wrong[100] ^= 1;
         assert_eq!(NativeSuperblock::but_for_a_number(&wrong), None);
         assert_eq!(NativeSuperblock::but_for_a_number(&superblock(9).to_bytes()), None);
+    }
+
+    /// A number above its maximum is damage, and can be replaced where the entries show the correct one.
+    #[test]
+    fn a_number_above_its_maximum_is_damage() {
+        let most = u32::try_from(crate::native::snapshots::MOST).unwrap();
+        let (whole, current) = (superblock(9), superblock(8));
+        for wrong in [
+            NativeSuperblock { generation: LAST_GENERATION + 1, ..whole.clone() },
+            NativeSuperblock { generation: u64::MAX, ..whole.clone() },
+            NativeSuperblock { snapshots: most + 1, ..whole.clone() },
+        ] {
+            let bytes = wrong.to_bytes();
+            assert!(NativeSuperblock::parse(&bytes).is_err() && !current.may_be_torn(&bytes), "{wrong:?}");
+            let both = [bytes.clone(), current.to_bytes()].concat();
+            assert_eq!(NativeSuperblock::newest(&both), Ok((current.clone(), 1)));
+            let found = NativeSuperblock::but_for_a_maximum(&bytes).expect("a superblock");
+            assert_eq!(NativeSuperblock { snapshots: 1, ..found }, whole);
+            // other damage remains damage
+            let mut other = bytes.clone();
+            other[100] ^= 1;
+            assert_eq!(NativeSuperblock::but_for_a_maximum(&other), None);
+        }
+        let most = NativeSuperblock { snapshots: most, ..whole };
+        assert_eq!(NativeSuperblock::parse(&most.to_bytes()), Ok(most));
     }
 
     /// A crash while 9 is written, and another while the next mount overwrites the torn superblock.
