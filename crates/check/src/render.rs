@@ -198,7 +198,7 @@ pub fn verdict(report: &Report) -> String {
     let errors = number(report.errors, "error");
     let notes = if report.advice == 0 { String::new() } else { format!("; {}", number(report.advice, "note")) };
     if report.exit & exit::CANCELLED != 0 {
-        return format!("Check cancelled; {errors} found so far, nothing was changed.");
+        return format!("Check cancelled; {errors} found so far, {}.", changes(report));
     }
     if report.clean {
         return match (report.repaired, report.errors, report.advice) {
@@ -219,7 +219,7 @@ pub fn verdict(report: &Report) -> String {
         );
     }
     if report.cut_short() && !report.is_unchecked() {
-        return format!("Check aborted after {errors}; nothing was changed; {}.", after_abort(report));
+        return format!("Check aborted after {errors}; {}; {}.", changes(report), after_abort(report));
     }
     let next = next_step(report);
     let found = if report.advice == 0 { errors } else { format!("{errors} and {}", number(report.advice, "note")) };
@@ -228,6 +228,12 @@ pub fn verdict(report: &Report) -> String {
         _ if report.repaired => format!("{found} found, not all repaired; {next}."),
         _ => format!("{found} found, none repaired; {next}."),
     }
+}
+
+/// The changes of a check that was cancelled or aborted, without a full stop: an interrupted repair is completed first.
+#[must_use]
+pub fn changes(report: &Report) -> &'static str {
+    if report.repaired { "only an interrupted repair was completed" } else { "nothing was changed" }
 }
 
 /// The next step where errors remain, without a full stop.

@@ -101,11 +101,32 @@ pub fn repair(
     }
     let mut target = Target::open(device, undo).map_err(failed)?;
     let mut outcome = repair_target(name, &mut target, options, progress);
+    // with an undo file it is finished with the further writes, which may have failed, or else now
+    let completed = target.was_interrupted && (outcome.is_ok() || undo.is_none() || target.interrupted.is_some());
     target.finish().map_err(failed)?;
+    if completed {
+        outcome = after_completion(outcome, &options.problem_settings);
+    }
     if let (Ok(report), Some(block)) = (&mut outcome, chosen) {
         report.chosen = Some(ChosenSuperblock { block, primary_is_usable: false });
     }
     outcome
+}
+
+/// The outcome of a repair before which an interrupted one was completed.
+fn after_completion(outcome: Result<Report, Refusal>, settings: &ProblemSettings) -> Result<Report, Refusal> {
+    let mut report = outcome.map_err(|refusal| Refusal {
+        sentence: format!("an interrupted repair was completed; after that: {}", refusal.sentence),
+        exit: refusal.exit,
+    })?;
+    let completed = Reported { fixed: true, ..Reported::from(&Problem::new(Code::RepairUnfinished)) };
+    report.problems.insert(0, completed);
+    report.errors = report.errors.saturating_add(1);
+    report.repaired = true;
+    if report.exit == exit::CLEAN && settings.any_fix(&[Code::RepairUnfinished]) {
+        report.exit = exit::REPAIRED;
+    }
+    Ok(report)
 }
 
 /// The device that is repaired.
@@ -629,9 +650,6 @@ impl Iterations<'_> {
                 }
                 all.push(Reported { fixed, ..reported });
             }
-        }
-        if finished {
-            all.push(Reported { fixed: true, ..Reported::from(&Problem::new(Code::RepairUnfinished)) });
         }
         let changed = !all.is_empty() || made_valid;
         let codes: Vec<Code> = all.iter().map(|problem| problem.code).collect();

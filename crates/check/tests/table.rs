@@ -296,6 +296,10 @@ fn verdicts() {
             "Check aborted after 1 error; nothing was changed; try a backup superblock with -b.",
         ),
         (
+            Report { repaired: true, ..report([Problem::new(Code::SuperblockFieldWrong)]) },
+            "Check aborted after 1 error; only an interrupted repair was completed; try a backup superblock with -b.",
+        ),
+        (
             Report { clean: false, exit: 8, not_looked_at: vec!["the snapshot s0".into()], ..report([]) },
             "No errors found, but the check is incomplete. Not checked: the snapshot s0. \
              Unmount it first, then run `extant check`.",

@@ -49,8 +49,8 @@ fn mmp_block(v: &Volume<'_>) -> Result<u64> {
     Ok(v.sb.s_mmp_block.get())
 }
 
-/// Writes a redo log that contains only the unchanged superblock, and a pointer to it.
-fn unfinished_repair(v: &mut Volume<'_>) -> Result<()> {
+/// Writes a redo log that contains only the unchanged superblock, and a pointer to it; returns its first block.
+fn redo_log(v: &mut Volume<'_>) -> Result<u64> {
     let (copy, index) = (v.free_block()?, v.free_block()?);
     need(copy != index, "too few blocks are free")?;
     let size = v.block_size();
@@ -89,7 +89,8 @@ fn unfinished_repair(v: &mut Volume<'_>) -> Result<()> {
         place.copy_from_slice(pointer.as_bytes());
     }
     v.sb = DiskSuperblock::from_slice(&superblock).ok_or(Error::Unfit("no superblock"))?;
-    v.superblock(|_| ())
+    v.superblock(|_| ())?;
+    Ok(index)
 }
 
 pub(crate) const RECIPES: &[(u32, Recipe)] = &[
@@ -286,7 +287,11 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let first = copies(v, 1)?.first().copied().unwrap_or(GroupNo(1));
         v.copy_of_group(GroupNo(0), first, |group| group.inode_table = FsBlock(group.inode_table.get() + 1))
     }),
-    (0x0E_0007, unfinished_repair),
+    (0x0E_0007, |v| redo_log(v).map(|_| ())),
+    (0x0E_001A, |v| {
+        let index = redo_log(v)?;
+        v.edit_block(index, |bytes| bytes.fill(0))
+    }),
     (0x02_0033, |v| {
         need(!v.has_ro(RoCompat::LARGE_FILE), "the volume has large files")?;
         let file = v.file(None)?;

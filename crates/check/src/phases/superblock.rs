@@ -125,6 +125,8 @@ pub(crate) fn open(
     }
     if redo::unfinished(scanner.device) {
         problems.report(Problem::new(Code::RepairUnfinished));
+    } else if redo::has_lost_log(scanner.device) {
+        problems.report(Problem::new(Code::RepairLogDamaged));
     }
     check_superblock(&volume, problems);
     mmp::check(scanner, &volume, problems)?;

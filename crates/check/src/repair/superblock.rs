@@ -5,6 +5,7 @@ use super::descriptors;
 use super::work::{Work, read_superblock, write_superblock};
 use crate::phases::{quota, superblock};
 use crate::problem::Problem;
+use crate::redo;
 use crate::table::Code;
 use blockdev::{Overlay, Result};
 use format::feature::{Compat, Incompat, RoCompat};
@@ -55,6 +56,7 @@ fn is_note(code: Code) -> bool {
             | Code::TestFlagSet
             | Code::MinExtraSizeWrong
             | Code::WantExtraSizeWrong
+            | Code::RepairLogDamaged
     )
 }
 
@@ -133,6 +135,7 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
         Code::LastWriteInFuture | Code::LastWriteBarelyInFuture => {
             (sb.s_wtime, sb.s_wtime_hi) = (now.0.into(), now.1);
         }
+        Code::RepairLogDamaged => redo::clear_pointer(sb.as_mut_bytes()),
         Code::SystemInodeWithoutFeature => {
             for (field, _) in superblock::own_files_without_feature(sb, geometry) {
                 *own_file(sb, field) = 0.into();

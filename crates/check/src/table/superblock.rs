@@ -243,7 +243,11 @@ macro_rules! superblock_rows {
             "The needs_recovery flag is set, but the journal contains no complete transaction."
             => "journal emptied and flag cleared." [];
         0x0E0007 RepairUnfinished Error repairs by Superblock
-            "An earlier repair was interrupted; the volume was checked as it was before that repair."
+            "An earlier repair was interrupted; until it is completed, other problems may be its consequences."
             => "repair completed." [];
+        // the check finds the consequences
+        0x0E001A RepairLogDamaged Advice repairs by Superblock
+            "An earlier repair was interrupted and cannot be completed, as its redo log is damaged; the volume was checked as found."
+            => "reference to the log cleared." [];
     } } };
 }

@@ -4,8 +4,11 @@ use crate::repaired::{contents, corrupt, fix, options};
 use crate::volumes;
 use blockdev::undo::{Planned, record};
 use blockdev::{BlockDevice, MemoryDevice};
-use extant_check::report::exit;
-use extant_check::{Repair, half_written, repair, undo, unfinished};
+use damage::{Kind, damage};
+use extant_check::render::verdict;
+use extant_check::report::{Report, exit};
+use extant_check::table::Code;
+use extant_check::{Progress, Repair, check, half_written, repair, undo, unfinished};
 use format::checksum::crc32c;
 use format::feature::RoCompat;
 use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
@@ -327,6 +330,152 @@ fn a_redo_log_that_writes_over_itself_is_none() {
         bytes[1024 + POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
         assert_eq!(unfinished(&MemoryDevice::from_vec(bytes.clone())), whole, "{homes:?}");
         assert!(half_written(&MemoryDevice::from_vec(bytes)), "{homes:?}");
+    }
+}
+
+/// A log with a copy in the superblock's block is not valid: the block changes while the log is applied.
+#[test]
+fn a_redo_log_in_the_superblock_is_none() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    const SUM: u32 = 0x1234_5678;
+    let size = 1024;
+    let mut bytes = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 8 << 20).build().bytes();
+    let end = bytes.len() / size;
+    let original = bytes[1024..2048].to_vec();
+    bytes[(end - 1) * size..].copy_from_slice(&original);
+    let sector = crc32c(!0, &original[..512]);
+    let mut pointer = DiskRedoPointer {
+        rp_magic: POINTER_MAGIC.into(),
+        rp_block_size: (size as u32).into(),
+        rp_block: ((end - 2) as u64).into(),
+        rp_before: sector.into(),
+        rp_after: sector.into(),
+        rp_index: SUM.into(),
+        rp_checksum: 0.into(),
+    };
+    pointer.set_checksum();
+    bytes[1024 + POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
+    for (copy, whole) in [(end - 3, true), (1, false)] {
+        let head = DiskRedoIndex {
+            ri_magic: INDEX_MAGIC.into(),
+            ri_count: 2.into(),
+            ri_next: 0.into(),
+            ri_next_checksum: 0.into(),
+            ri_reserved: 0.into(),
+        };
+        let mut index = head.as_bytes().to_vec();
+        for (home, copy) in [(SUPERBLOCK, end - 1), (40, copy)] {
+            let entry = DiskRedoEntry {
+                re_home: home.into(),
+                re_copy: (copy as u64).into(),
+                re_checksum: crc32c(!0, &bytes[copy * size..][..size]).into(),
+                re_reserved: 0.into(),
+            };
+            index.extend(entry.as_bytes());
+        }
+        index.resize(size, 0);
+        force_checksum(&mut index, SUM);
+        bytes[(end - 2) * size..][..size].copy_from_slice(&index);
+        assert_eq!(unfinished(&MemoryDevice::from_vec(bytes.clone())), whole, "copy in block {copy}");
+    }
+}
+
+/// A volume with a link count that is wrong, whose repair was interrupted after the write of the pointer.
+fn interrupted_repair() -> Vec<u8> {
+    let args = ["-t", "ext4", "-b", "1024", "-J", "size=1"];
+    let image = Image::mke2fs(&args, 16 << 20).debugfs(&["mkdir a", "mkdir a/b", "sif a links_count 9"]).build();
+    let mut state = image.bytes();
+    let (_, log) = recorded(&state).expect("a repair");
+    for n in 0..log.entries().len() {
+        redo(&log, n, &mut state, 1 << 40);
+        if unfinished(&MemoryDevice::from_vec(state.clone())) {
+            return state;
+        }
+    }
+    panic!("no pointer to a log");
+}
+
+/// The report of a check that changes nothing.
+fn look(bytes: &[u8]) -> Report {
+    check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &()).expect("a volume")
+}
+
+/// Whether the problems with this code were fixed.
+fn fixed(report: &Report, code: Code) -> Vec<bool> {
+    report.problems.iter().filter(|problem| problem.code == code).map(|problem| problem.fixed).collect()
+}
+
+/// Cancels a check at once.
+struct Cancelled;
+
+impl Progress for Cancelled {
+    fn cancelled(&self) -> bool {
+        true
+    }
+}
+
+/// The completion of an interrupted repair is reported as an error that was fixed, also where `-p` then stops and
+/// writes nothing, and where the check is cancelled.
+#[test]
+fn a_completed_repair_is_reported() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let state = interrupted_repair();
+    let found = look(&state);
+    assert_eq!((found.exit, fixed(&found, Code::RepairUnfinished)), (exit::LEFT, vec![false]));
+    for mode in [Repair::Safe, Repair::All] {
+        let report = fix(&mut state.clone(), mode).expect("a volume");
+        let problems = &report.problems;
+        assert_eq!((report.exit, report.errors), (exit::REPAIRED, 1), "{mode:?}: {problems:?}");
+        assert_eq!(fixed(&report, Code::RepairUnfinished), [true], "{mode:?}: {problems:?}");
+        let said = verdict(&report);
+        assert!(said.starts_with("Repaired: 1 error fixed; no errors remain"), "{mode:?}: {said}");
+    }
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(state));
+    match repair("volume", &device, &options(Repair::All), &Cancelled, None) {
+        Ok(report) => {
+            assert_eq!(fixed(&report, Code::RepairUnfinished), [true]);
+            assert!(verdict(&report).contains("only an interrupted repair was completed"), "{}", verdict(&report));
+        }
+        Err(refusal) => assert!(refusal.sentence.starts_with("an interrupted repair was completed"), "{refusal}"),
+    }
+
+    // marked with errors already, and with a directory that the administrator must decide on
+    let args = ["-t", "ext4", "-b", "1024", "-O", "^has_journal"];
+    let image = Image::mke2fs(&args, 16 << 20).debugfs(&["mkdir a", "mkdir a/b", "unlink a", "ssv state 2"]).build();
+    let device = MemoryDevice::from_vec(image.bytes());
+    assert!((1..9).any(|seed| damage(&device, Kind::Problem(Code::RepairUnfinished.number()), seed).is_ok()));
+    let mut bytes = device.into_vec();
+    let report = fix(&mut bytes, Repair::Safe).expect("a volume");
+    assert!(report.stopped_at.is_some() && report.repaired, "{:?}", report.problems);
+    assert_eq!((report.exit, fixed(&report, Code::RepairUnfinished)), (exit::LEFT, vec![true]));
+    assert!(!half_written(&MemoryDevice::from_vec(bytes)));
+}
+
+/// An interrupted repair whose log is damaged is reported until a repair clears the pointer to the log.
+#[test]
+fn a_damaged_redo_log_is_reported_once() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let mut state = interrupted_repair();
+    let pointer = DiskRedoPointer::of(&state[1024..2048]).expect("a pointer to a log");
+    state[(pointer.rp_block.get() * u64::from(pointer.rp_block_size.get())) as usize] ^= 1;
+    let found = look(&state);
+    assert_eq!(fixed(&found, Code::RepairLogDamaged), [false], "{:?}", found.problems);
+    assert!(fixed(&found, Code::RepairUnfinished).is_empty(), "{:?}", found.problems);
+    assert_eq!(fixed(&found, Code::LinkCountWrong), [false], "{:?}", found.problems);
+    for mode in [Repair::Safe, Repair::All] {
+        let mut bytes = state.clone();
+        let report = fix(&mut bytes, mode).expect("a volume");
+        assert_eq!(report.exit, exit::REPAIRED, "{mode:?}: {:?}", report.problems);
+        assert_eq!(fixed(&report, Code::RepairLogDamaged), [true], "{mode:?}: {:?}", report.problems);
+        assert!(!half_written(&MemoryDevice::from_vec(bytes.clone())), "{mode:?}: the pointer is still there");
+        let second = look(&bytes);
+        assert!(second.clean && fixed(&second, Code::RepairLogDamaged).is_empty(), "{:?}", second.problems);
     }
 }
 

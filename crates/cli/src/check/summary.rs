@@ -2,7 +2,7 @@
 
 use super::config::{Settings, Shown};
 use crate::output::{counted, human};
-use check::render::{escape, next_step, write_text};
+use check::render::{changes, escape, next_step, write_text};
 use check::report::{Counts, Report, Reported, exit};
 use check::table::{Code, Severity};
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ impl Manner<'_> {
                 writeln!(out, "{}", problem.text)?;
             }
             let errors = counted(report.errors, "error", "errors");
-            writeln!(out, "{name}: the check was cancelled; {errors} found so far, nothing was changed.")?;
+            writeln!(out, "{name}: the check was cancelled; {errors} found so far, {}.", changes(report))?;
         } else if self.preen {
             preened(&shown, &name, out)?;
         } else {

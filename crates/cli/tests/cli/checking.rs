@@ -169,6 +169,42 @@ fn preening_stops_where_a_person_has_to_decide() {
     assert!(oracle::e2fsck(image.path()).clean);
 }
 
+/// An interrupted repair is completed by `-p` and `-y`, which report it; where its log is damaged, that is reported
+/// until one of them clears the reference to the log. Both also on a volume that is marked clean.
+#[test]
+fn an_interrupted_repair_is_reported() {
+    if !ready() {
+        return;
+    }
+    let interrupted = |kind: &str| {
+        let image = plain();
+        prints(&["damage", text(image.path()), kind]);
+        image
+    };
+    for (kind, exit, found, done) in [
+        ("RepairUnfinished", 4, "An earlier repair was interrupted;", "FIXED: repair completed."),
+        ("RepairLogDamaged", 0, "its redo log is damaged", "FIXED: reference to the log cleared."),
+    ] {
+        for flag in ["-p", "-y"] {
+            let image = interrupted(kind);
+            let volume = text(image.path());
+            let said = exits(exit, &["check", "-n", volume]).text();
+            assert!(said.contains(found) && !said.contains("FIXED"), "{said}");
+            let said = exits(1, &["check", flag, volume]).text();
+            assert!(said.contains(found) && said.contains(done), "{flag}: {said}");
+            let said = prints(&["check", "-fn", volume]);
+            assert!(!said.contains("repair was interrupted"), "{flag}: {said}");
+            assert!(oracle::e2fsck(image.path()).clean, "{flag}");
+        }
+    }
+    let image = interrupted("RepairUnfinished");
+    let ran = exits(1, &["check", "-y", "--json", text(image.path())]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!((&report["clean"], &report["repaired"], &report["errors"]), (&true.into(), &true.into(), &1.into()));
+    let problem = &report["problems"][0];
+    assert_eq!((&problem["code"], &problem["fixed"]), (&"0x0e0007".into(), &true.into()));
+}
+
 #[test]
 fn preening_replays_the_journal_and_takes_the_volume_at_its_word() {
     if !ready() {
