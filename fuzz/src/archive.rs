@@ -24,7 +24,7 @@ pub fn archive(data: &[u8]) {
     let Some((&flags, data)) = data.split_first() else { return };
     let mut bytes = data.to_vec();
     if flags & 1 != 0 {
-        bytes.chunks_exact_mut(BLOCK).for_each(put_right);
+        bytes.chunks_exact_mut(BLOCK).for_each(fix_checksum);
     }
     let mut reader = Reader::new(&bytes[..]);
     let mut data = 0;
@@ -48,7 +48,7 @@ pub fn fill(data: &[u8]) {
     let Some((&flags, data)) = data.split_first() else { return };
     let mut bytes = data.to_vec();
     if flags & 1 != 0 {
-        bytes.chunks_exact_mut(BLOCK).for_each(put_right);
+        bytes.chunks_exact_mut(BLOCK).for_each(fix_checksum);
     }
     let volume = volumes()[usize::from(flags >> 1) % volumes().len()].clone();
     let device = Arc::new(MemoryDevice::from_vec(volume));
@@ -80,7 +80,7 @@ pub(crate) fn fillings() -> Vec<Vec<u8>> {
 }
 
 /// Puts the checksum of a block right that names itself a header.
-fn put_right(block: &mut [u8]) {
+fn fix_checksum(block: &mut [u8]) {
     if block.get(257..262) != Some(b"ustar") {
         return;
     }
@@ -101,7 +101,7 @@ fn member(kind: u8, name: &[u8], magic: &[u8; 8], data: &[u8]) -> Vec<u8> {
     block[156] = kind;
     block[157..163].copy_from_slice(b"target");
     block[257..265].copy_from_slice(magic);
-    put_right(&mut block);
+    fix_checksum(&mut block);
     block.extend(data);
     block.resize(block.len().next_multiple_of(BLOCK), 0);
     block
@@ -120,10 +120,10 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut sparse = member(b'S', b"old-sparse", GNU, b"data");
     sparse[386..410].copy_from_slice(b"00000000000\x0000000000004\0");
     sparse[483..495].copy_from_slice(b"00000010000\0");
-    put_right(&mut sparse[..BLOCK]);
+    fix_checksum(&mut sparse[..BLOCK]);
     let mut far = member(b'0', b"base-256", GNU, b"");
     far[124..136].copy_from_slice(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    put_right(&mut far);
+    fix_checksum(&mut far);
     let records = [
         record(b"mtime", b"1700000000.123456"),
         record(b"SCHILY.xattr.user.a", b"a\nb=\0cd"),

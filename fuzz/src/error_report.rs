@@ -20,7 +20,7 @@ pub(crate) fn say_error(sentence: &str) {
     say(sentence);
 }
 
-pub(crate) fn complain(path: &[u8], reason: &str, sentence: &str) {
+pub(crate) fn report_file_error(path: &[u8], reason: &str, sentence: &str) {
     std::hint::black_box((path.len(), reason.len(), sentence.len()));
 }
 

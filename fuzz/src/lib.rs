@@ -88,7 +88,7 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "fill", run: fill, seeds: archive::fillings },
     Target { name: "session", run: session, seeds: session::sequences },
     Target { name: "layer", run: layer, seeds: layer::changes },
-    Target { name: "nbd", run: nbd, seeds: nbd::talks },
+    Target { name: "nbd", run: nbd, seeds: nbd::conversations },
     Target { name: "text", run: text, seeds: text_parsers::texts },
 ];
 

@@ -28,7 +28,7 @@ fn request(command: u16, flags: u16, offset: u64, len: u32) -> Vec<u8> {
 }
 
 /// Handshakes of every option, and requests of every kind.
-pub(crate) fn talks() -> Vec<Vec<u8>> {
+pub(crate) fn conversations() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     let hello = 3_u32.to_be_bytes();
     let context =

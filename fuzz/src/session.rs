@@ -373,7 +373,7 @@ impl Session {
         }
         let answer = self.messages.answer(&message);
         let value = verify(opcode, self.unique, answer, &body);
-        self.learn(opcode, value.as_deref());
+        self.record_node(opcode, value.as_deref());
         // the value of a refused command is the reason
         let done = value.as_ref().is_some_and(|value| !ends || value.is_empty());
         if done {
@@ -433,7 +433,7 @@ impl Session {
     }
 
     /// Remembers the node that an answer names.
-    fn learn(&mut self, opcode: u32, value: Option<&[u8]>) {
+    fn record_node(&mut self, opcode: u32, value: Option<&[u8]>) {
         let names = matches!(
             opcode,
             kind::LOOKUP | kind::MKNOD | kind::MKDIR | kind::SYMLINK | kind::LINK | kind::CREATE | kind::TMPFILE

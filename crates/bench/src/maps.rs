@@ -185,7 +185,7 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Figures> {
 
 /// The kind of content of a part of the volume, as far as that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lies {
+enum ContentKind {
     Allocation,
     Journal,
 }
@@ -195,7 +195,7 @@ struct Disk {
     device: Arc<Trace<Arc<Model<FileDevice>>>>,
     model: Arc<Model<FileDevice>>,
     /// First byte to length and kind.
-    lies: BTreeMap<u64, (u64, Lies)>,
+    contents: BTreeMap<u64, (u64, ContentKind)>,
     seed: u64,
 }
 
@@ -238,7 +238,7 @@ impl Disk {
         }
         make(model.as_ref(), &made).map_err(|e| Error::Failed(e.to_string()))?;
         let device = Arc::new(Trace::with_events(Arc::clone(&model), usize::MAX));
-        let mut disk = Self { device, model, lies: BTreeMap::new(), seed: options.seed };
+        let mut disk = Self { device, model, contents: BTreeMap::new(), seed: options.seed };
         disk.find()?;
         Ok(disk)
     }
@@ -263,22 +263,22 @@ impl Disk {
         let sb = volume.superblock();
         let size = u64::from(sb.geometry.block_size);
         let mut add = |blocks: Range<u64>, what| {
-            self.lies.insert(blocks.start * size, ((blocks.end - blocks.start) * size, what));
+            self.contents.insert(blocks.start * size, ((blocks.end - blocks.start) * size, what));
         };
         let bitmap = |group: GroupNo| volume.group(group).map(|group| group.block_bitmap).map_err(failed);
         match SpaceMaps::of(sb).map_err(|e| Error::Failed(e.to_string()))? {
             Some(maps) => {
                 for map in 0..maps.maps() {
                     let places = maps.places(map, bitmap(GroupNo(maps.groups_of(map).start))?);
-                    places.into_iter().for_each(|place| add(place, Lies::Allocation));
+                    places.into_iter().for_each(|place| add(place, ContentKind::Allocation));
                 }
-                add(maps.table(), Lies::Allocation);
-                add(maps.ring(), Lies::Allocation);
+                add(maps.table(), ContentKind::Allocation);
+                add(maps.ring(), ContentKind::Allocation);
             }
             None => {
                 for group in sb.geometry.group_numbers() {
                     let block = bitmap(group)?.get();
-                    add(block..block + 1, Lies::Allocation);
+                    add(block..block + 1, ContentKind::Allocation);
                 }
             }
         }
@@ -287,7 +287,7 @@ impl Disk {
         while at < end {
             let run = volume.map(&journal, FileBlock(at)).map_err(failed)?;
             if let Mapping::Data(block) = run.mapping {
-                add(block.get()..block.get() + run.len, Lies::Journal);
+                add(block.get()..block.get() + run.len, ContentKind::Journal);
             }
             at = run.end().get();
         }
@@ -295,8 +295,8 @@ impl Disk {
         Ok(())
     }
 
-    fn lies_at(&self, offset: u64) -> Option<Lies> {
-        let (start, (length, what)) = self.lies.range(..=offset).next_back()?;
+    fn content_at(&self, offset: u64) -> Option<ContentKind> {
+        let (start, (length, what)) = self.contents.range(..=offset).next_back()?;
         (offset < start + length).then_some(*what)
     }
 
@@ -332,12 +332,12 @@ impl Disk {
             let elsewhere = position.is_some_and(|position| position != event.offset);
             position = Some(event.offset + event.len);
             worked.all_elsewhere += u64::from(elsewhere);
-            match self.lies_at(event.offset) {
-                Some(Lies::Allocation) => {
+            match self.content_at(event.offset) {
+                Some(ContentKind::Allocation) => {
                     worked.requests += 1;
                     worked.elsewhere += u64::from(elsewhere);
                 }
-                Some(Lies::Journal) if event.op == Op::Write => worked.journal_bytes += event.len,
+                Some(ContentKind::Journal) if event.op == Op::Write => worked.journal_bytes += event.len,
                 _ => {}
             }
         }
@@ -411,7 +411,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn did(&mut self, files: u64, bytes: u64) -> fs::Result<()> {
+    fn add_work(&mut self, files: u64, bytes: u64) -> fs::Result<()> {
         (self.files, self.bytes) = (self.files + files, self.bytes + bytes);
         if self.files >= GENERATION_FILES || self.bytes >= GENERATION {
             (self.files, self.bytes) = (0, 0);
@@ -422,20 +422,20 @@ impl Job<'_> {
 
     fn dir(&mut self, parent: InodeNo, name: &str) -> fs::Result<InodeNo> {
         let new = NewFile { kind: FileKind::Directory, mode: 0o755, ..FILE };
-        self.did(1, 0)?;
+        self.add_work(1, 0)?;
         Ok(self.volume.create(parent, name.as_bytes(), &new)?.number)
     }
 
     fn file(&mut self, dir: InodeNo, name: &str, bytes: u64) -> fs::Result<InodeNo> {
         let number = self.volume.create(dir, name.as_bytes(), &FILE)?.number;
         self.grow(number, 0, bytes)?;
-        self.did(1, 0)?;
+        self.add_work(1, 0)?;
         Ok(number)
     }
 
     fn grow(&mut self, file: InodeNo, from: u64, bytes: u64) -> fs::Result<()> {
         self.volume.allocate_stale(file, from, bytes)?;
-        self.did(0, bytes)
+        self.add_work(0, bytes)
     }
 }
 
@@ -472,7 +472,7 @@ fn postmark(job: &mut Job<'_>, files: u64, seed: u64) -> fs::Result<()> {
         } else if live.len() > 1 {
             let (dir, name, ..) = live.swap_remove(random.usize(..live.len()));
             job.volume.unlink(dir, name.as_bytes())?;
-            job.did(1, 0)?;
+            job.add_work(1, 0)?;
         }
     }
     Ok(())

@@ -191,7 +191,7 @@ fn check_on(disk: &Parameters, path: &Path, files: u64) -> Result<Checked> {
     }
     let seconds = report.time.as_secs_f64();
     let device = open()?;
-    let foretold = check::estimate(&device, &how, None, &()).map_err(refused)?;
+    let forecast = check::estimate(&device, &how, None, &()).map_err(refused)?;
     let shared = damage::Kind::named(SHARED).ok_or_else(|| Error::Failed(format!("there is no damage {SHARED}")))?;
     damage::damage(&FileDevice::open(path, for_writing())?, shared, 1).map_err(|e| Error::Failed(e.to_string()))?;
     let (clean, with_shared) = checked()?;
@@ -216,7 +216,7 @@ fn check_on(disk: &Parameters, path: &Path, files: u64) -> Result<Checked> {
         bytes: report.bytes_read,
         seeks: report.seeks,
         of_bandwidth: report.bytes_read as f64 / seconds / bandwidth,
-        estimate: foretold.disk_seconds / seconds,
+        estimate: forecast.disk_seconds / seconds,
         shared: with_shared.time.as_secs_f64() / seconds,
     })
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The interval at which the memory of a process is sampled. Memory used only after the last sample is missed.
-const LOOK: Duration = Duration::from_micros(500);
+const SAMPLE_INTERVAL: Duration = Duration::from_micros(500);
 
 /// A program with its arguments, to be run many times.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ impl Program {
         let mut peak = 0;
         while running(&mut child, &self.path)? {
             peak = std::fs::read_to_string(&status).ok().and_then(|text| peak_in(&text)).unwrap_or(peak);
-            std::thread::sleep(LOOK);
+            std::thread::sleep(SAMPLE_INTERVAL);
         }
         Ok(peak)
     }

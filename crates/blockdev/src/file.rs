@@ -226,13 +226,13 @@ impl FileDevice {
     }
 
     /// The alignment that O_DIRECT requires, if the request does not have it and needs an aligned buffer.
-    fn misfit(&self, offset: u64, bytes: &[u8]) -> Option<Alignment> {
+    fn required_alignment(&self, offset: u64, bytes: &[u8]) -> Option<Alignment> {
         self.direct.filter(|alignment| !alignment.fits(offset, bytes))
     }
 
     /// The aligned read to make instead of the requested one, if the system would not accept that.
     fn read_bounce(&self, offset: u64, buf: &[u8]) -> Option<Bounce> {
-        let alignment = self.misfit(offset, buf)?;
+        let alignment = self.required_alignment(offset, buf)?;
         let skip = (offset % alignment.offset as u64) as usize;
         let span = (skip + buf.len()).next_multiple_of(alignment.offset);
         Some(Bounce { buf: AlignedBuf::zeroed(span, alignment.memory), start: offset - skip as u64, skip })
@@ -240,7 +240,7 @@ impl FileDevice {
 
     /// An aligned copy of `data`, if the system would not accept it in place.
     fn write_bounce(&self, offset: u64, data: &[u8]) -> Option<AlignedBuf> {
-        let alignment = self.misfit(offset, data)?;
+        let alignment = self.required_alignment(offset, data)?;
         let mut copy = AlignedBuf::zeroed(data.len(), alignment.memory);
         copy.copy_from_slice(data);
         Some(copy)
@@ -334,7 +334,7 @@ impl BlockDevice for FileDevice {
         }
         in_parts(
             &mut waiting,
-            |r| self.misfit(r.offset, r.buf).map_or(0, |_| r.buf.len()),
+            |r| self.required_alignment(r.offset, r.buf).map_or(0, |_| r.buf.len()),
             |part| self.read_part(part),
         );
     }
@@ -374,7 +374,7 @@ impl BlockDevice for FileDevice {
         }
         in_parts(
             &mut whole,
-            |w| self.misfit(w.offset, w.data).map_or(0, |_| w.data.len()),
+            |w| self.required_alignment(w.offset, w.data).map_or(0, |_| w.data.len()),
             |part| self.write_part(part),
         );
     }

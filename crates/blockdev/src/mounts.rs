@@ -9,9 +9,9 @@ use crate::stack::{self, Device, Layer, System, numbers};
 
 /// The file system type of Extant's mounts without a block device. Their sources are the absolute paths of volumes, or
 /// names chosen by users.
-const OURS: &str = "fuse.extant";
+const FUSE_TYPE: &str = "fuse.extant";
 /// The type of those on a block device, a loop device created for the mount.
-const OURS_ON_DEVICE: &str = "fuseblk.extant";
+const FUSEBLK_TYPE: &str = "fuseblk.extant";
 
 /// The mount of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(crate) fn through(layers: &[Layer], devices: &[Device], path: Option<&Path>)
         let found = source.is_absolute().then(|| fs::metadata(source).ok()).flatten();
         found.is_some_and(|found| layers.iter().any(|layer| stack::is_at(layer.base, &found)))
     };
-    let here = among(&table, devices, |kind, source| Some(source) == path || kind == OURS && is_ours(source));
+    let here = among(&table, devices, |kind, source| Some(source) == path || kind == FUSE_TYPE && is_ours(source));
     let elsewhere = devices.iter().filter_map(by_ext4);
     here.into_iter().chain(elsewhere).reduce(Mounted::and)
 }
@@ -112,7 +112,7 @@ fn among(table: &str, devices: &[Device], by_source: impl Fn(&str, &Path) -> boo
         let (kind, source, options) = (below.next()?, below.next()?, below.next()?);
         let same = numbers.iter().any(|number| number == device) || by_source(kind, Path::new(&unescaped(source)));
         let read_only = options.split(',').any(|option| option == "ro");
-        let ours = matches!(kind, OURS | OURS_ON_DEVICE);
+        let ours = matches!(kind, FUSE_TYPE | FUSEBLK_TYPE);
         same.then(|| Mounted { at: Some(unescaped(at).into()), root: at == "/", read_only, ours })
     };
     table.lines().filter_map(row).reduce(Mounted::and)
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(of_number(254, 1), is("/", true, true));
         assert_eq!(of_number(7, 0), is("/mnt", false, false));
         assert_eq!(of_number(7, 1), None);
-        let named = among(table, &[], |kind, source| kind == OURS && source == Path::new("/tmp/my volume.img"));
+        let named = among(table, &[], |kind, source| kind == FUSE_TYPE && source == Path::new("/tmp/my volume.img"));
         assert_eq!(named, is("/fuse", false, false));
     }
 

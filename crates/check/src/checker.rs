@@ -31,7 +31,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Divisor of the estimated bytes: the time of the check is predicted once this fraction of them was read.
-const FORETOLD_AT: u64 = 20;
+const FORECAST_DIVISOR: u64 = 20;
 
 /// Checks the volume on `device`, which the report calls `name`. Nothing is written.
 ///
@@ -182,7 +182,7 @@ impl<'a> Checker<'a> {
             problems.is_closed()
         };
         let total = OnceLock::new();
-        let foretold_seconds = OnceLock::new();
+        let forecast_seconds = OnceLock::new();
         let scanner = Scanner {
             device,
             threads: options.threads.max(1),
@@ -191,8 +191,8 @@ impl<'a> Checker<'a> {
             cancelled: &cancelled,
             advanced: &|_| {
                 let (done, total) = (counters.totals().0, total.get().copied().unwrap_or(0));
-                if total > 0 && done >= total / FORETOLD_AT && foretold_seconds.get().is_none() {
-                    let _ = foretold_seconds.set(start.elapsed().as_secs_f64() * total as f64 / done.max(1) as f64);
+                if total > 0 && done >= total / FORECAST_DIVISOR && forecast_seconds.get().is_none() {
+                    let _ = forecast_seconds.set(start.elapsed().as_secs_f64() * total as f64 / done.max(1) as f64);
                 }
                 progress.advanced(done, total);
             },
@@ -226,7 +226,7 @@ impl<'a> Checker<'a> {
             reads,
             seeks,
             seconds: start.elapsed().as_secs_f64(),
-            estimate_seconds: foretold_seconds.get().copied(),
+            estimate_seconds: forecast_seconds.get().copied(),
             peak_rss_bytes: memory::peak(),
         };
         let mut report =

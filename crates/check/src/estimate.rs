@@ -69,12 +69,13 @@ const PROBED: u64 = 32;
 const FEW: f64 = 0.05;
 /// The inode of the descriptor blocks reserved for growth, as an index in the first inode table.
 const RESIZE_INODE: u32 = 6;
-/// A device that few are slower than: a check that takes less than [`SOON`] on it does so on practically any device.
+/// A device that few are slower than: a check that takes less than [`SHORT_SECONDS`] on it does so on practically any
+/// device.
 const SLOW: DeviceSpeed = DeviceSpeed { bytes_per_second: 60e6, seek_seconds: 15e-3, scattered_seconds: 8e-3 };
 /// Inodes that one processor checks per second at least.
 const SLOW_INODES: f64 = 200_000.0;
 /// Seconds below which a check needs no estimate.
-const SOON: f64 = 10.0;
+const SHORT_SECONDS: f64 = 10.0;
 
 /// The speed of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -152,14 +153,14 @@ pub fn estimate(
 /// Estimates a check before it starts, where it may be long enough for an estimate to be useful: `None` where the
 /// descriptors alone show that it is short on any device, where there is no volume, and where `progress` reports that
 /// the check is cancelled.
-pub fn foretell(device: &dyn BlockDevice, options: &Options, progress: &dyn Progress) -> Option<Estimate> {
+pub fn estimate_if_long(device: &dyn BlockDevice, options: &Options, progress: &dyn Progress) -> Option<Estimate> {
     let counters = Counters::default();
     let cancelled = || progress.cancelled();
     let scanner =
         Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &cancelled, advanced: &|_| () };
     let volume = superblock::open(&scanner, options, false, &Problems::default()).ok().filter(|_| !cancelled())?;
     let work = of_volume(&volume);
-    if work.seconds(&SLOW) + work.inodes as f64 / SLOW_INODES < SOON {
+    if work.seconds(&SLOW) + work.inodes as f64 / SLOW_INODES < SHORT_SECONDS {
         return None;
     }
     // its descriptors are read again

@@ -5,6 +5,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `checker`, `checks`, `options`, `view` | one check from beginning to end; its options; its results |
+//! | `capabilities` | the requests that the format of a volume allows |
 //! | `phases` | what each phase checks |
 //! | `scan` | reading in disk order; the rounds, one per tree level; what they find and how often they claim |
 //! | `volume`, `context`, `inode_records`, `claims` | what the phases share: what is known of each inode and block |
@@ -17,6 +18,7 @@
 //! | `memory` | the memory that a check needs and the machine has |
 #![forbid(unsafe_code)]
 
+mod capabilities;
 mod checker;
 mod checks;
 mod claims;
@@ -44,8 +46,9 @@ pub mod render;
 pub mod report;
 pub mod table;
 
+pub use capabilities::Capabilities;
 pub use checker::{check, check_in_use};
-pub use estimate::{DeviceSpeed, Estimate, Work, estimate, foretell};
+pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_if_long};
 pub use native::{Glance, InUse, is_native};
 pub use options::{Options, Progress, Refusal, Repair};
 pub use problem_settings::{ProblemSetting, ProblemSettings};

@@ -43,7 +43,7 @@ impl Paths {
         let mut files = false;
         for inode in inodes {
             match directories.get(inode) {
-                Some(_) => search.want_branch(inode),
+                Some(_) => search.add_with_ancestors(inode),
                 None => files |= search.wanted.insert(inode),
             }
         }
@@ -51,7 +51,7 @@ impl Paths {
             search.read(scanner, runs, |_| true);
             let dirs: Vec<_> = search.found().values().map(|name| name.dir).collect();
             for dir in dirs {
-                search.want_branch(dir);
+                search.add_with_ancestors(dir);
             }
             search.forget_found();
         }
@@ -103,7 +103,7 @@ impl Search<'_> {
     }
 
     /// Adds a directory and all its ancestors to the inodes whose names are searched for.
-    fn want_branch(&mut self, mut dir: InodeNo) {
+    fn add_with_ancestors(&mut self, mut dir: InodeNo) {
         while dir != InodeNo::ROOT && self.wanted.insert(dir) {
             let Some(parent) = self.directories.get(dir).and_then(Directory::parent) else { return };
             dir = parent;

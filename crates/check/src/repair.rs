@@ -244,10 +244,10 @@ fn repair_target(
 /// Whether the structures that are read without a scan are intact: superblock, group descriptors, journal superblock
 /// and orphans. Called before a volume is trusted to be clean.
 #[must_use]
-pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
-    let counters = Counters::default();
+pub fn first_sight(device: &dyn BlockDevice, options: &Options, progress: &dyn Progress) -> bool {
+    let (counters, cancelled) = (Counters::default(), || progress.cancelled());
     let scanner =
-        Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+        Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &cancelled, advanced: &|_| () };
     let problems = Problems::default();
     let opened = open(&scanner, options, false, &problems);
     // e2fsck does not compare the copies, and a problem without a fix is no reason for a full check unless it prevents
@@ -324,7 +324,7 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
 /// # Errors
 /// [`Refusal`] where there is no volume, and where the device fails.
 pub fn release_orphans(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<usize, Refusal> {
-    if native::is_native(&**device) || !first_sight(&**device, options) {
+    if native::is_native(&**device) || !first_sight(&**device, options, &()) {
         return Ok(0);
     }
     let counters = Counters::default();
@@ -461,10 +461,10 @@ impl Iterations<'_> {
         if problems.iter().any(|p| p.code.severity() == Severity::Fatal && p.code.fixer() == Fixer::None) {
             return Ok(Step::Done);
         }
-        if let Some(grave) = problems.iter().find(|p| self.is_for_a_person(p))
+        if let Some(stopping) = problems.iter().find(|p| self.needs_decision(p))
             && self.mode == Repair::Safe
         {
-            self.stopped = Some(grave.clone());
+            self.stopped = Some(stopping.clone());
             return Ok(Step::Done);
         }
         journal::forget_error(work)?;
@@ -475,10 +475,10 @@ impl Iterations<'_> {
             let Some(fixer) = waiting.map(|p| p.code.fixer()).min() else { break };
             let own: Vec<&Problem> = problems.iter().filter(|p| p.code.fixer() == fixer && self.may_fix(p)).collect();
             if self.mode == Repair::Safe
-                && let Some(grave) =
-                    own.iter().find(|p| self.problem_settings.preen(p.code) == Preen::Stops && !goes_anyway(p, &own))
+                && let Some(stopping) =
+                    own.iter().find(|p| self.problem_settings.preen(p.code) == Preen::Stops && !clears_empty(p, &own))
             {
-                self.stopped = Some((*grave).clone());
+                self.stopped = Some((*stopping).clone());
                 return Ok(Step::Done);
             }
             // the part that is wrong in the volume may be right in a copy
@@ -495,7 +495,7 @@ impl Iterations<'_> {
             }
             let obstacle = match fixer {
                 Fixer::Descriptors if !self.empty_tables => descriptors::would_lose(work, &own),
-                Fixer::Sharing if shares_on_purpose(view) => sharing::lacks_space(work),
+                Fixer::Sharing if has_shared_blocks(view) => sharing::lacks_space(work),
                 _ => None,
             };
             if let Some(sentence) = obstacle {
@@ -508,7 +508,7 @@ impl Iterations<'_> {
                 break;
             }
         }
-        if began.is_none() && self.unshare && shares_on_purpose(view) && view.walk.is_some() {
+        if began.is_none() && self.unshare && has_shared_blocks(view) && view.walk.is_some() {
             work.edit_superblock(|sb| {
                 let without = sb.s_feature_ro_compat.get() & !RoCompat::SHARED_BLOCKS.bits();
                 sb.s_feature_ro_compat = without.into();
@@ -549,7 +549,7 @@ impl Iterations<'_> {
 
     /// Whether `-p` stops at the problem: the administrator must decide whether another descriptor table is the right
     /// one, and whether the volume or a log that it does not need, or that cannot be read, is newer.
-    fn is_for_a_person(&self, problem: &Problem) -> bool {
+    fn needs_decision(&self, problem: &Problem) -> bool {
         match problem.code {
             Code::GroupDescriptorsTryBackup
             | Code::JournalTypeUnknown
@@ -708,12 +708,12 @@ fn preserves_copies(problem: &Problem) -> bool {
 }
 
 /// Whether the volume has the feature `shared_blocks`.
-fn shares_on_purpose(view: &View<'_>) -> bool {
+fn has_shared_blocks(view: &View<'_>) -> bool {
     view.volume.features.ro_compat.contains(RoCompat::SHARED_BLOCKS)
 }
 
 /// Whether an unattached inode is cleared because it is empty, before it would be connected.
-fn goes_anyway(problem: &Problem, all: &[&Problem]) -> bool {
+fn clears_empty(problem: &Problem, all: &[&Problem]) -> bool {
     let empty = |p: &&Problem| p.code == Code::InodeUnattachedEmpty && p.inode == problem.inode;
     problem.code == Code::InodeUnattached && all.iter().any(empty)
 }

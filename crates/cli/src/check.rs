@@ -29,7 +29,7 @@ use config::Settings;
 use extended_options::Extended;
 use log::Logs;
 use progress_output::Watch;
-use summary::{Manner, REBOOT};
+use summary::{Detail, REBOOT};
 
 #[derive(Debug, Args)]
 #[command(
@@ -223,15 +223,15 @@ impl Check {
         if self.online {
             return self.online(&settings, &watch);
         }
-        let status = self.once(repair, &settings, &watch, asks)?;
+        let status = self.check_once(repair, &settings, &watch, asks)?;
         if asks && status & exit::LEFT != 0 && self.agreed()? {
-            return self.once(Repair::All, &settings, &watch, false);
+            return self.check_once(Repair::All, &settings, &watch, false);
         }
         Ok(status)
     }
 
     /// Runs one check, and with it one repair.
-    fn once(&self, repair: Repair, settings: &Settings, watch: &Watch, asks: bool) -> Result<u8, Failure> {
+    fn check_once(&self, repair: Repair, settings: &Settings, watch: &Watch, asks: bool) -> Result<u8, Failure> {
         let mounted = blockdev::mounted(&self.device);
         let write = repair != Repair::No && !self.estimate;
         let root = write && self.may_write(mounted.as_ref())?;
@@ -255,7 +255,7 @@ impl Check {
         }
         let unshare = self.extended.contains(&Extended::UnshareBlocks);
         if !self.force && !unshare && self.superblock.is_none() && !check::half_written(&*device) {
-            match self.left_clean(&device, &options, settings) {
+            match self.left_clean(&device, &options, settings, watch) {
                 Ok(clean) => return self.skipped(&clean),
                 Err(Some(why)) if !self.json => {
                     print_text(format!("{} {why}, check forced.\n", self.shown_name()).as_bytes())?;
@@ -266,11 +266,11 @@ impl Check {
         if !self.no_change && repair == Repair::No && !asks {
             self.say("read-only check; add -p or -y to repair");
         }
-        if self.undo.is_some() && repair != Repair::No && check::is_native(&*device) {
+        if self.undo.is_some() && repair != Repair::No && !check::Capabilities::of(&*device).undo {
             self.say("-z: undo is not supported for native volumes, so nothing is changed; omit -z");
         }
         let name = self.called();
-        let foretold = self.foretell(&*device, &options, watch);
+        let forecast = self.estimate_if_long(&*device, &options, watch);
         let outcome = match repair {
             Repair::No => check::check(name, &*device, &options, watch),
             _ => check::repair(name, &device, &options, watch, self.undo.as_deref()),
@@ -280,7 +280,7 @@ impl Check {
         let mut report = match outcome {
             Ok(mut report) => {
                 (report.mounted, report.asked) = (is_mounted, repair);
-                report.scan.estimate_seconds = foretold.or(report.scan.estimate_seconds);
+                report.scan.estimate_seconds = forecast.or(report.scan.estimate_seconds);
                 report
             }
             Err(refusal) => {
@@ -288,7 +288,7 @@ impl Check {
                 return Ok(if refusal.is_cancelled() && forgives() { exit::CLEAN } else { status });
             }
         };
-        declined(&mut report, settings);
+        apply_no_ok(&mut report, settings);
         if root && report.exit & exit::REPAIRED != 0 {
             report.exit |= REBOOT;
         }
@@ -320,18 +320,18 @@ impl Check {
     }
 
     /// The estimated duration in seconds, where an estimate is worthwhile; reports a long one.
-    fn foretell(&self, device: &dyn BlockDevice, options: &Options, watch: &Watch) -> Option<f64> {
-        let foretold = check::foretell(device, options, watch)?;
-        if foretold.seconds >= LONG && !self.json {
-            self.say(&foretold.sentence());
+    fn estimate_if_long(&self, device: &dyn BlockDevice, options: &Options, watch: &Watch) -> Option<f64> {
+        let forecast = check::estimate_if_long(device, options, watch)?;
+        if forecast.seconds >= LONG && !self.json {
+            self.say(&forecast.sentence());
         }
-        watch.expect(foretold.seconds);
-        Some(foretold.seconds)
+        watch.expect(forecast.seconds);
+        Some(forecast.seconds)
     }
 
     /// Suggests a backup superblock after an aborted check, where there is one.
     fn hint_at_copy(&self, device: &dyn BlockDevice) {
-        if self.superblock.is_some() || check::is_native(device) {
+        if self.superblock.is_some() || !check::Capabilities::of(device).backup_superblocks {
             return;
         }
         if let Some((block, size)) = clean_flag::copy_of_superblock(device) {
@@ -388,14 +388,15 @@ impl Check {
         device: &Arc<dyn BlockDevice>,
         options: &Options,
         settings: &Settings,
+        watch: &Watch,
     ) -> Result<clean_flag::LeftClean, Option<String>> {
         let word = |orphans| match clean_flag::left_clean(&**device, options.now, settings, orphans) {
-            Ok(_) if !check::first_sight(&**device, options) => Err(None),
+            Ok(_) if !check::first_sight(&**device, options, watch) => Err(None),
             word => word,
         };
         // a read-only check leaves the orphan list to one that repairs
         let mut clean = word(options.repair == Repair::No);
-        if clean.is_ok() || options.repair == Repair::No || self.undo.is_some() {
+        if clean.is_ok() || options.repair == Repair::No || self.undo.is_some() || watch.cancelled() {
             return clean;
         }
         // the check reports errors of a volume that cannot be opened
@@ -436,7 +437,7 @@ impl Check {
 
     fn estimate(&self, device: &dyn BlockDevice, options: &Options, watch: &Watch) -> Result<u8, Failure> {
         match check::estimate(device, options, None, watch) {
-            Err(_) if check::is_native(device) => {
+            Err(_) if !check::Capabilities::of(device).estimate => {
                 let why = "--estimate is not available for native volumes; use check -fn";
                 Err(Failure::on(self.called(), why))
             }
@@ -479,17 +480,17 @@ impl Check {
 
     /// Prints the report; returns the exit status of the check even if the output is not read to the end.
     fn report(&self, report: &Report, settings: &Settings) -> Result<u8, Failure> {
-        let manner = Manner {
+        let detail = Detail {
             settings,
             preen: self.preen,
             verbose: self.verbose || settings.verbose,
             times: self.times > 0 || settings.times,
         };
         let logs = Logs::new(settings, &self.extended, &self.device);
-        logs.text(|| manner.text(report, true));
+        logs.text(|| detail.text(report, true));
         logs.problems(report);
         let printed =
-            if self.json { self.print_report(report, false) } else { print_text(&manner.text(report, false)) };
+            if self.json { self.print_report(report, false) } else { print_text(&detail.text(report, false)) };
         match printed {
             Err(Failure::Message(message) | Failure::Refused(message) | Failure::Usage(message)) => {
                 say(&message);
@@ -536,7 +537,7 @@ fn print_text(text: &[u8]) -> Result<(), Failure> {
 }
 
 /// Applies `no_ok` of the configuration: a volume whose only errors are tolerated counts as clean.
-fn declined(report: &mut Report, settings: &Settings) {
+fn apply_no_ok(report: &mut Report, settings: &Settings) {
     let tolerated = |code| settings.shown.get(code).is_some_and(|shown| shown.clean_with_it);
     let mut errors = report.problems.iter().filter(|p| p.severity >= Severity::Error && !p.fixed).peekable();
     let all = report.exit & (exit::OPERATIONAL | exit::CANCELLED) == 0;

@@ -4,7 +4,7 @@
 //! volume or its device ends the work ([`Stop`]), as does a signal. Either way the volume remains consistent: the
 //! caller, who opened it, unmounts it.
 
-use crate::error_report::{Complaints, complain, say, say_error, short, without_errno};
+use crate::error_report::{Complaints, report_file_error, say, say_error, short, without_errno};
 use crate::output::{counted, human};
 use crate::progress::Bar;
 use check::render::escape;
@@ -110,7 +110,7 @@ struct Replacing {
 /// Signals that this process ignores (`nohup`, or `&` in a script) stay ignored.
 pub(crate) fn on_signals() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in heard([SIGINT, SIGTERM, SIGHUP]) {
+    for signal in not_ignored([SIGINT, SIGTERM, SIGHUP]) {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
@@ -118,7 +118,7 @@ pub(crate) fn on_signals() -> io::Result<Arc<AtomicBool>> {
 }
 
 /// Those of the signals that this process does not ignore.
-pub(crate) fn heard<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
+pub(crate) fn not_ignored<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -187,19 +187,19 @@ impl<'a> Filler<'a> {
     }
 
     /// Reports an error of a file of the volume.
-    pub(crate) fn complain(&mut self, path: &[u8], why: impl ToString) {
+    pub(crate) fn report_file_error(&mut self, path: &[u8], why: impl ToString) {
         self.complaints.about(path, why);
     }
 
     /// Reports an error of the source.
-    pub(crate) fn complain_of_source(&mut self, name: &[u8], why: impl ToString) {
+    pub(crate) fn report_source_error(&mut self, name: &[u8], why: impl ToString) {
         self.failed += 1;
         let why = without_errno(&why.to_string());
-        complain(name, &why, &format!("{}: {why}", short(name)));
+        report_file_error(name, &why, &format!("{}: {why}", short(name)));
     }
 
     /// Returns an error after a signal; called between files.
-    pub(crate) fn go_on(&self) -> Result<(), Stop> {
+    pub(crate) fn check_interrupted(&self) -> Result<(), Stop> {
         if self.interrupted.load(Ordering::Relaxed) { Err(Stop::Interrupted) } else { Ok(()) }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Filler<'a> {
             Err(e) if is_full_below(&e) => Err(Stop::FullBelow(short(path))),
             Err(e @ (Error::ReadOnly(_) | Error::Io(_))) => Err(Stop::Failed(format!("{}: {e}", short(path)))),
             Err(e) => {
-                self.complain(path, e);
+                self.report_file_error(path, e);
                 Ok(None)
             }
         }
@@ -228,15 +228,15 @@ impl<'a> Filler<'a> {
 
     /// The name under which to create a file: its own if that is free, else a temporary one until the file is complete.
     fn name_for(&mut self, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
-        self.go_on()?;
+        self.check_interrupted()?;
         let Some(number) = self.at(to, path)? else { return Ok(Some(to.1.to_vec())) };
         let kind = self.volume.inode(number).map(|inode| inode.kind);
         if kind.is_ok_and(|kind| kind == FileKind::Directory) {
-            self.complain(path, "a directory of that name exists");
+            self.report_file_error(path, "a directory of that name exists");
             return Ok(None);
         }
         if !self.force {
-            self.complain(path, "already exists (--force replaces files)");
+            self.report_file_error(path, "already exists (--force replaces files)");
             return Ok(None);
         }
         for count in 0u64.. {
@@ -270,7 +270,7 @@ impl<'a> Filler<'a> {
         self.making = None;
         let Some(new) = self.replacing.take_if(|replacing| replacing.number == number) else { return Ok(()) };
         if new.broken {
-            self.complain(path, "the existing file is left unchanged");
+            self.report_file_error(path, "the existing file is left unchanged");
             self.copied.files = self.copied.files.saturating_sub(1);
             let removed = self.volume.unlink(new.dir, &new.temporary);
             return self.checked(path, removed).map(drop);
@@ -296,7 +296,7 @@ impl<'a> Filler<'a> {
     /// Creates a directory, or uses an existing one; the flag is set for a new one. Its attributes are set last
     /// ([`set_attributes`](Self::set_attributes)), so that its files inherit nothing.
     pub(crate) fn directory(&mut self, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<(InodeNo, bool)>, Stop> {
-        self.go_on()?;
+        self.check_interrupted()?;
         if let Some(number) = self.at(to, path)? {
             let inode = self.volume.inode(number);
             return match self.checked(path, inode)? {
@@ -305,7 +305,7 @@ impl<'a> Filler<'a> {
                     Ok(Some((number, false)))
                 }
                 Some(_) => {
-                    self.complain(path, "already exists and is not a directory");
+                    self.report_file_error(path, "already exists and is not a directory");
                     Ok(None)
                 }
                 None => Ok(None),
@@ -394,11 +394,11 @@ impl<'a> Filler<'a> {
             let set = match self.volume.set_xattr(number, name, value, XattrMode::Any) {
                 // no space beside the other attributes: an error of this file alone
                 Err(e @ Error::NoSpace) => {
-                    self.complain(path, format!("{}: {e}", escape(name)));
+                    self.report_file_error(path, format!("{}: {e}", escape(name)));
                     None
                 }
                 Err(Error::Unsupported(_)) => {
-                    self.complain(path, format!("{}: attribute not supported", escape(name)));
+                    self.report_file_error(path, format!("{}: attribute not supported", escape(name)));
                     None
                 }
                 other => self.checked(path, other)?,
@@ -407,7 +407,7 @@ impl<'a> Filler<'a> {
                 let mode = Some(without_list(attributes.mode, acl::group_of(value)));
                 let mode = SetAttributes { mode, ..SetAttributes::default() };
                 if let Err(e) = self.volume.set_attributes(number, &mode) {
-                    self.complain(path, e);
+                    self.report_file_error(path, e);
                 }
             }
         }
@@ -435,16 +435,16 @@ impl<'a> Filler<'a> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut at = start;
         let outcome = loop {
-            if let Err(stop) = self.go_on() {
+            if let Err(stop) = self.check_interrupted() {
                 break Err(stop);
             }
             let len = (most - (at - start)).min(BUFFER as u64) as usize;
             let filled = match fill(from, &mut buffer[..len]) {
                 Ok(0) => break Ok(at),
                 Ok(filled) => filled,
-                Err(_) if self.go_on().is_err() => break Err(Stop::Interrupted),
+                Err(_) if self.check_interrupted().is_err() => break Err(Stop::Interrupted),
                 Err(e) => {
-                    self.complain(path, format!("copy stopped at byte {at}: {e}"));
+                    self.report_file_error(path, format!("copy stopped at byte {at}: {e}"));
                     self.incomplete();
                     break Ok(at);
                 }

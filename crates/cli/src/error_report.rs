@@ -131,7 +131,7 @@ pub(crate) fn short(path: &[u8]) -> String {
 }
 
 /// Reports an error of a single file, after which the command continues.
-pub(crate) fn complain(path: &[u8], reason: &str, sentence: &str) {
+pub(crate) fn report_file_error(path: &[u8], reason: &str, sentence: &str) {
     say(sentence);
     record(Some(path), reason, sentence);
 }
@@ -152,7 +152,7 @@ impl<'a> Complaints<'a> {
     pub(crate) fn about(&mut self, path: &[u8], why: impl ToString) {
         self.count += 1;
         let (device, why) = (escape(self.device.as_bytes()), without_errno(&why.to_string()));
-        complain(path, &why, &format!("{device}: {}: {why}", short(path)));
+        report_file_error(path, &why, &format!("{device}: {}: {why}", short(path)));
     }
 
     /// The exit status: 1 if there was any error.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use volume::Found;
 
 /// Interval at which a server writes its statistics.
-const EACH: Duration = Duration::from_secs(5);
+const STATISTICS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(
@@ -115,7 +115,7 @@ impl Format {
             .map_err(|e| with_place(&self.device, e))?;
         let mut options = FormatOptions { log: self.log, empty: self.empty, ..FormatOptions::default() };
         if let Some(log) = &self.log_device {
-            self.look_at_log(&*device.data, log)?;
+            self.require_empty_log(&*device.data, log)?;
             options.split = device.split;
         }
         if !self.empty && !::kero::is_layered(&*device.whole) {
@@ -167,7 +167,7 @@ impl Format {
     }
 
     /// Refuses a log device that is not empty.
-    fn look_at_log(&self, data: &dyn BlockDevice, log: &Device) -> Result<()> {
+    fn require_empty_log(&self, data: &dyn BlockDevice, log: &Device) -> Result<()> {
         let opened = crate::device::open(log, OpenOptions { exclusive: false, ..OpenOptions::default() })?;
         if opened.geometry().len == 0 || data.geometry().len == 0 {
             return Err(Failure::on(log, "it is empty"));
@@ -368,7 +368,7 @@ impl Serve {
                 let (weak, name, file) = (Arc::downgrade(&layer), name.to_string(), file.clone());
                 std::thread::spawn(move || {
                     loop {
-                        std::thread::sleep(EACH);
+                        std::thread::sleep(STATISTICS_INTERVAL);
                         let Some(layer) = weak.upgrade() else { return };
                         if let Err(e) = write_numbers(&layer, &name, &file) {
                             say(&format!("{}: {e}", escape(file.to_string_lossy().as_bytes())));

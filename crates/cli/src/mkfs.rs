@@ -1,6 +1,6 @@
 //! `extant mkfs`: creates a volume.
 
-use crate::copy_in::{FileAttributes, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
+use crate::copy_in::{FileAttributes, Filler, Folder, Input, bytes_below, not_ignored, on_signals, unpack};
 use crate::device::{Device, SCHEMES, open_volume};
 use crate::error_report::{Failure, Result, say, with_place};
 use crate::output::{human, print_json_object, stdout};
@@ -240,14 +240,10 @@ impl Mkfs {
     /// The options for the library.
     fn options(&self) -> Result<MkfsOptions> {
         let unknown = |why| Failure::Usage(format!("-t {}: unknown type; {why}", self.kind));
-        let kind = match self.kind.parse::<Kind>().map_err(unknown)? {
-            Kind::Extant if self.journal || !self.journal_options.is_empty() => {
-                let why = "-j and -J: a volume of type extant has no journal, and needs none";
-                return Err(Failure::Usage(why.into()));
-            }
-            Kind::Ext2 if self.journal || !self.journal_options.is_empty() => Kind::Ext3,
-            kind => kind,
-        };
+        let kind = self.kind.parse::<Kind>().map_err(unknown)?;
+        let refused = || Failure::Usage(format!("-j and -J: a volume of type {kind} has no journal, and needs none"));
+        let journal = self.journal || !self.journal_options.is_empty();
+        let kind = if journal { kind.with_journal().ok_or_else(refused)? } else { kind };
         let mut options = MkfsOptions::new(kind);
         self.fill(&mut options).map_err(Failure::Usage)?;
         Ok(options)
@@ -319,8 +315,8 @@ impl Mkfs {
             let of_size = |size| MkfsOptions { len: Some(size), ..options.clone() };
             let fits = |size| VolumeImage::new(size, sector, &of_size(size)).is_ok();
             match least_size(options.len.unwrap_or(len), fits) {
-                // a native volume has the same minimum with all options, and the message names it
-                Some(least) if options.kind != Kind::Extant => {
+                // where the type has the same minimum with all options, the message names it
+                Some(least) if options.kind.least_len().is_none() => {
                     self.failure(format!("{e}; the minimum for these options is {} KiB", least >> 10))
                 }
                 _ => self.failure(e),
@@ -557,7 +553,7 @@ struct Cleanup {
 
 impl Cleanup {
     fn of(path: &Device) -> Result<Self> {
-        let mut signals = Signals::new(heard([SIGINT, SIGTERM, SIGHUP]))?;
+        let mut signals = Signals::new(not_ignored([SIGINT, SIGTERM, SIGHUP]))?;
         let (handle, path) = (signals.handle(), path.clone());
         let thread = std::thread::spawn(move || {
             if signals.forever().next().is_some() {

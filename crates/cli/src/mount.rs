@@ -5,7 +5,7 @@
 //! first exits with success when it reads that word, or with the second's exit status if that exits earlier: the second
 //! has reported the reason. No process forks while it has threads or an open device.
 
-use crate::copy_in::heard;
+use crate::copy_in::not_ignored;
 use crate::error_report::{Failure, Result, say, with_place, without_errno};
 use crate::source::{Opened, Source};
 use crate::watchdog;
@@ -213,7 +213,7 @@ impl Mount {
         options.mount.device = path.map_err(|e| Failure::on(&self.source.device, e))?;
         options.mount.watchdog = watchdog::line();
         // before the mount: afterwards a signal must not leave the mount behind
-        let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
+        let signals = Signals::new(not_ignored([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let report = move |problem: &str| if behind { log(problem) } else { say(problem) };
         let volume = std::sync::Arc::clone(&opened.volume);
         let session = options.fit(&volume).and_then(|()| fuse::mount(volume, &self.dir, &options, report));

@@ -125,13 +125,13 @@ impl Put {
             let name = to.name.as_deref().or(own_name);
             if !self.recursive && source.is_dir() && !source.is_symlink() {
                 let why = "is a directory: use -r to copy it recursively";
-                folder.complain_of_source(file.as_bytes(), why);
+                folder.report_source_error(file.as_bytes(), why);
                 continue;
             }
             match name {
                 Some(name) if file == "-" => folder.standard_input((to.dir, name), &join(&to.path, name), now())?,
                 Some(name) => folder.one(source, (to.dir, name), &join(&to.path, name))?,
-                None if file == "-" => folder.complain_of_source(b"-", "standard input needs a file name in DEST"),
+                None if file == "-" => folder.report_source_error(b"-", "standard input needs a file name in DEST"),
                 // `/`, `.` and `..` have no name of their own: only their content is copied
                 None => {
                     let as_it_is = |_: &mut FileAttributes| {};

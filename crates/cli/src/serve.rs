@@ -2,7 +2,7 @@
 
 mod file;
 
-use crate::copy_in::heard;
+use crate::copy_in::not_ignored;
 use crate::device::{Device, open};
 use crate::error_report::{Failure, Result, say, with_place, without_errno};
 use crate::output::{human, stdout};
@@ -112,7 +112,7 @@ impl Serving {
             file::expect_writes_of_the_kernel();
         }
         // before the socket exists: afterwards a signal must not leave it behind
-        let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
+        let signals = Signals::new(not_ignored([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let access = if self.read_only {
             blockdev::OpenOptions { exclusive: true, ..blockdev::OpenOptions::default() }
         } else {

@@ -231,7 +231,7 @@ impl List {
         let mut back_to = None;
         let list: Vec<(SnapshotInfo, Option<u64>)> = match mounted(&self.target)? {
             Some(mounted) => {
-                back_to = mounted.goes_back_to().map_err(|e| failed(&e))?;
+                back_to = mounted.scheduled_rollback().map_err(|e| failed(&e))?;
                 mounted.list(true).map_err(|e| failed(&e))?
             }
             None => {
@@ -323,7 +323,7 @@ impl Rollback {
         let failed = |e: &dyn Reason| about_existing(&self.target, name, e);
         if let Some(mounted) = mounted(&self.target)? {
             let to = self.name.as_ref().map(|name| name.as_bytes());
-            if to.is_none() && mounted.goes_back_to().map_err(|e| failed(&e))?.is_none() {
+            if to.is_none() && mounted.scheduled_rollback().map_err(|e| failed(&e))?.is_none() {
                 return self.nothing_to_cancel();
             }
             mounted.rollback(to).map_err(|e| failed(&e))?;

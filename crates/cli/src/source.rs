@@ -201,7 +201,7 @@ fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Opt
         fs::Error::Corrupt { what, .. } => what.split(": this is").next().unwrap_or(what).to_owned(),
         other => other.to_string(),
     };
-    if asked && check::is_native(device) {
+    if asked && !check::Capabilities::of(device).backup_superblocks {
         return format!("no valid superblock at that location ({what}); a native volume has no backup superblocks");
     }
     if asked {

@@ -1,6 +1,6 @@
 //! `extant txn`: runs a command whose changes to a mounted volume are one atomic transaction.
 
-use crate::copy_in::heard;
+use crate::copy_in::not_ignored;
 use crate::error_report::{Failure, Result, say, without_errno};
 use check::render::escape;
 use clap::Args;
@@ -97,18 +97,18 @@ impl Signalled {
     /// Catches signals, which no longer end this process.
     fn catch() -> io::Result<Arc<Self>> {
         let this = Arc::new(Self::default());
-        let mut signals = Signals::new(heard([SIGTERM, SIGINT, SIGHUP]))?;
-        let handed_on = Arc::clone(&this);
+        let mut signals = Signals::new(not_ignored([SIGTERM, SIGINT, SIGHUP]))?;
+        let forwarder = Arc::clone(&this);
         std::thread::spawn(move || {
             for signal in signals.forever() {
-                handed_on.last.store(signal, Ordering::SeqCst);
-                handed_on.hand_on(signal);
+                forwarder.last.store(signal, Ordering::SeqCst);
+                forwarder.forward_signal(signal);
             }
         });
         Ok(this)
     }
 
-    fn hand_on(&self, signal: i32) {
+    fn forward_signal(&self, signal: i32) {
         let signal = match signal {
             SIGINT => Signal::INT,
             SIGHUP => Signal::HUP,
@@ -125,7 +125,7 @@ impl Signalled {
         // it exists, since no process has waited for it yet
         let _ = self.command.set(pidfd_open(command, PidfdFlags::empty())?);
         if let Some(signal) = self.any() {
-            self.hand_on(signal);
+            self.forward_signal(signal);
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Signalled {
         let this = Arc::clone(self);
         std::thread::spawn(move || {
             std::thread::sleep(time);
-            this.hand_on(SIGTERM);
+            this.forward_signal(SIGTERM);
         });
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Umount {
 
 impl Umount {
     pub(crate) fn run(&self) -> Result<u8> {
-        let back_to = fuse::MountedSnapshots::of(&self.dir).and_then(|mounted| mounted.goes_back_to());
+        let back_to = fuse::MountedSnapshots::of(&self.dir).and_then(|mounted| mounted.scheduled_rollback());
         match fuse::unmount(&self.dir) {
             Ok(()) => {
                 // without an answer of the mount no rollback is reported

@@ -55,7 +55,7 @@ fn part(device: &dyn BlockDevice, file: &File, range: std::ops::Range<u64>) -> R
 
 /// Whether e2fsck reports only known differences above the map: blocks of the metadata regions, in use without an owner
 /// for e2fsck, and the mere advice to shorten extent trees (by itself with exit status 0).
-pub(crate) fn says_nothing_else(said: &str) -> bool {
+pub(crate) fn has_only_expected(said: &str) -> bool {
     let known = |line: &str| {
         line.is_empty()
             || line.starts_with("Pass ")
@@ -74,21 +74,21 @@ pub(crate) fn says_nothing_else(said: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::says_nothing_else;
+    use super::has_only_expected;
 
     #[test]
     fn only_blocks_of_regions_may_lack_an_owner() {
         let head = "Pass 1: Checking inodes, blocks, and sizes\nPass 5: Checking group summary information\n";
         let regions = "Block bitmap differences:  -(2--99)\nFix? no\n";
-        assert!(says_nothing_else(&format!("{head}{regions}")));
-        assert!(!says_nothing_else(&format!("{head}Block bitmap differences:  +77 -(2--99)\nFix? no\n")));
-        assert!(!says_nothing_else(&format!("{head}Unattached inode 12\n{regions}")));
+        assert!(has_only_expected(&format!("{head}{regions}")));
+        assert!(!has_only_expected(&format!("{head}Block bitmap differences:  +77 -(2--99)\nFix? no\n")));
+        assert!(!has_only_expected(&format!("{head}Unattached inode 12\n{regions}")));
     }
 
     #[test]
     fn advice_is_no_finding() {
         let advice = "Inode 12 extent tree (at level 1) could be shorter.  Optimize? no";
-        assert!(says_nothing_else(&format!("Pass 1: Checking inodes\n{advice}\n\n")));
-        assert!(!says_nothing_else(&format!("{advice}\nInode 12, i_size is 5, should be 6.  Fix? no\n")));
+        assert!(has_only_expected(&format!("Pass 1: Checking inodes\n{advice}\n\n")));
+        assert!(!has_only_expected(&format!("{advice}\nInode 12, i_size is 5, should be 6.  Fix? no\n")));
     }
 }

@@ -401,9 +401,9 @@ impl Verifier<'_> {
         let recovered = Arc::new(crash.device.clone());
         let content = Arc::new(self.recover(&recovered)?);
         self.contents.insert(print, content.clone());
-        self.again(&recovered, &content)?;
+        self.recover_again(&recovered, &content)?;
         self.guarantee(crash.moment, &content)?;
-        self.look_closer(crash, &recovered, &content)
+        self.verify_sampled(crash, &recovered, &content)
     }
 
     fn guarantee(&self, moment: Moment, content: &Content) -> Result<(), Wrong> {
@@ -412,14 +412,14 @@ impl Verifier<'_> {
     }
 
     /// Runs the checks that are limited to a sample of the states because of their duration.
-    fn look_closer(&mut self, crash: &Crash<'_>, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
+    fn verify_sampled(&mut self, crash: &Crash<'_>, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
         let number = self.counts.distinct;
         let is_due = |every: u64| every > 0 && number.is_multiple_of(every);
         if is_due(self.options.work_on_every) {
             self.counts.worked_on += 1;
             self.work_on(recovered, &content.state).map_err(|why| (Kind::WorkAfter, why))?;
         }
-        if self.system.suits_e2fsck() && is_due(self.options.e2fsck_every) {
+        if self.system.e2fsck_can_read() && is_due(self.options.e2fsck_every) {
             self.counts.e2fsck += 1;
             self.e2fsck(recovered)?;
         }
@@ -442,7 +442,7 @@ impl Verifier<'_> {
 
     /// Recovers a recovered volume again: nothing may be written; in modes in which a mount recovers, which marks the
     /// volume, no visible content may change.
-    fn again(&self, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
+    fn recover_again(&self, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
         let device = Arc::new(recovered.clone());
         let trace = Arc::new(Trace::new(device.clone()));
         self.system.recover(trace.clone()).map_err(|why| (Kind::Recovery, format!("second recovery: {why}")))?;

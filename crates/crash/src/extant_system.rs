@@ -144,7 +144,7 @@ impl System for Ext {
         format!("--mode {} --format {}{size}", self.guarantee.mode.name, self.format)
     }
 
-    fn suits_e2fsck(&self) -> bool {
+    fn e2fsck_can_read(&self) -> bool {
         self.format.kernel_writes() || self.format.has_map()
     }
 
@@ -153,7 +153,7 @@ impl System for Ext {
     }
 
     fn is_known_to_e2fsck(&self, said: &str) -> bool {
-        self.format.has_map() && e2fsck_view::says_nothing_else(said)
+        self.format.has_map() && e2fsck_view::has_only_expected(said)
     }
 
     /// The superblock is 1 KiB with one checksum: no ext file system survives half of it without backup superblocks,

@@ -33,19 +33,19 @@ use crate::system::{Session, System};
 
 /// The request that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Strike {
+pub struct FailedRequest {
     /// Index of the request among all requests, from 0.
     pub request: u64,
     /// The kind of that request.
     pub kind: Request,
     /// Whether all later requests fail as well.
-    pub for_ever: bool,
+    pub permanent: bool,
 }
 
-impl fmt::Display for Strike {
+impl fmt::Display for FailedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { request, kind, for_ever } = self;
-        write!(f, "request {request}, a {kind}, fails{}", if *for_ever { ", and so do all later ones" } else { "" })
+        let Self { request, kind, permanent } = self;
+        write!(f, "request {request}, a {kind}, fails{}", if *permanent { ", and so do all later ones" } else { "" })
     }
 }
 
@@ -78,7 +78,7 @@ impl std::ops::AddAssign for Counts {
 }
 
 /// The outcome of one run.
-struct Ran {
+struct RunOutcome {
     /// The requests in order.
     requests: Vec<Request>,
     /// Operations that the volume does not support or has no space for.
@@ -94,8 +94,8 @@ pub fn every_request(system: &dyn System, workload: &Workload, limit: usize, cou
     counts.workloads += 1;
     let options = crate::explore::Options::default();
     let mut explorer = Explorer::new(system, &options);
-    let wrong = |strike: &str, why: String| {
-        format!("{strike}: {why}\n  extant crash {} --faults {limit} --workload '{workload}'", system.arguments())
+    let wrong = |failure: &str, why: String| {
+        format!("{failure}: {why}\n  extant crash {} --faults {limit} --workload '{workload}'", system.arguments())
     };
     let start = match explorer.start(&workload.setup) {
         Ok(start) => start,
@@ -110,22 +110,22 @@ pub fn every_request(system: &dyn System, workload: &Workload, limit: usize, cou
     for kind in [Request::Read, Request::Write, Request::Flush] {
         let all: Vec<u64> = (0..).zip(&requests).filter(|(_, k)| **k == kind).map(|(number, _)| number).collect();
         for &request in all.iter().step_by(all.len().div_ceil(limit.max(1)).max(1)) {
-            for for_ever in [false, true] {
-                let strike = Strike { request, kind, for_ever };
+            for permanent in [false, true] {
+                let failure = FailedRequest { request, kind, permanent };
                 match kind {
                     Request::Read => counts.reads += 1,
                     Request::Write => counts.writes += 1,
                     _ => counts.flushes += 1,
                 }
-                let one = || run(system, &start, &workload.ops, Some(strike), &refused, most);
+                let one = || run(system, &start, &workload.ops, Some(failure), &refused, most);
                 match catch_unwind(AssertUnwindSafe(one)) {
                     Ok(Ok(ran)) => {
                         counts.answered += u64::from(ran.answered);
                         counts.unmounted += u64::from(ran.unmounted);
                     }
-                    Ok(Err(why)) => found.push(wrong(&strike.to_string(), why)),
+                    Ok(Err(why)) => found.push(wrong(&failure.to_string(), why)),
                     Err(panic) => {
-                        found.push(wrong(&strike.to_string(), format!("a panic: {}", panic_message(&*panic))));
+                        found.push(wrong(&failure.to_string(), format!("a panic: {}", panic_message(&*panic))));
                     }
                 }
             }
@@ -139,11 +139,11 @@ fn run(
     system: &dyn System,
     start: &Start,
     ops: &[Op],
-    strike: Option<Strike>,
+    failure: Option<FailedRequest>,
     known: &[usize],
     most: u64,
-) -> std::result::Result<Ran, String> {
-    let plan = strike.map(|Strike { request, for_ever, .. }| match for_ever {
+) -> std::result::Result<RunOutcome, String> {
+    let plan = failure.map(|FailedRequest { request, permanent, .. }| match permanent {
         false => Fault::RequestError { request },
         true => Fault::Dead { request },
     });
@@ -154,7 +154,7 @@ fn run(
     let (mut answered, mut unmounted) = (false, false);
     let mut refused = Vec::new();
     match system.mount(watch.clone()) {
-        Err(why) if strike.is_none() => return Err(why),
+        Err(why) if failure.is_none() => return Err(why),
         Err(_) => answered = true,
         Ok(mut session) => {
             for (number, op) in ops.iter().enumerate() {
@@ -175,11 +175,11 @@ fn run(
                 }
                 // if only a fault causes this result, it counts as an error: free space that cannot be read
                 let lacks = got.is_err_and(execute::is_refusal);
-                if lacks && (strike.is_none() || known.contains(&number)) {
+                if lacks && (failure.is_none() || known.contains(&number)) {
                     refused.push(number);
                     history.refuse();
                 } else if got != expected {
-                    if strike.is_none() || !matches!(got, Err(Errno::IO | Errno::ROFS | Errno::NOSPC)) {
+                    if failure.is_none() || !matches!(got, Err(Errno::IO | Errno::ROFS | Errno::NOSPC)) {
                         return Err(format!("`{op}`: {got:?} instead of {expected:?}"));
                     }
                     answered = true;
@@ -194,7 +194,7 @@ fn run(
                 returned = history.len();
             }
             answered |= watch.failed();
-            unmounted = end(session, strike.is_none(), || watch.failed())?;
+            unmounted = end(session, failure.is_none(), || watch.failed())?;
             answered |= !unmounted;
         }
     }
@@ -209,7 +209,7 @@ fn run(
     }
     let moment = Moment { returned, begun: history.len(), torn: false };
     verify(system, start, &record, &history, moment, unmounted)?;
-    Ok(Ran { requests: seen.requests.clone(), refused, answered, unmounted })
+    Ok(RunOutcome { requests: seen.requests.clone(), refused, answered, unmounted })
 }
 
 /// Adds the effects of a failed operation to the history, which had the state `before` it. Returns the length of the

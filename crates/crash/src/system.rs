@@ -31,7 +31,7 @@ pub trait System: Sync {
     }
 
     /// Whether e2fsck can read its volumes.
-    fn suits_e2fsck(&self) -> bool {
+    fn e2fsck_can_read(&self) -> bool {
         true
     }
 

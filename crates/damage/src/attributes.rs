@@ -32,7 +32,7 @@ fn one(index: u8, name: &[u8], value: &[u8], offset: usize) -> Vec<u8> {
 }
 
 /// A file with space for attributes in its inode.
-fn roomy(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
+fn file_with_inode_space(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
     v.pick("no file has space for attributes in its inode", |_, raw| {
         Ok(raw.kind() == Some(kind)
             && raw.attribute_area().len() >= 80
@@ -61,7 +61,7 @@ fn in_inode(
 }
 
 fn damaged_in_inode(v: &mut Volume<'_>, edit: fn(&mut [u8])) -> Result<()> {
-    let file = roomy(v, FileKind::Regular)?;
+    let file = file_with_inode_space(v, FileKind::Regular)?;
     in_inode(v, file, (index::USER, b"damage", b"some value"), edit)
 }
 
@@ -113,7 +113,7 @@ fn set_checksum(v: &Volume<'_>, bytes: &mut [u8], block: u64) {
 
 /// Adds an attribute to a file with its value in another inode.
 fn in_another(v: &mut Volume<'_>, target: InodeNo, size: u64) -> Result<InodeNo> {
-    let file = roomy(v, FileKind::Regular)?;
+    let file = file_with_inode_space(v, FileKind::Regular)?;
     // the hash of a value in another inode: that of the name, then the inode's own, which is 0 here
     let name = entry_hash(b"damage", &[], false).rotate_left(16);
     in_inode(v, file, (index::USER, b"damage", b""), |entries| {
@@ -134,7 +134,7 @@ fn in_another(v: &mut Volume<'_>, target: InodeNo, size: u64) -> Result<InodeNo>
 fn value_inode(v: &mut Volume<'_>, users: u32) -> Result<(InodeNo, u64)> {
     let file = v.file(None)?;
     let size = v.inode(file)?.raw().size();
-    unname(v, file)?;
+    remove_name(v, file)?;
     v.edit(file, |inode| {
         let flags = inode.raw().flags();
         inode.set_flags(flags | InodeFlags::EA_INODE);
@@ -148,7 +148,7 @@ fn value_inode(v: &mut Volume<'_>, users: u32) -> Result<(InodeNo, u64)> {
 }
 
 /// Removes the name of a file.
-pub(crate) fn unname(v: &mut Volume<'_>, file: InodeNo) -> Result<()> {
+pub(crate) fn remove_name(v: &mut Volume<'_>, file: InodeNo) -> Result<()> {
     let (dir, named) = v.name_of(file)?;
     v.edit_leaf(dir, named.block, |bytes| put(bytes, named.offset, &[0; 4]))
 }
@@ -173,14 +173,14 @@ fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::vol
         }
         let mut found = false;
         for (_, block) in v.map(raw)?.data {
-            found |= v.names_in(block)?.iter().any(|e| e.name.len() >= name && v.is_roomy(e.inode));
+            found |= v.names_in(block)?.iter().any(|e| e.name.len() >= name && v.has_inode_space(e.inode));
         }
         Ok(found)
     })?;
     let all: Vec<_> = v.entries(dir)?;
     let fit: Vec<_> = all
         .into_iter()
-        .filter(|e| e.name != b"." && e.name != b".." && e.name.len() >= name && v.is_roomy(e.inode))
+        .filter(|e| e.name != b"." && e.name != b".." && e.name.len() >= name && v.has_inode_space(e.inode))
         .collect();
     let entry = v.rng.choice(&fit).cloned().ok_or(crate::error::Error::Unfit("no directory has such a file"))?;
     Ok((dir, entry))
@@ -188,7 +188,7 @@ fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::vol
 
 impl Volume<'_> {
     /// Whether an inode is a file with space for attributes in the inode.
-    fn is_roomy(&self, number: InodeNo) -> bool {
+    fn has_inode_space(&self, number: InodeNo) -> bool {
         self.inode(number).is_ok_and(|inode| {
             let raw = inode.raw();
             raw.kind() == Some(FileKind::Regular) && raw.attribute_area().len() >= 80 && raw.file_acl(true).get() == 0
@@ -246,7 +246,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.edit_leaf(dir, other.block, |bytes| put(bytes, other.offset, &target.get().to_le_bytes()))
     }),
     (0x01_008B, |v| {
-        let file = roomy(v, FileKind::Regular)?;
+        let file = file_with_inode_space(v, FileKind::Regular)?;
         in_inode(v, file, (index::ENCRYPTION, b"c", &[0; 28]), |_| ())?;
         v.set_flags(file, InodeFlags::ENCRYPT, true)
     }),

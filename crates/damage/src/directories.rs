@@ -1,6 +1,6 @@
 //! Damage to directory blocks and their entries, and to the tree of files.
 
-use crate::attributes::unname;
+use crate::attributes::remove_name;
 use crate::error::{Error, Result, need};
 use crate::recipe::Recipe;
 use crate::volume::{Named, Volume, put};
@@ -197,7 +197,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x03_0003, |v| {
         let dir = v.directory(1, None)?;
-        unname(v, dir)
+        remove_name(v, dir)
     }),
     (0x03_0004, |v| {
         let found = v.entries(InodeNo::ROOT)?.into_iter().find(|e| e.name == b"lost+found");
@@ -211,13 +211,13 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x03_001D, |v| {
         let (dir, child, entry) = directory_with_child(v)?;
-        unname(v, dir)?;
+        remove_name(v, dir)?;
         let to = dir.get();
         point(v, child, &entry, to)?;
         v.edit_leaf(child, entry.block, |bytes| put(bytes, entry.offset + 7, &[2]))
     }),
     (0x04_0002, |v| {
         let file = v.file(None)?;
-        unname(v, file)
+        remove_name(v, file)
     }),
 ];

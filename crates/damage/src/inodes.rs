@@ -10,7 +10,7 @@ use format::inode::{FileKind, InodeBuf, InodeFlags};
 
 const UNDELETE: InodeNo = InodeNo::UNDELETE;
 /// A time in 2033, later than any on a volume.
-const LATE: u32 = 2_000_000_000;
+const FUTURE_TIME: u32 = 2_000_000_000;
 
 fn set_flag(v: &mut Volume<'_>, kind: FileKind, flag: InodeFlags) -> Result<()> {
     let inode = v.pick("the volume has no file of this type", |_, raw| {
@@ -20,7 +20,7 @@ fn set_flag(v: &mut Volume<'_>, kind: FileKind, flag: InodeFlags) -> Result<()> 
 }
 
 /// Sets the index flag on a device, pipe or socket, which is invalid.
-fn stray(v: &mut Volume<'_>, kind: FileKind) -> Result<()> {
+fn index_flag_on_special(v: &mut Volume<'_>, kind: FileKind) -> Result<()> {
     set_flag(v, kind, InodeFlags::INDEX)
 }
 
@@ -54,7 +54,7 @@ fn any_file(v: &mut Volume<'_>) -> Result<InodeNo> {
 
 pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     (0x01_0001, |v| v.edit(InodeNo::ROOT, |inode| inode.set_mode(0o100_755))),
-    (0x01_0002, |v| v.edit(InodeNo::ROOT, |inode| inode.disk_mut().i_dtime = LATE.into())),
+    (0x01_0002, |v| v.edit(InodeNo::ROOT, |inode| inode.disk_mut().i_dtime = FUTURE_TIME.into())),
     (0x01_0003, |v| v.edit(UNDELETE, |inode| inode.set_mode(0o100_644))),
     (0x01_0004, |v| {
         let free = v.free_inode()?;
@@ -62,7 +62,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x01_0005, |v| {
         let file = any_file(v)?;
-        v.edit(file, |inode| inode.disk_mut().i_dtime = LATE.into())
+        v.edit(file, |inode| inode.disk_mut().i_dtime = FUTURE_TIME.into())
     }),
     (0x01_0006, |v| {
         let dir = v.directory(1, None)?;
@@ -176,10 +176,10 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let file = any_file(v)?;
         v.edit(file, |inode| inode.set_mode(0o170_644))
     }),
-    (0x02_0018, |v| stray(v, FileKind::CharDevice)),
-    (0x02_0019, |v| stray(v, FileKind::BlockDevice)),
-    (0x02_0025, |v| stray(v, FileKind::Fifo)),
-    (0x02_0026, |v| stray(v, FileKind::Socket)),
+    (0x02_0018, |v| index_flag_on_special(v, FileKind::CharDevice)),
+    (0x02_0019, |v| index_flag_on_special(v, FileKind::BlockDevice)),
+    (0x02_0025, |v| index_flag_on_special(v, FileKind::Fifo)),
+    (0x02_0026, |v| index_flag_on_special(v, FileKind::Socket)),
     (0x02_0031, |v| {
         let link = v.pick("no symbolic link has its target in its inode", |_, raw| {
             Ok(raw.kind() == Some(FileKind::Symlink)

@@ -67,7 +67,7 @@ pub(crate) fn second_owner(v: &mut Volume<'_>) -> Result<u64> {
 }
 
 /// A file whose extents are in its inode.
-fn shallow(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
+fn file_with_inode_extents(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
     v.pick("no such file has its extents in its inode", |v, raw| {
         Ok(raw.kind() == Some(kind)
             && raw.flags().contains(InodeFlags::EXTENTS)
@@ -80,7 +80,7 @@ fn shallow(v: &mut Volume<'_>, kind: FileKind) -> Result<InodeNo> {
 
 /// Changes the bytes of an extent root.
 fn root_of(v: &mut Volume<'_>, edit: impl FnOnce(&mut [u8])) -> Result<()> {
-    let file = shallow(v, FileKind::Regular)?;
+    let file = file_with_inode_extents(v, FileKind::Regular)?;
     v.edit(file, |inode| edit_root(inode, edit))
 }
 
@@ -108,7 +108,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x01_0044, |v| {
         need(!v.has_incompat(Incompat::LARGE_DIR), "the volume has large directories")?;
-        let dir = shallow(v, FileKind::Directory)?;
+        let dir = file_with_inode_extents(v, FileKind::Directory)?;
         let first = v.block_of(dir, 0)?;
         let block = v.take_block()?;
         let beyond = (1u64 << 31) / u64::from(v.geometry.block_size) + 3;
@@ -167,7 +167,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.set_flags(link, InodeFlags::EXTENTS, true)
     }),
     (0x01_005E, |v| {
-        let file = shallow(v, FileKind::Regular)?;
+        let file = file_with_inode_extents(v, FileKind::Regular)?;
         let data = v.map_of(file)?.data;
         let [(a, one), (b, two), ..] = data.as_slice() else { return Err(Error::Unfit("the file has one block")) };
         rewrite(v, file, &[(*b, *two, 1), (*a, *one, 1)])
@@ -194,7 +194,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x01_006E, |v| root_of(v, |node| put(node, 12, &u32::MAX.to_le_bytes()))),
     (0x01_0073, |v| {
-        let dir = shallow(v, FileKind::Directory)?;
+        let dir = file_with_inode_extents(v, FileKind::Directory)?;
         v.edit(dir, |inode| {
             edit_root(inode, |node| {
                 if let Some(high) = node.get_mut(17) {
@@ -205,13 +205,13 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x01_0074, |v| {
         need(v.geometry.cluster_blocks > 1, "the volume has no clusters")?;
-        let file = shallow(v, FileKind::Regular)?;
+        let file = file_with_inode_extents(v, FileKind::Regular)?;
         let first = v.map_of(file)?.data.first().map_or(0, |(_, block)| *block);
         v.edit(file, |inode| edit_root(inode, |node| set_start(node, first + 1)))
     }),
     (0x01_007D, |v| {
         need(!v.geometry.is_owned(), "the volume's tree blocks have their level in a tail")?;
-        let file = shallow(v, FileKind::Regular)?;
+        let file = file_with_inode_extents(v, FileKind::Regular)?;
         let raw = v.inode(file)?;
         let root =
             RawNode::from_bytes(&raw.raw().disk.i_block).map(|node| node.extents().iter().map(Extent::from).collect());
@@ -241,7 +241,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     }),
     (0x01_0080, |v| {
         need(v.has_ro(RoCompat::BIGALLOC), "the volume has no clusters")?;
-        let file = shallow(v, FileKind::Regular)?;
+        let file = file_with_inode_extents(v, FileKind::Regular)?;
         let first = v.map_of(file)?.data.first().map_or(0, |(_, block)| *block);
         v.edit(file, |inode| {
             let flags = inode.raw().flags();

@@ -98,7 +98,7 @@ impl Admission {
             return Ok(());
         }
         let undone = {
-            let _charge = gate::in_charge();
+            let _charge = gate::transaction_guard();
             let before = gate
                 .lock()
                 .as_mut()

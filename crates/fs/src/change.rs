@@ -241,7 +241,7 @@ impl Drop for Change<'_> {
             let generation = self.generation();
             for (number, directory) in self.freed.take() {
                 self.op.record_change(|| ChangeRecord::Number { number, allocated: false });
-                space.free_inode(number, directory, generation, self.volume.is_of_before(number));
+                space.free_inode(number, directory, generation, self.volume.predates_transaction(number));
             }
         }
     }

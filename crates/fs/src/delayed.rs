@@ -121,7 +121,7 @@ impl Delayed {
     }
 
     /// Copies delayed data over `buf`, which contains the file's content from byte `offset` on.
-    pub(crate) fn lay_over(&self, block_size: usize, offset: u64, buf: &mut [u8]) {
+    pub(crate) fn copy_over(&self, block_size: usize, offset: u64, buf: &mut [u8]) {
         let end = offset.saturating_add(buf.len() as u64);
         let block = offset / block_size as u64;
         let start = self.buffer(block_size, block).map_or(block, |(first, _)| first);
@@ -168,7 +168,7 @@ mod tests {
         while let Some(first) = delayed.next(BLOCK, block) {
             let count = delayed.here(BLOCK, first);
             let mut bytes = vec![0; count as usize * BLOCK];
-            delayed.lay_over(BLOCK, first * BLOCK as u64, &mut bytes);
+            delayed.copy_over(BLOCK, first * BLOCK as u64, &mut bytes);
             for (n, byte) in bytes.iter().enumerate() {
                 all[first as usize * BLOCK + n] = Some(*byte);
             }

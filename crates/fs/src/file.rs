@@ -41,7 +41,7 @@ impl Files {
             };
             let buf = clamp(buf, state.size_of(inode), offset);
             self.read_mapped(inode, offset, buf)?;
-            state.delayed.lay_over(self.sb.geometry.block_size as usize, offset, buf);
+            state.delayed.copy_over(self.sb.geometry.block_size as usize, offset, buf);
             Ok(buf.len())
         })
     }

@@ -28,7 +28,7 @@ const CLOSED: u8 = 1;
 const STILL: u8 = 2;
 
 /// Maximum sleep of a wait without a timeout of its own, before it checks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -36,7 +36,7 @@ thread_local! {
     /// Number of changing calls in progress in this thread.
     static CHANGES: Cell<u32> = const { Cell::new(0) };
     /// Number of reading calls in progress in this thread.
-    static LOOKS: Cell<u32> = const { Cell::new(0) };
+    static READING_CALLS: Cell<u32> = const { Cell::new(0) };
     /// The transaction that this thread is a member of; 0 for none.
     static MEMBER: Cell<u64> = const { Cell::new(0) };
 }
@@ -204,7 +204,7 @@ pub(crate) fn free<'g>() -> CallGuard<'g> {
 }
 
 /// A guard for the thread that begins or ends a transaction.
-pub(crate) fn in_charge() -> CallGuard<'static> {
+pub(crate) fn transaction_guard() -> CallGuard<'static> {
     nested(&CHANGES)
 }
 
@@ -331,11 +331,11 @@ impl<B> Gate<B> {
                 Err(Answer::Refused(error)) => return Err(error),
                 Err(_) => {}
             }
-            debug_assert_eq!(LOOKS.get(), 0, "a reading call must not wait");
+            debug_assert_eq!(READING_CALLS.get(), 0, "a reading call must not wait");
             let mut current = self.lock();
             while let Some(now) = current.as_ref() {
                 let left = now.deadline.filter(|_| now.phase == Phase::Runs);
-                let left = left.map_or(LOOK_AGAIN, |end| end.saturating_duration_since(Instant::now()));
+                let left = left.map_or(RECHECK_INTERVAL, |end| end.saturating_duration_since(Instant::now()));
                 if left.is_zero() {
                     let (id, why) = (now.id, Broken::TimedOut(now.limit));
                     drop(current);
@@ -357,19 +357,19 @@ impl<B> Gate<B> {
 
     /// A guard for a reading call.
     pub(crate) fn look(&self) -> CallGuard<'_> {
-        if is_changing() || LOOKS.get() > 0 {
-            return nested(&LOOKS);
+        if is_changing() || READING_CALLS.get() > 0 {
+            return nested(&READING_CALLS);
         }
         loop {
             self.looking.fetch_add(1, SeqCst);
-            let guard = self.guard(&self.looking, &LOOKS);
+            let guard = self.guard(&self.looking, &READING_CALLS);
             if self.state.load(SeqCst) & STILL == 0 {
                 return guard;
             }
             drop(guard);
             let mut current = self.lock();
             if self.state.load(SeqCst) & STILL != 0 {
-                self.wait(&mut current, LOOK_AGAIN);
+                self.wait(&mut current, RECHECK_INTERVAL);
             }
         }
     }
@@ -380,7 +380,7 @@ impl<B> Gate<B> {
             return Err(Error::Invalid("a transaction cannot begin within a call that changes something"));
         }
         let id = self.close(Phase::Begins, limit)?;
-        self.until_none(&self.changing);
+        self.wait_until_zero(&self.changing);
         Ok(id)
     }
 
@@ -393,8 +393,8 @@ impl<B> Gate<B> {
             return Err(Error::Invalid("a call that changes the volume cannot wait for all changes to end"));
         }
         self.close(Phase::Alone, Duration::MAX)?;
-        let alone = Alone { charge: Some(in_charge()), gate: self };
-        self.until_none(&self.changing);
+        let alone = Alone { charge: Some(transaction_guard()), gate: self };
+        self.wait_until_zero(&self.changing);
         Ok(alone)
     }
 
@@ -407,7 +407,7 @@ impl<B> Gate<B> {
             if now.phase != Phase::Alone {
                 return Err(Error::Busy);
             }
-            self.wait(&mut current, LOOK_AGAIN);
+            self.wait(&mut current, RECHECK_INTERVAL);
         }
         let (dirty, made) = (DirtySet::default(), BTreeSet::new());
         let deadline = None;
@@ -453,7 +453,7 @@ impl<B> Gate<B> {
     /// Prevents further changes by members, waits until none is in progress and, for a rollback (`undo`), until no call
     /// reads. `false` if the transaction no longer runs.
     pub(crate) fn end(&self, id: u64, undo: Option<&Broken>) -> bool {
-        debug_assert!(!is_changing() && LOOKS.get() == 0, "this thread would wait for itself");
+        debug_assert!(!is_changing() && READING_CALLS.get() == 0, "this thread would wait for itself");
         let mut current = self.lock();
         loop {
             match current.as_mut() {
@@ -465,7 +465,7 @@ impl<B> Gate<B> {
                     break;
                 }
                 // another thread is ending it
-                Some(now) if now.id == id => self.wait(&mut current, LOOK_AGAIN),
+                Some(now) if now.id == id => self.wait(&mut current, RECHECK_INTERVAL),
                 _ => return false,
             }
         }
@@ -473,9 +473,9 @@ impl<B> Gate<B> {
             self.state.store(CLOSED | STILL, SeqCst);
         }
         drop(current);
-        self.until_none(&self.changing);
+        self.wait_until_zero(&self.changing);
         if undo.is_some() {
-            self.until_none(&self.looking);
+            self.wait_until_zero(&self.looking);
         }
         true
     }
@@ -491,7 +491,7 @@ impl<B> Gate<B> {
     }
 
     /// Cancels the end of the transaction.
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn cancel_end(&self) {
         if let Some(now) = self.lock().as_mut() {
             now.phase = Phase::Runs;
         }
@@ -520,11 +520,11 @@ impl<B> Gate<B> {
         if undone.id == id { std::mem::take(&mut undone.dirty) } else { DirtySet::default() }
     }
 
-    fn until_none(&self, count: &AtomicUsize) {
+    fn wait_until_zero(&self, count: &AtomicUsize) {
         self.emptying.store(true, SeqCst);
         let mut current = self.lock();
         while count.load(SeqCst) > 0 {
-            self.wait(&mut current, LOOK_AGAIN);
+            self.wait(&mut current, RECHECK_INTERVAL);
         }
         self.emptying.store(false, SeqCst);
     }
@@ -549,7 +549,7 @@ impl<B> Gate<B> {
             match current.as_ref() {
                 None => return false,
                 Some(now) if now.phase == Phase::Runs => return true,
-                Some(_) => self.wait(&mut current, LOOK_AGAIN),
+                Some(_) => self.wait(&mut current, RECHECK_INTERVAL),
             }
         }
     }

@@ -24,12 +24,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::native::Mapped;
 
+/// Maximum number of names of a file, and of counted subdirectories: ext4's, and that of ext2 and ext3.
+const LINKS_EXT4: u16 = 65_000;
+const LINKS: u16 = 32_000;
+
 /// The format of a volume, and the properties that depend on it.
 pub(crate) struct Layout {
     kind: Kind,
     blocks: u64,
     groups: u32,
     reserved_for_extents: u64,
+    max_links: u16,
 }
 
 enum Kind {
@@ -65,7 +70,8 @@ impl Layout {
     }
 
     fn new(sb: &Superblock, kind: Kind, reserved_for_extents: u64) -> Self {
-        Self { kind, blocks: sb.geometry.blocks, groups: sb.geometry.groups, reserved_for_extents }
+        let max_links = if sb.features.format_name() == "ext4" { LINKS_EXT4 } else { LINKS };
+        Self { kind, blocks: sb.geometry.blocks, groups: sb.geometry.groups, reserved_for_extents, max_links }
     }
 
     /// The native volume beneath; `None` for other formats. Its effects are in the methods of this type.
@@ -173,6 +179,11 @@ impl Layout {
     /// most 4 096.
     pub(crate) fn reserved_for_extents(&self) -> u64 {
         self.reserved_for_extents
+    }
+
+    /// Maximum number of names of a file, and of counted subdirectories.
+    pub(crate) fn max_links(&self) -> u16 {
+        self.max_links
     }
 
     /// Whether blocks for a purpose are allocated from the pool of free blocks.

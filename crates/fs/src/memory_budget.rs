@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// The memory in bytes that is assumed if the system does not report it.
 const UNKNOWN: u64 = 1 << 30;
 /// The time for which a result is cached.
-const LOOK: Duration = Duration::from_secs(2);
+const CACHE_TIME: Duration = Duration::from_secs(2);
 /// Minimum for delayed data without the limit of a control group.
 const LEAST_DELAYED: u64 = 64 << 20;
 /// Approximate bytes of an inode in memory, and the maximum and minimum number of cached inodes.
@@ -69,7 +69,7 @@ pub(crate) struct Budget {
 pub(crate) fn budget() -> Budget {
     static LAST: Mutex<Option<(Instant, Budget)>> = Mutex::new(None);
     let mut last = LAST.lock();
-    let fresh = last.filter(|(then, _)| then.elapsed() < LOOK);
+    let fresh = last.filter(|(then, _)| then.elapsed() < CACHE_TIME);
     last.insert(fresh.unwrap_or_else(|| (Instant::now(), divide(look())))).1
 }
 

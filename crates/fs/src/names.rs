@@ -23,10 +23,6 @@ use format::{Structure, Where, casefold};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Maximum number of names of a file, and of counted subdirectories: ext4's, and that of ext2 and ext3.
-const LINKS_EXT4: u16 = 65_000;
-const LINKS: u16 = 32_000;
-
 /// Metadata blocks that a new name may dirty: the leaf and each index block above it split, the map of the directory
 /// grows by a block for each, and two or three inodes change.
 const NAMING: usize = 40;
@@ -93,19 +89,15 @@ impl Names {
         Ok(())
     }
 
-    fn most_links(&self) -> u16 {
-        if self.sb.features.format_name() == "ext4" { LINKS_EXT4 } else { LINKS }
-    }
-
     /// The new link count of a directory after adding a subdirectory. With more than can be counted it is 1.
     fn with_subdirectory(&self, dir: &Inode) -> Result<u16> {
         let links = dir.raw().disk.i_links_count.get();
         let indexed = self.is_indexed(dir) && self.sb.features.compat.contains(Compat::DIR_INDEX);
         let uncounted = indexed && self.sb.features.ro_compat.contains(RoCompat::DIR_NLINK);
-        if uncounted && (links == 1 || links >= self.most_links()) {
+        if uncounted && (links == 1 || links >= self.layout.max_links()) {
             return Ok(1);
         }
-        if links >= self.most_links() {
+        if links >= self.layout.max_links() {
             return Err(Error::TooManyNames);
         }
         Ok(links + 1)
@@ -146,7 +138,7 @@ impl Names {
     }
 
     /// The error for an entry that only corruption can explain.
-    fn leads_back(dir: InodeNo) -> Error {
+    fn directory_loop(dir: InodeNo) -> Error {
         Error::corrupt(Structure::Directory, Where::Inode(dir), "an entry refers to its directory or an ancestor")
     }
 }

@@ -58,7 +58,7 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     let mut groups = Vec::new();
     for number in 0..superblock.layout.data_groups() {
         let want = plan.wanted_chunks().saturating_sub(chunks.len() as u64);
-        groups.push(then.as_it_was(&now, &mapped, &others, GroupNo(number), want, &mut chunks)?);
+        groups.push(then.group_of_snapshot(&now, &mapped, &others, GroupNo(number), want, &mut chunks)?);
     }
     let taken = chunks.len() as u64 * u64::from(CHUNK_BLOCKS);
     let blocks = then.changed_blocks(groups, taken)?;
@@ -68,7 +68,7 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
 impl Base {
     /// A data group of this volume, a snapshot, with the count of blocks pinned by the other snapshots; allocates up to
     /// `want` unused chunks.
-    fn as_it_was(
+    fn group_of_snapshot(
         &self,
         now: &Self,
         mapped: &Mapped,

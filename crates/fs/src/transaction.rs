@@ -50,7 +50,7 @@ impl Volume {
         let gate = self.gate_of_transactions()?;
         let id = gate.begin(time)?;
         let begun = {
-            let _charge = gate::in_charge();
+            let _charge = gate::transaction_guard();
             self.begin_in_transaction()
         };
         match begun {
@@ -77,7 +77,7 @@ impl Volume {
         if !gate.end(id, None) {
             return Err(over());
         }
-        let charge = gate::in_charge();
+        let charge = gate::transaction_guard();
         let broken = gate.lock().as_ref().and_then(|now| now.broken.clone());
         let placed = match broken {
             Some(broken) => Err(broken.error()),
@@ -85,7 +85,7 @@ impl Volume {
         };
         if let Err(e) = placed {
             drop(charge);
-            gate.go_on();
+            gate.cancel_end();
             self.roll_back(id, Broken::Ended(e.to_string()), notify)?;
             return Err(e);
         }
@@ -157,7 +157,7 @@ impl Transaction {
     }
 
     /// Permits only a rollback from now on: changing calls of members are refused with `why`.
-    pub fn doom(&self, why: &str) {
+    pub fn require_rollback(&self, why: &str) {
         let Some(gate) = self.volume.gate() else { return };
         if let Some(now) = gate.lock().as_mut().filter(|now| now.id == self.id) {
             now.broken.get_or_insert_with(|| Broken::Ended(why.to_owned()));
@@ -166,7 +166,7 @@ impl Transaction {
 
     /// The reason why it cannot be committed any more, or was rolled back.
     #[must_use]
-    pub fn trouble(&self) -> Option<Error> {
+    pub fn rollback_reason(&self) -> Option<Error> {
         let gate = self.volume.gate()?;
         let now = gate.lock().as_ref().filter(|now| now.id == self.id).and_then(|now| now.broken.clone());
         now.map(|broken| broken.error()).or_else(|| gate.undone_with(self.id))

@@ -202,7 +202,7 @@ impl Base {
 
     /// Whether a number being freed was in use before the current transaction began. A rollback may restore that use,
     /// so it must not be reused meanwhile: a member that cached the number would confuse the two files.
-    pub(crate) fn is_of_before(&self, number: InodeNo) -> bool {
+    pub(crate) fn predates_transaction(&self, number: InodeNo) -> bool {
         let mut is = false;
         if let Some(gate) = self.gate() {
             gate.record(|now| is = !now.made.contains(&number));

@@ -26,7 +26,7 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
 /// into the cache.
 const LEAST_BITMAPS: usize = 16;
 /// Maximum number of bytes of delayed data on a volume with a heartbeat, so that writing them does not delay it.
-const MOST_BETWEEN_SIGNS: usize = 64 << 20;
+const MOST_BETWEEN_HEARTBEATS: usize = 64 << 20;
 
 /// The reason why a volume with these features cannot be written; `None` if the features do not prevent it.
 #[must_use]
@@ -40,7 +40,7 @@ impl Maps {
     /// Begins writing to a volume whose journal, if it has one, is empty. The cache has `cache` bytes.
     pub(crate) fn start_writing(&mut self, mut options: WriteOptions, cache: usize) -> Result<()> {
         if self.sb.mmp_block().is_some() {
-            options.delayed_bytes = options.delayed_bytes.min(MOST_BETWEEN_SIGNS);
+            options.delayed_bytes = options.delayed_bytes.min(MOST_BETWEEN_HEARTBEATS);
         }
         let mode = self.mode_for(&options)?;
         let engine = mode.engine(self, &options)?;

@@ -51,7 +51,7 @@ struct Background {
 }
 
 /// The interval of memory checks while the volume is in use.
-const LOOK: Duration = Duration::from_secs(1);
+const MEMORY_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of memory checks after the last use of the volume: unneeded memory is found by the second one. Later the
 /// volume's memory does not change.
 const LOOKS: u32 = 3;
@@ -184,7 +184,7 @@ impl Volume {
 
     /// Adapts the use of memory, in the background thread, which has no lock: the available memory may have changed,
     /// and unneeded memory is freed.
-    fn look_after_memory(&self) {
+    fn adapt_memory_use(&self) {
         let budget = memory_budget::budget();
         self.follow_memory(budget);
         self.nodes.drop_idle();
@@ -281,8 +281,8 @@ fn work(volume: &Weak<Volume>, wakeup: &Wakeup) {
         if volume.tick(start.elapsed()).is_err() && volume.store.failure().is_some() {
             return;
         }
-        if looks > 0 && looked.elapsed() >= LOOK {
-            volume.look_after_memory();
+        if looks > 0 && looked.elapsed() >= MEMORY_INTERVAL {
+            volume.adapt_memory_use();
             (looked, looks) = (Instant::now(), looks - 1);
         }
         // work that is not possible now, as during a transaction, is not requested by each operation
@@ -292,7 +292,7 @@ fn work(volume: &Weak<Volume>, wakeup: &Wakeup) {
         }
         let now = start.elapsed();
         let next = if waits { Some(now) } else { volume.next_due(now) };
-        let look = (looks > 0).then(|| LOOK.saturating_sub(looked.elapsed()));
+        let look = (looks > 0).then(|| MEMORY_INTERVAL.saturating_sub(looked.elapsed()));
         due = next.map(|next| next.saturating_sub(now)).into_iter().chain(look).min();
     }
 }

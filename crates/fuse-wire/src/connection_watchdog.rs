@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The interval between checks whether the server has ended.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The process name: different from the server's, so that a user who kills all servers by name spares the watchdog.
 const NAME: &str = "fuse-watchdog";
 
@@ -76,8 +76,8 @@ pub fn watchdog(server: i32, device: u32) -> io::Result<()> {
     let _ = std::fs::write("/proc/self/comm", NAME);
     // opened before waiting: a later connection with the same number is another file
     let mut control = control(device)?;
-    while lives(server) {
-        std::thread::sleep(LOOK);
+    while is_responding(server) {
+        std::thread::sleep(POLL_INTERVAL);
     }
     control.write_all(b"1")
 }
@@ -96,7 +96,7 @@ fn control(device: u32) -> io::Result<File> {
 
 /// Whether the parent still answers requests. A parent whose first thread has ended is dead, even while other threads
 /// of it remain.
-fn lives(server: i32) -> bool {
+fn is_responding(server: i32) -> bool {
     if getppid().is_none_or(|parent| parent.as_raw_nonzero().get() != server) {
         return false;
     }

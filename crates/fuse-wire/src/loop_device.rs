@@ -24,7 +24,7 @@ pub(crate) struct LoopDevice {
 }
 
 /// The reason why this system has no loop devices for this process at all, as in a container.
-pub(crate) fn none_here() -> Option<String> {
+pub(crate) fn unavailable_reason() -> Option<String> {
     let e = File::options().read(true).write(true).open(CONTROL).err()?;
     Some(format!("{CONTROL}: {}", io::Error::from(Errno::from_io_error(&e)?)))
 }

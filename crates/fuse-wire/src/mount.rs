@@ -295,7 +295,7 @@ fn attach_directly(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd, 
 /// Mounts a loop device on the volume. Returns the reason where no process like this one can do that on this system.
 fn attach_on_device(volume: &Path, dir: &Path, flags: MountFlags, data: &CStr) -> io::Result<Option<String>> {
     // removed with the mount
-    let device = match (LoopDevice::on(volume), loop_device::none_here()) {
+    let device = match (LoopDevice::on(volume), loop_device::unavailable_reason()) {
         (Ok(device), _) => device,
         (Err(_), Some(why)) => return Ok(Some(why)),
         (Err(e), None) => {
@@ -462,37 +462,37 @@ fn without_program(said: &str) -> &str {
 /// unmounted, but some of the written data did not reach the device.
 pub fn unmount(dir: &Path) -> Result<()> {
     unmount_and_wait(dir).map_err(|gone| match gone {
-        Gone::Not(source) => Error::Unmount { dir: dir.to_owned(), source },
-        Gone::WithLoss(why) => Error::Finish(why),
+        UnmountError::Failed(source) => Error::Unmount { dir: dir.to_owned(), source },
+        UnmountError::WithLoss(why) => Error::Finish(why),
     })
 }
 
 /// The error of an unmount.
-enum Gone {
+enum UnmountError {
     /// It is still mounted, or its server process has not ended.
-    Not(io::Error),
+    Failed(io::Error),
     /// It is unmounted, but some of the written data did not reach the device.
     WithLoss(io::Error),
 }
 
-fn unmount_and_wait(dir: &Path) -> Result<(), Gone> {
-    let dir = resolve(dir).map_err(Gone::Not)?;
-    let device = is_ours(&dir).map_err(Gone::Not)?.device;
+fn unmount_and_wait(dir: &Path) -> Result<(), UnmountError> {
+    let dir = resolve(dir).map_err(UnmountError::Failed)?;
+    let device = is_ours(&dir).map_err(UnmountError::Failed)?.device;
     // unknown where the server has ended, or where this user has no access
     let server = server_of(&dir).and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
     let synced = if server.is_some() { all_synced(&dir) } else { Ok(()) };
-    detach(&dir, false).map_err(Gone::Not)?;
+    detach(&dir, false).map_err(UnmountError::Failed)?;
     if let Some(place) = places_of(device).unwrap_or_default().first() {
-        synced.map_err(Gone::WithLoss)?;
+        synced.map_err(UnmountError::WithLoss)?;
         let still = format!("it was unmounted there, but is mounted on {} as well: unmount that, too", place.display());
-        return Err(Gone::Not(io::Error::new(io::ErrorKind::ResourceBusy, still)));
+        return Err(UnmountError::Failed(io::Error::new(io::ErrorKind::ResourceBusy, still)));
     }
     if let Some((pid, server)) = server
         && pid.as_raw_nonzero().get().cast_unsigned() != std::process::id()
     {
-        wait_for(pid, &server).map_err(Gone::Not)?;
+        wait_for(pid, &server).map_err(UnmountError::Failed)?;
     }
-    synced.map_err(Gone::WithLoss)
+    synced.map_err(UnmountError::WithLoss)
 }
 
 /// Makes all changes durable and returns the error where that failed, which umount(2) does not report.

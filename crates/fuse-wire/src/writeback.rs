@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 /// reports no pending request.
 const QUIET: Duration = Duration::from_millis(50);
 /// The time without a write after which all have arrived in any case.
-const CERTAIN: Duration = Duration::from_secs(1);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The maximum time to wait for such a pause, and for a period in which no page write fails: a program may write all
 /// the time.
 const LONGEST: Duration = Duration::from_secs(5);
 /// The maximum time to wait for writeback at the end of a session: an init system kills after 90 seconds by default.
 const AT_THE_END: Duration = Duration::from_secs(60);
 /// The interval between checks whether `sync` has ended, where a time limit applies.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The state of writeback from the kernel's pages. A session has one, so that all waiters count the same requests.
 #[derive(Default)]
@@ -150,7 +150,7 @@ impl Writeback {
         loop {
             let quiet = quiet_since.elapsed();
             // a slow server may not have read some of the requests yet, and some requests wait for long
-            if quiet >= QUIET && (quiet >= CERTAIN || self.nothing_waits()) {
+            if quiet >= QUIET && (quiet >= ARRIVAL_TIMEOUT || self.nothing_waits()) {
                 return true;
             }
             if !goes_on() {
@@ -189,7 +189,7 @@ fn sync(place: &Path, end: Option<Instant>) -> Result<Output, WritebackError> {
             let _ = child.kill();
             return Err(WritebackError::Write("the device is too slow: sync has not ended in time".to_owned()));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     child.wait_with_output().map_err(cannot)
 }

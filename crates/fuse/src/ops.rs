@@ -211,7 +211,7 @@ impl Filesystem for Ops {
     fn prepare(&self, request: &Request<'_>) -> Answer<()> {
         match request.operation {
             Operation::Rename { name, to, new_name, flags } if flags & (RENAME_EXCHANGE | RENAME_NOREPLACE) == 0 => {
-                self.hand_over_before_replacing((request.node, name), (to, new_name))
+                self.write_back_before_replacing((request.node, name), (to, new_name))
             }
             _ => Ok(()),
         }
@@ -320,7 +320,7 @@ impl Ops {
 
     fn answer_to(&self, caller: &Caller, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let node = request.node;
-        if self.only.is_some() && !self.may_ask(caller, &request.operation) {
+        if self.only.is_some() && !self.is_permitted(caller, &request.operation) {
             return Err(Errno::ACCESS);
         }
         match request.operation {
@@ -448,7 +448,7 @@ impl Ops {
     }
 
     /// Whether the caller may send a request: one about an open file is permitted to the user who opened it.
-    fn may_ask(&self, caller: &Caller, operation: &Operation<'_>) -> bool {
+    fn is_permitted(&self, caller: &Caller, operation: &Operation<'_>) -> bool {
         let on_open_file = matches!(
             operation,
             Operation::Read { .. }

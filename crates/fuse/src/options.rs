@@ -243,7 +243,7 @@ pub(crate) fn split_options<S: AsRef<str>>(lists: &[S]) -> Vec<String> {
 }
 
 /// Whether an option is accepted and has no effect.
-pub(crate) fn means_nothing_here(option: &str) -> bool {
+pub(crate) fn is_ignored(option: &str) -> bool {
     matches!(meaning(option), Some(Meaning::Same | Meaning::NoEffect))
 }
 

@@ -4,7 +4,7 @@
 //! run the set-user-id programs of the user who created its volume.
 
 use crate::ops::ACCESS;
-use crate::options::{MountOptions, means_nothing_here, split_options};
+use crate::options::{MountOptions, is_ignored, split_options};
 use crate::{Error, Result};
 use fuse_wire::{MountInfo, SYNC, is_ours, mounted_on, resolve};
 use rustix::io::Errno;
@@ -88,11 +88,11 @@ fn changed<S: AsRef<str>>(lists: &[S], mounted: &MountInfo, repeats: bool) -> Re
             flags.set(*flag, *set);
             continue;
         }
-        let as_it_is = match FIXED.iter().find(|row| row.0 == word) {
+        let is_unchanged = match FIXED.iter().find(|row| row.0 == word) {
             Some((_, flag, set)) => mounted.flags.contains(*flag) == *set,
-            None => repeats || means_nothing_here(word),
+            None => repeats || is_ignored(word),
         };
-        if !as_it_is && word != "remount" {
+        if !is_unchanged && word != "remount" {
             return Err(Error::Option(format!(
                 "`{word}` cannot be changed while the volume is mounted: unmount it first"
             )));

@@ -38,11 +38,11 @@ pub(crate) const DIRECTORY: &[u8] = b".extant";
 /// The name of the directory of snapshots in it.
 pub(crate) const LIST: &[u8] = b"snapshots";
 /// The node of the directory `.extant`.
-const HIDDEN: u64 = MADE_UP << 32 | 1;
+const HIDDEN: u64 = VIRTUAL << 32 | 1;
 /// The node of `.extant/snapshots`.
-const SNAPSHOTS: u64 = MADE_UP << 32 | 2;
+const SNAPSHOTS: u64 = VIRTUAL << 32 | 2;
 /// The upper 32 bits of the nodes of virtual directories.
-const MADE_UP: u64 = 0xFFFF_FFFF;
+const VIRTUAL: u64 = 0xFFFF_FFFF;
 /// The size of the metadata cache of each open snapshot, in bytes.
 const CACHE: usize = 16 << 20;
 /// Extended attributes of a snapshot's root that are not stored on the volume: the generation, the time of creation in
@@ -74,7 +74,7 @@ impl Filesystem for WithSnapshots {
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         match request.node >> 32 {
             0 => self.answer_live(request, reply),
-            MADE_UP => self.answer_made_up(request, reply),
+            VIRTUAL => self.answer_virtual(request, reply),
             number => self.answer_of_snapshot(number, request, reply),
         }
     }
@@ -82,7 +82,7 @@ impl Filesystem for WithSnapshots {
     fn forget(&self, node: u64, lookups: u64) {
         match node >> 32 {
             0 => self.live.forget(node, lookups),
-            MADE_UP => {}
+            VIRTUAL => {}
             // virtual directories have no lookup count
             number => self.views.forget(number, node as u32),
         }
@@ -191,9 +191,9 @@ impl WithSnapshots {
     fn answer_live(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let at_root = request.node == ROOT;
         match request.operation {
-            Operation::Lookup { name: DIRECTORY } if at_root => reply.entry(&self.made_up(HIDDEN)),
+            Operation::Lookup { name: DIRECTORY } if at_root => reply.entry(&self.virtual_entry(HIDDEN)),
             Operation::SetXattr { name, value, .. } if at_root && name == ROLLBACK.as_bytes() => {
-                self.go_back_to(value, &request.caller)
+                self.schedule_rollback(value, &request.caller)
             }
             // our name cannot be renamed or replaced, and files cannot be moved here
             Operation::Rename { name: DIRECTORY, .. } | Operation::RmDir { name: DIRECTORY } if at_root => {
@@ -211,14 +211,14 @@ impl WithSnapshots {
         }
     }
 
-    fn answer_made_up(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+    fn answer_virtual(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let node = request.node;
         if node != HIDDEN && node != SNAPSHOTS {
             return Err(Errno::STALE);
         }
         match request.operation {
-            Operation::Lookup { name: b"." } => reply.entry(&self.made_up(node)),
-            Operation::Lookup { name: LIST } if node == HIDDEN => reply.entry(&self.made_up(SNAPSHOTS)),
+            Operation::Lookup { name: b"." } => reply.entry(&self.virtual_entry(node)),
+            Operation::Lookup { name: LIST } if node == HIDDEN => reply.entry(&self.virtual_entry(SNAPSHOTS)),
             Operation::Lookup { name } if node == SNAPSHOTS => {
                 let number = self.numbered(name)?;
                 match number.map(|number| self.root(number)).transpose() {
@@ -229,7 +229,7 @@ impl WithSnapshots {
                 }
             }
             Operation::Lookup { .. } => reply.entry(&nothing(0)),
-            Operation::GetAttr => reply.attr(&self.made_up(node).attr, 0),
+            Operation::GetAttr => reply.attr(&self.virtual_entry(node).attr, 0),
             Operation::OpenDir => self.live.answer(request, reply),
             Operation::ReadDir { cookie, size, plus } => {
                 reply.limit(size);
@@ -244,7 +244,7 @@ impl WithSnapshots {
             Operation::RmDir { name } if node == SNAPSHOTS => self.delete(name, &request.caller),
             // the root of the volume may belong to another user
             Operation::SetXattr { name, value, .. } if node == SNAPSHOTS && name == ROLLBACK.as_bytes() => {
-                self.go_back_to(value, &request.caller)
+                self.schedule_rollback(value, &request.caller)
             }
             Operation::GetXattr { name, size } if node == SNAPSHOTS && name == ROLLBACK.as_bytes() => {
                 reply.value(size, self.back_to.lock().as_deref().ok_or(Errno::NODATA)?)
@@ -269,7 +269,7 @@ impl WithSnapshots {
     }
 
     /// Sets the snapshot to which the volume is rolled back at unmount; none where `name` is empty.
-    fn go_back_to(&self, name: &[u8], caller: &Caller) -> Answer<()> {
+    fn schedule_rollback(&self, name: &[u8], caller: &Caller) -> Answer<()> {
         self.may_change(caller)?;
         if !self.live.volume.is_writable() {
             return Err(Errno::ROFS);
@@ -350,7 +350,7 @@ impl WithSnapshots {
 
     /// The entry of a virtual directory. It belongs to the user who mounted the volume: the kernel checks its mode to
     /// decide who may take snapshots.
-    fn made_up(&self, node: u64) -> Entry {
+    fn virtual_entry(&self, node: u64) -> Entry {
         let mode = match self.options.snapshots {
             SnapshotFolder::Owner => 0o040_700,
             SnapshotFolder::All => 0o040_755,

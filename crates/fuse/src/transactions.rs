@@ -56,11 +56,11 @@ const PREFIX: &[u8] = b"extant.txn.";
 /// The maximum duration of a transaction, in seconds.
 const LONGEST: u64 = 24 * 3600;
 /// The interval between checks whether a transaction is over.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// The interval at which a waiting request checks whether it must be answered.
 const WAIT: Duration = Duration::from_millis(50);
 /// The same for requests that wait without access to the volume.
-const NAP: Duration = Duration::from_millis(20);
+const NO_ACCESS_INTERVAL: Duration = Duration::from_millis(20);
 /// The maximum time that an unmount waits for a commit in progress; after the commit the kernel's pages belong to no
 /// transaction.
 const COMMITTING: Duration = Duration::from_secs(10);
@@ -86,8 +86,8 @@ struct Shared {
     answering: AtomicUsize,
     answered: AtomicU64,
     /// The members of transactions that were rolled back.
-    doomed: Mutex<Vec<Arc<Members>>>,
-    any_doomed: AtomicBool,
+    rolled_back: Mutex<Vec<Arc<Members>>>,
+    any_rolled_back: AtomicBool,
     /// The files whose pages were rolled back.
     lost: Losses,
 }
@@ -137,24 +137,24 @@ enum Command {
 
 /// The effect of a request on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum Effect {
     Changes,
-    Looks,
+    Reads,
     Syncs,
     /// The request itself determines whether it has to wait.
-    Else,
+    Other,
 }
 
-fn manner(operation: &Operation<'_>) -> Manner {
+fn effect(operation: &Operation<'_>) -> Effect {
     match operation {
-        _ if operation.changes() => Manner::Changes,
-        Operation::Fsync { .. } | Operation::SyncFs => Manner::Syncs,
+        _ if operation.changes() => Effect::Changes,
+        Operation::Fsync { .. } | Operation::SyncFs => Effect::Syncs,
         Operation::FsyncDir { .. }
         | Operation::Destroy
         | Operation::Release
         | Operation::ReleaseDir
-        | Operation::Flush => Manner::Else,
-        _ => Manner::Looks,
+        | Operation::Flush => Effect::Other,
+        _ => Effect::Reads,
     }
 }
 
@@ -225,8 +225,8 @@ impl Shared {
     }
 
     /// Whether a task was a member of a transaction that was rolled back.
-    fn is_doomed(&self, task: u32) -> bool {
-        self.any_doomed.load(Ordering::Acquire) && self.doomed.lock().iter().any(|members| members.has(task))
+    fn was_rolled_back(&self, task: u32) -> bool {
+        self.any_rolled_back.load(Ordering::Acquire) && self.rolled_back.lock().iter().any(|members| members.has(task))
     }
 
     /// Whether a process that is not a member has to wait for an fsync.
@@ -252,7 +252,7 @@ impl Shared {
     fn wait_for(&self, running: &Arc<Running>, request: &Request<'_>) -> Answer<()> {
         let waited = self.begin_waiting(request, false);
         while self.is_current(running) && !running.is_over() && waited.goes_on()? {
-            std::thread::sleep(NAP);
+            std::thread::sleep(NO_ACCESS_INTERVAL);
         }
         Ok(())
     }
@@ -269,8 +269,8 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             waiting: Waiting::default(),
             answering: AtomicUsize::new(0),
             answered: AtomicU64::new(0),
-            doomed: Mutex::default(),
-            any_doomed: AtomicBool::new(false),
+            rolled_back: Mutex::default(),
+            any_rolled_back: AtomicBool::new(false),
             lost: Losses::default(),
         };
         Self { inner: Arc::new(inner), shared: Arc::new(shared), mounted_on, writeback }
@@ -299,9 +299,9 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             ending::commit(&inner, &self.shared, &running)
         } else {
             // the caller is not aware of this error yet
-            let trouble = running.transaction.trouble();
+            let rollback_reason = running.transaction.rollback_reason();
             let outcome = ending::roll_back(&inner, &self.shared, &running, "it was rolled back");
-            outcome.and(trouble.map_or(Ok(()), Err))
+            outcome.and(rollback_reason.map_or(Ok(()), Err))
         };
         self.shared.clear();
         // a process that sees the end can unmount the volume
@@ -321,7 +321,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if self.shared.running().is_some_and(|running| running.members.has(client)) {
             return Ok("this process is in a transaction on the volume already; transactions cannot be nested".into());
         }
-        if self.shared.is_doomed(client) {
+        if self.shared.was_rolled_back(client) {
             return Err(Errno::CANCELED);
         }
         let mut current = self.shared.current.lock();
@@ -403,7 +403,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                 let waited = waited.take().filter(|_: &waiting::WaitGuard<'_>| member.is_none());
                 again |= waited.as_ref().is_some_and(|waited| waited.again);
                 if member.is_none() {
-                    if shared.is_doomed(task) {
+                    if shared.was_rolled_back(task) {
                         return Err(Errno::CANCELED);
                     }
                     again |= shared.waiting.leaves(request);
@@ -429,7 +429,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                     let why = io::Error::from(e);
                     running
                         .transaction
-                        .doom(&format!("data stored through a shared mapping could not be written: {why}"));
+                        .require_rollback(&format!("data stored through a shared mapping could not be written: {why}"));
                 }
                 return outcome;
             }
@@ -473,7 +473,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         };
         let running = shared.running();
         let member = running.as_ref().filter(|running| running.includes(request));
-        if member.is_none() && shared.is_doomed(request.caller.pid) {
+        if member.is_none() && shared.was_rolled_back(request.caller.pid) {
             return Err(Errno::CANCELED);
         }
         if let Some(running) = running.as_ref().filter(|running| shared.blocks_sync(running, request)) {
@@ -507,17 +507,17 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
             return true;
         }
         let running = self.shared.running();
-        match manner(&request.operation) {
-            Manner::Changes => {
+        match effect(&request.operation) {
+            Effect::Changes => {
                 let member = running.as_ref().filter(|running| running.includes(request));
                 let _inside = member.map(|running| running.transaction.enter());
                 self.shared.volume.would_wait()
             }
-            Manner::Looks => running.is_some_and(|running| {
+            Effect::Reads => running.is_some_and(|running| {
                 self.shared.waiting.is_back(request) && !running.is_over() && !running.includes(request)
             }),
-            Manner::Syncs => running.is_some_and(|running| self.shared.blocks_sync(&running, request)),
-            Manner::Else => false,
+            Effect::Syncs => running.is_some_and(|running| self.shared.blocks_sync(&running, request)),
+            Effect::Other => false,
         }
     }
 
@@ -532,12 +532,12 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
                 _ => reply.value(size, self.command(&command, &request.caller)?.as_bytes()),
             };
         }
-        match manner(&request.operation) {
-            Manner::Changes => self.change(request, reply),
-            Manner::Looks => self.look(request, reply),
-            Manner::Syncs => self.sync(request, reply),
-            Manner::Else if matches!(request.operation, Operation::Destroy) => self.finish().map_err(|_| Errno::IO),
-            Manner::Else => {
+        match effect(&request.operation) {
+            Effect::Changes => self.change(request, reply),
+            Effect::Reads => self.look(request, reply),
+            Effect::Syncs => self.sync(request, reply),
+            Effect::Other if matches!(request.operation, Operation::Destroy) => self.finish().map_err(|_| Errno::IO),
+            Effect::Other => {
                 let running = self.shared.running();
                 let member = running.as_ref().filter(|running| running.includes(request));
                 let _inside = member.map(|running| running.transaction.enter());
@@ -567,7 +567,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
         let over = running.is_none_or(|running| {
             let end = Instant::now() + COMMITTING;
             while running.committing.load(Ordering::SeqCst) && !running.is_over() && Instant::now() < end {
-                std::thread::sleep(NAP);
+                std::thread::sleep(NO_ACCESS_INTERVAL);
             }
             running.is_over()
         });

@@ -398,7 +398,7 @@ impl<D: BlockDevice> Kero<D> {
             let cost = state.open.cost(&self.layout);
             state.ensure_space(&self.device, cost)?;
         }
-        state.write_down(&self.device, true)?;
+        state.write_pending(&self.device, true)?;
         drop(state);
         let flushed = self.device.flush().map_err(Error::from);
         let mut state = self.exclusive();
@@ -411,7 +411,7 @@ impl<D: BlockDevice> Kero<D> {
     }
 
     /// Writes pending changes to the log if there are many, and ends the group if they would not fit.
-    fn relieve(&self) -> Result<()> {
+    fn limit_pending(&self) -> Result<()> {
         if !self.shared().is_heavy() {
             return Ok(());
         }
@@ -430,7 +430,7 @@ impl<D: BlockDevice> Kero<D> {
             // and as much more as one step may add before the next check
             state.ensure_space(&self.device, limit + limit / 2)?;
         }
-        state.write_down(&self.device, false)
+        state.write_pending(&self.device, false)
     }
 
     /// Moves up to `budget` blocks of 4 KiB home, or appends hot ones again; these changes become durable with the next
@@ -444,7 +444,7 @@ impl<D: BlockDevice> Kero<D> {
         if state.open.written > 0 {
             return Ok(0);
         }
-        state.go_home(&self.device, budget)
+        state.move_home(&self.device, budget)
     }
 
     /// Whether a group is open that [`Kero::tick`] would end. `false` after a failure that ended writing.
@@ -490,13 +490,13 @@ impl<D: BlockDevice> Kero<D> {
                 let landed = *self.landed.lock();
                 match self.put_step(at, part, fresh)? {
                     Step::Done => break,
-                    Step::Heavy => self.relieve()?,
+                    Step::Heavy => self.limit_pending()?,
                     Step::InFlight => {
                         self.landing.wait_while(&mut self.landed.lock(), |now| *now == landed);
                     }
                 }
             }
-            self.relieve()?;
+            self.limit_pending()?;
             (at, rest) = (at + len as u64, later);
         }
         Ok(())
@@ -518,7 +518,7 @@ impl<D: BlockDevice> Kero<D> {
             state.stats.written_bytes += data.len() as u64;
             for (address, within, part) in blocks_of(offset, data) {
                 if part.len() as u64 == BLOCK {
-                    if state.goes_in_place(address, fresh) {
+                    if state.is_written_in_place(address, fresh) {
                         state.settle_once(&self.device)?;
                         state.in_flight.insert(address);
                         in_place.push((address, part));
@@ -698,7 +698,7 @@ impl<D: BlockDevice> Kero<D> {
                 }
             }
         }
-        self.relieve()
+        self.limit_pending()
     }
 }
 

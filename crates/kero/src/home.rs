@@ -162,12 +162,12 @@ impl State {
     /// Moves up to `budget` cold blocks home, and appends hot ones to the open group again, from segments that the head
     /// reaches within half a lap. Returns the number of blocks. No record of the open group may be written, and all
     /// groups must be durable.
-    pub(crate) fn go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
-        let done = self.try_go_home(device, budget);
+    pub(crate) fn move_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
+        let done = self.try_move_home(device, budget);
         self.fail(done)
     }
 
-    fn try_go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
+    fn try_move_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
         self.write_deferred_home(device)?;
         self.settle(device)?;
         // the open group must not exceed its limit
@@ -209,7 +209,7 @@ impl State {
         let repeated = self.read_slots(device, &hot)?;
         self.stats.again_bytes += repeated.len() as u64 * BLOCK;
         self.open.blocks.extend(repeated);
-        self.went_home();
+        self.record_moved_home();
         Ok(cold.len() + hot.len())
     }
 

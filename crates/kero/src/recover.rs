@@ -74,7 +74,7 @@ impl Unproved {
     ) -> Result<Superblock> {
         let walk = Walk { device, layout, uuid, mutant, ahead: RefCell::default() };
         let (index, superblock) = self.superblock;
-        superblock.still_stands(device, index)?;
+        superblock.verify_unchanged(device, index)?;
         let (at, number) = self.end;
         if let (Some((group, _)), _) = walk.group(at, number)?
             && (!self.refused || walk.verify(&group)?)
@@ -107,7 +107,7 @@ impl Superblock {
     ///
     /// # Errors
     /// Those of the device, and [`Error::Taken`] if it does not.
-    pub(crate) fn still_stands(&self, device: &dyn BlockDevice, index: usize) -> Result<()> {
+    pub(crate) fn verify_unchanged(&self, device: &dyn BlockDevice, index: usize) -> Result<()> {
         let offset = self.place(index);
         let mut bytes = vec![0; BLOCK as usize];
         device.read(offset, &mut bytes)?;

@@ -38,7 +38,7 @@ const MOST_PENDING: u32 = 4096;
 /// The maximum number of runs of a group written home: opening reads those of the last group, with a seek each.
 pub(crate) const MOST_SCATTERED: u32 = 256;
 /// The number of blocks of the log between checkpoints with which opening takes about a second on a disk: 64 MiB.
-const SOON: u32 = 16_384;
+const QUICK_OPEN_BLOCKS: u32 = 16_384;
 
 /// The maximum number of MiB in [`State::unwritten`].
 const MOST_UNWRITTEN: usize = 1 << 16;
@@ -161,7 +161,7 @@ impl State {
     }
 
     /// Whether a whole block is written home immediately.
-    pub(crate) fn goes_in_place(&self, address: u32, fresh: bool) -> bool {
+    pub(crate) fn is_written_in_place(&self, address: u32, fresh: bool) -> bool {
         let blank = self.is_blank(address);
         let cold = self.mutant == Mutant::ColdInPlace && self.table.get(address).is_none();
         (fresh || blank || cold)
@@ -188,7 +188,7 @@ impl State {
 
     /// Records that blocks moved home in the open group. This does not delay the writes of callers: the quiet time is
     /// one without writes by callers.
-    pub(crate) fn went_home(&mut self) {
+    pub(crate) fn record_moved_home(&mut self) {
         if self.open.begun.is_none() {
             self.changed();
         }
@@ -327,7 +327,7 @@ impl State {
 
     /// Writes the pending changes of the open group to the log; `last` ends it. A flush has to follow, then
     /// [`State::durable`].
-    pub(crate) fn write_down(&mut self, device: &dyn BlockDevice, last: bool) -> Result<()> {
+    pub(crate) fn write_pending(&mut self, device: &dyn BlockDevice, last: bool) -> Result<()> {
         let mut open = std::mem::take(&mut self.open);
         let mut meta = open.entries();
         let payload: Vec<(Entry, &[u8])> = open
@@ -337,14 +337,14 @@ impl State {
                 (Entry::Block { address: *address, checksum: crc32c::crc32c(bytes) }, bytes.as_ref())
             })
             .collect();
-        let unsaid = self.unsaid(&mut meta);
+        let unrecorded = self.remove_unrecorded(&mut meta);
         let head = self.ring.head;
         let done = self.emit(device, &meta, &payload, (last, false));
         if let Err(error) = done {
             self.open = open;
             return self.fail(Err(error));
         }
-        unsaid.iter().for_each(|entry| self.apply(entry, 0));
+        unrecorded.iter().for_each(|entry| self.apply(entry, 0));
         let written = (self.ring.head + self.layout.log - head) % self.layout.log;
         open.homes.keys().for_each(|address| open.written_homes.insert(*address));
         open.discards.iter().for_each(|(first, end)| open.written_discards.insert_run(first, end));
@@ -368,16 +368,16 @@ impl State {
     }
 
     /// Removes the entries that a mutant does not record.
-    fn unsaid(&self, meta: &mut Vec<Entry>) -> Vec<Entry> {
+    fn remove_unrecorded(&self, meta: &mut Vec<Entry>) -> Vec<Entry> {
         let mutant = self.mutant;
         let left_out = move |entry: &Entry| match mutant {
             Mutant::HomeUnrecorded => matches!(entry, Entry::Home { .. }),
             Mutant::DiscardUnrecorded => matches!(entry, Entry::Discard { .. }),
             _ => false,
         };
-        let unsaid = meta.iter().copied().filter(left_out).collect();
+        let unrecorded = meta.iter().copied().filter(left_out).collect();
         meta.retain(|entry| !left_out(entry));
-        unsaid
+        unrecorded
     }
 
     /// Runs before all changes: checks whether another instance writes to the device; before the first change makes the
@@ -397,7 +397,7 @@ impl State {
                 device.flush()?;
             }
             None if self.mutant == Mutant::Unlooked => {}
-            None => superblock.still_stands(device, index)?,
+            None => superblock.verify_unchanged(device, index)?,
         }
         self.unproved = None;
         self.make_void(device)
@@ -495,7 +495,7 @@ impl State {
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         let (since, log) = (self.ring.since, self.layout.log);
         let blocks = (8 * u64::from(self.table.mapped()) + u64::from(self.layout.mibs()) / 8) / BLOCK + 2;
-        since >= log / 8 || since >= SOON && u64::from(since) >= 32 * blocks
+        since >= log / 8 || since >= QUICK_OPEN_BLOCKS && u64::from(since) >= 32 * blocks
     }
 
     /// Writes a checkpoint and a superblock that names it; all groups must be durable, and no record of the open one

@@ -41,7 +41,7 @@ pub struct Policy {
 }
 
 /// Flexible groups of at least this many groups place no files in their first group, which contains the metadata.
-const SPACIOUS: u32 = 4;
+const MIN_LARGE_FLEX: u32 = 4;
 
 /// The totals of several groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,13 +69,13 @@ impl Policy {
         self.flex.max(1)
     }
 
-    fn mates(&self, unit: u32, groups: u32) -> Range<u32> {
+    fn groups_of_unit(&self, unit: u32, groups: u32) -> Range<u32> {
         let first = unit.saturating_mul(self.flex());
         first.min(groups)..first.saturating_add(self.flex()).min(groups)
     }
 
     fn sum(&self, totals: &dyn Totals, unit: u32) -> Sum {
-        self.mates(unit, totals.groups()).map(|g| totals.of(g)).collect()
+        self.groups_of_unit(unit, totals.groups()).map(|g| totals.of(g)).collect()
     }
 
     /// The group for the inode of a new directory; `top` if it should be apart from its parent. `None` if no group has
@@ -103,7 +103,7 @@ impl Policy {
             })
         };
         let found = found.or_else(|| order().find(|&unit| self.sum(totals, unit).inodes >= mean_inodes.max(1)))?;
-        self.mates(found, totals.groups()).find(|&group| totals.of(group).inodes > 0)
+        self.groups_of_unit(found, totals.groups()).find(|&group| totals.of(group).inodes > 0)
     }
 
     /// The group for the inode of a new file of a directory in group `parent`. `None` if no group has a free inode.
@@ -115,8 +115,8 @@ impl Policy {
             let totals = totals.of(*group);
             totals.inodes > 0 && totals.blocks > 0
         };
-        let mates = self.mates(parent / self.flex(), groups);
-        let near = (parent..mates.end).chain(mates.start..parent);
+        let siblings = self.groups_of_unit(parent / self.flex(), groups);
+        let near = (parent..siblings.end).chain(siblings.start..parent);
         // then in doubling steps, so that the files of full groups do not all fill the same next one
         let hops = (0..32).scan(parent, |at, n| {
             *at = ((u64::from(*at) + (1 << n)) % u64::from(groups.max(1))) as u32;
@@ -130,7 +130,7 @@ impl Policy {
     /// The group in which the first block of an inode should be.
     #[must_use]
     pub fn content(&self, groups: u32, inode_group: u32, is_file: bool) -> u32 {
-        if self.flex() < SPACIOUS {
+        if self.flex() < MIN_LARGE_FLEX {
             return inode_group;
         }
         let first = inode_group - inode_group % self.flex();

@@ -201,7 +201,7 @@ impl BlockCache {
     }
 
     /// Records the previous content of blocks from now on, for [`BlockWrite::before`].
-    pub(crate) fn want_before(&self) {
+    pub(crate) fn record_previous(&self) {
         self.wants_before.store(true, Ordering::Relaxed);
     }
 

@@ -228,7 +228,7 @@ impl Store {
         let dirty_limits = engine.space().map_or(DirtyLimits::ANY, |space| space.limits());
         let limits = engine.engine().limits();
         if limits.wants_change_records {
-            self.cache.want_before();
+            self.cache.record_previous();
         }
         // the credits of the close stay announced as long as the volume is open
         let credits = hooks.closing_credits().min(limits.dirty_blocks / 4);

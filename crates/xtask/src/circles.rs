@@ -158,10 +158,10 @@ fn child(module: &Module, name: &str) -> Module {
 }
 
 impl File {
-    fn bring_in(&mut self, tree: &syn::UseTree, before: &[String], only_named: bool) {
+    fn import(&mut self, tree: &syn::UseTree, before: &[String], only_named: bool) {
         let with = |name: &syn::Ident| before.iter().cloned().chain([name.to_string()]).collect::<Vec<_>>();
         match tree {
-            syn::UseTree::Path(path) => self.bring_in(&path.tree, &with(&path.ident), only_named),
+            syn::UseTree::Path(path) => self.import(&path.tree, &with(&path.ident), only_named),
             syn::UseTree::Name(name) if name.ident == "self" => {
                 if let Some(last) = before.last() {
                     self.uses.insert(last.clone(), (before.to_vec(), only_named));
@@ -174,14 +174,14 @@ impl File {
                 self.uses.insert(rename.rename.to_string(), (with(&rename.ident), only_named));
             }
             syn::UseTree::Glob(_) => self.globs.push(before.to_vec()),
-            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.bring_in(tree, before, only_named)),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree, before, only_named)),
         }
     }
 }
 
 impl<'a> Visit<'a> for File {
     fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
-        self.bring_in(&item.tree, &[], !matches!(item.vis, syn::Visibility::Inherited));
+        self.import(&item.tree, &[], !matches!(item.vis, syn::Visibility::Inherited));
     }
 
     fn visit_path(&mut self, path: &'a syn::Path) {

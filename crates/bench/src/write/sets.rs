@@ -33,7 +33,7 @@ pub(crate) trait Target {
     fn written(&mut self) -> Option<Written>;
 
     /// Remounts the volume with empty caches.
-    fn cool(&mut self) -> Result<()>;
+    fn remount(&mut self) -> Result<()>;
 }
 
 /// A set of operations.
@@ -281,14 +281,14 @@ fn data(target: &mut dyn Target, bytes: u64, reads: u64, writes: u64) -> Result<
         }
         Ok(bytes)
     })?;
-    target.cool()?;
+    target.remount()?;
     let read = timed(target, "sequential read, cold", "bytes", |ops| {
         for at in (0..bytes).step_by(PIECE) {
             ops.read_at(FILE, at, &mut piece)?;
         }
         Ok(bytes)
     })?;
-    target.cool()?;
+    target.remount()?;
     let scattered = timed(target, "4 KiB random read, cold", "reads", |ops| {
         (0..reads).try_for_each(|_| ops.read_at(FILE, random.u64(..blocks) * 4096, &mut piece[..4096]))?;
         Ok(reads)

@@ -280,7 +280,7 @@ impl Target for Stage<'_> {
             State::Mounted(_, tree) => tree,
             State::Open(_, tree) => tree,
             State::RawLog(tree) => tree,
-            State::Away => unreachable!("a stage is left only by `cool`, which enters it again, and by `finish`"),
+            State::Away => unreachable!("a stage is left only by `remount`, which enters it again, and by `finish`"),
         }
     }
 
@@ -311,7 +311,7 @@ impl Target for Stage<'_> {
         }
     }
 
-    fn cool(&mut self) -> Result<()> {
+    fn remount(&mut self) -> Result<()> {
         self.leave()?;
         drop_cached(&self.image)?;
         self.enter()

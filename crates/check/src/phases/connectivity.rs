@@ -49,7 +49,7 @@ fn walk(ctx: &Context<'_>, directories: &Directories, start: usize, ends: &mut [
                 // one problem per loop, at its first directory
                 let ring = chain.iter().skip_while(|n| **n != at).copied();
                 if let Some(first) = ring.min().and_then(|n| directories.nth(n)) {
-                    report_astray(ctx, Code::DirectoryLoop, first);
+                    report_disconnected(ctx, Code::DirectoryLoop, first);
                 }
                 break End::Elsewhere;
             }
@@ -63,7 +63,7 @@ fn walk(ctx: &Context<'_>, directories: &Directories, start: usize, ends: &mut [
         match directory.parent().and_then(|parent| directories.place(parent)) {
             Some(parent) => at = parent,
             None => {
-                report_astray(ctx, Code::DirectoryUnconnected, directory);
+                report_disconnected(ctx, Code::DirectoryUnconnected, directory);
                 break End::Elsewhere;
             }
         }
@@ -80,7 +80,7 @@ fn walk(ctx: &Context<'_>, directories: &Directories, start: usize, ends: &mut [
     }
 }
 
-fn report_astray(ctx: &Context<'_>, code: Code, directory: &Directory) {
+fn report_disconnected(ctx: &Context<'_>, code: Code, directory: &Directory) {
     let dotdot = directory.dotdot().map_or(0, InodeNo::get);
     ctx.report(Problem::new(code).inode(directory.inode).found(u64::from(dotdot)));
 }

@@ -101,7 +101,7 @@ impl Owners {
                     .block(FsBlock(first + share.first * cluster_blocks))
                     .count(share.clusters * cluster_blocks)
                     .found(share.others)
-                    .name(share.with_whom())
+                    .name(share.other_owners())
             };
             // metadata has no inode number that could be listed
             if !files_may && (share.others > 0 || !share.with_metadata) {
@@ -129,7 +129,7 @@ struct Share {
 
 impl Share {
     /// The other owners, as text.
-    fn with_whom(&self) -> String {
+    fn other_owners(&self) -> String {
         let numbers: Vec<String> = self.named.iter().map(|inode| inode.to_string()).collect();
         let more = if self.others > self.named.len() as u64 { " and more" } else { "" };
         match numbers.as_slice() {

@@ -403,7 +403,7 @@ impl Case<'_, '_> {
             InodeFlags::INLINE_DATA
         } else if attributes::inline_value(inode).is_some() {
             InodeFlags::EXTENTS
-        } else if has_mapped_blocks(self.work, inode) || stands_in_inode(inode) {
+        } else if has_mapped_blocks(self.work, inode) || needs_no_blocks(inode) {
             MAP_FLAGS
         } else {
             return Ok(Verdict::Clear);
@@ -424,7 +424,7 @@ fn has_mapped_blocks(work: &Work<'_>, inode: &InodeBuf) -> bool {
 }
 
 /// Whether a file or link needs neither a map nor inline data: it has no blocks, or its target is in `i_block`.
-fn stands_in_inode(inode: &InodeBuf) -> bool {
+fn needs_no_blocks(inode: &InodeBuf) -> bool {
     let raw = inode.raw();
     let end = raw.disk.i_block.iter().position(|byte| *byte == 0);
     match inode.kind() {

@@ -28,16 +28,16 @@ const NODE_HEAD: usize = 8;
 /// dropped.
 pub(super) fn replace(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
     let taken: HashSet<Vec<u8>> = more.iter().map(|named| named.name.clone()).collect();
-    anew(work, dir, more, |name| !taken.contains(name))
+    rebuild_retaining(work, dir, more, |name| !taken.contains(name))
 }
 
 /// Rebuilds a directory with its names and those of `more`, which are renamed where they are in use. Returns whether
 /// there was space.
 pub(super) fn rebuild(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
-    anew(work, dir, more, |_| true)
+    rebuild_retaining(work, dir, more, |_| true)
 }
 
-fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, retain: impl Fn(&[u8]) -> bool) -> Result<bool> {
+fn rebuild_retaining(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, retain: impl Fn(&[u8]) -> bool) -> Result<bool> {
     work.make_stale();
     let Some(mut inode) = work.inode(dir)? else { return Ok(false) };
     let Some(format) = format_of(work, &inode) else { return Ok(false) };

@@ -228,7 +228,7 @@ impl Clones<'_, '_> {
             let mut done = 0;
             while done < extent.len {
                 let block = extent.physical.get() + u64::from(done);
-                let (place, len) = match self.undisputed(block, extent.len - done) {
+                let (place, len) = match self.singly_claimed(block, extent.len - done) {
                     0 => match self.decide(block, Some(extent.logical.get() + u64::from(done)))? {
                         Outcome::Stays => (block, 1),
                         Outcome::Goes(to) => (to, 1),
@@ -252,7 +252,7 @@ impl Clones<'_, '_> {
     }
 
     /// The number of blocks from `block` on, at most `most`, that have no other claim.
-    fn undisputed(&self, block: u64, most: u32) -> u32 {
+    fn singly_claimed(&self, block: u64, most: u32) -> u32 {
         let Some(walk) = self.work.walk() else { return most };
         let claims = &walk.ctx.claims;
         let cluster = claims.cluster_of(block);

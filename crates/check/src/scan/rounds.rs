@@ -108,7 +108,7 @@ impl Rounds<'_> {
         self.log.end(&self.ctx.claims, Segment::Metadata);
         let mut harvest = self.round_zero(Some(visitor));
         if let Some(layers) = self.layers {
-            self.put_together(layers, &mut harvest);
+            self.take_assembled(layers, &mut harvest);
         }
         let files = OpenFiles::new(std::mem::take(&mut harvest.files));
         harvest.links.sort_unstable();
@@ -266,7 +266,7 @@ impl Rounds<'_> {
     }
 
     /// Reads the blocks missing from the regions and takes the assembled trees; the others are left for the rounds.
-    fn put_together(&self, layers: &Layers<'_>, harvest: &mut Harvest) {
+    fn take_assembled(&self, layers: &Layers<'_>, harvest: &mut Harvest) {
         loop {
             let blocks = layers.take_aside();
             if blocks.is_empty() {

@@ -136,7 +136,7 @@ fn a_rejected_superblock_is_not_taken_at_its_word() {
         return;
     }
     let mut bytes = volume("has_journal").bytes();
-    let trusted = |bytes: &[u8]| first_sight(&MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::Safe));
+    let trusted = |bytes: &[u8]| first_sight(&MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::Safe), &());
     assert!(trusted(&bytes));
     let superblock = DiskSuperblock::mut_from_bytes(&mut bytes[1024..2048]).expect("a superblock");
     superblock.s_inode_size = 128.into();

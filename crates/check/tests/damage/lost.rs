@@ -26,7 +26,7 @@ fn finds(report: &Report, code: Code) -> bool {
 
 /// Whether a volume that is marked clean is trusted.
 fn at_first_sight(bytes: &[u8]) -> bool {
-    first_sight(&MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::Safe))
+    first_sight(&MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::Safe), &())
 }
 
 /// The volume with this damage.

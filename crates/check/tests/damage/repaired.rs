@@ -262,7 +262,7 @@ fn a_log_that_begins_nowhere_is_read_all_the_same() {
         wrong.s_first = first.into();
         put(&mut bytes, at, wrong);
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
-        assert!(!extant_check::first_sight(&*device, &options(Repair::Safe)), "{first}: taken at its word");
+        assert!(!extant_check::first_sight(&*device, &options(Repair::Safe), &()), "{first}: taken at its word");
         let report = check("volume", &*device, &Options::default(), &()).expect("a volume");
         assert!(report.exit == exit::LEFT && !report.clean, "{first}: {:?}", report.problems);
         assert!(report.problems.iter().any(|p| p.code == Code::JournalNotReplayed), "{first}: {:?}", report.problems);

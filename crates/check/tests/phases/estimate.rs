@@ -2,7 +2,7 @@
 
 use super::ours;
 use blockdev::{FileDevice, MemoryDevice, OpenOptions};
-use extant_check::{DeviceSpeed, Options, Progress, check, estimate, foretell};
+use extant_check::{DeviceSpeed, Options, Progress, check, estimate, estimate_if_long};
 use simdev::{Model, Parameters};
 use testkit::{Image, Spec, Tree, need};
 
@@ -19,14 +19,14 @@ fn no_less_than_the_known_part_is_read_and_no_more_than_three_times_the_whole() 
         for bytes in [empty, full] {
             let report = ours(&bytes).expect("a volume");
             let device = MemoryDevice::from_vec(bytes);
-            let foretold = estimate(&device, &Options::default(), Some(speed), &()).expect("a volume");
-            let (work, scan) = (foretold.work, report.scan);
+            let forecast = estimate(&device, &Options::default(), Some(speed), &()).expect("a volume");
+            let (work, scan) = (forecast.work, report.scan);
             assert!(work.known_bytes <= scan.bytes, "{args:?}: {work:?} {scan:?}");
             // on small volumes the gaps that are read through matter most
             assert!(work.bytes / 3 <= scan.bytes && scan.bytes <= work.bytes * 3, "{args:?}: {work:?} {scan:?}");
             assert_eq!((work.inodes, work.directories), (report.counts.inodes, report.counts.directories), "{args:?}");
-            assert!((foretold.disk_seconds - work.seconds(&speed)).abs() < 1e-9 && !foretold.measured);
-            assert!(foretold.processor_seconds > 0.0, "{foretold:?}");
+            assert!((forecast.disk_seconds - work.seconds(&speed)).abs() < 1e-9 && !forecast.measured);
+            assert!(forecast.processor_seconds > 0.0, "{forecast:?}");
         }
     }
 }
@@ -37,10 +37,10 @@ fn a_speed_is_measured_where_none_is_set() {
         return;
     }
     let device = MemoryDevice::from_vec(Image::mke2fs(&["-t", "ext4"], 16 << 20).build().bytes());
-    let foretold = estimate(&device, &Options::default(), None, &()).expect("a volume");
-    assert!(foretold.measured && foretold.seconds > 0.0 && foretold.speed.bytes_per_second > 0.0);
-    assert!(foretold.to_string().contains("measured"));
-    let json = serde_json::to_value(foretold).expect("JSON");
+    let forecast = estimate(&device, &Options::default(), None, &()).expect("a volume");
+    assert!(forecast.measured && forecast.seconds > 0.0 && forecast.speed.bytes_per_second > 0.0);
+    assert!(forecast.to_string().contains("measured"));
+    let json = serde_json::to_value(forecast).expect("JSON");
     assert!(json["work"]["known_bytes"].as_u64() > Some(0), "{json}");
     assert!(estimate(&MemoryDevice::from_vec(vec![0; 4096]), &Options::default(), None, &()).is_err());
 }
@@ -77,15 +77,15 @@ fn a_modelled_disk_is_timed_by_its_own_clock() {
         let (checked, estimated) = (disk(), disk());
         let report = check("volume", &checked, &options, &()).expect("a volume");
         assert!(report.clean, "{args:?}: {:?}", report.problems);
-        let foretold = estimate(&estimated, &options, None, &()).expect("a volume");
+        let forecast = estimate(&estimated, &options, None, &()).expect("a volume");
         let taken = checked.clock().as_secs_f64();
-        let ratio = foretold.disk_seconds / taken;
-        assert!((1.0 / 1.5..1.5).contains(&ratio), "{args:?}: {ratio} of {taken} s: {foretold:?}");
+        let ratio = forecast.disk_seconds / taken;
+        assert!((1.0 / 1.5..1.5).contains(&ratio), "{args:?}: {ratio} of {taken} s: {forecast:?}");
         let again = estimate(&disk(), &options, None, &()).expect("a volume");
-        assert!((again.disk_seconds - foretold.disk_seconds).abs() < 1e-9, "{args:?}: {again:?} {foretold:?}");
+        assert!((again.disk_seconds - forecast.disk_seconds).abs() < 1e-9, "{args:?}: {again:?} {forecast:?}");
         // processor time is that of this machine
-        let sum = foretold.disk_seconds + foretold.processor_seconds;
-        assert!(foretold.processor_seconds > 0.0 && (foretold.seconds - sum).abs() < 1e-9, "{args:?}: {foretold:?}");
+        let sum = forecast.disk_seconds + forecast.processor_seconds;
+        assert!(forecast.processor_seconds > 0.0 && (forecast.seconds - sum).abs() < 1e-9, "{args:?}: {forecast:?}");
         // on a large volume the sample is only a part of the reads
         let (sampled, all) = (estimated.report().bytes_read, checked.report().bytes_read);
         assert!(all < 16 << 20 || sampled < all / 2, "{args:?}: {sampled} of {all} bytes");
@@ -93,7 +93,7 @@ fn a_modelled_disk_is_timed_by_its_own_clock() {
 }
 
 #[test]
-fn a_check_is_foretold_where_it_may_take_long() {
+fn a_check_is_estimated_where_it_may_take_long() {
     if !need(&["mke2fs"]) {
         return;
     }
@@ -104,13 +104,13 @@ fn a_check_is_foretold_where_it_may_take_long() {
         }
     }
     let small = MemoryDevice::from_vec(Image::mke2fs(&["-t", "ext4"], 16 << 20).build().bytes());
-    assert_eq!(foretell(&small, &Options::default(), &()), None);
+    assert_eq!(estimate_if_long(&small, &Options::default(), &()), None);
     // very many groups, each of which may be a seek
     let args = ["-t", "ext2", "-b", "4096", "-g", "8192", "-N", "65536", "-O", "^resize_inode"];
     let image = Image::mke2fs(&args, 128 << 30).build();
     let large = FileDevice::open(image.path(), OpenOptions::default()).expect("an image");
-    let foretold = foretell(&large, &Options::default(), &()).expect("many seeks");
-    assert!(foretold.measured && foretold.volume_bytes == 128 << 30, "{foretold:?}");
-    assert_eq!(foretell(&large, &Options::default(), &Cancelled), None);
-    assert_eq!(foretell(&MemoryDevice::from_vec(vec![0; 4096]), &Options::default(), &()), None);
+    let forecast = estimate_if_long(&large, &Options::default(), &()).expect("many seeks");
+    assert!(forecast.measured && forecast.volume_bytes == 128 << 30, "{forecast:?}");
+    assert_eq!(estimate_if_long(&large, &Options::default(), &Cancelled), None);
+    assert_eq!(estimate_if_long(&MemoryDevice::from_vec(vec![0; 4096]), &Options::default(), &()), None);
 }

@@ -77,18 +77,18 @@ impl Settings {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
             let number = || value.parse::<u64>().ok().filter(|number| *number > 0);
             match path[..] {
-                ["options", "allow_cancellation"] => settings.allow_cancellation = truth(&value)?,
-                ["options", "broken_system_clock"] => settings.broken_clock = truth(&value)?,
-                ["options", "defer_check_on_battery"] => settings.defer_on_battery = truth(&value)?,
-                ["options", "report_verbose"] => settings.verbose = truth(&value)?,
-                ["options", "report_time"] => settings.times = truth(&value)?,
+                ["options", "allow_cancellation"] => settings.allow_cancellation = parse_bool(&value)?,
+                ["options", "broken_system_clock"] => settings.broken_clock = parse_bool(&value)?,
+                ["options", "defer_check_on_battery"] => settings.defer_on_battery = parse_bool(&value)?,
+                ["options", "report_verbose"] => settings.verbose = parse_bool(&value)?,
+                ["options", "report_time"] => settings.times = parse_bool(&value)?,
                 ["options", "log_dir"] => log_dir = Some(PathBuf::from(value)),
                 ["options", "log_filename"] => settings.log = Some(value.into()),
                 ["options", "problem_log_filename"] => settings.problem_log = Some(value.into()),
                 ["options", "max_count_problems"] => settings.most = number(),
                 ["problems", code, tag] => {
                     if let Some(code) = code_of(code) {
-                        settings.lay_down(code, tag, &value)?;
+                        settings.set_for_problem(code, tag, &value)?;
                     }
                 }
                 _ => {}
@@ -113,17 +113,17 @@ impl Settings {
         Ok(settings)
     }
 
-    fn lay_down(&mut self, code: Code, tag: &str, value: &str) -> Result<(), String> {
+    fn set_for_problem(&mut self, code: Code, tag: &str, value: &str) -> Result<(), String> {
         let setting: &mut ProblemSetting = self.problem_settings.of(code);
         let shown = self.shown.entry(code).or_default();
         match tag {
-            "preen_ok" => setting.preen = Some(truth(value)?),
-            "force_no" => setting.never = truth(value)?,
-            "not_a_fix" => setting.not_a_fix = Some(truth(value)?),
+            "preen_ok" => setting.preen = Some(parse_bool(value)?),
+            "force_no" => setting.never = parse_bool(value)?,
+            "not_a_fix" => setting.not_a_fix = Some(parse_bool(value)?),
             "max_count" => shown.most = value.parse().ok(),
-            "preen_nomessage" => shown.not_preening = truth(value)?,
-            "no_nomsg" => shown.not_declined = truth(value)?,
-            "no_ok" => shown.clean_with_it = truth(value)?,
+            "preen_nomessage" => shown.not_preening = parse_bool(value)?,
+            "no_nomsg" => shown.not_declined = parse_bool(value)?,
+            "no_ok" => shown.clean_with_it = parse_bool(value)?,
             _ => {}
         }
         Ok(())
@@ -140,7 +140,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn truth(value: &str) -> Result<bool, String> {
+fn parse_bool(value: &str) -> Result<bool, String> {
     match value.to_ascii_lowercase().as_str() {
         "y" | "yes" | "true" | "t" | "1" | "on" => Ok(true),
         "n" | "no" | "false" | "nil" | "0" | "off" => Ok(false),

@@ -5,7 +5,7 @@
 
 use super::config::Settings;
 use super::progress_output::Watch;
-use super::{Check, declined};
+use super::{Check, apply_no_ok};
 use crate::device::{Device, SCHEMES, is_locked, open_unlayered};
 use crate::error_report::Failure;
 use blockdev::BlockDevice;
@@ -83,7 +83,7 @@ fn other_format(dir: &Path) -> Option<&'static str> {
     let device = open_unlayered(&source, blockdev::OpenOptions::default()).ok()?;
     let way = fs::OpenOptions { ignore_journal: true, ..fs::OpenOptions::default() };
     let volume = fs::Volume::open(Arc::clone(&device), &way).ok()?;
-    (!check::is_native(&*device)).then(|| volume.superblock().features.format_name())
+    (!check::Capabilities::of(&*device).online).then(|| volume.superblock().features.format_name())
 }
 
 impl Check {
@@ -121,7 +121,7 @@ impl Check {
         match outcome? {
             Err(refusal) => self.refused(&refusal),
             Ok(mut report) => {
-                declined(&mut report, settings);
+                apply_no_ok(&mut report, settings);
                 self.report(&report, settings)
             }
         }

@@ -59,10 +59,10 @@ impl Watch {
                 Arc::clone(&cancelled),
             )
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&cancelled)))
-            .map_err(unwatched)?;
+            .map_err(no_signal_handler)?;
         }
         for (signal, value) in [(SIGUSR1, 1), (SIGUSR2, 0)] {
-            signal_hook::flag::register_usize(signal, Arc::clone(&reporting), value).map_err(unwatched)?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&reporting), value).map_err(no_signal_handler)?;
         }
         let bar = if lines.is_some() { Bar::hidden() } else { Bar::new("checking", 0, Unit::Share) };
         Ok(Self { cancelled, reporting, bar, lines })
@@ -90,7 +90,7 @@ impl Watch {
     }
 }
 
-fn unwatched(e: io::Error) -> Failure {
+fn no_signal_handler(e: io::Error) -> Failure {
     Failure::Message(format!("cannot handle signals: {e}"))
 }
 

@@ -13,14 +13,14 @@ use std::io::{self, Write};
 pub(super) const REBOOT: u8 = 2;
 
 /// The level of detail of the output.
-pub(super) struct Manner<'a> {
+pub(super) struct Detail<'a> {
     pub(super) settings: &'a Settings,
     pub(super) preen: bool,
     pub(super) verbose: bool,
     pub(super) times: bool,
 }
 
-impl Manner<'_> {
+impl Detail<'_> {
     /// The complete text. `all` lifts the limits on the number of problems shown, for logs.
     pub(super) fn text(&self, report: &Report, all: bool) -> Vec<u8> {
         let mut out = Vec::new();

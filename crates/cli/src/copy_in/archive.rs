@@ -22,7 +22,7 @@ struct Unpacker<'f, 'v, R> {
     /// The inode of each directory.
     numbers: Vec<InodeNo>,
     /// The final attributes of each directory, set after everything else, so that its files inherit nothing.
-    last: Vec<Last>,
+    last: Vec<FinalStep>,
     /// Bytes of attributes in `last`.
     waiting: usize,
     /// Loaded for the first access control list in text form.
@@ -31,7 +31,7 @@ struct Unpacker<'f, 'v, R> {
 }
 
 /// The last step for a directory.
-enum Last {
+enum FinalStep {
     Nothing,
     All(FileAttributes),
     /// All attributes but the times are set.
@@ -84,7 +84,7 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
         known: HashMap::new(),
         folders: Folders::default(),
         numbers: vec![into],
-        last: vec![Last::Nothing],
+        last: vec![FinalStep::Nothing],
         waiting: 0,
         names: OnceCell::new(),
         without_list: WithoutList::default(),
@@ -93,7 +93,7 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
         match unpacker.archive.next() {
             Ok(None) => break Ok(()),
             Ok(Some(member)) => unpacker.member(member)?,
-            Err(_) if unpacker.filler.go_on().is_err() => break Err(Stop::Interrupted),
+            Err(_) if unpacker.filler.check_interrupted().is_err() => break Err(Stop::Interrupted),
             Err(e) => break Err(broken(e)),
         }
     };
@@ -102,16 +102,16 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
         unpacker.complete(folder, true)?;
     }
     if let Some(why) = unpacker.without_list.sentence() {
-        unpacker.filler.complain_of_source(name, why);
+        unpacker.filler.report_source_error(name, why);
     }
     outcome
 }
 
 impl<R: Read> Unpacker<'_, '_, R> {
     fn member(&mut self, mut member: Member) -> Result<(), Stop> {
-        self.filler.go_on()?;
+        self.filler.check_interrupted()?;
         let Some(path) = clean(&member.path) else {
-            self.filler.complain(&member.path, "the path leads outside the archive");
+            self.filler.report_file_error(&member.path, "the path leads outside the archive");
             return Ok(());
         };
         let attributes = self.attributes_of(&mut member, &path);
@@ -119,7 +119,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
             if let Some(folder) = self.directory(&path)? {
                 self.waiting += bytes_of(&attributes);
                 // of several entries for one directory the last applies
-                self.wait(folder, Last::All(attributes));
+                self.wait(folder, FinalStep::All(attributes));
                 if self.waiting > WAITING_MAX {
                     (0..self.last.len()).try_for_each(|folder| self.complete(folder, false))?;
                 }
@@ -140,7 +140,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
             b'4' => self.filler.node(to, &path, FileKind::BlockDevice, member.device)?,
             b'6' => self.filler.node(to, &path, FileKind::Fifo, (0, 0))?,
             _ => {
-                self.filler.complain(&path, "unknown entry type in the archive");
+                self.filler.report_file_error(&path, "unknown entry type in the archive");
                 None
             }
         };
@@ -151,9 +151,9 @@ impl<R: Read> Unpacker<'_, '_, R> {
     }
 
     /// Replaces the pending last step of a directory.
-    fn wait(&mut self, folder: usize, last: Last) {
+    fn wait(&mut self, folder: usize, last: FinalStep) {
         if let Some(before) = self.last.get_mut(folder)
-            && let Last::All(before) = std::mem::replace(before, last)
+            && let FinalStep::All(before) = std::mem::replace(before, last)
         {
             self.waiting -= bytes_of(&before);
         }
@@ -162,19 +162,19 @@ impl<R: Read> Unpacker<'_, '_, R> {
     /// Performs the last step of a directory; before the end, only if extended attributes are waiting.
     fn complete(&mut self, folder: usize, end: bool) -> Result<(), Stop> {
         let last = match self.last.get_mut(folder) {
-            Some(last) if end || matches!(&*last, Last::All(attributes) if bytes_of(attributes) > 0) => last,
+            Some(last) if end || matches!(&*last, FinalStep::All(attributes) if bytes_of(attributes) > 0) => last,
             _ => return Ok(()),
         };
-        let last = std::mem::replace(last, Last::Nothing);
+        let last = std::mem::replace(last, FinalStep::Nothing);
         let (path, number) = (self.folders.path(folder), self.number(folder));
         match last {
-            Last::Nothing => Ok(()),
-            Last::Times(attributes) => self.filler.set_times(number, &path, &attributes),
-            Last::All(mut attributes) => {
+            FinalStep::Nothing => Ok(()),
+            FinalStep::Times(attributes) => self.filler.set_times(number, &path, &attributes),
+            FinalStep::All(mut attributes) => {
                 self.filler.set_attributes(number, &path, &attributes)?;
                 self.waiting -= bytes_of(&attributes);
                 attributes.xattrs = Vec::new();
-                self.wait(folder, Last::Times(attributes));
+                self.wait(folder, FinalStep::Times(attributes));
                 Ok(())
             }
         }
@@ -224,8 +224,8 @@ impl<R: Read> Unpacker<'_, '_, R> {
             folder = self.folders.add(folder, name);
             self.numbers.push(number);
             self.known.insert(key, folder);
-            let plain = || Last::All(FileAttributes { mode: 0o755, ..FileAttributes::default() });
-            self.last.push(if new { plain() } else { Last::Nothing });
+            let plain = || FinalStep::All(FileAttributes { mode: 0o755, ..FileAttributes::default() });
+            self.last.push(if new { plain() } else { FinalStep::Nothing });
         }
         Ok(Some(folder))
     }
@@ -247,7 +247,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
         match found {
             Some(number) => self.filler.link(number, to, path),
             None => {
-                self.filler.complain(path, "the link's target is not in the archive");
+                self.filler.report_file_error(path, "the link's target is not in the archive");
                 Ok(())
             }
         }

@@ -107,8 +107,8 @@ impl<'f, 'v> Folder<'f, 'v> {
         self.filler.set_attributes(number, path, &attributes)
     }
 
-    pub(crate) fn complain_of_source(&mut self, name: &[u8], why: impl ToString) {
-        self.filler.complain_of_source(name, why);
+    pub(crate) fn report_source_error(&mut self, name: &[u8], why: impl ToString) {
+        self.filler.report_source_error(name, why);
     }
 
     fn levels(&mut self, paths: &mut Paths, mut levels: Vec<Level>) -> Result<(), Stop> {
@@ -145,7 +145,7 @@ impl<'f, 'v> Folder<'f, 'v> {
     }
 
     fn wrong(&mut self, paths: &Paths, why: impl ToString) {
-        self.filler.complain_of_source(paths.from.path(), why);
+        self.filler.report_source_error(paths.from.path(), why);
     }
 
     /// Creates a directory, or uses an existing one, whose attributes do not change.

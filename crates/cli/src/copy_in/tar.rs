@@ -63,12 +63,12 @@ impl Records {
 
 /// The records that apply to one file: its own take precedence over the global ones.
 #[derive(Clone, Copy)]
-struct Said<'a> {
+struct PaxRecords<'a> {
     own: &'a Records,
     all: &'a Records,
 }
 
-impl<'a> Said<'a> {
+impl<'a> PaxRecords<'a> {
     fn get(self, key: &[u8]) -> Option<&'a Vec<u8>> {
         self.own.values.get(key).or_else(|| self.all.values.get(key))
     }
@@ -153,7 +153,7 @@ impl<R: Read> Reader<R> {
                 b'K' => long_target = Some(self.long_name(size)?),
                 _ => {
                     let all = std::mem::take(&mut self.global);
-                    let member = self.member(&header, Said { own: &own, all: &all }, long_name, long_target);
+                    let member = self.member(&header, PaxRecords { own: &own, all: &all }, long_name, long_target);
                     self.global = all;
                     return member.map(Some);
                 }
@@ -290,7 +290,7 @@ impl<R: Read> Reader<R> {
     fn member(
         &mut self,
         header: &[u8; BLOCK],
-        said: Said<'_>,
+        said: PaxRecords<'_>,
         long_name: Option<Vec<u8>>,
         long_target: Option<Vec<u8>>,
     ) -> io::Result<Member> {

@@ -283,10 +283,10 @@ fn estimates() {
     let sample = sample();
     let said = prints(&["check", "--estimate", sample.path()]);
     assert!(said.starts_with(&format!("{}: ", sample.path())) && said.contains("about "), "{said}");
-    let foretold = json(&["check", "--estimate", "--json", sample.path()]);
-    assert!(foretold["seconds"].as_f64().unwrap() > 0.0, "{foretold}");
+    let forecast = json(&["check", "--estimate", "--json", sample.path()]);
+    assert!(forecast["seconds"].as_f64().unwrap() > 0.0, "{forecast}");
     let read = &json(&["check", "-fn", "--json", sample.path()])["scan"]["bytes"];
-    assert!(foretold["work"]["known_bytes"].as_u64() <= read.as_u64(), "{foretold} {read}");
+    assert!(forecast["work"]["known_bytes"].as_u64() <= read.as_u64(), "{forecast} {read}");
 }
 
 /// On a modelled disk, by its clock, with very many groups, each of which costs a seek.
@@ -310,9 +310,9 @@ fn a_check_that_takes_long_says_so_beforehand() {
     // in JSON it is a field
     let report = json(&["check", "-fn", "--json", &disk]);
     assert!(report["scan"]["estimate_seconds"].as_f64().unwrap() >= 10.0, "{report}");
-    let foretold = json(&["check", "--estimate", "--json", &disk]);
-    assert!(foretold["disk_seconds"].as_f64().unwrap() >= 10.0, "{foretold}");
-    assert!(foretold["speed"]["bytes_per_second"].as_f64().unwrap() < 2e8, "{foretold}");
+    let forecast = json(&["check", "--estimate", "--json", &disk]);
+    assert!(forecast["disk_seconds"].as_f64().unwrap() >= 10.0, "{forecast}");
+    assert!(forecast["speed"]["bytes_per_second"].as_f64().unwrap() < 2e8, "{forecast}");
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Change<'_> {
         let op = self.operation();
         let Some(cell) = space.cell(slot.group) else { return Ok(()) };
         let locked = space.lock_inodes(op.store(), slot.group.get());
-        let Some(mut state) = space.or_note(locked) else { return Ok(()) };
+        let Some(mut state) = space.or_record_error(locked) else { return Ok(()) };
         let run = Run { start: slot.index, len: 1 };
         if !state.inodes.free.as_ref().is_some_and(|free| free.is_used(run)) {
             space.mark_corrupt(cell, slot.group.get(), &mut state, "an inode in use is free in its inode bitmap");

@@ -19,9 +19,9 @@ use std::sync::atomic::Ordering;
 use store::Operation;
 
 /// Number of groups searched for a run that is long enough before a shorter one is taken.
-const LOOK: usize = 8;
+const GROUPS_SEARCHED: usize = 8;
 /// Blocks: a run of this length at the goal itself is taken, even if more is wanted.
-const ENOUGH: u32 = 16;
+const GOAL_RUN_BLOCKS: u32 = 16;
 /// Minimum size of a request, in bytes, for its file to count as long.
 const LONG: u64 = 256 << 10;
 /// Files that grow at the same time in one place are separated by this fraction of a group, so that each has long
@@ -193,7 +193,7 @@ impl Space {
     /// Finds and allocates a run for blocks already granted by the pool; `begin` is the group and the unit where the
     /// search begins.
     pub(super) fn place(&self, op: &Operation<'_>, begin: (u32, u32), want: u32, role: Role) -> Result<Extent> {
-        let enough = if role.purpose() == Purpose::Metadata { 1 } else { want.min(ENOUGH) };
+        let enough = if role.purpose() == Purpose::Metadata { 1 } else { want.min(GOAL_RUN_BLOCKS) };
         for kind in self.rule.tries(role) {
             for _ in 0..TRIES {
                 let begin = match kind {
@@ -231,7 +231,7 @@ impl Space {
         let mut best: Option<(u32, Run)> = None;
         let mut unread = None;
         let mut looked = 0;
-        while looked < LOOK || best.is_none() && unread.is_none() {
+        while looked < GROUPS_SEARCHED || best.is_none() && unread.is_none() {
             // only groups that may have a run longer than the best so far are examined
             let least = best.map_or(0, |(_, run)| run.len) + 1;
             let Some(group) = order.iter_mut().find_map(|range| {
@@ -244,7 +244,7 @@ impl Space {
             let Some(cell) = self.cell(GroupNo(group)) else { break };
             let longest = self.bound(kind, group, cell);
             if longest < least {
-                self.bounds.pass_over(kind.class(), group, || cell.most(kind));
+                self.bounds.lower_skipped(kind.class(), group, || cell.most(kind));
                 continue;
             }
             let mut state = match self.lock_space(op.store(), group) {

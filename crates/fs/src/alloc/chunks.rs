@@ -10,7 +10,7 @@ use store::{Closing, Need};
 /// Chunks in a group.
 const CHUNKS: u32 = GROUP_BLOCKS / CHUNK_BLOCKS;
 /// Chunks are granted beyond the immediate need while at least this percentage of the volume's blocks stays free.
-const PLENTY: u64 = 12;
+const MIN_FREE_PERCENT: u64 = 12;
 
 impl Space {
     /// Allocates free chunks of the data groups to the metadata regions. Only while a generation closes.
@@ -21,7 +21,7 @@ impl Space {
             loop {
                 let done = taken.len() as u64;
                 let free = self.pool.lock().available(Privilege::Ordinary);
-                let plenty = free.saturating_sub(size) > self.layout.device_blocks() / 100 * PLENTY;
+                let plenty = free.saturating_sub(size) > self.layout.device_blocks() / 100 * MIN_FREE_PERCENT;
                 if done >= need.must.max(if plenty { need.should } else { 0 }) {
                     return Ok(taken);
                 }

@@ -102,12 +102,12 @@ impl Space {
 
     /// As [`Space::lock_space`], for freeing.
     pub(super) fn lock_space_to_free(&self, store: &Store, group: u32) -> Option<MutexGuard<'_, GroupState>> {
-        self.or_note(self.lock_space(store, group))
+        self.or_record_error(self.lock_space(store, group))
     }
 
     /// A group in which something is to be freed. If its bitmap cannot be read, the freed blocks stay in use there and
     /// the volume is marked for a check: their owner is already gone.
-    pub(super) fn or_note<'s>(
+    pub(super) fn or_record_error<'s>(
         &self,
         locked: Result<Option<MutexGuard<'s, GroupState>>>,
     ) -> Option<MutexGuard<'s, GroupState>> {
@@ -245,12 +245,12 @@ impl Space {
             })?;
         }
         self.record.finish(closing)?;
-        self.shed();
+        self.drop_clean_groups();
         Ok(())
     }
 
     /// Drops clean groups between generations if too many are in memory.
-    fn shed(&self) {
+    fn drop_clean_groups(&self) {
         let mut loaded = self.loaded.lock();
         if loaded.len() <= self.options.bitmaps {
             return;

@@ -31,7 +31,7 @@ impl<const CLASSES: usize> Bounds<CLASSES> {
 
     /// Lowers the bound of a group that was skipped because of its own counts to these, so that it is not visited
     /// again.
-    pub(super) fn pass_over(&self, class: usize, group: u32, most: impl FnOnce() -> u32) {
+    pub(super) fn lower_skipped(&self, class: usize, group: u32, most: impl FnOnce() -> u32) {
         let Some(tree) = self.of(class) else { return };
         let mut tree = tree.lock();
         let most = most();
@@ -68,9 +68,9 @@ mod tests {
         assert_eq!((bounds.next(0, 0..4, 1), bounds.bound(0, 1)), (None, 0));
         assert_eq!([1, 4, 8, 10].map(|least| bounds.next(1, 0..4, least)), [Some(1), Some(1), Some(3), None]);
         bounds.lower(1, 1, 2);
-        bounds.pass_over(1, 3, || 20);
+        bounds.lower_skipped(1, 3, || 20);
         assert_eq!((bounds.next(1, 0..4, 3), bounds.bound(1, 3)), (Some(2), 9));
-        bounds.pass_over(1, 2, || 0);
+        bounds.lower_skipped(1, 2, || 0);
         assert_eq!(bounds.next(1, 0..3, 3), None);
         bounds.raise(0);
         assert_eq!((bounds.next(1, 0..4, 100), bounds.next(1, 1..4, 3)), (Some(0), Some(3)));

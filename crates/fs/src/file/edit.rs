@@ -128,7 +128,7 @@ impl FileEdit<'_> {
             return self.volume.read_content(&self.inode, offset, buf).map(drop);
         }
         self.volume.read_mapped(&self.inode, offset, buf)?;
-        self.state.delayed.lay_over(self.block_size(), offset, buf);
+        self.state.delayed.copy_over(self.block_size(), offset, buf);
         Ok(())
     }
 

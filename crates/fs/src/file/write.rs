@@ -26,7 +26,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// The reason why an append-only file refuses content.
-const ONLY_GROWS: &str = "the file is append-only";
+const APPEND_ONLY: &str = "the file is append-only";
 /// Bytes: writes of at least this many in whole unallocated blocks are not delayed.
 const BULK: usize = 256 << 10;
 /// Maximum number of bytes for which one change allocates blocks.
@@ -145,7 +145,7 @@ impl Files {
             self.fsync(number, false)?;
         }
         if allowed.into_inner().is_some() {
-            return Err(Error::NotPermitted(ONLY_GROWS));
+            return Err(Error::NotPermitted(APPEND_ONLY));
         }
         Ok(Written { at: at.get().unwrap_or(offset), bytes, dropped: dropped.get() })
     }
@@ -317,7 +317,7 @@ impl FileEdit<'_> {
             return Ok(None);
         }
         if !pages {
-            return Err(Error::NotPermitted(ONLY_GROWS));
+            return Err(Error::NotPermitted(APPEND_ONLY));
         }
         let mut there = vec![0; inside];
         self.read(offset, &mut there)?;

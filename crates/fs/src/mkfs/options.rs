@@ -54,6 +54,16 @@ impl Kind {
         matches!(self, Self::Extant)
     }
 
+    /// The type of a volume of this type to which a journal is added; `None` if the type cannot have one.
+    #[must_use]
+    pub const fn with_journal(self) -> Option<Self> {
+        match self {
+            Self::Extant => None,
+            Self::Ext2 => Some(Self::Ext3),
+            Self::Ext3 | Self::Ext4 | Self::Rext3 | Self::SpaceMap => Some(self),
+        }
+    }
+
     /// Bytes in a block, if fixed for the type.
     #[must_use]
     pub const fn fixed_block_size(self) -> Option<u32> {

@@ -43,7 +43,7 @@ impl Names {
                 if nameless && !self.writing()?.orphans.may_be_linked(number) {
                     return Err(Error::NotFound);
                 }
-                if links >= self.most_links() {
+                if links >= self.layout.max_links() {
                     return Err(Error::TooManyNames);
                 }
                 let change = self.change(NAMING)?;

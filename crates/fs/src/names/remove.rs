@@ -48,7 +48,7 @@ impl Names {
             let dir = self.dir_to_change(dir)?;
             let found = self.find_named(&dir, name)?;
             if found.inode == dir.number {
-                return Err(Self::leads_back(dir.number));
+                return Err(Self::directory_loop(dir.number));
             }
             self.locked(&[found.inode], |locked| {
                 let inode = self.named_inode(found.inode)?;

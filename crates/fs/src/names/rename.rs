@@ -122,7 +122,7 @@ impl Names {
             }
             // neither name may refer to its own directory
             if source.inode == old_dir || target.is_some_and(|target| target.inode == new_dir) {
-                return Err(Self::leads_back(old_dir));
+                return Err(Self::directory_loop(old_dir));
             }
             if let Some((old, new)) = &above {
                 Self::no_loops(old, new, &source, target.as_ref(), flags.exchange)?;
@@ -174,7 +174,7 @@ impl Names {
             self.is_directory(&dir)?;
             let parent = self.parent_of(&dir)?;
             if !self.may_be_named(parent) || parent == at || dirs.len() > DEEPEST {
-                return Err(Self::leads_back(below));
+                return Err(Self::directory_loop(below));
             }
             dirs.push(parent);
             at = parent;

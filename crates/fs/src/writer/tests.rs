@@ -32,7 +32,7 @@ fn woken(volumes: &[Arc<Volume>]) -> u64 {
 }
 
 /// Waits until no background thread has woken for longer than any engine's idle time.
-fn until_it_rests(volumes: &[Arc<Volume>]) {
+fn wait_until_idle(volumes: &[Arc<Volume>]) {
     let end = Instant::now() + PATIENCE;
     loop {
         let before = woken(volumes);
@@ -56,7 +56,7 @@ fn in_quiet_the_background_sleeps_and_what_comes_then_is_written() {
     for name in ["first", "second"] {
         let opened: Vec<_> = volumes.iter().map(|volume| volume.store.open_generation()).collect();
         volumes.iter().for_each(|volume| make(volume, name));
-        until_it_rests(&volumes);
+        wait_until_idle(&volumes);
         for (volume, opened) in volumes.iter().zip(opened) {
             assert_eq!(volume.nodes.delayed(), 0, "{name}: data is still delayed");
             assert!(volume.store.durable_generation() >= opened, "{name}: it was not written");
@@ -69,7 +69,7 @@ fn in_quiet_the_background_sleeps_and_what_comes_then_is_written() {
         let inode = volume.inode(volume.resolve(b"/first").expect("a name")).expect("a file");
         assert_eq!(volume.read_at(&inode, 0, &mut [0; 7]).expect("its content"), 7);
     }
-    until_it_rests(&volumes);
+    wait_until_idle(&volumes);
     assert!(woken(&volumes) > before);
     volumes.iter().for_each(|volume| volume.unmount().expect("unmounted"));
 }

@@ -42,7 +42,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 const ENTRIES: usize = 16;
 
 /// The time for which FORGETs accumulate. It delays the reuse of what they free.
-const GATHER: Duration = Duration::from_millis(2);
+const FORGET_DELAY: Duration = Duration::from_millis(2);
 
 /// Registers a ring entry, which then waits for a request.
 const REGISTER: u32 = 1;
@@ -344,7 +344,7 @@ fn forget(link: &Link) -> io::Result<()> {
             Err(e) => return Err(e.into()),
         }
         if !fds.iter().any(|fd| fd.revents().contains(PollFlags::ERR)) {
-            std::thread::sleep(GATHER);
+            std::thread::sleep(FORGET_DELAY);
         }
         let Some(length) = receive(link.connection.as_fd(), &mut buffer)? else { return Ok(()) };
         let message = buffer.get(..length).unwrap_or_default();

@@ -60,7 +60,7 @@ impl Ops {
     ///
     /// # Errors
     /// The error due to which the new content cannot be written.
-    pub(super) fn hand_over_before_replacing(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Answer<()> {
+    pub(super) fn write_back_before_replacing(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Answer<()> {
         if self.may_have_pages.lock().is_empty() {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Ops {
         if find(to).is_none_or(|replaced| replaced == file) || lost().is_none() {
             return Ok(());
         }
-        if !self.hand_over(node_of(file), BEFORE_REPLACING) {
+        if !self.write_back_pages(node_of(file), BEFORE_REPLACING) {
             return Err(Errno::IO);
         }
         lost().flatten().map_or(Ok(()), Err)
@@ -90,23 +90,23 @@ impl Ops {
         }
     }
 
-    /// Calls [`Ops::hand_over`] for a file that becomes immutable or append-only.
-    pub(super) fn hand_over_before_locking(&self, node: u64) {
-        self.hand_over(node, BEFORE_LOCKING);
+    /// Calls [`Ops::write_back_pages`] for a file that becomes immutable or append-only.
+    pub(super) fn write_back_before_locking(&self, node: u64) {
+        self.write_back_pages(node, BEFORE_LOCKING);
     }
 
     /// Makes the kernel write back its dirty pages of a file and drop its pages; returns whether that finished in time.
-    fn hand_over(&self, node: u64, longest: Duration) -> bool {
+    fn write_back_pages(&self, node: u64, longest: Duration) -> bool {
         let kernel = self.kernel.get().cloned();
         let (done, is_done) = std::sync::mpsc::channel();
-        let hand_over = move || {
+        let write_back_pages = move || {
             if let Some(kernel) = kernel {
                 kernel.forget_inode(node);
             }
             // the receiver may have timed out
             let _ = done.send(());
         };
-        let thread = std::thread::Builder::new().name("fuse-pages".to_owned()).spawn(hand_over);
+        let thread = std::thread::Builder::new().name("fuse-pages".to_owned()).spawn(write_back_pages);
         thread.is_ok() && is_done.recv_timeout(longest).is_ok()
     }
 }

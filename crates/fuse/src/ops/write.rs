@@ -429,7 +429,7 @@ impl Ops {
         let number = self.number(node)?;
         let a = self.outcome(number, self.volume.attributes_of(number))?;
         let flags = InodeFlags::from_bits_retain(a.flags.bits() & !MODIFIABLE | flags & MODIFIABLE);
-        self.hand_over_before(node, &a, flags);
+        self.write_back_before_flags(node, &a, flags);
         let set = SetAttributes { flags: Some(flags), ..SetAttributes::default() };
         self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
     }
@@ -437,12 +437,12 @@ impl Ops {
     /// Makes the kernel write back changes through mappings of a file that is about to become immutable or append-only,
     /// as ext4 does: with the flag set they would be refused. After this the kernel has no page of the file that a
     /// mapping could change without a request.
-    fn hand_over_before(&self, node: u64, a: &Attributes, flags: InodeFlags) {
+    fn write_back_before_flags(&self, node: u64, a: &Attributes, flags: InodeFlags) {
         let locking = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if a.kind != FileKind::Regular || !(flags & !a.flags).intersects(locking) {
             return;
         }
-        self.hand_over_before_locking(node);
+        self.write_back_before_locking(node);
     }
 
     /// Whether a request makes a file immutable or append-only, as far as the request itself shows that.
@@ -479,7 +479,7 @@ impl Ops {
             flags.set(*flag, asked.flags & bit != 0);
             flags
         });
-        self.hand_over_before(node, &a, flags);
+        self.write_back_before_flags(node, &a, flags);
         let project = (asked.project != a.project).then_some(asked.project);
         let set = SetAttributes { flags: Some(flags), project, ..SetAttributes::default() };
         self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)

@@ -83,7 +83,7 @@ impl MountedSnapshots {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn goes_back_to(&self) -> io::Result<Option<Vec<u8>>> {
+    pub fn scheduled_rollback(&self) -> io::Result<Option<Vec<u8>>> {
         let mut name = [0; LONGEST_NAME];
         match getxattr(&self.folder, ROLLBACK, &mut name[..]) {
             Ok(length) => Ok(name.get(..length).map(<[u8]>::to_vec)),

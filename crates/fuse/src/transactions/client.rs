@@ -50,7 +50,7 @@ fn is_listed(mount: u64) -> bool {
 }
 
 /// Makes the kernel write back the pages that were changed through mappings.
-fn hand_over_pages(file: &OwnedFd) {
+fn write_back_pages(file: &OwnedFd) {
     // an error here is also in the server's answer, or belongs to an earlier transaction
     if fstatfs(file).is_ok_and(|found| found.f_type == FUSE) {
         let _ = syncfs(file);
@@ -66,7 +66,7 @@ impl MountedTransaction {
         let file = open(dir, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
         let mount = mount_of(&file).filter(|mount| is_listed(*mount));
         let mark = std::fs::read_to_string(NUMBERS)?.trim().to_owned();
-        hand_over_pages(&file);
+        write_back_pages(&file);
         ask(&file, &format!("begin.{seconds}.{mark}")).map_err(|e| match Errno::from_io_error(&e) {
             Some(Errno::NODATA | Errno::OPNOTSUPP) => {
                 let why = "transactions need a mounted native volume (`extant mkfs -t extant`), not mounted with -o snapshot=";
@@ -101,7 +101,7 @@ impl MountedTransaction {
     /// # Errors
     /// One sentence; no change remains then.
     pub fn commit(self) -> io::Result<()> {
-        hand_over_pages(&self.file);
+        write_back_pages(&self.file);
         if !self.is_mounted() {
             let _ = ask(&self.file, "rollback");
             return Err(io::Error::other(UNMOUNTED));
@@ -115,7 +115,7 @@ impl MountedTransaction {
     /// # Errors
     /// One sentence.
     pub fn rollback(self) -> io::Result<()> {
-        hand_over_pages(&self.file);
+        write_back_pages(&self.file);
         self.end("rollback")
     }
 

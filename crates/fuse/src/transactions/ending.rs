@@ -15,7 +15,7 @@
 //! mounted on directories of the volume.
 
 use super::members::Members;
-use super::{LOOK, NAP, Running, Shared, members};
+use super::{CHECK_INTERVAL, NO_ACCESS_INTERVAL, Running, Shared, members};
 use crate::ops::node_of;
 use fs::{DirtySet, InodeNo};
 use fuse_wire::{Caller, Filesystem, Kernel, Operation, Reply, Request};
@@ -29,18 +29,18 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The number of consecutive checks, [`LOOK`] apart, in which members must appear stuck before waiting requests let
-/// them proceed without an error.
+/// The number of consecutive checks, [`CHECK_INTERVAL`] apart, in which members must appear stuck before waiting
+/// requests let them proceed without an error.
 const STUCK: u32 = 2;
 /// The interval between checks whether members of a rolled-back transaction still exist.
-const REMAIN: Duration = Duration::from_millis(250);
+const MEMBERS_INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum time for invalidations, where a process waits that may have locked what the kernel needs.
 const FORGET: Duration = Duration::from_millis(100);
 /// The extended attribute that the kernel or the server may cache and that a rollback changes.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Makes the kernel write back its dirty pages.
-fn hand_over_pages(running: &Running) {
+fn write_back_pages(running: &Running) {
     let root = running.root.lock().as_ref().and_then(|root| root.try_clone().ok());
     if let Some(root) = root {
         // pages of the transaction are refused, which is the error returned here
@@ -70,8 +70,8 @@ pub(super) fn roll_back(
     if running.is_over() {
         return Ok(());
     }
-    running.transaction.doom(why);
-    hand_over_pages(running);
+    running.transaction.require_rollback(why);
+    write_back_pages(running);
     let mut forgetting = None;
     let outcome = running.transaction.undo(why, |dirty| forgetting = invalidate(inner, shared, running, dirty));
     end(running, forgetting);
@@ -135,8 +135,8 @@ fn invalidate(
     dirty: &DirtySet,
 ) -> Option<JoinHandle<()>> {
     running.members.orphan();
-    shared.doomed.lock().push(Arc::clone(&running.members));
-    shared.any_doomed.store(true, Ordering::Release);
+    shared.rolled_back.lock().push(Arc::clone(&running.members));
+    shared.any_rolled_back.store(true, Ordering::Release);
     running.undone.store(true, Ordering::SeqCst);
     record_capabilities(&**inner, shared, dirty);
     let page_writes = running.page_writes.lock().clone();
@@ -254,7 +254,7 @@ pub(super) fn watch(
     }
     drop(running.root.lock().take());
     let (members, shared) = (Arc::clone(&running.members), Arc::downgrade(&{ shared }));
-    watch_doomed(&members, &shared);
+    watch_rolled_back(&members, &shared);
 }
 
 fn make_way(shared: &Shared, running: &Running, quiet: u32) -> bool {
@@ -265,26 +265,26 @@ fn make_way(shared: &Shared, running: &Running, quiet: u32) -> bool {
 /// Waits for a short interval; returns whether the process that began the transaction has ended.
 fn has_ended(process: &OwnedFd, running: &Running) -> bool {
     let left = running.deadline.filter(|_| !running.is_over()).map(|end| end.saturating_duration_since(Instant::now()));
-    let most = left.map_or(LOOK, |left| left.clamp(NAP / 4, LOOK));
+    let most = left.map_or(CHECK_INTERVAL, |left| left.clamp(NO_ACCESS_INTERVAL / 4, CHECK_INTERVAL));
     let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     poll(&mut fds, Some(&most)).is_ok_and(|ready| ready > 0)
 }
 
 /// Refuses requests of members of a rolled-back transaction until all members have ended.
-fn watch_doomed(members: &Arc<Members>, shared: &Weak<Shared>) {
+fn watch_rolled_back(members: &Arc<Members>, shared: &Weak<Shared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        if !shared.doomed.lock().iter().any(|doomed| Arc::ptr_eq(doomed, members)) {
+        if !shared.rolled_back.lock().iter().any(|rolled_back| Arc::ptr_eq(rolled_back, members)) {
             return;
         }
         if !members.remain() {
-            let mut doomed = shared.doomed.lock();
-            doomed.retain(|doomed| !Arc::ptr_eq(doomed, members));
-            shared.any_doomed.store(!doomed.is_empty(), Ordering::Release);
+            let mut rolled_back = shared.rolled_back.lock();
+            rolled_back.retain(|rolled_back| !Arc::ptr_eq(rolled_back, members));
+            shared.any_rolled_back.store(!rolled_back.is_empty(), Ordering::Release);
             return;
         }
         drop(shared);
-        std::thread::sleep(REMAIN);
+        std::thread::sleep(MEMBERS_INTERVAL);
     }
 }

@@ -5,8 +5,8 @@
 //! processes (PR_SET_CHILD_SUBREAPER), so it is their ancestor again. When it has been killed they have no such
 //! ancestor, so all members are recorded when they are seen, by PID and start time; and each carries a mark in its
 //! initial environment. A process with neither the mark, nor a recorded member among its ancestors, is not a member:
-//! one that lost its environment and its parents, all within [`super::LOOK`] and after its transaction's process was
-//! killed.
+//! one that lost its environment and its parents, all within [`super::CHECK_INTERVAL`] and after its transaction's
+//! process was killed.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -24,14 +24,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time within which a repeated call sends a request of its path walk.
-const SOON: Duration = Duration::from_secs(10);
+const REPEAT_TIME: Duration = Duration::from_secs(10);
 /// The time within which it arrives again: many may queue for the same directory.
 const QUEUES: Duration = Duration::from_secs(600);
 /// The number of consecutive checks in which members must appear stuck before a process gets EBUSY: on a busy machine
 /// it takes a while until a process that got a lock runs.
 const BUSY: u32 = 8;
 /// The same number before requests are released that should have nothing locked.
-const DESPERATE: u32 = 60;
+const STUCK_UNLOCKED: u32 = 60;
 /// The number of times that other requests are refused before read-only requests are released as well.
 const ROUNDS: u32 = 4;
 /// The maximum number of recorded requests that were interrupted but are not waiting: they may not have arrived here
@@ -241,7 +241,7 @@ impl Waiting {
             Operation::GetAttr => true,
             _ => false,
         };
-        on_its_way && !back.waited && back.since.elapsed() < SOON
+        on_its_way && !back.waited && back.since.elapsed() < REPEAT_TIME
     }
 
     /// Records that such a request has waited.
@@ -296,7 +296,7 @@ impl Waiting {
             return false;
         }
         let in_the_way = |w: &&mut Waiter| {
-            let looks_for_long = w.looks && (stuck >= DESPERATE || w.spared >= ROUNDS);
+            let looks_for_long = w.looks && (stuck >= STUCK_UNLOCKED || w.spared >= ROUNDS);
             w.verdict.is_none() && (!w.locks.is_empty() || looks_for_long)
         };
         let mut left: Vec<_> = list.waiting.values_mut().filter(in_the_way).collect();

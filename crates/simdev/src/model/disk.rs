@@ -89,7 +89,7 @@ impl Disk {
         let mut done = arrival;
         self.in_order(arrival, extents, |disk, extent| {
             let there = disk.read(arrival, sectors(extent));
-            done = disk.hand_over(arrival, extent.len).max(there).max(done);
+            done = disk.interface_transfer(arrival, extent.len).max(there).max(done);
             disk.interface_free = disk.interface_free.max(there);
         });
         self.last_read = Some(done);
@@ -101,18 +101,18 @@ impl Disk {
         let mut done = arrival;
         if self.p.write_cache == 0 {
             self.in_order(arrival, extents, |disk, extent| {
-                let handed = disk.hand_over(arrival, extent.len);
+                let transferred = disk.interface_transfer(arrival, extent.len);
                 let range = sectors(extent);
                 disk.forget(&range);
-                done = disk.media(arrival, range).max(handed).max(done);
+                done = disk.media(arrival, range).max(transferred).max(done);
             });
             return done;
         }
         for &extent in extents {
-            let handed = self.hand_over(arrival, extent.len);
+            let transferred = self.interface_transfer(arrival, extent.len);
             self.cache(sectors(extent));
-            self.last_write = handed;
-            done = done.max(handed);
+            self.last_write = transferred;
+            done = done.max(transferred);
             while self.cached_sectors * SECTOR > self.p.write_cache {
                 self.write_out(arrival);
                 done = done.max(self.arm.at);
@@ -172,7 +172,7 @@ impl Disk {
     }
 
     /// Transfers bytes between buffer and host after `from`; returns the end of the transfer.
-    fn hand_over(&mut self, from: u64, len: u64) -> u64 {
+    fn interface_transfer(&mut self, from: u64, len: u64) -> u64 {
         self.interface_free = self.interface_free.max(from) + over(self.p.interface_rate, len);
         self.interface_free
     }

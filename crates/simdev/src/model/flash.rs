@@ -109,7 +109,7 @@ impl Flash {
 
     /// Transfers `len` bytes of a command over the interface when they are available at `ready`; returns the end of
     /// that.
-    fn hand_over(&mut self, ready: u64, len: u64) -> u64 {
+    fn interface_transfer(&mut self, ready: u64, len: u64) -> u64 {
         self.interface_free = self.interface_free.max(ready) + over(self.p.interface_rate, len);
         self.interface_free
     }
@@ -135,7 +135,7 @@ impl Flash {
             buffered &= ahead.is_some();
             let there = ahead.unwrap_or_else(|| self.fetch(now, number, bytes));
             last = Some((number, there));
-            done = self.hand_over(there, bytes);
+            done = self.interface_transfer(there, bytes);
         }
         self.report.buffered_reads += u64::from(buffered);
         if sequential {
@@ -169,12 +169,12 @@ impl Flash {
     }
 
     fn write(&mut self, now: u64, extent: Extent) -> u64 {
-        let mut done = self.hand_over(now, 0) + nanoseconds(self.p.interface_command);
+        let mut done = self.interface_transfer(now, 0) + nanoseconds(self.p.interface_command);
         self.interface_free = done;
         let mut rest = extent.len;
         while rest > 0 {
             let part = rest.min(self.p.page - self.open);
-            done = self.hand_over(done, part);
+            done = self.interface_transfer(done, part);
             rest -= part;
             self.open += part;
             self.dirty = true;

@@ -211,7 +211,7 @@ impl MapWriter {
 
     /// Builds a generation from the changes of a closed one.
     pub(super) fn write(&mut self, closed: &ClosedGeneration) -> Result<Written> {
-        self.map.shed();
+        self.map.shrink_cache();
         self.granted.clear();
         let requests = self.shared.take_requests(closed.number);
         let mut writes = Vec::with_capacity(closed.blocks.len() + 8);

@@ -229,7 +229,7 @@ impl Map {
     }
 
     /// Removes nodes from the cache if there are too many: all that were installed are on the device.
-    pub(crate) fn shed(&self) {
+    pub(crate) fn shrink_cache(&self) {
         let mut state = self.state();
         if state.nodes.len() > CACHED {
             state.nodes.clear();

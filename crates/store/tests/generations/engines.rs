@@ -6,7 +6,7 @@ use simdev::Logged;
 use std::time::Duration;
 
 /// The requests to the device: the byte of a mark, `w` for a block, `|` for a flush.
-fn story(device: &simdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
+fn log_text(device: &simdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
     let log = device.log().unwrap();
     let describe = |(index, entry): (usize, &simdev::Entry)| match entry.what {
         Logged::Write { offset: MARK_AT, .. } => char::from(log.pieces(index).next().unwrap().1[0]),
@@ -21,15 +21,15 @@ fn story(device: &simdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
 fn none_marks_the_volume_from_mount_to_unmount() {
     let device = recorded();
     let (store, _) = start(device.clone(), Box::new(Unordered::new(SIZE as u32, 64)));
-    assert_eq!(story(&device), "n|");
+    assert_eq!(log_text(&device), "n|");
     fill(&store, 1, 1);
     store.tick(Duration::ZERO).unwrap();
     store.tick(INTERVAL).unwrap();
     fill(&store, 2, 1);
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|w|w|", "after the interval, and when a caller waits");
+    assert_eq!(log_text(&device), "n|w|w|", "after the interval, and when a caller waits");
     store.stop_writing().unwrap();
-    assert_eq!(story(&device), "n|w|w|c|");
+    assert_eq!(log_text(&device), "n|w|w|c|");
 }
 
 #[test]
@@ -37,29 +37,29 @@ fn the_dirty_bit_is_set_before_the_first_write_and_taken_away_when_it_is_quiet()
     let device = recorded();
     let (store, client) = start(device.clone(), Box::new(DirtyBit::new(SIZE as u32, 64)));
     let tick = |millis| store.tick(Duration::from_millis(millis)).unwrap();
-    assert_eq!(story(&device), "", "opening writes nothing");
+    assert_eq!(log_text(&device), "", "opening writes nothing");
     fill(&store, 1, 1);
-    assert_eq!(story(&device), "", "no operation waits for the mark");
+    assert_eq!(log_text(&device), "", "no operation waits for the mark");
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|w|");
+    assert_eq!(log_text(&device), "n|w|");
     fill(&store, 2, 1);
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|w|w|", "marked once for a busy period");
+    assert_eq!(log_text(&device), "n|w|w|", "marked once for a busy period");
     tick(0);
     fill(&store, 3, 1);
     tick(500);
     tick(1400);
-    assert_eq!(story(&device), "n|w|w|", "not quiet for long enough");
+    assert_eq!(log_text(&device), "n|w|w|", "not quiet for long enough");
     tick(1500);
-    assert_eq!(story(&device), "n|w|w|w|", "written after a second without an operation");
+    assert_eq!(log_text(&device), "n|w|w|w|", "written after a second without an operation");
     tick(1700);
-    assert_eq!(story(&device), "n|w|w|w|c|");
+    assert_eq!(log_text(&device), "n|w|w|w|c|");
     tick(9000);
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|w|w|w|c|", "a clean volume is not written");
+    assert_eq!(log_text(&device), "n|w|w|w|c|", "a clean volume is not written");
     fill(&store, 4, 1);
     store.stop_writing().unwrap();
-    assert_eq!(story(&device), "n|w|w|w|c|n|w|c|");
+    assert_eq!(log_text(&device), "n|w|w|w|c|n|w|c|");
     assert_eq!(client.durable.load(std::sync::atomic::Ordering::SeqCst), store.durable_generation());
 }
 
@@ -106,10 +106,10 @@ fn a_generation_without_a_waiting_caller_is_flushed_before_the_clean_mark() {
     for n in 0..16 {
         fill(&store, n * 2, 1);
     }
-    let written = story(&device);
+    let written = log_text(&device);
     assert!(written.starts_with("n|w") && !written.ends_with('|'), "{written}");
     store.stop_writing().unwrap();
-    let end = story(&device);
+    let end = log_text(&device);
     assert!(end.ends_with("w|c|"), "{end}");
 }
 
@@ -118,5 +118,5 @@ fn a_volume_that_was_only_read_is_not_marked() {
     let device = recorded();
     let (store, _) = start(device.clone(), Box::new(DirtyBit::new(SIZE as u32, 64)));
     store.stop_writing().unwrap();
-    assert_eq!(story(&device), "");
+    assert_eq!(log_text(&device), "");
 }

@@ -176,7 +176,7 @@ impl Names<'_> {
             self.report(dir, entry, Code::EntryNotEncrypted);
         }
         if adopts && target.kind == Some(FileKind::Directory) {
-            self.adopt(dir, entry);
+            self.record_parent(dir, entry);
         }
     }
 
@@ -195,7 +195,7 @@ impl Names<'_> {
     }
 
     /// Records the parent of a directory, or that another entry names it.
-    fn adopt(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+    fn record_parent(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
         if dir.inode == InodeNo::ROOT && entry.name == b"lost+found" {
             self.lost_and_found.store(true, Ordering::Relaxed);
         }

@@ -29,7 +29,7 @@ pub(crate) fn like_directory(scanner: &Scanner<'_>, volume: &Volume, inode: Inod
     }
     let flags = raw.flags();
     if flags.contains(InodeFlags::INLINE_DATA) && volume.features.incompat.contains(Incompat::INLINE_DATA) {
-        return stands_as_directory(volume, inode, &raw.disk.i_block);
+        return is_inline_directory(volume, inode, &raw.disk.i_block);
     }
     let (block, is_map) = if flags.contains(InodeFlags::EXTENTS) && volume.features.incompat.contains(Incompat::EXTENT)
     {
@@ -65,7 +65,7 @@ fn first_block(scanner: &Scanner<'_>, volume: &Volume, root: &[u8]) -> Option<u6
 }
 
 /// Whether `i_block` contains an inline directory: the parent, and a complete chain of entries.
-fn stands_as_directory(volume: &Volume, inode: InodeNo, i_block: &[u8; 60]) -> bool {
+fn is_inline_directory(volume: &Volume, inode: InodeNo, i_block: &[u8; 60]) -> bool {
     let geometry = &volume.geometry;
     let exists = |n: u32| n == InodeNo::ROOT.get() || (geometry.first_inode..=geometry.inodes).contains(&n);
     let [p0, p1, p2, p3, entries @ ..] = i_block;

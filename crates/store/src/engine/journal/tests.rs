@@ -88,7 +88,7 @@ fn place(at: u64) -> (bool, u64) {
 }
 
 /// A plan as text: for each stage its writes, and `|` for its flush.
-fn story(plan: &Plan) -> String {
+fn plan_text(plan: &Plan) -> String {
     let mut out = String::new();
     for stage in &plan.stages {
         let mut words: Vec<String> = Vec::new();
@@ -122,8 +122,8 @@ fn story(plan: &Plan) -> String {
 #[test]
 fn a_life() {
     let mut engine = engine();
-    assert_eq!(story(&engine.open(&NoHooks).unwrap()), "home 1, tail 1@0 |");
-    let mut plan = |closed| story(&engine.plan(closed, &NoHooks).unwrap());
+    assert_eq!(plan_text(&engine.open(&NoHooks).unwrap()), "home 1, tail 1@0 |");
+    let mut plan = |closed| plan_text(&engine.plan(closed, &NoHooks).unwrap());
     assert_eq!(plan(closed(&[], 0, &[])), "", "nothing happened");
     assert_eq!(plan(closed(&[7, 50], 1, &[])), "tail 1@1, descriptor 1, copies 2 | commit 4 |");
     assert_eq!(plan(closed(&[7], 2, &[(50, 1)])), "revoke 5, descriptor 6, copies 1 | commit 8 |");
@@ -131,7 +131,7 @@ fn a_life() {
     assert_eq!(plan(closed(&[50], 3, &[])), "descriptor 9, copies 1 | commit 11 |");
     assert_eq!(plan(closed(&[50], 4, &[(50, 1)])), "descriptor 12, copies 1 | commit 14 |", "freed and used again");
     assert_eq!(plan(closed(&[], 0, &[(7, 1)])), "revoke 15 | commit 16 |");
-    assert_eq!(story(&engine.close(&NoHooks).unwrap()), "home 50 | tail 6@0 | home 1 |");
+    assert_eq!(plan_text(&engine.close(&NoHooks).unwrap()), "home 50 | tail 6@0 | home 1 |");
     assert!(engine.live.is_empty() && engine.log.used() == 0);
 }
 
@@ -143,10 +143,10 @@ fn fresh_extents_are_home_before_the_commit() {
     let run = FreshExtent { first: FsBlock(60), kind: Kind::SpaceMap, data: vec![9; 3 * 1024].into() };
     let closed = ClosedGeneration { fresh_extents: vec![run], ..closed(&[7], 1, &[]) };
     let plan = engine.plan(closed, &NoHooks).unwrap();
-    assert_eq!(story(&plan), "home 60, tail 1@1, descriptor 1, copies 1 | commit 3 |");
+    assert_eq!(plan_text(&plan), "home 60, tail 1@1, descriptor 1, copies 1 | commit 3 |");
     let write = plan.stages[0].writes.iter().find(|write| write.kind == Kind::SpaceMap).unwrap();
     assert_eq!((write.at, write.data.len()), (60 * 1024, 3 * 1024));
-    assert_eq!(story(&engine.close(&NoHooks).unwrap()), "home 7 | tail 2@0 | home 1 |");
+    assert_eq!(plan_text(&engine.close(&NoHooks).unwrap()), "home 7 | tail 2@0 | home 1 |");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn only_a_sync_flushes_file_data() {
         [(CommitReason::Sync, true, "|"), (CommitReason::Timeout, true, ""), (CommitReason::Sync, false, "")]
     {
         let closed = ClosedGeneration { reason, unflushed, ..closed(&[], 0, &[]) };
-        assert_eq!(story(&engine.plan(closed, &NoHooks).unwrap()).trim(), expected);
+        assert_eq!(plan_text(&engine.plan(closed, &NoHooks).unwrap()).trim(), expected);
     }
 }
 
@@ -185,7 +185,7 @@ fn a_checkpoint_costs_no_flush_of_its_own() {
     for n in 0..20 {
         let blocks: Vec<u64> = (0..60).map(|k| block(n) + k).collect();
         let plan = engine.plan(closed(&blocks, 1, &[]), &NoHooks).unwrap();
-        assert_eq!(plan.stages.iter().filter(|s| s.flush).count(), 2, "{}", story(&plan));
+        assert_eq!(plan.stages.iter().filter(|s| s.flush).count(), 2, "{}", plan_text(&plan));
     }
 }
 
@@ -196,7 +196,7 @@ fn a_generation_that_finds_no_space_waits_for_a_checkpoint() {
     engine.plan(closed(&many, 1, &[]), &NoHooks).unwrap();
     let more: Vec<u64> = (2..99).chain(130..280).chain(1400..1800).collect();
     let plan = engine.plan(closed(&more, 2, &[]), &NoHooks).unwrap();
-    let text = story(&plan);
+    let text = plan_text(&plan);
     let (first, rest) = text.split_once(" | tail 2@0 | tail 2@").unwrap();
     assert!(first.starts_with("home 1400, ") && first.matches("home").count() == 500, "{first}");
     assert!(rest.contains("descriptor") && !rest.contains("home"));
