@@ -396,7 +396,7 @@ impl Check {
         };
         // a read-only check leaves the orphan list to one that repairs
         let mut clean = word(options.repair == Repair::No);
-        if clean.is_ok() || options.repair == Repair::No || self.undo.is_some() || watch.cancelled() {
+        if clean.is_ok() || options.repair == Repair::No || self.undo.is_some() || check::Progress::cancelled(watch) {
             return clean;
         }
         // the check reports errors of a volume that cannot be opened

@@ -141,7 +141,7 @@ fn plan(checker: Checker<'_>, outcome: &Result<Report, Refusal>) -> Option<Plan>
     let alone = report.problems.iter().all(|p| is_superblock(p) || p.severity < Severity::Error);
     let whole = copies::block_of(&blocks, other).and_then(|block| NativeSuperblock::parse(block).ok());
     let is_older = |whole: &NativeSuperblock| (whole.uuid, whole.layout) == (active.uuid, active.layout);
-    if let Some(whole) = whole.filter(|whole| !alone && !(miscounted && is_older(whole))) {
+    if let Some(whole) = whole.filter(|whole| !(alone || miscounted && is_older(whole))) {
         // it may be the right one, so it is never overwritten
         let why = "its superblock contradicts the volume above its map";
         return back(checker, &whole, (at, last), active.generation, why);

@@ -100,7 +100,7 @@ fn a_halved_number_of_blocks_is_corrected() {
     is_corrected("half", &image, &image.bytes(), "s_blocks_count", |sb| sb.set_blocks_count(sb.blocks_count() / 2));
 }
 
-/// What no correction explains is not guessed: nothing is written.
+/// A volume with two wrong fields, which no correction explains: nothing is guessed and nothing written.
 #[test]
 fn fields_that_nothing_explains_are_left() {
     if !need(&["mke2fs"]) {

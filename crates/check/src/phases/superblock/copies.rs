@@ -5,7 +5,8 @@
 //! not compared: free counts, states, times, labels, checksums of descriptors, and features that are set at their first
 //! use.
 
-use super::{Accepted, Rejection, accept_at, differing, space_map_layout};
+use super::{differing, space_map_layout};
+use crate::phases::superblock::accepted::{Accepted, Rejection, accept_at};
 use crate::phases::superblock::descriptors::{numbered, read_descriptors};
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;

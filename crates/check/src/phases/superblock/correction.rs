@@ -2,7 +2,7 @@
 //! that writes a wrong number writes it into all copies. Other fields, the descriptors and the device state what the
 //! number should be; a correction is used only if the descriptors make sense with it and lead to the root.
 
-use super::{Accepted, FIRST_INODE, check, read_table};
+use crate::phases::superblock::accepted::{Accepted, FIRST_INODE, check, read_superblock, read_table};
 use crate::phases::superblock::descriptors::{Table, own_blocks};
 use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::{Problem, Problems};
@@ -28,7 +28,7 @@ struct Correction {
 /// The primary superblock with the correction that fits the volume best, and its descriptors; `None` if none fits. The
 /// correction is reported.
 pub(super) fn find(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
-    let disk = super::read_superblock(scanner, superblock::OFFSET).ok()?;
+    let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
     let summed = disk.features().ro_compat.contains(RoCompat::METADATA_CSUM);
     if disk.s_magic.get() != superblock::MAGIC || summed && disk.checksum() != disk.s_checksum.get() {
         return None;

@@ -3,8 +3,8 @@
 //! Only mkfs and a conversion write these numbers, into all superblocks. So copies are read only where the maps by the
 //! primary have errors.
 
-use super::Accepted;
 use crate::options::Refusal;
+use crate::phases::superblock::accepted::Accepted;
 use crate::problem::Problem;
 use crate::scan::Scanner;
 use crate::space_maps::Recorded;
