@@ -68,6 +68,9 @@ use work::Work;
 
 /// Maximum number of iterations: each one repairs all problems of a kind, so that few volumes need ten.
 const ITERATIONS: u32 = 200;
+/// Number of files from which on `-y` takes a table that matches hardly any of them for one at a wrong location, although
+/// a copy of the descriptors has the same: with fewer, one damaged block of the table explains it.
+const CONFIRMED_FILES: u32 = 8;
 /// Maximum number of problems that are repaired in one iteration: the others are repaired in the next.
 const LIMITS: Limits = Limits { total: 400_000, per_code: 200_000 };
 
@@ -467,6 +470,9 @@ impl Iterations<'_> {
             self.stopped = Some(stopping.clone());
             return Ok(Step::Done);
         }
+        if let Some(outcome) = self.without_table(problems, work) {
+            return Ok(outcome);
+        }
         journal::forget_error(work)?;
         let mut began = None;
         loop {
@@ -516,6 +522,24 @@ impl Iterations<'_> {
             return Ok(Step::Worked(Fixer::Superblock));
         }
         Ok(began.map_or(Step::Done, |(first, _)| Step::Worked(first)))
+    }
+
+    /// The outcome where an inode table cannot be found: nothing is repaired.
+    fn without_table(&mut self, problems: &[Problem], work: &Work<'_>) -> Option<Step> {
+        let replays = problems.iter().any(|p| p.code.fixer() == Fixer::Replay && self.may_fix(p));
+        // these fixers clear inodes that the bitmap still marks
+        let cleared = self.repaired.iter().any(|p| (Fixer::Inodes..Fixer::Copies).contains(&p.code.fixer()));
+        let accepted = self.empty_tables && self.mode == Repair::All;
+        if self.mode == Repair::No || replays || cleared || accepted {
+            return None;
+        }
+        let confirmed = if self.mode == Repair::Safe { 1 } else { CONFIRMED_FILES };
+        let (problem, sentence) = descriptors::lost_table(work, problems, confirmed)?;
+        if self.mode == Repair::Safe {
+            self.stopped = Some(problem.clone());
+            return Some(Step::Done);
+        }
+        Some(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }))
     }
 
     /// The reason why a copy of the superblock does not replace the primary: by the copy the volume is larger than the

@@ -31,6 +31,7 @@ use crate::table::Code;
 use crate::volume::Volume;
 use blockdev::BlockDevice;
 use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::group::Group;
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
 use format::{GroupNo, InodeNo};
 use std::cmp::Reverse;
@@ -187,23 +188,31 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
 /// superblock or table location is better.
 fn of_primary(scanner: &Scanner<'_>, accepted: Accepted, mut table: Table, problems: &Problems) -> (Accepted, Table) {
     let fits = leads_to_root(scanner, &accepted, &table);
-    if fits && !is_odd(&accepted.geometry) {
-        return (accepted, table);
-    }
     let features = accepted.disk.features();
     let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
-    let moved = if fits { Vec::new() } else { seeker.seek(&mut table) };
-    if !moved.is_empty() {
-        moved.into_iter().for_each(|problem| problems.report(problem));
-        return (accepted, table);
+    let mut moved = if fits { Vec::new() } else { seeker.seek(&mut table) };
+    if moved.is_empty() && (!fits || is_odd(&accepted.geometry)) {
+        if let Some((other, table, problem)) = rival(scanner, &accepted) {
+            problems.report(problem);
+            return (other, table);
+        }
+        let odd_start = accepted.geometry.first_data_block != first_data_block(&accepted.geometry);
+        let corrected = if !fits || odd_start { correction::find(scanner, problems) } else { None };
+        if let Some(corrected) = corrected {
+            return corrected;
+        }
     }
-    if let Some((other, table, problem)) = rival(scanner, &accepted) {
-        problems.report(problem);
-        return (other, table);
-    }
-    let odd_start = accepted.geometry.first_data_block != first_data_block(&accepted.geometry);
-    let corrected = if !fits || odd_start { correction::find(scanner, problems) } else { None };
-    corrected.unwrap_or((accepted, table))
+    moved.extend(seeker.seek_odd(&mut table, || copied_groups(scanner, &accepted.disk, &accepted.geometry)));
+    moved.into_iter().for_each(|problem| problems.report(problem));
+    (accepted, table)
+}
+
+/// The descriptors in the first usable copy with the layout of this superblock; `None` where there is no such copy.
+pub(crate) fn copied_groups(scanner: &Scanner<'_>, disk: &DiskSuperblock, geometry: &Geometry) -> Option<Vec<Group>> {
+    let own = Accepted { disk: *disk, geometry: geometry.clone(), at: superblock::OFFSET };
+    let mut copies = stated_backups(scanner, geometry);
+    let copy = copies.find(|copy| is_same_volume(&own, copy) && differing(&own, copy).is_empty())?;
+    read_table(scanner, &copy).ok().map(|table| table.groups)
 }
 
 /// Descriptors that make no sense, where no others do, with the tables that are found at other locations. The rejection

@@ -2,6 +2,7 @@
 
 use super::superblock;
 use super::work::Work;
+use crate::phases::superblock::copied_groups;
 use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::Problem;
 use crate::table::Code;
@@ -9,7 +10,7 @@ use blockdev::Result;
 use format::feature::Incompat;
 use format::group::GroupFlags;
 use format::{FsBlock, GroupNo};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Writes the descriptors that the check used into the primary table.
 pub(super) fn restore(work: &Work<'_>) -> Result<()> {
@@ -102,13 +103,55 @@ pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<Strin
             Some(_) => (0, ""),
             None => (uncounted(work, &groups), "in it by the superblock's count"),
         };
-        (members > 0).then(|| {
-            format!(
-                "the inode table of group {number} cannot be found, and the {members} files {who} would be lost: \
-                 nothing was changed; -E empty_tables creates an empty table nevertheless"
-            )
-        })
+        (members > 0).then(|| cannot_be_found(number, members, who))
     })
+}
+
+/// A table that is not where its descriptor states, although that location is possible: the reason not to repair
+/// anything, and a problem that results from it. The table does not match the inodes in use by the group's bitmap, and
+/// the location is not where mkfs puts tables. Where a copy of the descriptors has the same location, the table must lack
+/// at least `confirmed` files: a few inodes may have been destroyed in place.
+pub(super) fn lost_table<'p>(
+    work: &Work<'_>,
+    problems: &'p [Problem],
+    confirmed: u32,
+) -> Option<(&'p Problem, String)> {
+    let volume = work.volume();
+    let mut groups = BTreeMap::new();
+    for problem in problems {
+        let differs = matches!(problem.code, Code::InodeMarkedButUnused | Code::InodeRangeMarkedButUnused);
+        if let Some(number) = problem.group.filter(|_| differs) {
+            groups.entry(number).or_insert(problem);
+        }
+    }
+    if groups.is_empty() {
+        return None;
+    }
+    let scanner = work.view.scanner;
+    let seeker = Seeker { scanner, geometry: &volume.geometry, features: &volume.features };
+    let odd = seeker.odd(&volume.groups);
+    groups.retain(|number, _| odd.contains(number));
+    if groups.is_empty() {
+        return None;
+    }
+    let copied = copied_groups(scanner, &volume.disk, &volume.geometry).unwrap_or_default();
+    groups.into_iter().find_map(|(number, problem)| {
+        let group = volume.group(number)?;
+        let copy = copied.get(number.get() as usize);
+        let is_confirmed = copy.is_some_and(|copy| copy.inode_table == group.inode_table);
+        let least = if is_confirmed { confirmed } else { 1 };
+        let agreement = seeker.agreement(number, group, group.inode_table.get())?;
+        let lost = agreement.is_lost() && agreement.members >= least;
+        lost.then(|| (problem, cannot_be_found(number, agreement.members, "in the group's bitmap")))
+    })
+}
+
+/// The reason not to repair a volume with this table.
+fn cannot_be_found(number: GroupNo, members: u32, counted: &str) -> String {
+    format!(
+        "the inode table of group {number} cannot be found, and the {members} files {counted} would be lost: nothing was \
+         changed; -E empty_tables creates an empty table nevertheless"
+    )
 }
 
 /// The number of inodes to which directories refer in the unread table of a group. It is known even where the counts

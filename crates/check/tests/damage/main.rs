@@ -8,6 +8,7 @@ mod destroyed;
 mod interrupted;
 mod kinds;
 mod lost;
+mod lost_tables;
 mod matrix;
 mod misled;
 mod mutated;

@@ -1,6 +1,9 @@
 //! Inode tables with a wrong location in their descriptor: the blocks there do not match the group's inode bitmap,
 //! while those at a location where mkfs puts tables do. A descriptor has a copy only on volumes of several groups; but
 //! the location follows from those of the bitmaps and of the neighbours' tables, and the content there can be compared.
+//!
+//! Tables are read only where there is a reason: an impossible location, a first group without the root, or an odd
+//! location, which is possible but not where mkfs puts tables ([`Seeker::odd`]).
 
 use crate::phases::superblock::descriptors::{Table, allowed_range, lies_in, own_blocks};
 use crate::problem::Problem;
@@ -13,10 +16,14 @@ use format::group::{Group, GroupFlags};
 use format::inode::{FileKind, InodeFlags, RawInode};
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo, InodeNo};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of groups whose tables are searched for: more are not the result of a few damaged sectors.
 const MOST: usize = 4096;
+
+/// Maximum number of odd locations that are compared although a copy of the descriptors has the same: a volume that was
+/// enlarged has some, and reading all tables would double the time of a check.
+const CONFIRMED: usize = 16;
 
 /// The search for tables on a volume of which only the superblock is known.
 pub(crate) struct Seeker<'a> {
@@ -82,6 +89,100 @@ impl Seeker<'_> {
             problems.clear();
         }
         problems
+    }
+
+    /// Corrects odd locations where the blocks there are not the group's table, and those at the location in a copy of
+    /// the descriptors, or at one where mkfs puts tables, are. A table that matches its bitmap stays where it is, whatever
+    /// the copy states. `copied` reads the copy, and is called only if there are odd locations. Returns the changes as
+    /// problems.
+    pub(crate) fn seek_odd(&self, table: &mut Table, copied: impl FnOnce() -> Option<Vec<Group>>) -> Vec<Problem> {
+        let odd = self.odd(&table.groups);
+        if odd.is_empty() {
+            return Vec::new();
+        }
+        let copied = copied().unwrap_or_default();
+        let stated = |number: GroupNo| {
+            let copy = copied.get(number.get() as usize).map(|copy| copy.inode_table);
+            copy.filter(|place| place.get() != 0)
+        };
+        let contradicted = |number: &GroupNo| {
+            let own = table.groups.get(number.get() as usize).map(|group| group.inode_table);
+            stated(*number).is_some_and(|place| own != Some(place))
+        };
+        let (mut suspects, confirmed): (BTreeSet<GroupNo>, BTreeSet<GroupNo>) = odd.into_iter().partition(contradicted);
+        if confirmed.len() <= CONFIRMED {
+            suspects.extend(confirmed);
+        }
+        if suspects.len() > MOST {
+            return Vec::new();
+        }
+        let find = |number: GroupNo| {
+            let group = table.groups.get(number.get() as usize)?;
+            let found = group.inode_table.get();
+            self.agreement(number, group, found).filter(|agreement| agreement.is_lost())?;
+            let places = self.places(number, group, &table.groups, &suspects);
+            let mut places = stated(number).map(FsBlock::get).into_iter().chain(places);
+            places.find(|place| *place != found && self.is_place(number, group, *place))
+        };
+        let right: Vec<_> = suspects.iter().filter_map(|number| Some((*number, find(*number)?))).collect();
+        if right.is_empty() {
+            return Vec::new();
+        }
+        let before = table.groups.clone();
+        let mut problems = Vec::new();
+        for (number, place) in right {
+            let Some(group) = table.groups.get_mut(number.get() as usize) else { continue };
+            let problem = Problem::new(Code::InodeTableElsewhere).group(number).block(FsBlock(place));
+            problems.push(problem.found(group.inode_table.get()));
+            group.inode_table = FsBlock(place);
+        }
+        if !table.makes_sense(self.geometry, self.features) {
+            table.groups = before;
+            problems.clear();
+        }
+        problems
+    }
+
+    /// The groups whose table is not where mkfs puts it, by the descriptors alone: neither after the group's bitmaps, nor
+    /// directly beside the table of a neighbour in the same flexible group, nor as far from the head as most tables. On
+    /// new volumes there are next to none.
+    pub(crate) fn odd(&self, groups: &[Group]) -> BTreeSet<GroupNo> {
+        let length = u64::from(self.geometry.itable_blocks);
+        let flex = self.geometry.flex_groups.max(1);
+        let usual = if flex == 1 { self.usual_distance(groups) } else { None };
+        let table = |n: u32| groups.get(n as usize).map(|group| group.inode_table.get());
+        let is_odd = |number: GroupNo, group: &Group| {
+            let (n, place) = (number.get(), group.inode_table.get());
+            let (bitmap, inodes) = (group.block_bitmap.get(), group.inode_bitmap.get());
+            // a flexible group has as many inode bitmaps as block bitmaps before its first table
+            let apart = inodes.checked_sub(bitmap).and_then(|apart| inodes.checked_add(apart));
+            let after_bitmaps = inodes.checked_add(1) == Some(place) || apart == Some(place);
+            let (first, last) = (n.is_multiple_of(flex), (n + 1).is_multiple_of(flex));
+            let before = if first { None } else { table(n - 1).and_then(|before| before.checked_add(length)) };
+            let next = if last { None } else { table(n + 1) };
+            let beside = before == Some(place) || next.is_some() && next == place.checked_add(length);
+            let as_usual = usual.is_some() && usual == self.distance(number, group);
+            let made = || self.made_places(number).is_some_and(|[_, _, made]| made == place);
+            !(after_bitmaps || beside || as_usual || made())
+        };
+        let groups = self.geometry.group_numbers().zip(groups);
+        groups.filter(|&(number, group)| is_odd(number, group)).map(|(number, _)| number).collect()
+    }
+
+    /// The distance of a table from the head of its group.
+    fn distance(&self, number: GroupNo, group: &Group) -> Option<u64> {
+        group.inode_table.get().checked_sub(self.geometry.group_head(number).end)
+    }
+
+    /// The distance of most tables from the heads of their groups; `None` where no two have the same.
+    fn usual_distance(&self, groups: &[Group]) -> Option<u64> {
+        let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+        let groups = self.geometry.group_numbers().zip(groups);
+        for distance in groups.filter_map(|(number, group)| self.distance(number, group)) {
+            *counts.entry(distance).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        most.filter(|(_, count)| *count > 1).map(|(distance, _)| distance)
     }
 
     /// Whether the first group's table contains the root, by that one inode.

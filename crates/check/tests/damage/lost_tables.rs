@@ -1,0 +1,220 @@
+//! Descriptors with a wrong location of an inode table that is possible: in range, and free. The files of the group must
+//! not be lost.
+
+use crate::repaired::{fix, only_marked, options};
+use blockdev::MemoryDevice;
+use extant_check::report::{Report, exit};
+use extant_check::table::Code;
+use extant_check::{Repair, check, first_sight};
+use format::group::Group;
+use format::superblock::{DiskSuperblock, Geometry};
+use format::{FsBlock, GroupNo};
+use std::ops::Range;
+use testkit::oracle::e2fsck;
+use testkit::{Image, need};
+
+/// Volumes of several groups, with files in the first two at least.
+const SEVERAL: [(&[&str], u64); 6] = [
+    (&["-t", "ext2", "-b", "1024", "-g", "1024", "-N", "640"], 8 << 20),
+    (&["-t", "ext3", "-b", "1024", "-g", "4096", "-N", "640", "-J", "size=1"], 16 << 20),
+    (&["-t", "ext4", "-b", "1024", "-g", "4096", "-N", "640", "-J", "size=1"], 16 << 20),
+    (&["-t", "ext4", "-b", "1024", "-g", "4096", "-N", "640", "-O", "^flex_bg,^has_journal"], 16 << 20),
+    (&["-t", "ext4", "-b", "1024", "-g", "4096", "-N", "640", "-O", "^metadata_csum,^has_journal"], 16 << 20),
+    (&["-t", "ext4", "-b", "1024", "-g", "4096", "-N", "640", "-O", "^metadata_csum,uninit_bg,^has_journal"], 16 << 20),
+];
+
+/// Volumes of one group.
+const SINGLE: [&[&str]; 4] = [
+    &["-t", "ext2", "-b", "1024"],
+    &["-t", "ext3", "-b", "1024", "-J", "size=1"],
+    &["-t", "ext4", "-b", "1024", "-J", "size=1"],
+    &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^has_journal"],
+];
+
+/// A volume with 300 files.
+fn filled(args: &[&str], size: u64) -> Image {
+    let folder = tempfile::tempdir().expect("a folder");
+    for n in 0..300 {
+        std::fs::write(folder.path().join(format!("file{n}")), n.to_string()).expect("a file");
+    }
+    Image::mke2fs(args, size).with_folder(folder.path()).build()
+}
+
+fn look(bytes: &[u8]) -> Report {
+    let device = MemoryDevice::from_vec(bytes.to_vec());
+    check("volume", &device, &options(Repair::No), &()).expect("a volume")
+}
+
+fn is_moved(report: &Report) -> bool {
+    report.problems.iter().any(|problem| problem.code == Code::InodeTableElsewhere)
+}
+
+fn layout(bytes: &[u8]) -> (DiskSuperblock, Geometry) {
+    let disk = DiskSuperblock::from_slice(&bytes[1024..2048]).expect("a superblock");
+    let geometry = Geometry::of(&disk).expect("a volume");
+    (disk, geometry)
+}
+
+/// The bytes of a group's descriptor, which is in the first block of the table at `table`.
+fn place(geometry: &Geometry, table: FsBlock, number: u32) -> Range<usize> {
+    let size = geometry.descriptor_size as usize;
+    let at = (table.get() * u64::from(geometry.block_size)) as usize + number as usize * size;
+    at..at + size
+}
+
+fn group(bytes: &[u8], number: u32) -> Group {
+    let (_, geometry) = layout(bytes);
+    Group::from_bytes(&bytes[place(&geometry, geometry.descriptor_block(0), number)])
+}
+
+/// The bytes of a group's inode table at this location.
+fn table(geometry: &Geometry, first: FsBlock) -> Range<usize> {
+    let block = geometry.block_size as usize;
+    let at = first.get() as usize * block;
+    at..at + geometry.itable_blocks as usize * block
+}
+
+/// The last free blocks in a group that are enough for its table.
+fn free_blocks(bytes: &[u8], number: u32) -> FsBlock {
+    let (_, geometry) = layout(bytes);
+    let block = geometry.block_size as usize;
+    let at = group(bytes, number).block_bitmap.get() as usize * block;
+    let bitmap = &bytes[at..at + block];
+    let blocks = geometry.group_blocks(GroupNo(number));
+    let is_free = |n: u64| {
+        let bit = (n - blocks.start) as usize;
+        bitmap[bit / 8] >> (bit % 8) & 1 == 0
+    };
+    let length = u64::from(geometry.itable_blocks);
+    let mut firsts = (blocks.start..=blocks.end - length).rev();
+    FsBlock(firsts.find(|first| (*first..*first + length).all(is_free)).expect("free blocks"))
+}
+
+/// Writes the location of a group's table into the descriptors, and into their copies if so wished; with the right
+/// checksum, or as a single wrong word.
+fn set_table(bytes: &mut [u8], number: u32, first: FsBlock, summed: bool, copies: bool) {
+    let (disk, geometry) = layout(bytes);
+    let mut descriptor = group(bytes, number);
+    descriptor.inode_table = first;
+    let mut tables = vec![geometry.descriptor_block(0)];
+    if copies {
+        tables.extend(geometry.descriptor_block_backups(0));
+    }
+    for of_table in tables {
+        let own = &mut bytes[place(&geometry, of_table, number)];
+        if summed {
+            descriptor.set_checksum(&disk, &geometry, GroupNo(number), own);
+        } else {
+            own[8..12].copy_from_slice(&(first.get() as u32).to_le_bytes());
+        }
+    }
+}
+
+/// `-p` writes the error flag at most.
+fn is_left_by_preening(bytes: &[u8], said: &str) {
+    let mut preened = bytes.to_vec();
+    let report = fix(&mut preened, Repair::Safe).expect("a volume");
+    assert_eq!(report.exit, exit::LEFT, "{said}: {:?}", report.problems);
+    assert!(only_marked(bytes, &preened), "{said}: -p wrote something");
+}
+
+#[test]
+fn a_table_is_found_although_its_wrong_location_is_possible() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for (args, size) in SEVERAL {
+        let image = filled(args, size);
+        let intact = image.bytes();
+        let trusted = |bytes: &[u8]| first_sight(&MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::Safe), &());
+        assert!(trusted(&intact), "{args:?}");
+        for (number, summed, copies) in
+            [(1, true, false), (1, false, false), (1, true, true), (0, true, false), (0, false, false)]
+        {
+            let said = format!("{args:?}, group {number}, checksum {summed}, copies {copies}");
+            let mut bytes = intact.clone();
+            let wrong = free_blocks(&bytes, number);
+            set_table(&mut bytes, number, wrong, summed, copies);
+            let report = look(&bytes);
+            assert!(is_moved(&report), "{said}: {:?}", report.problems);
+            assert!(!trusted(&bytes), "{said}: it is taken at its word");
+            is_left_by_preening(&bytes, &said);
+            let report = fix(&mut bytes, Repair::All).expect("a volume");
+            assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{said}: {:?}", report.problems);
+            assert_eq!(look(&bytes).counts, look(&intact).counts, "{said}: every file is there");
+            assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+            image.set_bytes(&bytes);
+            assert!(e2fsck(image.path()).clean, "{said}");
+        }
+    }
+}
+
+/// Without the root nothing proves where the only table is.
+#[test]
+fn the_files_of_the_only_table_are_not_lost_with_the_root() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    for args in SINGLE {
+        let image = filled(args, 7 << 20);
+        let intact = image.bytes();
+        let (_, geometry) = layout(&intact);
+        let size = geometry.inode_size as usize;
+        let root = table(&geometry, group(&intact, 0).inode_table).start + size;
+        for (what, destroyed) in [("the root", size), ("its mode", 2)] {
+            let said = format!("{args:?}, {what}");
+            let mut bytes = intact.clone();
+            let wrong = free_blocks(&bytes, 0);
+            set_table(&mut bytes, 0, wrong, true, false);
+            bytes[root..root + destroyed].fill(0);
+            is_left_by_preening(&bytes, &said);
+            let mut left = bytes.clone();
+            let refusal = fix(&mut left, Repair::All).expect_err("the files would be lost");
+            assert_eq!(refusal.exit, exit::LEFT, "{said}: {refusal}");
+            assert!(refusal.sentence.contains("the inode table of group 0 cannot be found"), "{said}: {refusal}");
+            assert!(left == bytes, "{said}: something was written");
+        }
+    }
+}
+
+/// The copies are out of date, and their location still has the old content: what matches its bitmap is right.
+#[test]
+fn a_table_at_an_unusual_location_stays_there() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for (args, size) in SEVERAL {
+        let image = filled(args, size);
+        let intact = image.bytes();
+        let (_, geometry) = layout(&intact);
+        let mut bytes = intact.clone();
+        let there = free_blocks(&bytes, 1);
+        bytes.copy_within(table(&geometry, group(&intact, 1).inode_table), table(&geometry, there).start);
+        set_table(&mut bytes, 1, there, true, false);
+        assert!(!is_moved(&look(&bytes)), "{args:?}");
+        let report = fix(&mut bytes, Repair::All).expect("a volume");
+        assert_eq!(report.exit, exit::REPAIRED, "{args:?}: {:?}", report.problems);
+        assert_eq!(group(&bytes, 1).inode_table, there, "{args:?}");
+        assert_eq!(look(&bytes).counts.inodes, look(&intact).counts.inodes, "{args:?}: every file is there");
+        image.set_bytes(&bytes);
+        assert!(e2fsck(image.path()).clean, "{args:?}");
+    }
+}
+
+/// A table that is where mkfs puts it was not lost but destroyed: the rest of the volume is repaired.
+#[test]
+fn a_destroyed_table_does_not_prevent_a_repair() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let (args, size) = SEVERAL[0];
+    let image = filled(args, size);
+    let mut bytes = image.bytes();
+    let (_, geometry) = layout(&bytes);
+    let destroyed = table(&geometry, group(&bytes, 1).inode_table);
+    bytes[destroyed].fill(0);
+    let report = fix(&mut bytes, Repair::All).expect("a volume");
+    assert_eq!(report.exit, exit::REPAIRED, "{:?}", report.problems);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
+}
