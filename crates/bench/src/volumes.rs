@@ -96,10 +96,29 @@ pub fn make(kind: Kind, files: u64, path: &Path, watch: &Watch<'_>) -> Result<()
     let size = kind.size(files);
     let what = format!("making {}: {} with {files} files, {} MiB", path.display(), kind.name(), size >> 20);
     watch(&Step { what: &what, done: 0, of: 1 });
-    File::create(path).and_then(|file| file.set_len(size)).trying("make", path)?;
+    let file = File::create(path).trying("make", path)?;
+    or_removed(path, || {
+        file.set_len(size).trying("make", path)?;
+        drop(file);
+        build(kind, files, path, &mke2fs)
+    })
+}
+
+/// Does work on a new file, which is removed if the work fails: a partial volume is of no use.
+fn or_removed(path: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let outcome = work();
+    if outcome.is_err() {
+        // the first error is the one to report
+        let _ = fs::remove_file(path);
+    }
+    outcome
+}
+
+/// Formats and fills the file.
+fn build(kind: Kind, files: u64, path: &Path, mke2fs: &Path) -> Result<()> {
     let hash_seed = format!("hash_seed={UUID}");
     must(
-        &mke2fs,
+        mke2fs,
         ["-q", "-F", "-t", kind.format(), "-U", UUID, "-E", &hash_seed]
             .map(AsRef::as_ref)
             .into_iter()
@@ -140,8 +159,7 @@ fn many(root: &Path, files: u64, random: &mut Random) -> io::Result<()> {
     for which in order {
         let dir = &dirs[which].0;
         for number in 0..(weights[which] * unit).round() as u64 {
-            let letters: String = (0..random.usize(..14)).map(|_| random.lowercase()).collect();
-            let path = dir.join(format!("{letters}{number:x}.dat"));
+            let path = dir.join(name(number, random));
             match random.u32(..100) {
                 0 => symlink("../somewhere/else", path)?,
                 1..5 => drop(File::create_new(path)?),
@@ -153,6 +171,12 @@ fn many(root: &Path, files: u64, random: &mut Random) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The name of a file, of random length; unique in its directory, since the number follows the only hyphen.
+fn name(number: u64, random: &mut Random) -> String {
+    let letters: String = (0..random.usize(..14)).map(|_| random.lowercase()).collect();
+    format!("{letters}-{number:x}.dat")
 }
 
 /// Writes a file that has to be read from the device.
@@ -288,6 +312,7 @@ impl<'a> Ageing<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn small_volumes_of_each_kind_are_consistent() {
@@ -306,6 +331,24 @@ mod tests {
             assert!(verdict.clean, "{kind:?}: {}", verdict.text);
             assert!(fs::metadata(&path).unwrap().len() == kind.size(files));
         }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut random = Random::with_seed(SEED);
+        let names: HashSet<String> = (0..300_000).map(|number| name(number, &mut random)).collect();
+        assert_eq!(names.len(), 300_000);
+    }
+
+    #[test]
+    fn a_partial_volume_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("volume");
+        File::create(&path).unwrap();
+        or_removed(&path, || Ok(())).unwrap();
+        assert!(path.exists());
+        or_removed(&path, || Err(Error::Failed("full".into()))).unwrap_err();
+        assert!(!path.exists());
     }
 
     #[test]

@@ -104,11 +104,15 @@ fn date(seconds: u64) -> String {
 pub fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\'' | '"' => out.push(c),
-                // `escape_debug` leaves printable characters and escapes the rest, as `\n` or `\u{202e}`
-                _ => out.extend(c.escape_debug()),
+        // whole parts at once: long paths of plain names are common
+        for part in chunk.valid().split_inclusive(|c: char| !is_plain(c)) {
+            match part.chars().next_back().filter(|c| !is_plain(*c)) {
+                None => out.push_str(part),
+                Some(last) => {
+                    out.push_str(part.strip_suffix(last).unwrap_or_default());
+                    // `escape_debug` leaves printable characters and escapes the rest, as `\n` or `\u{202e}`
+                    out.extend(last.escape_debug());
+                }
             }
         }
         for byte in chunk.invalid() {
@@ -116,6 +120,11 @@ pub fn escape(bytes: &[u8]) -> String {
         }
     }
     out
+}
+
+/// Whether a character is printable ASCII without the backslash: it is never escaped.
+fn is_plain(c: char) -> bool {
+    matches!(c, ' '..='[' | ']'..='~')
 }
 
 /// A word of a suggested command, quoted for a POSIX shell where it contains more than letters, digits and the
@@ -360,5 +369,23 @@ fn after_abort(report: &Report) -> String {
         (Some(next), _) => next,
         (None, Repair::All) => "copy off what can be read".to_owned(),
         (None, _) => repair_with(report, "-fy"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_without_escapes_change_nothing() {
+        let one = |c: char| match c {
+            '\'' | '"' => c.to_string(),
+            _ => c.escape_debug().to_string(),
+        };
+        let all: String = (0..0x2100).filter_map(char::from_u32).flat_map(|c| ['a', c, 'b', c, c]).collect();
+        assert_eq!(escape(all.as_bytes()), all.chars().map(one).collect::<String>());
+        for (bytes, text) in [(&b""[..], ""), (b"/plain", "/plain"), (b"\n", "\\n"), (b"a\xffb\\", "a\\xffb\\\\")] {
+            assert_eq!(escape(bytes), text);
+        }
     }
 }

@@ -87,6 +87,8 @@ pub(crate) struct Filler<'a> {
     copied: Copied,
     /// Computes the number of bytes to copy; called only if the copy is incomplete, since it takes time.
     pub(crate) total: Option<Box<dyn Fn() -> u64 + 'a>>,
+    /// Bytes of data of the file being copied, if known where `total` is not.
+    size: Option<u64>,
     /// The unfinished file: its directory, its name, and the number of bytes copied before it.
     making: Option<(InodeNo, Vec<u8>, u64)>,
     /// The existing file that the unfinished one is to replace.
@@ -181,6 +183,7 @@ impl<'a> Filler<'a> {
             buffer: vec![0; BUFFER],
             copied: Copied::default(),
             total: None,
+            size: None,
             making: None,
             replacing: None,
         }
@@ -492,7 +495,10 @@ impl<'a> Filler<'a> {
         }
         match self.total.as_ref().map(|total| total().saturating_sub(self.copied.bytes)) {
             Some(more) => format!("{} of data left to copy, {free} free", human(more)),
-            None => format!("{free} free"),
+            None => match self.size.filter(|size| *size > 0) {
+                Some(size) => format!("{} of data in this file, {free} free", human(size)),
+                None => format!("{free} free"),
+            },
         }
     }
 

@@ -7,7 +7,7 @@ use crate::output::{print_json, print_json_object, stdout};
 use crate::source::Source;
 use check::render::escape;
 use clap::Args;
-use fs::VolumeSummary;
+use fs::{Volume, VolumeSummary};
 use fuse::Statistics;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
@@ -116,6 +116,12 @@ impl Serialize for Section {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.rows.iter().map(|row| (row.key, &row.value)))
     }
+}
+
+/// Number of free blocks of a volume, as shown.
+pub(crate) fn free_blocks(volume: &Volume) -> fs::Result<u64> {
+    let (summary, maps) = (volume.summary()?, volume.space_maps()?);
+    Ok(rows::free_blocks(volume, &summary, maps.as_ref()))
 }
 
 impl Info {

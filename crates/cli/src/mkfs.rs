@@ -3,7 +3,8 @@
 use crate::copy_in::{FileAttributes, Filler, Folder, Input, bytes_below, not_ignored, on_signals, unpack};
 use crate::device::{Device, SCHEMES, open_volume};
 use crate::error_report::{Failure, Result, say, with_place};
-use crate::output::{human, print_json_object, stdout};
+use crate::info::free_blocks;
+use crate::output::{human, print_json, print_json_object, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::{for_writing, not_written};
 use blockdev::{BlockDevice, OpenOptions};
@@ -63,8 +64,10 @@ spacemap is ext4 whose free space is recorded as extents and a log, not in block
 
 -d copies owners, permissions, times, extended attributes, access control lists, holes and hard links. Where an \
     archive has a list as text alone (tar --acls), names in it are looked up in /etc/passwd and /etc/group. \
-    If DIR or TAR itself cannot be opened, nothing is created. Unreadable files are reported, the rest is copied, exit status 1; a \
-    volume that is too small, and SIGINT, leave it consistent and partly filled.
+    If DIR or TAR itself cannot be opened, nothing is created. Files that cannot be read or created are reported, and the volume \
+    is complete but for them: exit status 1. Where the copy ends early (a volume that is too small, a damaged or truncated \
+    archive, a signal), a file that this command created is removed; a device or file that existed before contains a \
+    consistent but incomplete volume. In JSON `made` is whether there is a volume, `incomplete` whether the copy ended early.
 
 Features for -O, each with ^ before it to omit it, `none` for no feature:
   has_journal ext_attr resize_inode dir_index sparse_super2 fast_commit stable_inodes orphan_file
@@ -88,8 +91,8 @@ Extended options for -E:
   space_map_log=BLOCKS                     with space_maps: its log, usually 256, fewer on a small
                                            volume
 
-Exit status: 0 created, 1 not created, also where values do not fit each other or the device, 2 an option or a value \
-    that does not exist (mke2fs exits with 1 in all these cases).";
+Exit status: 0 created, 1 not created or not completely filled, also where values do not fit each other or the device, \
+    2 an option or a value that does not exist (mke2fs exits with 1 in all these cases).";
 
 #[derive(Debug, Args)]
 #[command(about = "Make a volume of type ext4, ext2, ext3, rext3, spacemap or extant", after_help = HELP)]
@@ -209,15 +212,18 @@ impl Mkfs {
         let options = self.options()?;
         // an unreadable source must not cost the content of the device
         let from = self.from.as_deref().map(|from| Contents::open(from, self.device.as_ref())).transpose()?;
-        let begun = std::cell::Cell::new(false);
-        let image = if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &begun) };
+        let mut unfinished = None;
+        let image =
+            if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &mut unfinished) };
         let filled = image.and_then(|image| {
-            let filled = from.map(|from| self.fill_from(from, &options)).transpose()?;
+            let filled = from.map(|from| self.fill_from(from, &options, unfinished.is_some())).transpose()?;
             Ok((image, filled))
         });
+        // the file did not exist before
+        let is_new = unfinished.take().is_some();
         let (image, filled) = match filled {
-            // not a volume, and the file did not exist before
-            Err(failure) if begun.get() && std::fs::remove_file(&self.device).is_ok() => {
+            // not a volume
+            Err(failure) if is_new && std::fs::remove_file(&self.device).is_ok() => {
                 return Err(match failure {
                     Failure::Message(why) => Failure::Message(format!("{why}; the unfinished file was removed")),
                     failure => failure,
@@ -225,16 +231,24 @@ impl Mkfs {
             }
             filled => filled?,
         };
-        for note in image.notes() {
+        let removed = filled.as_ref().is_some_and(|filled| filled.incomplete && self.end_incomplete(is_new));
+        for note in image.notes().iter().filter(|_| !removed) {
             say(&format!("{}: {note}", escape(self.device.as_bytes())));
         }
-        let (status, copied) = filled.unzip();
         if self.json {
-            print_json_object(&self.summary(&image, copied))?;
-        } else if !self.quiet {
+            print_json_object(&self.summary(&image, filled.as_ref(), removed)?)?;
+        } else if !self.quiet && !removed {
             self.report(&image)?;
         }
-        Ok(status.unwrap_or(0))
+        Ok(filled.map_or(0, |filled| filled.status))
+    }
+
+    /// Removes the file with an incomplete volume if it is new; returns whether it was removed.
+    fn end_incomplete(&self, is_new: bool) -> bool {
+        let removed = is_new && std::fs::remove_file(&self.device).is_ok();
+        let end = if removed { "the unfinished file was removed" } else { "the volume is incomplete" };
+        say(&format!("{}: {end}", escape(self.device.as_bytes())));
+        removed
     }
 
     /// The options for the library.
@@ -352,8 +366,9 @@ impl Mkfs {
         Ok(())
     }
 
-    /// Creates the volume; sets `begun` when the file itself was created. `fills`: files are copied into it afterwards.
-    fn make(&self, options: &MkfsOptions, fills: bool, begun: &std::cell::Cell<bool>) -> Result<VolumeImage> {
+    /// Creates the volume; sets `unfinished` when the file itself was created. `fills`: files are copied into it
+    /// afterwards.
+    fn make(&self, options: &MkfsOptions, fills: bool, unfinished: &mut Option<Cleanup>) -> Result<VolumeImage> {
         let image = |len, sector| {
             let image = self.image(len, sector, options)?;
             match fs::unwritable(&image.features()).filter(|_| fills) {
@@ -364,13 +379,12 @@ impl Mkfs {
         match options.len {
             Some(len) if self.is_missing() => {
                 let image = image(len, 512)?;
-                let signals = Cleanup::of(&self.device)?;
+                let signals = Cleanup::of(&self.device, self.json)?;
                 let file = File::create_new(&self.device).map_err(|e| self.failure(e))?;
-                begun.set(true);
+                *unfinished = Some(signals);
                 file.set_len(len).map_err(|e| self.failure(e))?;
                 drop(file);
                 self.write(&self.open()?, &image)?;
-                drop(signals);
                 Ok(image)
             }
             None if self.is_missing() => Err(self.without_size()),
@@ -409,10 +423,10 @@ impl Mkfs {
         written.map_err(|e| self.failure(e))
     }
 
-    /// Fills the new volume; returns the exit status, and the amounts copied. The root gets the attributes of the
-    /// directory, or of the archive's entry for it; a specified owner takes precedence.
-    fn fill_from(&self, from: Contents<'_>, options: &MkfsOptions) -> Result<(u8, serde_json::Value)> {
-        let interrupted = on_signals()?;
+    /// Fills the new volume. The root gets the attributes of the directory, or of the archive's entry for it; a
+    /// specified owner takes precedence. A signal ends the copy; with `is_new` it already ends the process.
+    fn fill_from(&self, from: Contents<'_>, options: &MkfsOptions, is_new: bool) -> Result<Filled> {
+        let interrupted = if is_new { Arc::default() } else { on_signals()? };
         let time = options.time;
         let write = WriteOptions {
             // a new volume has nothing to lose
@@ -451,9 +465,17 @@ impl Mkfs {
                 unpack(&mut filler, archive, name.as_os_str().as_bytes(), InodeNo::ROOT)
             }
         };
-        let done = filler.finish(outcome, self.verbose);
+        let incomplete = outcome.is_err();
+        let (status, copied) = filler.finish(outcome, self.verbose);
         volume.unmount().map_err(|e| not_written(&self.device, &e))?;
-        Ok(done)
+        Ok(Filled { status, copied, incomplete })
+    }
+
+    /// Number of free blocks of the volume on the device.
+    fn free_blocks(&self) -> Result<u64> {
+        let device = open_volume(&self.device, OpenOptions::default())?;
+        let volume = Volume::open(device, &fs::OpenOptions::default()).map_err(|e| self.failure(e))?;
+        free_blocks(&volume).map_err(|e| self.failure(e))
     }
 
     /// Prints a summary of the new volume as text.
@@ -489,14 +511,16 @@ impl Mkfs {
         Ok(out.flush()?)
     }
 
-    /// A summary of the new volume as JSON.
-    fn summary(&self, image: &VolumeImage, copied: Option<serde_json::Value>) -> serde_json::Value {
+    /// A summary of the new volume as JSON; `removed`: there is no volume any more.
+    fn summary(&self, image: &VolumeImage, filled: Option<&Filled>, removed: bool) -> Result<serde_json::Value> {
         let superblock = image.superblock();
         let geometry = &superblock.geometry;
-        json!({
+        let free_blocks = if filled.is_some() && !removed { self.free_blocks()? } else { image.free_blocks() };
+        Ok(json!({
             "device": &*self.device,
-            "made": !self.dry_run,
-            "copied": copied,
+            "made": !self.dry_run && !removed,
+            "incomplete": filled.is_some_and(|filled| filled.incomplete),
+            "copied": filled.map(|filled| &filled.copied),
             "format": image.format_name(),
             "uuid": uuid::Uuid::from_bytes(superblock.disk.s_uuid).to_string(),
             "label": superblock.disk.label(),
@@ -504,7 +528,7 @@ impl Mkfs {
             "blocks": image.device_blocks(),
             "cluster_size": geometry.block_size.saturating_mul(geometry.cluster_blocks),
             "reserved_blocks": superblock.disk.reserved_blocks_count(),
-            "free_blocks": image.free_blocks(),
+            "free_blocks": free_blocks,
             "journal_blocks": image.journal_blocks(),
             "inodes": geometry.inodes,
             "inode_size": geometry.inode_size,
@@ -514,8 +538,18 @@ impl Mkfs {
             "features": image.features().names(),
             "backup_superblocks": backup_blocks(image).map(FsBlock::get).collect::<Vec<_>>(),
             "notes": image.notes().iter().map(ToString::to_string).collect::<Vec<_>>(),
-        })
+        }))
     }
+}
+
+/// The outcome of `-d`.
+struct Filled {
+    /// The exit status.
+    status: u8,
+    /// The amounts copied.
+    copied: serde_json::Value,
+    /// The copy ended early, not only without files that have errors.
+    incomplete: bool,
 }
 
 /// The minimum size that fits, in steps of 1 KiB, if `size` is too small. Searched up to 16 GiB.
@@ -552,13 +586,17 @@ struct Cleanup {
 }
 
 impl Cleanup {
-    fn of(path: &Device) -> Result<Self> {
+    fn of(path: &Device, json: bool) -> Result<Self> {
         let mut signals = Signals::new(not_ignored([SIGINT, SIGTERM, SIGHUP]))?;
         let (handle, path) = (signals.handle(), path.clone());
         let thread = std::thread::spawn(move || {
             if signals.forever().next().is_some() {
                 let _ = std::fs::remove_file(&path);
-                say(&format!("{}: interrupted: the unfinished file was removed", escape(path.as_bytes())));
+                let sentence = format!("{}: interrupted: the unfinished file was removed", escape(path.as_bytes()));
+                say(&sentence);
+                if json {
+                    let _ = print_json(&json!({ "device": &*path, "made": false, "error": sentence, "exit": 1 }));
+                }
                 std::process::exit(1);
             }
         });

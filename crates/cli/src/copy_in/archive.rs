@@ -97,6 +97,7 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
             Err(e) => break Err(broken(e)),
         }
     };
+    unpacker.filler.size = None;
     // the content of a directory before the directory
     for folder in (0..unpacker.last.len()).rev() {
         unpacker.complete(folder, true)?;
@@ -110,6 +111,7 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
 impl<R: Read> Unpacker<'_, '_, R> {
     fn member(&mut self, mut member: Member) -> Result<(), Stop> {
         self.filler.check_interrupted()?;
+        self.filler.size = None;
         let Some(path) = clean(&member.path) else {
             self.filler.report_file_error(&member.path, "the path leads outside the archive");
             return Ok(());
@@ -254,6 +256,7 @@ impl<R: Read> Unpacker<'_, '_, R> {
     }
 
     fn regular(&mut self, member: &Member, to: ParentAndName<'_>, path: &[u8]) -> Result<Option<InodeNo>, Stop> {
+        self.filler.size = Some(member.segments.iter().fold(0u64, |sum, segment| sum.saturating_add(segment.1)));
         let Some(number) = self.filler.node(to, path, FileKind::Regular, (0, 0))? else { return Ok(None) };
         let mut end = 0;
         for (offset, len) in member.segments.iter().filter(|segment| segment.1 > 0) {

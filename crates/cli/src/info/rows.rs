@@ -120,6 +120,13 @@ fn state(volume: &Volume, summary: &VolumeSummary) -> Section {
     s
 }
 
+/// Number of free blocks.
+pub(super) fn free_blocks(volume: &Volume, summary: &VolumeSummary, space_maps: Option<&SpaceMapSummary>) -> u64 {
+    // with space maps the superblock does not count free blocks
+    let in_superblock = summary.counts_free && space_maps.is_none();
+    if in_superblock { volume.superblock().disk.free_blocks_count() } else { volume.statfs().blocks_free }
+}
+
 fn space(volume: &Volume, summary: &VolumeSummary, space_maps: Option<&SpaceMapSummary>) -> Section {
     let sb = volume.superblock();
     let (disk, geometry) = (&sb.disk, &sb.geometry);
@@ -131,9 +138,7 @@ fn space(volume: &Volume, summary: &VolumeSummary, space_maps: Option<&SpaceMapS
     };
     blocks("Size", "blocks", summary.blocks);
     let statfs = volume.statfs();
-    // with space maps the superblock does not count free blocks
-    let in_superblock = summary.counts_free && space_maps.is_none();
-    blocks("Free", "free_blocks", if in_superblock { disk.free_blocks_count() } else { statfs.blocks_free });
+    blocks("Free", "free_blocks", free_blocks(volume, summary, space_maps));
     blocks("Reserved", "reserved_blocks", disk.reserved_blocks_count());
     let metadata = summary.metadata_blocks.unwrap_or_else(|| summary.blocks.saturating_sub(statfs.blocks));
     blocks("Metadata", "overhead_blocks", metadata);

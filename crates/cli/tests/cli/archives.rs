@@ -1,8 +1,12 @@
 //! `mkfs -d` of tar archives built record by record: access control lists, and limits on resources.
 
-use crate::common::{exits, extant, json, prints, text};
+use crate::common::{command, exits, extant, json, prints, text};
+use serde_json::Value;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::Stdio;
 use tempfile::TempDir;
+use testkit::tools::{LIMIT, must, run_with};
 
 const BLOCK: usize = 512;
 /// 2001-09-09 in seconds since 1970.
@@ -65,9 +69,11 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// Fills a volume from the archive and checks that it is consistent; returns the exit status and output of mkfs.
+    /// Fills a volume in an existing file from the archive and checks that it is consistent; returns the exit status and
+    /// output of mkfs.
     fn fill(&self) -> (Option<i32>, String) {
         let (archive, volume) = (self.at("archive"), self.at("volume"));
+        std::fs::write(&volume, "").expect("write");
         let ran = extant(&["mkfs", "-qF", "-b", "4096", "-d", text(&archive), text(&volume), "24000"]);
         exits(0, &["check", "-fn", text(&volume)]);
         (ran.exit, ran.text())
@@ -206,5 +212,85 @@ fn records_are_bounded_together() {
         let files = archive.end();
         let (status, said) = files.fill();
         assert!(status == Some(1) && said.contains("records or a name of more than 1 MiB"), "{said}");
+    }
+}
+
+/// An archive with one file of 8 MiB.
+fn large() -> Archive {
+    let mut archive = Archive::default();
+    archive.header("large", b'0', 0o644, 8 << 20);
+    archive.0.resize(BLOCK + (8 << 20), 7);
+    archive
+}
+
+#[test]
+fn a_full_volume_names_the_size_that_it_lacks() {
+    let files = large().end();
+    for (source, bytes) in [("archive", Vec::new()), ("-", std::fs::read(files.at("archive")).unwrap())] {
+        let source = if source == "-" { source.to_owned() } else { text(&files.at(source)).to_owned() };
+        let ran = run_with(&mut command(&["mkfs", "-d", &source, text(&files.at("volume")), "6M"]), &bytes, LIMIT);
+        let said = ran.text();
+        assert!(ran.exit == Some(1) && said.contains("not all was copied: 8 MiB of data in this file, "), "{said}");
+        assert!(said.contains(" free\n") && !files.at("volume").exists(), "{said}");
+    }
+}
+
+/// A new file is removed unless the archive was read to its end; errors of single files do not count.
+#[test]
+fn a_new_file_stays_only_if_the_archive_was_read_to_its_end() {
+    let files = large().end();
+    let (volume, whole) = (files.at("volume"), std::fs::read(files.at("archive")).unwrap());
+    let json_of = |source: &str, bytes: &[u8]| -> Value {
+        let words = ["mkfs", "--json", "-d", source, text(&volume), "32M"];
+        let ran = run_with(&mut command(&words), bytes, LIMIT);
+        assert_eq!(ran.exit, Some(1), "{}", ran.text());
+        serde_json::from_slice(&ran.stdout).unwrap()
+    };
+    let cut = &whole[..whole.len() / 2];
+    std::fs::write(files.at("cut"), cut).unwrap();
+    for (source, bytes) in [("-", cut), ("-", &[b'x'; 2000]), ("-", b""), (text(&files.at("cut")), b"")] {
+        let made = json_of(source, bytes);
+        assert!(made["made"] == false && made["incomplete"] == true && !volume.exists(), "{made}");
+    }
+    let mut archive = Archive::default();
+    archive.file("../outside", 0o644, &[]);
+    archive.file("inside", 0o644, &[]);
+    let others = archive.end();
+    let made = json_of(text(&others.at("archive")), b"");
+    assert!(made["made"] == true && made["incomplete"] == false && made["copied"]["files"] == 1, "{made}");
+    assert!(prints(&["ls", text(&volume)]).contains("inside"));
+}
+
+#[test]
+fn a_signal_during_the_copy_removes_a_new_file_only() {
+    if !testkit::need(&["kill"]) {
+        return;
+    }
+    let bytes = large().0;
+    for existed in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = folder.path().join("volume");
+        if existed {
+            std::fs::write(&volume, "").unwrap();
+        }
+        let mut mkfs = command(&["mkfs", "--json", "-d", "-", text(&volume), "32M"]);
+        mkfs.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = mkfs.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // more than a pipe buffers: it has begun to read
+        stdin.write_all(&bytes[..4 << 20]).unwrap();
+        must("kill", &["-TERM", &child.id().to_string()]);
+        let out = child.wait_with_output().unwrap();
+        drop(stdin);
+        let (made, said) =
+            (serde_json::from_slice::<Value>(&out.stdout).unwrap(), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.code() == Some(1) && made["exit"] == 1 && made["made"] == existed, "{made}");
+        assert_eq!(volume.exists(), existed);
+        let end = if existed { "the volume is incomplete\n" } else { "the unfinished file was removed\n" };
+        assert!(said.contains("interrupted: ") && said.ends_with(end), "{said}");
+        if existed {
+            assert_eq!(made["incomplete"], true);
+            exits(0, &["check", "-fn", text(&volume)]);
+        }
     }
 }

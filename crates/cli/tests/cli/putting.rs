@@ -139,10 +139,58 @@ fn a_volume_that_is_too_small_is_left_consistent() {
         let mut words = vec!["mkfs", "-qF"];
         words.extend(kind.split(' '));
         words.extend(["-d", text(folder.path()), text(&image), "4m"]);
-        let sentence = fails_with_notes(&words);
-        assert!(sentence.contains("no space left on the volume; not all was copied"), "{kind}: {sentence}");
-        assert!(sentence.contains(" free") || sentence.contains("inodes are in use"), "{kind}: {sentence}");
+        let said = exits(1, &words).text();
+        let sentence = said.lines().find(|line| line.contains("not all was copied")).unwrap_or_default();
+        assert!(sentence.contains("no space left on the volume; not all was copied"), "{kind}: {said}");
+        assert!(sentence.contains(" free") || sentence.contains("inodes are in use"), "{kind}: {said}");
+        assert!(said.ends_with("volume: the volume is incomplete\n"), "{kind}: {said}");
         made.assert_consistent(kind);
+    }
+}
+
+#[test]
+fn a_new_file_that_cannot_be_filled_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, volume) = (folder.path().join("source"), folder.path().join("volume"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("large"), vec![7; 5 << 20]).unwrap();
+    let many = folder.path().join("many");
+    std::fs::create_dir(&many).unwrap();
+    (0..40).for_each(|n| std::fs::write(many.join(n.to_string()), "content").unwrap());
+    for (from, more, why) in [
+        (&source, &["4M"][..], "no space left on the volume; not all was copied"),
+        (&many, &["32M", "-t", "extant", "-N", "16"], "all 32 inodes are in use"),
+        (&many, &["8M", "-t", "ext4", "-N", "16"], "all 16 inodes are in use"),
+    ] {
+        let ran = exits(1, &[&["mkfs", "-d", text(from), text(&volume)], more].concat());
+        assert!(ran.text().contains(why), "{}", ran.text());
+        assert!(ran.text().ends_with("volume: the unfinished file was removed\n"), "{}", ran.text());
+        assert!(ran.stdout.is_empty() && !volume.exists(), "{}", ran.text());
+    }
+    // the same file, if it existed before
+    for existed in [false, true] {
+        if existed {
+            File::create(&volume).unwrap();
+        }
+        let ran = exits(1, &["mkfs", "--json", "-d", text(&source), text(&volume), "4M"]);
+        let made: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+        assert_eq!((&made["made"], &made["incomplete"]), (&existed.into(), &true.into()), "{made}");
+        assert_eq!((volume.exists(), &made["exit"]), (existed, &1.into()), "{made}");
+    }
+    exits(0, &["check", "-fn", text(&volume)]);
+}
+
+#[test]
+fn free_blocks_are_counted_after_the_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, volume) = (folder.path().join("source"), folder.path().join("volume"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("large"), vec![7; 5 << 20]).unwrap();
+    for kind in ["ext2", "ext4", "rext3", "spacemap", "extant"] {
+        let made = json(&["mkfs", "-F", "--json", "-t", kind, "-d", text(&source), text(&volume), "64M"]);
+        let info = json(&["info", "--json", text(&volume)]);
+        assert_eq!(made["free_blocks"], info["space"]["free_blocks"], "{kind}");
+        assert_eq!((&made["made"], &made["incomplete"]), (&true.into(), &false.into()), "{made}");
     }
 }
 
