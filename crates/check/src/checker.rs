@@ -275,7 +275,7 @@ impl<'a> Checker<'a> {
             progress.phase(Phase::MultiplyClaimed);
             Rounds { claimer: &owners, ..rounds }.retrace(&log.read_in(&segments));
             let on_purpose = volume.features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
-            sharing = owners.report(&ctx, on_purpose && !self.options.unshare_blocks);
+            sharing = owners.report(&ctx, scanner, &log, on_purpose && !self.options.unshare_blocks);
         }
         progress.phase(Phase::Directories);
         check_size_features(&ctx, large_file, large_directory);

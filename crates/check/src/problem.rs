@@ -187,6 +187,14 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// `most` of each code, however many codes there are; 0 for all, so that memory grows with the number of problems.
+    #[must_use]
+    pub const fn of_each(most: usize) -> Self {
+        Self { total: usize::MAX, per_code: if most == 0 { usize::MAX } else { most } }
+    }
+}
+
 /// Collects the problems of all threads.
 ///
 /// The limit per code halves each time the total is exceeded, and of each code the smallest problems are retained. Both

@@ -68,10 +68,15 @@ use work::Work;
 
 /// Maximum number of iterations: each one repairs all problems of a kind, so that few volumes need ten.
 const ITERATIONS: u32 = 200;
+<<<<<<< ours
 /// Number of files from which on `-y` takes a table that matches hardly any of them for one at a wrong location, although
 /// a copy of the descriptors has the same: with fewer, one damaged block of the table explains it.
 const CONFIRMED_FILES: u32 = 8;
 /// Maximum number of problems that are repaired in one iteration: the others are repaired in the next.
+=======
+/// Maximum number of problems that are repaired in one iteration: the others are repaired in the next. Larger limits of
+/// the caller replace these, smaller ones do not.
+>>>>>>> theirs
 const LIMITS: Limits = Limits { total: 400_000, per_code: 200_000 };
 
 /// Checks the volume on `device` and repairs what [`Options::repair`] allows. `undo` names a file that receives the old
@@ -208,7 +213,9 @@ fn repair_target(
         unshare: options.unshare_blocks && options.repair == Repair::All,
         unclaimed: Unclaimed::default(),
     };
-    let mut options = Options { limits: LIMITS, ..options.clone() };
+    let Limits { total, per_code } = options.limits;
+    let limits = Limits { total: total.max(LIMITS.total), per_code: per_code.max(LIMITS.per_code) };
+    let mut options = Options { limits, ..options.clone() };
     let mut seen = HashSet::from([overlay.fingerprint()]);
     let mut report: Option<Report> = None;
     for _ in 0..ITERATIONS {
@@ -661,12 +668,15 @@ impl Iterations<'_> {
         target.write(self.journal.as_ref(), final_state, log_space).map_err(failed)?;
 
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
-        let mut listed = HashSet::new();
+        let (mut listed, mut separated) = (HashSet::new(), HashSet::new());
         let mut all = Vec::new();
         for problem in &repaired {
             let reported = Reported::from(problem);
             let fixed = !still.contains(&reported.text);
-            if fixed && listed.insert(reported.text.clone()) {
+            // cloning a shared node of a block map uncovers the blocks beneath it, which were counted with it
+            let of_sharing = problem.code.fixer() == Fixer::Sharing;
+            let again = fixed && of_sharing && !separated.insert((problem.code, problem.inode));
+            if fixed && !again && listed.insert(reported.text.clone()) {
                 if reported.severity >= Severity::Error {
                     report.errors = report.errors.saturating_add(1);
                 } else {

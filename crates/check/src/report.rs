@@ -3,9 +3,10 @@
 use crate::options::Repair;
 use crate::problem::{Findings, Problem};
 use crate::render;
-use crate::table::{Code, Phase, Severity};
+use crate::table::{Code, Fixer, Phase, Severity};
 use format::inode::FileKind;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 /// Exit statuses of `fsck`, to be combined with `|`; the same as e2fsck's.
@@ -43,6 +44,9 @@ pub struct Report {
     pub advice: u64,
     /// The problems, by phase.
     pub problems: Vec<Reported>,
+    /// The number of problems of each code that were counted and are not in [`Report::problems`].
+    #[serde(skip)]
+    pub unlisted: BTreeMap<Code, u64>,
     /// Descriptions of the parts that were not checked: the report does not cover them, and the volume does not count
     /// as clean.
     pub not_looked_at: Vec<String>,
@@ -147,6 +151,19 @@ pub struct Reported {
     pub text: String,
     /// Whether it was repaired.
     pub fixed: bool,
+}
+
+/// The number of problems of one code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kind {
+    /// e2fsck's number, as `0x01000c`.
+    pub code: Code,
+    /// The name of the code.
+    pub name: String,
+    /// The number found.
+    pub found: u64,
+    /// The number that is listed.
+    pub listed: u64,
 }
 
 impl From<&Problem> for Reported {
@@ -339,6 +356,13 @@ impl Report {
             Some(Severity::Error) => exit::LEFT,
             Some(Severity::Fatal) => exit::LEFT | exit::OPERATIONAL,
         };
+        let mut unlisted = findings.counts.clone();
+        for problem in &findings.problems {
+            if let Some(count) = unlisted.get_mut(&problem.code) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        unlisted.retain(|_, count| *count > 0);
         Self {
             device,
             format,
@@ -348,6 +372,7 @@ impl Report {
             errors: findings.count(Severity::Error).saturating_add(findings.count(Severity::Fatal)),
             advice: findings.count(Severity::Advice),
             problems: findings.problems.iter().map(Reported::from).collect(),
+            unlisted,
             not_looked_at: Vec::new(),
             stopped_at: None,
             goes_back: false,
@@ -360,6 +385,40 @@ impl Report {
         }
     }
 
+    /// The number of problems of each code, found and listed.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<Kind> {
+        // of each code the number listed, and the number not listed
+        let mut numbers: BTreeMap<Code, (u64, u64)> = BTreeMap::new();
+        for problem in self.problems.iter().filter(|problem| problem.code != Code::TooManyProblems) {
+            numbers.entry(problem.code).or_default().0 += 1;
+        }
+        for (&code, &count) in &self.unlisted {
+            numbers.entry(code).or_default().1 = count;
+        }
+        let kind = |(code, (listed, unlisted)): (Code, (u64, u64))| {
+            let found = listed.saturating_add(unlisted);
+            Kind { code, name: format!("{code:?}"), found, listed }
+        };
+        numbers.into_iter().map(kind).collect()
+    }
+
+    /// Reduces the list to the first `most` problems of each code; the others remain counted.
+    pub fn list_at_most(&mut self, most: u64) {
+        let mut seen: BTreeMap<Code, u64> = BTreeMap::new();
+        let unlisted = &mut self.unlisted;
+        self.problems.retain(|problem| {
+            let seen = seen.entry(problem.code).or_default();
+            *seen += 1;
+            let fits = *seen <= most || problem.code == Code::TooManyProblems;
+            if !fits {
+                let count = unlisted.entry(problem.code).or_default();
+                *count = count.saturating_add(1);
+            }
+            fits
+        });
+    }
+
     /// Adds the problems of a snapshot's volume, each prefixed with the snapshot's name.
     pub(crate) fn add_snapshot(&mut self, name: &str, checked: Self) {
         self.clean &= checked.clean;
@@ -367,6 +426,10 @@ impl Report {
         self.errors = self.errors.saturating_add(checked.errors);
         self.advice = self.advice.saturating_add(checked.advice);
         self.scan = self.scan.and(&checked.scan);
+        for (code, more) in checked.unlisted {
+            let count = self.unlisted.entry(code).or_default();
+            *count = count.saturating_add(more);
+        }
         self.problems.extend(checked.problems.into_iter().map(|mut problem| {
             problem.text = format!("Snapshot {name}: {}", problem.text);
             problem
@@ -384,6 +447,17 @@ impl Report {
         self.exit |= exit::OPERATIONAL;
         self.clean = false;
         self.not_looked_at.extend(parts);
+    }
+
+    /// Whether a repair can remove some of the errors that are left.
+    #[must_use]
+    pub fn is_repairable(&self) -> bool {
+        if let Some(remedy) = self.native.as_ref().and_then(|state| state.remedy) {
+            return remedy != Remedy::Nothing;
+        }
+        let mut left = self.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
+        let Some(first) = left.next() else { return true };
+        std::iter::once(first).chain(left).any(|problem| problem.code.fixer() != Fixer::None)
     }
 
     /// Whether it is on a native volume whose newest generation has no volume that can be checked.

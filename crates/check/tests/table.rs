@@ -459,8 +459,51 @@ fn problems_not_listed_are_counted() {
     assert_eq!(found.problems.len(), 11);
     assert!(found.problems.iter().take(10).map(|problem| problem.inode).eq((1..=10).map(|n| Some(InodeNo(n)))));
     let rest = found.problems.last().map(sentence);
-    let said = "990 more 0x040003 LinkCountWrong not listed.";
+    let said = "990 more 0x040003 LinkCountWrong not listed; the option --max-problems sets the limit.";
     assert_eq!(rest.as_deref(), Some(said));
+
+    let mut report = Report::new("d".to_owned(), "ext4".to_owned(), &found, Scan::default(), Counts::default());
+    let number = |report: &Report| -> Vec<_> {
+        report.kinds().into_iter().map(|kind| (kind.code, kind.found, kind.listed)).collect()
+    };
+    assert_eq!(number(&report), [(Code::LinkCountWrong, 1000, 10)]);
+    report.list_at_most(4);
+    assert_eq!(number(&report), [(Code::LinkCountWrong, 1000, 4)]);
+}
+
+#[test]
+fn a_repair_is_offered_only_where_one_is_possible() {
+    let report = |codes: &[Code]| {
+        let problems = Problems::default();
+        codes.iter().for_each(|code| problems.report(Problem::new(*code)));
+        Report::new("d".to_owned(), "ext4".to_owned(), &problems.finish(), Scan::default(), Counts::default())
+    };
+    assert!(report(&[Code::LinkCountWrong]).is_repairable());
+    assert!(!report(&[Code::NativeStructureWrong]).is_repairable());
+    assert!(report(&[Code::NativeStructureWrong, Code::LinkCountWrong]).is_repairable());
+    let with = |remedy| {
+        let native = Some(NativeState { remedy: Some(remedy), ..NativeState::default() });
+        Report { native, ..report(&[Code::LinkCountWrong]) }.is_repairable()
+    };
+    assert!(with(Remedy::Safe) && !with(Remedy::Nothing));
+}
+
+#[test]
+fn a_limit_of_each_code_lists_as_many_or_all() {
+    for (most, listed) in [(0, 3000), (2500, 2500), (1, 1)] {
+        let problems = Problems::new(Limits::of_each(most));
+        let codes = [Code::LinkCountWrong, Code::InodeSizeWrong, Code::EntryNameIllegal, Code::UuidMissing];
+        for code in codes {
+            for inode in 1..=3000 {
+                problems.report(Problem::new(code).inode(InodeNo(inode)));
+            }
+        }
+        let found = problems.finish();
+        let report = Report::new("d".to_owned(), "ext4".to_owned(), &found, Scan::default(), Counts::default());
+        let kinds = report.kinds();
+        assert_eq!(kinds.len(), codes.len());
+        assert!(kinds.iter().all(|kind| (kind.found, kind.listed) == (3000, listed)), "{most}: {kinds:?}");
+    }
 }
 
 fn some_problem() -> impl Strategy<Value = Problem> {

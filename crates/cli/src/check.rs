@@ -5,8 +5,9 @@ use crate::error_report::{Failure, say, without_errno};
 use crate::output::{json_is_empty, print_json, stdout};
 use crate::source::{block_size, for_writing};
 use blockdev::BlockDevice;
+use check::problem::Limits;
 use check::render::escape;
-use check::report::{Counts, Report, Scan, exit};
+use check::report::{Counts, Kind, Report, Scan, exit};
 use check::table::Severity;
 use check::{Estimate, Options, Refusal, Repair};
 use clap::builder::RangedU64ValueParser;
@@ -41,6 +42,7 @@ use summary::{Detail, REBOOT};
   extant check -fn -b 32768 volume.img    with a backup superblock (8193 with blocks of 1 KiB)
   extant check --online /mnt              while it is mounted and in use (native volumes)
   extant check -fn --json volume.img | jq -r '.problems[].text'
+  extant check -fn --json --max-problems 0 volume.img | jq '.kinds'
   extant check -fy -z before volume.img   repair everything, with an undo file
   fsck.ext4 -a -C0 /dev/sdb1              as fsck(8) calls it at boot
 
@@ -129,6 +131,12 @@ pub(crate) struct Check {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     threads: Option<usize>,
 
+    /// Number of problems listed of each kind, 0 for all; memory grows with it, by about 1 KiB per problem. Without the
+    /// option 1000 of each kind and 10000 in total, and with -p or -y all that were repaired. All problems are counted,
+    /// and repaired, listed or not
+    #[arg(long, value_name = "N")]
+    max_problems: Option<u32>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -151,11 +159,27 @@ pub(crate) struct Check {
 struct Printed<'a> {
     #[serde(flatten)]
     report: &'a Report,
+    /// The number of problems of each kind, found and listed.
+    kinds: Vec<Kind>,
     /// The volume is marked clean and was not checked.
     skipped: bool,
     /// The reason why the check is incomplete.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'static str>,
+}
+
+/// The outcome of one check.
+struct Outcome {
+    status: u8,
+    /// Whether a repair can remove some of the errors.
+    repairable: bool,
+}
+
+impl Outcome {
+    /// The outcome without a report, so that nothing can be repaired.
+    const fn of(status: u8) -> Self {
+        Self { status, repairable: false }
+    }
 }
 
 /// An estimate as JSON.
@@ -223,15 +247,15 @@ impl Check {
         if self.online {
             return self.online(&settings, &watch);
         }
-        let status = self.check_once(repair, &settings, &watch, asks)?;
-        if asks && status & exit::LEFT != 0 && self.agreed()? {
-            return self.check_once(Repair::All, &settings, &watch, false);
+        let Outcome { status, repairable } = self.check_once(repair, &settings, &watch, asks)?;
+        if asks && repairable && status & exit::LEFT != 0 && self.agreed()? {
+            return self.check_once(Repair::All, &settings, &watch, false).map(|outcome| outcome.status);
         }
         Ok(status)
     }
 
     /// Runs one check, and with it one repair.
-    fn check_once(&self, repair: Repair, settings: &Settings, watch: &Watch, asks: bool) -> Result<u8, Failure> {
+    fn check_once(&self, repair: Repair, settings: &Settings, watch: &Watch, asks: bool) -> Result<Outcome, Failure> {
         let mounted = blockdev::mounted(&self.device);
         let write = repair != Repair::No && !self.estimate;
         let root = write && self.may_write(mounted.as_ref())?;
@@ -243,7 +267,7 @@ impl Check {
             self.say(&format!("{IN_USE}; results are unreliable meanwhile"));
         }
         if self.estimate {
-            return self.estimate(&*device, &options, watch);
+            return self.estimate(&*device, &options, watch).map(Outcome::of);
         }
         let is_mounted = mounted.is_some() && !root;
         if let Some(mounted) = mounted.filter(|_| !root) {
@@ -251,12 +275,12 @@ impl Check {
             self.say(&format!("it is mounted {place}; results are unreliable while it is mounted"));
         }
         if self.extended.contains(&Extended::JournalOnly) {
-            return self.only_replay(&device, &options);
+            return self.only_replay(&device, &options).map(Outcome::of);
         }
         let unshare = self.extended.contains(&Extended::UnshareBlocks);
         if !self.force && !unshare && self.superblock.is_none() && !check::half_written(&*device) {
             match self.left_clean(&device, &options, settings, watch) {
-                Ok(clean) => return self.skipped(&clean),
+                Ok(clean) => return self.skipped(&clean).map(Outcome::of),
                 Err(Some(why)) if !self.json => {
                     print_text(format!("{} {why}, check forced.\n", self.shown_name()).as_bytes())?;
                 }
@@ -285,7 +309,7 @@ impl Check {
             }
             Err(refusal) => {
                 let status = self.refused(&refusal)?;
-                return Ok(if refusal.is_cancelled() && forgives() { exit::CLEAN } else { status });
+                return Ok(Outcome::of(if refusal.is_cancelled() && forgives() { exit::CLEAN } else { status }));
             }
         };
         apply_no_ok(&mut report, settings);
@@ -296,7 +320,8 @@ impl Check {
         if report.cut_short() {
             self.hint_at_copy(&*device);
         }
-        Ok(if status == exit::CANCELLED && report.problems.is_empty() && forgives() { exit::CLEAN } else { status })
+        let forgiven = status == exit::CANCELLED && report.problems.is_empty() && forgives();
+        Ok(Outcome { status: if forgiven { exit::CLEAN } else { status }, repairable: report.is_repairable() })
     }
 
     /// The options of a check.
@@ -311,11 +336,22 @@ impl Check {
             empty_tables: self.extended.contains(&Extended::EmptyTables),
             unshare_blocks: self.extended.contains(&Extended::UnshareBlocks),
             problem_settings: settings.problem_settings.clone(),
+            limits: self.limits(settings),
             scan_segments: self.extended.iter().find_map(|option| match option {
                 Extended::ScanSegments(n) => Some(*n),
                 _ => None,
             }),
             ..options
+        }
+    }
+
+    /// The number of problems to list: that of the option, else the default, or a larger one of the configuration.
+    fn limits(&self, settings: &Settings) -> Limits {
+        let number = |most: u64| usize::try_from(most).unwrap_or(usize::MAX);
+        match (self.max_problems, settings.largest_count()) {
+            (Some(most), _) => Limits::of_each(number(most.into())),
+            (None, Some(most)) if number(most) > Limits::default().per_code => Limits::of_each(number(most)),
+            _ => Limits::default(),
         }
     }
 
@@ -482,6 +518,7 @@ impl Check {
     fn report(&self, report: &Report, settings: &Settings) -> Result<u8, Failure> {
         let detail = Detail {
             settings,
+            most: self.max_problems.map(u64::from),
             preen: self.preen,
             verbose: self.verbose || settings.verbose,
             times: self.times > 0 || settings.times,
@@ -506,7 +543,15 @@ impl Check {
             status if status & exit::OPERATIONAL != 0 => Some("not everything could be checked"),
             _ => None,
         };
-        print_json(&Printed { report, skipped, error })
+        // a repair lists everything that it repaired
+        let most = self.max_problems.map(u64::from).filter(|most| *most > 0);
+        let shortened = most.filter(|most| report.kinds().iter().any(|kind| kind.listed > *most)).map(|most| {
+            let mut report = report.clone();
+            report.list_at_most(most);
+            report
+        });
+        let report = shortened.as_ref().unwrap_or(report);
+        print_json(&Printed { report, kinds: report.kinds(), skipped, error })
     }
 
     /// Reports a volume that cannot be checked.

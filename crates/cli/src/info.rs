@@ -148,7 +148,8 @@ impl Info {
             complaints.about(b"native metadata", e);
             VolumeSummary::of_superblock(opened.volume.superblock())
         });
-        let sections = rows::sections(&opened.volume, &summary, maps.as_ref(), &mut complaints);
+        let mounted = blockdev::mounted(&self.source.device).is_some();
+        let sections = rows::sections(&opened.volume, &summary, maps.as_ref(), mounted, &mut complaints);
         let groups = self.groups.then(|| groups::read(&opened.volume, &summary, &mut complaints));
         if self.json {
             print_json_object(&Report { device: &self.source.device, sections: &sections, groups })?;

@@ -425,7 +425,7 @@ fn no_helper(e: io::Error) -> io::Error {
 /// Detaches the mount on `dir`; with `lazy` even where files are open.
 fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
     let busy = || {
-        let dir = dir.display();
+        let dir = shell_word(&dir.display().to_string());
         let why = format!("busy: a program has a file open or its working directory there (`fuser -vm {dir}`)");
         io::Error::new(io::ErrorKind::ResourceBusy, why)
     };
@@ -445,6 +445,16 @@ fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
         said if said.contains("busy") => busy(),
         said => io::Error::other(said.to_owned()),
     })
+}
+
+/// A word of a suggested command, quoted for a POSIX shell where it contains more than letters, digits and the
+/// characters that have no meaning in one.
+fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/@:+-".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// The message of fusermount3, without its name or path at the start.
@@ -565,5 +575,13 @@ mod tests {
         assert_eq!(said, "cannot unmount /proc: not an Extant mount (type proc)");
         assert!(unmount(&folder.path().join("missing")).is_err());
         assert_eq!(resolve(Path::new("/dev/../proc")).expect("resolve"), Path::new("/proc"));
+    }
+
+    #[test]
+    fn directories_are_quoted_in_commands() {
+        assert_eq!(shell_word("/mnt/a-b.c"), "/mnt/a-b.c");
+        assert_eq!(shell_word("/mnt/a b"), "'/mnt/a b'");
+        assert_eq!(shell_word("/mnt/$(x)'s"), r"'/mnt/$(x)'\''s'");
+        assert_eq!(shell_word(""), "''");
     }
 }

@@ -3,11 +3,16 @@
 //! The block map has the inode of each repeated claim, and its saved maps show in which segment of the scan a block was
 //! first claimed. Only these segments are read once more, without checking, and each claim on a multiply-claimed
 //! cluster is recorded with its inode. Linear in the claims, however many inodes share a block: each inode is reported
-//! once, with the number of blocks that it shares and of the inodes that it shares them with.
+//! once, with the number of blocks that it shares and of the inodes that it shares them with. [`subtrees`] counts the
+//! blocks beneath a shared node of a block map.
+
+mod subtrees;
 
 use crate::claims::Claims;
 use crate::context::Context;
 use crate::problem::Problem;
+use crate::scan::Scanner;
+use crate::scan::log::ScanLog;
 use crate::scan::walk::Claimer;
 use crate::system_zone;
 use crate::table::Code;
@@ -62,7 +67,8 @@ impl Owners {
 
     /// Reports each inode that shares blocks; with `files_may` (feature `shared_blocks`) only those that share them
     /// with metadata.
-    pub(crate) fn report(self, ctx: &Context<'_>, files_may: bool) -> Sharing {
+    pub(crate) fn report(self, ctx: &Context<'_>, scanner: &Scanner<'_>, log: &ScanLog, files_may: bool) -> Sharing {
+        let beneath = subtrees::count(ctx, scanner, log, &self.conflicts);
         let mut records = self.records.into_inner();
         records.sort_unstable();
         let mut shares: BTreeMap<InodeNo, Share> = BTreeMap::new();
@@ -95,11 +101,12 @@ impl Owners {
         let cluster_blocks = u64::from(ctx.volume.geometry.cluster_blocks);
         let first = u64::from(ctx.volume.geometry.first_data_block);
         for (inode, share) in shares {
+            let clusters = share.clusters.saturating_add(beneath.get(&inode).copied().unwrap_or(0));
             let at = |code| {
                 Problem::new(code)
                     .inode(inode)
                     .block(FsBlock(first + share.first * cluster_blocks))
-                    .count(share.clusters * cluster_blocks)
+                    .count(clusters.saturating_mul(cluster_blocks))
                     .found(share.others)
                     .name(share.other_owners())
             };

@@ -43,6 +43,8 @@ pub(crate) enum Segment {
 pub(crate) struct Planned {
     /// The nodes that it read, in disk order.
     pub(crate) nodes: Vec<Node>,
+    /// Other references to nodes that were claimed before, which it did not follow.
+    pub(crate) repeated: Vec<Node>,
     /// Its other claims: first cluster, number of clusters, and inode.
     pub(crate) others: Vec<(u64, u32, InodeNo)>,
 }

@@ -127,7 +127,7 @@ impl Rounds<'_> {
             self.log.end(&self.ctx.claims, Segment::Planned(number));
             found = self.read(number, &round, &files, &harvest.links, visitor);
             edges.append(&mut found.edges);
-            self.log.rounds.lock().push(Planned { nodes: round.nodes, others: round.others });
+            self.log.rounds.lock().push(Planned { nodes: round.nodes, repeated: round.repeated, others: round.others });
         }
         self.claim_edges(&files, edges);
         if !(self.scanner.cancelled)() {
@@ -373,7 +373,7 @@ impl Rounds<'_> {
 
     /// Sorts the found blocks in disk order and claims them; a block already claimed by another map is not followed.
     fn plan(&self, files: &OpenFiles, mut found: Found, mut xattrs: Vec<XattrRef>) -> Round {
-        let mut others = Vec::new();
+        let (mut others, mut repeated) = (Vec::new(), Vec::new());
         let one = |block: u64| self.ctx.claims.clusters_of(&(block..block + 1));
         found.nodes.sort_unstable();
         found.nodes.retain(|node| {
@@ -383,6 +383,7 @@ impl Rounds<'_> {
             }
             if !fresh {
                 others.push((one(node.block).start, 1, node.inode));
+                repeated.push(*node);
             }
             fresh
         });
@@ -412,7 +413,15 @@ impl Rounds<'_> {
             }
             start = end;
         }
-        Round { nodes: found.nodes, dir_runs: found.dir_runs, links: found.links, xattrs, xattr_groups, others }
+        Round {
+            nodes: found.nodes,
+            repeated,
+            dir_runs: found.dir_runs,
+            links: found.links,
+            xattrs,
+            xattr_groups,
+            others,
+        }
     }
 
     fn claims_of_node(&self, files: &OpenFiles, node: &Node) -> bool {
@@ -655,6 +664,8 @@ impl Reader<'_> {
 /// The reads of one round, each list in disk order.
 struct Round {
     nodes: Vec<Node>,
+    /// Other references to nodes that were claimed before.
+    repeated: Vec<Node>,
     dir_runs: Vec<DirRun>,
     links: Vec<LinkTarget>,
     xattrs: Vec<XattrRef>,

@@ -81,7 +81,7 @@ macro_rules! bitmap_rows {
             "Superblock: the orphan_present feature is set, but the volume has no orphan file."
             => "orphan_present cleared." [];
         0x0E0006 TooManyProblems Advice stops by None
-            "{count} more {name} not listed."
+            "{count} more {name} not listed; the option --max-problems sets the limit."
             => "none; problems not listed are treated like those listed." [];
     } } };
 }

@@ -3,9 +3,9 @@
 
 use crate::repaired::{contents, options};
 use blockdev::{BlockDevice, MemoryDevice};
-use extant_check::report::{Reported, exit};
+use extant_check::report::{Report, Reported, exit};
 use extant_check::table::Code;
-use extant_check::{Repair, repair};
+use extant_check::{Options, Repair, check, repair};
 use format::InodeNo;
 use format::group::Group;
 use format::inode::{FileKind, InodeBuf};
@@ -13,7 +13,7 @@ use format::superblock::{Geometry, Superblock};
 use simdev::{Logged, Record};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testkit::oracle::e2fsck;
+use testkit::oracle::{debugfs, e2fsck};
 use testkit::{Image, need};
 
 /// Number of files with the map of another.
@@ -60,6 +60,40 @@ fn share(bytes: &mut [u8]) -> usize {
         bytes[at..at + size].copy_from_slice(inode.bytes());
     }
     count
+}
+
+/// Two files with one indirect block between them share all blocks beneath it as well.
+#[test]
+fn blocks_beneath_a_shared_indirect_block_are_counted() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["a", "b"] {
+        let content: Vec<u8> = (0..157 << 10).map(|n: usize| (n / 5) as u8 ^ name.as_bytes()[0]).collect();
+        std::fs::write(folder.path().join(name), &content).expect("a file");
+    }
+    let image = Image::mke2fs(&["-t", "ext2", "-b", "1024"], 8 << 20).with_folder(folder.path()).build();
+    let said = debugfs(image.path(), "stat a");
+    let block = said.split("(IND):").nth(1).and_then(|rest| rest.split(',').next()).expect("an indirect block");
+    image.debugfs(&[&format!("set_inode_field b block[IND] {block}")]);
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(image.bytes()));
+    let verdict = e2fsck(image.path());
+    assert!(verdict.text.contains("has 146 multiply-claimed block(s)"), "{}", verdict.text);
+
+    let counts = |report: &Report| -> Vec<_> {
+        let shares = report.problems.iter().filter(|p| p.code == Code::FileSharesBlocks);
+        shares.map(|p| (p.inode, p.count)).collect()
+    };
+    let report = check("volume", &*device, &Options::default(), &()).expect("a volume");
+    let expected: Vec<(Option<u32>, Option<u64>)> = vec![(Some(12), Some(146)), (Some(13), Some(146))];
+    assert_eq!(counts(&report), expected);
+    // also after the repair, in which the blocks beneath it are cloned in a second iteration
+    let report = repair("volume", &device, &options(Repair::All), &(), None).expect("a volume");
+    assert_eq!((report.exit, counts(&report)), (exit::REPAIRED, expected));
+    let image = Image::from_bytes(&contents(&*device));
+    let verdict = e2fsck(image.path());
+    assert!(verdict.clean, "{}", verdict.text);
 }
 
 #[test]

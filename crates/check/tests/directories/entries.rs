@@ -121,6 +121,11 @@ fn types() {
     assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 7] = 0), set(&[EntryTypeMissing]));
     assert_eq!(damaged(|b| b[entry(b, b"aaaa") + 7] = 1), set(&[EntryTypeWrong]));
     assert_eq!(damaged(|b| b[entry(b, b"pipe") + 7] = 200), set(&[EntryTypeWrong]));
+    // no type is right for an inode without a valid mode
+    let commands = ["mknod pipe p", "set_inode_field pipe mode 0170644"];
+    let pipe = Volume::new(Image::mke2fs(EXT2, 2 << 20).debugfs(&commands).build());
+    let codes = pipe.codes();
+    assert!(codes.contains(&InodeModeWrong) && !codes.contains(&EntryTypeWrong), "{codes:?}");
     let (mut volume, dir) = volume(&[EXT2, &["-O", "^filetype"]].concat());
     volume.edit(&dir, 0, |b| b[entry(b, b"aaaa") + 7] = 7);
     assert_eq!(volume.codes(), set(&[EntryTypeWithoutFeature]));

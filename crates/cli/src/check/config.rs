@@ -113,6 +113,11 @@ impl Settings {
         Ok(settings)
     }
 
+    /// The largest number of problems of one code to be shown, where the file sets one.
+    pub(super) fn largest_count(&self) -> Option<u64> {
+        self.shown.values().filter_map(|shown| shown.most).chain(self.most).max()
+    }
+
     fn set_for_problem(&mut self, code: Code, tag: &str, value: &str) -> Result<(), String> {
         let setting: &mut ProblemSetting = self.problem_settings.of(code);
         let shown = self.shown.entry(code).or_default();
@@ -235,6 +240,7 @@ mod tests {
         assert!(settings.problem_settings.never(Code::DirectoryUnconnected));
         let shown = |code| settings.shown[&code];
         assert_eq!(shown(Code::LinkCountWrong).most, Some(2));
+        assert_eq!(settings.largest_count(), Some(16));
         assert!(shown(Code::DirectoryUnconnected).clean_with_it);
     }
 

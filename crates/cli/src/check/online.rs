@@ -112,7 +112,11 @@ impl Check {
             return Err(Failure::on(self.called(), why));
         }
         let device = open_unlayered(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
-        let mut options = Options { problem_settings: settings.problem_settings.clone(), ..Options::default() };
+        let mut options = Options {
+            problem_settings: settings.problem_settings.clone(),
+            limits: self.limits(settings),
+            ..Options::default()
+        };
         if let Some(threads) = self.threads {
             options.threads = threads;
         }

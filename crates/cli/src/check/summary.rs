@@ -15,6 +15,8 @@ pub(super) const REBOOT: u8 = 2;
 /// The level of detail of the output.
 pub(super) struct Detail<'a> {
     pub(super) settings: &'a Settings,
+    /// The number of problems to show of each code, 0 for all; `None` for that of the configuration.
+    pub(super) most: Option<u64>,
     pub(super) preen: bool,
     pub(super) verbose: bool,
     pub(super) times: bool,
@@ -77,6 +79,10 @@ impl Detail<'_> {
         let mut seen = BTreeMap::<Code, u64>::new();
         let mut left_out = BTreeMap::new();
         let mut problems = report.problems.clone();
+        let of_each = match self.most {
+            Some(most) => Some(most).filter(|most| *most > 0),
+            None => self.settings.most,
+        };
         problems.retain(|problem| {
             let Shown { most, not_preening, not_declined, .. } =
                 self.settings.shown.get(&problem.code).copied().unwrap_or_default();
@@ -85,7 +91,8 @@ impl Detail<'_> {
             }
             let seen = seen.entry(problem.code).or_default();
             *seen += 1;
-            let fits = all || most.or(self.settings.most).is_none_or(|most| *seen <= most);
+            let is_row = problem.code == Code::TooManyProblems;
+            let fits = all || is_row || most.or(of_each).is_none_or(|most| *seen <= most);
             if !fits {
                 *left_out.entry(problem.code).or_default() += 1;
             }

@@ -13,15 +13,16 @@ use fs::{Generations, SpaceMapSummary, Timestamp, Volume, VolumeSummary};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// All sections that apply to this volume.
+/// All sections that apply to this volume, which is `mounted` or not.
 pub(super) fn sections(
     volume: &Volume,
     summary: &VolumeSummary,
     space_maps: Option<&SpaceMapSummary>,
+    mounted: bool,
     complaints: &mut Complaints<'_>,
 ) -> Vec<Section> {
     let identity = identity(volume, summary, space_maps.is_some());
-    let mut sections = vec![identity, state(volume, summary), space(volume, summary, space_maps)];
+    let mut sections = vec![identity, state(volume, summary, mounted), space(volume, summary, space_maps)];
     sections.extend(space_maps.map(|found| maps::section(found, volume.superblock().geometry.block_size)));
     sections.extend(summary.generations.as_ref().map(generations));
     sections.extend([layout(volume), history(volume)]);
@@ -59,16 +60,23 @@ fn identity(volume: &Volume, summary: &VolumeSummary, space_maps: bool) -> Secti
     s
 }
 
-fn state(volume: &Volume, summary: &VolumeSummary) -> Section {
+fn state(volume: &Volume, summary: &VolumeSummary, mounted: bool) -> Section {
     let sb = volume.superblock();
     let disk = &sb.disk;
     let mut s = Section::new("State", "state");
     let state = State::from_bits_retain(disk.s_state.get());
     let recover = sb.features.incompat.contains(format::feature::Incompat::NEEDS_RECOVERY);
-    let in_superblock = if state.contains(State::VALID) && !recover { "clean" } else { "not unmounted" };
+    let in_superblock = match (state.contains(State::VALID) && !recover, mounted) {
+        (true, _) => "clean",
+        (false, true) => "mounted",
+        (false, false) => "not unmounted",
+    };
     let mut words = vec![summary.state.unwrap_or(in_superblock)];
-    if recover {
-        words.push("journal not empty");
+    match journal_is_empty(volume) {
+        Some(false) => words.push("journal not empty"),
+        Some(true) if recover => words.push("journal empty"),
+        None if recover => words.push("recovery needed"),
+        _ => {}
     }
     if state.contains(State::ERROR) {
         words.push("errors detected");
@@ -352,6 +360,12 @@ fn journal(volume: &Volume, complaints: &mut Complaints<'_>) -> Option<Section> 
         }
     }
     Some(s)
+}
+
+/// Whether there is nothing to replay in the journal; `None` without one on this device, or where it cannot be read.
+fn journal_is_empty(volume: &Volume) -> Option<bool> {
+    let number = volume.superblock().journal_inode()?;
+    journal_superblock(volume, number).ok().map(|journal| journal.start().is_none())
 }
 
 fn journal_superblock(volume: &Volume, number: fs::InodeNo) -> fs::Result<JournalSuperblock> {

@@ -165,6 +165,11 @@ fn a_journal_that_holds_something() {
     image.debugfs(&["feature needs_recovery"]);
     let ran = exits(0, &["ls", "--no-replay", volume]);
     assert_eq!(String::from_utf8_lossy(&ran.stderr), "");
+    // the flag alone does not put anything into the journal
+    assert!(exits(0, &["info", volume]).text().contains("not unmounted, journal empty"));
+    let content = image.beside("content");
+    std::fs::write(&content, vec![1; 4096]).unwrap();
+    image.debugfs(&["feature -needs_recovery", "jo", &format!("jw -b 1500 {}", text(&content)), "jc"]);
     assert!(exits(0, &["info", volume]).text().contains("not unmounted, journal not empty"));
 }
 

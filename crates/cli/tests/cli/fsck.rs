@@ -238,6 +238,15 @@ fn stanzas_of_e2fsck_conf_are_read() {
     assert!(both(&std::fs::read_to_string(&log).unwrap()));
     let xml = std::fs::read_to_string(&problems).unwrap();
     assert_eq!(xml.matches("<problem code=\"0x040003\" answer=\"0\" ino=\"").count(), 2, "{xml}");
+    // the option limits text and JSON, and the number found is always there
+    let (_, said, _) = statuses(Path::new(EXTANT), &["check", "--max-problems", "1"], "", "-fn");
+    assert!(!both(&said) && said.contains("1 more 0x040003 LinkCountWrong not listed"), "{said}");
+    let kind = |listed: u64| format!("\"name\":\"LinkCountWrong\",\"found\":2,\"listed\":{listed}");
+    for (most, listed) in [("1", 1), ("2", 2), ("0", 2)] {
+        let (_, said, _) = statuses(Path::new(EXTANT), &["check", "--json", "--max-problems", most], "", "-fn");
+        let said: String = said.split_whitespace().collect();
+        assert!(said.contains(&kind(listed)), "{most}: {said}");
+    }
     let (status, said, _) = statuses(Path::new(EXTANT), &["check"], "[options]\nodd line\n", "-fn");
     assert_eq!((status, said.contains("line 2: a relation")), (Some(8), true), "{said}");
 }
