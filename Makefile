@@ -12,6 +12,8 @@ SEED := 1
 SLICE := 0/50
 # the modes that volumes with space maps have
 SPACEMAP := --format spacemap --mode none --mode dirty-bit --mode journal --mode journal-data --mode journal-writeback
+# the modes with snapshots and transactions
+VERSIONS := --mode snapshot --mode snapshot-cow
 # how many times the usual number of random cases `make long` runs
 CAMPAIGN := 20
 
@@ -66,8 +68,8 @@ crash: build
 	$(EXTANT) crash $(SPACEMAP)
 	$(EXTANT) crash $(SPACEMAP) --ops random --count 40 --length 40 --seed $(SEED)
 	$(EXTANT) crash $(SPACEMAP) --ops full --count 48 --most 100 --seed $(SEED)
-	$(EXTANT) crash --mode snapshot --ops versions --count 120 --most 100
-	$(EXTANT) crash --mode snapshot --ops random-versions --count 50 --length 200 --most 50 --states 6 --seed $(SEED)
+	$(EXTANT) crash $(VERSIONS) --ops versions --count 120 --most 100 --e2fsck-every 200
+	$(EXTANT) crash $(VERSIONS) --ops random-versions --count 50 --length 200 --most 50 --states 6 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops papers --count 22 --most 100 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops full --count 48 --most 100 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops one --count 20 --faults 6

@@ -82,6 +82,7 @@ pub(crate) fn volumes() -> &'static [Vec<u8>] {
             made::volume(Kind::Ext4, 8 << 20, Some(1024), ""),
             made::volume(Kind::Ext2, 4 << 20, Some(1024), ""),
             made::volume(Kind::Rext3, 4 << 20, Some(1024), "^has_journal"),
+            made::volume(Kind::Ext3, 8 << 20, Some(1024), ""),
         ]
     })
 }

@@ -68,15 +68,11 @@ use work::Work;
 
 /// Maximum number of iterations: each one repairs all problems of a kind, so that few volumes need ten.
 const ITERATIONS: u32 = 200;
-<<<<<<< ours
 /// Number of files from which on `-y` takes a table that matches hardly any of them for one at a wrong location, although
 /// a copy of the descriptors has the same: with fewer, one damaged block of the table explains it.
 const CONFIRMED_FILES: u32 = 8;
-/// Maximum number of problems that are repaired in one iteration: the others are repaired in the next.
-=======
 /// Maximum number of problems that are repaired in one iteration: the others are repaired in the next. Larger limits of
 /// the caller replace these, smaller ones do not.
->>>>>>> theirs
 const LIMITS: Limits = Limits { total: 400_000, per_code: 200_000 };
 
 /// Checks the volume on `device` and repairs what [`Options::repair`] allows. `undo` names a file that receives the old

@@ -288,37 +288,30 @@ fn an_engine_that_reuses_physical_blocks_too_early_is_caught() {
     assert!(caught.is_err(), "{caught:?} states");
 }
 
-#[test]
-fn none() {
-    explore("none");
+/// Makes a test of each mode, and the list of their names.
+macro_rules! modes {
+    ($($test:ident = $mode:literal),+ $(,)?) => {
+        const EXPLORED: &[&str] = &[$($mode),+];
+
+        $(#[test]
+        fn $test() {
+            explore($mode);
+        })+
+    };
+}
+
+modes! {
+    none = "none",
+    dirty_bit = "dirty-bit",
+    linked_writes = "linked",
+    journal = "journal",
+    journal_with_all_data = "journal-data",
+    journal_without_order_of_data = "journal-writeback",
+    snapshot = "snapshot",
+    snapshot_with_content_copied = "snapshot-cow",
 }
 
 #[test]
-fn dirty_bit() {
-    explore("dirty-bit");
-}
-
-#[test]
-fn journal() {
-    explore("journal");
-}
-
-#[test]
-fn journal_with_all_data() {
-    explore("journal-data");
-}
-
-#[test]
-fn journal_without_order_of_data() {
-    explore("journal-writeback");
-}
-
-#[test]
-fn snapshot() {
-    explore("snapshot");
-}
-
-#[test]
-fn snapshot_with_content_copied() {
-    explore("snapshot-cow");
+fn every_mode_is_explored() {
+    assert_eq!(EXPLORED, fs::MODES.map(|mode| mode.name), "a test for each mode, in the order of their table");
 }

@@ -50,6 +50,11 @@ fn snapshot_meets_its_guarantee() {
     slice("snapshot", "extant", 43);
 }
 
+#[test]
+fn snapshot_meets_its_guarantee_where_content_goes_to_new_blocks() {
+    slice("snapshot-cow", "extant", 67);
+}
+
 /// Native workloads of every kind, chosen by a seed; e2fsck checks one state in 200, above the map.
 #[test]
 fn native_workloads_by_seed() {

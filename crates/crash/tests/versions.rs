@@ -8,8 +8,8 @@ use extant_crash::generate;
 use extant_crash::op::Workload;
 
 /// Explores workloads with fewer states per stage than a campaign.
-fn explored(workloads: &[Workload]) {
-    let system = Ext::new("snapshot", None).expect("a mode");
+fn explored(mode: &str, workloads: &[Workload]) {
+    let system = Ext::new(mode, None).expect("a mode");
     let mut options = Options { nested_every: 200, work_on_every: 100, ..Options::default() };
     options.limits.every_subset = 4;
     options.limits.most = 60;
@@ -27,11 +27,19 @@ fn factor() -> usize {
 fn every_operation_among_versions() {
     let all = generate::versions();
     let step = (23 / factor()).max(1);
-    explored(&all.into_iter().step_by(step).collect::<Vec<_>>());
+    explored("snapshot", &all.into_iter().step_by(step).collect::<Vec<_>>());
 }
 
 #[test]
 fn random_operations_among_versions() {
     let workloads: Vec<_> = (0..3 * factor() as u64).map(|seed| generate::random_versions(seed, 60)).collect();
-    explored(&workloads);
+    explored("snapshot", &workloads);
+}
+
+#[test]
+fn versions_where_content_goes_to_new_blocks() {
+    let step = (71 / factor()).max(1);
+    let mut workloads: Vec<_> = generate::versions().into_iter().step_by(step).collect();
+    workloads.push(generate::random_versions(7, 40));
+    explored("snapshot-cow", &workloads);
 }

@@ -6,6 +6,7 @@
 
 mod circles;
 mod docs;
+mod filters;
 mod statements;
 
 mod layers;
@@ -23,7 +24,7 @@ use workspace::Workspace;
 /// A check: its name on the command line and its function.
 type Check = (&'static str, fn(&Workspace) -> Result<Report, String>);
 
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 9] = [
     ("layers", layers::check),
     ("circles", circles::check),
     ("sizes", sizes::check),
@@ -31,10 +32,11 @@ const CHECKS: [Check; 8] = [
     ("unsafe", safety::check),
     ("docs", docs::check),
     ("statements", statements::check),
+    ("filters", filters::check),
     ("words", words::check),
 ];
 
-const USAGE: &str = "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs|statements|words|lint
+const USAGE: &str = "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs|statements|filters|words|lint
   layers  no crate depends on one that its layer does not allow
   circles no more than three files of a crate use each other in a circle
   sizes   no .rs file is longer than 900 lines
@@ -42,6 +44,7 @@ const USAGE: &str = "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs
   unsafe  unsafe code is only in the io_uring files of blockdev and fuse-wire
   docs    links in *.md are valid; no file contains a machine's path or a registry's host
   statements  statements of the documents on crates, formats, modes and lines to read are true
+  filters each `cargo test` of the Makefile and TESTING.md selects a test
   words   words retired in docs/GLOSSARY.md are not used
   lint    all of these";
 

@@ -146,7 +146,7 @@ macro_rules! superblock_rows {
             "Superblock: first_meta_bg is {found}, but there are only {expected} descriptor blocks and no space for more."
             => "set to the value that matches the descriptors, else to 0." [SuperblockTryBackup];
         // seen: e2fsck corrects s_inodes_count and s_reserved_gdt_blocks, exits 8 with others, and loses files with the rest
-        0x0E003A SuperblockFieldMisleads Error stops by Superblock
+        0x0E001B SuperblockFieldMisleads Error stops by Superblock
             "Superblock: {name} is {found}, should be {expected}; the backups, if any, are no better."
             => "field corrected." [];
         // seen: f_zero_group exits 4, but because of the counts, which are not updated in copies

@@ -406,6 +406,43 @@ fn fields_of_the_volumes_own_inodes_are_looked_at() {
     }
 }
 
+/// The index flag on the journal, and the encrypt flag also where inodes have no space for a context: both are errors
+/// for e2fsck too, and only the flag is cleared.
+#[test]
+fn stray_flags_of_directories_and_encryption_are_cleared() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    const INDEX: u32 = 0x1000;
+    const ENCRYPT: u32 = 0x800;
+    let cases = [
+        ("<8>", INDEX, Code::HtreeFlagOnNonDirectory),
+        ("<8>", ENCRYPT, Code::EncryptionXattrMissing),
+        ("a", ENCRYPT, Code::EncryptionXattrMissing),
+        ("dir", ENCRYPT, Code::EncryptionXattrMissing),
+    ];
+    for more in [&["-I", "128"][..], &["-I", "128", "-O", "encrypt"], &["-I", "256", "-O", "encrypt"]] {
+        let image = volume(&[EXT4, more].concat());
+        let (intact, before) = (image.bytes(), tree(&image));
+        for (path, flag, code) in cases {
+            let said = format!("{more:?}: {path} with {flag:#x}");
+            image.set_bytes(&intact);
+            let flags = |image: &Image| fields(&image.debugfs(&[&format!("stat {path}")]).text()).1;
+            let old = flags(&image);
+            let new = u32::from_str_radix(old.trim_start_matches("0x"), 16).expect("flags") | flag;
+            image.debugfs(&[&format!("set_inode_field {path} flags {new:#x}")]);
+            let mut bytes = image.bytes();
+            let report = look(&bytes);
+            assert!(finds(&report, code) && !e2fsck(image.path()).clean, "{said}: {:?}", report.problems);
+            repaired(&said, &mut bytes);
+            assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+            image.set_bytes(&bytes);
+            assert!(e2fsck(image.path()).clean, "{said}");
+            assert_eq!((flags(&image), tree(&image)), (old, before.clone()), "{said}");
+        }
+    }
+}
+
 /// The blocks for new system inodes may belong to files: they are not overwritten.
 #[test]
 fn own_files_that_lead_into_others_cost_nothing() {

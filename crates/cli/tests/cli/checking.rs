@@ -390,14 +390,12 @@ fn a_check_that_cannot_go_on_changes_nothing() {
     if !ready() {
         return;
     }
-    for kind in ["SuperblockFieldWrong", "FirstDataBlockWrong"] {
-        let image = plain();
-        exits(0, &["damage", text(image.path()), kind]);
-        let before = image.bytes();
-        let said = exits(12, &["check", "-fy", text(image.path())]).text();
-        assert!(said.contains("nothing was changed"), "{said}");
-        assert!(image.bytes() == before, "{kind}");
-    }
+    let image = plain();
+    exits(0, &["damage", text(image.path()), "SuperblockFieldWrong"]);
+    let before = image.bytes();
+    let said = exits(12, &["check", "-fy", text(image.path())]).text();
+    assert!(said.contains("nothing was changed"), "{said}");
+    assert!(image.bytes() == before);
 }
 
 /// A backup superblock is older than the volume: -p does not use one, and marks nothing, while the primary is usable.

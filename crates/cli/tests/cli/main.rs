@@ -19,6 +19,7 @@ mod membership;
 mod mounting;
 mod names;
 mod native;
+mod others;
 mod putting;
 mod serving;
 mod snapshots;
