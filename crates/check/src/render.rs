@@ -361,7 +361,9 @@ fn after_abort(report: &Report) -> String {
         Code::SuperblockFieldWrong | Code::FirstDataBlockWrong if report.format == NATIVE => {
             Some(native_is_lost(report))
         }
-        Code::SuperblockFieldWrong | Code::FirstDataBlockWrong => Some("try a backup superblock with -b".to_owned()),
+        // the only such field, on which nothing else depends
+        Code::SuperblockFieldWrong => Some(format!("set the field with tune2fs -m 5 {}", shell_word(&report.device))),
+        Code::FirstDataBlockWrong => Some("try a backup superblock with -b".to_owned()),
         Code::JournalDeviceNotFound => Some("use e2fsck -j for a journal on another device".to_owned()),
         _ => None,
     };

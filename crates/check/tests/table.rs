@@ -293,11 +293,11 @@ fn verdicts() {
         ),
         (
             report([Problem::new(Code::SuperblockFieldWrong)]),
-            "Check aborted after 1 error; nothing was changed; try a backup superblock with -b.",
+            "Check aborted after 1 error; nothing was changed; set the field with tune2fs -m 5 v.img.",
         ),
         (
             Report { repaired: true, ..report([Problem::new(Code::SuperblockFieldWrong)]) },
-            "Check aborted after 1 error; only an interrupted repair was completed; try a backup superblock with -b.",
+            "Check aborted after 1 error; only an interrupted repair was completed; set the field with tune2fs -m 5 v.img.",
         ),
         (
             Report { clean: false, exit: 8, not_looked_at: vec!["the snapshot s0".into()], ..report([]) },

@@ -8,7 +8,7 @@ use blockdev::BlockDevice;
 use check::problem::Limits;
 use check::render::escape;
 use check::report::{Counts, Kind, Report, Scan, exit};
-use check::table::Severity;
+use check::table::{Code, Severity};
 use check::{Estimate, Options, Refusal, Repair};
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args};
@@ -317,7 +317,8 @@ impl Check {
             report.exit |= REBOOT;
         }
         let status = self.report(&report, settings)?;
-        if report.cut_short() {
+        // a copy mostly has the same value in such a field
+        if report.cut_short() && report.problems.iter().all(|p| p.code != Code::SuperblockFieldWrong) {
             self.hint_at_copy(&*device);
         }
         let forgiven = status == exit::CANCELLED && report.problems.is_empty() && forgives();

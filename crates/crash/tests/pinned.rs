@@ -634,7 +634,7 @@ fn a_generation_without_a_next_one_is_found() {
     let device = volume();
     let (sb, at) = newest(&device);
     device.write(at * BLOCK, &NativeSuperblock { generation: 1 << 63, ..sb }.to_bytes()).expect("writing");
-    found(&device, "has reached the maximum");
+    found(&device, "its generation number is above the maximum");
 }
 
 /// A volume as after a crash with small generations: the superblock has a map log.

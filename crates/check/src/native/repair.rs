@@ -121,6 +121,12 @@ fn plan(checker: Checker<'_>, outcome: &Result<Report, Refusal>) -> Option<Plan>
     if let Some(newer) = newer_than(&blocks, &active) {
         return back(checker, &active, (other, last), newer, "it refers to no map");
     }
+    // no loss of power leaves such a superblock, so the volume may contain its generation
+    let contradictory = copies::block_of(&blocks, other).filter(|block| NativeSuperblock::parse(block).is_err());
+    let newer = contradictory.and_then(NativeSuperblock::intact_generation);
+    if let Some(newer) = newer.filter(|newer| *newer > active.generation) {
+        return back(checker, &active, (other, last), newer, "its superblock contradicts itself");
+    }
     // from here on the newest is active
     if !copies::leads_to_a_map(device, &active) {
         return None;

@@ -118,7 +118,7 @@ pub(crate) fn primary_is_usable(device: &dyn BlockDevice) -> bool {
     let Ok(table) = read_table(&scanner, &primary) else { return false };
     table.makes_sense(&primary.geometry, &primary.disk.features())
         && leads_to_root(&scanner, &primary, &table)
-        && !is_odd(&primary.geometry)
+        && odd_fields(&primary).is_empty()
 }
 
 /// The superblock and the table that the check uses.
@@ -140,7 +140,7 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     if let Ok(accepted) = primary {
         let table = read_table(scanner, &accepted)?;
         if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
-            return Ok(of_primary(scanner, accepted, table, problems));
+            return of_primary(scanner, accepted, table, problems);
         }
         second_best = Some((accepted, table));
     }
@@ -160,7 +160,7 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
             rootless = rootless.or(Some((accepted, table)));
         }
     }
-    if !rooted && let Some(corrected) = correction::find(scanner, problems) {
+    if !rooted && let Some(corrected) = correction::find(scanner, None, problems)? {
         return Ok(corrected);
     }
     if let Some((accepted, table)) = rootless {
@@ -186,25 +186,32 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
 
 /// The primary superblock and its table, which makes sense, unless it does not lead to the root or is odd and another
 /// superblock or table location is better.
-fn of_primary(scanner: &Scanner<'_>, accepted: Accepted, mut table: Table, problems: &Problems) -> (Accepted, Table) {
+///
+/// # Errors
+/// [`Refusal`], where a field of it is wrong, and it is unclear what it should be.
+fn of_primary(
+    scanner: &Scanner<'_>,
+    accepted: Accepted,
+    mut table: Table,
+    problems: &Problems,
+) -> Result<(Accepted, Table), Refusal> {
     let fits = leads_to_root(scanner, &accepted, &table);
     let features = accepted.disk.features();
     let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
     let mut moved = if fits { Vec::new() } else { seeker.seek(&mut table) };
-    if moved.is_empty() && (!fits || is_odd(&accepted.geometry)) {
+    let odd = odd_fields(&accepted);
+    if moved.is_empty() && (!fits || !odd.is_empty()) {
         if let Some((other, table, problem)) = rival(scanner, &accepted) {
             problems.report(problem);
-            return (other, table);
+            return Ok((other, table));
         }
-        let odd_start = accepted.geometry.first_data_block != first_data_block(&accepted.geometry);
-        let corrected = if !fits || odd_start { correction::find(scanner, problems) } else { None };
-        if let Some(corrected) = corrected {
-            return corrected;
+        if let Some(corrected) = correction::find(scanner, fits.then_some(&odd), problems)? {
+            return Ok(corrected);
         }
     }
     moved.extend(seeker.seek_odd(&mut table, || copied_groups(scanner, &accepted.disk, &accepted.geometry)));
     moved.into_iter().for_each(|problem| problems.report(problem));
-    (accepted, table)
+    Ok((accepted, table))
 }
 
 /// The descriptors in the first usable copy with the layout of this superblock; `None` where there is no such copy.
@@ -307,9 +314,15 @@ fn leads_to_root(scanner: &Scanner<'_>, accepted: &Accepted, table: &Table) -> b
     Seeker { scanner, geometry: &accepted.geometry, features: &features }.leads_to_root(table)
 }
 
-/// Whether the first data block or the first inode in a superblock is a value that mkfs never writes.
-fn is_odd(geometry: &Geometry) -> bool {
-    geometry.first_data_block != first_data_block(geometry) || geometry.first_inode != FIRST_INODE
+/// The fields of a superblock with a value that mkfs never writes.
+fn odd_fields(accepted: &Accepted) -> Vec<&'static str> {
+    let geometry = &accepted.geometry;
+    let fields = [
+        ("s_first_data_block", geometry.first_data_block != first_data_block(geometry)),
+        ("s_first_ino", geometry.first_inode != FIRST_INODE),
+        ("s_rev_level", correction::has_features_of_later_revision(&accepted.disk)),
+    ];
+    fields.into_iter().filter(|(_, odd)| *odd).map(|(name, _)| name).collect()
 }
 
 /// The first data block of a volume with this block size.
@@ -323,7 +336,7 @@ fn rival(scanner: &Scanner<'_>, primary: &Accepted) -> Option<(Accepted, Table, 
     let (copies, _) = ranked(scanner, Some(primary));
     copies.into_iter().find_map(|accepted| {
         let differing = differing(primary, &accepted);
-        if differing.is_empty() || is_odd(&accepted.geometry) {
+        if differing.is_empty() || !odd_fields(&accepted).is_empty() {
             return None;
         }
         let table = read_table(scanner, &accepted).ok()?;

@@ -12,11 +12,18 @@ use format::group::GroupFlags;
 use format::{FsBlock, GroupNo};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Writes the descriptors that the check used into the primary table.
+/// Writes the descriptors that the check used into the primary table. They get right checksums, so the uninit flags of
+/// those with wrong ones are cleared, as they are not trusted.
 pub(super) fn restore(work: &Work<'_>) -> Result<()> {
     work.make_stale();
-    for (number, group) in work.volume().geometry.group_numbers().zip(&work.volume().groups) {
-        work.put_group(number, *group)?;
+    let volume = work.volume();
+    for (number, group) in volume.geometry.group_numbers().zip(&volume.groups) {
+        let mut group = *group;
+        if volume.untrusted.binary_search(&number).is_ok() {
+            group.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+            group.itable_unused = 0;
+        }
+        work.put_group(number, group)?;
     }
     Ok(())
 }

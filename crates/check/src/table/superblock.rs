@@ -27,7 +27,7 @@ macro_rules! superblock_rows {
             => "new UUID created." [];
         0x00000b SuperblockFieldWrong Fatal stops by None
             "Superblock: field {name} has the invalid value {found}."
-            => "none; use a backup superblock with -b." [];
+            => "none; tune2fs -m sets it." [];
         // seen: f_hurd exits 0
         0x00000e HurdHasFileType Advice stops by Superblock
             "The volume was created for GNU Hurd, which does not support the filetype feature."

@@ -116,3 +116,97 @@ fn fields_that_nothing_explains_are_left() {
     assert!(fix(&mut bytes, Repair::All).is_err());
     assert!(bytes == before, "something was written");
 }
+
+/// Flags of a descriptor that its checksum does not cover are not trusted because another field was corrected.
+#[test]
+fn the_flags_of_a_descriptor_with_a_wrong_checksum_stay_untrusted() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let args = ["-t", "ext4", "-b", "1024", "-g", "1024", "-J", "size=1"];
+    let image = Image::mke2fs(&args, 16 << 20).with_folder(filled_folder().path()).build();
+    let mut flagged = image.bytes();
+    // BLOCK_UNINIT and INODE_UNINIT of the first group
+    flagged[2048 + 0x12] |= 3;
+    for (field, change) in CHANGES.into_iter().take(3) {
+        let mut bytes = flagged.clone();
+        change_all(&mut bytes, change);
+        let before = tree(&image);
+        let report = fix(&mut bytes, Repair::All).expect("a volume");
+        assert_eq!(report.exit, exit::REPAIRED, "{field}: {:?}", report.problems);
+        let after = Image::from_bytes(&bytes);
+        assert!(e2fsck(after.path()).clean, "{field}");
+        assert_eq!(tree(&after), before, "{field}");
+    }
+}
+
+/// A number of the first inode under which files are reserved inodes, and a revision without features.
+#[test]
+fn values_that_mkfs_never_writes_are_corrected() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let cases: [(&str, Change); 3] = [
+        ("s_first_ino", |sb| sb.s_first_ino = 13.into()),
+        ("s_first_ino", |sb| sb.s_first_ino = 80.into()),
+        ("s_rev_level", |sb| sb.s_rev_level = 0.into()),
+    ];
+    for args in [&["-t", "ext2", "-b", "1024"][..], &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^flex_bg"]] {
+        let image = Image::mke2fs(args, 7 << 20).with_folder(filled_folder().path()).build();
+        let intact = image.bytes();
+        for (field, change) in cases {
+            is_corrected(&format!("{args:?}: {field}"), &image, &intact, field, change);
+        }
+    }
+}
+
+/// A wrong field in all superblocks beside other damage: either no file is lost, or nothing is written.
+#[test]
+fn a_correction_beside_other_damage_loses_no_file() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let kinds: [&[&str]; 4] = [
+        &["-t", "ext2", "-b", "1024"],
+        &["-t", "ext4", "-b", "1024", "-I", "128", "-O", "^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-g", "512", "-G", "1", "-O", "^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^flex_bg,^has_journal"],
+    ];
+    let changes: [(&str, Change); 4] = [
+        ("s_inode_size", |sb| sb.s_inode_size = (sb.s_inode_size.get() * 2).into()),
+        ("s_inode_size", |sb| sb.s_inode_size = (sb.s_inode_size.get() * 4).into()),
+        ("s_inodes_per_group", |sb| sb.s_inodes_per_group = (sb.s_inodes_per_group.get() * 2).into()),
+        ("s_inodes_per_group", |sb| sb.s_inodes_per_group = (sb.s_inodes_per_group.get() / 2).into()),
+    ];
+    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    for args in kinds {
+        let image = Image::mke2fs(args, 6 << 20).with_folder(filled_folder().path()).build();
+        let (intact, before) = (image.bytes(), tree(&image));
+        let bitmap = word(&intact, 2048 + 4) as usize * 1024;
+        for damage in ["inode bitmap set", "inode bitmap clear", "block bitmap at 0"] {
+            for (field, change) in changes {
+                let said = format!("{args:?}: {damage}, {field}");
+                let mut bytes = intact.clone();
+                match damage {
+                    "inode bitmap set" => bytes[bitmap..bitmap + 1024].fill(0xFF),
+                    "inode bitmap clear" => bytes[bitmap..bitmap + 1024].fill(0),
+                    _ => bytes[2048..2052].fill(0),
+                }
+                change_all(&mut bytes, change);
+                let damaged = bytes.clone();
+                match fix(&mut bytes, Repair::All) {
+                    Err(refusal) => {
+                        assert!(refusal.exit & (exit::LEFT | exit::OPERATIONAL) != 0, "{said}: {refusal}");
+                        assert!(bytes == damaged, "{said}: something was written");
+                    }
+                    Ok(report) => {
+                        assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems);
+                        let after = Image::from_bytes(&bytes);
+                        assert!(e2fsck(after.path()).clean, "{said}");
+                        assert_eq!(tree(&after), before, "{said}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -2,9 +2,10 @@
 
 use crate::common::{exits, extant, fails, json, prints, text};
 use crate::mounting::{Folder, can_mount};
-use format::native::superblock::{LAST_GENERATION, NativeSuperblock};
+use format::native::superblock::{DiskNativeSuperblock, LAST_GENERATION, NativeSuperblock};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use zerocopy::{FromBytes, IntoBytes};
 
 #[test]
 fn a_native_volume_is_made_filled_looked_at_and_checked() {
@@ -223,6 +224,48 @@ fn impossible_numbers_in_the_newest_superblock_are_repaired() {
             exits(0, &["check", "-fn", text(&image)]);
         }
     }
+}
+
+/// A newest superblock of a later version of the format, and one that contradicts itself with a right checksum: no loss
+/// of power leaves them, so its generation is not dropped by -p.
+#[test]
+fn the_generation_of_an_intact_superblock_is_not_dropped_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"content").unwrap();
+    exits(0, &["put", text(&image), text(&file), "/there"]);
+    let intact = std::fs::read(&image).unwrap();
+    let (_, copy) = NativeSuperblock::newest(&intact).unwrap();
+    let forged = |change: &dyn Fn(&mut DiskNativeSuperblock)| {
+        let mut bytes = intact.clone();
+        let block = &mut bytes[copy as usize * 4096..][..4096];
+        let (mut disk, _) = DiskNativeSuperblock::read_from_prefix(block).unwrap();
+        change(&mut disk);
+        disk.n_checksum = disk.checksum().into();
+        block[..disk.as_bytes().len()].copy_from_slice(disk.as_bytes());
+        std::fs::write(&image, &bytes).unwrap();
+        bytes
+    };
+    for change in [
+        &(|disk: &mut DiskNativeSuperblock| disk.n_version = (disk.n_version.get() + 1).into()) as &dyn Fn(&mut _),
+        &|disk| disk.n_flags = (disk.n_flags.get() | 1 << 20).into(),
+    ] {
+        let bytes = forged(change);
+        for mode in ["-fn", "-fp", "-fy"] {
+            let said = exits(8, &["check", mode, text(&image)]).text();
+            assert!(said.contains("native format"), "{said}");
+        }
+        fails(1, &["put", text(&image), text(&file), "/again"]);
+        assert!(std::fs::read(&image).unwrap() == bytes, "something was written");
+    }
+    let bytes = forged(&|disk| disk.n_chunks = u32::MAX.into());
+    let said = exits(4, &["check", "-fp", text(&image)]).text();
+    assert!(said.contains("run with -fy") && !said.contains("run with -fp"), "{said}");
+    assert!(std::fs::read(&image).unwrap() == bytes, "something was written");
+    exits(1, &["check", "-fy", text(&image)]);
+    exits(0, &["check", "-fn", text(&image)]);
 }
 
 /// A wrong number in the newest superblock does not silently drop durable changes: the volume cannot be written on the

@@ -276,6 +276,14 @@ impl NativeSuperblock {
         Self::parse(disk.as_bytes()).ok()
     }
 
+    /// The generation number of a superblock that was written completely, whatever it contains.
+    #[must_use]
+    pub fn intact_generation(block: &[u8]) -> Option<u64> {
+        let (disk, _) = DiskNativeSuperblock::read_from_prefix(block).ok()?;
+        let agree = disk.n_sectors.iter().all(|sector| sector.n_generation == disk.n_generation);
+        (disk.n_magic == MAGIC && agree && disk.n_checksum.get() == disk.checksum()).then(|| disk.n_generation.get())
+    }
+
     /// The generation number of a damaged superblock beside this one, if enough of its sectors agree on it.
     #[must_use]
     pub fn number_of(&self, block: &[u8]) -> Option<u64> {
@@ -290,12 +298,13 @@ impl NativeSuperblock {
     /// The newest valid superblock in the blocks at the device's start, and its block.
     ///
     /// # Errors
-    /// The error of the first one, where none is valid.
+    /// The error of the first one, where none is valid; [`Error::Unsupported`], where the newest one is of another
+    /// version, whatever the other one is.
     pub fn newest(blocks: &[u8]) -> Result<(Self, u64)> {
         let size = DiskNativeSuperblock::SIZE;
-        let parsed =
-            (0..COPIES).map(|n| (blocks.get(n as usize * size..).map_or(Ok(None), |b| Self::parse(b).map(Some)), n));
-        let mut first_error = None;
+        let block = |n: u64| blocks.get(n as usize * size..);
+        let parsed = (0..COPIES).map(|n| (block(n).map_or(Ok(None), |b| Self::parse(b).map(Some)), n));
+        let (mut first_error, mut unsupported) = (None, None);
         let mut best: Option<(Self, u64)> = None;
         for (outcome, n) in parsed {
             match outcome {
@@ -303,8 +312,14 @@ impl NativeSuperblock {
                     best = Some((sb, n))
                 }
                 Ok(_) => {}
+                Err(e @ Error::Unsupported(_)) => unsupported = Some((block(n).and_then(Self::intact_generation), e)),
                 Err(e) => first_error = first_error.or(Some(e)),
             }
+        }
+        if let Some((generation, error)) = unsupported
+            && best.as_ref().is_none_or(|(best, _)| Some(best.generation) < generation)
+        {
+            return Err(error);
         }
         best.ok_or_else(|| first_error.unwrap_or_else(|| Error::corrupt(Structure::NativeSuperblock, "cut short")))
     }

@@ -2,10 +2,12 @@
 //! that writes a wrong number writes it into all copies. Other fields, the descriptors and the device state what the
 //! number should be; a correction is used only if the descriptors make sense with it and lead to the root.
 
+use crate::options::Refusal;
 use crate::phases::superblock::accepted::{Accepted, FIRST_INODE, check, read_superblock, read_table};
 use crate::phases::superblock::descriptors::{Table, own_blocks};
 use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::{Problem, Problems};
+use crate::report::exit;
 use crate::scan::Scanner;
 use crate::table::Code;
 use format::GroupNo;
@@ -16,6 +18,8 @@ use std::cmp::Reverse;
 
 /// Number of groups, the first ones, whose tables are compared with their bitmaps.
 const COMPARED: usize = 16;
+/// Number of copies whose descriptors are tried where those of the primary make no sense.
+const COPIES: usize = 3;
 
 /// A superblock with another value in one field.
 struct Correction {
@@ -25,45 +29,81 @@ struct Correction {
     disk: DiskSuperblock,
 }
 
-/// The primary superblock with the correction that fits the volume best, and its descriptors; `None` if none fits. The
-/// correction is reported.
-pub(super) fn find(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
-    let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
-    let summed = disk.features().ro_compat.contains(RoCompat::METADATA_CSUM);
-    if disk.s_magic.get() != superblock::MAGIC || summed && disk.checksum() != disk.s_checksum.get() {
-        return None;
-    }
-    let fitting = corrections(scanner, &disk).into_iter().filter_map(|mut correction| {
-        correction.disk.set_checksum();
-        let (accepted, table, bad) = try_out(scanner, &correction.disk)?;
-        let rank = (bad, Reverse(accepted.geometry.groups));
-        Some((rank, correction, accepted, table))
-    });
-    // the first of several that fit equally well
-    let (_, Correction { field, found, expected, .. }, accepted, table) = fitting.min_by_key(|(rank, ..)| *rank)?;
-    problems.report(Problem::new(Code::SuperblockFieldMisleads).name(field).found(found).expected(expected));
-    Some((accepted, table))
+/// A correction with which the volume has its root.
+struct Fitting {
+    correction: Correction,
+    accepted: Accepted,
+    table: Table,
+    /// Number of compared groups, and of those that contradict the correction.
+    compared: usize,
+    bad: usize,
 }
 
-/// The volume that a corrected superblock describes, and the number of groups that contradict it; `None` unless its
-/// descriptors make sense and lead to the root.
-fn try_out(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Option<(Accepted, Table, usize)> {
-    let accepted = Accepted { disk: *disk, geometry: check(disk).ok()?, at: superblock::OFFSET };
-    if accepted.geometry.blocks > scanner.device.geometry().len / u64::from(accepted.geometry.block_size) {
-        return None;
+/// The primary superblock with the correction of a field in `fields`, or of any, that fits the volume best, and its
+/// descriptors; `None` if none fits. The correction is reported.
+///
+/// # Errors
+/// [`Refusal`], where a correction leads to the root, but too many groups contradict it.
+pub(super) fn find(
+    scanner: &Scanner<'_>,
+    fields: Option<&[&str]>,
+    problems: &Problems,
+) -> Result<Option<(Accepted, Table)>, Refusal> {
+    let Ok(disk) = read_superblock(scanner, superblock::OFFSET) else { return Ok(None) };
+    let summed = disk.features().ro_compat.contains(RoCompat::METADATA_CSUM);
+    if disk.s_magic.get() != superblock::MAGIC || summed && disk.checksum() != disk.s_checksum.get() {
+        return Ok(None);
     }
-    let table = read_table(scanner, &accepted).ok()?;
-    let features = disk.features();
-    let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
-    let fits = table.makes_sense(&accepted.geometry, &features)
-        && table.groups.first().is_some_and(|group| seeker.contains_root(group.inode_table.get()));
-    if !fits {
-        return None;
-    }
-    let compared = accepted.geometry.group_numbers().zip(&table.groups).take(COMPARED);
-    let bad = compared.filter(|(number, group)| !seeker.is_as_long_as_its_bitmap(*number, group)).count();
+    let mut corrections = corrections(scanner, &disk);
+    corrections.retain(|correction| fields.is_none_or(|fields| fields.contains(&correction.field)));
+    let mut fitting: Vec<_> = corrections.into_iter().filter_map(|correction| try_out(scanner, correction)).collect();
+    // the first of several that fit equally well
+    fitting.sort_by_key(|found| (found.bad, Reverse(found.accepted.geometry.groups)));
+    let several = fitting.len() > 1;
+    let Some(Fitting { correction, accepted, table, compared, bad }) = fitting.into_iter().next() else {
+        return Ok(None);
+    };
+    let Correction { field, found, expected, .. } = correction;
     // one group may be damaged by itself
-    (bad * 2 <= table.groups.len().min(COMPARED)).then_some((accepted, table, bad))
+    if bad > 0 && (several || bad * 2 > compared) {
+        return Err(Refusal {
+            exit: exit::LEFT,
+            ..Refusal::new(format!(
+                "the superblock and all its copies contradict the volume: {field} is {found}, and with {expected} files \
+                 are found, but inode bitmaps contradict that; nothing was changed, as a repair could lose files: copy \
+                 the device before you change {field} with debugfs -w -R 'set_super_value …'"
+            ))
+        });
+    }
+    problems.report(Problem::new(Code::SuperblockFieldMisleads).name(field).found(found).expected(expected));
+    if accepted.at != superblock::OFFSET {
+        problems.report(Problem::new(Code::GroupDescriptorsTryBackup).group(accepted.group()));
+    }
+    Ok(Some((accepted, table)))
+}
+
+/// The volume that a corrected superblock describes, with the descriptors of the primary or of a copy; `None` unless
+/// they make sense and lead to the root, or to inodes with right checksums.
+fn try_out(scanner: &Scanner<'_>, mut correction: Correction) -> Option<Fitting> {
+    correction.disk.set_checksum();
+    let (disk, geometry) = (correction.disk, check(&correction.disk).ok()?);
+    if geometry.blocks > scanner.device.geometry().len / u64::from(geometry.block_size) {
+        return None;
+    }
+    let features = disk.features();
+    let seeker = Seeker { scanner, geometry: &geometry, features: &features };
+    let copies = geometry.backup_groups().take(COPIES);
+    let copies = copies.filter_map(|group| geometry.byte_offset(geometry.superblock_block(group)?));
+    let (accepted, table) = std::iter::once(superblock::OFFSET).chain(copies).find_map(|at| {
+        let accepted = Accepted { disk, geometry: geometry.clone(), at };
+        let table = read_table(scanner, &accepted).ok()?;
+        let fits = table.makes_sense(&geometry, &features) && seeker.leads_to_files(&table);
+        fits.then_some((accepted, table))
+    })?;
+    let groups = table.trusted(&geometry).take(COMPARED);
+    let bad = groups.filter(|(number, group)| !seeker.is_as_long_as_its_bitmap(*number, group)).count();
+    let compared = table.groups.len().min(COMPARED);
+    Some(Fitting { correction, accepted, table, compared, bad })
 }
 
 /// The corrections that other fields, the descriptors and the device suggest, the likeliest first.
@@ -112,6 +152,10 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
 fn sizes(disk: &DiskSuperblock) -> Vec<Correction> {
     let mut corrections = Vec::new();
     let features = disk.features();
+    if has_features_of_later_revision(disk) {
+        let disk = DiskSuperblock { s_rev_level: 1.into(), ..*disk };
+        corrections.push(Correction { field: "s_rev_level", found: 0, expected: 1, disk });
+    }
     if disk.s_rev_level.get() > 0 {
         for expected in [256u16, 128, 512, 1024] {
             let found = disk.s_inode_size.get().into();
@@ -154,6 +198,12 @@ fn sizes(disk: &DiskSuperblock) -> Vec<Correction> {
         corrections.push(Correction { field: "s_desc_size", found, expected: 64, disk });
     }
     corrections
+}
+
+/// Whether a superblock has revision 0, which has no features, and feature words.
+pub(super) fn has_features_of_later_revision(disk: &DiskSuperblock) -> bool {
+    let words = [disk.s_feature_compat, disk.s_feature_incompat, disk.s_feature_ro_compat];
+    disk.s_rev_level.get() == 0 && words.iter().any(|word| word.get() != 0)
 }
 
 /// The number of blocks reserved for a longer descriptor table: the first group's bitmaps and inodes follow them.

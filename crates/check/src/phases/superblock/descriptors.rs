@@ -78,6 +78,20 @@ impl Table {
         table
     }
 
+    /// The descriptors in order of the groups, without the uninit flags and the number of unused inodes in those whose
+    /// checksum is wrong.
+    pub(crate) fn trusted<'t>(&'t self, geometry: &'t Geometry) -> impl Iterator<Item = (GroupNo, Group)> + 't {
+        let mut wrong = self.mismatches.iter().map(|mismatch| mismatch.group).peekable();
+        geometry.group_numbers().zip(&self.groups).map(move |(number, group)| {
+            let mut group = *group;
+            if wrong.next_if_eq(&number).is_some() {
+                group.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+                group.itable_unused = 0;
+            }
+            (number, group)
+        })
+    }
+
     /// Whether all parts are at allowed locations and do not overlap.
     pub(crate) fn makes_sense(&self, geometry: &Geometry, features: &Features) -> bool {
         // parts inside their own groups ascend from group to group

@@ -193,6 +193,14 @@ impl Seeker<'_> {
             .unwrap_or(false)
     }
 
+    /// Whether the first group's table contains the root, or inodes with right checksums as its bitmap states.
+    pub(crate) fn leads_to_files(&self, table: &Table) -> bool {
+        let Some(group) = table.groups.first() else { return false };
+        let place = group.inode_table.get();
+        let is_proved = |found: Agreement| found.proved && found.is_good();
+        self.contains_root(place) || self.agreement(GroupNo(0), group, place).is_some_and(is_proved)
+    }
+
     /// Whether the first group's table contains the root, or one of the locations where mkfs puts this table does.
     pub(crate) fn finds_root(&self, groups: &[Group]) -> bool {
         let Some(group) = groups.first() else { return false };
@@ -319,9 +327,13 @@ impl Seeker<'_> {
     }
 
     /// Whether a group's bitmap ends after as many inodes as the table has: the inodes in it are those in use, those that
-    /// the descriptor states as unused are free, and all bits after them are set. A bitmap that was never written proves
-    /// nothing.
+    /// the descriptor states as unused are free, and all bits after them are set. A group whose bitmap was never written
+    /// has as many free inodes.
     pub(crate) fn is_as_long_as_its_bitmap(&self, number: GroupNo, group: &Group) -> bool {
+        let checksums = self.geometry.metadata_csum || self.geometry.gdt_csum;
+        if checksums && group.flags.contains(GroupFlags::INODE_UNINIT) {
+            return group.free_inodes == self.geometry.inodes_per_group;
+        }
         let Some(agreement) = self.agreement(number, group, group.inode_table.get()) else { return true };
         let Some(bitmap) = self.block(group.inode_bitmap.get()) else { return false };
         let inodes = self.geometry.inodes_per_group;
