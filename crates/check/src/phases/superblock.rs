@@ -160,8 +160,13 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
             rootless = rootless.or(Some((accepted, table)));
         }
     }
-    if !rooted && let Some(corrected) = correction::find(scanner, None, problems)? {
-        return Ok(corrected);
+    if !rooted {
+        match correction::find(scanner, None, problems) {
+            Ok(Some(corrected)) => return Ok(corrected),
+            // descriptors that make no sense are repaired only as far as nothing is lost
+            Err(_) if rootless.is_none() && second_best.is_some() => {}
+            outcome => drop(outcome?),
+        }
     }
     if let Some((accepted, table)) = rootless {
         let problem = match &reason {

@@ -100,21 +100,30 @@ fn a_halved_number_of_blocks_is_corrected() {
     is_corrected("half", &image, &image.bytes(), "s_blocks_count", |sb| sb.set_blocks_count(sb.blocks_count() / 2));
 }
 
-/// A volume with two wrong fields, which no correction explains: nothing is guessed and nothing written.
+/// Volumes with wrong fields that no correction explains: nothing is guessed and nothing written.
 #[test]
 fn fields_that_nothing_explains_are_left() {
     if !need(&["mke2fs"]) {
         return;
     }
     let image = Image::mke2fs(&["-t", "ext2", "-b", "1024"], 4 << 20).with_folder(filled_folder().path()).build();
-    let mut bytes = image.bytes();
-    change_all(&mut bytes, |sb| {
-        sb.s_inodes_count = (sb.s_inodes_count.get() + 1).into();
-        sb.s_inode_size = 77.into();
-    });
-    let before = bytes.clone();
-    assert!(fix(&mut bytes, Repair::All).is_err());
-    assert!(bytes == before, "something was written");
+    let changes: [Change; 5] = [
+        |sb| {
+            sb.s_inodes_count = (sb.s_inodes_count.get() + 1).into();
+            sb.s_inode_size = 77.into();
+        },
+        |sb| sb.s_log_block_size = 60.into(),
+        |sb| (sb.s_log_block_size, sb.s_log_cluster_size) = (54.into(), 54.into()),
+        |sb| (sb.s_blocks_per_group, sb.s_clusters_per_group) = (0.into(), 0.into()),
+        |sb| (sb.s_inodes_per_group, sb.s_inodes_count) = (0.into(), 0.into()),
+    ];
+    for (n, change) in changes.into_iter().enumerate() {
+        let mut bytes = image.bytes();
+        change_all(&mut bytes, change);
+        let before = bytes.clone();
+        let outcome = fix(&mut bytes, Repair::All);
+        assert!(n == 1 || outcome.is_err() && bytes == before, "{n}: something was written");
+    }
 }
 
 /// Flags of a descriptor that its checksum does not cover are not trusted because another field was corrected.
@@ -207,6 +216,29 @@ fn a_correction_beside_other_damage_loses_no_file() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// A wrong location of a bitmap is not taken for a wrong number of reserved blocks.
+#[test]
+fn a_wrong_bitmap_location_is_not_a_wrong_superblock() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for (args, size) in [(&["-b", "1024", "-O", "^has_journal"], 4), (&["-b", "1024", "-J", "size=1"], 40)] {
+        let image = Image::mke2fs(args, size << 20).with_folder(filled_folder().path()).build();
+        let before = tree(&image);
+        let mut bytes = image.bytes();
+        for at in [0x00, 0x04] {
+            bytes[2048 + at..2048 + at + 4].copy_from_slice(&u32::to_le_bytes(15));
+            let mut repaired = bytes.clone();
+            let report = fix(&mut repaired, Repair::All).expect("a volume");
+            assert_eq!(report.exit, exit::REPAIRED, "{args:?}: {:?}", report.problems);
+            assert!(report.problems.iter().all(|p| p.code != Code::SuperblockFieldMisleads), "{args:?}");
+            let after = Image::from_bytes(&repaired);
+            assert!(e2fsck(after.path()).clean, "{args:?}");
+            assert_eq!(tree(&after), before, "{args:?}");
         }
     }
 }

@@ -250,7 +250,7 @@ fn the_generation_of_an_intact_superblock_is_not_dropped_by_itself() {
     };
     for change in [
         &(|disk: &mut DiskNativeSuperblock| disk.n_version = (disk.n_version.get() + 1).into()) as &dyn Fn(&mut _),
-        &|disk| disk.n_flags = (disk.n_flags.get() | 1 << 20).into(),
+        &|disk: &mut DiskNativeSuperblock| disk.n_flags = (disk.n_flags.get() | 1 << 20).into(),
     ] {
         let bytes = forged(change);
         for mode in ["-fn", "-fp", "-fy"] {

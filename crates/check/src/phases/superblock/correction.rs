@@ -64,8 +64,8 @@ pub(super) fn find(
         return Ok(None);
     };
     let Correction { field, found, expected, .. } = correction;
-    // one group may be damaged by itself
-    if bad > 0 && (several || bad * 2 > compared) {
+    // one group may be damaged by itself, but not the one from which a correction was derived
+    if bad > 0 && (several || bad * 2 > compared || field == "s_reserved_gdt_blocks") {
         return Err(Refusal {
             exit: exit::LEFT,
             ..Refusal::new(format!(
@@ -121,13 +121,11 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
     let (per_group, inodes) = (u64::from(disk.s_inodes_per_group.get()), u64::from(disk.s_inodes_count.get()));
     let (group, blocks) = (u64::from(disk.s_blocks_per_group.get()), disk.blocks_count());
     let first = u64::from(disk.s_first_data_block.get());
-    let Some(block_size) = 1024u64.checked_shl(disk.s_log_block_size.get()).filter(|size| *size <= 65536) else {
-        return corrections;
-    };
-    if group == 0 || per_group == 0 {
+    let log_size = disk.s_log_block_size.get();
+    if group == 0 || per_group == 0 || log_size > 6 {
         return corrections;
     }
-    let device = scanner.device.geometry().len / block_size;
+    let device = scanner.device.geometry().len / (1024 << log_size);
     let groups = blocks.saturating_sub(first).div_ceil(group);
     if let Ok(expected) = u32::try_from(groups.saturating_mul(per_group)) {
         let disk = DiskSuperblock { s_inodes_count: expected.into(), ..*disk };
