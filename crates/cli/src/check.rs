@@ -8,7 +8,7 @@ use blockdev::BlockDevice;
 use check::problem::Limits;
 use check::render::escape;
 use check::report::{Counts, Kind, Report, Scan, exit};
-use check::table::{Code, Severity};
+use check::table::Severity;
 use check::{Estimate, Options, Refusal, Repair};
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args};
@@ -317,8 +317,7 @@ impl Check {
             report.exit |= REBOOT;
         }
         let status = self.report(&report, settings)?;
-        // a copy mostly has the same value in such a field
-        if report.cut_short() && report.problems.iter().all(|p| p.code != Code::SuperblockFieldWrong) {
+        if report.cut_short() {
             self.hint_at_copy(&*device);
         }
         let forgiven = status == exit::CANCELLED && report.problems.is_empty() && forgives();

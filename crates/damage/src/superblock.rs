@@ -287,6 +287,14 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let first = copies(v, 1)?.first().copied().unwrap_or(GroupNo(1));
         v.copy_of_group(GroupNo(0), first, |group| group.inode_table = FsBlock(group.inode_table.get() + 1))
     }),
+    (0x0E_001B, |v| {
+        let inodes = v.geometry.inodes + 1;
+        let copies: Vec<_> = v.geometry.backup_groups().collect();
+        for copy in copies {
+            v.copy_of_superblock(copy, |sb| sb.s_inodes_count = inodes.into())?;
+        }
+        v.superblock(|sb| sb.s_inodes_count = inodes.into())
+    }),
     (0x0E_0007, |v| redo_log(v).map(|_| ())),
     (0x0E_001A, |v| {
         let index = redo_log(v)?;

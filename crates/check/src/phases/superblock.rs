@@ -214,7 +214,8 @@ fn of_primary(
             return Ok(corrected);
         }
     }
-    moved.extend(seeker.seek_odd(&mut table, || copied_groups(scanner, &accepted.disk, &accepted.geometry)));
+    let copied = copied_groups(scanner, &accepted.disk, &accepted.geometry).unwrap_or_default();
+    moved.extend(seeker.seek_better(&mut table, &copied));
     moved.into_iter().for_each(|problem| problems.report(problem));
     Ok((accepted, table))
 }

@@ -51,7 +51,7 @@ pub(super) fn left_clean(
     Ok(LeftClean { format: sb.features.format_name(), counts })
 }
 
-/// The first readable backup superblock: its block, and the block size in bytes.
+/// The first readable backup superblock with possible fields: its block, and the block size in bytes.
 pub(super) fn copy_of_superblock(device: &dyn BlockDevice) -> Option<(u64, u32)> {
     let mut bytes = [0; DiskSuperblock::SIZE];
     device.read(OFFSET, &mut bytes).ok()?;
@@ -59,7 +59,9 @@ pub(super) fn copy_of_superblock(device: &dyn BlockDevice) -> Option<(u64, u32)>
     geometry.backup_groups().find_map(|group| {
         let block = geometry.superblock_block(group)?;
         device.read(geometry.byte_offset(block)?, &mut bytes).ok()?;
-        Superblock::parse(&bytes).ok().map(|_| (block.get(), geometry.block_size))
+        let copy = Superblock::parse(&bytes).ok()?;
+        let is_possible = copy.disk.reserved_blocks_count() <= copy.geometry.blocks / 2;
+        is_possible.then_some((block.get(), geometry.block_size))
     })
 }
 

@@ -143,7 +143,7 @@ fn a_volume_that_is_too_small_is_left_consistent() {
         let sentence = said.lines().find(|line| line.contains("not all was copied")).unwrap_or_default();
         assert!(sentence.contains("no space left on the volume; not all was copied"), "{kind}: {said}");
         assert!(sentence.contains(" free") || sentence.contains("inodes are in use"), "{kind}: {said}");
-        assert!(said.ends_with("volume: the volume is incomplete\n"), "{kind}: {said}");
+        assert!(said.contains("volume: the volume is incomplete\n"), "{kind}: {said}");
         made.assert_consistent(kind);
     }
 }

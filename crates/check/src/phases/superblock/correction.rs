@@ -57,15 +57,16 @@ pub(super) fn find(
     let mut corrections = corrections(scanner, &disk);
     corrections.retain(|correction| fields.is_none_or(|fields| fields.contains(&correction.field)));
     let mut fitting: Vec<_> = corrections.into_iter().filter_map(|correction| try_out(scanner, correction)).collect();
-    // the first of several that fit equally well
-    fitting.sort_by_key(|found| (found.bad, Reverse(found.accepted.geometry.groups)));
-    let several = fitting.len() > 1;
+    // no group is given up because of another correction; the first of several that fit equally well
+    fitting.sort_by_key(|found| (Reverse(found.accepted.geometry.groups), found.bad));
+    let most = fitting.first().map(|found| found.accepted.geometry.groups);
+    let several = fitting.iter().filter(|found| Some(found.accepted.geometry.groups) == most).count() > 1;
     let Some(Fitting { correction, accepted, table, compared, bad }) = fitting.into_iter().next() else {
         return Ok(None);
     };
     let Correction { field, found, expected, .. } = correction;
     // one group may be damaged by itself, but not the one from which a correction was derived
-    if bad > 0 && (several || bad * 2 > compared || field == "s_reserved_gdt_blocks") {
+    if bad > 0 && (several || bad * 4 > compared || field == "s_reserved_gdt_blocks") {
         return Err(Refusal {
             exit: exit::LEFT,
             ..Refusal::new(format!(
@@ -101,7 +102,7 @@ fn try_out(scanner: &Scanner<'_>, mut correction: Correction) -> Option<Fitting>
         fits.then_some((accepted, table))
     })?;
     let groups = table.trusted(&geometry).take(COMPARED);
-    let bad = groups.filter(|(number, group)| !seeker.is_as_long_as_its_bitmap(*number, group)).count();
+    let bad = groups.filter(|(number, group)| !seeker.is_as_long_as_its_bitmap(*number, group, &table.groups)).count();
     let compared = table.groups.len().min(COMPARED);
     Some(Fitting { correction, accepted, table, compared, bad })
 }
@@ -127,7 +128,13 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
     }
     let device = scanner.device.geometry().len / (1024 << log_size);
     let groups = blocks.saturating_sub(first).div_ceil(group);
-    if let Ok(expected) = u32::try_from(groups.saturating_mul(per_group)) {
+    // as long as the device, or of whole groups
+    let whole = (inodes / per_group).checked_mul(group).and_then(|blocks| blocks.checked_add(first));
+    // inodes of more whole groups that the device has: rather the number of blocks is wrong
+    let is_short = blocks < device && inodes > groups.saturating_mul(per_group) && inodes.is_multiple_of(per_group);
+    if let Ok(expected) = u32::try_from(groups.saturating_mul(per_group))
+        && !(is_short && whole.is_some_and(|whole| whole.saturating_sub(group) < device))
+    {
         let disk = DiskSuperblock { s_inodes_count: expected.into(), ..*disk };
         corrections.push(Correction { field: "s_inodes_count", found: inodes, expected: expected.into(), disk });
     }
@@ -136,9 +143,9 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
         let disk = DiskSuperblock { s_inodes_per_group: (expected as u32).into(), ..*disk };
         corrections.push(Correction { field: "s_inodes_per_group", found: per_group, expected, disk });
     }
-    // as long as the device, or of whole groups
-    let whole = (inodes / per_group).checked_mul(group).and_then(|blocks| blocks.checked_add(first));
-    for expected in [Some(device), whole].into_iter().flatten() {
+    // blocks are given up only where the device has none
+    let longer = [Some(device), whole].into_iter().flatten().filter(|expected| *expected > blocks || blocks > device);
+    for expected in longer {
         let mut disk = *disk;
         disk.set_blocks_count(expected);
         corrections.push(Correction { field: "s_blocks_count", found: blocks, expected, disk });

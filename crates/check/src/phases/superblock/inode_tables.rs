@@ -16,6 +16,7 @@ use format::group::{Group, GroupFlags};
 use format::inode::{FileKind, InodeFlags, RawInode};
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo, InodeNo};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of groups whose tables are searched for: more are not the result of a few damaged sectors.
@@ -32,11 +33,22 @@ pub(crate) struct Seeker<'a> {
     pub(crate) features: &'a Features,
 }
 
+/// The result of a comparison of another table with the present one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// It matches the bitmap better, or as well and is where mkfs puts it.
+    Better,
+    /// It matches the bitmap as well.
+    Equal,
+}
+
 /// The agreement of a table with its group's bitmap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
     /// Inodes of users' files that are in use by the bitmap.
     pub(crate) members: u32,
+    /// Those of them that are in use in the table.
+    matched: u32,
     /// Inodes in which bitmap and table differ.
     differing: u32,
     /// Whether the table is certainly the group's, whatever the bitmap states: it contains the root, or inodes with
@@ -49,6 +61,11 @@ impl Agreement {
     /// any inode agrees.
     fn is_good(self) -> bool {
         u64::from(self.differing) * 4 <= u64::from(self.members)
+    }
+
+    /// The weight of the agreement: a difference counts as much as four inodes that match.
+    fn score(self) -> i64 {
+        i64::from(self.matched) - 4 * i64::from(self.differing)
     }
 
     /// Whether the bitmap has files in use, but the table is not theirs.
@@ -91,56 +108,96 @@ impl Seeker<'_> {
         problems
     }
 
-    /// Corrects odd locations where the blocks there are not the group's table, and those at the location in a copy of
-    /// the descriptors, or at one where mkfs puts tables, are. A table that matches its bitmap stays where it is, whatever
-    /// the copy states. `copied` reads the copy, and is called only if there are odd locations. Returns the changes as
-    /// problems.
-    pub(crate) fn seek_odd(&self, table: &mut Table, copied: impl FnOnce() -> Option<Vec<Group>>) -> Vec<Problem> {
-        let odd = self.odd(&table.groups);
-        if odd.is_empty() {
+    /// Compares tables whose location is doubtful, because a copy of the descriptors has another one or because it is
+    /// odd, with those at other possible locations, and corrects the locations where others match the inode bitmap
+    /// better. Returns the changes as problems, and groups of which two tables match equally well.
+    pub(crate) fn seek_better(&self, table: &mut Table, copied: &[Group]) -> Vec<Problem> {
+        let own_table = |number: GroupNo| table.groups.get(number.get() as usize).map(|group| group.inode_table);
+        let copy_of = |number: GroupNo| copied.get(number.get() as usize).filter(|copy| copy.inode_table.get() != 0);
+        let differs =
+            |number: &GroupNo| copy_of(*number).is_some_and(|copy| own_table(*number) != Some(copy.inode_table));
+        let mut suspects: BTreeSet<GroupNo> = self.geometry.group_numbers().filter(differs).collect();
+        let odd: Vec<_> = self.odd(&table.groups).into_iter().filter(|number| !suspects.contains(number)).collect();
+        if odd.len() <= CONFIRMED {
+            suspects.extend(odd);
+        }
+        if suspects.is_empty() || suspects.len() > MOST {
             return Vec::new();
         }
-        let copied = copied().unwrap_or_default();
-        let stated = |number: GroupNo| {
-            let copy = copied.get(number.get() as usize).map(|copy| copy.inode_table);
-            copy.filter(|place| place.get() != 0)
-        };
-        let contradicted = |number: &GroupNo| {
-            let own = table.groups.get(number.get() as usize).map(|group| group.inode_table);
-            stated(*number).is_some_and(|place| own != Some(place))
-        };
-        let (mut suspects, confirmed): (BTreeSet<GroupNo>, BTreeSet<GroupNo>) = odd.into_iter().partition(contradicted);
-        if confirmed.len() <= CONFIRMED {
-            suspects.extend(confirmed);
+        let (mut right, mut problems) = (Vec::new(), Vec::new());
+        for &number in &suspects {
+            match self.better(number, copy_of(number), &table.groups, &suspects) {
+                Some((Verdict::Better, group)) => right.push((number, group)),
+                Some((Verdict::Equal, group)) => {
+                    let problem = Problem::new(Code::InodeTableUnclear).group(number).block(group.inode_table);
+                    problems.push(problem.found(own_table(number).map_or(0, FsBlock::get)));
+                }
+                None => {}
+            }
         }
-        if suspects.len() > MOST {
-            return Vec::new();
-        }
-        let find = |number: GroupNo| {
-            let group = table.groups.get(number.get() as usize)?;
-            let found = group.inode_table.get();
-            self.agreement(number, group, found).filter(|agreement| agreement.is_lost())?;
-            let places = self.places(number, group, &table.groups, &suspects);
-            let mut places = stated(number).map(FsBlock::get).into_iter().chain(places);
-            places.find(|place| *place != found && self.is_place(number, group, *place))
-        };
-        let right: Vec<_> = suspects.iter().filter_map(|number| Some((*number, find(*number)?))).collect();
-        if right.is_empty() {
-            return Vec::new();
-        }
-        let before = table.groups.clone();
-        let mut problems = Vec::new();
-        for (number, place) in right {
+        let before = if right.is_empty() { Vec::new() } else { table.groups.clone() };
+        let mut moved = Vec::new();
+        for (number, better) in right {
             let Some(group) = table.groups.get_mut(number.get() as usize) else { continue };
-            let problem = Problem::new(Code::InodeTableElsewhere).group(number).block(FsBlock(place));
-            problems.push(problem.found(group.inode_table.get()));
-            group.inode_table = FsBlock(place);
+            let problem = Problem::new(Code::InodeTableElsewhere).group(number).block(better.inode_table);
+            moved.push(problem.found(group.inode_table.get()));
+            *group = better;
         }
-        if !table.makes_sense(self.geometry, self.features) {
+        if !moved.is_empty() && !table.makes_sense(self.geometry, self.features) {
             table.groups = before;
-            problems.clear();
+            // some of the locations are wrong, but it is unclear which
+            moved.iter_mut().for_each(|problem| problem.code = Code::InodeTableUnclear);
         }
-        problems
+        moved.extend(problems);
+        moved
+    }
+
+    /// A descriptor of this group whose table matches its inode bitmap better than the one at the present location, or
+    /// equally well; a copy's descriptor is compared with its own inode bitmap.
+    fn better(
+        &self,
+        number: GroupNo,
+        copy: Option<&Group>,
+        groups: &[Group],
+        suspects: &BTreeSet<GroupNo>,
+    ) -> Option<(Verdict, Group)> {
+        let own = groups.get(number.get() as usize)?;
+        let checksums = self.geometry.metadata_csum || self.geometry.gdt_csum;
+        let is_root = |group: &Group| number.get() != 0 || self.contains_root(group.inode_table.get());
+        if number.get() == 0 && is_root(own) || checksums && own.flags.contains(GroupFlags::INODE_UNINIT) {
+            return None;
+        }
+        let range = allowed_range(self.geometry, self.features, number);
+        let score = |group: &Group| {
+            let [_, _, bitmap, table] = own_blocks(self.geometry, number, group);
+            let possible = lies_in(&bitmap, &range) && lies_in(&table, &range) && is_root(group);
+            let agreement = self.agreement(number, group, table.start).filter(|_| possible)?;
+            Some((agreement.score(), agreement))
+        };
+        let (now, agreement) = score(own).map_or((0, None), |(score, agreement)| (score, Some(agreement)));
+        let copy = copy.filter(|copy| copy.inode_table != own.inode_table).map(|copy| Group {
+            inode_bitmap: copy.inode_bitmap,
+            inode_table: copy.inode_table,
+            ..*own
+        });
+        // a few differences are left by a crash, so other locations are read only if there are some
+        let places = match agreement {
+            Some(agreement) if agreement.differing == 0 && agreement.members > 0 => Vec::new(),
+            _ => self.places(number, own, groups, suspects),
+        };
+        let elsewhere = places.into_iter().map(|place| Group { inode_table: FsBlock(place), ..*own });
+        let candidates = copy.into_iter().chain(elsewhere).filter(|group| group.inode_table != own.inode_table);
+        let scored = candidates.filter_map(|group| Some((score(&group)?.0, group)));
+        // the first of equals: that of the copy
+        let (score, best) = scored.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
+        let is_made =
+            |group: &Group| self.made_places(number).is_some_and(|[_, _, table]| table == group.inode_table.get());
+        match score.cmp(&now) {
+            Ordering::Greater => Some((Verdict::Better, best)),
+            Ordering::Equal if score > 0 && is_made(&best) && !is_made(own) => Some((Verdict::Better, best)),
+            Ordering::Equal if score > 0 && !is_made(own) => Some((Verdict::Equal, best)),
+            _ => None,
+        }
     }
 
     /// The groups whose table is not where mkfs puts it, by the descriptors alone: neither after the group's bitmaps, nor
@@ -329,7 +386,7 @@ impl Seeker<'_> {
     /// Whether a group's bitmap ends after as many inodes as the table has: the inodes in it are those in use, those that
     /// the descriptor states as unused are free, and all bits after them are set. A group whose bitmap was never written
     /// has as many free inodes.
-    pub(crate) fn is_as_long_as_its_bitmap(&self, number: GroupNo, group: &Group) -> bool {
+    pub(crate) fn is_as_long_as_its_bitmap(&self, number: GroupNo, group: &Group, groups: &[Group]) -> bool {
         let checksums = self.geometry.metadata_csum || self.geometry.gdt_csum;
         if checksums && group.flags.contains(GroupFlags::INODE_UNINIT) {
             return group.free_inodes == self.geometry.inodes_per_group;
@@ -340,7 +397,20 @@ impl Seeker<'_> {
         let used = self.used_inodes(group);
         let is_set = |bit: u32| bitmap.get(bit as usize / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1);
         let bits = bitmap.len() as u32 * 8;
-        agreement.is_good() && !(used..inodes).any(is_set) && (inodes..bits).all(is_set)
+        // a longer table, with all its inodes in use, would look like the bits after a short one
+        let next = group.inode_table.get().saturating_add(self.geometry.itable_blocks.into());
+        let is_other =
+            |other: &Group| [other.inode_table, other.inode_bitmap, other.block_bitmap].contains(&FsBlock(next));
+        let goes_on = || {
+            let slot =
+                self.block(next).and_then(|block| Some(block.get(..self.geometry.inode_size as usize)?.to_vec()));
+            let raw = slot.as_deref().and_then(RawInode::from_slot);
+            raw.is_some_and(|raw| raw.disk.i_links_count.get() != 0 && raw.kind().is_some())
+        };
+        agreement.is_good()
+            && !(used..inodes).any(is_set)
+            && (inodes..bits).all(is_set)
+            && (groups.iter().any(is_other) || !goes_on())
     }
 
     /// The number of inodes at the start of a group's table that may be in use.
@@ -361,7 +431,7 @@ impl Seeker<'_> {
         let used = self.used_inodes(group);
         let per_block = (geometry.block_size / geometry.inode_size).max(1);
         let proved = number.get() == 0 && self.contains_root(place);
-        let mut agreement = Agreement { members: 0, differing: 0, proved };
+        let mut agreement = Agreement { members: 0, matched: 0, differing: 0, proved };
         for n in 0..used.div_ceil(per_block) {
             let block = self.block(place.checked_add(n.into())?);
             for index in n * per_block..used.min((n + 1) * per_block) {
@@ -374,6 +444,7 @@ impl Seeker<'_> {
                 let slot = block.as_ref().and_then(|block| block.get(at..)?.get(..geometry.inode_size as usize));
                 let in_use = slot.is_some_and(|slot| self.is_in_use(inode, slot));
                 agreement.members += u32::from(marked);
+                agreement.matched += u32::from(marked && in_use);
                 agreement.differing += u32::from(marked != in_use);
                 agreement.proved |= in_use && geometry.metadata_csum;
             }
