@@ -39,7 +39,7 @@ pub use extent::Extent;
 pub use file::{Batching, FileDevice, OpenOptions};
 pub use lock::is_locked_for_writing;
 pub use memory::MemoryDevice;
-pub use mounts::{Mounted, mount_source, mounted};
+pub use mounts::{Mounted, mount_source, mounted, sources_at};
 pub use overlay::Overlay;
 pub use readonly::ReadOnly;
 pub use spec::{Opener, Scheme, open, open_with, parse_size, path_beneath};

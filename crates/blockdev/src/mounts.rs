@@ -87,10 +87,35 @@ pub fn mount_source(dir: &Path) -> Option<PathBuf> {
         Some(unescaped(below.split(' ').nth(1)?))
     })?;
     // a process that mounts a file writes to the file, and a loop device over it caches earlier reads
-    let number = source.strip_prefix("/dev/").filter(|name| name.starts_with("loop"));
-    let backing = number.and_then(|name| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok());
-    let backing = backing.map(|file| file.trim_end_matches('\n').to_owned());
-    Some(backing.filter(|file| Path::new(file).exists()).unwrap_or(source).into())
+    Some(behind_loop(&source).unwrap_or_else(|| source.into()))
+}
+
+/// The sources of the volume that Extant serves on a mount point, the uppermost of several: the one in the list of
+/// mounts, and, if that is a loop device, its file. Empty if no volume is mounted there.
+#[must_use]
+pub fn sources_at(place: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let Some(source) = source_at(&table, place) else { return Vec::new() };
+    let file = behind_loop(&source);
+    [PathBuf::from(source)].into_iter().chain(file).collect()
+}
+
+fn source_at(table: &str, place: &Path) -> Option<String> {
+    let row = |line: &str| {
+        let (mount, below) = line.split_once(" - ")?;
+        let at = unescaped(mount.split(' ').nth(4)?);
+        let mut below = below.split(' ');
+        let (kind, source) = (below.next()?, below.next()?);
+        (Path::new(&at) == place).then(|| matches!(kind, FUSE_TYPE | FUSEBLK_TYPE).then(|| unescaped(source)))
+    };
+    table.lines().filter_map(row).next_back()?
+}
+
+/// The file of a loop device, if it exists.
+fn behind_loop(source: &str) -> Option<PathBuf> {
+    let name = source.strip_prefix("/dev/").filter(|name| name.starts_with("loop"))?;
+    let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+    Some(PathBuf::from(file.trim_end_matches('\n'))).filter(|file| file.exists())
 }
 
 /// The mount of a device by the kernel's ext4, as reported by that, in any namespace.
@@ -162,6 +187,11 @@ mod tests {
         assert_eq!(of_number(7, 1), None);
         let named = among(table, &[], |kind, source| kind == FUSE_TYPE && source == Path::new("/tmp/my volume.img"));
         assert_eq!(named, is("/fuse", false, false));
+        let source = |place| source_at(table, Path::new(place));
+        assert_eq!(source("/fuse").as_deref(), Some("/tmp/my volume.img"));
+        assert_eq!((source("/mnt"), source("/none")), (None, None));
+        let above = format!("{table}33 32 0:45 / /fuse rw - tmpfs none rw\n");
+        assert_eq!(source_at(&above, Path::new("/fuse")), None);
     }
 
     #[test]

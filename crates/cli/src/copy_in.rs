@@ -40,11 +40,11 @@ pub(crate) enum Stop {
     /// A signal requested it.
     Interrupted,
     /// The volume is full: the path of the file being copied.
-    Full(String),
+    Full(Vec<u8>),
     /// The storage of the volume itself is full: the path of the file being copied.
-    FullBelow(String),
-    /// The volume refuses changes, or the source cannot be read: a sentence.
-    Failed(String),
+    FullBelow(Vec<u8>),
+    /// The volume refuses changes, or the source cannot be read: the path that this concerns, and the reason.
+    Failed(Vec<u8>, String),
 }
 
 /// The metadata of a file other than its content.
@@ -210,9 +210,9 @@ impl<'a> Filler<'a> {
     fn checked<T>(&mut self, path: &[u8], outcome: fs::Result<T>) -> Result<Option<T>, Stop> {
         match outcome {
             Ok(value) => Ok(Some(value)),
-            Err(Error::NoSpace) => Err(Stop::Full(short(path))),
-            Err(e) if is_full_below(&e) => Err(Stop::FullBelow(short(path))),
-            Err(e @ (Error::ReadOnly(_) | Error::Io(_))) => Err(Stop::Failed(format!("{}: {e}", short(path)))),
+            Err(Error::NoSpace) => Err(Stop::Full(path.to_vec())),
+            Err(e) if is_full_below(&e) => Err(Stop::FullBelow(path.to_vec())),
+            Err(e @ (Error::ReadOnly(_) | Error::Io(_))) => Err(Stop::Failed(path.to_vec(), e.to_string())),
             Err(e) => {
                 self.report_file_error(path, e);
                 Ok(None)
@@ -470,7 +470,7 @@ impl<'a> Filler<'a> {
         let written = self.volume.write_at(number, at, data);
         let Some(written) = self.checked(path, written)? else { return Ok(false) };
         if written < data.len() {
-            return Err(Stop::Full(short(path)));
+            return Err(Stop::Full(path.to_vec()));
         }
         self.copied.bytes += data.len() as u64;
         self.bar.advance(data.len() as u64);
@@ -505,12 +505,14 @@ impl<'a> Filler<'a> {
     /// Reports the outcome and the amounts copied; returns the exit status, and the numbers for JSON.
     pub(crate) fn finish(mut self, outcome: Result<(), Stop>, verbose: bool) -> (u8, serde_json::Value) {
         self.bar.finish();
-        if let (Err(Stop::Full(_)), Some((dir, name, bytes))) = (&outcome, self.making.take()) {
+        let mut remains = String::new();
+        if let (Err(Stop::Full(_) | Stop::Interrupted), Some((dir, name, bytes))) = (&outcome, self.making.take()) {
             // an incomplete file is of no use
-            if self.volume.unlink(dir, &name).is_ok() {
-                self.copied.files = self.copied.files.saturating_sub(1);
-                self.copied.bytes = bytes;
+            if let Err(e) = self.volume.unlink(dir, &name) {
+                remains = format!("; the unfinished file {} could not be removed: {e}", short(&name));
             }
+            self.copied.files = self.copied.files.saturating_sub(1);
+            self.copied.bytes = bytes;
             self.replacing = None;
         }
         self.abandon();
@@ -518,16 +520,22 @@ impl<'a> Filler<'a> {
         let status = match outcome {
             Ok(()) => u8::from(self.failed > 0).max(self.complaints.exit()),
             Err(stop) => {
-                say_error(&match stop {
-                    Stop::Interrupted => "interrupted: not all was copied; the volume is consistent".to_owned(),
+                let (path, why) = match stop {
+                    Stop::Interrupted => (None, "interrupted: not all was copied; the volume is consistent".to_owned()),
                     Stop::Full(path) => {
-                        format!("{path}: {}; not all was copied: {}", Error::NoSpace, self.missing())
+                        (Some(path), format!("{}; not all was copied: {}", Error::NoSpace, self.missing()))
                     }
                     Stop::FullBelow(path) => {
-                        format!("{path}: no space left on the disk beneath the volume; not all was copied")
+                        let why = "no space left on the disk beneath the volume; not all was copied";
+                        (Some(path), why.to_owned())
                     }
-                    Stop::Failed(why) => format!("{}; not all was copied", without_errno(&why)),
-                });
+                    Stop::Failed(path, why) => (Some(path), format!("{}; not all was copied", without_errno(&why))),
+                };
+                let why = why + &remains;
+                match path {
+                    Some(path) => report_file_error(&path, &why, &format!("{}: {why}", short(&path))),
+                    None => say_error(&why),
+                }
                 1
             }
         };

@@ -8,7 +8,7 @@ use crate::error_report::{Complaints, Failure, Result, say, short, without_errno
 use crate::output::{counted, human};
 use crate::path_stack::{Folders, PathStack};
 use crate::progress::{Bar, Unit, on_terminal};
-use crate::source::{Opened, Source};
+use crate::source::{Identity, Opened, Source};
 use beneath::{Beneath, FileAttributes, UnsetXattr, set_open_attributes};
 use check::render::escape;
 use clap::Args;
@@ -42,7 +42,7 @@ const SHARED: u64 = 2;
 
 Where DEST is a directory, files go into it under their own names; otherwise DEST is the new name of the one that is \
     copied. Existing files are left alone unless --force is used, and then stay until the new one is \
-    complete: there must be space for both. Directories are merged. Device nodes and pipes of this machine are replaced only by \
+    complete: there must be space for both. The volume being read is never replaced. Directories are merged. Device nodes and pipes of this machine are replaced only by \
     nodes of the same kind. Symbolic links are \
     copied as they are, except PATH itself, which is followed inside the volume. Nothing is \
     written outside DEST, whatever the names on the volume are, and at most twice the volume's size is copied for each PATH. Owners, device nodes and the \
@@ -116,7 +116,8 @@ impl Get {
         };
         beneath::more_descriptors();
         let opened = self.source.open()?;
-        let (base, name) = self.destination(dest, paths)?;
+        let own = self.source.identities();
+        let (base, name) = self.destination(dest, paths, own)?;
         // modes are set as on the volume
         rustix::process::umask(rustix::fs::Mode::empty());
         let mut copier = Copier {
@@ -171,18 +172,29 @@ impl Get {
         Ok(copier.finish(self.source.verbose))
     }
 
-    /// The directory to copy into, and the file's name there if it differs.
-    fn destination(&self, dest: &OsString, paths: &[OsString]) -> Result<(Beneath, Option<Vec<u8>>)> {
+    /// The directory to copy into, and the file's name there if it differs. `own`: the files that contain the volume.
+    fn destination(
+        &self,
+        dest: &OsString,
+        paths: &[OsString],
+        own: [Option<Identity>; 2],
+    ) -> Result<(Beneath, Option<Vec<u8>>)> {
         let path = Path::new(dest);
         let failure = |why: &dyn ToString| Failure::on(&path.display().to_string(), why.to_string());
-        if let Ok(there) = rustix::fs::stat(path)
+        let there = rustix::fs::stat(path);
+        if let Ok(there) = &there
+            && own.contains(&Some((there.st_dev, there.st_ino)))
+        {
+            return Err(failure(&"it is the volume being read"));
+        }
+        if let Ok(there) = there
             && let Some(what) = beneath::node_name(rustix::fs::FileType::from_raw_mode(there.st_mode))
         {
             let why = format!("it is {what}, which is not replaced by a file: use `extant cat` to write a file to it");
             return Err(failure(&why));
         }
         if path.is_dir() {
-            return Ok((Beneath::open(path, self.force).map_err(|e| failure(&e))?, None));
+            return Ok((Beneath::open(path, self.force).map_err(|e| failure(&e))?.without(own), None));
         }
         if paths.len() > 1 {
             return Err(failure(&"not a directory: several files need one as their destination"));
@@ -191,7 +203,7 @@ impl Get {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.map_or(PathBuf::from("."), Path::to_path_buf);
         let base = Beneath::open(&parent, self.force).map_err(|e| Failure::on(&parent.display().to_string(), e))?;
-        Ok((base, Some(name.as_bytes().to_vec())))
+        Ok((base.without(own), Some(name.as_bytes().to_vec())))
     }
 }
 
@@ -362,11 +374,20 @@ impl<'a> Copier<'a> {
         let (file, temporary) = into.create_file(name).map_err(|e| creation(&e))?;
         let before = self.copied.bytes;
         let content = self.content(&file, inode);
-        if let Err(Trouble::Full(_)) = &content {
+        if content.as_ref().is_err_and(|why| self.cut || matches!(why, Trouble::Full(_))) {
             // an incomplete file is of no use
-            let _ = into.remove(temporary.as_deref().unwrap_or(name));
+            let unfinished = temporary.as_deref().unwrap_or(name);
+            let removed = into.remove(unfinished);
             self.copied.bytes = before;
-            return content;
+            let end = match (removed, &temporary) {
+                (Err(e), _) => format!("the unfinished file {} could not be removed: {e}", escape(unfinished)),
+                (Ok(()), None) => "the unfinished file was removed".to_owned(),
+                (Ok(()), Some(_)) => "the existing file is left unchanged".to_owned(),
+            };
+            return content.map_err(|why| match why {
+                Trouble::Only(why) => Trouble::Only(format!("{why}; {end}")),
+                full => full,
+            });
         }
         let attributes = self.attributes_of(path, inode);
         let done = set_open_attributes(&file, &attributes);

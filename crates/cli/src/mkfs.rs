@@ -1,6 +1,6 @@
 //! `extant mkfs`: creates a volume.
 
-use crate::copy_in::{FileAttributes, Filler, Folder, Input, bytes_below, not_ignored, on_signals, unpack};
+use crate::copy_in::{FileAttributes, Filler, Folder, Input, Stop, bytes_below, not_ignored, on_signals, unpack};
 use crate::device::{Device, SCHEMES, open_volume};
 use crate::error_report::{Failure, Result, say, with_place};
 use crate::info::free_blocks;
@@ -16,7 +16,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -379,7 +379,7 @@ impl Mkfs {
         match options.len {
             Some(len) if self.is_missing() => {
                 let image = image(len, 512)?;
-                let signals = Cleanup::of(&self.device, self.json)?;
+                let signals = Cleanup::of(&self.device, self.json, fills)?;
                 let file = File::create_new(&self.device).map_err(|e| self.failure(e))?;
                 *unfinished = Some(signals);
                 file.set_len(len).map_err(|e| self.failure(e))?;
@@ -456,8 +456,12 @@ impl Mkfs {
                 Folder::new(&mut filler, &self.device).contents(from, InodeNo::ROOT, b"/", Some(&change))
             }
             Contents::StandardInput => {
-                let archive = BufReader::with_capacity(1 << 20, Input::new(std::io::stdin(), waits));
-                unpack(&mut filler, archive, b"-", InodeNo::ROOT)
+                let mut archive = BufReader::with_capacity(1 << 20, Input::new(std::io::stdin(), waits));
+                if archive.fill_buf().is_ok_and(<[u8]>::is_empty) {
+                    Err(Stop::Failed(b"-".to_vec(), "standard input is empty".to_owned()))
+                } else {
+                    unpack(&mut filler, archive, b"-", InodeNo::ROOT)
+                }
             }
             Contents::Archive(name, archive) => {
                 filler.bar = Bar::new("copying", archive.metadata().map_or(0, |metadata| metadata.len()), Unit::Bytes);
@@ -586,7 +590,8 @@ struct Cleanup {
 }
 
 impl Cleanup {
-    fn of(path: &Device, json: bool) -> Result<Self> {
+    /// `fills`: files are copied into the volume, so the copy ends early.
+    fn of(path: &Device, json: bool, fills: bool) -> Result<Self> {
         let mut signals = Signals::new(not_ignored([SIGINT, SIGTERM, SIGHUP]))?;
         let (handle, path) = (signals.handle(), path.clone());
         let thread = std::thread::spawn(move || {
@@ -595,7 +600,13 @@ impl Cleanup {
                 let sentence = format!("{}: interrupted: the unfinished file was removed", escape(path.as_bytes()));
                 say(&sentence);
                 if json {
-                    let _ = print_json(&json!({ "device": &*path, "made": false, "error": sentence, "exit": 1 }));
+                    let _ = print_json(&json!({
+                        "device": &*path,
+                        "made": false,
+                        "incomplete": fills,
+                        "error": sentence,
+                        "exit": 1,
+                    }));
                 }
                 std::process::exit(1);
             }

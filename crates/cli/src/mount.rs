@@ -6,6 +6,7 @@
 //! has reported the reason. No process forks while it has threads or an open device.
 
 use crate::copy_in::not_ignored;
+use crate::device::Device;
 use crate::error_report::{Failure, Result, say, with_place, without_errno};
 use crate::source::{Opened, Source};
 use crate::watchdog;
@@ -15,11 +16,14 @@ use fuse::{MountOptions, Session, Transport};
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -191,6 +195,7 @@ impl Mount {
             failure => failure,
         })?;
         if options.remount {
+            self.check_remounted()?;
             fuse::remount(&self.dir, &self.options, self.as_mount).map_err(|e| sentence(&e))?;
             return Ok(0);
         }
@@ -241,6 +246,34 @@ impl Mount {
             sentence(&e)
         })?;
         Ok(0)
+    }
+
+    /// Checks that DIR has the volume of DEVICE, as far as the list of mounts shows that: a mount may have any name as
+    /// its source (`fsname`). Where no volume is mounted, the remount reports it.
+    fn check_remounted(&self) -> Result<()> {
+        let device = &self.source.device;
+        let Ok(place) = fuse::mount_point(&self.dir) else { return Ok(()) };
+        let sources = blockdev::sources_at(&place);
+        let name: &OsStr = device.as_ref();
+        let Some(source) = sources.last().filter(|_| !sources.iter().any(|source| source.as_os_str() == name)) else {
+            return Ok(());
+        };
+        let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino()));
+        let path = device.path();
+        let wanted = path.map(identity).transpose().map_err(|e| Failure::on(device, e))?;
+        let mounted = Device::from(source.clone().into_os_string());
+        let there = mounted.path().filter(|path| path.is_absolute()).and_then(|path| identity(path).ok());
+        if there.is_none() || wanted == there {
+            return Ok(());
+        }
+        // also through another device with the same bytes
+        match path.and_then(blockdev::mounted) {
+            Some(mounted) if mounted.at.as_deref() == Some(&*place) => Ok(()),
+            _ => {
+                let why = format!("has another volume: {}", escape(source.as_os_str().as_bytes()));
+                Err(Failure::Message(format!("{} {why}", escape(self.dir.as_os_str().as_bytes()))))
+            }
+        }
     }
 
     /// The option lists. A volume that root mounts by mount(8) is for all users, as with any file system, unless the

@@ -6,7 +6,6 @@ use crate::ls::join;
 use crate::output::print_json_object;
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::Source;
-use check::render::escape;
 use clap::Args;
 use fs::{FileKind, InodeNo, Timestamp, WriteOptions};
 use std::ffi::OsString;
@@ -83,7 +82,7 @@ impl Put {
                 }
                 self.copy(&mut filler, files, &place)
             }
-            Err(why) => Err(Stop::Failed(why)),
+            Err(stop) => Err(stop),
         };
         let (status, copied) = filler.finish(outcome, self.source.verbose);
         opened.unmount()?;
@@ -94,8 +93,8 @@ impl Put {
     }
 
     /// The directory of the volume to copy into, and the file's name there if it differs.
-    fn destination(&self, volume: &fs::Volume, dest: &[u8], count: usize) -> Result<Destination, String> {
-        let wrong = |path: &[u8], why: &dyn ToString| format!("{}: {}", escape(path), why.to_string());
+    fn destination(&self, volume: &fs::Volume, dest: &[u8], count: usize) -> Result<Destination, Stop> {
+        let wrong = |path: &[u8], why: &dyn ToString| Stop::Failed(path.to_vec(), why.to_string());
         match volume.resolve(dest).and_then(|number| volume.inode(number)) {
             Ok(inode) if inode.kind == FileKind::Directory => {
                 return Ok(Destination { dir: inode.number, path: dest.to_vec(), name: None });

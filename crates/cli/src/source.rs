@@ -11,6 +11,7 @@ use fs::{FsBlock, Inode, InodeNo, Volume};
 use simdev::Trace;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,9 @@ pub(crate) fn block_size(word: &str) -> Result<u32, String> {
     let size = word.parse::<u32>().ok().filter(|size| size.is_power_of_two() && (1024..=65536).contains(size));
     size.ok_or_else(|| "a block size is a power of two from 1024 to 65536".to_owned())
 }
+
+/// The device and inode number of a file.
+pub(crate) type Identity = (u64, u64);
 
 /// An open volume.
 pub(crate) struct Opened {
@@ -133,6 +137,14 @@ impl Source {
 }
 
 impl Source {
+    /// The files or block devices that contain the volume and its external journal.
+    pub(crate) fn identities(&self) -> [Option<Identity>; 2] {
+        [Some(&self.device), self.journal.as_ref()].map(|device| {
+            let metadata = device?.path()?.metadata().ok()?;
+            Some((metadata.dev(), metadata.ino()))
+        })
+    }
+
     /// Warns that another process may change the volume meanwhile.
     fn warn_of_writers(&self) {
         let why = match blockdev::mounted(&self.device) {

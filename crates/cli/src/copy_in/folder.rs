@@ -84,9 +84,15 @@ impl<'f, 'v> Folder<'f, 'v> {
         self.levels(&mut paths, Vec::from_iter(level))
     }
 
-    /// Copies a file or folder into a directory of the volume, under the specified name.
+    /// Copies a file or folder into a directory of the volume, under the specified name. The file that contains the
+    /// volume is an error, unlike where it is found in a folder.
     pub(crate) fn one(&mut self, source: &Path, to: ParentAndName<'_>, path: &[u8]) -> Result<(), Stop> {
         let mut paths = Paths::new(source, path);
+        let identity = paths.from.metadata(false).map(|metadata| (metadata.dev(), metadata.ino()));
+        if self.own.is_some() && self.own == identity.ok() {
+            self.wrong(&paths, "it is the image being written");
+            return Ok(());
+        }
         let level = self.entry(&mut paths, to)?;
         self.levels(&mut paths, Vec::from_iter(level))
     }

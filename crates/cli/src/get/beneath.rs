@@ -4,8 +4,10 @@
 //! 2. Every step is relative to an open directory and follows no symbolic link, so that nothing is written outside the
 //!    directory that the user specified, whatever is in it (from the volume, or from others).
 //! 3. No existing file is opened for writing: files are created, and a file to be replaced stays until the new one is
-//!    complete and takes its name. Device nodes, pipes and sockets are replaced only by nodes of the same kind.
+//!    complete and takes its name. Device nodes, pipes and sockets are replaced only by nodes of the same kind. The
+//!    files that contain the volume being read, and links to them, are never replaced.
 
+use crate::source::Identity;
 use fs::{FileKind, Timestamp};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fsetxattr, fstatvfs,
@@ -23,6 +25,8 @@ use std::path::Path;
 pub(super) struct Beneath {
     fd: OwnedFd,
     replace: bool,
+    /// Files that are never replaced, nor are links to them: those that contain the volume being read.
+    own: [Option<Identity>; 2],
 }
 
 /// The metadata of a file other than its content.
@@ -51,7 +55,12 @@ impl Beneath {
     /// Opens a directory that the user specified; symbolic links in the path are the user's own.
     pub(super) fn open(path: &Path, replace: bool) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { fd: openat(rustix::fs::CWD, path, flags, Mode::empty())?, replace })
+        Ok(Self { fd: openat(rustix::fs::CWD, path, flags, Mode::empty())?, replace, own: [None; 2] })
+    }
+
+    /// Excludes the files that contain the volume being read from replacement.
+    pub(super) fn without(self, own: [Option<Identity>; 2]) -> Self {
+        Self { own, ..self }
     }
 
     /// Whether existing files are replaced.
@@ -62,12 +71,13 @@ impl Beneath {
     /// Opens the directory of that name.
     pub(super) fn enter(&self, name: &[u8]) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Self { fd: openat(&self.fd, component(name)?, flags, Mode::empty())?, replace: self.replace })
+        let fd = openat(&self.fd, component(name)?, flags, Mode::empty())?;
+        Ok(Self { fd, replace: self.replace, own: self.own })
     }
 
     /// Opens the directory at a path of names.
     pub(super) fn descend(&self, names: &[&[u8]]) -> io::Result<Self> {
-        let mut at = Self { fd: self.fd.try_clone()?, replace: self.replace };
+        let mut at = Self { fd: self.fd.try_clone()?, replace: self.replace, own: self.own };
         for name in names {
             at = at.enter(name)?;
         }
@@ -161,6 +171,10 @@ impl Beneath {
         match make(name) {
             Err(Errno::EXIST) if self.replace => {}
             made => return Ok((made?, None)),
+        }
+        let target = statat(&self.fd, name, AtFlags::NO_AUTOMOUNT);
+        if target.is_ok_and(|target| self.own.contains(&Some((target.st_dev, target.st_ino)))) {
+            return Err(io::Error::other("a file of that name exists, and it is the volume being read"));
         }
         let there = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(there.st_mode);

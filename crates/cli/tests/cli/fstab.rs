@@ -168,6 +168,45 @@ fn remount_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
+fn remount_refuses_another_volume() {
+    if !can_mount() || !tools::is_root() {
+        return;
+    }
+    let (image, other) = (plain(), plain());
+    let files = tempfile::tempdir().unwrap();
+    let link = files.path().join("link");
+    std::os::unix::fs::symlink(image.path(), &link).unwrap();
+    let missing = files.path().join("missing");
+    for options in ["rw", "nofuseblk"] {
+        let folder = Folder::new();
+        prints(&["mount", "-o", options, text(image.path()), folder.text()]);
+        let before = folder.line().unwrap();
+        let (at, volume) = (folder.text(), text(image.path()));
+        let sentence = fails(1, &["mount", "-o", "remount,ro", text(other.path()), at]);
+        assert!(sentence.ends_with(&format!("{at} has another volume: {volume}")), "{options}: {sentence}");
+        let ran = helper("mount.extant", &[text(other.path()), at, "-o", "remount,ro"]);
+        assert!(ran.exit == Some(32) && ran.text().contains("has another volume"), "{options}: {}", ran.text());
+        let sentence = fails(1, &["mount", "-o", "remount,ro", text(&missing), at]);
+        assert!(sentence.contains("missing: No such file"), "{options}: {sentence}");
+        assert_eq!(folder.line().unwrap(), before, "{options}");
+        // the source in the list of mounts, as mount(8) passes it where only DIR is specified
+        let shown = before.split(" - ").nth(1).and_then(|below| below.split(' ').nth(1)).unwrap();
+        for device in [text(&link), volume, shown] {
+            prints(&["mount", "-o", "remount,ro", device, at]);
+            prints(&["mount", "-o", "remount,rw", device, at]);
+        }
+        folder.unmount();
+    }
+    // a name instead of a path does not show which volume it is
+    let folder = Folder::new();
+    prints(&["mount", "-o", "nofuseblk,fsname=some-name", text(image.path()), folder.text()]);
+    for device in ["some-name", text(image.path())] {
+        prints(&["mount", "-o", "remount,ro", device, folder.text()]);
+    }
+    folder.unmount();
+}
+
+#[test]
 fn options_that_the_volume_cannot_honour_are_errors() {
     if !can_mount() {
         return;

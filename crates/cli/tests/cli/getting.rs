@@ -147,6 +147,37 @@ fn what_is_replaced_stays_until_the_copy_is_whole() {
     assert_eq!(names(folder.path()), ["large"].map(PathBuf::from));
 }
 
+/// Under any of its names, and also where the volume contains a file of that name.
+#[test]
+fn the_volume_being_read_is_not_replaced() {
+    if !ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("volume.img"), "inside\n").unwrap();
+    fs::write(at("other"), "new\n").unwrap();
+    let image = Image::mke2fs(&["-t", "ext4"], 8 << 20).with_folder(folder.path()).build();
+    fs::copy(image.path(), at("volume.img")).unwrap();
+    fs::hard_link(at("volume.img"), at("hard.img")).unwrap();
+    std::os::unix::fs::symlink("volume.img", at("link.img")).unwrap();
+    let before = image.bytes();
+    for device in ["volume.img", "hard.img", "link.img"].map(at) {
+        for dest in ["volume.img", "hard.img", "link.img"].map(at) {
+            let sentence = fails(1, &["get", "-f", text(&device), "/other", text(&dest)]);
+            assert!(sentence.ends_with(": it is the volume being read"), "{sentence}");
+        }
+        fs::write(at("other"), "old\n").unwrap();
+        let sentence = fails(1, &["get", "-rf", text(&device), "/", text(folder.path())]);
+        assert!(sentence.contains("/volume.img: ") && sentence.contains("it is the volume being read"), "{sentence}");
+        assert_eq!(fs::read(at("other")).unwrap(), b"new\n");
+        assert!(fs::read(at("volume.img")).unwrap() == before && at("link.img").is_symlink());
+    }
+    // another volume of the same content may be replaced
+    prints(&["get", "-f", text(image.path()), "/volume.img", text(folder.path())]);
+    assert_eq!(fs::read(at("volume.img")).unwrap(), b"inside\n");
+}
+
 #[test]
 fn devices_and_pipes_are_not_replaced_by_files() {
     if !ready() {

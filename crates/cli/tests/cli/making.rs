@@ -317,6 +317,23 @@ fn an_image_inside_its_source_is_skipped() {
     assert_eq!(prints(&["ls", text(&image), "/"]), "file\nlost+found\n");
 }
 
+/// A file that is named, unlike one that is found in a folder, must be copied.
+#[test]
+fn an_image_is_not_put_into_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("own.img");
+    prints(&["mkfs", "-q", text(&image), "8M"]);
+    let sentence = fails(1, &["put", text(&image), text(&image), "/self"]);
+    assert!(sentence.ends_with("own.img: it is the image being written"), "{sentence}");
+    let ran = exits(1, &["put", "--json", text(&image), text(&image), "/"]);
+    let put: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let listed = serde_json::json!([{ "path": text(&image), "reason": "it is the image being written" }]);
+    assert!(put["exit"] == 1 && put["files"] == 0 && put["errors"] == listed, "{put}");
+    let ran = exits(0, &["put", "-r", text(&image), text(folder.path()), "/folder"]);
+    assert!(ran.text().contains("own.img: skipped: it is the image being written"), "{}", ran.text());
+    assert_eq!(prints(&["ls", text(&image), "/"]), "folder\nlost+found\n");
+}
+
 #[test]
 fn the_size_makes_the_file() {
     let folder = tempfile::tempdir().unwrap();

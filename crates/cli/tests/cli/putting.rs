@@ -176,7 +176,16 @@ fn a_new_file_that_cannot_be_filled_is_removed() {
         let made: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
         assert_eq!((&made["made"], &made["incomplete"]), (&existed.into(), &true.into()), "{made}");
         assert_eq!((volume.exists(), &made["exit"]), (existed, &1.into()), "{made}");
+        assert_eq!(made["errors"][0]["path"], "/large", "{made}");
     }
+    let ran = exits(1, &["mkfs", "-F", "--json", "-t", "ext4", "-N", "16", "-d", text(&many), text(&volume), "8M"]);
+    let made: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let (path, reason) = (&made["errors"][0]["path"], &made["errors"][0]["reason"]);
+    assert!(path.as_str().is_some_and(|path| path.starts_with('/')), "{made}");
+    assert!(reason.as_str().is_some_and(|reason| reason.starts_with("no space left")), "{made}");
+    let ran = exits(1, &["put", "--json", text(&volume), text(&source.join("large")), "/etc/none"]);
+    let put: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(put["errors"][0]["path"], "/etc/", "{put}");
     exits(0, &["check", "-fn", text(&volume)]);
 }
 
@@ -329,8 +338,9 @@ fn a_signal_leaves_the_volume_consistent() {
     for kind in ["-t ext2", "-t ext4"] {
         let made = Made::new(kind, 16 * M, &[]);
         let image = made.image();
-        let mut put = command(&["put", text(&image), "-", "/endless"]);
-        let mut child = put.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut put = command(&["put", "--json", text(&image), "-", "/endless"]);
+        put.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = put.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         // more than a pipe buffers: it has begun to read
         stdin.write_all(&vec![1; 1 << 20]).unwrap();
@@ -343,6 +353,10 @@ fn a_signal_leaves_the_volume_consistent() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("interrupted: not all was copied; the volume is consistent"), "{kind}: {said}");
         assert_eq!(output.status.code(), Some(1));
+        // the unfinished file is removed, and not counted
+        let put: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(put["files"] == 0 && put["bytes"] == 0 && put["exit"] == 1, "{put}");
+        assert_eq!(prints(&["ls", text(&image), "/"]), "lost+found\n");
         made.assert_consistent(kind);
     }
 }

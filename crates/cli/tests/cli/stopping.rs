@@ -119,6 +119,47 @@ fn a_signal_ends_a_repair_that_has_changed_nothing() {
     assert!(oracle::e2fsck(image.path()).clean);
 }
 
+/// A file has its name only if it is complete.
+#[test]
+fn a_signal_removes_the_file_that_get_has_begun() {
+    if !ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("large"), vec![7; 96 << 20]).unwrap();
+    let image = Image::mke2fs(&["-t", "ext4"], 128 << 20).with_folder(folder.path()).build();
+    let made = tempfile::tempdir().unwrap();
+    let copy = made.path().join("copy");
+    let mut any_cut = false;
+    for _ in 0..20 {
+        let mut get = command(&["get", "-v", text(image.path()), "/large", text(&copy)]);
+        let mut child = get.stderr(Stdio::piped()).spawn().unwrap();
+        while fs::metadata(&copy).map_or(0, |copy| copy.len()) == 0 && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        // fails if the process has ended
+        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        let ran = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        // a machine may be faster than the signal
+        assert_eq!(ran.status.success(), copy.exists(), "{said}");
+        if !ran.status.success() {
+            assert!(said.contains("/large: copy stopped at byte "), "{said}");
+            assert!(said.contains(": interrupted; the unfinished file was removed\n"), "{said}");
+            assert!(said.contains("0 files copied, 0 bytes of data"), "{said}");
+            any_cut = true;
+            break;
+        }
+        fs::remove_file(&copy).unwrap();
+    }
+    assert!(any_cut, "twenty copies ended before the signal");
+    // the existing file stays
+    fs::write(&copy, "mine").unwrap();
+    let status = interrupted(&["get", "-f", text(image.path()), "/large", text(&copy)], 10);
+    assert_eq!(fs::metadata(&copy).unwrap().len(), if status.success() { 96 << 20 } else { 4 });
+    assert_eq!(fs::read_dir(made.path()).unwrap().count(), 1);
+}
+
 /// A file system of 3 MiB; unmounted when dropped.
 struct Small(tempfile::TempDir);
 
