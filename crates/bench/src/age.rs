@@ -147,7 +147,12 @@ impl Ager<'_> {
     fn begin(&mut self, groups: u64, blocks: u64, fill: f64) -> Result<bool> {
         for n in 0..groups {
             let new = NewFile { kind: FileKind::Directory, mode: 0o755, umask: 0, uid: 0, gid: 0, device: (0, 0) };
-            let made = self.volume.create(InodeNo::ROOT, format!("d{n}").as_bytes(), &new).map_err(failed)?;
+            let made = match self.volume.create(InodeNo::ROOT, format!("d{n}").as_bytes(), &new) {
+                Err(fs::Error::Exists) => {
+                    return Err(Error::Failed(format!("/d{n} exists: age an empty volume, or remove it first")));
+                }
+                made => made.map_err(failed)?,
+            };
             self.dirs.push(Dir { number: made.number, files: Vec::new() });
         }
         for at in 0..self.dirs.len() {

@@ -8,6 +8,7 @@
 //! | `runner` | [`Peer`], an implementation; [`interleave`], the order of samples; [`Sample`]; [`Step`], the progress |
 //! | `figures` | figures of all peers for the same work |
 //! | `statistics` | [`Spread`]: median with extremes, ratios pair by pair |
+//! | `interruption` | what to undo where a signal ends a benchmark |
 //! | `process` | a sample that is a child process: time, CPU, resident memory |
 //! | `strace` | the reads of a process from a volume, as reported by strace |
 //! | `picture` | a drawing of the order and location of reads |
@@ -35,6 +36,7 @@ pub mod check;
 pub mod environment;
 mod error;
 pub mod figures;
+pub mod interruption;
 mod lower_bound;
 pub mod maps;
 pub mod modelled;

@@ -14,6 +14,7 @@
 //! The result depends on the seed alone.
 
 use crate::error::Trying;
+use crate::interruption;
 use crate::table::{Table, grouped};
 use crate::{Error, Result};
 use blockdev::{BlockDevice, FileDevice, Op};
@@ -208,6 +209,7 @@ impl Disk {
     /// Runs `work` on a new volume in `options.dir`.
     fn with<T>(options: &Options, layout: &str, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let path = options.dir.join("maps.img");
+        let _registered = interruption::file(&path)?;
         let outcome = Self::make(&path, layout, options).and_then(|mut disk| work(&mut disk));
         std::fs::remove_file(&path).trying("remove", &path)?;
         outcome

@@ -1,6 +1,7 @@
 //! Mounted file systems: each sample mounts anew, so that it is independent of the previous one.
 
 use crate::error::Trying;
+use crate::interruption::{self, Folder, Registered, Undo};
 use crate::process::{must, need};
 use crate::upper_bound::{Served, Tree};
 use crate::{Error, Result};
@@ -11,7 +12,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// The time limit for a mount to appear, and for processes to close it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,15 +49,17 @@ impl FileSystem<'_> {
 /// A mounted file system. It is unmounted when dropped; [`Attached::detach`] also returns errors.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    dir: TempDir,
+    dir: Folder,
     server: Server,
+    /// Unmounts it where a signal ends this process.
+    _mount: Registered,
 }
 
 /// The server of a mounted file system.
 #[derive(Debug)]
 enum Server {
     Kernel,
-    Program(Child),
+    Program(Child, Registered),
     UpperBound(Option<Served>),
     /// None: it is unmounted.
     Gone,
@@ -66,23 +68,26 @@ enum Server {
 impl Attached {
     /// The directory that it is mounted on.
     pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+        &self.dir
     }
 
     /// A tree in memory, served by this process.
     pub(crate) fn by_upper_bound(tree: &Arc<Tree>) -> Result<Self> {
-        let dir = place()?;
-        let session = tree.mount(dir.path())?;
-        Ok(Self { dir, server: Server::UpperBound(Some(session)) })
+        let dir = Folder::for_mount()?;
+        let place = dir.to_path_buf();
+        let unmount = |_: &Served| Undo::Call(Box::new(move || interruption::unmount(&place)));
+        let (session, mount) = interruption::make(|| tree.mount(&dir), unmount)?;
+        Ok(Self { dir, server: Server::UpperBound(Some(session)), _mount: mount })
     }
 
     /// Mounts a volume by the kernel, which detects the format where `format` is `None`.
     pub(crate) fn by_kernel(volume: &Path, format: Option<&str>, options: &str) -> Result<Self> {
-        let dir = place()?;
+        let dir = Folder::for_mount()?;
+        let mount = interruption::mount(&dir)?;
         let format = format.map(|format| ["-t", format]);
         let args = format.iter().flatten().copied().chain(["-o", options]).map(OsStr::new);
-        must(&need("mount", "mount")?, args.chain([volume.as_os_str(), dir.path().as_os_str()]))?;
-        Ok(Self { dir, server: Server::Kernel })
+        must(&need("mount", "mount")?, args.chain([volume.as_os_str(), dir.as_os_str()]))?;
+        Ok(Self { dir, server: Server::Kernel, _mount: mount })
     }
 
     fn by_extant(program: &Path, volume: &Path) -> Result<Self> {
@@ -92,11 +97,13 @@ impl Attached {
     /// Mounts a volume by a program that runs in the foreground while it is mounted, with the arguments, the volume and
     /// the mount point.
     pub(crate) fn by_server(program: &Path, args: &[&OsStr], volume: &Path) -> Result<Self> {
-        let dir = place()?;
+        let dir = Folder::for_mount()?;
+        let mount = interruption::mount(&dir)?;
         let mut command = Command::new(program);
-        command.args(args).arg(volume).arg(dir.path());
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let mut attached = Self { dir, server: Server::Program(child.trying("run", program)?) };
+        command.args(args).arg(volume).arg(&*dir);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let (child, registered) = interruption::spawn(&mut command, program)?;
+        let mut attached = Self { dir, server: Server::Program(child, registered), _mount: mount };
         attached.wait_until_mounted()?;
         Ok(attached)
     }
@@ -107,9 +114,9 @@ impl Attached {
         let before = device(&outside).trying("look at", &outside)?;
         let start = Instant::now();
         // an error means that the server does not answer yet
-        while device(self.dir.path()).map_or(true, |now| now == before) {
-            let Server::Program(child) = &mut self.server else { return Ok(()) };
-            if let Some(status) = child.try_wait().trying("wait for the server of", self.dir.path())? {
+        while device(&*self.dir).map_or(true, |now| now == before) {
+            let Server::Program(child, _) = &mut self.server else { return Ok(()) };
+            if let Some(status) = child.try_wait().trying("wait for the server of", &self.dir)? {
                 let mut said = String::new();
                 if let Some(stderr) = &mut child.stderr {
                     // output that cannot be read is dispensable
@@ -134,7 +141,7 @@ impl Attached {
         let umount = || {
             let start = Instant::now();
             loop {
-                match must(&need("umount", "mount")?, [self.dir.path()]) {
+                match must(&need("umount", "mount")?, [&*self.dir]) {
                     // another process still uses it, such as a desktop's
                     Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(50)),
                     outcome => return outcome,
@@ -143,15 +150,15 @@ impl Attached {
         };
         match &mut self.server {
             Server::Kernel => umount()?,
-            Server::Program(child) => {
+            Server::Program(child, _) => {
                 if child.try_wait().ok().flatten().is_none() {
                     umount()?;
                 }
-                child.wait().trying("wait for the server of", self.dir.path())?;
+                child.wait().trying("wait for the server of", &self.dir)?;
             }
             Server::UpperBound(session) => {
                 if let Some(session) = session.take() {
-                    session.end().trying("unmount", self.dir.path())?;
+                    session.end().trying("unmount", &self.dir)?;
                 }
             }
             Server::Gone => {}
@@ -166,9 +173,4 @@ impl Drop for Attached {
         // an error of the measurement is already being returned, and is more specific
         let _ = self.end();
     }
-}
-
-/// An empty directory to mount on.
-fn place() -> Result<TempDir> {
-    tempfile::Builder::new().prefix("extant-bench-").tempdir().trying("make a directory in", &std::env::temp_dir())
 }

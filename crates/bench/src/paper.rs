@@ -11,6 +11,7 @@
 
 use crate::age::{self, LARGEST};
 use crate::error::Trying;
+use crate::interruption;
 use crate::table::{Table, grouped};
 use crate::{Error, Result};
 use blockdev::{BlockDevice, FileDevice, MemoryDevice, Read};
@@ -116,6 +117,7 @@ pub fn checks(options: &Options, say: &dyn Fn(&str)) -> Result<Vec<Checked>> {
         for (format, kind) in [("ext3", Kind::Ext3), ("rext3", Kind::Rext3)] {
             say(&format!("{format}, {:.0} % full, {rounds} rounds of aging", fill * 100.0));
             let path = options.dir.join(format!("paper-{format}.img"));
+            let _registered = interruption::file(&path)?;
             let how = age::Options { seed: options.seed, fill, rounds, largest: LARGEST };
             let checked = aged(&path, kind, options.size, &how).and_then(|files| check_on(&disk, &path, files));
             std::fs::remove_file(&path).trying("remove", &path)?;

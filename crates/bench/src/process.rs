@@ -1,6 +1,7 @@
 //! A sample that is a child process.
 
 use crate::error::Trying;
+use crate::interruption;
 use crate::runner::{Worker, timed};
 use crate::{Error, Result, Sample};
 use std::ffi::OsString;
@@ -28,8 +29,12 @@ impl Program {
     pub(crate) fn run(&self) -> Result<Sample> {
         let mut command = self.command();
         command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let (output, sample) = timed(Worker::Children, || command.output());
-        let output = output.trying("run", &self.path)?;
+        let run = || {
+            let (child, _registered) = interruption::spawn(&mut command, &self.path)?;
+            child.wait_with_output().trying("run", &self.path)
+        };
+        let (output, sample) = timed(Worker::Children, run);
+        let output = output?;
         match output.status.code() {
             Some(code) if self.answers.contains(&code) => Ok(sample),
             _ => {
@@ -46,7 +51,8 @@ impl Program {
     /// least that of *this* process when it started the other.
     pub(crate) fn peak_memory(&self) -> Result<u64> {
         let mut command = self.command();
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().trying("run", &self.path)?;
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let (mut child, _registered) = interruption::spawn(&mut command, &self.path)?;
         let status = PathBuf::from(format!("/proc/{}/status", child.id()));
         let mut peak = 0;
         while running(&mut child, &self.path)? {

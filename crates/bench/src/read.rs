@@ -4,6 +4,7 @@
 use crate::cache::drop_cached;
 use crate::environment::Environment;
 use crate::figures::Measured;
+use crate::interruption::Folder;
 use crate::mount::{Attached, FileSystem};
 use crate::runner::{Peer, Reported, Sample, Watch, Worker, interleave, sample_count, timed};
 use crate::upper_bound::Tree;
@@ -93,8 +94,8 @@ pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
         return Err(Error::Unsupported("the kernel's mount is one of the peers, and that needs root".into()));
     }
     let Some(volume) = &options.volume else {
-        let folder = tempfile::tempdir().map_err(|source| Error::Io { what: "cannot make a folder".into(), source })?;
-        let volume = folder.path().join(Kind::ReadExt4.name());
+        let folder = Folder::in_dir(&std::env::temp_dir())?;
+        let volume = folder.join(Kind::ReadExt4.name());
         volumes::make(Kind::ReadExt4, Kind::ReadExt4.files(), &volume, watch)?;
         return on_volume(&volume, options, watch);
     };

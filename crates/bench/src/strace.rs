@@ -6,6 +6,7 @@
 //! submitted requests; with the volume in the page cache Extant submits none.
 
 use crate::error::Trying;
+use crate::interruption::Folder;
 use crate::process::{Program, find};
 use crate::{Error, Result};
 use blockdev::Op;
@@ -102,9 +103,10 @@ fn by_thread(first: Option<u64>, mut threads: BTreeMap<u64, Vec<Step>>) -> Vec<E
 pub(crate) fn watch(program: &Program, volume: &Path) -> Result<Option<Seen>> {
     let Some(path) = find("strace") else { return Ok(None) };
     let volume = volume.canonicalize().trying("find", volume)?;
-    let log = tempfile::NamedTempFile::new().trying("make a file in", &std::env::temp_dir())?;
+    let folder = Folder::in_dir(&std::env::temp_dir())?;
+    let log = folder.join("log");
     let mut args: Vec<_> = ["-f", "-y", "-s", "0", "-e", CALLS, "-o"].map(Into::into).to_vec();
-    args.extend([log.path().into(), program.path.clone().into_os_string()]);
+    args.extend([log.clone().into_os_string(), program.path.clone().into_os_string()]);
     args.extend(program.args.iter().cloned());
     let run = Program { path, args, answers: program.answers };
     match run.run() {
@@ -113,7 +115,7 @@ pub(crate) fn watch(program: &Program, volume: &Path) -> Result<Option<Seen>> {
         Err(Error::Failed(said)) if said.contains("ptrace") => return Ok(None),
         Err(e) => return Err(e),
     }
-    let text = std::fs::read(log.path()).trying("read", log.path())?;
+    let text = std::fs::read(&log).trying("read", &log)?;
     Ok(Some(parse(&String::from_utf8_lossy(&text), &volume.to_string_lossy())))
 }
 

@@ -5,6 +5,7 @@
 //! allocation of blocks differs slightly from run to run.
 
 use crate::error::Trying;
+use crate::interruption;
 use crate::mount::Attached;
 use crate::process::{must, need};
 use crate::{Error, Result, Step, Watch};
@@ -96,6 +97,7 @@ pub fn make(kind: Kind, files: u64, path: &Path, watch: &Watch<'_>) -> Result<()
     let size = kind.size(files);
     let what = format!("making {}: {} with {files} files, {} MiB", path.display(), kind.name(), size >> 20);
     watch(&Step { what: &what, done: 0, of: 1 });
+    let _registered = interruption::file(path)?;
     let file = File::create(path).trying("make", path)?;
     or_removed(path, || {
         file.set_len(size).trying("make", path)?;

@@ -10,6 +10,7 @@ mod written;
 
 use crate::environment::Environment;
 use crate::figures::Measured;
+use crate::interruption::Folder;
 use crate::{Error, Result, Spread, Step, Watch};
 use serde::Serialize;
 use sets::Size;
@@ -95,11 +96,8 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
             let what = format!("{}: round {} of {rounds}, {spec}", set.name(), round + 1);
             let done = number * each + round * options.peers.len() + position;
             watch(&Step { what: &what, done: done as u64, of: (options.sets.len() * each) as u64 });
-            let folder = tempfile::tempdir_in(&options.dir).map_err(|source| Error::Io {
-                what: format!("cannot make a folder in {}", options.dir.display()),
-                source,
-            })?;
-            let mut stage = target::Stage::fresh(spec, &options.extant, folder.path())?;
+            let folder = Folder::in_dir(&options.dir)?;
+            let mut stage = target::Stage::fresh(spec, &options.extant, &folder)?;
             let phases = set.run(&mut stage, Size { scale: options.scale, load: options.load.as_ref() })?;
             stage.finish().map_err(|e| Error::Failed(format!("{spec}, after {}: {e}", set.name())))?;
             for (number, phase) in phases.iter().enumerate() {

@@ -40,7 +40,7 @@ pub struct Report {
     pub repaired: bool,
     /// The number of errors found, listed or not.
     pub errors: u64,
-    /// The number of notes, listed or not.
+    /// The number of notes, listed or not; [`Code::TooManyProblems`] is one for each code that it stands for.
     pub advice: u64,
     /// The problems, by phase.
     pub problems: Vec<Reported>,
@@ -344,6 +344,11 @@ impl AddAssign<&Counts> for Counts {
     }
 }
 
+/// The number of [`Code::TooManyProblems`], which the findings list and do not count.
+fn rows(problems: &[Problem]) -> u64 {
+    problems.iter().filter(|problem| problem.code == Code::TooManyProblems).count() as u64
+}
+
 /// [`Report::format`] of native volumes.
 pub(crate) const NATIVE: &str = "extant";
 
@@ -370,7 +375,7 @@ impl Report {
             exit,
             repaired: false,
             errors: findings.count(Severity::Error).saturating_add(findings.count(Severity::Fatal)),
-            advice: findings.count(Severity::Advice),
+            advice: findings.count(Severity::Advice).saturating_add(rows(&findings.problems)),
             problems: findings.problems.iter().map(Reported::from).collect(),
             unlisted,
             not_looked_at: Vec::new(),
@@ -390,7 +395,7 @@ impl Report {
     pub fn kinds(&self) -> Vec<Kind> {
         // of each code the number listed, and the number not listed
         let mut numbers: BTreeMap<Code, (u64, u64)> = BTreeMap::new();
-        for problem in self.problems.iter().filter(|problem| problem.code != Code::TooManyProblems) {
+        for problem in &self.problems {
             numbers.entry(problem.code).or_default().0 += 1;
         }
         for (&code, &count) in &self.unlisted {

@@ -30,7 +30,7 @@ The workload is that of the ffsck paper (FAST '13, section 3.2): a directory for
 File content is not written. Files have all their blocks, so checkers and allocators meet ordinary metadata, but reading \
     a file returns what was on the device before: use such a volume for measurements only. An image file stays sparse.
 
-The volume must not be mounted, and should be empty. No journal and no write ordering protects it meanwhile: after a \
+The volume must not be mounted, and should be empty: it must not have the directories of an earlier run, /d0 and so on. No journal and no write ordering protects it meanwhile: after a \
     crash, recreate it. SIGINT and SIGTERM stop the aging and leave the volume consistent.
 
 Exit status: 0 done, 1 not done or interrupted, 2 wrong usage."
@@ -43,7 +43,7 @@ pub(crate) struct Age {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// Percentage of the blocks that are in use at the end
+    /// Percentage of the blocks that are in use at the end, about; on a small native volume it may be several percent more
     #[arg(long, value_name = "PERCENT", default_value_t = 90.0, value_parser = percent)]
     fill: f64,
 

@@ -1,11 +1,14 @@
 //! `extant bench`: measures Extant and other implementations in one run.
 
-use crate::error_report::{Failure, Result};
-use crate::output::{print_json, stdout};
+use crate::copy_in::not_ignored;
+use crate::error_report::{Failure, Result, say};
+use crate::output::{print_json, print_json_error, stdout};
 use crate::progress::Bar;
 use bench::volumes::{self, Kind};
-use bench::{Step, check, maps, paper, read, write};
+use bench::{Step, check, interruption, maps, paper, read, write};
 use clap::{Args, Subcommand, ValueEnum};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +22,7 @@ use std::path::{Path, PathBuf};
   extant bench read --volume volume.img                         reading, and the kernel (as root)
   extant bench write --on kernel:ext4 --on extant:ext4          writing, and the kernel (as root)
 
-Exit status: 0 results printed, 1 failed, 2 wrong usage."
+Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 pub(crate) struct Bench {
     #[command(subcommand)]
@@ -56,7 +59,7 @@ With --model the reads of both are also timed on a modelled disk: virtual second
   extant bench check --volume a.img --cold -n 11 --json
   extant bench check --make aged-ext3 --dir /tmp/volumes --files 2000
 
-Exit status: 0 results printed, 1 failed, 2 wrong usage."
+Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct Check {
     /// A volume; it is only read. May be repeated
@@ -114,7 +117,7 @@ struct Check {
   extant bench read                        on a temporary volume of 3 GiB in $TMPDIR
   extant bench read --volume volume.img -n 11 --json
 
-Exit status: 0 results printed, 1 failed, 2 wrong usage."
+Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct Read {
     /// The volume; it is only read. A temporary one is created if omitted
@@ -151,7 +154,7 @@ Where available, tables show the writes: bytes, requests, requests that do not b
   extant bench write --on library:extant --on kernel:ext4 --set dbench --load client.txt
   extant bench write --on kernel:ext4 --on extant:ext4 --scale 0.1 --json
 
-Exit status: 0 results printed, 1 failed, 2 wrong usage."
+Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct WriteSets {
     /// A peer to measure; may be repeated
@@ -239,7 +242,7 @@ fn part(text: &str) -> std::result::Result<f64, String> {
   extant bench paper
   extant bench paper --size 13G --rounds 0 --rounds 200 --json
 
-Exit status: 0 results printed, 1 failed, 2 wrong usage."
+Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct Paper {
     /// Directory for the volumes: sparse files, one at a time
@@ -275,7 +278,7 @@ struct Paper {
   extant bench maps --size 5G
   extant bench maps --dir /var/tmp --size 50G --json       the paper's size
 
-Exit status: 0 results printed, 1 failed, 2 wrong usage."
+Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct Maps {
     /// Directory for the volumes: sparse files, one at a time
@@ -338,14 +341,46 @@ impl Bench {
     pub(crate) fn run(&self) -> Result<u8> {
         let extant =
             std::env::current_exe().map_err(|e| Failure::Message(format!("cannot find extant itself: {e}")))?;
-        match &self.what {
+        undo_on_signals(self.what.json())?;
+        let outcome = match &self.what {
             What::Check(check) => check.run(extant),
             What::Paper(paper) => paper.run(),
             What::Maps(maps) => maps.run(),
             What::Read(read) => read.run(extant),
             What::Write(sets) => sets.run(extant),
+        };
+        interruption::wait_if_undone();
+        outcome
+    }
+}
+
+impl What {
+    fn json(&self) -> bool {
+        match self {
+            Self::Check(check) => check.json,
+            Self::Paper(paper) => paper.json,
+            Self::Maps(maps) => maps.json,
+            Self::Read(read) => read.json,
+            Self::Write(sets) => sets.json,
         }
     }
+}
+
+/// Starts a thread that on a termination signal undoes what the benchmark did to the system, and ends the process.
+fn undo_on_signals(json: bool) -> Result<()> {
+    let mut signals = Signals::new(not_ignored([SIGINT, SIGTERM, SIGHUP]))?;
+    std::thread::spawn(move || {
+        let Some(signal) = signals.forever().next() else { return };
+        interruption::undo_all();
+        let sentence = format!("received signal {signal}; mounts and temporary files were removed");
+        let status = u8::try_from(128 + signal).unwrap_or(1);
+        say(&sentence);
+        if json {
+            print_json_error(&sentence, status);
+        }
+        std::process::exit(status.into());
+    });
+    Ok(())
 }
 
 impl Paper {
@@ -382,7 +417,7 @@ impl Check {
             volumes.push(self.made((*kind).into())?);
         }
         if volumes.is_empty() {
-            return Err(Failure::Message("specify a volume with --volume, or create one with --make and --dir".into()));
+            return Err(Failure::Usage("specify a volume with --volume, or create one with --make and --dir".into()));
         }
         let options = check::Options {
             volumes,
@@ -436,6 +471,9 @@ impl Read {
 impl WriteSets {
     fn run(&self, extant: PathBuf) -> Result<u8> {
         let mut sets: Vec<write::Set> = self.sets.iter().map(|&set| set.into()).collect();
+        if self.load.is_none() && self.sets.contains(&WriteSet::Dbench) {
+            return Err(Failure::Usage("--set dbench requires --load".into()));
+        }
         let load = self.load.as_deref().map(write::Load::read).transpose()?;
         if sets.is_empty() {
             sets.extend(write::SETS);

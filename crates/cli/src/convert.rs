@@ -26,7 +26,8 @@ Space maps need the features extent and flex_bg: `tune2fs -O extents,flex_bg DEV
     with space maps is mounted read-only by the kernel, and not read by e2fsck. Volumes of type ext2, ext3, rext3 and extant are \
     refused: tune2fs(8) makes ext4 of the first two.
 
-Exit status: 0 converted, or already in that format; 1 refused or failed, and nothing was changed."
+Exit status: 0 converted, or already in that format; 1 refused or failed, and nothing was changed; \
+    2 wrong usage."
 )]
 pub(crate) struct Convert {
     /// Format to convert to

@@ -53,7 +53,7 @@ pub(crate) struct Crash {
 
     /// Format of the volumes in the modes without snapshots; by default ext2 without a journal and ext4 with one. The
     /// modes snapshot and snapshot-cow use native volumes
-    #[arg(long, value_name = "ext2|ext3|ext4")]
+    #[arg(long, value_parser = PossibleValuesParser::new(Kind::ALL.iter().map(|kind| kind.name())).try_map(|name| name.parse::<Kind>()))]
     format: Option<Kind>,
 
     /// Size of the volumes, at least 1M, and 16M in the modes snapshot and snapshot-cow. By default 9M, in those modes
@@ -159,6 +159,17 @@ fn slice(text: &str) -> std::result::Result<(u64, u64), String> {
     parts.filter(|(slice, of)| slice < of).ok_or_else(|| "expected I/N, with I from 0 to N - 1".to_owned())
 }
 
+/// Whether a mode exists only on formats that the kernel does not write.
+fn is_own(mode: &Mode) -> bool {
+    !mode.consistency.formats().any(Kind::kernel_writes)
+}
+
+/// The formats on which a mode is explored: native volumes only in their own modes.
+fn formats(mode: &Mode) -> impl Iterator<Item = Kind> {
+    let own = is_own(mode);
+    mode.consistency.formats().filter(move |kind| own || *kind != Kind::Extant)
+}
+
 /// One mode as JSON.
 #[derive(Debug, Serialize)]
 struct Explored {
@@ -197,16 +208,22 @@ impl Crash {
         let threads = self
             .threads
             .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
-        // modes that exist only on formats that the kernel does not write
-        let own = |mode: &Mode| !mode.consistency.formats().any(Kind::kernel_writes);
-        let modes = modes.iter().filter(|mode| !self.modes.is_empty() || !own(mode) || self.format.is_none());
-        if let (Some(mode), Some(format)) = (self.modes.iter().find(|mode| own(mode)), self.format)
-            && !mode.consistency.formats().any(|kind| kind == format)
-        {
-            let formats = mode.consistency.formats().map(Kind::adjective).collect::<Vec<_>>().join(" or ");
+        let versions = matches!(self.ops, Ops::Versions | Ops::RandomVersions) && self.workload.is_none();
+        if let (true, Some(mode)) = (versions, self.modes.iter().find(|mode| !is_own(mode))) {
+            let name = mode.name;
+            return Err(Failure::Usage(format!("--mode {name}: workloads with snapshots require mode snapshot")));
+        }
+        let fits = |mode: &Mode| self.format.is_none_or(|format| formats(mode).any(|kind| kind == format));
+        if let (Some(mode), Some(format)) = (self.modes.iter().find(|mode| !fits(mode)), self.format) {
+            let formats = formats(mode).map(Kind::adjective).collect::<Vec<_>>().join(" or ");
             return Err(Failure::Usage(format!("--format {format}: mode {} requires {formats} volumes", mode.name)));
         }
-        let systems = modes.filter_map(|mode| Some((mode.name, Ext::new(mode.name, self.format.map(Kind::name))?)));
+        let modes: Vec<_> = modes.iter().filter(|mode| fits(mode) && (!versions || is_own(mode))).collect();
+        if modes.is_empty() {
+            return Err(Failure::Usage("no mode has both this --format and snapshots, as --ops requires".into()));
+        }
+        let systems =
+            modes.into_iter().filter_map(|mode| Some((mode.name, Ext::new(mode.name, self.format.map(Kind::name))?)));
         let systems = systems.map(|(mode, ext)| Ok((mode, self.sized(mode, ext)?))).collect::<Result<Vec<_>>>()?;
         let systems = systems.into_iter();
         let found = match self.faults {

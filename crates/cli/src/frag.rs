@@ -95,7 +95,9 @@ impl Frag {
         let stored = opened.volume.stored_free_space().map_err(|e| Failure::on(&self.source.device, e))?;
         let groups = stored.groups();
         let last = groups.end.checked_sub(1).map(|last| geometry.group_blocks(GroupNo(last)).end);
-        let blocks = u64::from(geometry.first_data_block)..last.unwrap_or(geometry.blocks);
+        // the groups of a native volume have more block numbers than its device has blocks
+        let own = opened.volume.summary().map_or(geometry.blocks, |summary| summary.blocks);
+        let blocks = u64::from(geometry.first_data_block)..last.unwrap_or(geometry.blocks).min(own);
         let mut free = FreeExtents::new(geometry.block_size, blocks);
         let bar = Bar::new("free space", u64::from(groups.end), Unit::Share);
         for group in groups {

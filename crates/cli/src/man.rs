@@ -21,7 +21,7 @@ pub(crate) struct Man {
     #[arg(value_name = "COMMAND", conflicts_with = "out")]
     command: Option<String>,
 
-    /// Write all pages into this directory
+    /// Write all pages into this directory, created if it does not exist
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -30,7 +30,8 @@ impl Man {
     pub(crate) fn run(&self) -> Result<u8> {
         let mut program = crate::Cli::command().disable_help_subcommand(true);
         if let Some(folder) = &self.out {
-            return match clap_mangen::generate_to(program, folder) {
+            let made = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(program, folder));
+            return match made {
                 Ok(()) => Ok(0),
                 Err(e) => Err(Failure::on(&folder.display().to_string(), e)),
             };
@@ -40,7 +41,7 @@ impl Man {
             None => program,
             Some(name) => program
                 .find_subcommand(name)
-                .ok_or_else(|| Failure::Message(format!("unknown command '{name}': see extant --help")))?
+                .ok_or_else(|| Failure::Usage(format!("unknown command '{name}': see extant --help")))?
                 .clone(),
         };
         let mut out = stdout()?;

@@ -92,7 +92,7 @@ Extended options for -E:
                                            volume
 
 Exit status: 0 created, 1 not created or not completely filled, also where values do not fit each other or the device, \
-    2 an option or a value that does not exist (mke2fs exits with 1 in all these cases).";
+    2 an option or a value that no volume can have (mke2fs exits with 1 in all these cases).";
 
 #[derive(Debug, Args)]
 #[command(about = "Make a volume of type ext4, ext2, ext3, rext3, spacemap or extant", after_help = HELP)]
@@ -282,6 +282,9 @@ impl Mkfs {
         if let Some(word) = &self.on_error {
             options.on_error = option_values::on_error(word)?;
         }
+        option_values::check_ranges(self.block_size, self.inode_size, self.reserved)?;
+        option_values::check_text("-L", self.label.as_deref(), 16)?;
+        option_values::check_text("-M", self.last_mounted.as_deref(), 64)?;
         options.label = self.label.clone().unwrap_or_default().into_bytes();
         options.last_mounted = self.last_mounted.clone().unwrap_or_default().into_bytes();
         options.len = self.size.as_deref().map(|size| option_values::volume_size(size, self.block_size)).transpose()?;

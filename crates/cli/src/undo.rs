@@ -19,7 +19,7 @@ If the superblock or a block that the repair changed has changed since the repai
     volume was used since: nothing is restored. Changes elsewhere stay. If the command was interrupted, run it again: \
     until then the volume is marked as having errors.
 
-Exit status: 0 restored, 1 refused or failed."
+Exit status: 0 restored, 1 refused or failed, 2 wrong usage."
 )]
 pub(crate) struct Undo {
     /// File written by `check -z`

@@ -1,8 +1,10 @@
 //! `extant bench` from end to end on small volumes: all figures are present. Their values are not evaluated.
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use testkit::{Image, Spec, Tree, need, tools};
 
 fn extant(args: &[&str]) -> Output {
@@ -259,5 +261,42 @@ fn the_papers_experiments_on_the_native_format_report_what_was_written() {
         let flushes = |peer: usize| phase["peers"][peer]["written"]["flushes"]["median"].as_f64().unwrap();
         // a generation is a run, a flush, a superblock, a flush; without ordering there is a single flush
         assert_eq!((flushes(0), flushes(1)), (40.0, 20.0), "{phase}");
+    }
+}
+
+/// A benchmark that is ended by a signal removes its volumes; as root also those that are mounted.
+#[test]
+fn a_signal_leaves_nothing_behind() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let mut peers = vec!["library:ext4"];
+    if tools::is_root() && tools::has_loop() {
+        peers.extend(["kernel:ext4", "extant:ext4"]);
+    }
+    for (peer, signal, status) in peers.iter().flat_map(|peer| [(peer, Signal::TERM, 143), (peer, Signal::INT, 130)]) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [volumes, mounts] = ["volumes", "mounts"].map(|name| dir.path().join(name));
+        for dir in [&volumes, &mounts] {
+            std::fs::create_dir(dir).expect("a directory");
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+        let line = ["bench", "write", "--on", *peer, "--set", "empty", "-n", "1000", "--dir", text(&volumes)];
+        command.args(line).env("TMPDIR", &mounts).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().expect("extant runs");
+        let is_empty = |dir: &Path| std::fs::read_dir(dir).expect("a listing").next().is_none();
+        let start = Instant::now();
+        while is_empty(&volumes) && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        kill_process(Pid::from_child(&child), signal).expect("a signal");
+        let output = child.wait_with_output().expect("an end");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{peer}: {said}");
+        assert!(said.ends_with("; mounts and temporary files were removed\n"), "{peer}: {said}");
+        assert!(is_empty(&volumes) && is_empty(&mounts), "{peer}: {said}");
+        let table = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+        assert!(!table.contains(text(dir.path())), "{peer}: {table}");
     }
 }

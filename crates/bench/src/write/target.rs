@@ -93,6 +93,13 @@ impl FromStr for Spec {
         {
             known_mode(mode).map_err(|why| format!("{text}: the mode is {why}"))?;
         }
+        // other words are options of a mount
+        if let (true, Some(mode), Ok(kind)) = (ours, &mode, format.parse::<Kind>())
+            && let Ok(mode) = known_mode(mode)
+            && !mode.consistency.formats().any(|format| format == kind)
+        {
+            return Err(format!("{text}: a volume of type {kind} cannot have the mode {}", mode.name));
+        }
         Ok(Self { by, format, mode })
     }
 }

@@ -6,6 +6,7 @@
 //! writes move the assumed position, so that reads, which may or may not be served from a page cache, have no effect.
 
 use crate::error::Trying;
+use crate::interruption::{self, Folder, Registered, Undo};
 use crate::process::{must, need};
 use crate::{Error, Result};
 use blockdev::Op;
@@ -19,8 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use tempfile::TempDir;
+use std::time::{Duration, Instant};
 
 /// The writes and flushes of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -60,9 +60,11 @@ impl Written {
 pub(crate) struct BlockEvents {
     instance: PathBuf,
     /// Tracefs, where it had to be mounted for this.
-    mounted: Option<TempDir>,
+    mounted: Option<(Folder, Registered)>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Removes the instance where a signal ends this process.
+    _registered: Registered,
 }
 
 #[derive(Default)]
@@ -81,6 +83,8 @@ struct Seen {
 }
 
 const PAUSE: Duration = Duration::from_millis(5);
+/// Time limit for the removal of an instance, whose pipe a thread closes.
+const REMOVAL: Duration = Duration::from_secs(2);
 
 impl BlockEvents {
     /// The block events of the loop device of `image`.
@@ -91,8 +95,11 @@ impl BlockEvents {
         let minor = loop_number(image)?;
         let (root, mounted) = tracefs()?;
         let instance = root.join("instances").join(format!("extant-bench-{}-{minor}", std::process::id()));
-        fs::create_dir(&instance).trying("make", &instance)?;
-        let mut events = Self { instance, mounted, shared: Arc::default(), thread: None };
+        let shared = Arc::<Shared>::default();
+        let (stopped, at) = (Arc::clone(&shared), instance.clone());
+        let remove = |(): &()| Undo::Call(Box::new(move || stopped.remove(&at)));
+        let ((), registered) = interruption::make(|| fs::create_dir(&instance).trying("make", &instance), remove)?;
+        let mut events = Self { instance, mounted, shared, thread: None, _registered: registered };
         let issue = events.instance.join("events/block/block_rq_issue");
         let set = |path: PathBuf, value: &str| fs::write(&path, value).trying("write to", &path);
         set(events.instance.join("buffer_size_kb"), "16384")?;
@@ -128,15 +135,24 @@ impl Drop for BlockEvents {
         }
         // on failure an unused directory remains in tracefs
         let _ = fs::remove_dir(&self.instance);
-        if let Some(dir) = &self.mounted
+        if let Some((dir, _)) = &self.mounted
             && let Ok(umount) = need("umount", "mount")
         {
-            let _ = must(&umount, [dir.path()]);
+            let _ = must(&umount, [&**dir]);
         }
     }
 }
 
 impl Shared {
+    /// Stops the thread that follows, and removes the instance after that has closed its pipe.
+    fn remove(&self, instance: &Path) {
+        self.stop.store(true, Ordering::Release);
+        let start = Instant::now();
+        while fs::remove_dir(instance).is_err() && instance.exists() && start.elapsed() < REMOVAL {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     fn follow(&self, mut pipe: File) {
         let mut buf = vec![0; 64 << 10];
         let mut rest = String::new();
@@ -204,14 +220,15 @@ fn loop_number(image: &Path) -> Result<u64> {
 }
 
 /// The directory of the kernel's events, mounted if need be.
-fn tracefs() -> Result<(PathBuf, Option<TempDir>)> {
+fn tracefs() -> Result<(PathBuf, Option<(Folder, Registered)>)> {
     let usual = PathBuf::from("/sys/kernel/tracing");
     if usual.join("instances").is_dir() {
         return Ok((usual, None));
     }
-    let dir = TempDir::new().trying("make a directory in", &std::env::temp_dir())?;
-    must(&need("mount", "mount")?, ["-t".as_ref(), "tracefs".as_ref(), "none".as_ref(), dir.path().as_os_str()])?;
-    Ok((dir.path().to_owned(), Some(dir)))
+    let dir = Folder::for_mount()?;
+    let mount = interruption::mount(&dir)?;
+    must(&need("mount", "mount")?, ["-t".as_ref(), "tracefs".as_ref(), "none".as_ref(), dir.as_os_str()])?;
+    Ok((dir.to_path_buf(), Some((dir, mount))))
 }
 
 #[cfg(test)]

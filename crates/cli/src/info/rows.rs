@@ -173,9 +173,9 @@ fn generations(native: &Generations) -> Section {
     let mut blocks = |label, key, count: u64| {
         s.row(label, key, format!("{} ({})", size(count), counted(count, "block", "blocks")), count);
     };
-    blocks("In use", "used_physical_blocks", native.used);
-    blocks("Pinned by snapshots", "pinned_physical_blocks", native.pinned);
-    blocks("Free", "free_physical_blocks", native.physical_blocks.saturating_sub(native.used + native.pinned));
+    blocks("Metadata in use", "used_physical_blocks", native.used);
+    blocks("Metadata pinned by snapshots", "pinned_physical_blocks", native.pinned);
+    blocks("Metadata free", "free_physical_blocks", native.physical_blocks.saturating_sub(native.used + native.pinned));
     let snapshots = native.snapshots.iter().map(|snapshot| {
         json!({
             "name": String::from_utf8_lossy(&snapshot.name),

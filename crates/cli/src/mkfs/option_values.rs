@@ -136,6 +136,29 @@ pub(super) fn volume_uuid(word: &str) -> Result<[u8; 16]> {
     }
 }
 
+/// Refuses values that no volume can have.
+pub(super) fn check_ranges(block_size: Option<u32>, inode_size: Option<u32>, reserved: f64) -> Result<()> {
+    let is_size = |size: u32, least| size.is_power_of_two() && (least..=65536).contains(&size);
+    if let Some(size) = block_size.filter(|size| !is_size(*size, 1024)) {
+        return Err(format!("blocks of {size} bytes: a power of two from 1024 to 65536 is needed"));
+    }
+    if let Some(size) = inode_size.filter(|size| !is_size(*size, 128)) {
+        return Err(format!("inodes of {size} bytes: a power of two from 128 to the block size is needed"));
+    }
+    if !(0.0..=50.0).contains(&reserved) {
+        return Err(format!("{reserved} percent cannot be reserved for the superuser: use 0 to 50"));
+    }
+    Ok(())
+}
+
+/// Refuses a text that is longer than the field of the superblock.
+pub(super) fn check_text(option: &str, text: Option<&str>, most: usize) -> Result<()> {
+    match text {
+        Some(text) if text.len() > most => Err(format!("{option}: the maximum is {most} bytes, not {}", text.len())),
+        _ => Ok(()),
+    }
+}
+
 /// Sixteen random bytes, as a UUID of version 4.
 pub(super) fn random_uuid() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
@@ -231,6 +254,19 @@ mod tests {
         journal(&mut options, "size=64,fast_commit_size=128").unwrap();
         assert_eq!((options.journal_mib, options.fast_commit_kib), (Some(64), Some(128)));
         assert!(journal(&mut options, "device=/dev/x").is_err());
+    }
+
+    #[test]
+    fn values_that_no_volume_can_have() {
+        assert_eq!(check_ranges(None, None, 5.0), Ok(()));
+        assert_eq!(check_ranges(Some(65536), Some(128), 50.0), Ok(()));
+        for (block_size, inode_size, reserved) in
+            [(Some(3000), None, 5.0), (Some(512), None, 5.0), (None, Some(100), 5.0), (None, None, 60.0)]
+        {
+            assert!(check_ranges(block_size, inode_size, reserved).is_err());
+        }
+        assert!(check_text("-L", Some("sixteen bytes it"), 16).is_ok());
+        assert!(check_text("-L", Some("seventeen bytes i"), 16).is_err());
     }
 
     #[test]

@@ -62,6 +62,7 @@ fn wrong_arguments() {
         (2, vec!["tree", "-L", "0", "x"]),
         (2, vec!["stat", "x"]),
         (2, vec!["teapot"]),
+        (2, vec!["bench", "write", "--on", "library:ext2:snapshot"]),
         (16, vec!["check"]),
         (16, vec!["check", "a", "b"]),
         (16, vec!["check", "-Q", "x"]),
@@ -98,6 +99,15 @@ fn errors_are_json_where_json_was_asked_for() {
         (1, vec!["kero", "stat", "--json", missing]),
         (1, vec!["damage", "--json", missing, "LinkCountWrong"]),
         (2, vec!["crash", "--json", "--mode", "journal", "--size", "1"]),
+        (2, vec!["crash", "--json", "--mode", "journal", "--format", "ext2"]),
+        (2, vec!["crash", "--json", "--mode", "none", "--format", "extant"]),
+        (2, vec!["crash", "--json", "--mode", "journal", "--ops", "versions"]),
+        (2, vec!["mkfs", "--json", "-b", "3000", missing, "64M"]),
+        (2, vec!["mkfs", "--json", "-I", "100", missing, "64M"]),
+        (2, vec!["mkfs", "--json", "-m", "60", missing, "64M"]),
+        (2, vec!["mkfs", "--json", "-L", "a label that is too long", missing, "64M"]),
+        (2, vec!["bench", "check", "--json"]),
+        (2, vec!["bench", "write", "--json", "--on", "library:ext4", "--set", "dbench"]),
     ] {
         let ran = exits(status, &line);
         let said = String::from_utf8(ran.stderr).unwrap();

@@ -168,3 +168,21 @@ fn info_shows_heads_and_log() {
     assert!(shown.contains("ext4 with space maps") && shown.contains("\nMetablockgroups\n"), "{shown}");
     assert_eq!(json(&["info", "--json", sample().path()])["space_maps"], Value::Null);
 }
+
+#[test]
+fn the_size_of_a_native_volume_is_that_of_its_device() {
+    let image = empty();
+    let path = text(image.path());
+    exits(0, &["mkfs", "-q", "-F", "-t", "extant", path]);
+    assert!(prints(&["frag", path]).contains(" of 64.0 MiB ("), "{}", prints(&["frag", path]));
+}
+
+#[test]
+fn a_volume_is_aged_once() {
+    let image = empty();
+    let path = text(image.path());
+    exits(0, &["mkfs", "-q", "-F", path]);
+    exits(0, &["age", "--fill", "20", path]);
+    let said = fails(1, &["age", "--fill", "20", path]);
+    assert!(said.contains("/d0 exists: age an empty volume"), "{said}");
+}

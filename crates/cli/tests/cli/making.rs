@@ -438,7 +438,7 @@ fn refusals_are_one_sentence() {
     }
     let sentence = fails(1, &["mkfs", "-n", "-t", "extant", name, "3M"]);
     assert!(sentence.ends_with("a native volume must be 16 MiB to 64 TiB"), "{sentence}");
-    let sentence = fails(1, &["mkfs", "-n", "-t", "ext4", "-I", "100", name, "8M"]);
+    let sentence = fails(2, &["mkfs", "-n", "-t", "ext4", "-I", "100", name, "8M"]);
     assert!(!sentence.contains("the minimum"), "the size is not the cause: {sentence}");
     let note = exits(0, &["mkfs", "-q", "-t", "ext4", name, "1M"]);
     assert!(note.text().contains("too small for a journal"), "{}", note.text());

@@ -65,15 +65,15 @@ fn manual_pages() {
     let page = prints(&["man", "check"]);
     assert!(page.contains(".TH extant-check 1") && page.contains("e2fsck") && page.contains("Examples:"), "{page}");
     assert!(prints(&["man"]).contains(".TH extant 1"));
-    let sentence = fails(1, &["man", "teapot"]);
+    let sentence = fails(2, &["man", "teapot"]);
     assert_eq!(sentence, "extant: unknown command 'teapot': see extant --help");
     let folder = tempfile::tempdir().unwrap();
-    prints(&["man", "--out", text(folder.path())]);
+    prints(&["man", "--out", text(&folder.path().join("man1"))]);
     for page in ["extant.1", "extant-check.1", "extant-get.1", "extant-man.1"] {
-        assert!(folder.path().join(page).is_file(), "{page}");
+        assert!(folder.path().join("man1").join(page).is_file(), "{page}");
     }
-    let sentence = fails(1, &["man", "--out", "/no/such/folder"]);
-    assert!(sentence.starts_with("extant: /no/such/folder: "), "{sentence}");
+    let sentence = fails(1, &["man", "--out", "/dev/null/folder"]);
+    assert!(sentence.starts_with("extant: /dev/null/folder: "), "{sentence}");
 }
 
 #[test]
