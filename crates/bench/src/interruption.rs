@@ -1,4 +1,4 @@
-//! What a benchmark has to undo where a signal ends it: programs that run, mounts, tracing, temporary files.
+//! Cleanup after a signal that ends a benchmark: of programs that run, mounts, tracing, temporary files.
 //!
 //! The process registers each of them when it is made, and removes the registration after it is undone in the usual
 //! way. The thread that receives the signal calls [`undo_all`], and then ends the process.

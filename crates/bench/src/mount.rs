@@ -59,7 +59,10 @@ pub(crate) struct Attached {
 #[derive(Debug)]
 enum Server {
     Kernel,
-    Program(Child, Registered),
+    Program {
+        child: Child,
+        _registered: Registered,
+    },
     UpperBound(Option<Served>),
     /// None: it is unmounted.
     Gone,
@@ -103,7 +106,7 @@ impl Attached {
         command.args(args).arg(volume).arg(&*dir);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let (child, registered) = interruption::spawn(&mut command, program)?;
-        let mut attached = Self { dir, server: Server::Program(child, registered), _mount: mount };
+        let mut attached = Self { dir, server: Server::Program { child, _registered: registered }, _mount: mount };
         attached.wait_until_mounted()?;
         Ok(attached)
     }
@@ -114,8 +117,8 @@ impl Attached {
         let before = device(&outside).trying("look at", &outside)?;
         let start = Instant::now();
         // an error means that the server does not answer yet
-        while device(&*self.dir).map_or(true, |now| now == before) {
-            let Server::Program(child, _) = &mut self.server else { return Ok(()) };
+        while device(&self.dir).map_or(true, |now| now == before) {
+            let Server::Program { child, .. } = &mut self.server else { return Ok(()) };
             if let Some(status) = child.try_wait().trying("wait for the server of", &self.dir)? {
                 let mut said = String::new();
                 if let Some(stderr) = &mut child.stderr {
@@ -150,7 +153,7 @@ impl Attached {
         };
         match &mut self.server {
             Server::Kernel => umount()?,
-            Server::Program(child, _) => {
+            Server::Program { child, .. } => {
                 if child.try_wait().ok().flatten().is_none() {
                     umount()?;
                 }

@@ -32,7 +32,7 @@ pub struct Planned {
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
-    move |source| Error::Open { device: format!("the undo file {}", path.display()), source: with_reason(source) }
+    move |source| Error::Open { device: format!("the undo file '{}'", path.display()), source: with_reason(source) }
 }
 
 /// The error with its reason as a phrase, if it is a common one.

@@ -51,6 +51,7 @@ pub use checker::{check, check_in_use};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_if_long};
 pub use native::{Glance, InUse, is_native};
 pub use options::{Options, Progress, Refusal, Repair};
+pub use phases::superblock::begins_with_zeros;
 pub use problem_settings::{ProblemSetting, ProblemSettings};
 pub use redo::{half_written, unfinished};
 pub use repair::{FreeSpaceForm, Replay, convert, first_sight, release_orphans, repair, replay};

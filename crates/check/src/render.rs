@@ -272,6 +272,23 @@ pub fn next_step(report: &Report) -> String {
     repair_with(report, if safe { "-fp" } else { "-fy" })
 }
 
+/// The next step that [`verdict`] names, without a full stop; `None` where there is none.
+#[must_use]
+pub fn step_of_verdict(report: &Report) -> Option<String> {
+    if report.clean || report.exit & exit::CANCELLED != 0 {
+        return None;
+    }
+    Some(if !report.not_looked_at.is_empty() {
+        "unmount it first, then run `extant check`".to_owned()
+    } else if report.cut_short() && !report.is_unchecked() {
+        after_abort(report)
+    } else if report.errors == 0 {
+        repair_with(report, "-fy")
+    } else {
+        next_step(report)
+    })
+}
+
 /// The command that repairs. A mounted volume has to be unmounted first.
 fn repair_with(report: &Report, option: &str) -> String {
     match report.chosen {

@@ -4,7 +4,7 @@ use crate::copy_in::on_signals;
 use crate::error_report::{Failure, Result, say};
 use crate::output::{print_json, stdout};
 use crate::progress::{Bar, Unit};
-use crate::source::Source;
+use crate::source::Target;
 use bench::age::{self, Options};
 use clap::Args;
 use fs::{Consistency, Placement, Timestamp, WriteOptions};
@@ -37,7 +37,7 @@ Exit status: 0 done, 1 not done or interrupted, 2 wrong usage."
 )]
 pub(crate) struct Age {
     #[command(flatten)]
-    source: Source,
+    source: Target,
 
     /// Random seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

@@ -387,7 +387,7 @@ impl Paper {
     fn run(&self) -> Result<u8> {
         let options =
             paper::Options { dir: self.dir.clone(), size: self.size, rounds: self.rounds.clone(), seed: self.seed };
-        let figures = paper::run(&options, &|line| crate::error_report::say(line))?;
+        let figures = paper::run(&options, &|line| say(line))?;
         if self.json {
             print_json(&figures)?
         } else {
@@ -400,7 +400,7 @@ impl Paper {
 impl Maps {
     fn run(&self) -> Result<u8> {
         let options = maps::Options { dir: self.dir.clone(), size: self.size, seed: self.seed };
-        let figures = maps::run(&options, &|line| crate::error_report::say(line))?;
+        let figures = maps::run(&options, &|line| say(line))?;
         if self.json {
             print_json(&figures)?
         } else {

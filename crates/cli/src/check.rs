@@ -1,12 +1,12 @@
 //! `extant check`, also under e2fsck's names: checks and repairs a volume.
 
 use crate::device::{Device, IN_USE, is_locked, open_volume};
-use crate::error_report::{Failure, say, without_errno};
+use crate::error_report::{Failure, say, warn, warnings, without_errno};
 use crate::output::{json_is_empty, print_json, stdout};
 use crate::source::{block_size, for_writing};
 use blockdev::BlockDevice;
 use check::problem::Limits;
-use check::render::escape;
+use check::render::{escape, step_of_verdict};
 use check::report::{Counts, Kind, Report, Scan, exit};
 use check::table::Severity;
 use check::{Estimate, Options, Refusal, Repair};
@@ -49,7 +49,7 @@ use summary::{Detail, REBOOT};
 Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a decision is needed, it \
     replays the journal, marks the volume as having errors, so that no later run skips the check, and changes \
     nothing else. -z records the old content for `extant undo` (not for native volumes; no file where nothing is \
-    changed). A repair that is interrupted between two writes is finished by the next one. A mounted volume is only read. \
+    changed: on a volume without errors times and counts of the superblock may change, and the file restores these). A repair that is interrupted between two writes is finished by the next one. A mounted volume is only read. \
     Without -f an ext2, ext3, ext4 or rext3 volume that is marked clean is not checked, as with e2fsck.
 
 -y repairs little on a native volume: it rewrites a damaged superblock, and where the newest generation cannot be read \
@@ -166,6 +166,12 @@ struct Printed<'a> {
     /// The reason why the check is incomplete.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'static str>,
+    /// The next step where the volume is not clean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    /// The warnings that were printed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// The outcome of one check.
@@ -186,8 +192,11 @@ impl Outcome {
 #[derive(Serialize)]
 struct Estimated<'a> {
     device: &'a str,
+    format: Option<&'static str>,
     #[serde(flatten)]
     estimate: Estimate,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// The JSON output where nothing can be checked.
@@ -199,6 +208,8 @@ struct Refused<'a> {
     exit: u8,
     problems: [(); 0],
     error: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// Estimated seconds from which on a check reports its duration before it begins.
@@ -241,7 +252,7 @@ impl Check {
             return Err(Failure::on(&self.device, "stdin or stdout is not a terminal: use -n, -p or -y"));
         }
         if self.undo.is_some() && repair == Repair::No && !asks {
-            self.say("-z: no undo file is written without -p or -y");
+            self.warn("-z: no undo file is written without -p or -y");
         }
         let watch = Watch::new(self.called(), self.completion)?;
         if self.online {
@@ -264,7 +275,7 @@ impl Check {
         let device = open_volume(&self.device, open)?;
         let options = self.options(repair, settings);
         if !write && mounted.is_none() && is_locked(&self.device) {
-            self.say(&format!("{IN_USE}; results are unreliable meanwhile"));
+            self.warn(&format!("{IN_USE}; results are unreliable meanwhile"));
         }
         if self.estimate {
             return self.estimate(&*device, &options, watch).map(Outcome::of);
@@ -272,7 +283,7 @@ impl Check {
         let is_mounted = mounted.is_some() && !root;
         if let Some(mounted) = mounted.filter(|_| !root) {
             let place = escape(mounted.place().as_bytes());
-            self.say(&format!("it is mounted {place}; results are unreliable while it is mounted"));
+            self.warn(&format!("it is mounted {place}; results are unreliable while it is mounted"));
         }
         if self.extended.contains(&Extended::JournalOnly) {
             return self.only_replay(&device, &options).map(Outcome::of);
@@ -291,7 +302,7 @@ impl Check {
             self.say("read-only check; add -p or -y to repair");
         }
         if self.undo.is_some() && repair != Repair::No && !check::Capabilities::of(&*device).undo {
-            self.say("-z: undo is not supported for native volumes, so nothing is changed; omit -z");
+            self.warn("-z: undo is not supported for native volumes, so nothing is changed; omit -z");
         }
         let name = self.called();
         let forecast = self.estimate_if_long(&*device, &options, watch);
@@ -461,6 +472,10 @@ impl Check {
         say(&format!("{}: {sentence}", self.shown_name()));
     }
 
+    fn warn(&self, sentence: &str) {
+        warn(&format!("{}: {sentence}", self.shown_name()));
+    }
+
     /// The volume's name in messages.
     fn called(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.device)
@@ -479,7 +494,8 @@ impl Check {
             }
             Err(refusal) => self.refused(&refusal),
             Ok(estimate) if self.json => {
-                print_json(&Estimated { device: self.called(), estimate })?;
+                let format = clean_flag::format_of(device);
+                print_json(&Estimated { device: self.called(), format, estimate, warnings: warnings() })?;
                 Ok(exit::CLEAN)
             }
             Ok(estimate) => {
@@ -550,8 +566,9 @@ impl Check {
             report.list_at_most(most);
             report
         });
+        let next = step_of_verdict(report);
         let report = shortened.as_ref().unwrap_or(report);
-        print_json(&Printed { report, kinds: report.kinds(), skipped, error })
+        print_json(&Printed { report, kinds: report.kinds(), skipped, error, next, warnings: warnings() })
     }
 
     /// Reports a volume that cannot be checked.
@@ -566,7 +583,11 @@ impl Check {
     }
 
     fn print_refused(&self, exit: u8, error: &str) -> Result<(), Failure> {
-        print_json(&Refused { device: self.called(), format: None, clean: false, exit, problems: [], error })
+        // also of a volume that is mounted or in use
+        let device = open_volume(&self.device, blockdev::OpenOptions::default()).ok();
+        let format = device.and_then(|device| clean_flag::format_of(&*device));
+        let warnings = warnings();
+        print_json(&Refused { device: self.called(), format, clean: false, exit, problems: [], error, warnings })
     }
 }
 

@@ -420,9 +420,9 @@ fn summary(c: &Counts, findings: usize) -> String {
 /// The remaining counts.
 fn details(c: &Counts, seconds: f64) -> String {
     format!(
-        "{} operations ({} out of space), {} writes, {} flushes; {} states made, {} of them distinct, {} worked on, {} \
+        "{} ({} out of space), {} writes, {} flushes; {} states made, {} of them distinct, {} worked on, {} \
          and {} of recoveries interrupted once and twice, {} of second crashes, {} checked by e2fsck, in {seconds:.1} s",
-        c.operations,
+        counted(c.operations, "operation", "operations"),
         c.no_space,
         c.writes,
         c.flushes,

@@ -16,10 +16,12 @@ use std::sync::Arc;
 #[derive(Debug, Args)]
 #[command(
     about = "Write known damage into a volume, to test a checker",
-    long_about = "Write damage of these kinds into a volume without errors, one after the other, and print which structures were \
+    long_about = "Write damage of these kinds into an ext2, ext3, ext4 or rext3 volume, one after the other, and print which structures were \
                   changed. A kind is a problem of the checker, by its name or by e2fsck's number, or a corruption of the \
                   ffsck paper's Table II. Everything else stays consistent: what is changed gets the checksum it should have, \
-                  unless the checksum is what is damaged. The same volume, kinds and seed cause the same damage.",
+                  unless the checksum is what is damaged. The same volume, kinds and seed cause the same damage. \
+                  Only a volume without errors is certain to have each kind afterwards: earlier damage may hide it or make \
+                  it impossible. Native volumes are refused.",
     after_help = "Examples:
   extant damage --list                               every kind
   extant damage volume.img LinkCountWrong            by name

@@ -62,6 +62,19 @@ pub(crate) fn say_error(sentence: &str) {
     record(None, sentence, sentence);
 }
 
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Prints a warning of one sentence to standard error, and records it for JSON output.
+pub(crate) fn warn(sentence: &str) {
+    say(sentence);
+    WARNINGS.lock().push(sentence.to_owned());
+}
+
+/// The warnings that were printed so far.
+pub(crate) fn warnings() -> Vec<String> {
+    WARNINGS.lock().clone()
+}
+
 /// Number of errors that JSON output lists: a damaged volume may have any number.
 const LISTED: usize = 1000;
 

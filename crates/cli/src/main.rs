@@ -69,9 +69,10 @@ use std::process::ExitCode;
   extant ls -l volume.img /etc     look inside without mounting it
   extant check -fn volume.img      check for errors, change nothing
 
-DEVICE is a path, mem:SIZE, or kero:DEVICE. Each command's --help has examples and its exit status. The \
+DEVICE is a path, mem:SIZE, kero:DEVICE, or model:KIND:DEVICE: a device with a virtual clock, where KIND is hdd, ssd or \
+    a file of parameters. Each command's --help has examples and its exit status. The \
     commands that have --json print JSON also where they fail: an object with the fields error and exit. Errors of \
-    single files are in errors, with path and reason (the first 1000), and what check finds on a volume is in problems."
+    single files are in errors, with path and reason (the first 1000), warnings in warnings, and what check finds on a volume is in problems."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -169,7 +170,7 @@ fn main() -> ExitCode {
             return status.into();
         }
     };
-    let parsed = Cli::command().try_get_matches_from(&line).and_then(|matches| {
+    let parsed = with_one_name(Cli::command()).try_get_matches_from(&line).and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut Cli::command()))?;
         Ok((cli, wants_json(&matches)))
     });
@@ -188,6 +189,11 @@ fn main() -> ExitCode {
         print_json_error(&sentence, status);
     }
     status.into()
+}
+
+/// Sets the program's name for every command in the output of --version.
+fn with_one_name(command: clap::Command) -> clap::Command {
+    command.mut_subcommands(|below| with_one_name(below.display_name("extant")))
 }
 
 /// Whether JSON output was requested.

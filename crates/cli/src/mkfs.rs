@@ -1,10 +1,10 @@
 //! `extant mkfs`: creates a volume.
 
-use crate::copy_in::{FileAttributes, Filler, Folder, Input, Stop, bytes_below, not_ignored, on_signals, unpack};
+use crate::copy_in::{FileAttributes, Filler, Folder, Input, Stop, bytes_below, on_signals, unpack};
 use crate::device::{Device, SCHEMES, open_volume};
 use crate::error_report::{Failure, Result, say, with_place};
 use crate::info::free_blocks;
-use crate::output::{human, print_json, print_json_object, stdout};
+use crate::output::{human, print_json_object, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::{for_writing, not_written};
 use blockdev::{BlockDevice, OpenOptions};
@@ -13,20 +13,19 @@ use clap::Args;
 use fs::mkfs::{Kind, MkfsOptions, VolumeImage};
 use fs::{Consistency, FsBlock, InodeNo, Placement, Timestamp, Volume, WriteOptions};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle, Signals};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 mod contents;
+mod created_file;
 mod option_values;
 
 use contents::Contents;
+use created_file::{Cleanup, CreatedFile};
 
 const HELP: &str = "Examples:
   extant mkfs volume.img 1G                      also creates the file
@@ -145,7 +144,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 'I', long, value_name = "BYTES", value_parser = option_values::bytes)]
     inode_size: Option<u32>,
 
-    /// Intended use: floppy, small, default, big, huge, news, largefile, largefile4
+    /// Intended use: floppy, small, default, big, huge, news, largefile, largefile4, hurd
     #[arg(short = 'T', long, value_name = "USAGE")]
     usage: Option<String>,
 
@@ -219,11 +218,11 @@ impl Mkfs {
             let filled = from.map(|from| self.fill_from(from, &options, unfinished.is_some())).transpose()?;
             Ok((image, filled))
         });
-        // the file did not exist before
-        let is_new = unfinished.take().is_some();
+        // from here on a signal ends the process only
+        let created = unfinished.map(Cleanup::end);
         let (image, filled) = match filled {
             // not a volume
-            Err(failure) if is_new && std::fs::remove_file(&self.device).is_ok() => {
+            Err(failure) if created.as_ref().is_some_and(CreatedFile::remove) => {
                 return Err(match failure {
                     Failure::Message(why) => Failure::Message(format!("{why}; the unfinished file was removed")),
                     failure => failure,
@@ -231,7 +230,7 @@ impl Mkfs {
             }
             filled => filled?,
         };
-        let removed = filled.as_ref().is_some_and(|filled| filled.incomplete && self.end_incomplete(is_new));
+        let removed = filled.as_ref().is_some_and(|filled| filled.incomplete && self.end_incomplete(created.as_ref()));
         for note in image.notes().iter().filter(|_| !removed) {
             say(&format!("{}: {note}", escape(self.device.as_bytes())));
         }
@@ -243,9 +242,9 @@ impl Mkfs {
         Ok(filled.map_or(0, |filled| filled.status))
     }
 
-    /// Removes the file with an incomplete volume if it is new; returns whether it was removed.
-    fn end_incomplete(&self, is_new: bool) -> bool {
-        let removed = is_new && std::fs::remove_file(&self.device).is_ok();
+    /// Removes the file with an incomplete volume if it was created; returns whether it was removed.
+    fn end_incomplete(&self, created: Option<&CreatedFile>) -> bool {
+        let removed = created.is_some_and(CreatedFile::remove);
         let end = if removed { "the unfinished file was removed" } else { "the volume is incomplete" };
         say(&format!("{}: {end}", escape(self.device.as_bytes())));
         removed
@@ -382,9 +381,9 @@ impl Mkfs {
         match options.len {
             Some(len) if self.is_missing() => {
                 let image = image(len, 512)?;
-                let signals = Cleanup::of(&self.device, self.json, fills)?;
-                let file = File::create_new(&self.device).map_err(|e| self.failure(e))?;
-                *unfinished = Some(signals);
+                let cleanup = Cleanup::of(&self.device, self.json, fills)?;
+                let file = cleanup.create().map_err(|e| self.failure(e))?;
+                *unfinished = Some(cleanup);
                 file.set_len(len).map_err(|e| self.failure(e))?;
                 drop(file);
                 self.write(&self.open()?, &image)?;
@@ -513,7 +512,8 @@ impl Mkfs {
         }
         let copies: Vec<String> = backup_blocks(image).map(|block| block.to_string()).collect();
         if !copies.is_empty() {
-            writeln!(out, "backup superblocks in blocks {}", copies.join(", "))?;
+            let s = if copies.len() == 1 { "" } else { "s" };
+            writeln!(out, "backup superblock{s} in block{s} {}", copies.join(", "))?;
         }
         Ok(out.flush()?)
     }
@@ -584,46 +584,6 @@ fn least_size(size: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
         }
     }
     Some(enough * STEP)
-}
-
-/// While it exists, a termination signal removes the unfinished file: an incomplete volume is of no use.
-struct Cleanup {
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Cleanup {
-    /// `fills`: files are copied into the volume, so the copy ends early.
-    fn of(path: &Device, json: bool, fills: bool) -> Result<Self> {
-        let mut signals = Signals::new(not_ignored([SIGINT, SIGTERM, SIGHUP]))?;
-        let (handle, path) = (signals.handle(), path.clone());
-        let thread = std::thread::spawn(move || {
-            if signals.forever().next().is_some() {
-                let _ = std::fs::remove_file(&path);
-                let sentence = format!("{}: interrupted: the unfinished file was removed", escape(path.as_bytes()));
-                say(&sentence);
-                if json {
-                    let _ = print_json(&json!({
-                        "device": &*path,
-                        "made": false,
-                        "incomplete": fills,
-                        "error": sentence,
-                        "exit": 1,
-                    }));
-                }
-                std::process::exit(1);
-            }
-        });
-        Ok(Self { handle, thread: Some(thread) })
-    }
-}
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        self.handle.close();
-        // a signal that arrived earlier is still handled
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
 }
 
 fn backup_blocks(image: &VolumeImage) -> impl Iterator<Item = FsBlock> + '_ {

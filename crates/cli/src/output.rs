@@ -4,7 +4,7 @@
 //! they are strings, and a name that is not UTF-8 has a second field, whose key ends in `_bytes`, with its bytes in
 //! hexadecimal.
 
-use crate::error_report::{Result, recorded};
+use crate::error_report::{Result, recorded, warnings};
 use fs::{FileKind, Timestamp};
 use jiff::tz::TimeZone;
 use serde::ser::{SerializeMap, SerializeSeq};
@@ -44,7 +44,8 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
 }
 
 /// Prints `value`, an object, as [`print_json`] does. If errors of single files were reported before its end, it has
-/// three more members: `error`, a sentence; `errors`, a list with `path` and `reason`; `exit`, the exit status.
+/// three more members: `error`, a sentence; `errors`, a list with `path` and `reason`; `exit`, the exit status. If
+/// warnings were printed, they are in `warnings`.
 pub(crate) fn print_json_object<T: Serialize>(value: &T) -> Result<()> {
     print_json(&WithErrors { value, errors: Errors })
 }
@@ -85,6 +86,10 @@ impl Serialize for Errors {
             members.serialize_entry("error", &error)?;
             members.serialize_entry("errors", &errors)?;
             members.serialize_entry("exit", &1)?;
+        }
+        let warnings = warnings();
+        if !warnings.is_empty() {
+            members.serialize_entry("warnings", &warnings)?;
         }
         members.end()
     }

@@ -5,7 +5,7 @@ use crate::error_report::{Failure, Result};
 use crate::ls::join;
 use crate::output::print_json_object;
 use crate::progress::{Bar, Unit, on_terminal};
-use crate::source::Source;
+use crate::source::Target;
 use clap::Args;
 use fs::{FileKind, InodeNo, Timestamp, WriteOptions};
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
 )]
 pub(crate) struct Put {
     #[command(flatten)]
-    source: Source,
+    source: Target,
 
     /// Files of this machine, - for standard input, then the destination in the volume
     #[arg(value_names = ["FILE", "DEST"], num_args = 2.., required = true, allow_hyphen_values = true)]

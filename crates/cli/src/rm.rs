@@ -5,7 +5,7 @@ use crate::error_report::{Complaints, Result, say, say_error};
 use crate::output::{counted, print_json_object};
 use crate::path_stack::PathStack;
 use crate::progress::{Bar, Unit};
-use crate::source::Source;
+use crate::source::Target;
 use clap::Args;
 use fs::{Error, FileKind, InodeNo, Volume};
 use serde_json::json;
@@ -30,7 +30,7 @@ Exit status: 0 all was removed, 1 something could not be removed, 2 wrong usage.
 )]
 pub(crate) struct Rm {
     #[command(flatten)]
-    source: Source,
+    source: Target,
 
     /// Files of the volume
     #[arg(value_name = "PATH", required = true)]

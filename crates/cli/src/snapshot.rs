@@ -2,7 +2,7 @@
 
 use crate::error_report::{Failure, Result, say};
 use crate::output::{MINUTES, Text, human, local_time, print_json, stdout, utc_time};
-use crate::source::Source;
+use crate::source::Target;
 use check::render::{escape, shell_word};
 use clap::{Args, Subcommand};
 use fs::{SnapshotInfo, Timestamp};
@@ -62,7 +62,7 @@ Exit status: 0 created and durable, 1 not created, 2 wrong usage."
 )]
 struct Create {
     #[command(flatten)]
-    target: Source,
+    target: Target,
 
     /// Name of the snapshot
     #[arg(value_name = "NAME")]
@@ -84,7 +84,7 @@ Exit status: 0 listed, 1 failed, 2 wrong usage."
 )]
 struct List {
     #[command(flatten)]
-    target: Source,
+    target: Target,
 
     /// Print JSON
     #[arg(long)]
@@ -102,7 +102,7 @@ Exit status: 0 all deleted, 1 at least one was not, 2 wrong usage."
 )]
 struct Delete {
     #[command(flatten)]
-    target: Source,
+    target: Target,
 
     /// Names of the snapshots
     #[arg(value_name = "NAME", required = true)]
@@ -124,7 +124,7 @@ Exit status: 0 done, scheduled for the unmount, or nothing to cancel; 1 not done
 )]
 struct Rollback {
     #[command(flatten)]
-    target: Source,
+    target: Target,
 
     /// Name of the snapshot
     #[arg(value_name = "NAME", required_unless_present = "cancel")]
@@ -147,7 +147,7 @@ impl Snapshot {
 }
 
 /// The mounted volume, if DEVICE is a folder.
-fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
+fn mounted(target: &Target) -> Result<Option<MountedSnapshots>> {
     let path = Path::new(&target.device);
     if !path.is_dir() {
         return Ok(None);
@@ -182,7 +182,7 @@ impl Reason for fs::Error {
 }
 
 /// A failure that concerns a snapshot that should not exist.
-fn about_new(target: &Source, name: &OsString, why: &dyn Reason) -> Failure {
+fn about_new(target: &Target, name: &OsString, why: &dyn Reason) -> Failure {
     if !why.exists() {
         return about(target, name, why.to_string());
     }
@@ -190,7 +190,7 @@ fn about_new(target: &Source, name: &OsString, why: &dyn Reason) -> Failure {
 }
 
 /// A failure that concerns a snapshot that should exist.
-fn about_existing(target: &Source, name: &OsString, why: &dyn Reason) -> Failure {
+fn about_existing(target: &Target, name: &OsString, why: &dyn Reason) -> Failure {
     if !why.is_missing() {
         return about(target, name, why.to_string());
     }
@@ -200,7 +200,7 @@ fn about_existing(target: &Source, name: &OsString, why: &dyn Reason) -> Failure
 }
 
 /// A failure that concerns a snapshot.
-fn about(target: &Source, name: &OsString, why: impl ToString) -> Failure {
+fn about(target: &Target, name: &OsString, why: impl ToString) -> Failure {
     Failure::on(&target.device, format!("snapshot {}: {}", shown(name), why.to_string()))
 }
 

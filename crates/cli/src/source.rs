@@ -2,11 +2,12 @@
 
 use crate::copy_in::is_full_below;
 use crate::device::{Device, IN_USE, is_locked, open_volume};
-use crate::error_report::{Failure, Result, say, with_place};
+use crate::error_report::{Failure, Result, say, warn, with_place};
 use crate::output::human;
 use blockdev::BlockDevice;
-use check::render::escape;
+use check::render::{escape, shell_word};
 use clap::Args;
+use format::superblock::{DiskSuperblock, Superblock};
 use fs::{FsBlock, Inode, InodeNo, Volume};
 use simdev::Trace;
 use std::ffi::OsStr;
@@ -43,6 +44,46 @@ pub(crate) struct Source {
     pub(crate) verbose: bool,
 }
 
+/// The volume of a command that writes or uses snapshots. It has no options to open the volume: one that was opened with
+/// a backup superblock or without its journal is never written, and a native volume has neither.
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    /// Volume: a path, or `mem:SIZE`
+    #[arg(value_name = "DEVICE")]
+    pub(crate) device: Device,
+
+    /// Print how the volume was opened and what was read
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+impl Target {
+    /// Opens the volume for reading, and prints warnings on standard error.
+    pub(crate) fn open(&self) -> Result<Opened> {
+        self.source().open()
+    }
+
+    /// Opens the volume for writing, locked against all other processes. [`Opened::unmount`] must follow.
+    pub(crate) fn open_for_writing(&self, write: fs::WriteOptions) -> Result<Opened> {
+        let way = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
+        let access = for_writing(&self.device);
+        let opened = self.source().open_any(&[way], access).map_err(|e| with_place(&self.device, e))?;
+        opened.volume.start_background();
+        Ok(opened)
+    }
+
+    fn source(&self) -> Source {
+        Source {
+            device: self.device.clone(),
+            superblock: None,
+            block_size: None,
+            journal: None,
+            no_replay: false,
+            verbose: self.verbose,
+        }
+    }
+}
+
 /// Parses a block size, the value of -B.
 pub(crate) fn block_size(word: &str) -> Result<u32, String> {
     let size = word.parse::<u32>().ok().filter(|size| size.is_power_of_two() && (1024..=65536).contains(size));
@@ -70,15 +111,6 @@ impl Source {
     pub(crate) fn open_as_it_stands(&self) -> Result<Opened> {
         let way = fs::OpenOptions { ignore_journal: true, ..fs::OpenOptions::default() };
         self.open_any(&[way], blockdev::OpenOptions::default())
-    }
-
-    /// Opens the volume for writing, locked against all other processes. [`Opened::unmount`] must follow.
-    pub(crate) fn open_for_writing(&self, write: fs::WriteOptions) -> Result<Opened> {
-        let way = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
-        let access = for_writing(&self.device);
-        let opened = self.open_any(&[way], access).map_err(|e| with_place(&self.device, e))?;
-        opened.volume.start_background();
-        Ok(opened)
     }
 
     /// Opens the volume in the first of several ways that succeeds. The command line sets the options that a way leaves
@@ -115,7 +147,7 @@ impl Source {
         let opened = ways.iter().map(open).reduce(|before, next| before.or(next));
         let opened = opened.ok_or_else(|| Failure::on(&self.device, "no backup superblock can be at that location"))?;
         let volume = Arc::new(opened.map_err(|e| {
-            match Failure::on(&self.device, no_volume(&*device, &e, asked, snapshot)) {
+            match Failure::on(&self.device, no_volume(&*device, &e, asked, snapshot, &self.next_step(access.write))) {
                 Failure::Message(sentence) if matches!(e, fs::Error::Impossible(_)) => Failure::Refused(sentence),
                 failure => failure,
             }
@@ -123,7 +155,7 @@ impl Source {
         for note in volume.warnings() {
             // no warning of a requested effect
             if !(ignore_journal && *note == fs::Warning::JournalIgnored) {
-                say(&format!("{}: {note}", escape(self.device.as_bytes())));
+                warn(&format!("{}: {note}", escape(self.device.as_bytes())));
             }
         }
         let opened = Opened { volume, trace, device: self.device.to_string() };
@@ -154,7 +186,15 @@ impl Source {
             None => return,
         };
         let device = escape(self.device.as_bytes());
-        say(&format!("{device}: {why}: what is shown may be outdated or inconsistent"));
+        warn(&format!("{device}: {why}: what is shown may be outdated or inconsistent"));
+    }
+
+    /// The next step for a damaged volume. A backup superblock is only read from.
+    fn next_step(&self, write: bool) -> String {
+        if write {
+            return format!("run `extant check -fy {}`", shell_word(&escape(self.device.as_bytes())));
+        }
+        "try a backup superblock: -b 32768, or -b 8193 for blocks of 1 KiB".to_owned()
     }
 }
 
@@ -200,8 +240,8 @@ impl Drop for Opened {
 }
 
 /// The reason why a volume could not be opened: usually the wrong file, sometimes a damaged volume. `asked`: a backup
-/// superblock was already specified; `snapshot`: the specified snapshot.
-fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
+/// superblock was already specified; `snapshot`: the specified snapshot; `next`: the next step for a damaged volume.
+fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Option<&[u8]>, next: &str) -> String {
     let why = match (e, snapshot) {
         (fs::Error::NoSuperblock(why), _) => why,
         (fs::Error::NotFound, Some(name)) => {
@@ -222,10 +262,20 @@ fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Opt
     if let Ok(Some(content)) = fs::mkfs::foreign_contents(device) {
         return format!("not an ext2/3/4 or Extant volume, it contains {content} ({what})");
     }
-    format!(
-        "not an ext2/3/4 or Extant volume, or a damaged one ({what}); if it is damaged, try a backup superblock: -b 32768, or \
-         -b 8193 for blocks of 1 KiB"
-    )
+    if let Some(zeros) = check::begins_with_zeros(device)
+        && !has_backup(device)
+    {
+        return format!("not an ext2/3/4 or Extant volume: {zeros}");
+    }
+    format!("not an ext2/3/4 or Extant volume, or a damaged one ({what}); if it is damaged, {next}")
+}
+
+/// Whether a device has a backup superblock where mke2fs puts the first one, with blocks of 1, 2 or 4 KiB.
+fn has_backup(device: &dyn BlockDevice) -> bool {
+    [8193_u64 << 10, 16384 << 11, 32768 << 12].into_iter().any(|offset| {
+        let mut bytes = [0; DiskSuperblock::SIZE];
+        device.read(offset, &mut bytes).is_ok() && Superblock::parse(&bytes).is_ok()
+    })
 }
 
 /// Time for which a volume that is not mounted may still be in use: the program that served it exits shortly after

@@ -147,7 +147,7 @@ impl Maps {
         // replay may have marked the volume as having errors
         self.has_no_errors()?;
         if !self.state().contains(State::VALID) && !mode.takes_unclean {
-            return refuse("it was not unmounted; it needs a check first: run `extant check -fp`");
+            return refuse("it was not unmounted; it needs a check first: run `extant check -fy`");
         }
         Ok(mode)
     }

@@ -23,6 +23,7 @@ use crate::phases::superblock::accepted::{
     Accepted, FIRST_INODE, Rejection, accept_at, check, read_superblock, read_table,
 };
 use crate::phases::superblock::descriptors::Table;
+pub use crate::phases::superblock::foreign_format::begins_with_zeros;
 use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::{Problem, Problems};
 use crate::redo;

@@ -1,6 +1,6 @@
 //! Wrong files, wrong arguments, damaged volumes: one sentence, the right exit status, no backtrace.
 
-use crate::common::{exits, extant, fails, plain, ready, sample, text};
+use crate::common::{exits, extant, fails, plain, prints, ready, sample, text};
 use testkit::{Image, cases, damage};
 
 /// A command line for each command that opens a volume, and its exit status on failure.
@@ -139,6 +139,32 @@ fn a_copy_of_the_superblock_opens_what_the_first_does_not() {
     assert!(sentence.contains("-b 8193"), "{sentence}");
     let ran = exits(1, &["ls", "-b", "5", volume]);
     assert!(ran.text().contains("superblock") && !ran.text().contains("-b 8193"), "{}", ran.text());
+    // a volume opened with one cannot be written
+    for line in [&["rm", volume, "/x"][..], &["put", volume, "/etc/passwd", "/x"], &["age", volume]] {
+        let sentence = fails(1, line);
+        assert!(sentence.ends_with(&format!("if it is damaged, run `extant check -fy {volume}`")), "{sentence}");
+    }
+}
+
+#[test]
+fn commands_that_write_have_no_options_for_reading_a_damaged_volume() {
+    for command in [&["rm"][..], &["put"], &["age"], &["snapshot", "create"], &["snapshot", "list"]] {
+        let help = prints(&[command, &["--help"]].concat());
+        assert!(!help.contains("--no-replay") && !help.contains("--superblock"), "{help}");
+    }
+    exits(2, &["rm", "-b", "8193", "x", "/x"]);
+}
+
+#[test]
+fn a_device_of_zeros_has_no_backup_superblock_to_try() {
+    let folder = tempfile::tempdir().unwrap();
+    let zeros = folder.path().join("zeros");
+    std::fs::File::create(&zeros).unwrap().set_len(8 << 20).unwrap();
+    let sentence = fails(8, &["check", "-fn", text(&zeros)]);
+    assert!(sentence.contains("all zeros at its beginning"), "{sentence}");
+    for line in [&["ls", text(&zeros)][..], &["info", text(&zeros)], &["rm", text(&zeros), "/x"]] {
+        assert_eq!(fails(1, line), sentence);
+    }
 }
 
 #[test]
@@ -163,6 +189,14 @@ fn a_copy_that_is_whole() {
         );
     }
     assert!(exits(0, &["info", "-b", "8193", volume]).text().contains("copied"));
+    let list: serde_json::Value =
+        serde_json::from_slice(&exits(0, &["ls", "--json", "-b", "8193", volume]).stdout).unwrap();
+    let warning = list["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("copy of the superblock in block 8193"), "{warning}");
+    // nor is the volume taken for an unformatted device where all of its beginning is zeros
+    bytes[..100 << 10].fill(0);
+    image.set_bytes(&bytes);
+    assert!(fails(1, &["ls", volume]).contains("-b 8193"));
 }
 
 #[test]

@@ -223,6 +223,27 @@ fn preening_replays_the_journal_and_takes_the_volume_at_its_word() {
     assert!(oracle::e2fsck(image.path()).clean);
 }
 
+/// Warnings and the next step are also in JSON.
+#[test]
+fn json_has_warnings_and_the_next_step() {
+    if !ready() {
+        return;
+    }
+    let image = damaged();
+    let (volume, undo) = (text(image.path()).to_owned(), image.beside("undo"));
+    let report = |status, args: &[&str]| -> Value {
+        let line = [&["check", "--json", "-f"][..], args, &[volume.as_str()]].concat();
+        serde_json::from_slice(&exits(status, &line).stdout).expect("JSON")
+    };
+    let found = report(4, &["-n", "-z", text(&undo)]);
+    assert!(found["next"].as_str().is_some_and(|next| next.starts_with("run with -f")), "{}", found["next"]);
+    let warning = found["warnings"][0].as_str().unwrap_or_default();
+    assert!(warning.ends_with("no undo file is written without -p or -y"), "{warning}");
+    report(1, &["-y"]);
+    let clean = report(0, &["-n"]);
+    assert!(clean.get("next").is_none() && clean.get("warnings").is_none(), "{clean}");
+}
+
 #[test]
 fn a_repair_can_be_undone() {
     if !ready() {
@@ -240,15 +261,15 @@ fn a_repair_can_be_undone() {
     let says = "it already exists, and is not overwritten: specify a new file";
     assert!(sentence.contains("the undo file") && sentence.ends_with(says), "{sentence}");
     let sentence = fails(8, &["check", "-fy", "-z", "/no/such/undo", text(again.path())]);
-    assert!(sentence.ends_with("cannot open the undo file /no/such/undo: no such file or directory"), "{sentence}");
+    assert!(sentence.ends_with("cannot open the undo file '/no/such/undo': no such file or directory"), "{sentence}");
     assert!(again.bytes() == untouched, "nothing is written without an undo file");
     let other = Image::mke2fs(&["-t", "ext4"], 8 << 20).build();
     let sentence = fails(1, &["undo", text(&undo), text(other.path())]);
     assert!(sentence.contains("another device"), "{sentence}");
     // the error names the file and the reason
-    let of_volume = format!("the undo file {volume}: it is not an undo file of this program");
+    let of_volume = format!("the undo file '{volume}': it is not an undo file of this program");
     for (file, device, says) in [
-        ("/no/such/undo", volume.as_str(), "cannot open the undo file /no/such/undo: no such file or directory"),
+        ("/no/such/undo", volume.as_str(), "cannot open the undo file '/no/such/undo': no such file or directory"),
         (text(&undo), "/no/such/volume", "cannot open the volume /no/such/volume: no such file"),
         (volume.as_str(), volume.as_str(), of_volume.as_str()),
     ] {

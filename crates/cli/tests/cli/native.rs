@@ -26,6 +26,8 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     exits(0, &["check", "-fy", text(&image)]);
     prints(&["info", text(&image)]);
     assert!(fails(8, &["check", "--estimate", text(&image)]).contains("not available for native volumes"));
+    let refused = exits(8, &["check", "--estimate", "--json", text(&image)]).stdout;
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&refused).unwrap()["format"], "extant");
     // it is not overwritten without -F
     let sentence = fails(1, &["mkfs", "-t", "ext4", text(&image)]);
     assert!(sentence.contains("a native Extant volume"), "{sentence}");

@@ -5,10 +5,14 @@
 //! a fraction; rates the form `100 MB/s`, in powers of 1000; sizes that of [`parse_size`].
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use blockdev::{Error, Result, parse_size};
+
+/// The reason why there is no model of a name.
+const NO_MODEL: &str = "no such model: use hdd, ssd, or a file of parameters";
 
 /// Bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -313,8 +317,13 @@ impl Parameters {
             "hdd" => Ok(Self::Disk(DiskParameters::default())),
             "ssd" => Ok(Self::Flash(FlashParameters::default())),
             path => {
-                let text = std::fs::read_to_string(Path::new(path))
-                    .map_err(|source| Error::Open { device: path.to_owned(), source })?;
+                let text = std::fs::read_to_string(Path::new(path)).map_err(|e| {
+                    let source = match e.kind() {
+                        io::ErrorKind::NotFound => io::Error::new(e.kind(), NO_MODEL),
+                        _ => e,
+                    };
+                    Error::Open { device: format!("the model '{path}'"), source }
+                })?;
                 Self::parse(&text)
             }
         }

@@ -57,7 +57,7 @@ pub(super) fn find(
     let mut corrections = corrections(scanner, &disk);
     corrections.retain(|correction| fields.is_none_or(|fields| fields.contains(&correction.field)));
     let mut fitting: Vec<_> = corrections.into_iter().filter_map(|correction| try_out(scanner, correction)).collect();
-    // no group is given up because of another correction; the first of several that fit equally well
+    // no group is dropped because of another correction; the first of several that fit equally well
     fitting.sort_by_key(|found| (Reverse(found.accepted.geometry.groups), found.bad));
     let most = fitting.first().map(|found| found.accepted.geometry.groups);
     let several = fitting.iter().filter(|found| Some(found.accepted.geometry.groups) == most).count() > 1;
@@ -143,7 +143,7 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
         let disk = DiskSuperblock { s_inodes_per_group: (expected as u32).into(), ..*disk };
         corrections.push(Correction { field: "s_inodes_per_group", found: per_group, expected, disk });
     }
-    // blocks are given up only where the device has none
+    // blocks are dropped only where the device has none
     let longer = [Some(device), whole].into_iter().flatten().filter(|expected| *expected > blocks || blocks > device);
     for expected in longer {
         let mut disk = *disk;

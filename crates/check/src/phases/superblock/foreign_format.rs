@@ -34,17 +34,30 @@ const MARKS: &[(u64, &[u8], &str)] = &[
 /// The number of bytes that are read.
 const LOOK: u64 = 68 << 10;
 
+/// The phrase for a device whose beginning is all zeros.
+const ZEROS: &str = "all zeros at its beginning: not formatted, or the wrong partition";
+
+/// The beginning of the device; `None` where it cannot be read.
+fn beginning(device: &dyn BlockDevice) -> Option<Vec<u8>> {
+    // fits: at most `LOOK`
+    let mut bytes = vec![0; device.geometry().len.min(LOOK) as usize];
+    device.read(0, &mut bytes).ok().map(|()| bytes)
+}
+
+/// A phrase, the end of a sentence, where the beginning of the device is all zeros.
+#[must_use]
+pub fn begins_with_zeros(device: &dyn BlockDevice) -> Option<&'static str> {
+    beginning(device)?.iter().all(|b| *b == 0).then_some(ZEROS)
+}
+
 /// The likely content of the device, as the end of a sentence; `None` where it is not identified.
 pub(crate) fn look(device: &dyn BlockDevice) -> Option<&'static str> {
-    let len = device.geometry().len;
-    if len == 0 {
+    if device.geometry().len == 0 {
         return Some("it is empty");
     }
-    // fits: at most `LOOK`
-    let mut bytes = vec![0; len.min(LOOK) as usize];
-    device.read(0, &mut bytes).ok()?;
+    let bytes = beginning(device)?;
     if bytes.iter().all(|b| *b == 0) {
-        return Some("all zeros at its beginning: not formatted, or the wrong partition");
+        return Some(ZEROS);
     }
     let bears = |offset: u64, mark: &[u8]| bytes.get(offset as usize..).is_some_and(|rest| rest.starts_with(mark));
     MARKS.iter().find(|(offset, mark, _)| bears(*offset, mark)).map(|(.., kind)| *kind)
@@ -63,10 +76,9 @@ mod tests {
             assert_eq!(look(&MemoryDevice::from_vec(bytes)), Some(*kind));
         }
         assert_eq!(look(&MemoryDevice::from_vec(vec![])), Some("it is empty"));
-        assert_eq!(
-            look(&MemoryDevice::from_vec(vec![0; 100])),
-            Some("all zeros at its beginning: not formatted, or the wrong partition")
-        );
+        let zeros = MemoryDevice::from_vec(vec![0; 100]);
+        assert_eq!((look(&zeros), begins_with_zeros(&zeros)), (Some(ZEROS), Some(ZEROS)));
+        assert_eq!(begins_with_zeros(&MemoryDevice::from_vec(b"\0text".to_vec())), None);
         assert_eq!(look(&MemoryDevice::from_vec(b"text".to_vec())), None);
     }
 }
