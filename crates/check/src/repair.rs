@@ -52,6 +52,7 @@ use crate::phases::superblock::{open, primary_is_usable};
 use crate::problem::{Limits, Problem, Problems};
 use crate::problem_settings::ProblemSettings;
 use crate::redo::{self, Finished, FreeBlocks, InterruptedWrite};
+use crate::render::sentence;
 use crate::report::{ChosenSuperblock, Report, Reported, exit};
 use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Fixer, Preen, Severity};
@@ -527,7 +528,7 @@ impl Iterations<'_> {
         Ok(began.map_or(Step::Done, |(first, _)| Step::Worked(first)))
     }
 
-    /// The outcome where an inode table cannot be found: nothing is repaired.
+    /// The outcome where an inode table cannot be found, or its location is unclear: nothing is repaired.
     fn without_table(&mut self, problems: &[Problem], work: &Work<'_>) -> Option<Step> {
         let replays = problems.iter().any(|p| p.code.fixer() == Fixer::Replay && self.may_fix(p));
         // these fixers clear inodes that the bitmap still marks
@@ -537,7 +538,11 @@ impl Iterations<'_> {
             return None;
         }
         let confirmed = if self.mode == Repair::Safe { 1 } else { CONFIRMED_FILES };
-        let (problem, sentence) = descriptors::lost_table(work, problems, confirmed)?;
+        let unclear = problems.iter().find(|p| p.code == Code::InodeTableUnclear).map(|problem| {
+            let sentence = sentence(problem);
+            (problem, format!("{sentence} Nothing was changed, as a repair could lose files"))
+        });
+        let (problem, sentence) = unclear.or_else(|| descriptors::lost_table(work, problems, confirmed))?;
         if self.mode == Repair::Safe {
             self.stopped = Some(problem.clone());
             return Some(Step::Done);

@@ -30,6 +30,19 @@ pub(crate) struct Volume {
     pub(crate) orphans: BTreeSet<InodeNo>,
     /// Its space maps, where it has them instead of block bitmaps.
     pub(crate) space_maps: Option<space_maps::Recorded>,
+    /// The copy of superblock and descriptors that was read when the volume was opened.
+    pub(crate) compared: Option<ComparedCopy>,
+}
+
+/// A copy of the superblock and of the descriptors that was compared with the primary ones.
+#[derive(Debug, Clone)]
+pub(crate) struct ComparedCopy {
+    /// Its first byte on the device.
+    pub(crate) at: u64,
+    /// The superblock.
+    pub(crate) disk: DiskSuperblock,
+    /// The number of groups for which it has other bitmap or inode table locations.
+    pub(crate) elsewhere: u64,
 }
 
 impl Volume {

@@ -503,7 +503,7 @@ fn a_limit_of_each_code_lists_as_many_or_all() {
         }
         let found = problems.finish();
         let report = Report::new("d".to_owned(), "ext4".to_owned(), &found, Scan::default(), Counts::default());
-        let kinds = report.kinds();
+        let kinds: Vec<_> = report.kinds().into_iter().filter(|kind| kind.code != Code::TooManyProblems).collect();
         assert_eq!(kinds.len(), codes.len());
         assert!(kinds.iter().all(|kind| (kind.found, kind.listed) == (3000, listed)), "{most}: {kinds:?}");
     }

@@ -106,6 +106,13 @@ pub struct Group {
 }
 
 impl Group {
+    /// Whether the bitmaps or the inode table have other locations in the descriptor `other`.
+    #[must_use]
+    pub fn is_elsewhere(&self, other: &Self) -> bool {
+        let places = |group: &Self| (group.block_bitmap, group.inode_bitmap, group.inode_table);
+        places(self) != places(other)
+    }
+
     /// For a data group of a native volume: the number of blocks that are free in its bitmap and pinned by a snapshot.
     /// Stored in place of [`Group::regions`], which native volumes do not use.
     #[must_use]

@@ -29,7 +29,7 @@ use crate::problem::{Problem, Problems};
 use crate::redo;
 use crate::scan::{Counters, REQUEST, Scanner};
 use crate::table::Code;
-use crate::volume::Volume;
+use crate::volume::{ComparedCopy, Volume};
 use blockdev::BlockDevice;
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::group::Group;
@@ -81,9 +81,10 @@ pub(crate) fn open(
     let untrusted = table.check(&geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
     let orphans = BTreeSet::new();
-    let groups = table.groups;
+    let (groups, compared) = (table.groups, table.compared);
+    let space_maps = None;
     let mut volume =
-        Volume { disk, is_copy, features, geometry, groups, used_inodes, untrusted, orphans, space_maps: None };
+        Volume { disk, is_copy, features, geometry, groups, used_inodes, untrusted, orphans, space_maps, compared };
     let copies = backups(scanner, Some(&found.geometry)).filter(|copy| is_same_volume(&found, copy));
     let copies = copies.filter(|_| options.superblock.is_none());
     if let Some(problem) = space_map_layout::read(scanner, &mut volume, copies)? {
@@ -215,18 +216,28 @@ fn of_primary(
             return Ok(corrected);
         }
     }
-    let copied = copied_groups(scanner, &accepted.disk, &accepted.geometry).unwrap_or_default();
-    moved.extend(seeker.seek_better(&mut table, &copied));
+    let copy = first_copy(scanner, &accepted);
+    let copied = copy.as_ref().map_or(&[][..], |(_, copied)| &copied.groups);
+    moved.extend(seeker.seek_better(&mut table, copied));
+    let elsewhere = |copied: &Table| copied.groups.iter().zip(&table.groups).filter(|(a, b)| a.is_elsewhere(b)).count();
+    table.compared =
+        copy.map(|(copy, copied)| ComparedCopy { at: copy.at, disk: copy.disk, elsewhere: elsewhere(&copied) as u64 });
     moved.into_iter().for_each(|problem| problems.report(problem));
     Ok((accepted, table))
+}
+
+/// The first usable copy with the layout of this superblock, and its descriptors.
+fn first_copy(scanner: &Scanner<'_>, own: &Accepted) -> Option<(Accepted, Table)> {
+    let mut copies = stated_backups(scanner, &own.geometry);
+    let copy = copies.find(|copy| is_same_volume(own, copy) && differing(own, copy).is_empty())?;
+    let table = read_table(scanner, &copy).ok()?;
+    Some((copy, table))
 }
 
 /// The descriptors in the first usable copy with the layout of this superblock; `None` where there is no such copy.
 pub(crate) fn copied_groups(scanner: &Scanner<'_>, disk: &DiskSuperblock, geometry: &Geometry) -> Option<Vec<Group>> {
     let own = Accepted { disk: *disk, geometry: geometry.clone(), at: superblock::OFFSET };
-    let mut copies = stated_backups(scanner, geometry);
-    let copy = copies.find(|copy| is_same_volume(&own, copy) && differing(&own, copy).is_empty())?;
-    read_table(scanner, &copy).ok().map(|table| table.groups)
+    first_copy(scanner, &own).map(|(_, table)| table.groups)
 }
 
 /// Descriptors that make no sense, where no others do, with the tables that are found at other locations. The rejection

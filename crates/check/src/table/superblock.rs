@@ -242,7 +242,7 @@ macro_rules! superblock_rows {
         // seen: e2fsck -n exits 0 where both tables are full
         0x0E001C InodeTableUnclear Error stops by None
             "Group {group}: inode table location is block {found}, in a backup {block}; it is unclear which is right."
-            => "none; copy the device, then compare files with e2fsck -b or debugfs -s." [];
+            => "none; copy the device, then compare the files that debugfs shows with and without -s of the backup." [];
         0x0E0014 JournalRecoveryOfNothing Advice repairs by Replay
             "The needs_recovery flag is set, but the journal contains no complete transaction."
             => "journal emptied and flag cleared." [];

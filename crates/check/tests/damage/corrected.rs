@@ -242,3 +242,47 @@ fn a_wrong_bitmap_location_is_not_a_wrong_superblock() {
         }
     }
 }
+
+/// A wrong number of inodes beside a damaged group of the upper half: the volume is not cut off there.
+#[test]
+fn no_groups_are_cut_off_because_one_is_damaged() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    for kind in ["ext2", "ext4"] {
+        let args = ["-t", kind, "-b", "1024", "-g", "4096", "-N", "2048", "-O", "^has_journal"];
+        let image = Image::mke2fs(&args, 32 << 20).with_folder(filled_folder().path()).build();
+        let before = tree(&image);
+        let mut intact = image.bytes();
+        let descriptor = if kind == "ext4" { 64 } else { 32 };
+        for (what, at, value) in [("inode bitmap", 4, None), ("inode table", 8, Some(5))] {
+            for group in [5, 7] {
+                let said = format!("{kind}, {what} of group {group}");
+                let place = 2048 + group * descriptor + at;
+                let mut bytes = intact.clone();
+                match value {
+                    // in all copies
+                    Some(wrong) => {
+                        for superblock in [1, 4097, 12289, 20481, 28673] {
+                            let place = (superblock + 1) * 1024 + group * descriptor + at;
+                            bytes[place..place + 4].copy_from_slice(&u32::to_le_bytes(wrong));
+                        }
+                    }
+                    None => {
+                        let block = u32::from_le_bytes(bytes[place..place + 4].try_into().expect("four bytes"));
+                        bytes[block as usize * 1024..][..32].fill(0);
+                    }
+                }
+                change_all(&mut bytes, |sb| sb.s_inodes_count = 1024.into());
+                let damaged = bytes.clone();
+                if fix(&mut bytes, Repair::All).is_ok_and(|report| report.exit == exit::REPAIRED) {
+                    assert_eq!(tree(&Image::from_bytes(&bytes)), before, "{said}");
+                    let blocks = superblock(&mut intact).blocks_count();
+                    assert_eq!(superblock(&mut bytes).blocks_count(), blocks, "{said}");
+                } else {
+                    assert!(bytes == damaged, "{said}: something was written");
+                }
+            }
+        }
+    }
+}

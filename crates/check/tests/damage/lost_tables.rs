@@ -149,6 +149,97 @@ fn a_table_is_found_although_its_wrong_location_is_possible() {
     }
 }
 
+/// Writes a group's locations into its primary descriptor, with the right checksum.
+fn set_places(bytes: &mut [u8], number: u32, change: impl FnOnce(&mut Group)) {
+    let (disk, geometry) = layout(bytes);
+    let mut descriptor = group(bytes, number);
+    change(&mut descriptor);
+    let own = place(&geometry, geometry.descriptor_block(0), number);
+    descriptor.set_checksum(&disk, &geometry, GroupNo(number), &mut bytes[own]);
+}
+
+/// Locations in the primary descriptors at which a table matches the bitmap, more or less, but not as the one at the
+/// location in the copies does: shifted by a few blocks, exchanged, or together with a wrong inode bitmap.
+#[test]
+fn locations_that_match_less_than_those_of_a_copy_are_corrected() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    type Change = fn(&mut [u8], &[Group]);
+    let changes: [(&str, Change); 6] = [
+        ("shifted by 1", |bytes, right| {
+            set_places(bytes, 1, |group| group.inode_table = FsBlock(right[1].inode_table.get() + 1));
+        }),
+        ("shifted by 4", |bytes, right| {
+            set_places(bytes, 1, |group| group.inode_table = FsBlock(right[1].inode_table.get() + 4));
+        }),
+        ("back by 2", |bytes, right| {
+            set_places(bytes, 2, |group| group.inode_table = FsBlock(right[2].inode_table.get() - 2));
+        }),
+        ("exchanged", |bytes, right| {
+            set_places(bytes, 1, |group| group.inode_table = right[2].inode_table);
+            set_places(bytes, 2, |group| group.inode_table = right[1].inode_table);
+        }),
+        ("rotated", |bytes, right| {
+            for (number, other) in [(1, 2), (2, 3), (3, 1)] {
+                set_places(bytes, number, |group| group.inode_table = right[other].inode_table);
+            }
+        }),
+        ("with its bitmap", |bytes, _| {
+            let free = free_blocks(bytes, 1);
+            let (_, geometry) = layout(bytes);
+            bytes[table(&geometry, free)].fill(0);
+            set_places(bytes, 1, |group| (group.inode_bitmap, group.inode_table) = (free, FsBlock(free.get() + 1)));
+        }),
+    ];
+    for (args, size) in SEVERAL {
+        let image = filled(args, size);
+        let intact = image.bytes();
+        let (_, geometry) = layout(&intact);
+        let right: Vec<Group> = (0..geometry.groups).map(|number| group(&intact, number)).collect();
+        for (what, change) in changes {
+            let said = format!("{args:?}, {what}");
+            let mut bytes = intact.clone();
+            change(&mut bytes, &right);
+            is_left_by_preening(&bytes, &said);
+            match fix(&mut bytes, Repair::All) {
+                Err(refusal) => panic!("{said}: {refusal}"),
+                Ok(report) => assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems),
+            }
+            for (number, right) in (0..).zip(&right) {
+                let found = group(&bytes, number).inode_table;
+                assert_eq!(found, right.inode_table, "{said}: group {number}");
+                assert!(bytes[table(&geometry, found)] == intact[table(&geometry, found)], "{said}: inodes changed");
+            }
+            image.set_bytes(&bytes);
+            assert!(e2fsck(image.path()).clean, "{said}");
+        }
+    }
+}
+
+/// Two full tables exchanged, without checksums, where mkfs was asked for other locations: nothing shows which are right.
+#[test]
+fn nothing_is_written_where_two_tables_match_equally_well() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let features = ["-O", "flex_bg,^dir_index,^has_journal", "-E", "packed_meta_blocks=1"];
+    let args = [&["-t", "ext3", "-b", "1024", "-g", "1024", "-N", "640", "-G", "2"][..], &features].concat();
+    let mut bytes = filled(&args, 8 << 20).bytes();
+    let tables = [1, 2].map(|number| group(&bytes, number).inode_table);
+    set_places(&mut bytes, 1, |group| group.inode_table = tables[1]);
+    set_places(&mut bytes, 2, |group| group.inode_table = tables[0]);
+    let report = look(&bytes);
+    let unclear = report.problems.iter().filter(|problem| problem.code == Code::InodeTableUnclear).count();
+    assert_eq!((unclear, report.exit), (2, exit::LEFT), "{:?}", report.problems);
+    is_left_by_preening(&bytes, "exchanged");
+    let mut left = bytes.clone();
+    let refusal = fix(&mut left, Repair::All).expect_err("nothing shows which is right");
+    assert_eq!(refusal.exit, exit::LEFT, "{refusal}");
+    assert!(refusal.sentence.contains("it is unclear which is right"), "{refusal}");
+    assert!(left == bytes, "something was written");
+}
+
 /// Without the root nothing proves where the only table is.
 #[test]
 fn the_files_of_the_only_table_are_not_lost_with_the_root() {

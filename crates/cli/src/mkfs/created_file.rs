@@ -5,28 +5,31 @@ use crate::device::Device;
 use crate::error_report::{Result, say};
 use crate::output::print_json;
 use check::render::escape;
+use parking_lot::Mutex;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// A file that mkfs created.
 #[derive(Clone)]
 pub(super) struct CreatedFile {
     path: Device,
-    /// Device and inode of the file, once it is created: another one under its name is not removed.
-    identity: Arc<OnceLock<(u64, u64)>>,
+    /// Device and inode of the file, once it is created: another one under its name is not removed. Locked while the file
+    /// is created.
+    identity: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
 impl CreatedFile {
     /// Removes the file; returns whether it was there and is removed.
     pub(super) fn remove(&self) -> bool {
+        let Some(identity) = *self.identity.lock() else { return false };
         let present = std::fs::symlink_metadata(&self.path).map(|file| (file.dev(), file.ino()));
-        present.is_ok_and(|present| self.identity.get() == Some(&present)) && std::fs::remove_file(&self.path).is_ok()
+        present.is_ok_and(|present| present == identity) && std::fs::remove_file(&self.path).is_ok()
     }
 }
 
@@ -65,10 +68,10 @@ impl Cleanup {
 
     /// Creates the file, which must not exist.
     pub(super) fn create(&self) -> io::Result<File> {
+        let mut identity = self.file.identity.lock();
         let file = File::create_new(&self.file.path)?;
         let created = file.metadata()?;
-        // set nowhere else
-        let _ = self.file.identity.set((created.dev(), created.ino()));
+        *identity = Some((created.dev(), created.ino()));
         Ok(file)
     }
 

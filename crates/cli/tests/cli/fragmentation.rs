@@ -174,7 +174,7 @@ fn the_size_of_a_native_volume_is_that_of_its_device() {
     let image = empty();
     let path = text(image.path());
     exits(0, &["mkfs", "-q", "-F", "-t", "extant", path]);
-    assert!(prints(&["frag", path]).contains(" of 64.0 MiB ("), "{}", prints(&["frag", path]));
+    assert!(prints(&["frag", path]).contains(" of 64 MiB ("), "{}", prints(&["frag", path]));
 }
 
 #[test]

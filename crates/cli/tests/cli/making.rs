@@ -414,6 +414,9 @@ fn refusals_are_one_sentence() {
             "invalid UUID",
             "invalid size",
             "-j and -J",
+            "a power of two from",
+            "use 0 to 50",
+            "can have at most",
         ];
         let sentence = fails(if nothing.iter().any(|words| why.contains(words)) { 2 } else { 1 }, &words);
         assert!(sentence.contains(why), "{options}: {sentence}");

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use testkit::oracle::{debugfs_dump, e2fsck, kernel_mount};
 use testkit::tools::{self, LIMIT, run_with};
@@ -148,6 +149,26 @@ fn a_volume_that_is_too_small_is_left_consistent() {
     }
 }
 
+/// Another file under the name of the one that mkfs created is not removed.
+#[test]
+fn a_file_that_took_the_place_of_the_new_one_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (volume, other) = (folder.path().join("volume"), folder.path().join("other"));
+    std::fs::write(&other, "precious").unwrap();
+    let mut command = command(&["mkfs", "-q", "-d", "-", text(&volume), "16M"]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let began = Instant::now();
+    while !volume.exists() && began.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::rename(&other, &volume).unwrap();
+    input.write_all(b"no archive").unwrap();
+    drop(input);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(std::fs::read(&volume).unwrap(), b"precious");
+}
+
 #[test]
 fn a_new_file_that_cannot_be_filled_is_removed() {
     let folder = tempfile::tempdir().unwrap();
@@ -225,7 +246,7 @@ fn a_volume_that_is_about_to_be_free_is_waited_for() {
         let write = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
         let open = blockdev::open(volume, write).unwrap();
         let other = std::thread::spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
             drop(open);
         });
         exits(0, words);
@@ -316,7 +337,7 @@ fn single_files_and_standard_input() {
         (&["rm", volume, "/nothing"], "no such file or directory"),
         (&["rm", volume, "/lost+found"], "is a directory: use -r to remove it"),
         (&["rm", "-r", volume, "/"], "refusing to remove"),
-        (&["put", text(&at("motd")), text(&at("motd")), "/"], "superblock"),
+        (&["put", text(&at("motd")), text(&at("motd")), "/"], "not an ext2/3/4 or Extant volume"),
     ] {
         let sentence = fails(1, words);
         assert!(sentence.contains(why), "{words:?}: {sentence}");

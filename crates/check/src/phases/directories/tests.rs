@@ -46,6 +46,7 @@ fn volume(log_block_size: u32, checksums: bool) -> Volume {
         untrusted: Vec::new(),
         orphans: Default::default(),
         space_maps: None,
+        compared: None,
     }
 }
 

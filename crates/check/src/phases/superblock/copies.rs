@@ -41,20 +41,30 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
         if (scanner.cancelled)() {
             return;
         }
-        if let Some(what) = superblock(scanner, &own, at) {
+        // read when the volume was opened
+        let compared = volume.compared.as_ref().filter(|compared| compared.at == at);
+        let copy = match compared {
+            Some(compared) => Ok(Accepted { disk: compared.disk, geometry: volume.geometry.clone(), at }),
+            None => accept_at(scanner, at),
+        };
+        if let Some(what) = superblock(&own, copy) {
             let problem = Problem::new(Code::SuperblockCopyDiffers).group(group);
             problems.report(problem.block(FsBlock(at / u64::from(volume.geometry.block_size))).name(what));
         }
-        let elsewhere = if n < tables { descriptors(scanner, volume, group) } else { 0 };
+        let elsewhere = match compared {
+            Some(compared) => compared.elsewhere,
+            None if n < tables => descriptors(scanner, volume, group),
+            None => 0,
+        };
         if elsewhere > 0 {
             problems.report(Problem::new(Code::DescriptorCopyDiffers).group(group).found(elsewhere));
         }
     }
 }
 
-/// Why the copy at `at` cannot replace the superblock.
-fn superblock(scanner: &Scanner<'_>, own: &Accepted, at: u64) -> Option<String> {
-    match accept_at(scanner, at) {
+/// Why a copy cannot replace the superblock.
+fn superblock(own: &Accepted, copy: Result<Accepted, Rejection>) -> Option<String> {
+    match copy {
         Ok(copy) => {
             Some(outdated(own, &copy)).filter(|fields| !fields.is_empty()).map(|f| format!("{} differs", f.join(", ")))
         }
@@ -64,11 +74,10 @@ fn superblock(scanner: &Scanner<'_>, own: &Accepted, at: u64) -> Option<String> 
 
 /// The number of groups for which the copy of the descriptors in `group` has other bitmap or inode table locations.
 fn descriptors(scanner: &Scanner<'_>, volume: &Volume, group: GroupNo) -> u64 {
-    let places = |group: &Group| (group.block_bitmap, group.inode_bitmap, group.inode_table);
     let differing = AtomicU64::new(0);
     read_descriptors(scanner, &volume.geometry, group, |first, bytes| {
         let differs = |(number, bytes): &(GroupNo, &[u8])| {
-            volume.group(*number).is_some_and(|own| places(&Group::from_bytes(bytes)) != places(own))
+            volume.group(*number).is_some_and(|own| Group::from_bytes(bytes).is_elsewhere(own))
         };
         let count = numbered(&volume.geometry, first, bytes).filter(differs).count();
         differing.fetch_add(count as u64, Ordering::Relaxed);

@@ -220,6 +220,11 @@ fn reserved(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Option<Correction> 
     let group: &Group = table.groups.first()?;
     let [head, parts @ ..] = own_blocks(&accepted.geometry, GroupNo(0), group);
     let next = parts.iter().map(|blocks| blocks.start).min()?;
+    // if only one of them is among the blocks reserved now, rather its own location is wrong
+    let end = head.end.saturating_add(disk.s_reserved_gdt_blocks.get().into());
+    if parts.iter().filter(|blocks| blocks.start < end).count() < 2 {
+        return None;
+    }
     let expected = u16::try_from(next.checked_sub(head.end)?).ok()?;
     let found = disk.s_reserved_gdt_blocks.get().into();
     let disk = DiskSuperblock { s_reserved_gdt_blocks: expected.into(), ..*disk };

@@ -7,6 +7,7 @@
 use crate::problem::{Problem, Problems};
 use crate::scan::{Item, REQUEST, Scanner};
 use crate::table::Code;
+use crate::volume::ComparedCopy;
 use format::feature::{Features, Incompat};
 use format::group::{Group, GroupFlags, descriptor_checksum};
 use format::superblock::{DiskSuperblock, Geometry};
@@ -46,6 +47,8 @@ pub(crate) struct Table {
     pub(crate) groups: Vec<Group>,
     /// The descriptors with a wrong checksum, ascending by group; none where descriptors have no checksums.
     mismatches: Vec<Mismatch>,
+    /// The copy with which the locations were compared.
+    pub(crate) compared: Option<ComparedCopy>,
 }
 
 impl Table {
@@ -54,7 +57,7 @@ impl Table {
     pub(crate) fn read(scanner: &Scanner<'_>, disk: &DiskSuperblock, geometry: &Geometry, copy: GroupNo) -> Self {
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
         let groups = vec![Group::from_bytes(&[]); geometry.groups as usize];
-        let table = Mutex::new(Self { groups, mismatches: Vec::new() });
+        let table = Mutex::new(Self { groups, mismatches: Vec::new(), compared: None });
         read_descriptors(scanner, geometry, copy, |first, bytes| {
             let mut table = table.lock();
             for (number, bytes) in numbered(geometry, first, bytes) {

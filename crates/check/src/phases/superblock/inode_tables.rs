@@ -124,16 +124,26 @@ impl Seeker<'_> {
         if suspects.is_empty() || suspects.len() > MOST {
             return Vec::new();
         }
-        let (mut right, mut problems) = (Vec::new(), Vec::new());
+        let (mut right, mut problems, mut indifferent) = (Vec::new(), Vec::new(), Vec::new());
         for &number in &suspects {
-            match self.better(number, copy_of(number), &table.groups, &suspects) {
+            match self.better(number, copied, &table.groups, &suspects) {
                 Some((Verdict::Better, group)) => right.push((number, group)),
                 Some((Verdict::Equal, group)) => {
                     let problem = Problem::new(Code::InodeTableUnclear).group(number).block(group.inode_table);
                     problems.push(problem.found(own_table(number).map_or(0, FsBlock::get)));
                 }
-                None => {}
+                None => indifferent.extend(copy_of(number).map(|copy| (number, *copy))),
             }
+        }
+        // a table without files, which may be where another one belongs, goes where the copy states
+        if !right.is_empty() {
+            let displaced = indifferent.into_iter().filter_map(|(number, copy): (GroupNo, Group)| {
+                let own = *table.groups.get(number.get() as usize)?;
+                let found = self.agreement(number, &own, copy.inode_table.get());
+                let is_empty = found.is_none_or(|found| found.members == 0);
+                is_empty.then_some((number, Group { inode_table: copy.inode_table, ..own }))
+            });
+            right.extend(displaced.collect::<Vec<_>>());
         }
         let before = if right.is_empty() { Vec::new() } else { table.groups.clone() };
         let mut moved = Vec::new();
@@ -157,7 +167,7 @@ impl Seeker<'_> {
     fn better(
         &self,
         number: GroupNo,
-        copy: Option<&Group>,
+        copied: &[Group],
         groups: &[Group],
         suspects: &BTreeSet<GroupNo>,
     ) -> Option<(Verdict, Group)> {
@@ -175,11 +185,8 @@ impl Seeker<'_> {
             Some((agreement.score(), agreement))
         };
         let (now, agreement) = score(own).map_or((0, None), |(score, agreement)| (score, Some(agreement)));
-        let copy = copy.filter(|copy| copy.inode_table != own.inode_table).map(|copy| Group {
-            inode_bitmap: copy.inode_bitmap,
-            inode_table: copy.inode_table,
-            ..*own
-        });
+        let copy = copied.get(number.get() as usize).filter(|copy| copy.inode_table.get() != 0);
+        let copy = copy.map(|copy| Group { inode_bitmap: copy.inode_bitmap, inode_table: copy.inode_table, ..*own });
         // a few differences are left by a crash, so other locations are read only if there are some
         let places = match agreement {
             Some(agreement) if agreement.differing == 0 && agreement.members > 0 => Vec::new(),
@@ -192,10 +199,13 @@ impl Seeker<'_> {
         let (score, best) = scored.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
         let is_made =
             |group: &Group| self.made_places(number).is_some_and(|[_, _, table]| table == group.inode_table.get());
+        // that of another group, by the copy
+        let is_others =
+            || (0u32..).zip(copied).any(|(n, other)| n != number.get() && other.inode_table == own.inode_table);
         match score.cmp(&now) {
             Ordering::Greater => Some((Verdict::Better, best)),
-            Ordering::Equal if score > 0 && is_made(&best) && !is_made(own) => Some((Verdict::Better, best)),
-            Ordering::Equal if score > 0 && !is_made(own) => Some((Verdict::Equal, best)),
+            Ordering::Equal if score > 0 && is_others() && is_made(&best) => Some((Verdict::Better, best)),
+            Ordering::Equal if score > 0 && is_others() => Some((Verdict::Equal, best)),
             _ => None,
         }
     }
