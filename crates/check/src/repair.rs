@@ -534,7 +534,15 @@ impl Iterations<'_> {
         // these fixers clear inodes that the bitmap still marks
         let cleared = self.repaired.iter().any(|p| (Fixer::Inodes..Fixer::Copies).contains(&p.code.fixer()));
         let accepted = self.empty_tables && self.mode == Repair::All;
-        if self.mode == Repair::No || replays || cleared || accepted {
+        if self.mode == Repair::No || replays {
+            return None;
+        }
+        // what was cleared before may be in the table at the other location
+        if cleared && let Some(late) = problems.iter().find(|p| p.code == Code::InodeTableElsewhere) {
+            let sentence = format!("{} This shows only after other repairs: nothing was changed", sentence(late));
+            return Some(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
+        }
+        if cleared || accepted {
             return None;
         }
         let confirmed = if self.mode == Repair::Safe { 1 } else { CONFIRMED_FILES };

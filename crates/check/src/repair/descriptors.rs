@@ -130,6 +130,11 @@ pub(super) fn lost_table<'p>(
         if let Some(number) = problem.group.filter(|_| differs) {
             groups.entry(number).or_insert(problem);
         }
+        // an empty bitmap next to an empty table, of a group of which there are names
+        let unused = problem.inode.filter(|_| problem.code == Code::EntryInodeUnused);
+        if let Some(number) = unused.and_then(|inode| Some(volume.geometry.inode_slot(inode)?.group)) {
+            groups.entry(number).or_insert(problem);
+        }
     }
     if groups.is_empty() {
         return None;
@@ -137,10 +142,6 @@ pub(super) fn lost_table<'p>(
     let scanner = work.view.scanner;
     let seeker = Seeker { scanner, geometry: &volume.geometry, features: &volume.features };
     let odd = seeker.odd(&volume.groups);
-    groups.retain(|number, _| odd.contains(number));
-    if groups.is_empty() {
-        return None;
-    }
     let copied = copied_groups(scanner, &volume.disk, &volume.geometry).unwrap_or_default();
     groups.into_iter().find_map(|(number, problem)| {
         let group = volume.group(number)?;
@@ -148,8 +149,15 @@ pub(super) fn lost_table<'p>(
         let is_confirmed = copy.is_some_and(|copy| copy.inode_table == group.inode_table);
         let least = if is_confirmed { confirmed } else { 1 };
         let agreement = seeker.agreement(number, group, group.inode_table.get())?;
-        let lost = agreement.is_lost() && agreement.members >= least;
-        lost.then(|| (problem, cannot_be_found(number, agreement.members, "in the group's bitmap")))
+        let counted = volume.geometry.inodes_per_group.saturating_sub(group.free_inodes);
+        let (members, counted_by) = match agreement.members {
+            0 if counted > 0 && seeker.is_allocated(group, &volume.groups) == Some(false) => {
+                (counted, "in it by its descriptor")
+            }
+            members if agreement.is_lost() && odd.contains(&number) => (members, "in the group's bitmap"),
+            _ => return None,
+        };
+        (members >= least).then(|| (problem, cannot_be_found(number, members, counted_by)))
     })
 }
 

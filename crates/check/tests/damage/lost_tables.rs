@@ -217,6 +217,48 @@ fn locations_that_match_less_than_those_of_a_copy_are_corrected() {
     }
 }
 
+/// A copy of the descriptors names an inode bitmap and a table that were abandoned, with files that are deleted by now: they
+/// match each other, but lie in free blocks.
+#[test]
+fn an_abandoned_table_does_not_replace_the_present_one() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for (args, size) in SEVERAL {
+        let image = filled(args, size);
+        let old = image.bytes();
+        let (disk, geometry) = layout(&old);
+        let commands: Vec<String> = (232..262).map(|n| format!("rm file{n}")).collect();
+        image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut bytes = image.bytes();
+        repaired(args, &mut bytes);
+        let present = look(&bytes);
+        let free = free_blocks(&bytes, 1);
+        let bitmap = FsBlock(free.get() + u64::from(geometry.itable_blocks) - 1);
+        let first = FsBlock(free.get() - 1);
+        let block = |block: FsBlock| block.get() as usize * 1024..(block.get() as usize + 1) * 1024;
+        let was = group(&old, 1);
+        bytes[table(&geometry, first)].copy_from_slice(&old[table(&geometry, was.inode_table)]);
+        bytes[block(bitmap)].copy_from_slice(&old[block(was.inode_bitmap)]);
+        let mut stale = group(&bytes, 1);
+        (stale.inode_bitmap, stale.inode_table) = (bitmap, first);
+        for copy in geometry.descriptor_block_backups(0) {
+            stale.set_checksum(&disk, &geometry, GroupNo(1), &mut bytes[place(&geometry, copy, 1)]);
+        }
+        assert!(!is_moved(&look(&bytes)), "{args:?}");
+        repaired(args, &mut bytes);
+        assert_eq!(look(&bytes).counts, present.counts, "{args:?}");
+        image.set_bytes(&bytes);
+        assert!(e2fsck(image.path()).clean, "{args:?}");
+    }
+}
+
+/// Repairs the volume if necessary.
+fn repaired(args: &[&str], bytes: &mut Vec<u8>) {
+    let report = fix(bytes, Repair::All).expect("a volume");
+    assert_eq!(report.exit & !exit::REPAIRED, 0, "{args:?}: {:?}", report.problems);
+}
+
 /// Two full tables exchanged, without checksums, where mkfs was asked for other locations: nothing shows which are right.
 #[test]
 fn nothing_is_written_where_two_tables_match_equally_well() {

@@ -394,7 +394,7 @@ fn refusals_are_one_sentence() {
         ("-t extant -O ^filetype", "32M", "feature filetype cannot be omitted with -t extant"),
         ("-t ext4", "0", "the size is 0: specify the size of the volume"),
         ("-t extant", "0", "the size is 0: specify the size of the volume"),
-        ("-t ext4 -L a-label-of-17-byte", "8M", "can have at most 16 bytes"),
+        ("-t ext4 -L a-label-of-17-byte", "8M", "the maximum is 16 bytes"),
         ("-t ext2", "8", "no space for a volume"),
         ("-t ext2", "nonsense", "invalid size 'nonsense'"),
         ("-t ext4", "2P", "more than the 8388608 that a volume may have"),
@@ -416,7 +416,7 @@ fn refusals_are_one_sentence() {
             "-j and -J",
             "a power of two from",
             "use 0 to 50",
-            "can have at most",
+            "the maximum is",
         ];
         let sentence = fails(if nothing.iter().any(|words| why.contains(words)) { 2 } else { 1 }, &words);
         assert!(sentence.contains(why), "{options}: {sentence}");

@@ -156,14 +156,25 @@ impl Seeker<'_> {
         if !moved.is_empty() && !table.makes_sense(self.geometry, self.features) {
             table.groups = before;
             // some of the locations are wrong, but it is unclear which
-            moved.iter_mut().for_each(|problem| problem.code = Code::InodeTableUnclear);
+            moved.retain_mut(|problem| {
+                problem.code = Code::InodeTableUnclear;
+                problem.group.is_some_and(|number| !self.matches_entirely(number, &table.groups))
+            });
         }
         moved.extend(problems);
         moved
     }
 
-    /// A descriptor of this group whose table matches its inode bitmap better than the one at the present location, or
-    /// equally well; a copy's descriptor is compared with its own inode bitmap.
+    /// Whether a group's table and bitmap have the same inodes in use, and some.
+    fn matches_entirely(&self, number: GroupNo, groups: &[Group]) -> bool {
+        let group = groups.get(number.get() as usize);
+        let agreement = group.and_then(|group| self.agreement(number, group, group.inode_table.get()));
+        agreement.is_some_and(|found| found.members > 0 && found.differing == 0)
+    }
+
+    /// A descriptor of this group whose table matches the inode bitmap better than the one at the present location, or
+    /// equally well. The inode bitmap is that of the present descriptor; that of a copy only where the block bitmaps
+    /// prove that the copy is right: an abandoned pair of bitmap and table matches itself.
     fn better(
         &self,
         number: GroupNo,
@@ -178,23 +189,33 @@ impl Seeker<'_> {
             return None;
         }
         let range = allowed_range(self.geometry, self.features, number);
-        let score = |group: &Group| {
+        let compare = |group: &Group| {
             let [_, _, bitmap, table] = own_blocks(self.geometry, number, group);
             let possible = lies_in(&bitmap, &range) && lies_in(&table, &range) && is_root(group);
-            let agreement = self.agreement(number, group, table.start).filter(|_| possible)?;
-            Some((agreement.score(), agreement))
+            self.agreement(number, group, table.start).filter(|_| possible)
         };
-        let (now, agreement) = score(own).map_or((0, None), |(score, agreement)| (score, Some(agreement)));
         let copy = copied.get(number.get() as usize).filter(|copy| copy.inode_table.get() != 0);
-        let copy = copy.map(|copy| Group { inode_bitmap: copy.inode_bitmap, inode_table: copy.inode_table, ..*own });
+        let pair = copy.filter(|copy| copy.inode_bitmap != own.inode_bitmap && copy.inode_table != own.inode_table);
+        let pair = pair.map(|copy| Group { inode_bitmap: copy.inode_bitmap, inode_table: copy.inode_table, ..*own });
+        let is_proved = |pair: &Group| {
+            self.is_allocated(own, groups) == Some(false)
+                && self.is_allocated(pair, groups) == Some(true)
+                && compare(pair).is_some_and(|agreement| agreement.members > 0 && agreement.is_good())
+        };
+        if let Some(pair) = pair.filter(is_proved) {
+            return Some((Verdict::Better, pair));
+        }
+        let present = compare(own);
+        let now = present.map_or(0, Agreement::score);
         // a few differences are left by a crash, so other locations are read only if there are some
-        let places = match agreement {
+        let places = match present {
             Some(agreement) if agreement.differing == 0 && agreement.members > 0 => Vec::new(),
             _ => self.places(number, own, groups, suspects),
         };
-        let elsewhere = places.into_iter().map(|place| Group { inode_table: FsBlock(place), ..*own });
-        let candidates = copy.into_iter().chain(elsewhere).filter(|group| group.inode_table != own.inode_table);
-        let scored = candidates.filter_map(|group| Some((score(&group)?.0, group)));
+        let places = copy.map(|copy| copy.inode_table.get()).into_iter().chain(places);
+        let candidates = places.map(|place| Group { inode_table: FsBlock(place), ..*own });
+        let candidates = candidates.filter(|group| group.inode_table != own.inode_table);
+        let scored = candidates.filter_map(|group| Some((compare(&group)?.score(), group)));
         // the first of equals: that of the copy
         let (score, best) = scored.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
         let is_made =
@@ -204,10 +225,36 @@ impl Seeker<'_> {
             || (0u32..).zip(copied).any(|(n, other)| n != number.get() && other.inode_table == own.inode_table);
         match score.cmp(&now) {
             Ordering::Greater => Some((Verdict::Better, best)),
-            Ordering::Equal if score > 0 && is_others() && is_made(&best) => Some((Verdict::Better, best)),
-            Ordering::Equal if score > 0 && is_others() => Some((Verdict::Equal, best)),
+            Ordering::Equal if score > 0 && !is_made(own) && is_others() => {
+                Some((if is_made(&best) { Verdict::Better } else { Verdict::Equal }, best))
+            }
             _ => None,
         }
+    }
+
+    /// Whether the block bitmaps have all blocks of a group's inode bitmap and table in use, and all of them are written;
+    /// `None` where one cannot be read.
+    pub(crate) fn is_allocated(&self, group: &Group, groups: &[Group]) -> Option<bool> {
+        let geometry = self.geometry;
+        let checksums = geometry.metadata_csum || geometry.gdt_csum;
+        let table = group.inode_table.get();
+        let blocks = table..table.checked_add(geometry.itable_blocks.into())?;
+        let mut bitmap: Option<(GroupNo, Vec<u8>)> = None;
+        for block in std::iter::once(group.inode_bitmap.get()).chain(blocks) {
+            let number = geometry.group_of(FsBlock(block))?;
+            if bitmap.as_ref().is_none_or(|(read, _)| *read != number) {
+                let descriptor = groups.get(number.get() as usize)?;
+                let unwritten = checksums && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
+                let bits = if unwritten { Vec::new() } else { self.block(descriptor.block_bitmap.get())? };
+                bitmap = Some((number, bits));
+            }
+            let index = block.checked_sub(geometry.group_start(number).get())? / u64::from(geometry.cluster_blocks);
+            let (_, bits) = bitmap.as_ref()?;
+            if bits.get(index as usize / 8).is_none_or(|byte| byte >> (index % 8) & 1 == 0) {
+                return Some(false);
+            }
+        }
+        Some(true)
     }
 
     /// The groups whose table is not where mkfs puts it, by the descriptors alone: neither after the group's bitmaps, nor
