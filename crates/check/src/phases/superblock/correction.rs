@@ -72,7 +72,7 @@ pub(super) fn find(
             ..Refusal::new(format!(
                 "the superblock and all its copies contradict the volume: {field} is {found}, and with {expected} files \
                  are found, but inode bitmaps contradict that; nothing was changed, as a repair could lose files: copy \
-                 the device before you change {field} with debugfs -w -R 'set_super_value …'"
+                 the device before you try another program"
             ))
         });
     }
@@ -112,7 +112,13 @@ fn corrections(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> 
     let mut corrections = counts(scanner, disk);
     corrections.extend(sizes(disk));
     corrections.extend(reserved(scanner, disk));
-    corrections.retain(|correction| correction.found != correction.expected);
+    // two rules may suggest the same
+    let mut seen: Vec<DiskSuperblock> = Vec::new();
+    corrections.retain(|correction| {
+        let is_new = correction.found != correction.expected && !seen.contains(&correction.disk);
+        seen.extend(is_new.then_some(correction.disk));
+        is_new
+    });
     corrections
 }
 
@@ -130,7 +136,7 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
     let groups = blocks.saturating_sub(first).div_ceil(group);
     // as long as the device, or of whole groups
     let whole = (inodes / per_group).checked_mul(group).and_then(|blocks| blocks.checked_add(first));
-    // inodes of more whole groups that the device has: rather the number of blocks is wrong
+    // there are inodes for more whole groups, and the device has them: rather the number of blocks is wrong
     let is_short = blocks < device && inodes > groups.saturating_mul(per_group) && inodes.is_multiple_of(per_group);
     if let Ok(expected) = u32::try_from(groups.saturating_mul(per_group))
         && !(is_short && whole.is_some_and(|whole| whole.saturating_sub(group) < device))
