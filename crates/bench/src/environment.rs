@@ -1,5 +1,6 @@
 //! The machine and the programs that a figure belongs to.
 
+use crate::transport::IoUring;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,6 +21,8 @@ pub struct Environment {
     /// Load average of the last minute before the measurement: more than a few tenths mean that other processes were
     /// running.
     pub load: f64,
+    /// Whether FUSE over io_uring is on in the kernel.
+    pub fuse_io_uring: IoUring,
     /// The programs compared, with their versions.
     pub versions: BTreeMap<String, String>,
 }
@@ -43,6 +46,7 @@ impl Environment {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: kib.saturating_mul(1024),
             load: load.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+            fuse_io_uring: IoUring::here(),
             versions: BTreeMap::new(),
         }
     }
@@ -62,7 +66,9 @@ impl Environment {
     pub fn lines(&self) -> String {
         let Self { kernel, cpu, cores, load, .. } = self;
         let memory = self.memory_bytes as f64 / (1u64 << 30) as f64;
-        let mut text = format!("{kernel}, {cpu} ({cores} cores), {memory:.1} GiB of memory, load {load:.2}\n");
+        let io_uring = self.fuse_io_uring.words();
+        let mut text =
+            format!("{kernel}, {cpu} ({cores} cores), {memory:.1} GiB of memory, load {load:.2}, {io_uring}\n");
         for (name, version) in &self.versions {
             text.push_str(&format!("{name}: {version}\n"));
         }
@@ -79,6 +85,7 @@ mod tests {
         let here = Environment::here().with("shell", Path::new("/bin/sh"), "--no-such-flag");
         assert!(here.kernel.starts_with("Linux ") && here.cores > 0 && here.memory_bytes > 1 << 20, "{here:?}");
         assert!(here.versions.contains_key("shell"));
-        assert!(here.lines().lines().count() == 2, "{}", here.lines());
+        let lines = here.lines();
+        assert!(lines.lines().count() == 2 && lines.contains("FUSE over io_uring"), "{lines}");
     }
 }

@@ -28,6 +28,11 @@ pub enum Error {
     Unsupported(String),
 }
 
+/// An error of a volume as one of the measurement.
+pub(crate) fn failed(e: fs::Error) -> Error {
+    Error::Failed(e.to_string())
+}
+
 /// Adds the failed operation to an [`io::Error`].
 pub(crate) trait Trying<T> {
     /// `verb` and the path are the beginning of the sentence: `cannot open x: no such file`.

@@ -3,8 +3,10 @@
 use crate::error::Trying;
 use crate::interruption::{self, Folder, Registered, Undo};
 use crate::process::{must, need};
+use crate::transport::confirm;
 use crate::upper_bound::{Served, Tree};
-use crate::{Error, Result};
+use crate::{Error, Result, Transport};
+use fuse_wire::Statistics;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -20,28 +22,40 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FileSystem<'a> {
     /// The volume by Extant through FUSE.
-    Extant { program: &'a Path, volume: &'a Path },
+    Extant { program: &'a Path, volume: &'a Path, transport: Option<Transport> },
     /// The volume by the kernel through a loop device.
     Kernel { volume: &'a Path },
     /// A tree in memory through FUSE.
-    UpperBound { tree: &'a Arc<Tree> },
+    UpperBound { tree: &'a Arc<Tree>, transport: Option<Transport> },
 }
 
 impl FileSystem<'_> {
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Extant { .. } => "extant",
+            Self::Extant { transport: None, .. } => "extant",
+            Self::Extant { transport: Some(Transport::DevFuse), .. } => "extant@dev-fuse",
+            Self::Extant { transport: Some(Transport::IoUring), .. } => "extant@io_uring",
             Self::Kernel { .. } => "kernel",
-            Self::UpperBound { .. } => "upper-bound",
+            Self::UpperBound { transport: None, .. } => "upper-bound",
+            Self::UpperBound { transport: Some(Transport::DevFuse), .. } => "upper-bound@dev-fuse",
+            Self::UpperBound { transport: Some(Transport::IoUring), .. } => "upper-bound@io_uring",
+        }
+    }
+
+    /// The transport that is asked for.
+    pub(crate) fn transport(&self) -> Option<Transport> {
+        match self {
+            Self::Extant { transport, .. } | Self::UpperBound { transport, .. } => *transport,
+            Self::Kernel { .. } => None,
         }
     }
 
     /// Mounts it, to be read only.
     pub(crate) fn attach(&self) -> Result<Attached> {
         match self {
-            Self::Extant { program, volume } => Attached::by_extant(program, volume),
+            Self::Extant { program, volume, transport } => Attached::by_extant(program, volume, *transport),
             Self::Kernel { volume } => Attached::by_kernel(volume, None, "ro,loop"),
-            Self::UpperBound { tree } => Attached::by_upper_bound(tree),
+            Self::UpperBound { tree, transport } => Attached::by_upper_bound(tree, *transport),
         }
     }
 }
@@ -74,12 +88,30 @@ impl Attached {
         &self.dir
     }
 
+    /// The number of the server's process, where that is a process of its own.
+    pub(crate) fn server(&self) -> Option<u32> {
+        match &self.server {
+            Server::Program { child, .. } => Some(child.id()),
+            Server::Kernel | Server::UpperBound(_) | Server::Gone => None,
+        }
+    }
+
+    /// The transport of its requests, as its server reports it; `None` for servers that do not.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where it is another than the one asked for.
+    pub(crate) fn transport(&self, asked: Option<Transport>) -> Result<Option<String>> {
+        let used = Statistics::of_mount(&self.dir).ok().map(|statistics| statistics.transport);
+        confirm(asked, used.as_deref())?;
+        Ok(used)
+    }
+
     /// A tree in memory, served by this process.
-    pub(crate) fn by_upper_bound(tree: &Arc<Tree>) -> Result<Self> {
+    pub(crate) fn by_upper_bound(tree: &Arc<Tree>, transport: Option<Transport>) -> Result<Self> {
         let dir = Folder::for_mount()?;
         let place = dir.to_path_buf();
         let unmount = |_: &Served| Undo::Call(Box::new(move || interruption::unmount(&place)));
-        let (session, mount) = interruption::make(|| tree.mount(&dir), unmount)?;
+        let (session, mount) = interruption::make(|| tree.mount(&dir, transport), unmount)?;
         Ok(Self { dir, server: Server::UpperBound(Some(session)), _mount: mount })
     }
 
@@ -93,8 +125,9 @@ impl Attached {
         Ok(Self { dir, server: Server::Kernel, _mount: mount })
     }
 
-    fn by_extant(program: &Path, volume: &Path) -> Result<Self> {
-        Self::by_server(program, &["mount", "-f", "-o", "ro"].map(OsStr::new), volume)
+    fn by_extant(program: &Path, volume: &Path, transport: Option<Transport>) -> Result<Self> {
+        let options = ["ro"].into_iter().chain(transport.map(Transport::option)).collect::<Vec<_>>().join(",");
+        Self::by_server(program, &["mount", "-f", "-o", &options].map(OsStr::new), volume)
     }
 
     /// Mounts a volume by a program that runs in the foreground while it is mounted, with the arguments, the volume and

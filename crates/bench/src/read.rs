@@ -3,13 +3,14 @@
 
 use crate::cache::drop_cached;
 use crate::environment::Environment;
-use crate::figures::Measured;
+use crate::figures::{Measured, Samples};
 use crate::interruption::Folder;
 use crate::mount::{Attached, FileSystem};
+use crate::processors::Processors;
 use crate::runner::{Peer, Reported, Sample, Watch, Worker, interleave, sample_count, timed};
 use crate::upper_bound::Tree;
 use crate::volumes::{self, Kind};
-use crate::{Error, Result, SequentialRead, Walk, Workload};
+use crate::{Error, IoUring, Result, SequentialRead, Transport, Walk, Workload};
 use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +27,10 @@ pub struct Options {
     pub volume: Option<PathBuf>,
     /// The program `extant`.
     pub extant: PathBuf,
+    /// The transports of Extant and of the upper bound, each a peer; where empty the one that `extant mount` chooses.
+    pub transports: Vec<Transport>,
+    /// The number of processors for the work and its servers; `None` for all.
+    pub processors: Option<usize>,
     /// Samples of each peer.
     pub runs: usize,
 }
@@ -48,6 +53,8 @@ struct OnMount<'a> {
     workload: &'a dyn Workload,
     amount: u64,
     attached: Option<Attached>,
+    /// The transport that the mount reported.
+    transport: Option<String>,
 }
 
 impl Peer for OnMount<'_> {
@@ -59,6 +66,7 @@ impl Peer for OnMount<'_> {
         // the kernel's caches of a mounted file system are dropped at unmount, the volume's pages by this
         drop_cached(self.volume)?;
         let attached = self.file_system.attach()?;
+        self.transport = attached.transport(self.file_system.transport())?;
         if self.workload.warm() {
             self.workload.run(attached.path())?;
         }
@@ -70,7 +78,8 @@ impl Peer for OnMount<'_> {
         let Some(attached) = self.attached.take() else {
             return Err(Error::Failed("a sample was not prepared".into()));
         };
-        let (amount, sample) = timed(Worker::Others, || self.workload.run(attached.path()));
+        let worker = Worker::Mounted { server: attached.server() };
+        let (amount, sample) = timed(worker, || self.workload.run(attached.path()));
         attached.detach()?;
         let (amount, peer) = (amount?, self.name());
         if amount != self.amount {
@@ -82,14 +91,17 @@ impl Peer for OnMount<'_> {
     }
 }
 
-/// Extant, the kernel and the upper bound.
-const PEERS: usize = 3;
-
 /// Runs the benchmark. `watch` is called before each step.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without root; otherwise the first error.
+/// [`Error::Unsupported`] without root, where the kernel does not offer io_uring and it is asked for, or where there
+/// are fewer processors; otherwise the first error.
 pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
+    let io_uring = IoUring::here();
+    for &transport in &options.transports {
+        io_uring.allow(&format!("transport {transport}"), Some(transport))?;
+    }
+    let processors = Processors::bind(options.processors)?;
     if !rustix::process::geteuid().is_root() {
         return Err(Error::Unsupported("the kernel's mount is one of the peers, and that needs root".into()));
     }
@@ -97,40 +109,73 @@ pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
         let folder = Folder::in_dir(&std::env::temp_dir())?;
         let volume = folder.join(Kind::ReadExt4.name());
         volumes::make(Kind::ReadExt4, Kind::ReadExt4.files(), &volume, watch)?;
-        return on_volume(&volume, options, watch);
+        return measured(&volume, options, processors, watch);
     };
-    on_volume(volume, options, watch)
+    measured(volume, options, processors, watch)
 }
 
-fn on_volume(volume: &Path, options: &Options, watch: &Watch<'_>) -> Result<Bench> {
+fn measured(volume: &Path, options: &Options, processors: Processors, watch: &Watch<'_>) -> Result<Bench> {
+    let workloads = on_volume(volume, options, processors.count(), watch)?;
+    // the environment is that of the whole machine
+    drop(processors);
+    let environment = Environment::here().with("extant", &options.extant, "--version");
+    Ok(Bench { environment, volume: volume.to_owned(), workloads })
+}
+
+/// Extant and the upper bound with each transport, and the kernel.
+fn peers<'a>(options: &'a Options, volume: &'a Path, tree: &'a Arc<Tree>) -> Vec<FileSystem<'a>> {
+    let transports = match &options.transports[..] {
+        [] => vec![None],
+        asked => asked.iter().copied().map(Some).collect(),
+    };
+    let extant = |&transport| FileSystem::Extant { program: &options.extant, volume, transport };
+    let upper_bound = |&transport| FileSystem::UpperBound { tree, transport };
+    let ours = transports.iter().map(extant);
+    ours.chain([FileSystem::Kernel { volume }]).chain(transports.iter().map(upper_bound)).collect()
+}
+
+fn on_volume(volume: &Path, options: &Options, processors: usize, watch: &Watch<'_>) -> Result<Vec<Measured>> {
     let kernel = FileSystem::Kernel { volume };
-    let extant = FileSystem::Extant { program: &options.extant, volume };
-    let reported = Reported::new(watch, sample_count(PEERS, options.runs) * 3);
+    let samples = sample_count(1 + 2 * options.transports.len().max(1), options.runs);
+    let reported = Reported::new(watch, samples * 3);
     reported.say(&format!("{}: listing its files", volume.display()));
     let attached = kernel.attach()?;
     let tree = Arc::new(Tree::of(attached.path())?);
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
     match largest_file(attached.path())? {
         Some((size, file)) if size >= LARGE => workloads.push(Box::new(SequentialRead { file })),
-        _ => reported.skip(sample_count(PEERS, options.runs)),
+        _ => reported.skip(samples),
     }
     workloads.extend([false, true].map(|warm| Box::new(Walk { warm }) as Box<dyn Workload>));
     let amounts: Vec<u64> = workloads.iter().map(|workload| workload.run(attached.path())).collect::<Result<_>>()?;
     attached.detach()?;
 
+    let file_systems = peers(options, volume, &tree);
+    let is_base = |file_system: &&FileSystem<'_>| !matches!(file_system, FileSystem::Extant { .. });
+    let bases: Vec<&str> = file_systems.iter().filter(is_base).map(|file_system| file_system.name()).collect();
     let mut results = Vec::new();
     for (workload, amount) in workloads.iter().zip(amounts) {
-        let peer = |file_system| OnMount { file_system, volume, workload: &**workload, amount, attached: None };
-        let (mut extant, mut kernel) = (peer(extant), peer(kernel));
-        let mut upper_bound = peer(FileSystem::UpperBound { tree: &tree });
+        let (workload, mut mounts) = (&**workload, Vec::new());
+        for &file_system in &file_systems {
+            mounts.push(OnMount { file_system, volume, workload, amount, attached: None, transport: None });
+        }
         let begin_sample = |what: &str| reported.begin_sample(&format!("{}: {what}", workload.name()));
-        let series = interleave(&mut [&mut extant, &mut kernel, &mut upper_bound], options.runs, &begin_sample)?;
-        let walls: Vec<_> = series.into_iter().map(|series| (series.name, series.wall)).collect();
+        let series = {
+            let mut peers: Vec<&mut dyn Peer> = mounts.iter_mut().map(|mount| mount as &mut dyn Peer).collect();
+            interleave(&mut peers, options.runs, &begin_sample)?
+        };
+        let taken = series.into_iter().zip(mounts).map(|(series, mount)| Samples {
+            peer: series.name,
+            transport: mount.transport,
+            processors,
+            wall: series.wall,
+            cpu: series.cpu,
+            written: Vec::new(),
+        });
         let (what, unit) = (workload.name().to_owned(), workload.unit());
-        results.push(Measured::new(what, unit, amount, &walls, &["kernel", "upper-bound"]));
+        results.push(Measured::new(what, unit, amount, &taken.collect::<Vec<_>>(), &bases));
     }
-    let environment = Environment::here().with("extant", &options.extant, "--version");
-    Ok(Bench { environment, volume: volume.to_owned(), workloads: results })
+    Ok(results)
 }
 
 /// Size and path, as seen from `root`, of the largest regular file without holes.

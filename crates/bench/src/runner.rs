@@ -4,6 +4,7 @@
 //! 2. The first peer of a round rotates, so that the order has no effect.
 //! 3. [`Peer::prepare`] is not timed; only the times measured by a peer itself are used.
 
+use crate::cpu;
 use crate::{Result, Spread};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -36,7 +37,8 @@ pub trait Peer {
 pub struct Sample {
     /// Wall time.
     pub wall: Duration,
-    /// CPU time, user and system, of all threads of the peer; `None` where it has no process of its own.
+    /// CPU time, user and system, of all threads of the peer, and for a mount of this process and of the server; `None`
+    /// where it is unknown. The kernel's own threads are not included.
     pub cpu: Option<Duration>,
 }
 
@@ -137,8 +139,8 @@ pub(crate) enum Worker {
     Thread,
     /// Child processes that end within the sample.
     Children,
-    /// Other processes, or the kernel: the CPU time is unknown.
-    Others,
+    /// This process and the server of a mount, where that is a process of its own.
+    Mounted { server: Option<u32> },
 }
 
 impl Worker {
@@ -151,7 +153,7 @@ impl Worker {
                 let microseconds = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
                 u64::try_from(microseconds).ok().map(Duration::from_micros)
             }
-            Self::Others => None,
+            Self::Mounted { server } => cpu::with_server(server),
         }
     }
 }
@@ -214,7 +216,10 @@ mod tests {
         let burn = || (0..2_000_000u64).fold(0u64, |sum, n| std::hint::black_box(sum.wrapping_mul(31).wrapping_add(n)));
         let (_, sample) = timed(Worker::Thread, burn);
         assert!(sample.cpu.is_some_and(|cpu| cpu > Duration::ZERO), "{sample:?}");
-        let (_, sample) = timed(Worker::Others, burn);
+        let (_, sample) = timed(Worker::Mounted { server: None }, burn);
+        assert!(sample.cpu.is_some_and(|cpu| cpu > Duration::ZERO), "{sample:?}");
+        // no process has this number
+        let (_, sample) = timed(Worker::Mounted { server: Some(u32::MAX) }, burn);
         assert_eq!(sample.cpu, None);
     }
 }

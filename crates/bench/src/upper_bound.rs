@@ -3,8 +3,8 @@
 //!
 //! It is mounted by Extant's own front end, through the same transport, and lets the kernel cache as much.
 
-use crate::Result;
 use crate::error::Trying;
+use crate::{Result, Transport};
 use fuse_wire::{
     Answer, AttachOptions, Attr, Entry, Errno, Features, Filesystem, Operation, Reply, Request, Session, StatFs,
     Unmounter,
@@ -89,9 +89,10 @@ impl Tree {
         Ok(Self { nodes: RwLock::new(nodes) })
     }
 
-    /// Mounts it on `dir`.
-    pub(crate) fn mount(self: &Arc<Self>, dir: &Path) -> Result<Served> {
-        let options = AttachOptions { source: Some("upper-bound".to_owned()), ..AttachOptions::default() };
+    /// Mounts it on `dir`; without a transport with the best that the kernel offers.
+    pub(crate) fn mount(self: &Arc<Self>, dir: &Path, transport: Option<Transport>) -> Result<Served> {
+        let transport = transport.map(Transport::of_session).unwrap_or_default();
+        let options = AttachOptions { source: Some("upper-bound".to_owned()), transport, ..AttachOptions::default() };
         let front = Arc::clone(self) as Arc<dyn Filesystem>;
         let mounted = Session::mount(front, dir, &options).map_err(io::Error::other);
         let session = mounted.trying("mount a file system in memory on", dir)?;
@@ -325,7 +326,7 @@ mod tests {
         fs::write(real.path().join("large"), vec![0; (3 << 20) + 5]).unwrap();
         std::os::unix::fs::symlink("dir-1/file-1", real.path().join("link")).unwrap();
         let tree = Arc::new(Tree::of(real.path()).unwrap());
-        let mounted = FileSystem::UpperBound { tree: &tree }.attach().unwrap();
+        let mounted = FileSystem::UpperBound { tree: &tree, transport: None }.attach().unwrap();
         let cannot_know = [Field::Accessed, Field::Changed, Field::Blocks, Field::DirectorySize];
         // its content is zeros, as is that of the files
         let looks = |root| testkit::walk(root).unwrap().forget(&cannot_know);

@@ -9,9 +9,10 @@ mod target;
 mod written;
 
 use crate::environment::Environment;
-use crate::figures::Measured;
+use crate::figures::{Measured, Samples};
 use crate::interruption::Folder;
-use crate::{Error, Result, Spread, Step, Watch};
+use crate::processors::Processors;
+use crate::{Error, IoUring, Result, Spread, Step, Watch};
 use serde::Serialize;
 use sets::Size;
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct Options {
     pub scale: f64,
     /// The requests of dbench's clients; needed for [`Set::Dbench`] alone.
     pub load: Option<Load>,
+    /// The number of processors for the work and its servers; `None` for all.
+    pub processors: Option<usize>,
     /// Samples of each peer.
     pub runs: usize,
     /// The directory for the volumes, sparse files of 6 GiB, which are removed afterwards.
@@ -54,17 +57,26 @@ pub struct Bench {
     pub phases: Vec<Measured>,
 }
 
-/// Samples by phase, in the order of execution, and by peer.
-type Times = BTreeMap<usize, Vec<Samples>>;
+/// The figures of a phase by peer; phases in the order of execution.
+type Times = BTreeMap<usize, Vec<Taken>>;
 
-/// The wall times of a peer's samples, and its writes where they were counted.
-type Samples = (Vec<f64>, Vec<Written>);
+/// The figures of a peer's samples of one phase.
+#[derive(Debug, Clone, Default)]
+struct Taken {
+    /// Wall time, in seconds.
+    wall: Vec<f64>,
+    /// CPU time, in seconds, where it is known.
+    cpu: Vec<f64>,
+    /// The writes, where they were counted.
+    written: Vec<Written>,
+}
 
 /// Runs the benchmark. `watch` is called before each step.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without root or a program that a peer needs; otherwise the first error, which may be a volume
-/// that e2fsck reports as damaged.
+/// [`Error::Unsupported`] without root or a program that a peer needs, or, before any volume is made, where a peer asks
+/// for io_uring and the kernel does not offer it, or where there are fewer processors; otherwise the first error, which
+/// may be a volume that e2fsck reports as damaged.
 pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     if options.peers.is_empty() || options.sets.is_empty() {
         return Err(Error::Failed("name at least one peer and one set".into()));
@@ -72,10 +84,15 @@ pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     if let Some(other) = options.to.iter().find(|base| !options.peers.contains(base)) {
         return Err(Error::Failed(format!("{other}: ratios require a measured peer")));
     }
+    let io_uring = IoUring::here();
+    options.peers.iter().try_for_each(|peer| peer.check_transport(io_uring))?;
+    let processors = Processors::bind(options.processors)?;
     let mut phases = Vec::new();
     for (number, &set) in options.sets.iter().enumerate() {
-        phases.extend(measure(set, number, options, watch)?);
+        phases.extend(measure(set, number, options, processors.count(), watch)?);
     }
+    // the environment is that of the whole machine
+    drop(processors);
     Ok(Bench {
         environment: Environment::here().with("extant", &options.extant, "--version"),
         scale: options.scale,
@@ -83,11 +100,12 @@ pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     })
 }
 
-fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Result<Vec<Measured>> {
+fn measure(set: Set, number: usize, options: &Options, processors: usize, watch: &Watch<'_>) -> Result<Vec<Measured>> {
     let rounds = options.runs.max(1);
     let each = rounds * options.peers.len();
     let mut times = Times::new();
     let mut known = Vec::new();
+    let mut transports = vec![None; options.peers.len()];
     for round in 0..rounds {
         for position in 0..options.peers.len() {
             // the first peer of a round rotates
@@ -99,11 +117,13 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
             let folder = Folder::in_dir(&options.dir)?;
             let mut stage = target::Stage::fresh(spec, &options.extant, &folder)?;
             let phases = set.run(&mut stage, Size { scale: options.scale, load: options.load.as_ref() })?;
+            transports[which] = stage.transport().map(str::to_owned);
             stage.finish().map_err(|e| Error::Failed(format!("{spec}, after {}: {e}", set.name())))?;
             for (number, phase) in phases.iter().enumerate() {
-                let peers = times.entry(number).or_insert_with(|| vec![Default::default(); options.peers.len()]);
-                peers[which].0.push(phase.wall.as_secs_f64());
-                peers[which].1.extend(phase.written);
+                let peers = times.entry(number).or_insert_with(|| vec![Taken::default(); options.peers.len()]);
+                peers[which].wall.push(phase.wall.as_secs_f64());
+                peers[which].cpu.extend(phase.cpu.map(|cpu| cpu.as_secs_f64()));
+                peers[which].written.extend(phase.written);
             }
             known = phases;
         }
@@ -113,13 +133,21 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
         [] => names.first().cloned().into_iter().collect(),
         to => to.iter().map(Spec::to_string).collect(),
     };
-    let of_phase = |(number, peers): (usize, Vec<Samples>)| {
+    let of_phase = |(number, peers): (usize, Vec<Taken>)| {
         let phase = known.get(number)?;
-        let (walls, written): (Vec<_>, Vec<_>) = peers.into_iter().unzip();
-        let walls: Vec<_> = names.iter().cloned().zip(walls.into_iter().filter_map(Spread::of)).collect();
-        let measured =
-            Measured::new(format!("{}: {}", set.name(), phase.name), phase.unit, phase.amount, &walls, &bases);
-        Some(measured.with_written(&written))
+        let samples = peers.into_iter().zip(names.iter().zip(&transports)).filter_map(|(taken, (peer, transport))| {
+            Some(Samples {
+                peer: peer.clone(),
+                transport: transport.clone(),
+                processors,
+                wall: Spread::of(taken.wall)?,
+                cpu: Spread::of(taken.cpu),
+                written: taken.written,
+            })
+        });
+        let samples: Vec<Samples> = samples.collect();
+        let what = format!("{}: {}", set.name(), phase.name);
+        Some(Measured::new(what, phase.unit, phase.amount, &samples, &bases))
     };
     Ok(times.into_iter().filter_map(of_phase).collect())
 }

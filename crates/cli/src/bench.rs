@@ -5,7 +5,7 @@ use crate::error_report::{Failure, Result, say};
 use crate::output::{print_json, print_json_error, stdout};
 use crate::progress::Bar;
 use bench::volumes::{self, Kind};
-use bench::{Step, check, interruption, maps, paper, read, write};
+use bench::{Step, Transport, check, interruption, kero, linked, maps, paper, read, write};
 use clap::{Args, Subcommand, ValueEnum};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -34,6 +34,8 @@ enum What {
     Check(Check),
     Paper(Paper),
     Maps(Maps),
+    Linked(Linked),
+    Kero(Kero),
     Read(Read),
     Write(WriteSets),
 }
@@ -112,10 +114,16 @@ struct Check {
     about = "Compare reading through FUSE with the kernel's own mount",
     long_about = "Mount a volume by Extant and by the kernel, alternately, read its largest file in sequence and \
                   walk its tree with stat; for comparison, a FUSE file system in memory with the same tree shows \
-                  the cost of FUSE itself. Needs root, for the kernel's mount.",
+                  the cost of FUSE itself. Needs root, for the kernel's mount.
+
+Tables show the transport of FUSE requests, the number of processors, and CPU time per operation, in microseconds: user \
+                  and system time of the process that reads and of the one that serves the mount, without the kernel's \
+                  own threads (of loop devices, for example).",
     after_help = "Examples:
   extant bench read                        on a temporary volume of 3 GiB in $TMPDIR
   extant bench read --volume volume.img -n 11 --json
+  extant bench read --transport dev-fuse --transport io_uring
+  extant bench read --volume volume.img --processors 1
 
 Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
@@ -123,6 +131,14 @@ struct Read {
     /// The volume; it is only read. A temporary one is created if omitted
     #[arg(long, value_name = "FILE")]
     volume: Option<PathBuf>,
+
+    /// Transport of FUSE requests; by default as `extant mount` chooses. May be repeated, to compare both
+    #[arg(long = "transport", value_name = "dev-fuse|io_uring")]
+    transports: Vec<Transport>,
+
+    /// Run the work and the servers of the mounts on N processors
+    #[arg(long, visible_alias = "cpus", value_name = "N", value_parser = processors)]
+    processors: Option<usize>,
 
     /// Number of runs of each peer
     #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 5, value_parser = runs)]
@@ -144,6 +160,14 @@ struct Read {
                   of `extant crash`, or data=writeback or data=journal, and for the others the value of their -o option. \
                   Needs root, except for the library.
 
+After extant:FORMAT[:MODE] and upper-bound:FORMAT may follow @dev-fuse or @io_uring, the transport of FUSE requests; \
+                  without it the peer is mounted as `extant mount` does, over io_uring where the kernel has it enabled.
+
+Tables show the transport, the number of processors, and CPU time per operation (for bytes: per MiB), in microseconds: \
+                  user and system time of the process that does the work and of the one that serves the mount, without \
+                  the kernel's own threads (of loop devices and journals, for example), which --processors does not \
+                  restrict either.
+
 Where available, tables show the writes: bytes, requests, requests that do not begin where the one before \
                   ended (seeks), and flushes. For the library these are its requests to the device, for the kernel \
                   those to its loop device.",
@@ -153,6 +177,8 @@ Where available, tables show the writes: bytes, requests, requests that do not b
   extant bench write --on library:extant --on kernel:btrfs --set create-delete
   extant bench write --on library:extant --on kernel:ext4 --set dbench --load client.txt
   extant bench write --on kernel:ext4 --on extant:ext4 --scale 0.1 --json
+  extant bench write --on kernel:ext4 --on extant:ext4@dev-fuse --on extant:ext4@io_uring --set empty
+  extant bench write --on kernel:ext4 --on extant:ext4:journal@dev-fuse --processors 1
 
 Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
@@ -176,6 +202,10 @@ struct WriteSets {
     /// Fraction of the full size
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
     scale: f64,
+
+    /// Run the work and the servers of the mounts on N processors
+    #[arg(long, visible_alias = "cpus", value_name = "N", value_parser = processors)]
+    processors: Option<usize>,
 
     /// Number of runs of each peer
     #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 3, value_parser = runs)]
@@ -273,9 +303,19 @@ struct Paper {
                   groups of 8 GiB, and with space maps: PostMark, and trees of small files beside large files. Prints how many \
                   requests for allocation metadata the disk got, how many of them began elsewhere than the request before \
                   ended, and where free space lies at the end. Files have blocks whose content is not written. All seconds \
-                  are the disk's.",
+                  are the disk's.
+
+As root the same work is also done by the kernel's ext4, on volumes by mke2fs with its defaults and with \
+                  flexible groups of 8 GiB without copies of the superblock. Its requests are those to a loop \
+                  device, without seconds (null in JSON). Where figures of the kernel are missing, a sentence says \
+                  why (kernel_missing in JSON).
+
+Then large files are written to an aged volume, and their fragments counted; and the memory of free space is \
+                  computed, with all of it read, of a volume 160 times as long with holes and of one with every \
+                  second block free.",
     after_help = "Examples:
   extant bench maps --size 5G
+  sudo extant bench maps --size 5G                         and the kernel
   extant bench maps --dir /var/tmp --size 50G --json       the paper's size
 
 Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
@@ -288,6 +328,72 @@ struct Maps {
     /// Size of the volumes; the paper's are 50G, and all amounts are in proportion to that
     #[arg(long, value_name = "SIZE", default_value = "5G", value_parser = size)]
     size: u64,
+
+    /// Random seed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Compare linked writes with the dirty bit and a journal on a modelled disk, as in the paper on both",
+    long_about = "Do the four workloads of the paper on the dirty bit and linked writes (section 5) on ext2 with the modes none, \
+                  dirty-bit and linked, and on ext3 with journal and journal-writeback: a tree unpacked, then removed with \
+                  cold caches, PostMark, and 16 files written by turns; each with one sync at the end, with an fsync for each \
+                  file, and with a generation closed each second. Prints the disk's time, and requests and bytes by their \
+                  location, beside the paper's table 1. Then cut volumes of three sizes off in the middle of a generation, \
+                  and print the time of their recovery and of a full check. All seconds are the disk's.",
+    after_help = "Examples:
+  extant bench linked --scale 0.1
+  extant bench linked --dir /var/tmp --json                the paper's number of files
+
+Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
+)]
+struct Linked {
+    /// Directory for the volumes: sparse files, one at a time
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+
+    /// Fraction of the full size: of the work, and of the volumes of 8 GiB, and of 1, 16 and 256 GiB for recovery
+    #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
+    scale: f64,
+
+    /// Random seed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Compare ext2 on a Kero layer with ext3 on a modelled disk, as in the paper on Kero",
+    long_about = "Do the work of the paper on decoupled address updates (Kero) on a modelled hard disk: on ext3 data=journal, \
+                  ext3 ordered, ext2, and ext2 on a Kero layer. PostMark, the shape of Bonnie++, and writes of 4 KiB at random \
+                  with an fsync after each or after eight. Prints the disk's seconds until the last sync and until the layer is \
+                  removed and everything is at home, the bytes that the disk wrote for each byte of content, flushes, and \
+                  groups that were split. Then a layer with a full log is opened after a crash. All seconds are the disk's; the \
+                  nanoseconds of look-ups in the table are the machine's.",
+    after_help = "Examples:
+  extant bench kero --scale 0.1
+  extant bench kero --dir /var/tmp --json                  the paper's amounts
+
+Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
+)]
+struct Kero {
+    /// Directory for the volumes: sparse files, one at a time
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+
+    /// Fraction of the full size: a device of 8 GiB, a log of 1 GiB
+    #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
+    scale: f64,
 
     /// Random seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -331,6 +437,14 @@ fn runs(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
+/// A number of processors; whether there are as many is checked before the work begins.
+fn processors(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("must be at least 1".into()),
+        Ok(processors) => Ok(processors),
+    }
+}
+
 impl From<bench::Error> for Failure {
     fn from(e: bench::Error) -> Self {
         Self::Message(e.to_string())
@@ -346,6 +460,8 @@ impl Bench {
             What::Check(check) => check.run(extant),
             What::Paper(paper) => paper.run(),
             What::Maps(maps) => maps.run(),
+            What::Linked(linked) => linked.run(),
+            What::Kero(kero) => kero.run(),
             What::Read(read) => read.run(extant),
             What::Write(sets) => sets.run(extant),
         };
@@ -360,6 +476,8 @@ impl What {
             Self::Check(check) => check.json,
             Self::Paper(paper) => paper.json,
             Self::Maps(maps) => maps.json,
+            Self::Linked(linked) => linked.json,
+            Self::Kero(kero) => kero.json,
             Self::Read(read) => read.json,
             Self::Write(sets) => sets.json,
         }
@@ -401,6 +519,32 @@ impl Maps {
     fn run(&self) -> Result<u8> {
         let options = maps::Options { dir: self.dir.clone(), size: self.size, seed: self.seed };
         let figures = maps::run(&options, &|line| say(line))?;
+        if self.json {
+            print_json(&figures)?
+        } else {
+            print(&figures.text())?
+        }
+        Ok(0)
+    }
+}
+
+impl Linked {
+    fn run(&self) -> Result<u8> {
+        let options = linked::Options { dir: self.dir.clone(), scale: self.scale, seed: self.seed };
+        let figures = linked::run(&options, &|line| say(line))?;
+        if self.json {
+            print_json(&figures)?
+        } else {
+            print(&figures.text())?
+        }
+        Ok(0)
+    }
+}
+
+impl Kero {
+    fn run(&self) -> Result<u8> {
+        let options = kero::Options { dir: self.dir.clone(), scale: self.scale, seed: self.seed };
+        let figures = kero::run(&options, &|line| say(line))?;
         if self.json {
             print_json(&figures)?
         } else {
@@ -457,7 +601,13 @@ impl Check {
 
 impl Read {
     fn run(&self, extant: PathBuf) -> Result<u8> {
-        let options = read::Options { volume: self.volume.clone(), extant, runs: self.runs };
+        let options = read::Options {
+            volume: self.volume.clone(),
+            extant,
+            transports: self.transports.clone(),
+            processors: self.processors,
+            runs: self.runs,
+        };
         let bench = watched(|bar| read::run(&options, &|step| show(bar, step)))?;
         if self.json {
             print_json(&bench)?
@@ -482,7 +632,8 @@ impl WriteSets {
         let dir = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let peers = self.peers.clone();
         let to = self.to.clone();
-        let options = write::Options { peers, to, sets, scale: self.scale, load, runs: self.runs, dir, extant };
+        let (scale, processors, runs) = (self.scale, self.processors, self.runs);
+        let options = write::Options { peers, to, sets, scale, load, processors, runs, dir, extant };
         let bench = watched(|bar| write::run(&options, &|step| show(bar, step)))?;
         if self.json {
             print_json(&bench)?

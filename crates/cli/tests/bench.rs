@@ -178,8 +178,61 @@ fn reading_is_measured_beside_the_kernel() {
                 assert!(figure["median"].as_f64().is_some_and(|median| median > 0.0), "{peer}");
             }
             assert!(peer["per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{peer}");
+            assert!(peer["cpu_us_per_operation"]["median"].as_f64().is_some_and(|cpu| cpu > 0.0), "{peer}");
+            assert_eq!(peer["transport"].is_string(), peer["peer"] != "kernel", "{peer}");
         }
     }
+    let chosen = ["bench", "read", "--volume", text(image.path()), "-n", "1", "--json", "--transport", "dev-fuse"];
+    let bench = json(&extant(&[&chosen[..], &["--cpus", "1"]].concat()));
+    for workload in bench["workloads"].as_array().expect("workloads") {
+        let peers = workload["peers"].as_array().expect("peers");
+        let transports: Vec<_> = peers.iter().map(|peer| (peer["peer"].as_str(), peer["transport"].as_str())).collect();
+        let [extant, upper_bound] =
+            ["extant@dev-fuse", "upper-bound@dev-fuse"].map(|peer| (Some(peer), Some("/dev/fuse")));
+        assert_eq!(transports, [extant, (Some("kernel"), None), upper_bound]);
+        assert!(peers.iter().all(|peer| peer["processors"] == 1), "{workload}");
+        assert!(peers[0]["speed_to"]["upper-bound@dev-fuse"].is_object(), "{workload}");
+    }
+}
+
+/// Transports that the kernel does not offer and processors that do not exist are refused before a volume is made.
+#[test]
+fn transports_and_processors_are_checked_before_a_volume_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let write =
+        ["bench", "write", "--set", "empty", "--scale", "0.002", "-n", "1", "--dir", text(folder.path()), "--on"];
+    let refused = |args: &[&str], status: i32, said: &str| {
+        let output = extant(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(status) && error.contains(said), "{args:?}: {error}");
+        assert!(status == 2 || error.lines().count() == 1, "{args:?}: {error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{args:?}");
+    };
+    let peer = "library:ext2:none";
+    refused(&[&write[..], &["extant:ext4@pigeon"]].concat(), 2, "a transport is dev-fuse or io_uring");
+    refused(&[&write[..], &["kernel:ext4@io_uring"]].concat(), 2, "only extant and upper-bound");
+    refused(&["bench", "read", "--transport", "pigeon"], 2, "a transport is dev-fuse or io_uring");
+    refused(&[&write[..], &[peer, "--processors", "0"]].concat(), 2, "must be at least 1");
+    refused(&[&write[..], &[peer, "--cpus", "many"]].concat(), 2, "must be at least 1");
+    refused(
+        &[&write[..], &[peer, "--processors", "100000"]].concat(),
+        1,
+        "100000 processors: the number must be from 1",
+    );
+    refused(&["bench", "read", "--cpus", "100000"], 1, "100000 processors: the number must be from 1");
+    let said = match std::fs::read("/sys/module/fuse/parameters/enable_uring") {
+        Ok(state) if state.starts_with(b"Y") => {
+            tools::skip("FUSE over io_uring is enabled");
+            return;
+        }
+        Ok(_) => "FUSE over io_uring is disabled in the kernel; as root `echo Y > ",
+        Err(_) => "FUSE over io_uring is not supported by the kernel",
+    };
+    // also where another peer is first
+    for other in ["extant:ext4:journal@io_uring", "upper-bound:ext4@io_uring"] {
+        refused(&[&write[..], &[peer, "--on", other]].concat(), 1, &format!("{other}: {said}"));
+    }
+    refused(&["bench", "read", "--transport", "io_uring"], 1, said);
 }
 
 #[test]
@@ -197,13 +250,64 @@ fn writing_is_measured_beside_other_peers() {
     for phase in phases {
         assert_eq!(phase["amount"], 200, "{phase}");
         for (peer, name) in phase["peers"].as_array().expect("peers").iter().zip(peers) {
-            assert_eq!(peer["peer"], name);
+            assert_eq!((&peer["peer"], &peer["transport"]), (&name.into(), &Value::Null));
+            let cpu = [&peer["cpu_seconds"], &peer["cpu_us_per_operation"]].map(|spread| spread["median"].as_f64());
+            let [Some(seconds), Some(each)] = cpu else { panic!("{peer}") };
+            // the JSON parser may round the last digit
+            assert!(seconds > 0.0 && (each - seconds * 1e6 / 200.0).abs() < each * 1e-9, "{peer}");
             assert!(peer["speed_to"][peers[1]]["median"].as_f64().is_some_and(|ratio| ratio > 0.0), "{peer}");
         }
+    }
+    assert!(bench["environment"]["fuse_io_uring"].is_string(), "{bench}");
+    let one = extant(&[&args[..], &["--processors", "1"]].concat());
+    let table = String::from_utf8_lossy(&one.stdout).into_owned();
+    let row = table.lines().find(|line| line.starts_with(&format!("| {} ", peers[0]))).expect("a row");
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    assert_eq!(cells[2..4], ["–", "1"], "{row}");
+    for part in ["| transport |", "CPU µs / operation", "FUSE over io_uring"] {
+        assert!(table.contains(part), "{part}: {table}");
     }
     let output = extant(&[&args[..], &["--to", "kernel:ext4"]].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && error.contains("kernel:ext4: ratios require"), "{error}");
+}
+
+/// Figures on the modelled disk depend on the seed alone.
+#[test]
+fn linked_writes_are_measured_the_same_in_each_run() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = |seed| {
+        json(&extant(&["bench", "linked", "--dir", text(dir.path()), "--scale", "0.002", "--seed", seed, "--json"]))
+    };
+    let [once, again, other] = ["3", "3", "4"].map(run);
+    assert!(once == again && once["work"] != other["work"], "{once}\n{again}\n{other}");
+    let work = once["work"].as_array().expect("work");
+    let modes: Vec<_> = work.iter().take(5).map(|row| row["mode"].as_str().expect("a mode")).collect();
+    assert_eq!(modes, ["none", "dirty-bit", "linked", "journal", "journal-writeback"]);
+    for row in work {
+        assert!(row["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{row}");
+        assert_eq!(row["incomplete"].is_u64(), row["mode"] == "linked", "{row}");
+    }
+    for row in once["recovery"].as_array().expect("recovery") {
+        assert!(row["listed"].as_u64().is_some_and(|listed| listed > 0), "{row}");
+    }
+    assert_eq!(extant(&["bench", "linked", "--scale", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_papers_work_on_a_kero_layer_is_measured_beside_ext3() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let figures = json(&extant(&["bench", "kero", "--scale", "0.001", "--dir", text(folder.path()), "--json"]));
+    let work = figures["work"].as_array().expect("work");
+    let peers: std::collections::BTreeSet<_> = work.iter().map(|row| row["peer"].as_str().expect("a peer")).collect();
+    assert!(peers.len() == 6 && work.len().is_multiple_of(6) && peers.contains("ext3 ordered"), "{peers:?}");
+    for row in work {
+        let on_layer = row["peer"].as_str().is_some_and(|peer| peer.contains("Kero"));
+        assert_eq!(row["layer"].is_object(), on_layer, "{row}");
+        assert!(row["home_seconds"].as_f64() >= row["seconds"].as_f64(), "{row}");
+    }
+    assert_eq!(figures["opened"].as_array().map(Vec::len), Some(2), "{figures}");
+    assert!(std::fs::read_dir(folder.path()).expect("a listing").next().is_none(), "a volume was not removed");
 }
 
 /// Requests that a client of a file server might make: every operation that a load file can contain.

@@ -24,6 +24,7 @@ mod inode_bitmaps;
 mod inodes;
 mod loaded_group;
 mod longest_runs;
+mod memory;
 mod parked;
 mod placement;
 mod record;
@@ -37,6 +38,7 @@ mod unpin;
 
 pub(crate) use blocks::Reservation;
 pub(crate) use durable_space::{Sums, with_errors};
+pub use memory::FreeSpaceMemory;
 pub(crate) use record::free_blocks;
 pub use record::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 pub(crate) use rule::Role;

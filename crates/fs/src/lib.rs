@@ -10,7 +10,7 @@
 //! | read content | [`Files::read_at`], [`Files::seek_data`], [`Base::read_link`], [`Base::map`] |
 //! | read attributes | [`Xattrs::list_xattrs`], [`Xattrs::get_xattr`] |
 //! | get information on the volume | [`Disk::superblock`], [`Disk::summary`], [`Base::group`], [`Inodes::statfs`],
-//! [`Base::warnings`] |
+//! [`Base::warnings`], [`Volume::free_space_memory`] |
 //! | change content | [`Files::write_at`], [`Files::truncate`], [`Files::allocate`], [`Files::fsync`], [`Files::attributes_of`] |
 //! | change names | [`Names::create`], [`Names::symlink`], [`Names::link`], [`Names::unlink`], [`Names::rmdir`], [`Names::rename`] |
 //! | change attributes of an inode | [`Files::set_attributes`], [`Files::set_xattr`], [`Files::remove_xattr`] |
@@ -39,6 +39,7 @@ mod error;
 mod extents;
 mod fallocate;
 mod file;
+mod free_space;
 mod volume_state;
 
 mod gate;
@@ -84,7 +85,7 @@ mod writer;
 mod xattr;
 
 pub use admission::Admission;
-pub use alloc::{DamagedGroup, SpaceMapHead, SpaceMapSummary, SpaceMapTree, StoredFreeSpace};
+pub use alloc::{DamagedGroup, FreeSpaceMemory, SpaceMapHead, SpaceMapSummary, SpaceMapTree, StoredFreeSpace};
 pub use attributes::SetAttributes;
 pub use dir::{DirEntry, Directories, ReadDir};
 pub use disk::Disk;

@@ -315,6 +315,16 @@ impl<D: BlockDevice> Kero<D> {
         u32::try_from(offset / BLOCK).is_ok_and(|address| !state.all_home(address, address.saturating_add(1)))
     }
 
+    /// The first byte, on the underlying device, of the newest content of the block with the byte at `offset`: in the
+    /// log or at its home location. `None` if that content is in memory, if there is none, or beyond the data.
+    pub fn location(&self, offset: u64) -> Option<u64> {
+        let address = u32::try_from(offset / BLOCK).ok().filter(|address| *address < self.layout.data)?;
+        match self.shared().source(address) {
+            Source::Device(at) => Some(at),
+            Source::Memory(_) | Source::Nothing => None,
+        }
+    }
+
     /// The number of the newest group.
     pub fn newest_group(&self) -> u64 {
         self.shared().group

@@ -158,6 +158,22 @@ fn each_block_is_written_once_or_twice() {
 }
 
 #[test]
+fn the_location_of_a_block_is_where_the_device_has_its_content() {
+    let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
+    format(&device, &format_options(256 << 10, false)).unwrap();
+    let kero = Kero::open(device.clone(), options()).unwrap();
+    assert_eq!(kero.location(5 * BLOCK + 1), Some(5 * BLOCK));
+    kero.write(5 * BLOCK, &[9; BLOCK as usize]).unwrap();
+    assert_eq!(kero.location(5 * BLOCK), None, "it is in memory");
+    kero.flush().unwrap();
+    let at = kero.location(5 * BLOCK).unwrap();
+    let mut bytes = [0; BLOCK as usize];
+    device.read(at, &mut bytes).unwrap();
+    assert!(at >= kero.layout().slot(0) && bytes == [9; BLOCK as usize]);
+    assert_eq!(kero.location(DEVICE), None, "it is beyond the data");
+}
+
+#[test]
 fn large_groups_are_split_in_the_order_of_arrival() {
     let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
     format(&device, &format_options(512 << 10, false)).unwrap();

@@ -17,6 +17,8 @@ pub(crate) struct Phase {
     pub(crate) unit: &'static str,
     pub(crate) amount: u64,
     pub(crate) wall: Duration,
+    /// CPU time of this process and of the server, where it is known.
+    pub(crate) cpu: Option<Duration>,
     /// The figures of its writes, where these can be counted.
     pub(crate) written: Option<Written>,
 }
@@ -28,6 +30,9 @@ pub(crate) trait Target {
 
     /// Clients that work on the same tree concurrently.
     fn clients(&mut self, count: usize) -> Result<Vec<Box<dyn Client>>>;
+
+    /// CPU time so far of this process and of the server; `None` where it is unknown.
+    fn cpu(&self) -> Option<Duration>;
 
     /// The writes and flushes since the last call.
     fn written(&mut self) -> Option<Written>;
@@ -76,11 +81,14 @@ fn timed(
     work: impl FnOnce(&mut dyn FileOps) -> Result<u64>,
 ) -> Result<Phase> {
     target.written();
+    let before = target.cpu();
     let start = Instant::now();
     let amount = work(target.ops())?;
     target.ops().sync()?;
     let wall = start.elapsed();
-    Ok(Phase { name: name.to_owned(), unit, amount, wall, written: target.written() })
+    // before the writes are counted
+    let cpu = before.zip(target.cpu()).map(|(before, after)| after.saturating_sub(before));
+    Ok(Phase { name: name.to_owned(), unit, amount, wall, cpu, written: target.written() })
 }
 
 impl Set {

@@ -4,13 +4,15 @@ use super::clients::{Client, LibraryClient, MountedClient};
 use super::file_ops::{FileOps, Library, Mounted};
 use super::raw_log::RawLog;
 use super::sets::Target;
-use super::written::{BlockEvents, Written};
+use super::written::Written;
+use crate::block_events::BlockEvents;
 use crate::cache::drop_cached;
+use crate::cpu;
 use crate::error::Trying;
 use crate::mount::Attached;
 use crate::process::{must, need};
 use crate::upper_bound::Tree;
-use crate::{Error, Result};
+use crate::{Error, IoUring, Result, Transport};
 use blockdev::BlockDevice;
 use fs::mkfs::Kind;
 use fs::{DataMode, MODES, Mode, OpenOptions, UnknownName, Volume, WriteOptions};
@@ -20,6 +22,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of a volume, which is a sparse file.
 const SIZE: u64 = 6 << 30;
@@ -46,19 +49,23 @@ enum By {
 /// The implementation that does the work, its format, and its mode: `kernel:ext4`, `kernel:btrfs`,
 /// `extant:ext3:journal`, `library:extant:snapshot`, `fuse2fs:ext4`, `upper-bound:ext4` and `raw-log:log` (which have
 /// no format). The part after the format is one of [`MODES`], by name or by its `data=`, or options for the kernel's
-/// `-o`.
+/// `-o`. For `extant` and `upper-bound` the name of a [`Transport`] may follow, `extant:ext4:journal@dev-fuse` say;
+/// without it `extant mount` chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     by: By,
     format: String,
     mode: Option<String>,
+    /// The transport that is asked for.
+    transport: Option<Transport>,
 }
 
 impl FromStr for Spec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.splitn(3, ':');
+        let (peer, transport) = split_transport(text)?;
+        let mut parts = peer.splitn(3, ':');
         let by = match parts.next() {
             Some("extant") => By::Extant,
             Some("library") => By::Library,
@@ -100,11 +107,32 @@ impl FromStr for Spec {
         {
             return Err(format!("{text}: a volume of type {kind} cannot have the mode {}", mode.name));
         }
-        Ok(Self { by, format, mode })
+        Ok(Self { by, format, mode, transport })
+    }
+}
+
+/// Splits a peer's name into the part before the transport, and the transport.
+fn split_transport(text: &str) -> Result<(&str, Option<Transport>), String> {
+    let Some((peer, name)) = text.rsplit_once('@') else { return Ok((text, None)) };
+    let has_one = ["extant:", "upper-bound:"].iter().any(|by| text.starts_with(by));
+    match name.parse::<Transport>() {
+        Ok(transport) if has_one => Ok((peer, Some(transport))),
+        Ok(_) => Err(format!("{text}: only extant and upper-bound are mounted with a transport that can be chosen")),
+        Err(why) if has_one => Err(format!("{text}: {why}")),
+        // part of the options of another mount
+        Err(_) => Ok((text, None)),
     }
 }
 
 impl Spec {
+    /// Checks that the kernel offers the transport that is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with the way to enable io_uring.
+    pub(crate) fn check_transport(&self, io_uring: IoUring) -> Result<()> {
+        io_uring.allow(&self.to_string(), self.transport)
+    }
+
     /// A format that only Extant knows.
     fn is_ours(&self) -> bool {
         self.format.parse::<Kind>().is_ok_and(|kind| !kind.kernel_writes())
@@ -122,7 +150,8 @@ impl std::fmt::Display for Spec {
             By::RawLog => "raw-log",
         };
         write!(f, "{by}:{}", self.format)?;
-        self.mode.iter().try_for_each(|mode| write!(f, ":{mode}"))
+        self.mode.iter().try_for_each(|mode| write!(f, ":{mode}"))?;
+        self.transport.iter().try_for_each(|transport| write!(f, "@{transport}"))
     }
 }
 
@@ -156,6 +185,8 @@ pub(crate) struct Stage<'a> {
     memory: Arc<Tree>,
     state: State,
     counter: Counter,
+    /// The transport that the mount reported; `None` where it has none, or its server does not report it.
+    transport: Option<String>,
 }
 
 /// A device whose writes are counted.
@@ -187,7 +218,8 @@ impl<'a> Stage<'a> {
             must(&need("mke2fs", "e2fsprogs")?, args.chain([image.as_os_str()]))?;
         }
         let memory = Arc::new(Tree::empty());
-        let mut stage = Self { spec, extant, image, memory, state: State::Away, counter: Counter::None };
+        let (state, counter) = (State::Away, Counter::None);
+        let mut stage = Self { spec, extant, image, memory, state, counter, transport: None };
         stage.enter()?;
         Ok(stage)
     }
@@ -212,9 +244,12 @@ impl<'a> Stage<'a> {
                 mounted
             }
             By::Extant => {
-                let options = mode.map_or("rw".to_owned(), |mode| {
+                let mut options = mode.map_or("rw".to_owned(), |mode| {
                     known_mode(mode).map_or_else(|_| mode.to_owned(), |mode| mode.options())
                 });
+                if let Some(transport) = self.spec.transport {
+                    options = format!("{options},{}", transport.option());
+                }
                 let args = ["mount", "-f", "-o", &options].map(OsStr::new);
                 self.mounted(Attached::by_server(self.extant, &args, &self.image)?)
             }
@@ -222,10 +257,24 @@ impl<'a> Stage<'a> {
                 let args = ["-f", "-o", mode.unwrap_or("rw")].map(OsStr::new);
                 self.mounted(Attached::by_server(&need("fuse2fs", "fuse2fs")?, &args, &self.image)?)
             }
-            By::UpperBound => self.mounted(Attached::by_upper_bound(&self.memory)?),
+            By::UpperBound => self.mounted(Attached::by_upper_bound(&self.memory, self.spec.transport)?),
             By::RawLog => State::RawLog(RawLog::new(&self.image)?),
         };
+        let failed = |e| Error::Failed(format!("{}: {e}", self.spec));
+        self.transport = match &self.state {
+            State::Mounted(attached, _) => match self.spec.by {
+                // libfuse reads /dev/fuse unless an option asks for io_uring
+                By::Fuse2fs => mode.is_none_or(|mode| !mode.contains("uring")).then(|| "/dev/fuse".to_owned()),
+                _ => attached.transport(self.spec.transport).map_err(failed)?,
+            },
+            State::Open(..) | State::RawLog(_) | State::Away => None,
+        };
         Ok(())
+    }
+
+    /// The transport of the mount's requests; `None` without FUSE.
+    pub(crate) fn transport(&self) -> Option<&str> {
+        self.transport.as_deref()
     }
 
     fn open(&self, mode: Option<&str>) -> Result<(Volume, Counted)> {
@@ -306,6 +355,14 @@ impl Target for Stage<'_> {
         (0..count).map(|_| one()).collect()
     }
 
+    fn cpu(&self) -> Option<Duration> {
+        match &self.state {
+            State::Mounted(attached, _) => cpu::with_server(attached.server()),
+            State::Open(..) | State::RawLog(_) => cpu::with_server(None),
+            State::Away => None,
+        }
+    }
+
     fn written(&mut self) -> Option<Written> {
         match &self.counter {
             Counter::Library(trace) => {
@@ -313,7 +370,7 @@ impl Target for Stage<'_> {
                 trace.reset();
                 Some(written)
             }
-            Counter::Kernel(events) => events.take(),
+            Counter::Kernel(events) => events.take().map(|events| Written::of(&events)),
             Counter::None => None,
         }
     }
@@ -322,5 +379,62 @@ impl Target for Stage<'_> {
         self.leave()?;
         drop_cached(&self.image)?;
         self.enter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        text.parse::<Spec>().unwrap_err()
+    }
+
+    #[test]
+    fn a_transport_follows_the_format_or_the_mode() {
+        for (text, transport, mode) in [
+            ("extant:ext4", None, None),
+            ("extant:ext4@dev-fuse", Some(Transport::DevFuse), None),
+            ("extant:ext4:journal@io_uring", Some(Transport::IoUring), Some("journal")),
+            ("extant:ext4:data=journal,noatime@dev-fuse", Some(Transport::DevFuse), Some("data=journal,noatime")),
+            ("upper-bound:ext4@io_uring", Some(Transport::IoUring), None),
+            // an option of another mount
+            ("kernel:ext4:fsname=a@b", None, Some("fsname=a@b")),
+        ] {
+            let spec: Spec = text.parse().unwrap();
+            assert_eq!((spec.transport, spec.mode.as_deref()), (transport, mode), "{text}");
+            assert_eq!(spec.to_string(), text);
+        }
+        let [plain, chosen] = ["extant:ext4", "extant:ext4@dev-fuse"].map(|text| text.parse::<Spec>().unwrap());
+        assert_ne!(plain, chosen);
+    }
+
+    #[test]
+    fn transports_that_cannot_be_are_refused() {
+        for text in ["extant:ext4@pigeon", "upper-bound:ext4@", "extant:ext4:journal@/dev/fuse"] {
+            let error = refused(text);
+            assert!(error.starts_with(text) && error.ends_with("a transport is dev-fuse or io_uring"), "{error}");
+        }
+        for text in
+            ["kernel:ext4@io_uring", "library:ext4:none@dev-fuse", "fuse2fs:ext4@dev-fuse", "raw-log:log@io_uring"]
+        {
+            let error = refused(text);
+            assert!(error.starts_with(text) && error.contains("only extant and upper-bound"), "{error}");
+        }
+        // a transport does not change the other rules
+        assert!(refused("extant:btrfs@io_uring").contains("the format is one of"));
+    }
+
+    #[test]
+    fn io_uring_is_asked_for_only_by_name() {
+        let allowed = |text: &str, state| text.parse::<Spec>().unwrap().check_transport(state);
+        for state in [IoUring::On, IoUring::Off, IoUring::Missing] {
+            assert!(allowed("extant:ext4", state).is_ok() && allowed("upper-bound:ext4@dev-fuse", state).is_ok());
+        }
+        for peer in ["extant:ext4@io_uring", "upper-bound:ext4@io_uring"] {
+            allowed(peer, IoUring::On).unwrap();
+            let error = allowed(peer, IoUring::Off).unwrap_err().to_string();
+            assert!(error.starts_with(peer) && error.contains("enable_uring"), "{error}");
+        }
     }
 }

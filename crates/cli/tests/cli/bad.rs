@@ -63,6 +63,7 @@ fn wrong_arguments() {
         (2, vec!["stat", "x"]),
         (2, vec!["teapot"]),
         (2, vec!["bench", "write", "--on", "library:ext2:snapshot"]),
+        (2, vec!["bench", "kero", "--scale", "0"]),
         (16, vec!["check"]),
         (16, vec!["check", "a", "b"]),
         (16, vec!["check", "-Q", "x"]),

@@ -53,6 +53,11 @@ impl<const CLASSES: usize> Bounds<CLASSES> {
         self.0.iter().flatten().for_each(|tree| tree.lock().raise(group, u32::MAX));
     }
 
+    /// Memory on the heap in bytes.
+    pub(super) fn memory(&self) -> usize {
+        self.0.iter().flatten().map(|tree| tree.lock().memory()).sum()
+    }
+
     fn of(&self, class: usize) -> Option<&Mutex<Longest>> {
         self.0.get(class)?.as_ref()
     }

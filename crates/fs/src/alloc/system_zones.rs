@@ -56,6 +56,11 @@ impl SystemZones {
         consistent.then_some(Self { zones: all, last_gap: AtomicUsize::new(0) })
     }
 
+    /// Memory on the heap in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.zones.capacity() * size_of::<Range<u64>>()
+    }
+
     /// Whether one of these blocks, at least one, is in a zone.
     pub(crate) fn overlap(&self, blocks: &Range<u64>) -> bool {
         let last = self.last_gap.load(Ordering::Relaxed);

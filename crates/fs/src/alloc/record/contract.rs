@@ -95,4 +95,9 @@ pub(crate) trait FreeSpaceRecord: Send + Sync {
     fn free_blocks(&self) -> Option<u64> {
         None
     }
+
+    /// Memory of its own structures in bytes, without the sets that [`load`](Self::load) returned.
+    fn memory(&self) -> usize {
+        0
+    }
 }

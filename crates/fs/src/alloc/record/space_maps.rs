@@ -165,4 +165,8 @@ impl FreeSpaceRecord for SpaceMapRecord {
         });
         Some(free.sum())
     }
+
+    fn memory(&self) -> usize {
+        self.areas.iter().map(|area| size_of::<Mutex<Area>>() + area.lock().memory()).sum()
+    }
 }

@@ -74,6 +74,13 @@ impl Area {
         self.free
     }
 
+    /// Memory on the heap in bytes.
+    pub(super) fn memory(&self) -> usize {
+        let groups = self.groups.as_deref().unwrap_or_default();
+        let groups: usize = groups.iter().map(|set| size_of::<Container>() + set.memory()).sum();
+        groups + (self.waiting.capacity() + self.changed.capacity()) * size_of::<Record>()
+    }
+
     /// Number of records of the log that are not in the tree, before the tree is read.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
